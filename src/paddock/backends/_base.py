@@ -1,0 +1,133 @@
+"""The contract of a backend. `paddock.testing.conformance` checks every promise made here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from paddock.errors import Unsupported
+from paddock.model import (
+    Action,
+    Check,
+    ExecHandle,
+    ExecId,
+    ExecInfo,
+    ExecSpec,
+    Level,
+    Limit,
+    SandboxId,
+    SandboxSpec,
+    Template,
+    Usage,
+)
+
+R = TypeVar("R")
+
+
+class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
+    """What a backend can do here. A caller that needs more gets a sentence, not less."""
+
+    isolation: bool
+    enforced: frozenset[Limit] = frozenset()
+    """Ceilings that hold and are reported when they strike."""
+    pty: bool = True
+    root_user: bool = False
+    """`user="root"` works inside."""
+    adopt: bool = False
+    """A later service finds what an earlier one left running."""
+
+    def require(self, feature: str, backend: str) -> None:
+        if not getattr(self, feature):
+            raise Unsupported(f"backend {backend!r} cannot do {feature!r} here", hint="paddock doctor", feature=feature)
+
+
+class SandboxPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a backend needs to make one sandbox: decided, resolved, nothing left to look up.
+
+    `tree` names a tree in the pool that storage has made and that is this sandbox's own.
+    `deadline` is in seconds of CLOCK_BOOTTIME, which no clock change moves.
+    """
+
+    id: SandboxId
+    hostname: str
+    spec: SandboxSpec
+    template: Template
+    tree: str
+    deadline: float
+
+
+class Ending(msgspec.Struct, frozen=True, kw_only=True):
+    """How an instance ended: the ceiling that did it, if one did, and words."""
+
+    limit: Limit | None
+    reason: str
+
+
+class Instance(Protocol):
+    """A live sandbox as its backend holds it. Every method may raise SandboxDied."""
+
+    @property
+    def id(self) -> SandboxId: ...
+    async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> ExecHandle:
+        """RequestError subclasses: NotFound (no such program, cwd or user), InvalidArgument, Unsupported."""
+        ...
+
+    async def attach(self, exec: ExecId) -> ExecHandle:
+        """NotFound: no such background command."""
+        ...
+
+    async def execs(self) -> tuple[ExecInfo, ...]: ...
+    async def signal_exec(self, exec: ExecId, number: int) -> None: ...
+    async def file(self, action: Action[R]) -> R:
+        """Any action whose tag starts with `file.`, `tree.` or `port.`; FileError with the errno's name."""
+        ...
+
+    async def set_deadline(self, deadline: float) -> None: ...
+    async def usage(self) -> Usage: ...
+    async def kill(self) -> None:
+        """Returns when no process of the sandbox is left. Idempotent."""
+        ...
+
+    async def wait_ended(self) -> Ending:
+        """Returns when the sandbox has died, of whatever cause."""
+        ...
+
+    async def aclose(self) -> None:
+        """Lets go of the sandbox, which lives on."""
+        ...
+
+
+class Backend(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def level(self) -> Level: ...
+    @property
+    def capabilities(self) -> Capabilities: ...
+    def probe(self) -> str | None:
+        """None if usable here, else one sentence that says why not and what would fix it. Cheap: no sandbox is made."""
+        ...
+
+    def checks(self) -> tuple[Check, ...]:
+        """Lines for `doctor`."""
+        ...
+
+    async def create(self, plan: SandboxPlan) -> Instance:
+        """All or nothing: when it raises, nothing of the sandbox is left but its tree."""
+        ...
+
+    async def adopt(self, id: SandboxId) -> Instance | None:
+        """The live instance of that id, made by whichever service; None if there is none."""
+        ...
+
+    async def living(self) -> Mapping[SandboxId, Ending | None]:
+        """What the backend holds: None for the living; an Ending for those that ended since they were last forgotten."""
+        ...
+
+    async def forget(self, id: SandboxId) -> None:
+        """Drops what is kept about an ended sandbox."""
+        ...
+
+    async def aclose(self) -> None: ...

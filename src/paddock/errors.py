@@ -1,0 +1,126 @@
+"""Every exception, one tree, one wire code each:
+
+* PaddockError
+  + RequestError              the caller can fix it
+    - NotFound
+    - AlreadyExists
+    - InvalidArgument
+    - InvalidState
+    - PolicyDenied
+    - Unsupported             this level or machine cannot do that
+    - LevelUnavailable        this machine cannot give the level that was asked for
+    - NotConfigured           something on this machine is missing; the message holds the command
+  + SandboxError              the sandbox did it
+    - FileError               a file operation was refused inside the sandbox
+    - CommandFailed           a command exited non-zero and `check=True` was asked
+    - SandboxDied             it is gone: killed, expired, out of memory
+    - GuestProtocolError      what came from inside is not our protocol
+  + PlatformError             paddock or the machine did it
+    - Unrecorded              the audit log cannot be written, so nothing was done
+    - ResourceExhausted       the machine is out of disk, memory, descriptors, ids
+    - KeeperUnavailable
+    - InternalError
+
+`code` is the name on the wire. A reply from a server or a guest picks a class from
+`BY_CODE` and never imports one by name. A test holds this drawing against the classes.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+BY_CODE: dict[str, type[PaddockError]] = {}
+
+
+class PaddockError(Exception):
+    """Says what happened, why, and what to do next.
+
+    `hint` is the next step, as a command or a sentence; `details` are values for programs.
+    """
+
+    code: ClassVar[str] = "error"
+    status: ClassVar[int] = 500
+
+    def __init__(self, message: str, *, hint: str | None = None, **details: object) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.details = details
+
+    def __init_subclass__(cls, *, code: str, status: int | None = None) -> None:
+        if code in BY_CODE:
+            raise TypeError(f"duplicate error code {code!r}")
+        cls.code = code
+        if status is not None:
+            cls.status = status
+        BY_CODE[code] = cls
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (self.code, self.message, self.hint, self.details)
+
+
+def _rebuild(code: str, message: str, hint: str | None, details: dict[str, object]) -> PaddockError:
+    error = BY_CODE.get(code, PaddockError)(message, hint=hint)
+    error.details = details
+    return error
+
+
+class RequestError(PaddockError, code="request", status=400): ...
+
+
+class NotFound(RequestError, code="not_found", status=404): ...
+
+
+class AlreadyExists(RequestError, code="already_exists", status=409): ...
+
+
+class InvalidArgument(RequestError, code="invalid_argument", status=422): ...
+
+
+class InvalidState(RequestError, code="invalid_state", status=409): ...
+
+
+class PolicyDenied(RequestError, code="policy_denied", status=403): ...
+
+
+class Unsupported(RequestError, code="unsupported", status=422): ...
+
+
+class LevelUnavailable(RequestError, code="level_unavailable", status=422): ...
+
+
+class NotConfigured(RequestError, code="not_configured", status=424): ...
+
+
+class SandboxError(PaddockError, code="sandbox", status=502): ...
+
+
+class FileError(SandboxError, code="file", status=422):
+    """`details["errno"]` holds the kernel's symbolic name, such as "ENOENT"."""
+
+
+class CommandFailed(SandboxError, code="command_failed", status=422): ...
+
+
+class SandboxDied(SandboxError, code="sandbox_died", status=410): ...
+
+
+class GuestProtocolError(SandboxError, code="guest_protocol", status=502): ...
+
+
+class PlatformError(PaddockError, code="platform", status=500): ...
+
+
+class Unrecorded(PlatformError, code="unrecorded", status=503): ...
+
+
+class ResourceExhausted(PlatformError, code="resource_exhausted", status=507): ...
+
+
+class KeeperUnavailable(PlatformError, code="keeper_unavailable", status=503): ...
+
+
+class InternalError(PlatformError, code="internal", status=500): ...

@@ -1,0 +1,33 @@
+"""The state directory: what lies where. Everything in it is private to one uid (0700).
+
+paddock.db            control state (SQLite, WAL)
+audit/                hash-chained segments, one per writer
+keeper.json           how the keeper is to open the pool; written once by storage
+keeper.lock           held by the living keeper
+keeper.sock           its door
+keeper.log            its last words
+pool/                 trees: directories, or the mount point of the pool's file system in the keeper's own mount namespace
+pool.btrfs            sparse image, where the pool is a loop device
+run/<sandbox>/        state.json, init.sock, user.sock, root.sock: the live sandbox, found by any later service
+outputs/<sandbox>/    what execs printed beyond what a result holds
+"""
+
+from __future__ import annotations
+
+# Files of trees are stored with these owners (root mode): far from the uids of people, so that a set-user-id
+# file in a tree never is one of root's, and equal for all sandboxes, so that a fork needs no chown.
+TREE_ID_BASE = 0x7000_0000
+# Sandboxes run with uids RUN_ID_BASE + slot * 65536 + id; idmapped mounts translate.
+RUN_ID_BASE = 0x6000_0000
+ID_COUNT = 65536
+
+DATABASE = "paddock.db"
+AUDIT = "audit"
+KEEPER_CONFIG = "keeper.json"
+KEEPER_LOCK = "keeper.lock"
+KEEPER_SOCKET = "keeper.sock"
+KEEPER_LOG = "keeper.log"
+POOL = "pool"
+POOL_IMAGE = "pool.btrfs"
+RUN = "run"
+OUTPUTS = "outputs"

@@ -1,0 +1,265 @@
+"""Everything that can be asked of paddock.
+
+One closed union. It is the HTTP body, the policy's subject and the audit record,
+so the three can never use different words. `Action[R]` says what `perform` returns.
+`sandbox` takes an id, a unique prefix of one, or a name.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, TypeAlias, TypeVar
+
+import msgspec
+
+from .exec import ExecInfo, ExecResult, ExecSpec
+from .files import FileInfo, GrepMatch
+from .limits import Usage
+from .reports import AuditReport, Diagnosis
+from .sandbox import Sandbox, SandboxSpec
+from .streams import ByteReader, ByteStream, ByteWriter, ChangeStream, ExecHandle
+
+R_co = TypeVar("R_co", covariant=True)
+
+
+class Action(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="action"):
+    """Something asked. Subclasses are the closed union `AnyAction`."""
+
+
+class CreateSandbox(Action[Sandbox], frozen=True, tag="sandbox.create"):
+    """The same `idempotency_key` from the same principal returns the sandbox that the first call made."""
+
+    spec: SandboxSpec = SandboxSpec()
+    idempotency_key: str | None = None
+
+
+class GetSandbox(Action[Sandbox], frozen=True, tag="sandbox.get"):
+    sandbox: str
+
+
+class ListSandboxes(Action[tuple[Sandbox, ...]], frozen=True, tag="sandbox.list"):
+    ended: bool = False
+
+
+class ExtendSandbox(Action[Sandbox], frozen=True, tag="sandbox.extend"):
+    """The sandbox dies `ttl_seconds` from now."""
+
+    sandbox: str
+    ttl_seconds: float
+
+
+class KillSandbox(Action[Sandbox], frozen=True, tag="sandbox.kill"):
+    """Final, and unconditional. Killing what is dead is not an error."""
+
+    sandbox: str
+
+
+class GetUsage(Action[Usage], frozen=True, tag="sandbox.usage"):
+    sandbox: str
+
+
+class RunExec(Action[ExecResult], frozen=True, tag="exec.run"):
+    """Start, wait, collect. `input` is written to stdin, which is then closed."""
+
+    sandbox: str
+    spec: ExecSpec
+    input: bytes | None = None
+    capture_bytes: int = 1 << 20
+    """Bytes of each stream kept in the result: half from the start, half from the end."""
+
+
+class StartExec(Action[ExecHandle], frozen=True, tag="exec.start"):
+    """A background command has its output kept in the sandbox and lives on when the caller lets go."""
+
+    sandbox: str
+    spec: ExecSpec
+    background: bool = False
+
+
+class AttachExec(Action[ExecHandle], frozen=True, tag="exec.attach"):
+    """To a background command: its output from the start, and what follows."""
+
+    sandbox: str
+    exec: str
+
+
+class ListExecs(Action[tuple[ExecInfo, ...]], frozen=True, tag="exec.list"):
+    sandbox: str
+
+
+class SignalExec(Action[None], frozen=True, tag="exec.signal"):
+    sandbox: str
+    exec: str
+    signal: int
+
+
+class ReadFile(Action[ByteReader], frozen=True, tag="file.read"):
+    sandbox: str
+    path: str
+    offset: int = 0
+    length: int | None = None
+    user: str | None = None
+
+
+class WriteFile(Action[ByteWriter], frozen=True, tag="file.write"):
+    """Written beside and renamed into place when the stream ends, so that nobody sees half a file;
+    `append` writes in place. Missing parent directories are made."""
+
+    sandbox: str
+    path: str
+    mode: int | None = None
+    append: bool = False
+    user: str | None = None
+
+
+class StatFile(Action[FileInfo], frozen=True, tag="file.stat"):
+    """Of the link itself, unless `follow`."""
+
+    sandbox: str
+    path: str
+    follow: bool = False
+    user: str | None = None
+
+
+class ListFiles(Action[tuple[FileInfo, ...]], frozen=True, tag="file.list"):
+    """Sorted by name. `depth=1` is the directory itself."""
+
+    sandbox: str
+    path: str
+    depth: int = 1
+    user: str | None = None
+
+
+class MakeDirectory(Action[FileInfo], frozen=True, tag="file.mkdir"):
+    sandbox: str
+    path: str
+    mode: int | None = None
+    parents: bool = True
+    user: str | None = None
+
+
+class MoveFile(Action[FileInfo], frozen=True, tag="file.move"):
+    sandbox: str
+    source: str
+    destination: str
+    user: str | None = None
+
+
+class CopyFile(Action[FileInfo], frozen=True, tag="file.copy"):
+    """Directories with everything in them."""
+
+    sandbox: str
+    source: str
+    destination: str
+    user: str | None = None
+
+
+class RemoveFile(Action[None], frozen=True, tag="file.remove"):
+    """A directory that is not empty needs `recursive`. `missing_ok` as in pathlib."""
+
+    sandbox: str
+    path: str
+    recursive: bool = False
+    missing_ok: bool = False
+    user: str | None = None
+
+
+class SetFileAttributes(Action[FileInfo], frozen=True, tag="file.set"):
+    """None leaves a value as it is."""
+
+    sandbox: str
+    path: str
+    mode: int | None = None
+    uid: int | None = None
+    gid: int | None = None
+    user: str | None = None
+
+
+class FindFiles(Action[tuple[FileInfo, ...]], frozen=True, tag="file.find"):
+    """Below `path`, names that match the shell pattern `name`; at most `limit`."""
+
+    sandbox: str
+    path: str
+    name: str = "*"
+    limit: int = 10_000
+    user: str | None = None
+
+
+class GrepFiles(Action[tuple[GrepMatch, ...]], frozen=True, tag="file.grep"):
+    """Lines below `path` that match the regular expression `pattern`, in files named like `name`; binary files are passed over."""
+
+    sandbox: str
+    path: str
+    pattern: str
+    name: str = "*"
+    limit: int = 1_000
+    user: str | None = None
+
+
+class WatchFiles(Action[ChangeStream], frozen=True, tag="file.watch"):
+    sandbox: str
+    path: str
+    recursive: bool = False
+    user: str | None = None
+
+
+class UploadTree(Action[ByteWriter], frozen=True, tag="tree.upload"):
+    """The stream is a tar archive; it is unpacked inside the sandbox, below `path`, by the sandbox's own user."""
+
+    sandbox: str
+    path: str
+    user: str | None = None
+
+
+class DownloadTree(Action[ByteReader], frozen=True, tag="tree.download"):
+    """The stream is a tar archive of what is below `path`. It comes from an attacker: unpack it as such."""
+
+    sandbox: str
+    path: str
+    user: str | None = None
+
+
+class ConnectPort(Action[ByteStream], frozen=True, tag="port.connect"):
+    """To a TCP port on the sandbox's own loopback."""
+
+    sandbox: str
+    port: int
+
+
+class VerifyAudit(Action[AuditReport], frozen=True, tag="audit.verify"):
+    pass
+
+
+class Diagnose(Action[Diagnosis], frozen=True, tag="doctor"):
+    pass
+
+
+AnyAction: TypeAlias = (
+    CreateSandbox
+    | GetSandbox
+    | ListSandboxes
+    | ExtendSandbox
+    | KillSandbox
+    | GetUsage
+    | RunExec
+    | StartExec
+    | AttachExec
+    | ListExecs
+    | SignalExec
+    | ReadFile
+    | WriteFile
+    | StatFile
+    | ListFiles
+    | MakeDirectory
+    | MoveFile
+    | CopyFile
+    | RemoveFile
+    | SetFileAttributes
+    | FindFiles
+    | GrepFiles
+    | WatchFiles
+    | UploadTree
+    | DownloadTree
+    | ConnectPort
+    | VerifyAudit
+    | Diagnose
+)

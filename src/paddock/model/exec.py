@@ -1,0 +1,117 @@
+"""Commands: what to start, and what came of it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from .ids import ExecId
+from .limits import Limit
+
+
+class PtySize(msgspec.Struct, frozen=True, kw_only=True):
+    rows: int = 24
+    columns: int = 80
+
+
+class ExecSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One command.
+
+    `argv` is executed as it is, found through PATH. `env` is added to the template's. `cwd=None` is the
+    template's working directory, `user=None` its user. `timeout_seconds` ends the command with
+    everything that it started. `stdin`: False is /dev/null; True is a pipe. With `pty`, stderr is part of stdout.
+    """
+
+    argv: tuple[str, ...]
+    cwd: str | None = None
+    env: dict[str, str] = {}
+    user: str | None = None
+    timeout_seconds: float | None = None
+    stdin: bool = False
+    pty: PtySize | None = None
+
+
+class ExitStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """How it ended. Exactly one of `code` and `signal` is set, as the kernel reported it."""
+
+    code: int | None = None
+    signal: int | None = None
+    limit: Limit | None = None
+    """The ceiling that struck: a fact that the kernel or paddock counted, or, for `open_files`, what stderr says."""
+    duration_seconds: float = 0.0
+
+    @property
+    def exit_code(self) -> int:
+        """The shell's convention: the code, or 128 + signal."""
+        return self.code if self.code is not None else 128 + (self.signal or 0)
+
+
+class Output(msgspec.Struct, frozen=True, kw_only=True):
+    """One stream of a finished command: the first and the last bytes, and how many lay between them.
+
+    `total_bytes` counts everything that was printed. `file` is a path on the host that holds
+    all of it when something was left out of here; it lives as long as the sandbox.
+    """
+
+    head: bytes = b""
+    tail: bytes = b""
+    total_bytes: int = 0
+    file: str | None = None
+
+    @property
+    def omitted_bytes(self) -> int:
+        return self.total_bytes - len(self.head) - len(self.tail)
+
+    def text(self) -> str:
+        """UTF-8, what is invalid replaced; a marker stands for what was left out."""
+        if not self.omitted_bytes:
+            return (self.head + self.tail).decode("utf-8", "replace")
+        marker = f"\n[… {self.omitted_bytes} bytes left out …]\n"
+        return self.head.decode("utf-8", "replace") + marker + self.tail.decode("utf-8", "replace")
+
+
+class ExecResult(msgspec.Struct, frozen=True, kw_only=True):
+    """A finished command. A non-zero exit is a result, not an exception."""
+
+    id: ExecId
+    status: ExitStatus
+    out: Output
+    err: Output
+
+    @property
+    def exit_code(self) -> int:
+        return self.status.exit_code
+
+    @property
+    def signal(self) -> int | None:
+        return self.status.signal
+
+    @property
+    def limit(self) -> Limit | None:
+        return self.status.limit
+
+    @property
+    def duration_seconds(self) -> float:
+        return self.status.duration_seconds
+
+    @property
+    def stdout(self) -> str:
+        return self.out.text()
+
+    @property
+    def stderr(self) -> str:
+        return self.err.text()
+
+    @property
+    def ok(self) -> bool:
+        return self.status.code == 0
+
+
+class ExecInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A command that runs, or ran in the background. `status` is None while it runs."""
+
+    id: ExecId
+    argv: tuple[str, ...]
+    pid: int
+    started_at: float
+    background: bool
+    status: ExitStatus | None = None

@@ -1,0 +1,46 @@
+"""Files inside a sandbox, as the guest describes them. Names are untrusted text."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+
+class FileKind(StrEnum):
+    FILE = "file"
+    DIRECTORY = "directory"
+    SYMLINK = "symlink"
+    OTHER = "other"
+
+
+class FileInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """`path` is absolute inside the sandbox; bytes that are not UTF-8 appear as surrogate escapes.
+    `mode` holds the permission bits only; `modified_at` is seconds since the epoch."""
+
+    path: str
+    kind: FileKind
+    size_bytes: int = 0
+    mode: int = 0
+    uid: int = 0
+    gid: int = 0
+    modified_at: float = 0.0
+    target: str | None = None
+    """Where a symbolic link points, unresolved."""
+
+    @property
+    def name(self) -> str:
+        return self.path.rstrip("/").rpartition("/")[2] or "/"
+
+
+class GrepMatch(msgspec.Struct, frozen=True, kw_only=True):
+    path: str
+    line_number: int
+    line: str
+
+
+class FileChange(msgspec.Struct, frozen=True, kw_only=True):
+    """`kind` is created, modified, removed, moved_from, moved_to, or overflow (events were lost: look again)."""
+
+    path: str
+    kind: str

@@ -1,0 +1,38 @@
+"""Identifiers: a prefix per noun, then 16 characters that sort by time and can't be guessed.
+
+No `-` in them, so that a double click selects the whole and no option parser trips over one.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from enum import StrEnum
+from typing import NewType
+
+SandboxId = NewType("SandboxId", str)
+ExecId = NewType("ExecId", str)
+
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: no i, l, o, u
+
+
+class Noun(StrEnum):
+    SANDBOX = "sb_"
+    WORKSPACE = "ws_"
+    SNAPSHOT = "sn_"
+    TEMPLATE = "tp_"
+    EXEC = "ex_"
+    REPOSITORY = "rp_"
+
+
+def mint(noun: Noun) -> str:
+    """A new id: 30 bits of seconds since 2026, then 50 random bits."""
+    seconds = (int(time.time()) - 1_767_225_600) & 0x3FFF_FFFF
+    number = seconds << 50 | int.from_bytes(os.urandom(7), "big") & (1 << 50) - 1
+    digits = [_ALPHABET[number >> shift & 31] for shift in range(75, -1, -5)]
+    return noun + "".join(digits)
+
+
+def is_id(text: str) -> bool:
+    """True for a whole id of any noun, as `mint` makes them."""
+    return len(text) == 19 and any(text.startswith(n) for n in Noun) and set(text[3:]) <= set(_ALPHABET)

@@ -1,0 +1,79 @@
+"""The isolated computer that a caller holds, and the moves of its life."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from .ids import SandboxId
+from .limits import Limit, Limits
+
+
+class Level(StrEnum):
+    """Strength of the wall, weakest first. `RANK` orders them."""
+
+    PROCESS = "process"
+    LANGUAGE = "language"
+    WASM = "wasm"
+    CONTAINER = "container"
+    JAIL = "jail"
+    GVISOR = "gvisor"
+    MICROVM = "microvm"
+
+
+RANK: tuple[Level, ...] = tuple(Level)
+
+
+class State(StrEnum):
+    CREATING = "creating"
+    RUNNING = "running"
+    PAUSED = "paused"
+    KILLED = "killed"
+    FAILED = "failed"
+
+
+# The lifecycle, as data: every legal move and nothing else.
+LEGAL: dict[State, frozenset[State]] = {
+    State.CREATING: frozenset({State.RUNNING, State.FAILED, State.KILLED}),
+    State.RUNNING: frozenset({State.PAUSED, State.KILLED, State.FAILED}),
+    State.PAUSED: frozenset({State.RUNNING, State.KILLED, State.FAILED}),
+    State.KILLED: frozenset(),
+    State.FAILED: frozenset(),
+}
+
+
+class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a caller asks for.
+
+    `level=None` takes the strongest level that is quick enough here (`paddock doctor` names it).
+    `persistent` means: it outlives the program that made it, until `kill` or its TTL.
+    """
+
+    template: str = "host"
+    level: Level | None = None
+    name: str | None = None
+    ttl_seconds: float = 300.0
+    persistent: bool = False
+    limits: Limits = Limits()
+    env: dict[str, str] = {}
+    labels: dict[str, str] = {}
+
+
+class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
+    """A sandbox as the records know it. Times are seconds since the epoch."""
+
+    id: SandboxId
+    spec: SandboxSpec
+    state: State
+    level: Level
+    backend: str
+    template: str
+    created_at: float
+    expires_at: float
+    ended_at: float | None = None
+    limit: Limit | None = None
+    """The ceiling that ended it, if one did."""
+    reason: str | None = None
+    """Why it ended or failed, in words."""
+    owner: str = ""

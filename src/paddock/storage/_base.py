@@ -1,0 +1,58 @@
+"""The contract of the pool: trees by opaque name, copied on write, by whatever driver this machine has."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from paddock.model import Check
+
+
+class TreeUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """None: this driver cannot tell."""
+
+    used_bytes: int | None
+    limit_bytes: int | None
+
+
+class Pool(Protocol):
+    """Trees are directories `<pool>/<name>/` that hold `root` (and `work`, where an overlay needs it).
+
+    Names match `[a-z]{2}_[a-z0-9_]{1,60}`. On disk, file owners are `keeper.TREE_ID_BASE + id` where paddock runs as
+    root, and the caller's own uid where it does not. All calls are quick and synchronous.
+    """
+
+    @property
+    def driver(self) -> str:
+        """btrfs, overlay or copy."""
+        ...
+
+    @property
+    def overlay(self) -> bool:
+        """A sandbox's tree is the writable layer over its template's; else it is a whole copy."""
+        ...
+
+    def create(self, name: str, *, layers: tuple[str, ...] = (), limit_bytes: int | None = None) -> None:
+        """An empty tree ready to be written over `layers` (`copy`: with their content). AlreadyExists, ResourceExhausted."""
+        ...
+
+    def snapshot(self, source: str, name: str) -> None:
+        """A tree with the content of `source` at one instant. NotFound, AlreadyExists."""
+        ...
+
+    def delete(self, name: str) -> None:
+        """Nothing if it is not there. Never follows what is inside."""
+        ...
+
+    def names(self) -> tuple[str, ...]: ...
+    def open(self, name: str) -> int:
+        """A descriptor of the tree's directory; the caller closes it. NotFound."""
+        ...
+
+    def usage(self, name: str) -> TreeUsage: ...
+    def checks(self) -> tuple[Check, ...]:
+        """Lines for `doctor`."""
+        ...
+
+    def close(self) -> None: ...
