@@ -123,7 +123,7 @@ class Backend(Protocol):
         ...
 
     async def living(self) -> Mapping[SandboxId, Ending | None]:
-        """What the backend holds: None for the living; an Ending for those that ended since they were last forgotten."""
+        """What the backend holds: None for the living; an Ending for what ended and was not forgotten yet."""
         ...
 
     async def forget(self, id: SandboxId) -> None:

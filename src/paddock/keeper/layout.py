@@ -6,7 +6,7 @@ keeper.json           how the keeper is to open the pool; written once by storag
 keeper.lock           held by the living keeper
 keeper.sock           its door
 keeper.log            its last words
-pool/                 trees: directories, or the mount point of the pool's file system in the keeper's own mount namespace
+pool/                 trees: directories, or where the keeper's own mount namespace has the pool mounted
 pool.btrfs            sparse image, where the pool is a loop device
 run/<sandbox>/        state.json, init.sock, user.sock, root.sock: the live sandbox, found by any later service
 outputs/<sandbox>/    what execs printed beyond what a result holds

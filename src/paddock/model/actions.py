@@ -185,7 +185,9 @@ class FindFiles(Action[tuple[FileInfo, ...]], frozen=True, tag="file.find"):
 
 
 class GrepFiles(Action[tuple[GrepMatch, ...]], frozen=True, tag="file.grep"):
-    """Lines below `path` that match the regular expression `pattern`, in files named like `name`; binary files are passed over."""
+    """Lines below `path` that match the regular expression `pattern`, in files named like `name`.
+
+    Binary files are passed over."""
 
     sandbox: str
     path: str

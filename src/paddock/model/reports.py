@@ -6,7 +6,9 @@ import msgspec
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of `doctor`. `status` is ok, weak (works, with less than the full guarantee) or missing; `fix` is one command."""
+    """One line of `doctor`.
+
+    `status` is ok, weak (works, with less than the full guarantee) or missing; `fix` is one command."""
 
     area: str
     name: str

@@ -14,7 +14,7 @@ from .ids import ExecId
 
 class ByteReader(Protocol):
     async def read(self, size: int = 65536) -> bytes:
-        """At most `size` bytes as soon as any are there; b"" at the end. Backpressure: unread bytes block the writer."""
+        """At most `size` bytes as soon as any are there; b"" at the end. Unread bytes block the writer."""
         ...
 
     async def aclose(self) -> None: ...

@@ -34,7 +34,7 @@ class Pool(Protocol):
         ...
 
     def create(self, name: str, *, layers: tuple[str, ...] = (), limit_bytes: int | None = None) -> None:
-        """An empty tree ready to be written over `layers` (`copy`: with their content). AlreadyExists, ResourceExhausted."""
+        """An empty tree to be written over `layers` (`copy`: with their content). AlreadyExists, ResourceExhausted."""
         ...
 
     def snapshot(self, source: str, name: str) -> None:
