@@ -1,7 +1,7 @@
 """Agents: the processes inside a sandbox that start commands, one per identity.
 
-They live in an inner user namespace, so that root among the commands has no power over pid 1, over the mounts or over the
-network; and they put on the filters first, so that whatever they start by vfork is born with them.
+They live in an inner user namespace, so that root among the commands has no power over pid 1, over the mounts or
+over the network; and they put on the filters first, so that whatever they start by vfork is born with them.
 """
 
 from __future__ import annotations
@@ -20,9 +20,15 @@ EXEC_DIRECTORY = ".paddock/exec"  # below the home directory: what background co
 _OOM_SCORE = b"500"  # when memory is short, agents and commands die before pid 1
 # Of these, root inside has the part that concerns files and processes of the sandbox's own ids.
 _ROOT_CAPABILITIES = (
-    caps.CHOWN | caps.DAC_OVERRIDE | caps.FOWNER | caps.FSETID | caps.KILL | caps.SETGID | caps.SETUID
-    | caps.SETPCAP | caps.NET_BIND_SERVICE | caps.SYS_CHROOT | caps.SETFCAP
-)  # fmt: skip
+    caps.CHOWN,
+    caps.DAC_OVERRIDE,
+    caps.FOWNER,
+    caps.FSETID,
+    caps.KILL,
+    caps.SETGID,
+    caps.SETUID,
+    caps.SETFCAP,
+)
 
 
 class Agents:
@@ -35,12 +41,14 @@ class Agents:
         filter: seccomp.Filter,
         listeners: dict[str, socket.socket],
         sync: socket.socket,
+        landlock_abi: int,
     ) -> None:
         self._plan = plan
         self._root_mode = root_mode
         self._filter = filter
         self._listeners = listeners
         self._sync = sync
+        self._landlock_abi = landlock_abi
         self._inner: int | None = None
 
     def start(self, identity: str) -> int:
@@ -85,9 +93,7 @@ class Agents:
             namespaces.write_id_maps(pid, whole, whole)
             return
         user = self._plan.user
-        namespaces.write_id_maps(
-            pid, (IdMap(user.uid, 0, 1),), (IdMap(user.gid, 0, 1),), deny_setgroups=True
-        )
+        namespaces.write_id_maps(pid, (IdMap(user.uid, 0, 1),), (IdMap(user.gid, 0, 1),), deny_setgroups=True)
 
     def _become_agent(self, identity: str, sync: socket.socket | None) -> NoReturn:
         user = self._user(identity)
@@ -96,18 +102,17 @@ class Agents:
             os.setgroups([])
         os.setresgid(user.gid, user.gid, user.gid)
         if identity == "root":
-            caps.limit_bounding_set(_ROOT_CAPABILITIES)
-            caps.keep_only(_ROOT_CAPABILITIES)
+            caps.drop_bounding(*_ROOT_CAPABILITIES)
+            caps.keep_only(*_ROOT_CAPABILITIES)
         os.setresuid(user.uid, user.uid, user.uid)
         prctl.set_dumpable(False)
         prctl.set_parent_death_signal(signal.SIGKILL)
-        prctl.set_no_new_privs()
-        landlock.restrict_self()
+        prctl.set_no_new_privileges()
+        landlock.restrict(self._landlock_abi)
         self._filter.install()
         if sync is not None:
             sync.send(b'{"agent": true}')
-        listener = self._only(identity)
-        guest.run_agent(listener, self._config(identity, user))
+        guest.run_agent(self._listeners[identity], self._config(identity, user))
 
     def _user(self, identity: str) -> User:
         if identity == "user":
@@ -123,14 +128,6 @@ class Agents:
             os.write(fd, _OOM_SCORE)
         finally:
             os.close(fd)
-
-    def _only(self, identity: str) -> socket.socket:
-        """The agent's own listener; every other descriptor of pid 1 is closed."""
-        fd = self._listeners[identity].detach()
-        if fd != 3:
-            os.dup2(fd, 3, inheritable=False)
-        prctl.close_range(4)
-        return socket.socket(fileno=3)
 
     def _config(self, identity: str, user: User) -> guest.AgentConfig:
         entries = tuple(guest.UserEntry(name=u.name, uid=u.uid, gid=u.gid, home=u.home) for u in self._plan.users)

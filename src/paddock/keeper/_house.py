@@ -13,7 +13,7 @@ from paddock.keeper import _dev, _jail, layout
 from paddock.keeper._records import Records
 from paddock.keeper._slots import Slots
 from paddock.keeper.pool import open_pool
-from paddock.linux import cgroups, mountinfo, mounts, namespaces, prctl, proc, seccomp, seccomp_profile
+from paddock.linux import cgroups, landlock, mountinfo, mounts, namespaces, prctl, proc, seccomp, seccomp_profile
 from paddock.linux.namespaces import IdMap
 
 PLACES = "keeper"  # below the state directory: two empty directories to mount on, seen by the keeper alone
@@ -28,13 +28,11 @@ def furnish(state: Path) -> _jail.House:
     if root_mode:
         namespaces.unshare(namespaces.NEWNS)
         # So that overlay may be mounted with an id of the sandbox's range: a change of fsuid keeps capabilities.
-        prctl.keep_capabilities_across_setuid()
+        prctl.set_secure_bits(prctl.SECBIT_NO_SETUID_FIXUP)
     else:
         gid = os.getgid()
         namespaces.unshare(namespaces.NEWUSER | namespaces.NEWNS)
-        namespaces.write_id_maps(
-            os.getpid(), (IdMap(0, uid, 1),), (IdMap(0, gid, 1),), deny_setgroups=True
-        )
+        namespaces.write_id_maps(os.getpid(), (IdMap(0, uid, 1),), (IdMap(0, gid, 1),), deny_setgroups=True)
     mounts.make_all_private()
     places = state / PLACES
     for name in ("root", "dev"):
@@ -58,6 +56,7 @@ def furnish(state: Path) -> _jail.House:
         dev_tree=dev_tree,
         null=_open_null(),
         filter=seccomp.Filter(seccomp_profile.compile_profile(foreign_targets=root_mode)),
+        landlock_abi=landlock.kernel_abi(),
         masks=_jail.masks(),
     )
 

@@ -19,7 +19,7 @@ from paddock import guest
 from paddock.keeper._agents import Agents
 from paddock.keeper._plan import JailPlan
 from paddock.keeper._trace import Steps
-from paddock.linux import caps, cgroups, mounts, namespaces, netlink, prctl, rlimits, seccomp
+from paddock.linux import caps, cgroups, descriptors, mounts, namespaces, netlink, prctl, rlimits, seccomp
 
 NOTHING = mounts.NOSUID | mounts.NODEV | mounts.NOEXEC
 
@@ -34,14 +34,38 @@ class Inside:
 
     plan: JailPlan
     root_mode: bool
-    joining: cgroups.Joining | None
     sync: socket.socket
-    listeners: dict[str, socket.socket]
     mount_point: bytes
     dev_tree: bytes
     masks: tuple[bytes, ...]
     null: int
     filter: seccomp.Filter
+    landlock_abi: int
+
+
+def listener_names(root_mode: bool) -> tuple[str, ...]:
+    """The sockets of a sandbox. Without root's powers there is one identity inside."""
+    return ("init", "user", "root") if root_mode else ("init", "user")
+
+
+@dataclass(frozen=True, slots=True)
+class Gifts:
+    """Descriptors that the keeper makes while the child makes its namespaces, and sends in this order."""
+
+    root: int
+    usr: int | None
+    listeners: dict[str, int]
+    joining: cgroups.Joining
+
+    def pack(self) -> list[int]:
+        return [fd for fd in (self.root, self.usr, *self.listeners.values(), *self.joining.tasks) if fd is not None]
+
+    @classmethod
+    def unpack(cls, fds: list[int], *, usr: bool, names: tuple[str, ...]) -> Gifts:
+        root, rest = fds[0], fds[1:]
+        of_usr, rest = (rest[0], rest[1:]) if usr else (None, rest)
+        listeners = dict(zip(names, rest, strict=False))
+        return cls(root, of_usr, listeners, cgroups.Joining(None, tuple(rest[len(names) :])))
 
 
 def become_sandbox(inside: Inside) -> NoReturn:
@@ -70,43 +94,42 @@ def _report_failure(sync: socket.socket, steps: Steps, error: BaseException) -> 
 
 def _enter(inside: Inside, steps: Steps) -> NoReturn:
     prctl.set_parent_death_signal(signal.SIGKILL)
-    _join_cgroups(inside, steps)
     _new_namespaces(inside, steps)
-    root_fd, usr_fd = _wait_for_layers(inside, steps)
+    gifts = _wait_for_gifts(inside, steps)
+    _join_cgroups(inside, gifts, steps)
     _become_root_inside(steps)
-    _attach(inside, steps, root_fd, usr_fd)
+    _attach(inside, gifts, steps)
     _pivot(steps)
-    _limit(inside.plan, steps)
-    kept = _keep_only(inside, steps)
-    prctl.set_no_new_privs()
+    _limit(inside.plan, inside.root_mode, steps)
+    kept = _keep_only(inside, gifts, steps)
+    prctl.set_no_new_privileges()
     prctl.set_dumpable(False)
     _serve(inside, kept, steps)
 
 
-def _join_cgroups(inside: Inside, steps: Steps) -> None:
+def _join_cgroups(inside: Inside, gifts: Gifts, steps: Steps) -> None:
     steps.begin("join")
-    if inside.joining is not None:
-        inside.joining.enter()
+    gifts.joining.enter()
+    if inside.root_mode:
+        namespaces.unshare(namespaces.NEWCGROUP)
     steps.end("join")
 
 
 def _new_namespaces(inside: Inside, steps: Steps) -> None:
     steps.begin("unshare")
     namespaces.unshare(namespaces.NEWNET | namespaces.NEWIPC | namespaces.NEWUTS)
-    if inside.root_mode:
-        namespaces.unshare(namespaces.NEWCGROUP)
-    netlink.bring_loopback_up()
+    netlink.set_loopback_up()
     namespaces.set_hostname(inside.plan.hostname.encode())
     steps.end("unshare")
 
 
-def _wait_for_layers(inside: Inside, steps: Steps) -> tuple[int, int | None]:
+def _wait_for_gifts(inside: Inside, steps: Steps) -> Gifts:
     # The keeper has written the id maps and built the layers meanwhile; the end of the stream means it is dead.
-    message, fds, _, _ = socket.recv_fds(inside.sync, 1, 2)
-    if not message or not fds:
+    message, fds, _, _ = socket.recv_fds(inside.sync, 1, 32, socket.MSG_CMSG_CLOEXEC)
+    if not message:
         raise ConnectionError("the keeper went away")
-    steps.end("layers")
-    return fds[0], fds[1] if len(fds) > 1 else None
+    steps.end("wait")
+    return Gifts.unpack(fds, usr=inside.plan.host_usr, names=listener_names(inside.root_mode))
 
 
 def _become_root_inside(steps: Steps) -> None:
@@ -121,14 +144,14 @@ def _become_root_inside(steps: Steps) -> None:
     steps.end("identity")
 
 
-def _attach(inside: Inside, steps: Steps, root_fd: int, usr_fd: int | None) -> None:
-    """Builds the tree of mounts. All targets lie in a tree that no sandbox has written yet, or are resolved without links."""
+def _attach(inside: Inside, gifts: Gifts, steps: Steps) -> None:
+    """Builds the tree of mounts. No target lies in what a sandbox wrote before."""
     steps.begin("attach")
-    mounts.move_mount(root_fd, mounts.AT_FDCWD, inside.mount_point)
+    mounts.move_mount(gifts.root, mounts.AT_FDCWD, inside.mount_point)
     os.chdir(inside.mount_point)
-    if usr_fd is not None:
+    if gifts.usr is not None:
         local = mounts.open_tree(b"usr/local")
-        mounts.move_mount(usr_fd, mounts.AT_FDCWD, b"usr")
+        mounts.move_mount(gifts.usr, mounts.AT_FDCWD, b"usr")
         mounts.move_mount(local, mounts.AT_FDCWD, b"usr/local")
     steps.end("attach")
     steps.begin("proc")
@@ -145,9 +168,7 @@ def _attach(inside: Inside, steps: Steps, root_fd: int, usr_fd: int | None) -> N
     steps.begin("tmp")
     for path, size in ((b"dev/shm", inside.plan.tmp_bytes // 2), (b"tmp", inside.plan.tmp_bytes)):
         options = (("mode", "1777"), ("size", str(size)), ("nr_inodes", str(inside.plan.inodes)))
-        mounts.move_mount(
-            mounts.fs_mount("tmpfs", options, mounts.NOSUID | mounts.NODEV), mounts.AT_FDCWD, path
-        )
+        mounts.move_mount(mounts.fs_mount("tmpfs", options, mounts.NOSUID | mounts.NODEV), mounts.AT_FDCWD, path)
     steps.end("tmp")
 
 
@@ -165,13 +186,18 @@ def _pivot(steps: Steps) -> None:
     steps.end("pivot")
 
 
-def _limit(plan: JailPlan, steps: Steps) -> None:
+def _limit(plan: JailPlan, root_mode: bool, steps: Steps) -> None:
     steps.begin("limits")
-    rlimits.lower(resource.RLIMIT_NOFILE, plan.open_files)
-    rlimits.lower(resource.RLIMIT_NPROC, plan.processes)
-    rlimits.lower(resource.RLIMIT_CORE, 0)
-    rlimits.lower(resource.RLIMIT_FSIZE, plan.disk_bytes)
-    rlimits.lower(resource.RLIMIT_MEMLOCK, 8 << 20)
+    rlimits.apply(
+        rlimits.ResourceLimits(
+            open_files=plan.open_files,
+            processes=plan.processes,
+            file_bytes=plan.disk_bytes,
+            locked_bytes=8 << 20,
+        )
+    )
+    if not root_mode:
+        rlimits.set_limit(resource.RLIMIT_DATA, plan.memory_bytes)  # no cgroup: at least no single process is a hog
     steps.end("limits")
 
 
@@ -181,25 +207,25 @@ class _Kept:
     listeners: dict[str, socket.socket]
 
 
-def _keep_only(inside: Inside, steps: Steps) -> _Kept:
+def _keep_only(inside: Inside, gifts: Gifts, steps: Steps) -> _Kept:
     """Closes everything but the sockets: a descriptor of a directory left open here would be a way out."""
     steps.begin("descriptors")
     for number in (0, 1, 2):
         os.dup2(inside.null, number)
-    kept = [inside.sync, *inside.listeners.values()]
-    high = [fcntl.fcntl(s.detach(), fcntl.F_DUPFD_CLOEXEC, 100) for s in kept]
+    kept = [inside.sync.detach(), *gifts.listeners.values()]
+    high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 100) for fd in kept]
     low: list[int] = []
     for index, fd in enumerate(high):
         os.dup2(fd, 3 + index, inheritable=False)
         low.append(3 + index)
-    prctl.close_range(3 + len(low))
+    descriptors.close_from(3 + len(low))
     sockets = [socket.socket(fileno=fd) for fd in low]
     steps.end("descriptors")
-    return _Kept(sockets[0], dict(zip(inside.listeners, sockets[1:], strict=True)))
+    return _Kept(sockets[0], dict(zip(gifts.listeners, sockets[1:], strict=True)))
 
 
 def _serve(inside: Inside, kept: _Kept, steps: Steps) -> NoReturn:
-    agents = Agents(inside.plan, inside.root_mode, inside.filter, kept.listeners, kept.sync)
+    agents = Agents(inside.plan, inside.root_mode, inside.filter, kept.listeners, kept.sync, inside.landlock_abi)
 
     def ready() -> None:
         # Only now: the maps and the scores of the agents are written through /proc.

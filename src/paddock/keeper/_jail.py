@@ -1,7 +1,7 @@
 """Making a jail, the keeper's half: everything that needs the power of the machine, while the child gives up its own.
 
-`begin` clones the child and builds its layers; the child goes on by itself (`_inside.py`) and reports; `finish` looks at
-the result from outside and writes it down. Between the two the keeper serves others.
+`begin` clones the child and builds its layers; the child goes on by itself (`_inside.py`) and reports; `finish`
+looks at the result from outside and writes it down. Between the two the keeper serves others.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from paddock.keeper import _posture
-from paddock.keeper._inside import MASKED, Inside, become_sandbox
+from paddock.keeper._inside import MASKED, Gifts, Inside, become_sandbox, listener_names
 from paddock.keeper._plan import JailPlan
-from paddock.keeper._records import SOCKETS, Record, Records
+from paddock.keeper._records import Record, Records
 from paddock.keeper._slots import Slots
 from paddock.keeper._trace import Steps
-from paddock.linux import cgroups, mounts, namespaces, pidfd, prctl, proc, seccomp
+from paddock.linux import cgroups, credentials, mounts, namespaces, pidfd, proc, seccomp
 from paddock.linux.namespaces import IdMap
 from paddock.linux.undo import UndoStack
 
@@ -49,6 +49,7 @@ class House:
     dev_tree: bytes
     null: int
     filter: seccomp.Filter
+    landlock_abi: int
     masks: tuple[bytes, ...]
 
 
@@ -102,12 +103,18 @@ def _as_jail_error(error: Exception, steps: Steps) -> JailError:
 
 
 def _begin(house: House, plan: JailPlan, steps: Steps, undo: UndoStack) -> Pending:
-    steps.begin("sockets")
-    listeners = _listen(house, plan, undo)
-    steps.end("sockets")
-    steps.begin("cgroup")
-    group, joining = _make_group(house, plan, undo)
-    steps.end("cgroup")
+    late: list[int] = []
+    undo.push(_close_all, late)
+    steps.begin("record")
+    directory = house.records.make(plan.id)
+    late.append(directory)
+    undo.push(house.records.remove, plan.id)
+    steps.end("record")
+    unified = house.groups is not None and house.groups.unified is not None and len(house.groups.trees) == 1
+    group: cgroups.Group | None = None
+    joining = cgroups.Joining(None, ())
+    if unified:  # nothing but version 2: the child is born in its group
+        group, joining = _make_group(house, plan, steps, undo, late)
     steps.begin("clone")
     slot = None
     if house.root_mode:
@@ -116,66 +123,69 @@ def _begin(house: House, plan: JailPlan, steps: Steps, undo: UndoStack) -> Pendi
     sync, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     undo.push(sync.close)
     sync.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # the agent's pid, as this side sees it
-    inside = Inside(
+    with theirs:
+        pid = _clone(_inside(house, plan, theirs), sync, joining.clone_into)
+    undo.push(_reap, pid)
+    jail = Jail(plan_id=plan.id, pid=pid, pidfd=pidfd.open(pid), group=group, slot=slot)
+    undo.push(os.close, jail.pidfd)
+    steps.end("clone")
+    if house.groups is not None and not unified:
+        jail.group, joining = _make_group(house, plan, steps, undo, late)
+    steps.begin("maps")
+    _write_maps(house, pid, slot)
+    steps.end("maps")
+    listeners = _listen(house, directory, steps, late)
+    root, usr = _make_layers(house, plan, slot, steps, late)
+    gifts = Gifts(root, usr, listeners, joining)
+    steps.begin("send")
+    socket.send_fds(sync, [b"g"], gifts.pack())
+    steps.end("send")
+    sync.setblocking(False)
+    return Pending(plan=plan, jail=jail, sync=sync, undo=undo, steps=steps, late=late)
+
+
+def _inside(house: House, plan: JailPlan, sync: socket.socket) -> Inside:
+    return Inside(
         plan=plan,
         root_mode=house.root_mode,
-        joining=joining,
-        sync=theirs,
-        listeners=listeners,
+        sync=sync,
         mount_point=house.mount_point,
         dev_tree=house.dev_tree,
         masks=house.masks,
         null=house.null,
         filter=house.filter,
+        landlock_abi=house.landlock_abi,
     )
-    pid = _clone(inside, sync)
-    undo.push(_reap, pid)
-    jail = Jail(plan_id=plan.id, pid=pid, pidfd=pidfd.open(pid), group=group, slot=slot)
-    undo.push(os.close, jail.pidfd)
-    if joining is not None:
-        joining.close()
-    for listener in listeners.values():
-        listener.close()
-    theirs.close()
-    steps.end("clone")
-    steps.begin("maps")
-    _write_maps(house, pid, slot)
-    steps.end("maps")
-    late = _send_layers(house, plan, slot, sync, steps)
-    sync.setblocking(False)
-    return Pending(plan=plan, jail=jail, sync=sync, undo=undo, steps=steps, late=late)
 
 
-def _listen(house: House, plan: JailPlan, undo: UndoStack) -> dict[str, socket.socket]:
-    directory = house.records.make(plan.id)
-    undo.push(house.records.remove, plan.id)
-    try:
-        listeners: dict[str, socket.socket] = {}
-        for name in SOCKETS:
-            if name == "root" and not house.root_mode:
-                continue
-            # Through the descriptor: a socket's address holds 107 bytes, a state directory's path may be longer.
-            listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            undo.push(listener.close)
+def _listen(house: House, directory: int, steps: Steps, late: list[int]) -> dict[str, int]:
+    steps.begin("sockets")
+    listeners: dict[str, int] = {}
+    for name in listener_names(house.root_mode):
+        # Through the descriptor: a socket's address holds 107 bytes, a state directory's path may be longer.
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
             listener.bind(f"/proc/self/fd/{directory}/{name}.sock")
             listener.listen(64)
-            listeners[name] = listener
-        return listeners
-    finally:
-        os.close(directory)
+            listeners[name] = listener.detach()
+        late.append(listeners[name])
+    steps.end("sockets")
+    return listeners
 
 
 def _make_group(
-    house: House, plan: JailPlan, undo: UndoStack
-) -> tuple[cgroups.Group | None, cgroups.Joining | None]:
-    if house.groups is None:
-        return None, None
+    house: House, plan: JailPlan, steps: Steps, undo: UndoStack, late: list[int]
+) -> tuple[cgroups.Group, cgroups.Joining]:
+    assert house.groups is not None
+    steps.begin("cgroup")
     limits = cgroups.GroupLimits(
         memory_bytes=plan.memory_bytes, swap_bytes=plan.swap_bytes, pids=plan.processes, cpus=plan.cpus
     )
     group = house.groups.create(plan.id, limits)
     undo.push(_remove_group, group)
-    return group, group.join_descriptors()
+    joining = group.join_descriptors()
+    late += [*joining.tasks, *([joining.clone_into] if joining.clone_into is not None else [])]
+    steps.end("cgroup")
+    return group, joining
 
 
 def _remove_group(group: cgroups.Group) -> None:
@@ -183,15 +193,20 @@ def _remove_group(group: cgroups.Group) -> None:
     group.remove()
 
 
-def _clone(inside: Inside, sync: socket.socket) -> int:
+def _close_all(descriptors: list[int]) -> None:
+    while descriptors:
+        os.close(descriptors.pop())
+
+
+def _clone(inside: Inside, sync: socket.socket, into: int | None) -> int:
     # net, ipc, uts and cgroup follow in the child, while the keeper builds the layers.
     flags = namespaces.NEWUSER | namespaces.NEWPID | namespaces.NEWNS
-    if inside.joining is not None and inside.joining.clone_into is not None:
-        pid, descriptor = namespaces.clone_into(flags, inside.joining.clone_into)
+    if into is None:
+        pid = namespaces.clone(flags)
+    else:
+        pid, descriptor = namespaces.clone_into(flags, into)
         if pid:
             os.close(descriptor)
-    else:
-        pid = namespaces.clone(flags)
     if pid == 0:
         try:
             sync.close()
@@ -221,33 +236,23 @@ def _write_maps(house: House, pid: int, slot: int | None) -> None:
     namespaces.write_id_maps(pid, whole, whole)
 
 
-def _send_layers(
-    house: House, plan: JailPlan, slot: int | None, sync: socket.socket, steps: Steps
-) -> list[int]:
-    """Builds the root file system, detached, and hands it to the child. Returns descriptors to close when there is time."""
-    late: list[int] = []
-    try:
-        steps.begin("overlay")
-        view = house.pool if slot is None else house.slots.view(slot)
-        root = _overlay(house, plan, slot, view, late) if plan.layers else _whole(plan, view)
-        late.append(root)
-        steps.end("overlay")
-        sent = [root]
-        if plan.host_usr:
-            steps.begin("usr")
-            usr = mounts.open_tree(b"/usr", recursive=not house.root_mode)
-            late.append(usr)
-            mounts.set_attributes(
-                usr, set=mounts.RDONLY | mounts.NOSUID | mounts.NODEV, recursive=not house.root_mode
-            )
-            sent.append(usr)
-            steps.end("usr")
-        socket.send_fds(sync, [b"g"], sent)
-    except BaseException:
-        for fd in late:
-            os.close(fd)
-        raise
-    return late
+def _make_layers(
+    house: House, plan: JailPlan, slot: int | None, steps: Steps, late: list[int]
+) -> tuple[int, int | None]:
+    """The root file system and the machine's /usr, as detached mounts."""
+    steps.begin("overlay")
+    view = house.pool if slot is None else house.slots.view(slot)
+    root = _overlay(house, plan, slot, view, late) if plan.layers else _whole(plan, view)
+    late.append(root)
+    steps.end("overlay")
+    if not plan.host_usr:
+        return root, None
+    steps.begin("usr")
+    usr = mounts.open_tree(b"/usr", recursive=not house.root_mode)
+    late.append(usr)
+    mounts.set_attributes(usr, set=mounts.RDONLY | mounts.NOSUID | mounts.NODEV, recursive=not house.root_mode)
+    steps.end("usr")
+    return root, usr
 
 
 def _overlay(house: House, plan: JailPlan, slot: int | None, view: int, late: list[int]) -> int:
@@ -263,11 +268,11 @@ def _overlay(house: House, plan: JailPlan, slot: int | None, view: int, late: li
     if slot is None:
         return mounts.fs_mount("overlay", options, mounts.NODEV | mounts.NOSUID)
     # What overlay makes by itself in the upper layer is owned by whoever mounts it: that must be an id of the range.
-    prctl.set_fs_ids(house.slots.base(slot), house.slots.base(slot))
+    credentials.set_fs_ids(house.slots.base(slot), house.slots.base(slot))
     try:
         return mounts.fs_mount("overlay", options, mounts.NODEV | mounts.NOSUID)
     finally:
-        prctl.set_fs_ids(0, 0)
+        credentials.set_fs_ids(0, 0)
 
 
 def _whole(plan: JailPlan, view: int) -> int:
@@ -312,9 +317,6 @@ def _sender(ancillary: list[tuple[int, int, bytes]]) -> int:
 
 def abandon(pending: Pending) -> None:
     """Undoes a jail that is not ready."""
-    for fd in pending.late:
-        os.close(fd)
-    pending.late.clear()
     pending.undo.unwind()
 
 
@@ -335,6 +337,7 @@ def finish(house: House, pending: Pending) -> tuple[Jail, dict[str, float]]:
             slot=jail.slot,
             deadline=plan.deadline,
             tree=plan.tree,
+            default_user=plan.default_user,
             limits={"disk_bytes": plan.disk_bytes, "inodes": plan.inodes, "memory_bytes": plan.memory_bytes},
         )
         house.records.write(jail.record)
@@ -354,7 +357,5 @@ def _base(house: House, jail: Jail) -> int:
 
 
 def close_late(pending: Pending) -> None:
-    """Closes what the layers were built with: each close of a mount waits for the kernel, so it is done after the reply."""
-    for fd in pending.late:
-        os.close(fd)
-    pending.late.clear()
+    """Closes what the layers were built with: closing a mount waits for the kernel, so it is done after the reply."""
+    _close_all(pending.late)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from paddock.linux import proc
 
 _NONE = "0000000000000000"
+_CAPABILITIES = ("CapInh", "CapPrm", "CapEff", "CapAmb")
 _OWN_NAMESPACES = ("mnt", "pid", "net", "ipc", "uts", "user")
 
 
@@ -20,9 +21,7 @@ def check(pid: int, agent_pid: int, *, root_mode: bool, base: int) -> None:
     wrong: list[str] = []
     init, agent = proc.status(pid), proc.status(agent_pid)
     for who, status in (("pid 1", init), ("the agent", agent)):
-        for name in ("CapInh", "CapPrm", "CapEff", "CapAmb"):
-            if status[name] != _NONE:
-                wrong.append(f"{who} has {name} {status[name]}")
+        wrong += [f"{who} has {name} {status[name]}" for name in _CAPABILITIES if status[name] != _NONE]
         if status["NoNewPrivs"] != "1":
             wrong.append(f"{who} may gain privileges by exec")
     if agent["Seccomp"] != "2":

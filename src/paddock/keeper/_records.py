@@ -11,7 +11,6 @@ from paddock.keeper._plan import is_name
 
 STATE = "state.json"
 ENDED = ".ended"
-SOCKETS = ("init", "user", "root")
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -28,6 +27,7 @@ class Record:
     slot: int | None
     deadline: float
     tree: str
+    default_user: str
     limits: dict[str, float]
 
 
@@ -97,9 +97,7 @@ class Records:
 
     def _replace(self, name: str, value: dict[str, Any]) -> None:
         temporary = f"{name}.new"
-        fd = os.open(
-            temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600, dir_fd=self.directory
-        )
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600, dir_fd=self.directory)
         try:
             os.write(fd, json.dumps(value).encode())
         finally:

@@ -27,7 +27,7 @@ class Life:
 
 
 class Undertaker:
-    """`on_ended(id, ended)` is called for every death that nobody asked for."""
+    """`on_ended(id, ended)` is called for every death."""
 
     def __init__(self, house: House, on_ended: Callable[[str, Ended], None]) -> None:
         self._house = house
@@ -92,8 +92,7 @@ class Undertaker:
         if jail.slot is not None:
             self._house.slots.give_back(jail.slot)
         del self.lives[id]
-        if not life.waiting:
-            self._on_ended(id, cause)
+        self._on_ended(id, cause)
         for answer in life.waiting:
             answer()
         return cause
@@ -142,9 +141,7 @@ class Undertaker:
             self._house.slots.reserve(record.slot)
         groups = self._house.groups
         group = groups.group(record.id) if groups is not None else None
-        jail = Jail(
-            plan_id=record.id, pid=record.pid, pidfd=descriptor, group=group, slot=record.slot, record=record
-        )
+        jail = Jail(plan_id=record.id, pid=record.pid, pidfd=descriptor, group=group, slot=record.slot, record=record)
         self.lives[record.id] = Life(jail, record)
 
     def _sweep_group(self, id: str) -> None:

@@ -156,9 +156,7 @@ class KeeperClient:
         """Starts a keeper and waits until it is ready or gone: gone is no error, another one may hold the lock."""
         source = str(Path(cast("str", paddock.__file__)).parent.parent)
         options = {"source": source, "state": str(self._state.absolute()), "for_tests": self._for_tests}
-        log = os.open(
-            self._state / layout.KEEPER_LOG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600
-        )
+        log = os.open(self._state / layout.KEEPER_LOG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             process = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", BOOTSTRAP],
