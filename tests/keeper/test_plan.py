@@ -26,6 +26,7 @@ def plan(**changes: Any) -> JailPlan:
         "default_user": "user",
         "workdir": "/workspace",
         "env": {"PATH": "/usr/bin"},
+        "template": "{}",
         "deadline": 10.0,
         "cpus": 1.0,
         "memory_bytes": 1 << 30,

@@ -337,7 +337,7 @@ def finish(house: House, pending: Pending) -> tuple[Jail, dict[str, float]]:
             slot=jail.slot,
             deadline=plan.deadline,
             tree=plan.tree,
-            default_user=plan.default_user,
+            template=plan.template,
             limits={"disk_bytes": plan.disk_bytes, "inodes": plan.inodes, "memory_bytes": plan.memory_bytes},
         )
         house.records.write(jail.record)

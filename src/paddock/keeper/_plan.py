@@ -27,7 +27,8 @@ class User:
 class JailPlan:
     """One jail. `tree` and `layers` are names in the pool, topmost layer first; no layers: the tree is whole.
 
-    `deadline` is in seconds of CLOCK_BOOTTIME. `fault` and `trace` are for tests and benchmarks:
+    `deadline` is in seconds of CLOCK_BOOTTIME. `template` is kept in the record for whoever adopts the sandbox,
+    unread. `fault` and `trace` are for tests and benchmarks:
     the step at which to fail or die, and whether the reply says where the time went.
     """
 
@@ -40,6 +41,7 @@ class JailPlan:
     default_user: str
     workdir: str
     env: dict[str, str]
+    template: str
     deadline: float
     cpus: float
     memory_bytes: int

@@ -27,7 +27,7 @@ class Record:
     slot: int | None
     deadline: float
     tree: str
-    default_user: str
+    template: str
     limits: dict[str, float]
 
 

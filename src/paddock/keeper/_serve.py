@@ -21,6 +21,7 @@ IDLE_SECONDS = 10.0
 CREATE_SECONDS = 20.0
 WATCH_SECONDS = 2.0
 Message = dict[str, Any]
+Reply = Callable[..., None]
 
 
 class Connection:
@@ -35,6 +36,9 @@ class Connection:
         # A service that is gone or does not read is no concern of the others: its messages are dropped.
         with contextlib.suppress(OSError):
             _wire.send(self.peer, message, descriptors)
+
+
+Operation = Callable[[Connection, Message, Reply], None]
 
 
 class Keeper:
@@ -53,6 +57,16 @@ class Keeper:
         self._watched_at = 0.0
         self._inode_watch = house.root_mode and btrfs.is_btrfs(house.pool)
         self._stopping = False
+        self._operations: dict[str, Operation] = {
+            "hello": self._hello,
+            "create": self._create,
+            "kill": self._kill,
+            "deadline": self._deadline,
+            "usage": self._usage,
+            "list": self._list,
+            "forget": self._forget,
+            "stop": self._stop,
+        }
 
     def run(self) -> None:
         self._undertaker.adopt()
@@ -138,10 +152,10 @@ class Keeper:
             connection.send({"re": number, **result}, descriptors)
 
         try:
-            operation = _OPERATIONS.get(str(message.pop("op", None)))
+            operation = self._operations.get(str(message.pop("op", None)))
             if operation is None:
                 raise PlanError("no such operation")
-            operation(self, connection, message, reply)
+            operation(connection, message, reply)
         except Exception as error:
             reply(_problem(error))
 
@@ -152,7 +166,7 @@ class Keeper:
 
     # -- operations
 
-    def _hello(self, connection: Connection, message: Message, reply: Callable[..., None]) -> None:
+    def _hello(self, connection: Connection, message: Message, reply: Reply) -> None:
         if message.get("version") != _wire.VERSION:
             raise PlanError(f"this keeper speaks version {_wire.VERSION}, not {message.get('version')!r}")
         connection.watching = True
@@ -166,7 +180,7 @@ class Keeper:
         }
         reply(facts, (house.pool,))
 
-    def _create(self, connection: Connection, message: Message, reply: Callable[..., None]) -> None:
+    def _create(self, connection: Connection, message: Message, reply: Reply) -> None:
         plan = JailPlan.from_message(cast("Message", message["plan"]))
         if plan.fault and not self._for_tests:
             raise PlanError("faults are injected only into a keeper that was started for tests")
@@ -177,7 +191,7 @@ class Keeper:
         self._pending[fd] = proc.boottime() + CREATE_SECONDS
         self._watch(fd, lambda: self._progress(fd, pending, reply))
 
-    def _progress(self, fd: int, pending: _jail.Pending, reply: Callable[..., None]) -> None:
+    def _progress(self, fd: int, pending: _jail.Pending, reply: Reply) -> None:
         late = self._pending[fd] <= proc.boottime()
         try:
             if not _jail.receive(pending):
@@ -208,7 +222,7 @@ class Keeper:
 
         self._watch(life.jail.pidfd, ended)
 
-    def _kill(self, connection: Connection, message: Message, reply: Callable[..., None]) -> None:
+    def _kill(self, connection: Connection, message: Message, reply: Reply) -> None:
         life = self._undertaker.lives.get(message["id"])
         if life is None:
             reply({"known": False})
@@ -216,45 +230,33 @@ class Keeper:
         life.waiting.append(lambda: reply({"known": True}))
         self._undertaker.end(life, Ended(limit=None, reason="it was killed"))
 
-    def _deadline(self, connection: Connection, message: Message, reply: Callable[..., None]) -> None:
+    def _deadline(self, connection: Connection, message: Message, reply: Reply) -> None:
         life = self._undertaker.lives.get(message["id"])
         if life is not None and life.cause is None:
             self._undertaker.set_deadline(life, float(message["deadline"]))
         reply({"known": life is not None})
 
-    def _usage(self, connection: Connection, message: Message, reply: Callable[..., None]) -> None:
+    def _usage(self, connection: Connection, message: Message, reply: Reply) -> None:
         life = self._undertaker.lives.get(message["id"])
         if life is None:
             reply({"known": False})
             return
         reply({"known": True, **_usage_of(self._house, life)})
 
-    def _list(self, connection: Connection, message: Message, reply: Callable[..., None]) -> None:
+    def _list(self, connection: Connection, message: Message, reply: Reply) -> None:
         ended = {id: {"limit": e.limit, "reason": e.reason} for id, e in self._house.records.ended().items()}
         reply({"living": list(self._undertaker.lives), "ended": ended})
 
-    def _forget(self, connection: Connection, message: Message, reply: Callable[..., None]) -> None:
+    def _forget(self, connection: Connection, message: Message, reply: Reply) -> None:
         self._house.records.forget(str(message["id"]))
         reply({})
 
-    def _stop(self, connection: Connection, message: Message, reply: Callable[..., None]) -> None:
+    def _stop(self, connection: Connection, message: Message, reply: Reply) -> None:
         """Kills everything and leaves: for tests, and for taking paddock away."""
         self._stopping = True
         for life in list(self._undertaker.lives.values()):
             self._undertaker.end(life, Ended(limit=None, reason="the keeper was told to stop"))
         reply({})
-
-
-_OPERATIONS: dict[str, Callable[[Keeper, Connection, Message, Callable[..., None]], None]] = {
-    "hello": Keeper._hello,
-    "create": Keeper._create,
-    "kill": Keeper._kill,
-    "deadline": Keeper._deadline,
-    "usage": Keeper._usage,
-    "list": Keeper._list,
-    "forget": Keeper._forget,
-    "stop": Keeper._stop,
-}
 
 
 def _problem(error: Exception) -> Message:

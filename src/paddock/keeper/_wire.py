@@ -11,7 +11,7 @@ import json
 import socket
 import struct
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 VERSION = 1
 MAX_MESSAGE = 1 << 20
@@ -74,6 +74,6 @@ class Inbox:
                 raise WireError(f"a message is not JSON: {error}") from None
             if not isinstance(message, dict):
                 raise WireError("a message is not an object")
-            found.append(message)
+            found.append(cast("dict[str, Any]", message))
             del self._buffer[:end]
         return found

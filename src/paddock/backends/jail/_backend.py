@@ -8,16 +8,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
 
+import msgspec
+
 from paddock.backends._guest import GuestConnection, GuestInstance
 
 from paddock.backends._base import Backend, Capabilities, Ending, SandboxPlan
 from paddock.backends.jail import _probe
 from paddock.backends.jail._keeper import KeeperClient
-from paddock.errors import SandboxDied, Unsupported
+from paddock.errors import SandboxDied
 from paddock.keeper import layout
 from paddock.keeper._plan import JailPlan, User
 from paddock.keeper._records import Record, Records
-from paddock.model import Check, Level, Limit, SandboxId, Usage
+from paddock.model import Check, Level, Limit, SandboxId, Template, Usage
 
 _MIB = 1 << 20
 _KILLED = Ending(limit=None, reason="it was killed")
@@ -72,7 +74,7 @@ class JailBackend:
         jail = self._jail_plan(plan)
         answer = await self.keeper.request("create", plan=jail.to_message())
         self.last_timings = cast("dict[str, float]", answer["timings"])
-        return JailInstance(self, plan.id, jail.default_user)
+        return JailInstance(self, plan.id, plan.template)
 
     def _jail_plan(self, plan: SandboxPlan) -> JailPlan:
         template, limits = plan.template, plan.spec.limits
@@ -86,6 +88,7 @@ class JailBackend:
             default_user=template.default_user,
             workdir=template.workdir,
             env={**template.env, **plan.spec.env},
+            template=msgspec.json.encode(template).decode(),
             deadline=plan.deadline,
             cpus=limits.cpus,
             memory_bytes=limits.memory_mib * _MIB,
@@ -104,7 +107,9 @@ class JailBackend:
         if id not in answer["living"]:
             return None
         record = self._record(id)
-        return None if record is None else JailInstance(self, id, record.default_user)
+        if record is None:
+            return None
+        return JailInstance(self, id, msgspec.json.decode(record.template, type=Template))
 
     def _record(self, id: SandboxId) -> Record | None:
         directory = os.open(self._state / layout.RUN, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -170,26 +175,22 @@ def _ending(limit: str | None, reason: str) -> Ending:
 class JailInstance(GuestInstance):
     """A live jail. Each identity of it has a socket in `run/<id>/`, so nothing has to be kept to reach it."""
 
-    def __init__(self, backend: JailBackend, id: SandboxId, default_user: str) -> None:
-        super().__init__(id, default_user=default_user)
+    def __init__(self, backend: JailBackend, id: SandboxId, template: Template) -> None:
+        super().__init__(id, template, self._reach, root_user=backend.capabilities.root_user)
         self._backend = backend
 
-    async def _connect(self, identity: str) -> GuestConnection:
-        if identity == "root" and not self._backend.capabilities.root_user:
-            raise Unsupported(
-                "as an ordinary user a jail has one user inside, and root is not it", hint="run paddock as root"
-            )
-        return await GuestConnection.open(self._backend.socket(self.id, identity))
+    async def _reach(self, identity: str) -> GuestConnection:
+        return await GuestConnection.connect(self._backend.socket(self.id, identity))
 
     async def set_deadline(self, deadline: float) -> None:
         answer = await self._backend.keeper.request("deadline", id=self.id, deadline=deadline)
         if not answer["known"]:
             raise SandboxDied(f"{self.id} is dead")
-        control = await self._connect("init")
+        control = await self._reach("init")
         try:
-            await control.request({"op": "deadline", "deadline": deadline})
+            await control.open({"op": "deadline", "deadline": deadline}).call(dict)
         finally:
-            await control.aclose()
+            control.close()
 
     async def usage(self) -> Usage:
         answer = await self._backend.keeper.request("usage", id=self.id)
@@ -200,8 +201,11 @@ class JailInstance(GuestInstance):
         return Usage(**answer, strikes=strikes)
 
     async def kill(self) -> None:
-        await self.aclose()
+        self.close_connections()
         await self._backend.kill(self.id)
+
+    async def aclose(self) -> None:
+        self.close_connections()
 
     async def wait_ended(self) -> Ending:
         return await asyncio.shield(self._backend.ending(self.id))
