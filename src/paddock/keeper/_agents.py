@@ -79,6 +79,7 @@ class Agents:
         os.close(mapped)
         try:
             self._write_maps(pid)
+            _write_oom_score(pid)
             self._inner = os.open(b"/proc/%d/ns/user" % pid, os.O_RDONLY | os.O_CLOEXEC)
             os.write(tell, b"1")
         finally:
@@ -86,8 +87,6 @@ class Agents:
         return pid
 
     def _write_maps(self, pid: int) -> None:
-        # The kernel lets the writer of the map see the files of a process only while that is dumpable; pid 1 is the
-        # parent namespace's root, which is enough for its own child.
         if self._root_mode:
             whole = (IdMap(0, 0, 65536),)
             namespaces.write_id_maps(pid, whole, whole)
@@ -97,7 +96,6 @@ class Agents:
 
     def _become_agent(self, identity: str, sync: socket.socket | None) -> NoReturn:
         user = self._user(identity)
-        self._write_oom_score()
         if self._root_mode:
             os.setgroups([])
         os.setresgid(user.gid, user.gid, user.gid)
@@ -119,16 +117,6 @@ class Agents:
             return self._plan.user
         return next(user for user in self._plan.users if user.name == identity)
 
-    def _write_oom_score(self) -> None:
-        try:
-            fd = os.open(b"/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
-        except OSError:
-            return  # an agent that was started again: /proc is read-only by then, and pid 1 is as small as ever
-        try:
-            os.write(fd, _OOM_SCORE)
-        finally:
-            os.close(fd)
-
     def _config(self, identity: str, user: User) -> guest.AgentConfig:
         entries = tuple(guest.UserEntry(name=u.name, uid=u.uid, gid=u.gid, home=u.home) for u in self._plan.users)
         return guest.AgentConfig(
@@ -139,3 +127,12 @@ class Agents:
             users=entries,
             may_switch_user=identity == "root",
         )
+
+
+def _write_oom_score(pid: int) -> None:
+    # By pid 1, and before /proc becomes read-only: an agent that is started again later does without.
+    fd = os.open(b"/proc/%d/oom_score_adj" % pid, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, _OOM_SCORE)
+    finally:
+        os.close(fd)

@@ -39,7 +39,7 @@ def furnish(state: Path) -> _jail.House:
         (places / name).mkdir(mode=0o700, parents=True, exist_ok=True)
     dev_tree = os.fsencode(places / "dev")
     _dev.build(dev_tree, root_mode=root_mode)
-    pool = open_pool(state, config)
+    pool = open_pool(str(state), cast("dict[str, Any]", config["pool"]))
     run = state / layout.RUN
     run.mkdir(mode=0o700, exist_ok=True)
     if root_mode:
@@ -55,7 +55,7 @@ def furnish(state: Path) -> _jail.House:
         mount_point=os.fsencode(places / "root"),
         dev_tree=dev_tree,
         null=_open_null(),
-        filter=seccomp.Filter(seccomp_profile.compile_profile(foreign_targets=root_mode)),
+        filter=seccomp.Filter(seccomp_profile.build(os.uname().machine, foreign_targets=root_mode)),
         landlock_abi=landlock.kernel_abi(),
         masks=_jail.masks(),
     )

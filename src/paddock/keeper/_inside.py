@@ -71,15 +71,16 @@ class Gifts:
 def become_sandbox(inside: Inside) -> NoReturn:
     """Never returns. A failure is told to the keeper as {"error", "errno", "step"} and ends the process."""
     steps = Steps(inside.plan.fault)
+    steps.voice = inside.sync
     try:
         _enter(inside, steps)
     except BaseException as error:
-        _report_failure(inside.sync, steps, error)
+        _report_failure(steps, error)
     finally:
         os._exit(1)
 
 
-def _report_failure(sync: socket.socket, steps: Steps, error: BaseException) -> None:
+def _report_failure(steps: Steps, error: BaseException) -> None:
     done = list(steps.seconds)
     report = {
         "error": f"{type(error).__name__}: {error}",
@@ -87,7 +88,8 @@ def _report_failure(sync: socket.socket, steps: Steps, error: BaseException) -> 
         "after": done[-1] if done else "clone",
     }
     try:
-        sync.send(json.dumps(report).encode())
+        assert steps.voice is not None
+        steps.voice.send(json.dumps(report).encode())
     finally:
         os._exit(1)
 
@@ -97,13 +99,17 @@ def _enter(inside: Inside, steps: Steps) -> NoReturn:
     _new_namespaces(inside, steps)
     gifts = _wait_for_gifts(inside, steps)
     _join_cgroups(inside, gifts, steps)
+    # The state directory is closed to the uids of sandboxes: what is needed of it is opened before they are taken.
+    place = os.open(inside.mount_point, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    dev = mounts.open_tree(inside.dev_tree, recursive=not inside.root_mode)
     _become_root_inside(steps)
-    _attach(inside, gifts, steps)
+    _attach(inside, gifts, place, dev, steps)
     _pivot(steps)
     _limit(inside.plan, inside.root_mode, steps)
     kept = _keep_only(inside, gifts, steps)
     prctl.set_no_new_privileges()
-    prctl.set_dumpable(False)
+    # Before the first agent, whose id maps the kernel lets us write only then; nothing foreign runs yet.
+    prctl.set_dumpable(True)
     _serve(inside, kept, steps)
 
 
@@ -144,11 +150,11 @@ def _become_root_inside(steps: Steps) -> None:
     steps.end("identity")
 
 
-def _attach(inside: Inside, gifts: Gifts, steps: Steps) -> None:
+def _attach(inside: Inside, gifts: Gifts, place: int, dev: int, steps: Steps) -> None:
     """Builds the tree of mounts. No target lies in what a sandbox wrote before."""
     steps.begin("attach")
-    mounts.move_mount(gifts.root, mounts.AT_FDCWD, inside.mount_point)
-    os.chdir(inside.mount_point)
+    mounts.move_mount(gifts.root, place)
+    os.fchdir(gifts.root)
     if gifts.usr is not None:
         local = mounts.open_tree(b"usr/local")
         mounts.move_mount(gifts.usr, mounts.AT_FDCWD, b"usr")
@@ -158,7 +164,6 @@ def _attach(inside: Inside, gifts: Gifts, steps: Steps) -> None:
     _attach_proc(inside)
     steps.end("proc")
     steps.begin("dev")
-    dev = mounts.open_tree(inside.dev_tree, recursive=not inside.root_mode)
     mounts.move_mount(dev, mounts.AT_FDCWD, b"dev")
     terminals = mounts.fs_mount(
         "devpts", (("newinstance", None), ("ptmxmode", "0666"), ("mode", "0620")), mounts.NOSUID | mounts.NOEXEC
@@ -212,14 +217,16 @@ def _keep_only(inside: Inside, gifts: Gifts, steps: Steps) -> _Kept:
     steps.begin("descriptors")
     for number in (0, 1, 2):
         os.dup2(inside.null, number)
-    kept = [inside.sync.detach(), *gifts.listeners.values()]
+    kept = [inside.sync.fileno(), *gifts.listeners.values()]
     high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 100) for fd in kept]
     low: list[int] = []
     for index, fd in enumerate(high):
         os.dup2(fd, 3 + index, inheritable=False)
         low.append(3 + index)
     descriptors.close_from(3 + len(low))
+    inside.sync.detach()
     sockets = [socket.socket(fileno=fd) for fd in low]
+    steps.voice = sockets[0]
     steps.end("descriptors")
     return _Kept(sockets[0], dict(zip(gifts.listeners, sockets[1:], strict=True)))
 
@@ -234,6 +241,7 @@ def _serve(inside: Inside, kept: _Kept, steps: Steps) -> NoReturn:
         mounts.set_attributes(proc, set=mounts.RDONLY)
         os.close(proc)
         caps.drop_all()
+        prctl.set_dumpable(False)
         steps.end("drop")
         kept.sync.send(json.dumps({"ready": steps.seconds}).encode())
         prctl.set_parent_death_signal(0)  # from here on it outlives the keeper; its deadline is its own

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import os
@@ -11,7 +12,7 @@ import traceback
 from pathlib import Path
 from typing import Any, cast
 
-from paddock.keeper import _house, _serve, layout
+from paddock.keeper import _house, _jail, _serve, layout
 
 # What a service runs: `python -I -S -c BOOTSTRAP`, with {"source", "state", "for_tests"} as JSON on stdin. Not in
 # arguments: every process inside a sandbox that is a copy of the keeper would show them.
@@ -47,11 +48,18 @@ def main(options: dict[str, Any]) -> None:
         for number in (0, 1):
             os.dup2(house.null, number)
         _serve.Keeper(house, listener, for_tests=bool(options.get("for_tests"))).run()
-        os.unlink(state / layout.KEEPER_SOCKET)
+        _leave(house, state)
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
         os._exit(1)
+
+
+def _leave(house: _jail.House, state: Path) -> None:
+    os.unlink(state / layout.KEEPER_SOCKET)
+    if house.groups is not None:
+        with contextlib.suppress(OSError):  # a group that could not be removed is still there: the next keeper sweeps
+            house.groups.remove()
 
 
 def _forget_imports() -> None:

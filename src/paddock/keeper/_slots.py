@@ -61,7 +61,7 @@ class Slots:
             try:
                 view = mounts.open_tree(b"", self.pool)
                 try:
-                    mounts.set_attributes(view, set=mounts.NOSUID | mounts.NODEV | mounts.NOATIME, userns_fd=owner)
+                    mounts.set_attributes(view, set=mounts.NOSUID | mounts.NODEV, userns_fd=owner)
                 except OSError:
                     os.close(view)
                     raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 
 DONE = "done"
@@ -17,13 +18,14 @@ class Steps:
     """Names the steps of one create in order, with the seconds each took.
 
     `fault` is `<step>` to raise at that step, or `<step>!` to die there as by SIGKILL.
-    It is honoured only by a keeper that was started for tests.
+    It is honoured only by a keeper that was started for tests. `voice` is where a child tells its failure.
     """
 
-    __slots__ = ("_fault", "_last", "seconds")
+    __slots__ = ("_fault", "_last", "seconds", "voice")
 
     def __init__(self, fault: str = "") -> None:
         self.seconds: dict[str, float] = {}
+        self.voice: socket.socket | None = None
         self._fault = fault
         self._last = time.perf_counter()
 
