@@ -1,14 +1,12 @@
 from __future__ import annotations
 
 import os
-import sys
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from paddock.linux import mountinfo, namespaces
+from paddock.linux import mountinfo, proc
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -19,57 +17,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason="needs uid 0"))
 
 
-def what_the_machine_holds() -> dict[str, object]:
-    loops = Path("/sys/block")
+def what_is_ours() -> dict[str, object]:
+    """The machine is shared: only what this process can have made."""
     return {
-        "mounts": sorted((m.mount_point, m.fstype) for m in mountinfo.read()),
-        "loop devices": sorted(p.parent.parent.name for p in loops.glob("loop*/loop/backing_file")),
-        "cgroups": sorted(str(p) for p in Path("/sys/fs/cgroup").glob("**/paddock-test-*")),
+        "mounts": sorted((mount.mount_point, mount.fstype) for mount in mountinfo.read()),
+        "loop devices": sorted(
+            path.read_text()
+            for path in Path("/sys/block").glob("loop*/loop/backing_file")
+            if "pytest-of" in path.read_text()
+        ),
+        "cgroups": sorted(str(path) for path in Path("/sys/fs/cgroup").glob(f"**/paddock-test-{os.getpid()}*")),
         "children": sorted(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()),
+        "descriptors": sorted(proc.descriptors()),
     }
 
 
-@pytest.fixture(autouse=True, scope="module")
+@pytest.fixture(autouse=True)
 def nothing_is_left_behind() -> Iterator[None]:
-    """No mount, loop device, cgroup or process outlives the tests of a file."""
-    before = what_the_machine_holds()
+    """No mount, loop device, cgroup, process or descriptor outlives a test."""
+    before = what_is_ours()
     yield
-    after = what_the_machine_holds()
-    # Loop devices are shared with other programs of this machine: only those whose file is gone are ours for sure.
-    loops = {
-        p.parent.parent.name for p in Path("/sys/block").glob("loop*/loop/backing_file") if "pytest" in p.read_text()
-    }
-    before["loop devices"] = after["loop devices"] = None
-    assert after == before
-    assert not loops
-
-
-Run = Callable[[Callable[[], None]], None]
-
-
-@pytest.fixture
-def in_child() -> Run:
-    """Runs a function in a child process, optionally in new namespaces; its failure is the test's failure."""
-    return run_in_child
-
-
-def run_in_child(body: Callable[[], None], flags: int = 0) -> None:
-    read_end, write_end = os.pipe()
-    pid = namespaces.clone(flags)
-    if pid == 0:
-        status = 1
-        try:
-            os.close(read_end)
-            body()
-            status = 0
-        except BaseException:
-            os.write(write_end, traceback.format_exc().encode()[-8000:])
-        finally:
-            sys.stdout.flush()
-            os._exit(status)
-    os.close(write_end)
-    with open(read_end, "rb") as pipe:
-        text = pipe.read().decode()
-    _, status = os.waitpid(pid, 0)
-    if status:
-        pytest.fail(f"the child ended with {os.waitstatus_to_exitcode(status)}\n{text}", pytrace=False)
+    assert what_is_ours() == before

@@ -151,7 +151,10 @@ def bind(
 
 
 def umount(path: bytes, *, detach: bool = False) -> None:
-    """umount2(2), never through a symbolic link. `detach`: lazily, with everything mounted below."""
+    """umount2(2), never through a symbolic link. `detach`: lazily, with everything mounted below.
+
+    Without it, EBUSY as long as anybody has a descriptor of the mount or of what is in it.
+    """
     call(NR.UMOUNT2, path, _UMOUNT_NOFOLLOW | (_MNT_DETACH if detach else 0), what=("umount", path))
 
 

@@ -64,4 +64,3 @@ def parse_acknowledgements(data: bytes) -> list[tuple[int, int]]:
             found.append((sequence, -struct.unpack_from("=i", data, offset + _HEADER.size)[0]))
         offset += (length + 3) & ~3
     return found
-
