@@ -37,7 +37,7 @@ shmget shmat shmctl shmdt semget semop semtimedop semctl msgget msgsnd msgrcv ms
 mq_open mq_unlink mq_timedsend mq_timedreceive mq_notify mq_getsetattr
 
 fork vfork execve execveat exit exit_group wait4 waitid set_tid_address arch_prctl set_thread_area get_thread_area
-futex futex_wait futex_wake futex_waitv futex_requeue set_robust_list get_robust_list rseq uretprobe
+futex futex_wait futex_wake futex_waitv futex_requeue set_robust_list get_robust_list rseq uprobe uretprobe
 kill tkill tgkill pidfd_open pidfd_send_signal process_mrelease pause alarm
 rt_sigaction rt_sigprocmask rt_sigpending rt_sigqueueinfo rt_tgsigqueueinfo rt_sigreturn rt_sigsuspend
 rt_sigtimedwait sigaltstack restart_syscall
@@ -59,7 +59,7 @@ unshare setns mount umount2 pivot_root chroot open_tree open_tree_attr move_moun
 mount_setattr swapon swapoff acct quotactl quotactl_fd sethostname setdomainname
 
 io_uring_setup io_uring_enter io_uring_register bpf userfaultfd perf_event_open memfd_secret pidfd_getfd
-add_key request_key keyctl lookup_dcookie open_by_handle_at fanotify_init fanotify_mark kcmp uprobe
+add_key request_key keyctl lookup_dcookie open_by_handle_at fanotify_init fanotify_mark kcmp
 lsm_get_self_attr lsm_set_self_attr lsm_list_modules listns
 
 init_module finit_module delete_module kexec_load kexec_file_load reboot syslog vhangup iopl ioperm modify_ldt
