@@ -9,22 +9,59 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from paddock.client import AsyncSandbox as AsyncSandbox
-    from paddock.client import Sandbox as Sandbox
+    from paddock._compose import AsyncSandbox as AsyncSandbox
+    from paddock._compose import Sandbox as Sandbox
+    from paddock._compose import local as local
+    from paddock._compose import local_async as local_async
+    from paddock.errors import CommandFailed as CommandFailed
     from paddock.errors import PaddockError as PaddockError
     from paddock.model import ExecResult as ExecResult
+    from paddock.model import ExitStatus as ExitStatus
+    from paddock.model import FileInfo as FileInfo
+    from paddock.model import Level as Level
+    from paddock.model import Limit as Limit
     from paddock.model import Limits as Limits
+    from paddock.model import PtySize as PtySize
+    from paddock.model import State as State
+    from paddock.model import Usage as Usage
 
 __version__ = "0.1.0.dev0"
-__all__ = ["AsyncSandbox", "ExecResult", "Limits", "PaddockError", "Sandbox", "__version__"]
 
 _HOMES = {
     "AsyncSandbox": "paddock._compose",
-    "Sandbox": "paddock._compose",
-    "PaddockError": "paddock.errors",
+    "CommandFailed": "paddock.errors",
     "ExecResult": "paddock.model",
+    "ExitStatus": "paddock.model",
+    "FileInfo": "paddock.model",
+    "Level": "paddock.model",
+    "Limit": "paddock.model",
     "Limits": "paddock.model",
+    "PaddockError": "paddock.errors",
+    "PtySize": "paddock.model",
+    "Sandbox": "paddock._compose",
+    "State": "paddock.model",
+    "Usage": "paddock.model",
+    "local": "paddock._compose",
+    "local_async": "paddock._compose",
 }
+__all__ = [
+    "AsyncSandbox",
+    "CommandFailed",
+    "ExecResult",
+    "ExitStatus",
+    "FileInfo",
+    "Level",
+    "Limit",
+    "Limits",
+    "PaddockError",
+    "PtySize",
+    "Sandbox",
+    "State",
+    "Usage",
+    "__version__",
+    "local",
+    "local_async",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -105,6 +105,41 @@ class ExecResult(msgspec.Struct, frozen=True, kw_only=True):
     def ok(self) -> bool:
         return self.status.code == 0
 
+    def observation(self, max_chars: int = 4000) -> str:
+        """For a prompt: how it ended, then both streams, cut in their middle to about `max_chars` together.
+
+        A stream that needs less than its half leaves the rest to the other.
+        """
+        ending = f"exit code {self.exit_code}" if self.signal is None else f"killed by signal {self.signal}"
+        limit = f", limit reached: {self.limit}" if self.limit is not None else ""
+        half = max_chars // 2
+        out_chars = max(half, max_chars - _length(self.err))
+        err_chars = max(half, max_chars - _length(self.out))
+        parts = [f"[{ending}{limit}, {self.duration_seconds:.1f} s]"]
+        for name, stream, chars in (("stdout", self.out, out_chars), ("stderr", self.err, err_chars)):
+            if stream.total_bytes:
+                parts.append(f"[{name}]\n{_excerpt(stream, chars)}")
+        return "\n".join(parts)
+
+
+def _length(stream: Output) -> int:
+    return stream.total_bytes if stream.omitted_bytes else len((stream.head + stream.tail).decode("utf-8", "replace"))
+
+
+def _excerpt(stream: Output, max_chars: int) -> str:
+    """Head and tail of at most `max_chars`; what is left out is counted in bytes."""
+    if not stream.omitted_bytes:
+        text = (stream.head + stream.tail).decode("utf-8", "replace")
+        if len(text) <= max_chars:
+            return text
+        head, tail = text, text
+    else:
+        head, tail = stream.head.decode("utf-8", "replace"), stream.tail.decode("utf-8", "replace")
+    head = head[: max_chars - max_chars // 2]
+    tail = tail[max(0, len(tail) - max_chars // 2) :]
+    omitted = stream.total_bytes - len(head.encode()) - len(tail.encode())
+    return f"{head}\n[… {max(omitted, 0)} bytes left out …]\n{tail}"
+
 
 class ExecInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A command that runs, or ran in the background. `status` is None while it runs."""

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from .exec import ExitStatus, PtySize
-from .files import FileChange, FileInfo
-from .ids import ExecId
+from paddock.model.exec import ExitStatus, PtySize
+from paddock.model.files import FileChange, FileInfo
+from paddock.model.ids import ExecId
 
 
 class ByteReader(Protocol):
@@ -27,6 +27,10 @@ class ByteWriter(Protocol):
 
     async def aclose(self) -> FileInfo | None:
         """Ends the stream. For a file: returns when it is in place, with what it became."""
+        ...
+
+    async def abort(self) -> None:
+        """Gives up: a file that was being written beside its place is dropped. Nothing after `aclose`."""
         ...
 
 

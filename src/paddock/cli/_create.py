@@ -1,0 +1,43 @@
+"""`paddock create`: a sandbox that outlives this program, for `exec`, `cp` and `kill`."""
+
+from __future__ import annotations
+
+import argparse
+
+from . import _render
+from ._values import Verbs, add_json, add_spec, limits, pair
+
+
+def add(verbs: Verbs) -> None:
+    parser = verbs.add_parser(
+        "create",
+        help="a sandbox that stays until `kill` or its TTL; prints its id",
+        description="Makes a sandbox that stays until `paddock kill` or its TTL, and prints its id.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--name", help="another way to say which; unique among the living")
+    parser.add_argument("--env", type=pair, action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--label", type=pair, action="append", default=[], metavar="NAME=VALUE")
+    add_spec(parser)
+    add_json(parser)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    from paddock import Sandbox
+
+    sandbox = Sandbox.create(
+        options.template,
+        level=options.level,
+        name=options.name,
+        ttl_seconds=options.ttl,
+        persistent=True,
+        limits=limits(options),
+        env=dict(options.env),
+        labels=dict(options.label),
+    )
+    if options.json:
+        _render.document(sandbox.info)
+    else:
+        _render.line(sandbox.id)
+    return 0

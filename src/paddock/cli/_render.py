@@ -1,0 +1,83 @@
+"""The only place that prints. What comes from a sandbox or a record is escaped before it meets a terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+import unicodedata
+from collections.abc import Sequence
+
+from paddock.errors import PaddockError
+
+
+def escape(text: str) -> str:
+    """Nothing in the result moves a cursor, changes a colour or reorders what is read."""
+    return "".join(
+        character if character.isprintable() and unicodedata.category(character) != "Cf" else _visible(character)
+        for character in text
+    )
+
+
+def line(text: str) -> None:
+    print(text)
+
+
+def note(text: str) -> None:
+    """To a person, beside the output."""
+    print(f"paddock: {escape(text)}", file=sys.stderr, flush=True)
+
+
+def failure(error: PaddockError, *, as_json: bool) -> None:
+    if as_json:
+        document({"error": {"code": error.code, "message": error.message, "hint": error.hint}})
+        return
+    note(error.message)
+    if error.hint:
+        print(f"  try: {escape(error.hint)}", file=sys.stderr, flush=True)
+
+
+def document(value: object) -> None:
+    """One JSON document."""
+    import msgspec
+
+    encoded = msgspec.json.format(msgspec.json.encode(value), indent=2)
+    sys.stdout.write(encoded.decode() + "\n")
+
+
+def raw(descriptor: int, data: bytes) -> None:
+    """A command's own bytes, as they are, at once."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, marks: Sequence[str] = ()) -> None:
+    """`marks` colours the first column: ok, weak or missing per row."""
+    cells = [[escape(cell) for cell in row] for row in rows]
+    if sys.stdout.isatty():
+        _rich_table(headings, cells, marks)
+        return
+    widths = [max(map(len, column)) for column in zip(headings, *cells, strict=True)]
+    for row in (headings, *cells):
+        padded = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        print("  ".join(padded).rstrip())
+
+
+def _rich_table(headings: Sequence[str], rows: Sequence[Sequence[str]], marks: Sequence[str]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    colours = {"ok": "green", "weak": "yellow", "missing": "red"}
+    shown = Table(*headings, box=None, header_style="bold", pad_edge=False)
+    for number, row in enumerate(rows):
+        style = colours.get(marks[number], "") if marks else ""
+        shown.add_row(Text(row[0], style=style), *(Text(cell) for cell in row[1:]))
+    Console().print(shown)
+
+
+def _visible(character: str) -> str:
+    code = ord(character)
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

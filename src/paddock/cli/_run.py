@@ -1,0 +1,31 @@
+"""`paddock run`: one command in a sandbox of its own, which is gone afterwards."""
+
+from __future__ import annotations
+
+import argparse
+
+from ._values import Verbs, add_exec, add_json, add_spec, limits
+
+
+def add(verbs: Verbs) -> None:
+    parser = verbs.add_parser(
+        "run",
+        help="a command in a new sandbox, which is gone afterwards",
+        description="Runs a command in a new sandbox and kills the sandbox. Output is passed on as it comes.",
+        allow_abbrev=False,
+    )
+    add_spec(parser)
+    add_json(parser)
+    add_exec(parser)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    from paddock import Sandbox
+
+    from ._stream import run_command
+
+    with Sandbox.create(
+        options.template, level=options.level, ttl_seconds=options.ttl, limits=limits(options)
+    ) as sandbox:
+        return run_command(sandbox, options)

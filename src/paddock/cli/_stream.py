@@ -1,0 +1,138 @@
+"""Run one command in a sandbox as if it ran here: bytes at once, stdin passed, its own exit code."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+from paddock.errors import InvalidArgument, NotFound, PaddockError, RequestError
+
+from . import _render
+from ._values import command
+
+if TYPE_CHECKING:
+    from paddock.client import Process, Reader, Sandbox, Writer
+    from paddock.model import ExecResult, Limit
+
+NOT_EXECUTABLE = 126
+NOT_FOUND = 127
+
+# What to do about a ceiling that struck; the option belongs to `run` and `create`.
+_REMEDY = {
+    "memory": "give it more with --memory",
+    "processes": "give it more with --processes",
+    "disk": "give it more with --disk",
+    "inodes": "it made too many files",
+    "open_files": "it held too many files open",
+    "output": "it printed too much: send its output to a file",
+    "time": "give it longer with --timeout",
+    "ttl": "give the sandbox longer with --ttl",
+}
+
+
+def run_command(sandbox: Sandbox, options: argparse.Namespace) -> int:
+    argv = command(options.command)
+    if not argv:
+        raise InvalidArgument("no command was given", hint="paddock run -- COMMAND ...")
+    try:
+        return _as_json(sandbox, options, argv) if options.json else _live(sandbox, options, argv)
+    except RequestError as error:
+        if error.details.get("errno") in ("ENOENT", "ENOTDIR") or isinstance(error, NotFound):
+            _render.failure(error, as_json=options.json)
+            return NOT_FOUND
+        if error.details.get("errno") in ("EACCES", "EPERM", "ENOEXEC", "EISDIR"):
+            _render.failure(error, as_json=options.json)
+            return NOT_EXECUTABLE
+        raise
+
+
+def _as_json(sandbox: Sandbox, options: argparse.Namespace, argv: list[str]) -> int:
+    result = sandbox.exec(
+        argv,
+        cwd=options.cwd,
+        env=dict(options.env),
+        user=options.user,
+        timeout_seconds=options.timeout,
+        input=sys.stdin.buffer.read() if _passes_stdin(options) else None,
+    )
+    _render.document(_described(sandbox, result))
+    return result.exit_code
+
+
+def _described(sandbox: Sandbox, result: ExecResult) -> dict[str, object]:
+    return {
+        "sandbox": sandbox.id,
+        "level": sandbox.level,
+        "exec": result.id,
+        "exit_code": result.exit_code,
+        "signal": result.signal,
+        "limit": result.limit,
+        "duration_seconds": result.duration_seconds,
+        "stdout": result.stdout,
+        "stderr": result.stderr,
+        "omitted_bytes": result.out.omitted_bytes + result.err.omitted_bytes,
+    }
+
+
+def _live(sandbox: Sandbox, options: argparse.Namespace, argv: list[str]) -> int:
+    with sandbox.start(
+        argv,
+        stdin=_passes_stdin(options),
+        cwd=options.cwd,
+        env=dict(options.env),
+        user=options.user,
+        timeout_seconds=options.timeout,
+    ) as process:
+        pumps = [_Pump(process.stdout, 1, process), _Pump(process.stderr, 2, process)]
+        if _passes_stdin(options):
+            threading.Thread(target=_feed, args=(process.stdin,), daemon=True).start()
+        status = process.wait()
+        process.kill()  # what it left behind would hold our pipes open
+        for pump in pumps:
+            pump.finish()
+    if status.limit is not None:
+        _tell(status.limit)
+    return status.exit_code
+
+
+def _tell(limit: Limit) -> None:
+    _render.note(f"the command reached its limit of {limit.replace('_', ' ')}: {_REMEDY[limit]}")
+
+
+def _passes_stdin(options: argparse.Namespace) -> bool:
+    return options.interactive or (sys.stdin is not None and not sys.stdin.isatty())  # pyright: ignore[reportUnnecessaryComparison]
+
+
+class _Pump:
+    """Copies one stream on a thread. If nobody takes the bytes any more, the command is killed."""
+
+    def __init__(self, source: Reader, descriptor: int, process: Process) -> None:
+        self._source, self._descriptor, self._process = source, descriptor, process
+        self._problem: BaseException | None = None
+        self._thread = threading.Thread(target=self._copy, daemon=True)
+        self._thread.start()
+
+    def finish(self) -> None:
+        self._thread.join()
+        if self._problem is not None:
+            raise self._problem
+
+    def _copy(self) -> None:
+        try:
+            for chunk in self._source:
+                _render.raw(self._descriptor, chunk)
+        except (OSError, PaddockError) as error:
+            self._problem = error
+            with contextlib.suppress(PaddockError):
+                self._process.kill()
+
+
+def _feed(sink: Writer) -> None:
+    with contextlib.suppress(OSError, PaddockError):
+        while data := os.read(0, 1 << 16):
+            sink.write(data)
+        sink.close()

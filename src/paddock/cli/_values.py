@@ -1,0 +1,83 @@
+"""How values are written on the command line."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from paddock.model import Limits
+
+Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # pyright: ignore[reportPrivateUsage]
+
+_SIZE = re.compile(r"(\d+)(m|mib|g|gib)?", re.IGNORECASE)
+_TIME = re.compile(r"(\d+(?:\.\d+)?)(s|m|h)?")
+
+
+def mebibytes(text: str) -> int:
+    """`512`, `512m`, `2g`."""
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size: write 512, 512m or 2g (MiB if nothing is said)")
+    return int(match[1]) * (1024 if (match[2] or "m").lower().startswith("g") else 1)
+
+
+def seconds(text: str) -> float:
+    """`90`, `1.5s`, `5m`, `2h`."""
+    match = _TIME.fullmatch(text)
+    if match is None or not float(match[1]):
+        raise argparse.ArgumentTypeError(f"{text!r} is no time: write 90, 5m or 2h (seconds if nothing is said)")
+    return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2] or "s"]
+
+
+def pair(text: str) -> tuple[str, str]:
+    """`NAME=VALUE`."""
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name, value
+
+
+def command(words: list[str]) -> list[str]:
+    """Without the `--` before it."""
+    return words[1:] if words[:1] == ["--"] else words
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def add_spec(parser: argparse.ArgumentParser) -> None:
+    """What kind of sandbox."""
+    group = parser.add_argument_group("the sandbox")
+    group.add_argument("--template", default="host", help="what it starts from (default: host)")
+    group.add_argument("--level", help="strength of the wall; default: the strongest that is quick enough here")
+    group.add_argument("--ttl", type=seconds, default=300.0, metavar="TIME", help="dies after that (default: 300)")
+    group.add_argument("--memory", type=mebibytes, metavar="SIZE", help="MiB, or 2g")
+    group.add_argument("--cpus", type=float, metavar="N", help="1.5 is one and a half cores")
+    group.add_argument("--disk", type=mebibytes, metavar="SIZE", help="MiB, or 2g")
+    group.add_argument("--processes", type=int, metavar="N")
+
+
+def add_exec(parser: argparse.ArgumentParser) -> None:
+    """How a command is run."""
+    group = parser.add_argument_group("the command")
+    group.add_argument("--timeout", type=seconds, metavar="TIME", help="ends it with all that it started")
+    group.add_argument("--env", type=pair, action="append", default=[], metavar="NAME=VALUE")
+    group.add_argument("--user", metavar="NAME")
+    group.add_argument("--cwd", metavar="PATH")
+    group.add_argument("-i", "--interactive", action="store_true", help="pass stdin even if it is a terminal")
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND ...")
+
+
+def limits(options: argparse.Namespace) -> Limits:
+    from paddock.model import Limits
+
+    given = {
+        "memory_mib": options.memory,
+        "cpus": options.cpus,
+        "disk_mib": options.disk,
+        "processes": options.processes,
+    }
+    return Limits(**{name: value for name, value in given.items() if value is not None})

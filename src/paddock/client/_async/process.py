@@ -1,0 +1,180 @@
+"""A command that runs, and the bytes that flow to and from it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import TypeVar
+
+from paddock.errors import InvalidState
+from paddock.model import ExitStatus, PtySize
+from paddock.model.streams import ByteReader, ByteWriter, ExecHandle
+
+CHUNK_BYTES = 1 << 20
+S = TypeVar("S")
+
+
+class AsyncReader:
+    """Bytes as they come. What is not read blocks the writer, so nothing is lost and nothing piles up.
+
+    ```python
+    async for chunk in process.stdout:
+        ...
+    ```
+    """
+
+    def __init__(self, handle: ByteReader) -> None:
+        self._handle = handle
+
+    async def read(self, size: int = CHUNK_BYTES) -> bytes:
+        """At most `size` bytes as soon as any are there; b"" at the end."""
+        return await self._handle.read(size)
+
+    async def lines(self, *, encoding: str = "utf-8", max_line_bytes: int = CHUNK_BYTES) -> AsyncIterator[str]:
+        """Lines without their ends. A longer one comes in pieces; what is invalid is replaced."""
+        rest = b""
+        while data := await self.read():
+            *whole, rest = (rest + data).split(b"\n")
+            for line in whole:
+                for start in range(0, len(line) or 1, max_line_bytes):
+                    yield line[start : start + max_line_bytes].decode(encoding, "replace")
+            while len(rest) >= max_line_bytes:
+                yield rest[:max_line_bytes].decode(encoding, "replace")
+                rest = rest[max_line_bytes:]
+        if rest:
+            yield rest.decode(encoding, "replace")
+
+    async def aclose(self) -> None:
+        await self._handle.aclose()
+
+    def __aiter__(self) -> AsyncReader:
+        return self
+
+    async def __anext__(self) -> bytes:
+        data = await self.read()
+        if not data:
+            raise StopAsyncIteration
+        return data
+
+    async def __aenter__(self) -> AsyncReader:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+class AsyncWriter:
+    """Bytes going in. As a context manager: an exception gives the stream up instead of ending it well."""
+
+    def __init__(self, handle: ByteWriter) -> None:
+        self._handle = handle
+
+    async def write(self, data: str | bytes) -> None:
+        """Returns when all of it was taken. Text is encoded as UTF-8. BrokenPipeError if the other side closed."""
+        view = memoryview(data.encode() if isinstance(data, str) else data).cast("B")
+        if len(view) <= CHUNK_BYTES:
+            await self._handle.write(bytes(view))
+            return
+        for start in range(0, len(view), CHUNK_BYTES):
+            await self._handle.write(bytes(view[start : start + CHUNK_BYTES]))
+
+    async def aclose(self) -> None:
+        """The end of the stream. For a file: it is in place when this returns."""
+        await self._handle.aclose()
+
+    async def __aenter__(self) -> AsyncWriter:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            await self.aclose()
+        else:
+            await self._handle.abort()
+
+
+class AsyncProcess:
+    """A started command.
+
+    As a context manager it is let go at the end: a foreground command is killed with everything that it
+    started, a background one lives on. Whoever waits without reading its output waits forever once the
+    pipes are full: read first, or use `exec`.
+    """
+
+    def __init__(self, handle: ExecHandle) -> None:
+        self._handle = handle
+        self._status: ExitStatus | None = None
+        self._stdin = None if handle.stdin is None else AsyncWriter(handle.stdin)
+        self._stdout = None if handle.stdout is None else AsyncReader(handle.stdout)
+        self._stderr = None if handle.stderr is None else AsyncReader(handle.stderr)
+
+    @property
+    def id(self) -> str:
+        """For `attach`, if it is a background command."""
+        return self._handle.id
+
+    @property
+    def pid(self) -> int:
+        """Inside the sandbox."""
+        return self._handle.pid
+
+    @property
+    def stdin(self) -> AsyncWriter:
+        return _present(self._stdin, "stdin", "start it with stdin=True")
+
+    @property
+    def stdout(self) -> AsyncReader:
+        return _present(self._stdout, "stdout", "attach to it by its id")
+
+    @property
+    def stderr(self) -> AsyncReader:
+        return _present(self._stderr, "stderr", "with a terminal it is part of stdout")
+
+    @property
+    def has_stderr(self) -> bool:
+        return self._stderr is not None
+
+    @property
+    def status(self) -> ExitStatus | None:
+        """How it ended, once `wait` has said so."""
+        return self._status
+
+    async def wait(self) -> ExitStatus:
+        self._status = await self._handle.wait()
+        return self._status
+
+    async def signal(self, number: int) -> None:
+        """To the command and its process group."""
+        await self._handle.signal(number)
+
+    async def kill(self) -> None:
+        """SIGKILL to everything that the command started, daemons included."""
+        await self._handle.kill()
+
+    async def resize(self, *, rows: int, columns: int) -> None:
+        await self._handle.resize(PtySize(rows=rows, columns=columns))
+
+    async def aclose(self) -> None:
+        """Lets go: a foreground command is killed, a background one lives on."""
+        await self._handle.aclose()
+
+    async def __aenter__(self) -> AsyncProcess:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def __repr__(self) -> str:
+        how = "runs" if self._status is None else f"ended with {self._status.exit_code}"
+        return f"<{type(self).__name__} {self.id} pid {self.pid} {how}>"
+
+
+def _present(stream: S | None, name: str, hint: str) -> S:
+    if stream is None:
+        raise InvalidState(f"the command has no {name} here", hint=hint)
+    return stream

@@ -1,0 +1,239 @@
+"""The isolated computer that a caller holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+
+from paddock.client._command import checked, exec_spec
+from paddock.client._default import default_async_transport
+from paddock.errors import InvalidArgument, SandboxDied
+from paddock.model import (
+    AttachExec,
+    CreateSandbox,
+    ExecInfo,
+    ExecResult,
+    ExtendSandbox,
+    GetSandbox,
+    GetUsage,
+    KillSandbox,
+    Level,
+    Limits,
+    ListExecs,
+    ListSandboxes,
+    PtySize,
+    RunExec,
+    SandboxSpec,
+    SignalExec,
+    StartExec,
+    State,
+    Usage,
+)
+from paddock.model import Sandbox as SandboxInfo
+
+from .filesystem import AsyncFilesystem
+from .process import AsyncProcess
+from .transport import AsyncTransport
+
+
+class AsyncSandbox:
+    """A disposable computer, dead at the end of its `with` block, on success and on exception.
+
+    ```python
+    async with await AsyncSandbox.create(ttl_seconds=120) as sandbox:
+        await sandbox.filesystem.write("/workspace/cell.py", code)
+        result = await sandbox.exec("python3 /workspace/cell.py", timeout_seconds=30)
+        print(result.exit_code, result.stdout)
+    ```
+
+    Made by `create`, found again by `connect` and `list`.
+    """
+
+    def __init__(self, info: SandboxInfo, transport: AsyncTransport) -> None:
+        self._info = info
+        self._transport = transport
+        self._filesystem = AsyncFilesystem(info.id, transport)
+
+    @classmethod
+    async def create(
+        cls,
+        template: str = "host",
+        *,
+        level: Level | str | None = None,
+        name: str | None = None,
+        ttl_seconds: float = 300.0,
+        persistent: bool = False,
+        limits: Limits | None = None,
+        env: Mapping[str, str] | None = None,
+        labels: Mapping[str, str] | None = None,
+        idempotency_key: str | None = None,
+        transport: AsyncTransport | None = None,
+    ) -> AsyncSandbox:
+        """A new sandbox, ready to be used.
+
+        `level=None` takes the strongest that is quick enough here; a named one is that one or an error. It dies
+        after `ttl_seconds` whatever happens to this program. A `persistent` one outlives this program; another
+        finds it by id or name. The same `idempotency_key` returns the sandbox of the first call.
+
+        Raises LevelUnavailable, NotFound (no such template), AlreadyExists (the name), PolicyDenied,
+        ResourceExhausted, NotConfigured.
+        """
+        spec = SandboxSpec(
+            template=template,
+            level=_level(level),
+            name=name,
+            ttl_seconds=ttl_seconds,
+            persistent=persistent,
+            limits=limits or Limits(),
+            env=dict(env or {}),
+            labels=dict(labels or {}),
+        )
+        transport = transport or default_async_transport()
+        return cls(await transport.perform(CreateSandbox(spec=spec, idempotency_key=idempotency_key)), transport)
+
+    @classmethod
+    async def connect(cls, id_or_name: str, *, transport: AsyncTransport | None = None) -> AsyncSandbox:
+        """To a living one, by id, unique prefix of an id, or name. NotFound, SandboxDied."""
+        transport = transport or default_async_transport()
+        info = await transport.perform(GetSandbox(sandbox=id_or_name))
+        if info.state in (State.KILLED, State.FAILED):
+            raise SandboxDied(f"sandbox {info.id} is {info.state}: {info.reason or 'no reason is recorded'}")
+        return cls(info, transport)
+
+    @classmethod
+    async def list(cls, *, ended: bool = False, transport: AsyncTransport | None = None) -> tuple[AsyncSandbox, ...]:
+        """All that live; with `ended`, those too that the records still know."""
+        transport = transport or default_async_transport()
+        return tuple(cls(info, transport) for info in await transport.perform(ListSandboxes(ended=ended)))
+
+    @property
+    def info(self) -> SandboxInfo:
+        """As the records knew it at the last `create`, `connect`, `refresh`, `extend` or `kill`."""
+        return self._info
+
+    @property
+    def id(self) -> str:
+        return self._info.id
+
+    @property
+    def name(self) -> str | None:
+        return self._info.spec.name
+
+    @property
+    def state(self) -> State:
+        return self._info.state
+
+    @property
+    def level(self) -> Level:
+        """The strength of the wall that it got."""
+        return self._info.level
+
+    @property
+    def filesystem(self) -> AsyncFilesystem:
+        return self._filesystem
+
+    @property
+    def files(self) -> AsyncFilesystem:
+        """The same as `filesystem`."""
+        return self._filesystem
+
+    async def exec(
+        self,
+        command: str | Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+        timeout_seconds: float | None = None,
+        input: str | bytes | None = None,
+        check: bool = False,
+        capture_bytes: int = 1 << 20,
+    ) -> ExecResult:
+        """Runs a command to its end.
+
+        A text is a line for `/bin/sh -c`; a sequence is executed as it is. A non-zero exit, a signal or a limit
+        that struck is a result and no exception, unless `check` asks for CommandFailed. At the timeout everything
+        that the command started is killed and `result.limit` is `"time"`. Of each stream `capture_bytes` are kept,
+        half from the start and half from the end; the sandbox's own records hold the rest.
+        """
+        spec = exec_spec(command, cwd=cwd, env=env, user=user, timeout_seconds=timeout_seconds, stdin=input is not None)
+        data = input.encode() if isinstance(input, str) else input
+        result = await self._transport.perform(
+            RunExec(sandbox=self.id, spec=spec, input=data, capture_bytes=capture_bytes)
+        )
+        return checked(result, command) if check else result
+
+    async def start(
+        self,
+        command: str | Sequence[str],
+        *,
+        background: bool = False,
+        stdin: bool = False,
+        pty: PtySize | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+        timeout_seconds: float | None = None,
+    ) -> AsyncProcess:
+        """Starts a command and returns while it runs.
+
+        ```python
+        async with await sandbox.start("make test") as process:
+            async for line in process.stdout.lines():
+                print(line)
+            status = await process.wait()
+        ```
+
+        A `background` command outlives its handle: `processes` lists it and `attach` takes it up again.
+        """
+        spec = exec_spec(command, cwd=cwd, env=env, user=user, timeout_seconds=timeout_seconds, stdin=stdin, pty=pty)
+        action = StartExec(sandbox=self.id, spec=spec, background=background)
+        return AsyncProcess(await self._transport.perform(action))
+
+    async def attach(self, exec_id: str) -> AsyncProcess:
+        """To a background command: its output from the start, and what follows. NotFound."""
+        return AsyncProcess(await self._transport.perform(AttachExec(sandbox=self.id, exec=exec_id)))
+
+    async def processes(self) -> tuple[ExecInfo, ...]:
+        """The commands that run, and the background ones that have ended."""
+        return await self._transport.perform(ListExecs(sandbox=self.id))
+
+    async def signal(self, exec_id: str, number: int) -> None:
+        """To a command by its id, and its process group."""
+        await self._transport.perform(SignalExec(sandbox=self.id, exec=exec_id, signal=number))
+
+    async def usage(self) -> Usage:
+        return await self._transport.perform(GetUsage(sandbox=self.id))
+
+    async def extend(self, ttl_seconds: float) -> None:
+        """It dies `ttl_seconds` from now."""
+        self._info = await self._transport.perform(ExtendSandbox(sandbox=self.id, ttl_seconds=ttl_seconds))
+
+    async def refresh(self) -> SandboxInfo:
+        """Asks again what the records say; `info` and `state` follow."""
+        self._info = await self._transport.perform(GetSandbox(sandbox=self.id))
+        return self._info
+
+    async def kill(self) -> None:
+        """Ends it and everything in it, at once and for good. Killing what is dead is not an error."""
+        self._info = await self._transport.perform(KillSandbox(sandbox=self.id))
+
+    async def __aenter__(self) -> AsyncSandbox:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # A persistent one too: `persistent` is about the end of the program, a block is about this one's end.
+        await self.kill()
+
+    def __repr__(self) -> str:
+        name = f" {self.name!r}" if self.name else ""
+        return f"<{type(self).__name__} {self.id}{name} {self.state} at level {self.level}>"
+
+
+def _level(level: Level | str | None) -> Level | None:
+    try:
+        return None if level is None else Level(level)
+    except ValueError:
+        raise InvalidArgument(f"no level {level!r}: there are {', '.join(Level)}", hint="paddock doctor") from None

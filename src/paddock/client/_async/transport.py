@@ -1,0 +1,40 @@
+"""The seam between the client and paddock: one verb."""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeVar, overload
+
+from paddock.model import (
+    Action,
+    AttachExec,
+    ConnectPort,
+    DownloadTree,
+    ReadFile,
+    StartExec,
+    UploadTree,
+    WatchFiles,
+    WriteFile,
+)
+from paddock.model.streams import ByteReader, ByteStream, ByteWriter, ChangeStream, ExecHandle
+
+R = TypeVar("R")
+
+
+class AsyncTransport(Protocol):
+    """Carries an action to paddock and its result back. Errors are those of `paddock.errors`."""
+
+    # An action's own result type is the asynchronous handle; here stands what this side of the seam holds.
+    @overload
+    async def perform(self, action: StartExec | AttachExec) -> ExecHandle: ...  # pyright: ignore[reportOverlappingOverload]
+    @overload
+    async def perform(self, action: ReadFile | DownloadTree) -> ByteReader: ...  # pyright: ignore[reportOverlappingOverload]
+    @overload
+    async def perform(self, action: WriteFile | UploadTree) -> ByteWriter: ...  # pyright: ignore[reportOverlappingOverload]
+    @overload
+    async def perform(self, action: ConnectPort) -> ByteStream: ...  # pyright: ignore[reportOverlappingOverload]
+    @overload
+    async def perform(self, action: WatchFiles) -> ChangeStream: ...  # pyright: ignore[reportOverlappingOverload]
+    @overload
+    async def perform(self, action: Action[R]) -> R: ...
+
+    async def aclose(self) -> None: ...

@@ -1,0 +1,60 @@
+"""Blocking work of the caller's side in two colours, so that the generator has only names to change."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from typing import BinaryIO, Literal, ParamSpec, TypeAlias, TypeVar, cast
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+CHUNK_BYTES = 1 << 20
+
+Content: TypeAlias = str | bytes | bytearray | memoryview | BinaryIO | Iterable[bytes]
+"""What can be written: text is encoded as UTF-8; a file is read from where it stands."""
+AsyncContent: TypeAlias = Content | AsyncIterable[bytes]
+
+
+def run_blocking(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    return function(*args, **kwargs)
+
+
+async def arun_blocking(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    return await asyncio.to_thread(function, *args, **kwargs)
+
+
+def open_local(path: str | os.PathLike[str], mode: Literal["rb", "wb"]) -> BinaryIO:
+    return open(path, mode)
+
+
+def chunks(content: Content) -> Iterator[bytes]:
+    """At most CHUNK_BYTES each where we do the cutting."""
+    if isinstance(content, str):
+        content = content.encode()
+    if isinstance(content, bytes | bytearray | memoryview):
+        view = memoryview(content).cast("B")
+        for start in range(0, len(view), CHUNK_BYTES):
+            yield bytes(view[start : start + CHUNK_BYTES])
+    elif hasattr(content, "read"):
+        file = cast("BinaryIO", content)
+        while data := file.read(CHUNK_BYTES):
+            yield data
+    else:
+        yield from cast("Iterable[bytes]", content)
+
+
+async def achunks(content: AsyncContent) -> AsyncIterator[bytes]:
+    """A file or an iterator may block: each step of it runs on a thread."""
+    if isinstance(content, AsyncIterable):
+        async for data in content:
+            yield data
+        return
+    iterator = chunks(content)
+    if isinstance(content, str | bytes | bytearray | memoryview):
+        for data in iterator:
+            yield data
+        return
+    while (data := await asyncio.to_thread(next, iterator, None)) is not None:
+        yield data

@@ -1,0 +1,52 @@
+"""From what a caller writes to what is executed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from paddock.errors import CommandFailed, InvalidArgument
+from paddock.model import ExecResult, ExecSpec, PtySize
+
+
+def exec_spec(
+    command: str | Sequence[str],
+    *,
+    cwd: str | None,
+    env: Mapping[str, str] | None,
+    user: str | None,
+    timeout_seconds: float | None,
+    stdin: bool,
+    pty: PtySize | None = None,
+) -> ExecSpec:
+    """A text is a line for `/bin/sh -c`; a sequence is executed as it is. InvalidArgument."""
+    argv = ("/bin/sh", "-c", command) if isinstance(command, str) else tuple(command)
+    if not argv or not all(isinstance(argument, str) for argument in argv):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidArgument("a command is a text for the shell, or a sequence of at least one text", hint='["ls"]')
+    if any("\0" in text for text in (*argv, *(env or {}), *(env or {}).values())):
+        raise InvalidArgument("a command, its arguments and its environment cannot hold NUL")
+    if timeout_seconds is not None and not timeout_seconds > 0:
+        raise InvalidArgument(f"timeout_seconds is {timeout_seconds}: it must be more than 0, or None")
+    return ExecSpec(
+        argv=argv,
+        cwd=cwd,
+        env=dict(env or {}),
+        user=user,
+        timeout_seconds=timeout_seconds,
+        stdin=stdin,
+        pty=pty,
+    )
+
+
+def checked(result: ExecResult, command: str | Sequence[str]) -> ExecResult:
+    """Raises CommandFailed; `details["result"]` is the whole result."""
+    if result.ok:
+        return result
+    what = command if isinstance(command, str) else " ".join(command)
+    if result.limit is not None:
+        ending = f"was ended by its limit of {result.limit}"
+    elif result.signal is not None:
+        ending = f"was ended by signal {result.signal}"
+    else:
+        ending = f"exited with {result.exit_code}"
+    said = result.err.tail[-500:] or result.err.head[-500:] or result.out.tail[-500:] or result.out.head[-500:]
+    raise CommandFailed(f"{what[:200]!r} {ending}", hint=said.decode("utf-8", "replace").strip() or None, result=result)

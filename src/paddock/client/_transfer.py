@@ -1,0 +1,13 @@
+"""What came of moving a tree."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class TransferReport(msgspec.Struct, frozen=True, kw_only=True):
+    """`entries` counts files, directories and links; `skipped` names what was passed over, as untrusted text."""
+
+    entries: int
+    total_bytes: int
+    skipped: tuple[str, ...] = ()

@@ -1,0 +1,238 @@
+"""Unpacks an archive that an attacker wrote into a new directory of the caller's.
+
+Everything is made by descriptor inside a private directory that holds no symbolic link until the last moment;
+links are made at the end, those that lead out refused; then the whole is renamed into place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import stat
+import tempfile
+import threading
+from collections.abc import Generator
+
+from paddock.errors import AlreadyExists, GuestProtocolError, InvalidArgument, InvalidState
+
+from ._links import Links, Parts
+from ._tar import Entry, Kind, TarReader
+from ._transfer import TransferReport
+
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_SKIPPED_BYTES = 16 << 20
+"""Of names that are kept for the report."""
+
+_OF_THE_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EROFS)
+"""Errors that are not the archive's doing: they reach the caller as they are."""
+
+
+class _Unsafe(Exception):
+    """An entry that is passed over or ends everything, as the caller chose."""
+
+
+class Unpacker:
+    """`feed` until `complete` or the stream ends, `finish`, and `close` in any case. From any thread."""
+
+    def __init__(
+        self, destination: str | os.PathLike[str], *, max_bytes: int, max_files: int, skip_unsafe: bool
+    ) -> None:
+        self._destination = os.path.abspath(destination)
+        parent, name = os.path.split(self._destination)
+        if not os.path.isdir(parent):
+            raise InvalidArgument(f"{parent!r} is not a directory", hint=f"mkdir -p {parent}")
+        if os.path.lexists(self._destination) and not _is_empty_directory(self._destination):
+            raise _occupied(self._destination)
+        self._max_bytes, self._max_files, self._skip_unsafe = max_bytes, max_files, skip_unsafe
+        self._tar = TarReader()
+        self._entries = self._bytes = self._skipped_bytes = 0
+        self._skipped: list[str] = []
+        self._links = Links()
+        self._file: int | None = None
+        self._entry: Entry | None = None
+        self._left = 0
+        self._lock = threading.Lock()
+        self._private: str | None = tempfile.mkdtemp(prefix=f".{name}.", dir=parent)
+        self._root = os.open(self._private, _DIRECTORY)
+        self._parent: tuple[Parts, int] | None = None
+
+    @property
+    def complete(self) -> bool:
+        """From the archive's end on."""
+        return self._tar.complete
+
+    def feed(self, data: bytes) -> None:
+        with self._lock:
+            if self._private is None:
+                raise InvalidState("the unpacker was closed")
+            for event in self._tar.feed(data):
+                if isinstance(event, Entry):
+                    self._begin(event)
+                else:
+                    self._write(event)
+            self._count(0, 0)
+
+    def finish(self) -> TransferReport:
+        """Puts the tree in place."""
+        with self._lock:
+            if self._private is None or not self.complete:
+                raise GuestProtocolError("the archive ended in the middle")
+            for parts, target in self._links.items():
+                with self._unsafe(parts, "symbolic link"):
+                    if self._links.leads_out(parts):
+                        raise _Unsafe(f"leads out: {target[:200]!r}")
+                    os.symlink(target, parts[-1], dir_fd=self._directory(parts[:-1]))
+            umask = os.umask(0o022)  # there is no other way to read it
+            os.umask(umask)
+            os.fchmod(self._root, 0o777 & ~umask)
+            try:
+                os.rename(self._private, self._destination)
+            except OSError:
+                raise _occupied(self._destination) from None
+            self._private = None
+        return TransferReport(entries=self._entries, total_bytes=self._bytes, skipped=tuple(self._skipped))
+
+    def close(self) -> None:
+        """Removes what is not finished. Idempotent."""
+        with self._lock:
+            self._end_file()
+            if self._parent is not None:
+                os.close(self._parent[1])
+                self._parent = None
+            if self._root >= 0:
+                os.close(self._root)
+                self._root = -1
+            if self._private is not None:
+                shutil.rmtree(self._private)
+                self._private = None
+
+    def _begin(self, entry: Entry) -> None:
+        self._end_file()
+        self._count(1, entry.size)
+        self._entry, self._left = entry, entry.size
+        with self._unsafe(entry.path, entry.kind.value):
+            parts = _parts(entry.path)
+            match entry.kind:
+                case Kind.DIRECTORY:
+                    if parts:
+                        os.fchmod(self._directory(parts), entry.mode & 0o777 | 0o700)
+                case Kind.FILE:
+                    self._file = os.open(_last(parts), _NEW_FILE, 0o600, dir_fd=self._directory(parts[:-1]))
+                    if not entry.size:
+                        self._end_file()
+                case Kind.HARDLINK:
+                    self._hardlink(_parts(entry.target), parts)
+                case Kind.SYMLINK:
+                    _last(parts)
+                    if not self._links.add(parts, entry.target):
+                        raise _Unsafe("appears twice")
+                case Kind.DEVICE:
+                    raise _Unsafe("is never made here")
+
+    def _write(self, data: bytes) -> None:
+        self._left -= len(data)
+        if self._file is not None:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(self._file, view) :]
+            if not self._left:
+                self._end_file()
+
+    def _end_file(self) -> None:
+        file, self._file = self._file, None
+        if file is not None and self._entry is not None:
+            try:
+                os.fchmod(file, self._entry.mode & 0o777)
+                os.utime(file, (self._entry.modified_at, self._entry.modified_at))
+            finally:
+                os.close(file)
+
+    def _hardlink(self, source: Parts, parts: Parts) -> None:
+        # Between two names of the private directory, where nothing is a symbolic link yet.
+        name = _last(source)
+        where = os.dup(self._directory(source[:-1], make=False))
+        try:
+            if not stat.S_ISREG(os.stat(name, dir_fd=where, follow_symlinks=False).st_mode):
+                raise _Unsafe("is a link to what is no file")
+            beside = self._directory(parts[:-1])
+            os.link(name, _last(parts), src_dir_fd=where, dst_dir_fd=beside, follow_symlinks=False)
+        finally:
+            os.close(where)
+
+    def _directory(self, parts: Parts, *, make: bool = True) -> int:
+        """A descriptor that is valid until the next call. Never through a link: O_NOFOLLOW at each name."""
+        if self._parent is not None and self._parent[0] == parts:
+            return self._parent[1]
+        here = os.dup(self._root)
+        try:
+            for part in parts:
+                if make:
+                    with contextlib.suppress(FileExistsError):
+                        os.mkdir(part, 0o755, dir_fd=here)
+                        self._count(1, 0)
+                below = os.open(part, _DIRECTORY, dir_fd=here)
+                os.close(here)
+                here = below
+        except BaseException:
+            os.close(here)
+            raise
+        if self._parent is not None:
+            os.close(self._parent[1])
+        self._parent = (parts, here)
+        return here
+
+    @contextlib.contextmanager
+    def _unsafe(self, path: str | Parts, kind: str) -> Generator[None]:
+        try:
+            yield
+        except (_Unsafe, OSError) as error:
+            text = path if isinstance(path, str) else "/".join(path)
+            why = error.strerror if isinstance(error, OSError) else error
+            if isinstance(error, OSError) and error.errno in _OF_THE_MACHINE:
+                raise
+            if not self._skip_unsafe:
+                raise GuestProtocolError(
+                    f"the sandbox sent a {kind} {text[:200]!r} that was refused: {why}", hint="skip_unsafe=True"
+                ) from None
+            self._skipped_bytes += len(text)
+            if self._skipped_bytes > _SKIPPED_BYTES:
+                raise GuestProtocolError("the sandbox sent more unsafe entries than can be reported") from None
+            self._skipped.append(text)
+
+    def _count(self, entries: int, data: int) -> None:
+        self._entries += entries
+        self._bytes += data
+        if self._entries > self._max_files:
+            raise GuestProtocolError(f"the sandbox sent more than {self._max_files} entries", hint="max_files=")
+        if self._bytes + self._tar.metadata_bytes > self._max_bytes + (64 << 10):
+            raise GuestProtocolError(f"the sandbox sent more than {self._max_bytes} bytes", hint="max_bytes=")
+
+
+def _parts(path: str) -> Parts:
+    if path.startswith("/"):
+        raise _Unsafe("its path is absolute")
+    if "\0" in path:
+        raise _Unsafe("its path holds NUL")
+    if len(path) > 4096:
+        raise _Unsafe("its path is longer than any path")
+    parts = tuple(part for part in path.split("/") if part not in ("", "."))
+    if ".." in parts:
+        raise _Unsafe("its path leads upwards")
+    return parts
+
+
+def _last(parts: Parts) -> str:
+    if not parts:
+        raise _Unsafe("it takes the place of the directory itself")
+    return parts[-1]
+
+
+def _is_empty_directory(path: str) -> bool:
+    return os.path.isdir(path) and not os.path.islink(path) and not os.listdir(path)
+
+
+def _occupied(path: str) -> AlreadyExists:
+    return AlreadyExists(f"{path!r} is there already and is not an empty directory", hint="name a new directory")
