@@ -14,7 +14,7 @@ setup: ## everything that the other targets need
 	@tools/bootstrap
 
 demo: setup ## untrusted code repairs a real repository in a sandbox (ARGS=--json)
-	@$(BIN)/python -m demo $(ARGS)
+	@$(BIN)/python -m demo.run $(ARGS)
 
 test: setup ## all tests but the slow ones (ARGS="-k name")
 	@$(BIN)/pytest -m "not slow" $(ARGS)

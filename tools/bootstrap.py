@@ -43,7 +43,9 @@ class SystemPackage:
 EVERY = frozenset({"setup", "check", "bench"})
 SYSTEM_PACKAGES = (
     SystemPackage("git", "git", "agents in a sandbox use the machine's", EVERY),
-    SystemPackage("btrfs-progs", "mkfs.btrfs", "the pool: disk limits that hold, instant snapshots", EVERY, root_only=True),
+    SystemPackage(
+        "btrfs-progs", "mkfs.btrfs", "the pool: disk limits that hold, instant snapshots", EVERY, root_only=True
+    ),
     SystemPackage("nodejs", "node", "pyright, the type checker, runs on it", frozenset({"check"})),
     SystemPackage("bubblewrap", "bwrap", "the reference that sandboxes are measured against", frozenset({"bench"})),
 )
@@ -205,9 +207,7 @@ def has_ensurepip() -> bool:
 
 
 def pip(python: str, arguments: list[str], environment: dict[str, str]) -> bool:
-    return succeeds(
-        [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", *arguments], environment
-    )
+    return succeeds([python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", *arguments], environment)
 
 
 def install_with_pip(environment: dict[str, str]) -> None:

@@ -1,0 +1,129 @@
+"""Fixtures that every room shares, and the look at what the tests have left behind.
+
+`state_dir` is a private, empty state directory. `sandbox` makes real sandboxes in one that a session shares.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests import leaks
+
+if TYPE_CHECKING:
+    from paddock.client import Sandbox
+
+SandboxFactory = Callable[..., "Sandbox"]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # A worker of xdist has the controller above it, which is supervised.
+    if not hasattr(config, "workerinput") and not config.option.collectonly:
+        leaks.supervise()
+        config.stash[_SUPERVISED] = True
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """A process that outlives the session fails it."""
+    if not session.config.stash.get(_SUPERVISED, False):
+        return
+    if found := leaks.strays():
+        session.config.stash[_STRAYS] = found
+        session.exitstatus = exitstatus or pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    for stray in config.stash.get(_STRAYS, list[str]()):
+        terminalreporter.write_line(f"LEAK: {stray}", red=True)
+
+
+_SUPERVISED = pytest.StashKey[bool]()
+_STRAYS = pytest.StashKey[list[str]]()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """`root` and `user` are conditions; which one was not met is printed."""
+    if item.get_closest_marker("root") and os.geteuid() != 0:
+        pytest.skip("needs uid 0")
+    if item.get_closest_marker("user") and os.geteuid() == 0:
+        pytest.skip("needs an ordinary user")
+
+
+@contextlib.contextmanager
+def private_state() -> Generator[Path]:
+    """A state directory with a path short enough for sockets; what still lives in it at the end is an error."""
+    # Not below pytest's own directory: a socket's path has to be shorter than 108 bytes.
+    directory = Path(tempfile.mkdtemp(prefix="pd-"))
+    try:
+        yield directory
+        end_keeper(directory)
+        found = leaks.remains(directory)
+        assert not found, "left behind:\n" + "\n".join(found)
+    finally:
+        end_keeper(directory, signal.SIGKILL)
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def end_keeper(state_dir: Path, number: signal.Signals = signal.SIGTERM) -> None:
+    """Asks the keeper of this directory to go, and waits for it. None there: nothing to do."""
+    for pid in keepers(state_dir):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+    leaks.wait_until(lambda: not keepers(state_dir))
+
+
+def keepers(state_dir: Path) -> list[int]:
+    """Who holds the lock of this state directory, by the kernel's list."""
+    try:
+        inode = (state_dir / "keeper.lock").stat().st_ino
+    except OSError:
+        return []
+    rows = (line.split() for line in Path("/proc/locks").read_text().splitlines() if "->" not in line)
+    holders = {int(row[4]) for row in rows if row[5].rpartition(":")[2] == str(inode)}
+    return sorted(holders - {-1, 0, os.getpid()})
+
+
+@pytest.fixture
+def state_dir() -> Generator[Path]:
+    with private_state() as directory:
+        yield directory
+
+
+@pytest.fixture(scope="session")
+def shared_state() -> Generator[Path]:
+    """The state directory of the sandboxes that `sandbox` makes: one pool and one keeper for all."""
+    with private_state() as directory, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PADDOCK_STATE_DIR", str(directory))
+        yield directory
+
+
+@pytest.fixture
+def sandbox(shared_state: Path) -> Generator[SandboxFactory]:
+    """`sandbox(**arguments of Sandbox.create)`; all are dead at the end of the test, and nothing of them is left.
+
+    Skips, with the platform's own reason, where this machine cannot give the level.
+    """
+    from paddock import Sandbox
+    from paddock.errors import LevelUnavailable
+
+    with contextlib.ExitStack() as stack:
+
+        def make(**arguments: object) -> Sandbox:
+            try:
+                made = Sandbox.create(**arguments)  # type: ignore[arg-type]
+            except LevelUnavailable as error:
+                pytest.skip(str(error))
+            stack.callback(made.kill)
+            return made
+
+        yield make
+    assert leaks.wait_until(lambda: not list(shared_state.glob("run/*"))), "a killed sandbox has left its directory"
