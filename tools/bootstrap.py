@@ -152,6 +152,8 @@ def make_environment() -> None:
     STAMP.unlink(missing_ok=True)
     environment = {k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "UV_PROJECT_ENVIRONMENT")}
     environment["UV_PYTHON_DOWNLOADS"] = "never"
+    # The machine's own certificates: behind a company's proxy those that uv brings along are not enough.
+    environment["UV_SYSTEM_CERTS"] = environment["UV_NATIVE_TLS"] = "true"
     if not any(sync_with_uv(uv, environment) for uv in (machine_uv, own_uv)):
         say("no uv here: using venv and pip")
         install_with_pip(environment)
