@@ -6,6 +6,8 @@ unexport PYTHONDONTWRITEBYTECODE PYTHONPATH PYTHONHOME PYTHONSAFEPATH PYTHONWARN
 
 BIN := .venv/bin
 STYLE := src tests tools demo bench
+# In a checkout of someone else there is nowhere to keep pytest's cache.
+PYTEST := $(BIN)/pytest $(shell test -w . || echo -p no:cacheprovider)
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -17,10 +19,10 @@ demo: setup ## untrusted code repairs a real repository in a sandbox (ARGS=--jso
 	@$(BIN)/python -m demo.run $(ARGS)
 
 test: setup ## all tests but the slow ones (ARGS="-k name")
-	@$(BIN)/pytest -m "not slow" $(ARGS)
+	@$(PYTEST) -m "not slow" $(ARGS)
 
 test-all: setup ## all tests
-	@$(BIN)/pytest $(ARGS)
+	@$(PYTEST) $(ARGS)
 
 check: ## format, lint, types, architecture, generated code
 	@tools/bootstrap check
@@ -38,9 +40,10 @@ fix: setup ## whatever a tool can put right
 bench: ## create + exec + destroy, interleaved with the reference (ARGS="--cycles 50")
 	@tools/bootstrap bench
 	@$(BIN)/python -m bench.cycle $(ARGS)
+	@$(BIN)/python bench/create.py
 
 docs: setup ## run the examples, follow the links, show the next change log
-	$(BIN)/pytest -q tests/style
+	$(PYTEST) -q tests/style
 	$(BIN)/towncrier build --draft --version next
 
 doctor: setup ## what this machine can do, and what would fix the rest

@@ -38,9 +38,7 @@ def main() -> int:
     arguments = parser.parse_args()
 
     with tempfile.TemporaryDirectory(prefix="paddock-bench-") as directory:
-        state = Path(directory) / "state"
-        os.environ["PADDOCK_STATE_DIR"] = str(state)
-        trace = Trace(state)
+        os.environ["PADDOCK_STATE_DIR"] = f"{directory}/state"
         try:
             reference = Reference(Path(directory))
         except FileNotFoundError as error:
@@ -58,11 +56,10 @@ def main() -> int:
                 "cycle / reference": asdict(ratio(cycles["cycle"], cycles["reference"])),
                 "warm exec / subprocess.run": asdict(ratio(warm["warm exec"], warm["subprocess.run"])),
             },
-            "steps_ms": trace.medians(),
         }
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     arguments.output.write_text(json.dumps(report, indent=1))
-    show(report, cycles, warm, reference.name)
+    show(cycles, warm, reference.name)
     return 0
 
 
@@ -117,23 +114,7 @@ def timed(act: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-class Trace:
-    """Where the keeper's time goes: it appends `{step: milliseconds}` per create to this file, if it exists."""
-
-    def __init__(self, state: Path) -> None:
-        state.mkdir(mode=0o700)
-        self._file = state / "trace.jsonl"
-        self._file.touch(mode=0o600)
-
-    def medians(self) -> dict[str, float]:
-        steps: Series = defaultdict(list)
-        for line in self._file.read_text().splitlines():
-            for step, milliseconds in json.loads(line).items():
-                steps[step].append(milliseconds / 1000)
-        return {step: summarize(values).median for step, values in steps.items()}
-
-
-def show(report: dict[str, object], cycles: Series, warm: Series, reference: str) -> None:
+def show(cycles: Series, warm: Series, reference: str) -> None:
     console = Console()
     table = Table(title="milliseconds", title_justify="left", header_style="bold")
     table.add_column("what")
@@ -146,9 +127,6 @@ def show(report: dict[str, object], cycles: Series, warm: Series, reference: str
     console.print(table)
     console.print(f"cycle / reference: {ratio(cycles['cycle'], cycles['reference'])}")
     console.print(f"warm exec / subprocess.run: {ratio(warm['warm exec'], warm['subprocess.run'])}")
-    steps = report["steps_ms"]
-    if isinstance(steps, dict) and steps:
-        console.print("keeper, median ms: " + ", ".join(f"{name} {value:.2f}" for name, value in steps.items()))
 
 
 if __name__ == "__main__":

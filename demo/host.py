@@ -56,9 +56,14 @@ class Host:
         return next((what for what, secret in self.secrets.items() if secret in text), None)
 
 
-def free_bytes(path: Path) -> int:
-    info = os.statvfs(path)
-    return info.f_bavail * info.f_frsize
+def free_mib() -> dict[str, int]:
+    """Of every place where a sandbox's writes could land."""
+    places = {"/", "/var", tempfile.gettempdir(), os.path.expanduser("~")}
+    found: dict[str, int] = {}
+    for place in filter(os.path.exists, places):
+        info = os.statvfs(place)
+        found[place] = info.f_bavail * info.f_frsize >> 20
+    return found
 
 
 def _read(path: Path) -> str:

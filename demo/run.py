@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from demo import report
-from demo.host import Host, free_bytes
+from demo.host import Host, free_mib
 from demo.model import PYTEST, REPOSITORY, ScriptedModel, Turn
 from paddock import ExecResult, Limits, PaddockError, Sandbox
 from paddock.errors import Unsupported
@@ -25,6 +24,7 @@ SOURCE = Path(__file__).parent / "repo"
 LIMITS = Limits(memory_mib=512, processes=64, disk_mib=256)
 MAX_TURNS = 20
 OBSERVATION_CHARACTERS = 2_000
+TOO_MUCH_MIB = 4_096  # of the host's disk: other programs write, too, but nobody who keeps to the limit comes near
 # Which ceiling a careless turn has to run into, where this machine enforces it.
 EXPECTED_LIMIT = {"fork bomb": "processes", "100 GB file": "disk", "infinite loop": "time"}
 
@@ -123,7 +123,7 @@ def in_scratch(turn: Turn, run: Run, host: Host, main_sandbox: Sandbox) -> ExecR
     if expected in ("disk", "processes") and expected in run.not_enforced:
         run.not_tried.append(turn.name)  # nothing would stop it, and the host is real
         return main_sandbox.exec(f"echo this computer has no {expected} limit: not tried")
-    free = free_bytes(Path(tempfile.gettempdir()))
+    free = free_mib()
     with sandbox() as (scratch, create_ms):
         result, exec_ms = execute(scratch, turn)
     run.steps.append(step(turn, "scratch", result, create_ms, exec_ms))
@@ -132,12 +132,13 @@ def in_scratch(turn: Turn, run: Run, host: Host, main_sandbox: Sandbox) -> ExecR
         run.claim(f"{turn.name}: stopped by the {expected} limit", result.limit == expected, f"limit: {result.limit}")
     leak = host.leaked(result.stdout + result.stderr)
     alive = main_sandbox.exec(f"test -f {REPOSITORY}/pyproject.toml")
-    taken_mib = (free - free_bytes(Path(tempfile.gettempdir()))) / 2**20
+    now_free = free_mib()
+    taken_mib = max(before - now_free[place] for place, before in free.items())
     harm = (
         host.harm()
         or (leak and f"{leak} was seen inside")
         or (None if alive.exit_code == 0 else "the main sandbox was hit")
-        or (f"{taken_mib:.0f} MiB of the host's disk are gone" if taken_mib > 2 * LIMITS.disk_mib else None)
+        or (f"{taken_mib} MiB of the host's disk are gone" if taken_mib > TOO_MUCH_MIB else None)
     )
     run.claim(f"{turn.name}: host and main sandbox unharmed, nothing of the host seen", harm is None, harm or "")
     return result

@@ -9,19 +9,30 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 import tempfile
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 
+from paddock.keeper import _wire, layout
 from tests import leaks
 
 if TYPE_CHECKING:
     from paddock.client import Sandbox
 
 SandboxFactory = Callable[..., "Sandbox"]
+
+# No deadline: how long an example takes says nothing on a busy machine. No database where nothing can be written.
+hypothesis.settings.register_profile(
+    "paddock",
+    deadline=None,
+    database=hypothesis.settings.default.database if os.access(".", os.W_OK) else None,
+)
+hypothesis.settings.load_profile("paddock")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -65,26 +76,35 @@ def private_state() -> Generator[Path]:
     directory = Path(tempfile.mkdtemp(prefix="pd-"))
     try:
         yield directory
-        end_keeper(directory)
+        alive = leaks.live_sandboxes(directory)
+        stop_keeper(directory)
         found = leaks.remains(directory)
+        assert not alive, f"sandboxes that nobody killed: {alive}"
         assert not found, "left behind:\n" + "\n".join(found)
     finally:
-        end_keeper(directory, signal.SIGKILL)
+        stop_keeper(directory)
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def end_keeper(state_dir: Path, number: signal.Signals = signal.SIGTERM) -> None:
-    """Asks the keeper of this directory to go, and waits for it. None there: nothing to do."""
-    for pid in keepers(state_dir):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
-    leaks.wait_until(lambda: not keepers(state_dir))
+def stop_keeper(state_dir: Path) -> None:
+    """Has the keeper of this directory kill what lives and leave; kills one that does not."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as door:
+        door.settimeout(leaks.PATIENCE_SECONDS)
+        door.connect(str(state_dir / layout.KEEPER_SOCKET))
+        _wire.send(door, {"op": "stop", "n": 1})
+        while door.recv(65536):  # it closes when it leaves
+            pass
+    if not leaks.wait_until(lambda: not keepers(state_dir)):
+        for pid in keepers(state_dir):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        pytest.fail(f"the keeper of {state_dir} did not leave when it was told to")
 
 
 def keepers(state_dir: Path) -> list[int]:
     """Who holds the lock of this state directory, by the kernel's list."""
     try:
-        inode = (state_dir / "keeper.lock").stat().st_ino
+        inode = (state_dir / layout.KEEPER_LOCK).stat().st_ino
     except OSError:
         return []
     rows = (line.split() for line in Path("/proc/locks").read_text().splitlines() if "->" not in line)
@@ -101,9 +121,15 @@ def state_dir() -> Generator[Path]:
 @pytest.fixture(scope="session")
 def shared_state() -> Generator[Path]:
     """The state directory of the sandboxes that `sandbox` makes: one pool and one keeper for all."""
+    from paddock._compose import connector
+
     with private_state() as directory, pytest.MonkeyPatch.context() as patch:
         patch.setenv("PADDOCK_STATE_DIR", str(directory))
-        yield directory
+        patch.delenv("PADDOCK_URL", raising=False)
+        try:
+            yield directory
+        finally:
+            connector.close()
 
 
 @pytest.fixture
@@ -126,4 +152,4 @@ def sandbox(shared_state: Path) -> Generator[SandboxFactory]:
             return made
 
         yield make
-    assert leaks.wait_until(lambda: not list(shared_state.glob("run/*"))), "a killed sandbox has left its directory"
+    assert leaks.wait_until(lambda: not leaks.live_sandboxes(shared_state)), "a killed sandbox is still there"

@@ -7,8 +7,8 @@ other paddocks included, are never mistaken for leaks.
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
-import re
 import signal
 import sys
 import time
@@ -17,7 +17,6 @@ from pathlib import Path
 
 # The kernel takes things down in its own time (a network namespace: some 100 ms), so they are waited for.
 PATIENCE_SECONDS = 15.0
-_ID = re.compile(rb"sb_[0-9a-z]{16}")
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -38,23 +37,16 @@ def remains(state_dir: Path) -> list[str]:
     found: list[str] = []
 
     def look() -> bool:
-        found[:] = [*_instances(state_dir), *holders(state_dir), *_mounts(state_dir), *_loops(state_dir)]
-        found.extend(_cgroups(sandbox_ids(state_dir)))
+        found[:] = [*live_sandboxes(state_dir), *holders(state_dir), *_mounts(state_dir), *_loops(state_dir)]
+        found.extend(cgroups_of(state_dir))
         return not found
 
     wait_until(look)
     return found
 
 
-def sandbox_ids(state_dir: Path) -> frozenset[str]:
-    """Every sandbox that the records of this state directory have ever named."""
-    files = [*state_dir.glob("audit/*"), *state_dir.glob("paddock.db*")]
-    return frozenset(match.decode() for file in files if file.is_file() for match in _ID.findall(file.read_bytes()))
-
-
-def _instances(state_dir: Path) -> Iterator[str]:
-    for directory in state_dir.glob("run/*"):
-        yield f"live sandbox: {directory}"
+def live_sandboxes(state_dir: Path) -> list[str]:
+    return sorted(entry.name for entry in state_dir.glob("run/*") if entry.is_dir())
 
 
 def holders(state_dir: Path) -> Iterator[str]:
@@ -89,13 +81,11 @@ def _loops(state_dir: Path) -> Iterator[str]:
             yield f"loop device {backing.parts[3]} of {file}"
 
 
-def _cgroups(ids: frozenset[str]) -> Iterator[str]:
-    if not ids:
-        return
+def cgroups_of(state_dir: Path) -> Iterator[str]:
+    mark = f"paddock_{hashlib.sha256(os.fsencode(state_dir)).hexdigest()[:12]}"  # as keeper/_house.py names its base
     for directory, names, _ in os.walk("/sys/fs/cgroup"):
-        for name in names:
-            if any(id in name for id in ids):
-                yield f"cgroup: {directory}/{name}"
+        if mark in names:
+            yield f"cgroup: {directory}/{mark}"
 
 
 # --- processes ---------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -37,7 +38,14 @@ def test_a_process_in_the_state_directory_is_found(tmp_path: Path) -> None:
     assert leaks.remains(tmp_path) == []
 
 
-def test_ids_are_read_from_the_records(tmp_path: Path) -> None:
-    (tmp_path / "audit").mkdir()
-    (tmp_path / "audit" / "0001").write_text('{"sandbox":"sb_0123456789abcdef"}')
-    assert leaks.sandbox_ids(tmp_path) == {"sb_0123456789abcdef"}
+@pytest.mark.root
+def test_a_cgroup_of_a_keeper_that_is_gone_is_found(tmp_path: Path) -> None:
+    from paddock.linux import cgroups
+
+    name = f"paddock_{hashlib.sha256(os.fsencode(tmp_path)).hexdigest()[:12]}"
+    base = cgroups.Base.open(name)
+    try:
+        assert [line for line in leaks.cgroups_of(tmp_path) if name in line]
+    finally:
+        base.remove()
+    assert leaks.remains(tmp_path) == []
