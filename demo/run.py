@@ -100,7 +100,7 @@ def repair(main_sandbox: Sandbox, run: Run, host: Host, before: ExecResult, *, q
     model = ScriptedModel()
     result = before
     for _ in range(MAX_TURNS):
-        turn = model.next(observation(result))
+        turn = model.next(result.observation(OBSERVATION_CHARACTERS))
         if turn is None:
             run.claim("the suite is green", False, "the model has nothing more to say")
             return
@@ -173,22 +173,19 @@ def suite(target: Sandbox, run: Run, name: str, create_ms: float | None = None) 
 def step(turn: Turn, where: str, result: ExecResult, create_ms: float | None, exec_ms: float) -> Step:
     limit = str(result.limit) if result.limit else None
     return Step(
-        turn.name, turn.thought, where, result.exit_code, limit, create_ms, exec_ms, last_line(observation(result))
+        turn.name,
+        turn.thought,
+        where,
+        result.exit_code,
+        limit,
+        create_ms,
+        exec_ms,
+        last_line(result.stdout + result.stderr),
     )
 
 
-def observation(result: ExecResult) -> str:
-    """What a model gets to read: bounded, the start and the end of it."""
-    text = result.stdout + result.stderr
-    if len(text) > OBSERVATION_CHARACTERS:
-        half = OBSERVATION_CHARACTERS // 2
-        text = f"{text[:half]}\n[… {len(text) - 2 * half} characters left out …]\n{text[-half:]}"
-    ending = f"exit code {result.exit_code}" + (f", stopped by the {result.limit} limit" if result.limit else "")
-    return f"{text.rstrip()}\n[{ending}]" if text.strip() else f"[{ending}]"
-
-
 def last_line(text: str) -> str:
-    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("[exit code")]
+    lines = [line for line in text.splitlines() if line.strip()]
     return lines[-1].strip() if lines else ""
 
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import shutil
 import signal
@@ -19,7 +20,8 @@ import hypothesis
 import pytest
 
 from paddock.keeper import _wire, layout
-from tests import leaks
+from paddock.testing.leaks import Snapshot, wait_until_clean
+from tests import orphans
 
 if TYPE_CHECKING:
     from paddock.client import Sandbox
@@ -38,7 +40,7 @@ hypothesis.settings.load_profile("paddock")
 def pytest_configure(config: pytest.Config) -> None:
     # A worker of xdist has the controller above it, which is supervised.
     if not hasattr(config, "workerinput") and not config.option.collectonly:
-        leaks.supervise()
+        orphans.supervise()
         config.stash[_SUPERVISED] = True
 
 
@@ -47,7 +49,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """A process that outlives the session fails it."""
     if not session.config.stash.get(_SUPERVISED, False):
         return
-    if found := leaks.strays():
+    if found := orphans.strays():
         session.config.stash[_STRAYS] = found
         session.exitstatus = exitstatus or pytest.ExitCode.TESTS_FAILED
 
@@ -74,27 +76,36 @@ def private_state() -> Generator[Path]:
     """A state directory with a path short enough for sockets; what still lives in it at the end is an error."""
     # Not below pytest's own directory: a socket's path has to be shorter than 108 bytes.
     directory = Path(tempfile.mkdtemp(prefix="pd-"))
+    before = Snapshot.take(directory)
     try:
         yield directory
-        alive = leaks.live_sandboxes(directory)
+        alive = live_sandboxes(directory)
         stop_keeper(directory)
-        found = leaks.remains(directory)
+        wait_until_clean(before, directory, sandboxes=[cgroup(directory)], ignore=["files"])
         assert not alive, f"sandboxes that nobody killed: {alive}"
-        assert not found, "left behind:\n" + "\n".join(found)
     finally:
         stop_keeper(directory)
         shutil.rmtree(directory, ignore_errors=True)
 
 
+def live_sandboxes(state_dir: Path) -> list[str]:
+    return sorted(entry.name for entry in (state_dir / layout.RUN).glob("*") if entry.is_dir())
+
+
+def cgroup(state_dir: Path) -> str:
+    """What the keeper of this directory calls its own (keeper/_house.py)."""
+    return f"paddock_{hashlib.sha256(os.fsencode(state_dir)).hexdigest()[:12]}"
+
+
 def stop_keeper(state_dir: Path) -> None:
     """Has the keeper of this directory kill what lives and leave; kills one that does not."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as door:
-        door.settimeout(leaks.PATIENCE_SECONDS)
+        door.settimeout(orphans.PATIENCE_SECONDS)
         door.connect(str(state_dir / layout.KEEPER_SOCKET))
         _wire.send(door, {"op": "stop", "n": 1})
         while door.recv(65536):  # it closes when it leaves
             pass
-    if not leaks.wait_until(lambda: not keepers(state_dir)):
+    if not orphans.wait_until(lambda: not keepers(state_dir)):
         for pid in keepers(state_dir):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -152,4 +163,4 @@ def sandbox(shared_state: Path) -> Generator[SandboxFactory]:
             return made
 
         yield make
-    assert leaks.wait_until(lambda: not leaks.live_sandboxes(shared_state)), "a killed sandbox is still there"
+    assert orphans.wait_until(lambda: not live_sandboxes(shared_state)), "a killed sandbox is still there"

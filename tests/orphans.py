@@ -1,21 +1,18 @@
-"""What a test may leave behind: nothing. Each kind of thing, and how it is found.
+"""Processes that outlive what started them: found by putting a parent above the whole session.
 
-Only what bears the mark of a state directory is looked at, so that other programs on the machine,
-other paddocks included, are never mistaken for leaks.
+What else a test may leave behind is looked for by `paddock.testing.leaks`.
 """
 
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-# The kernel takes things down in its own time (a network namespace: some 100 ms), so they are waited for.
 PATIENCE_SECONDS = 15.0
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -30,65 +27,6 @@ def wait_until(done: Callable[[], bool], *, seconds: float = PATIENCE_SECONDS) -
         time.sleep(pause)
         pause = min(pause * 2, 0.05)
     return True
-
-
-def remains(state_dir: Path) -> list[str]:
-    """Everything that still lives because of this state directory, when nothing should; polled until the deadline."""
-    found: list[str] = []
-
-    def look() -> bool:
-        found[:] = [*live_sandboxes(state_dir), *holders(state_dir), *_mounts(state_dir), *_loops(state_dir)]
-        found.extend(cgroups_of(state_dir))
-        return not found
-
-    wait_until(look)
-    return found
-
-
-def live_sandboxes(state_dir: Path) -> list[str]:
-    return sorted(entry.name for entry in state_dir.glob("run/*") if entry.is_dir())
-
-
-def holders(state_dir: Path) -> Iterator[str]:
-    """Other processes that have a descriptor, a working directory or a root in it, such as a keeper."""
-    prefix = f"{state_dir}/"
-    for pid in processes():
-        if pid == os.getpid():
-            continue
-        for link in (*_links(f"/proc/{pid}/fd"), f"/proc/{pid}/cwd", f"/proc/{pid}/root"):
-            try:
-                target = os.readlink(link)
-            except OSError:
-                continue
-            if f"{target}/".startswith(prefix):
-                yield f"process {pid} ({command_line(pid)}) holds {target}"
-                break
-
-
-def _mounts(state_dir: Path) -> Iterator[str]:
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        if str(state_dir) in line:
-            yield f"mount: {line}"
-
-
-def _loops(state_dir: Path) -> Iterator[str]:
-    for backing in Path("/sys/block").glob("loop*/loop/backing_file"):
-        try:
-            file = backing.read_text().strip()
-        except OSError:
-            continue
-        if file.startswith(f"{state_dir}/"):
-            yield f"loop device {backing.parts[3]} of {file}"
-
-
-def cgroups_of(state_dir: Path) -> Iterator[str]:
-    mark = f"paddock_{hashlib.sha256(os.fsencode(state_dir)).hexdigest()[:12]}"  # as keeper/_house.py names its base
-    for directory, names, _ in os.walk("/sys/fs/cgroup"):
-        if mark in names:
-            yield f"cgroup: {directory}/{mark}"
-
-
-# --- processes ---------------------------------------------------------------------------------------------------
 
 
 def processes() -> list[int]:
@@ -155,10 +93,3 @@ def strays() -> list[str]:
 
     wait_until(look, seconds=5)
     return [f"process {pid} ({command_line(pid)})" for pid in found]
-
-
-def _links(directory: str) -> list[str]:
-    try:
-        return [f"{directory}/{name}" for name in os.listdir(directory)]
-    except OSError:
-        return []
