@@ -1,8 +1,9 @@
-"""Where the time of a create goes: medians of every step of the keeper and of the child, `python bench/create.py [N]`."""
+"""Where the time of a create goes: medians of each step of keeper and child. `python bench/create.py [N]`."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import statistics
 import sys
 import tempfile
@@ -12,7 +13,7 @@ from pathlib import Path
 from paddock.backends import SandboxPlan
 from paddock.backends.jail import JailBackend
 from paddock.linux import proc
-from paddock.model import ExecSpec, Noun, SandboxId, SandboxSpec, mint
+from paddock.model import ExecId, ExecSpec, Noun, SandboxId, SandboxSpec, mint
 from paddock.storage import Templates, open_pool, prepare
 
 
@@ -23,7 +24,7 @@ async def main(count: int) -> None:
         config = prepare(state)
         backend = JailBackend(state)
         backend.trace = True
-        pool = open_pool(state, config, await backend.pool())
+        pool = open_pool(state, config, os.dup(await backend.pool()))
         template = Templates(pool).get("host")
         print(f"driver {pool.driver}, {count} cycles")
         for _ in range(count):
@@ -42,7 +43,7 @@ async def main(count: int) -> None:
             instance = await backend.create(plan)
             times.append(time.perf_counter())
             for _ in range(2):
-                handle = await instance.start(ExecSpec(argv=("true",)), id=mint(Noun.EXEC), background=False)
+                handle = await instance.start(ExecSpec(argv=("true",)), id=ExecId(mint(Noun.EXEC)), background=False)
                 status = await handle.wait()
                 await handle.aclose()
                 assert status.code == 0, status

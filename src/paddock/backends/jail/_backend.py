@@ -10,9 +10,8 @@ from typing import cast
 
 import msgspec
 
-from paddock.backends._guest import GuestConnection, GuestInstance
-
 from paddock.backends._base import Backend, Capabilities, Ending, SandboxPlan
+from paddock.backends._guest import GuestConnection, GuestInstance
 from paddock.backends.jail import _probe
 from paddock.backends.jail._keeper import KeeperClient
 from paddock.errors import SandboxDied

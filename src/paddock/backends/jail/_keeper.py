@@ -13,7 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
-import paddock
 from paddock.errors import InternalError, InvalidArgument, KeeperUnavailable, PaddockError, ResourceExhausted
 from paddock.keeper import _wire, layout
 from paddock.keeper._main import BOOTSTRAP, READY
@@ -154,7 +153,7 @@ class KeeperClient:
 
     def _start(self) -> None:
         """Starts a keeper and waits until it is ready or gone: gone is no error, another one may hold the lock."""
-        source = str(Path(cast("str", paddock.__file__)).parent.parent)
+        source = str(Path(__file__).parents[3])
         options = {"source": source, "state": str(self._state.absolute()), "for_tests": self._for_tests}
         log = os.open(self._state / layout.KEEPER_LOG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
