@@ -57,6 +57,7 @@ def furnish(state: Path) -> _jail.House:
         null=_open_null(),
         filter=seccomp.Filter(seccomp_profile.build(os.uname().machine, foreign_targets=root_mode)),
         landlock_abi=landlock.kernel_abi(),
+        own_namespaces=proc.namespaces() if root_mode else None,
         masks=_jail.masks(),
     )
 

@@ -50,6 +50,7 @@ class House:
     null: int
     filter: seccomp.Filter
     landlock_abi: int
+    own_namespaces: dict[str, int] | None
     masks: tuple[bytes, ...]
 
 
@@ -326,7 +327,7 @@ def finish(house: House, pending: Pending) -> tuple[Jail, dict[str, float]]:
     try:
         steps.end("inside")
         steps.begin("posture")
-        _posture.check(jail.pid, pending.agent_pid, root_mode=house.root_mode, base=_base(house, jail))
+        _posture.check(jail.pid, pending.agent_pid, base=_base(house, jail), own=house.own_namespaces)
         steps.end("posture")
         steps.begin("record")
         jail.record = Record(

@@ -5,6 +5,8 @@ Everything here is read from /proc of the keeper, so nothing inside can lie abou
 
 from __future__ import annotations
 
+import os
+
 from paddock.linux import proc
 
 _NONE = "0000000000000000"
@@ -16,8 +18,11 @@ class PostureError(Exception):
     """The sandbox is not as planned; the message says in what."""
 
 
-def check(pid: int, agent_pid: int, *, root_mode: bool, base: int) -> None:
-    """Holds pid 1 and the first agent against what they must be. `base` is the host's uid of pid 1. PostureError."""
+def check(pid: int, agent_pid: int, *, base: int, own: dict[str, int] | None) -> None:
+    """Holds pid 1 and the first agent against what they must be. PostureError.
+
+    `base` is the host's uid of pid 1; `own` the keeper's namespaces, None where it may not look at others'.
+    """
     wrong: list[str] = []
     init, agent = proc.status(pid), proc.status(agent_pid)
     for who, status in (("pid 1", init), ("the agent", agent)):
@@ -28,16 +33,21 @@ def check(pid: int, agent_pid: int, *, root_mode: bool, base: int) -> None:
         wrong.append("the agent runs without its system call filter")
     if init["Uid"].split()[0] != str(base):
         wrong.append(f"pid 1 runs as uid {init['Uid'].split()[0]}, not {base}")
-    if root_mode:
-        wrong += _namespaces(pid, agent_pid)
+    if own is not None:
+        wrong += _namespaces(pid, agent_pid, own)
     if wrong:
         raise PostureError("; ".join(wrong))
 
 
-def _namespaces(pid: int, agent_pid: int) -> list[str]:
+def _namespaces(pid: int, agent_pid: int, own: dict[str, int]) -> list[str]:
     """As an ordinary user the keeper can't look: the kernel hides the links of a process that is not dumpable."""
-    own, init, agent = proc.namespaces("self"), proc.namespaces(pid), proc.namespaces(agent_pid)
-    wrong = [f"pid 1 shares the {name} namespace with the host" for name in _OWN_NAMESPACES if init[name] == own[name]]
-    if agent["user"] == init["user"]:
+    wrong = [
+        f"pid 1 shares the {name} namespace with the host" for name in _OWN_NAMESPACES if _inode(pid, name) == own[name]
+    ]
+    if _inode(agent_pid, "user") in (_inode(pid, "user"), own["user"]):
         wrong.append("the agent shares the user namespace with pid 1")
     return wrong
+
+
+def _inode(pid: int, name: str) -> int:
+    return os.stat(f"/proc/{pid}/ns/{name}").st_ino

@@ -84,17 +84,17 @@ class Undertaker:
         except ChildProcessError:
             pass  # an earlier keeper's child: the machine's init has reaped it
         os.close(jail.pidfd)
-        if jail.group is not None:
-            jail.group.remove()
         if not life.waiting:
             self._house.records.write_ended(id, cause)
-        self._house.records.remove(id)
-        if jail.slot is not None:
-            self._house.slots.give_back(jail.slot)
         del self.lives[id]
         self._on_ended(id, cause)
         for answer in life.waiting:
-            answer()
+            answer()  # nothing of it runs any more; what follows nobody has to wait for
+        self._house.records.remove(id)
+        if jail.slot is not None:
+            self._house.slots.give_back(jail.slot)
+        if jail.group is not None:
+            jail.group.remove()
         return cause
 
     def watch_inodes(self) -> None:
