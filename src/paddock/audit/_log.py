@@ -83,11 +83,11 @@ class AuditLog:
         error: str | None = None,
         message: str | None = None,
         sandbox: str | None = None,
-        **detail: object,
+        detail: dict[str, object] | None = None,
     ) -> int:
         """What came of decision `of`. `error` is a code of `paddock.errors`, "cancelled", or a class of Python's."""
         return self._append(
-            "outcome", action, of=of, ok=ok, error=error, message=message, sandbox=sandbox, detail=detail
+            "outcome", action, of=of, ok=ok, error=error, message=message, sandbox=sandbox, detail=detail or {}
         )
 
     def event(self, name: str, *, sandbox: str | None = None, message: str | None = None, **detail: object) -> int:

@@ -29,6 +29,10 @@ class ByteWriter(Protocol):
         """Ends the stream. For a file: returns when it is in place, with what it became."""
         ...
 
+    async def abort(self) -> None:
+        """Gives up: a file that was being written beside its place is dropped. Nothing after `aclose`."""
+        ...
+
 
 class ByteStream(ByteReader, ByteWriter, Protocol):
     """Both ways, such as a connection to a port. `write_eof` closes one half."""
