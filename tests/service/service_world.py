@@ -9,16 +9,16 @@ import asyncio
 import os
 import shutil
 import signal
+import subprocess
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from paddock.backends._base import Backend, Capabilities, Ending, SandboxPlan
 from paddock.errors import AlreadyExists, FileError, NotFound, SandboxDied
 from paddock.model import (
-    ByteReader,
     Check,
     ExecId,
     ExecInfo,
@@ -51,42 +51,77 @@ HOST = Template(
 
 
 class Pipe:
-    """A ByteReader over a descriptor."""
+    """A ByteReader. (A subprocess of asyncio ends only when its pipes do; ours need not.)"""
 
-    def __init__(self, reader: asyncio.StreamReader) -> None:
-        self._reader = reader
+    def __init__(self, fd: int) -> None:
+        os.set_blocking(fd, False)
+        self._fd = fd
 
     async def read(self, size: int = 65536) -> bytes:
-        return await self._reader.read(size)
+        while self._fd >= 0:
+            try:
+                return os.read(self._fd, size)
+            except BlockingIOError:
+                await ready(self._fd, write=False)
+        return b""
 
-    async def aclose(self) -> None: ...
+    async def aclose(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
 
 class Stdin:
-    def __init__(self, writer: asyncio.StreamWriter) -> None:
-        self._writer = writer
+    def __init__(self, fd: int) -> None:
+        os.set_blocking(fd, False)
+        self._fd = fd
 
     async def write(self, data: bytes) -> None:
-        self._writer.write(data)
-        await self._writer.drain()
+        while data:
+            try:
+                data = data[os.write(self._fd, data) :]
+            except BlockingIOError:
+                await ready(self._fd, write=True)
 
     async def aclose(self) -> None:
-        self._writer.close()
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
-    async def abort(self) -> None:
-        self._writer.close()
+    abort = aclose
+
+
+async def ready(fd: int, *, write: bool) -> None:
+    loop, there = asyncio.get_running_loop(), asyncio.Event()
+    add, remove = (loop.add_writer, loop.remove_writer) if write else (loop.add_reader, loop.remove_reader)
+    add(fd, there.set)
+    try:
+        await there.wait()
+    finally:
+        remove(fd)
 
 
 class Command:
     """An ExecHandle over a host process and its group."""
 
-    def __init__(self, id: ExecId, spec: ExecSpec, process: asyncio.subprocess.Process, background: bool) -> None:
-        self.id, self.spec, self.background, self._process = id, spec, background, process
-        self.started_at = time.time()
-        self._start = time.monotonic()
-        self.stdin = None if process.stdin is None else Stdin(process.stdin)
-        self.stdout: ByteReader | None = Pipe(process.stdout) if process.stdout else None
-        self.stderr: ByteReader | None = Pipe(process.stderr) if process.stderr else None
+    def __init__(self, id: ExecId, spec: ExecSpec, argv: list[str], root: Path, background: bool) -> None:
+        self.id, self.spec, self.background = id, spec, background
+        self.started_at, self._start = time.time(), time.monotonic()
+        (out, out_far), (err, err_far) = os.pipe(), os.pipe()
+        feed_far, feed = os.pipe() if spec.stdin else (os.open("/dev/null", os.O_RDONLY), -1)
+        self._process = subprocess.Popen(
+            argv,
+            stdin=feed_far,
+            stdout=out_far,
+            stderr=err_far,
+            cwd=root,
+            env={"PATH": os.environ["PATH"], **spec.env},
+            start_new_session=True,
+        )
+        for fd in (out_far, err_far, feed_far):
+            os.close(fd)
+        self.stdin = Stdin(feed) if spec.stdin else None
+        self.stdout, self.stderr = Pipe(out), Pipe(err)
         self.status: ExitStatus | None = None
 
     @property
@@ -94,9 +129,14 @@ class Command:
         return self._process.pid
 
     async def wait(self) -> ExitStatus:
-        code = await self._process.wait()
+        if self.status is None and self._process.poll() is None:
+            pidfd = os.pidfd_open(self.pid)
+            try:
+                await ready(pidfd, write=False)
+            finally:
+                os.close(pidfd)
         if self.status is None:
-            seconds = time.monotonic() - self._start
+            code, seconds = self._process.wait(), time.monotonic() - self._start
             self.status = (
                 ExitStatus(code=code, duration_seconds=seconds)
                 if code >= 0
@@ -105,10 +145,8 @@ class Command:
         return self.status
 
     async def signal(self, number: int) -> None:
-        try:
-            os.killpg(self._process.pid, number)
-        except ProcessLookupError:
-            pass
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, number)
 
     async def kill(self) -> None:
         await self.signal(signal.SIGKILL)
@@ -117,9 +155,14 @@ class Command:
 
     async def aclose(self) -> None:
         if not self.background:
-            await self.kill()
-            await self.wait()
-            self._process._transport.close()  # pyright: ignore  (asyncio offers no other way to close its pipes)
+            await self.end()
+
+    async def end(self) -> None:
+        await self.kill()
+        await self.wait()
+        for stream in (self.stdin, self.stdout, self.stderr):
+            if stream is not None:
+                await stream.aclose()
 
 
 class Place:
@@ -139,9 +182,7 @@ class Place:
         if self.ended is None:
             self.ended = ending
             for command in self.commands.values():
-                await command.kill()
-                await command.wait()
-                command._process._transport.close()  # pyright: ignore
+                await command.end()
             self.over.set()
 
 
@@ -176,18 +217,8 @@ class Held:
         program = shutil.which(spec.argv[0])
         if program is None:
             raise NotFound(f"no program {spec.argv[0]!r}")
-        pipe = asyncio.subprocess.PIPE
-        process = await asyncio.create_subprocess_exec(
-            program,
-            *spec.argv[1:],
-            stdin=pipe if spec.stdin else asyncio.subprocess.DEVNULL,
-            stdout=pipe,
-            stderr=pipe,
-            cwd=place.root,
-            env={"PATH": os.environ["PATH"], **spec.env},
-            start_new_session=True,
-        )
-        command = place.commands[id] = Command(id, spec, process, background)
+        argv = [program, *spec.argv[1:]]
+        command = place.commands[id] = Command(id, spec, argv, place.root, background)
         return command
 
     async def attach(self, exec: ExecId) -> Command:
