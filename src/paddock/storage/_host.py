@@ -34,41 +34,12 @@ _TAKEN_DIRECTORIES = {"etc/ld.so.conf.d": re.compile(r"[\w.+-]+\.conf", re.ASCII
 _LINKS_INTO_USR = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _ALTERNATIVE = re.compile(r"/(usr|bin|sbin|lib\w*|etc/alternatives)/[\x21-\x7e]+", re.ASCII)
 
-_DIRECTORIES = [
-    "boot",
-    "dev",
-    "etc",
-    "etc/alternatives",
-    "etc/profile.d",
-    "etc/ssl",
-    "etc/ssl/certs",
-    "home",
-    "media",
-    "mnt",
-    "opt",
-    "proc",
-    "run",
-    "run/lock",
-    "srv",
-    "sys",
-    "usr",
-    "usr/local",
-    "usr/local/bin",
-    "usr/local/etc",
-    "usr/local/games",
-    "usr/local/include",
-    "usr/local/lib",
-    "usr/local/sbin",
-    "usr/local/share",
-    "usr/local/share/man",
-    "usr/local/src",
-    "var",
-    "var/cache",
-    "var/lib",
-    "var/log",
-    "var/opt",
-    "var/spool",
-]
+_DIRECTORIES = (
+    *("boot", "dev", "etc", "home", "media", "mnt", "opt", "proc", "run", "srv", "sys", "usr", "var"),
+    *("etc/alternatives", "etc/profile.d", "etc/ssl", "etc/ssl/certs", "run/lock", "usr/local"),
+    *(f"usr/local/{name}" for name in ("bin", "etc", "games", "include", "lib", "sbin", "share", "share/man", "src")),
+    *(f"var/{name}" for name in ("cache", "lib", "log", "opt", "spool")),
+)
 
 _WRITTEN = {
     "etc/passwd": (

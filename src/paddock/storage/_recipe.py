@@ -31,7 +31,7 @@ Manifest = Mapping[str, Entry]
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """`facts` decide the digest; `fill` writes the layer into a directory (owners: ids plus a base, if there is one)."""
+    """`facts` decide the digest; `fill` writes the layer into a directory, for ids plus a base if there is one."""
 
     name: str
     facts: tuple[str, ...]
