@@ -7,5 +7,6 @@ from paddock.storage._config import PoolConfig as PoolConfig
 from paddock.storage._config import Reason as Reason
 from paddock.storage._open import open_pool as open_pool
 from paddock.storage._prepare import prepare as prepare
+from paddock.storage._templates import Templates as Templates
 
-__all__ = ["Pool", "PoolConfig", "Reason", "TreeUsage", "keeper_open_pool", "open_pool", "prepare"]
+__all__ = ["Pool", "PoolConfig", "Reason", "Templates", "TreeUsage", "keeper_open_pool", "open_pool", "prepare"]

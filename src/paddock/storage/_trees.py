@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import re
@@ -60,3 +61,11 @@ def make_part(tree: int, part: str, base: int | None) -> None:
 
 def names_in(pool: int) -> tuple[str, ...]:
     return tuple(sorted(name for name in os.listdir(pool) if NAME.fullmatch(name)))
+
+
+def sync_file_system(fd: int) -> None:
+    """Writes all of the file system of `fd` to its disk (syncfs(2))."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.syncfs(fd) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
