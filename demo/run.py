@@ -126,10 +126,12 @@ def in_scratch(turn: Turn, run: Run, host: Host, main_sandbox: Sandbox) -> ExecR
     free = free_mib()
     with sandbox() as (scratch, create_ms):
         result, exec_ms = execute(scratch, turn)
+        strikes = {str(limit): count for limit, count in scratch.usage().strikes.items()}
     run.steps.append(step(turn, "scratch", result, create_ms, exec_ms))
 
     if expected:
-        run.claim(f"{turn.name}: stopped by the {expected} limit", result.limit == expected, f"limit: {result.limit}")
+        struck = result.limit == expected or strikes.get(expected, 0) > 0
+        run.claim(f"{turn.name}: stopped by the {expected} limit", struck, f"limit: {result.limit}, strikes: {strikes}")
     leak = host.leaked(result.stdout + result.stderr)
     alive = main_sandbox.exec(f"test -f {REPOSITORY}/pyproject.toml")
     now_free = free_mib()
@@ -190,14 +192,10 @@ def last_line(text: str) -> str:
 
 
 def not_enforced(target: Sandbox) -> list[str]:
-    """Ceilings that are not there, found by looking from inside rather than by asking."""
-    space = target.exec("df -B1M --output=avail /workspace | tail -n 1").stdout.strip()
-    missing = [] if space.isdigit() and int(space) <= LIMITS.disk_mib else ["disk"]
+    """Ceilings that nobody counts here, as an ordinary user without cgroups and quotas: they can't be relied upon."""
     usage = target.usage()
-    missing += [
-        name for name, value in (("memory", usage.memory_bytes), ("processes", usage.processes)) if value is None
-    ]
-    return missing
+    counted = {"memory": usage.memory_bytes, "processes": usage.processes, "disk": usage.disk_bytes}
+    return [name for name, value in counted.items() if value is None]
 
 
 if __name__ == "__main__":
