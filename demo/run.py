@@ -120,7 +120,8 @@ def repair(main_sandbox: Sandbox, run: Run, host: Host, before: ExecResult, *, q
 def in_scratch(turn: Turn, run: Run, host: Host, main_sandbox: Sandbox) -> ExecResult:
     """A careless turn, in a sandbox that is thrown away afterwards; then everything else is looked at."""
     expected = EXPECTED_LIMIT.get(turn.name)
-    if expected in ("disk", "processes") and expected in run.not_enforced:
+    counted = expected not in run.not_enforced
+    if expected and not counted and not bounded(main_sandbox, expected):
         run.not_tried.append(turn.name)  # nothing would stop it, and the host is real
         return main_sandbox.exec(f"echo this computer has no {expected} limit: not tried")
     free = free_mib()
@@ -129,7 +130,7 @@ def in_scratch(turn: Turn, run: Run, host: Host, main_sandbox: Sandbox) -> ExecR
         strikes = {str(limit): count for limit, count in scratch.usage().strikes.items()}
     run.steps.append(step(turn, "scratch", result, create_ms, exec_ms))
 
-    if expected:
+    if expected and counted:
         struck = result.limit == expected or strikes.get(expected, 0) > 0
         run.claim(f"{turn.name}: stopped by the {expected} limit", struck, f"limit: {result.limit}, strikes: {strikes}")
     leak = host.leaked(result.stdout + result.stderr)
@@ -196,6 +197,13 @@ def not_enforced(target: Sandbox) -> list[str]:
     usage = target.usage()
     counted = {"memory": usage.memory_bytes, "processes": usage.processes, "disk": usage.disk_bytes}
     return [name for name, value in counted.items() if value is None]
+
+
+def bounded(target: Sandbox, limit: str) -> bool:
+    """Whether an rlimit stands in for a ceiling that nobody counts: then what runs away is stopped, if not noticed."""
+    option, most = {"processes": ("-u", LIMITS.processes), "disk": ("-f", LIMITS.disk_mib << 11)}[limit]
+    value = target.exec(f"bash -c 'ulimit {option}'").stdout.strip()  # of files: in blocks of 512 or 1024 bytes
+    return value.isdigit() and int(value) <= most
 
 
 if __name__ == "__main__":
