@@ -72,7 +72,7 @@ TURNS = (
     Turn(
         name="fork bomb",
         thought="The tests are slow. I use more processes.",
-        command=":(){ :|:& };:; sleep 1; for i in 1 2 3 4 5 6 7 8; do (sleep 30 &) || exit 1; done",
+        command="bash -c ':(){ :|:& };:; sleep 3'",
         scratch=True,
         timeout_seconds=10.0,
     ),

@@ -120,16 +120,19 @@ def repair(main_sandbox: Sandbox, run: Run, host: Host, before: ExecResult, *, q
 def in_scratch(turn: Turn, run: Run, host: Host, main_sandbox: Sandbox) -> ExecResult:
     """A careless turn, in a sandbox that is thrown away afterwards; then everything else is looked at."""
     expected = EXPECTED_LIMIT.get(turn.name)
-    if expected in ("disk", "processes") and expected in run.not_enforced:
+    counted = expected not in run.not_enforced
+    if expected and not counted and not bounded(main_sandbox, expected):
         run.not_tried.append(turn.name)  # nothing would stop it, and the host is real
         return main_sandbox.exec(f"echo this computer has no {expected} limit: not tried")
     free = free_mib()
     with sandbox() as (scratch, create_ms):
         result, exec_ms = execute(scratch, turn)
+        strikes = {str(limit): count for limit, count in scratch.usage().strikes.items()}
     run.steps.append(step(turn, "scratch", result, create_ms, exec_ms))
 
-    if expected:
-        run.claim(f"{turn.name}: stopped by the {expected} limit", result.limit == expected, f"limit: {result.limit}")
+    if expected and counted:
+        struck = result.limit == expected or strikes.get(expected, 0) > 0
+        run.claim(f"{turn.name}: stopped by the {expected} limit", struck, f"limit: {result.limit}, strikes: {strikes}")
     leak = host.leaked(result.stdout + result.stderr)
     alive = main_sandbox.exec(f"test -f {REPOSITORY}/pyproject.toml")
     now_free = free_mib()
@@ -190,14 +193,17 @@ def last_line(text: str) -> str:
 
 
 def not_enforced(target: Sandbox) -> list[str]:
-    """Ceilings that are not there, found by looking from inside rather than by asking."""
-    space = target.exec("df -B1M --output=avail /workspace | tail -n 1").stdout.strip()
-    missing = [] if space.isdigit() and int(space) <= LIMITS.disk_mib else ["disk"]
+    """Ceilings that nobody counts here, as an ordinary user without cgroups and quotas: they can't be relied upon."""
     usage = target.usage()
-    missing += [
-        name for name, value in (("memory", usage.memory_bytes), ("processes", usage.processes)) if value is None
-    ]
-    return missing
+    counted = {"memory": usage.memory_bytes, "processes": usage.processes, "disk": usage.disk_bytes}
+    return [name for name, value in counted.items() if value is None]
+
+
+def bounded(target: Sandbox, limit: str) -> bool:
+    """Whether an rlimit stands in for a ceiling that nobody counts: then what runs away is stopped, if not noticed."""
+    option, most = {"processes": ("-u", LIMITS.processes), "disk": ("-f", LIMITS.disk_mib << 11)}[limit]
+    value = target.exec(f"bash -c 'ulimit {option}'").stdout.strip()  # of files: in blocks of 512 or 1024 bytes
+    return value.isdigit() and int(value) <= most
 
 
 if __name__ == "__main__":
