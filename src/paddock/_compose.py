@@ -10,13 +10,17 @@ import os
 import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from paddock.client import AsyncLocalTransport, Door, Home, LocalTransport, LoopThread, install
 from paddock.client import AsyncSandbox as AsyncSandbox
 from paddock.client import Sandbox as Sandbox
 from paddock.errors import NotConfigured
 from paddock.model import Principal
+
+if TYPE_CHECKING:
+    from paddock.backends.jail import JailBackend
+    from paddock.storage import Pool, PoolConfig
 
 
 class Embedded(Door, Protocol):
@@ -104,7 +108,31 @@ class LocalConnector:
 
 async def open_service(state_dir: Path) -> Embedded:
     """The service of this machine, on the loop where it will live. Imports what it needs, which is most of paddock."""
-    raise NotImplementedError
+    from paddock.backends.jail import JailBackend
+    from paddock.policy import local_policy
+    from paddock.service import Service
+    from paddock.storage import Templates, prepare
+
+    config = await asyncio.to_thread(prepare, state_dir, driver=os.environ.get("PADDOCK_POOL_DRIVER"))
+    jail = JailBackend(state_dir)
+    pool = await _open_pool(state_dir, config, jail)
+    service = Service(
+        state_dir,
+        backends=[jail],
+        pool=lambda: pool,
+        templates=Templates(pool, state_dir),
+        policy=local_policy(os.geteuid()),
+    )
+    return await service.__aenter__()
+
+
+async def _open_pool(state_dir: Path, config: PoolConfig, jail: JailBackend) -> Pool:
+    """From the keeper, which has it mounted; where no keeper can be, such as without user namespaces, by itself."""
+    from paddock.storage import open_pool
+
+    if config.image is None and jail.probe() is not None:
+        return open_pool(state_dir, config)
+    return open_pool(state_dir, config, os.dup(await jail.pool()))
 
 
 def local(state_dir: str | os.PathLike[str] | None = None) -> LocalTransport:
