@@ -237,21 +237,17 @@ def _serve(inside: Inside, kept: _Kept, steps: Steps) -> NoReturn:
     def start(identity: str) -> int:
         try:
             return agents.start(identity)
-        except OSError as error:
+        except Exception as error:
             if steps.voice is not None:
                 _report_failure(steps, error)  # the first one: without it there is no sandbox
             raise
 
     def ready() -> None:
-        # Only now: the maps and the scores of the agents are written through /proc.
-        steps.begin("drop")
-        proc = os.open(b"/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        mounts.set_attributes(proc, set=mounts.RDONLY)
-        os.close(proc)
-        caps.drop_all()
-        prctl.set_dumpable(False)
-        steps.end("drop")
-        kept.sync.send(json.dumps({"ready": steps.seconds}).encode())
+        try:
+            _close_the_door(steps)
+            kept.sync.send(json.dumps({"ready": steps.seconds}).encode())
+        except Exception as error:
+            _report_failure(steps, error)
         prctl.set_parent_death_signal(0)  # from here on it outlives the keeper; its deadline is its own
         kept.sync.close()
         steps.voice = None
@@ -264,3 +260,14 @@ def _serve(inside: Inside, kept: _Kept, steps: Steps) -> NoReturn:
         keep=(kept.sync.fileno(),),
     )
     guest.run_init(config, start, ready)
+
+
+def _close_the_door(steps: Steps) -> None:
+    """Gives up the last powers. Only now: the maps and scores of the first agent are written through /proc."""
+    steps.begin("drop")
+    proc = os.open(b"/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    mounts.set_attributes(proc, set=mounts.RDONLY)
+    os.close(proc)
+    caps.drop_all()
+    prctl.set_dumpable(False)
+    steps.end("drop")
