@@ -25,7 +25,7 @@ from paddock.service._store import Row
 
 async def test_the_first_sweep_runs_by_itself_and_buries_what_expired(rig: Rig) -> None:
     async with rig.service() as service:
-        made = await service.perform(CreateSandbox(), ME)
+        made = await service.perform(CreateSandbox(spec=SandboxSpec(persistent=True)), ME)
     (rig.state_dir / "outputs" / made.id).mkdir(parents=True)
     await rig.world.places[made.id].end(Ending(limit=Limit.TTL, reason="its time was over"))
     async with rig.service(sweeps=True) as service:
@@ -40,7 +40,8 @@ async def test_what_vanished_after_its_deadline_expired_and_before_it_failed(rig
     now = [1000.0]
     clock = Clock(boottime=lambda: now[0])
     async with rig.service(clock=clock) as service:
-        early, late = [await service.perform(CreateSandbox(spec=SandboxSpec(ttl_seconds=t)), ME) for t in (10, 100)]
+        specs = [SandboxSpec(ttl_seconds=ttl, persistent=True) for ttl in (10, 100)]
+        early, late = [await service.perform(CreateSandbox(spec=spec), ME) for spec in specs]
     rig.world.places.clear()
     now[0] += 50
     async with rig.service(clock=clock) as service:
