@@ -13,7 +13,7 @@ from paddock.storage._checks import pool_checks
 from paddock.storage._config import PoolConfig
 from paddock.storage._directories import Directories
 from paddock.storage._removal import remove
-from paddock.storage._trees import DIRECTORY, WORK, check_name, make_frame, make_part, tree_error
+from paddock.storage._trees import WORK, check_name, make_frame, make_part, tree_error
 
 _NOT_SO = frozenset({errno.ENOTEMPTY, errno.EPERM, errno.EACCES, errno.EINVAL, errno.ENOTDIR})
 
@@ -30,41 +30,25 @@ class BtrfsPool(Directories):
         self._stale: list[int] = []  # quota groups of deleted trees, which full quotas leave behind
 
     def create(self, name: str, *, layers: tuple[str, ...] = (), limit_bytes: int | None = None) -> None:
-        encoded = check_name(name).encode()
-        try:
-            btrfs.create_subvolume(self._fd, encoded)
-            try:
-                tree = os.open(name, DIRECTORY, dir_fd=self._fd)
-                try:
-                    make_frame(tree, self._base)
-                    self._limit(tree, limit_bytes)
-                finally:
-                    os.close(tree)
-            except BaseException:
-                self.delete(name)
-                raise
-        except OSError as error:
-            raise tree_error(error, name, "make") from error
+        def fill(tree: int) -> None:
+            make_frame(tree, self._base)
+            self._limit(tree, limit_bytes)
+
+        self._make(name, fill)
 
     def snapshot(self, source: str, name: str, *, limit_bytes: int | None = None) -> None:
-        check_name(name)
+        def begin(making: str) -> None:
+            btrfs.snapshot(origin, self._fd, making.encode())
+
+        def fill(tree: int) -> None:
+            # A work directory belongs to one mount: overlayfs refuses what another one has left in it.
+            remove(tree, WORK)
+            make_part(tree, WORK, self._base)
+            self._limit(tree, limit_bytes)
+
         origin = self.open(source)
         try:
-            btrfs.snapshot(origin, self._fd, name.encode())
-            try:
-                tree = os.open(name, DIRECTORY, dir_fd=self._fd)
-                try:
-                    # A work directory belongs to one mount: overlayfs refuses what another one has left in it.
-                    remove(tree, WORK)
-                    make_part(tree, WORK, self._base)
-                    self._limit(tree, limit_bytes)
-                finally:
-                    os.close(tree)
-            except BaseException:
-                self.delete(name)
-                raise
-        except OSError as error:
-            raise tree_error(error, name, "copy") from error
+            self._make(name, fill, begin=begin, doing="copy")
         finally:
             os.close(origin)
 
@@ -111,6 +95,17 @@ class BtrfsPool(Directories):
             return btrfs.highest_inode(tree) - 256
         finally:
             os.close(tree)
+
+    def _begin(self, making: str) -> None:
+        btrfs.create_subvolume(self._fd, making.encode())
+
+    def _discard(self, name: str) -> None:
+        try:
+            btrfs.destroy_subvolume(self._fd, name.encode())
+        except OSError as error:
+            if error.errno not in _NOT_SO:
+                raise
+            super()._discard(name)
 
     def _limit(self, tree: int, limit_bytes: int | None) -> None:
         if limit_bytes is not None and self._quota != "off":

@@ -9,7 +9,7 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from paddock.storage._trees import DIRECTORY
+from paddock.storage._trees import DIRECTORY, names_in
 
 _FICLONE = 0x4004_9409  # include/uapi/linux/fs.h
 _CHUNK = 1 << 30
@@ -53,7 +53,7 @@ class Copier:
         try:
             self._walk(os.dup(source), os.dup(target))
         finally:
-            for name in os.listdir(self._parking):
+            for name in names_in(self._parking):
                 os.unlink(name, dir_fd=self._parking)
             os.close(self._parking)
             self._parked.clear()
@@ -84,7 +84,7 @@ class Copier:
 
     def _enter(self, source: int) -> _Level:
         info = os.fstat(source)
-        return _Level((info.st_dev, info.st_ino), info, iter(os.listdir(source)))
+        return _Level((info.st_dev, info.st_ino), info, iter(names_in(source)))
 
     def _down(self, source: int, target: int, name: str) -> tuple[int, int]:
         below = _open_for_reading(source, name, DIRECTORY)

@@ -14,7 +14,7 @@ from paddock.storage._base import TreeUsage
 from paddock.storage._checks import pool_checks
 from paddock.storage._config import Driver, PoolConfig
 from paddock.storage._removal import remove
-from paddock.storage._trees import DIRECTORY, check_name, names_in, owner_base, tree_error
+from paddock.storage._trees import DIRECTORY, NAME, check_name, names_in, owner_base, tree_error
 
 _LOCK = ".lock"
 _MAKING = re.compile(r"\.making-[0-9a-f]{16}", re.ASCII)
@@ -37,7 +37,7 @@ class Directories:
         self._base = owner_base()
 
     def names(self) -> tuple[str, ...]:
-        return names_in(self._fd)
+        return tuple(sorted(name for name in names_in(self._fd) if NAME.fullmatch(name)))
 
     def open(self, name: str) -> int:
         try:
@@ -76,7 +76,7 @@ class Directories:
 
     def sweep(self) -> None:
         """Deletes what a killed process has left half made or half deleted. What will not go stays for the next."""
-        leftovers = os.listdir(self._fd)
+        leftovers = names_in(self._fd)
         for name in leftovers:
             if _GONE.fullmatch(name):
                 self._discard_quietly(name)
@@ -91,13 +91,20 @@ class Directories:
         if fd != -1:
             os.close(fd)
 
-    def _make(self, name: str, fill: Callable[[int], None], doing: str = "make") -> None:
-        """Makes tree `name` with what `fill` puts into its directory, or nothing at all."""
+    def _make(
+        self,
+        name: str,
+        fill: Callable[[int], None],
+        *,
+        begin: Callable[[str], None] | None = None,
+        doing: str = "make",
+    ) -> None:
+        """Makes tree `name`, or nothing at all: `begin` makes the directory, `fill` what is to be in it."""
         check_name(name)
         making = f".making-{os.urandom(8).hex()}"
         with self._locked(fcntl.LOCK_SH):
             try:
-                os.mkdir(making, 0o755, dir_fd=self._fd)
+                (begin or self._begin)(making)
                 try:
                     tree = os.open(making, DIRECTORY, dir_fd=self._fd)
                     try:
@@ -110,6 +117,9 @@ class Directories:
                     raise
             except OSError as error:
                 raise tree_error(error, name, doing) from error
+
+    def _begin(self, making: str) -> None:
+        os.mkdir(making, 0o755, dir_fd=self._fd)
 
     def _discard(self, name: str) -> None:
         """Deletes a directory that is no tree any more, unless another process is at it already."""

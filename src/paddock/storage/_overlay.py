@@ -21,7 +21,7 @@ class OverlayPool(Directories):
     def snapshot(self, source: str, name: str, *, limit_bytes: int | None = None) -> None:
         origin = self.open(source)
         try:
-            self._make(name, lambda tree: self._fill(tree, (origin,)))
+            self._make(name, lambda tree: self._fill(tree, (origin,)), doing="copy")
         finally:
             os.close(origin)
 

@@ -59,8 +59,15 @@ def make_part(tree: int, part: str, base: int | None) -> None:
         os.chown(part, base, base, dir_fd=tree, follow_symlinks=False)
 
 
-def names_in(pool: int) -> tuple[str, ...]:
-    return tuple(sorted(name for name in os.listdir(pool) if NAME.fullmatch(name)))
+def names_in(directory: int) -> list[str]:
+    """All names in a directory, by a descriptor of its own: the position of one that is shared is shared too, and
+    btrfs shows through a descriptor only what was there when it was opened or rewound (fs/btrfs/inode.c, last_index).
+    """
+    fd = os.open(".", DIRECTORY, dir_fd=directory)
+    try:
+        return os.listdir(fd)
+    finally:
+        os.close(fd)
 
 
 def sync_file_system(fd: int) -> None:
