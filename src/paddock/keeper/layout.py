@@ -2,12 +2,14 @@
 
 paddock.db            control state (SQLite, WAL)
 audit/                hash-chained segments, one per writer
+prepare.lock          held while storage decides how the pool is kept
 keeper.json           how the keeper is to open the pool; written once by storage
 keeper.lock           held by the living keeper
 keeper.sock           its door
 keeper.log            its last words
 pool/                 trees: directories, or where the keeper's own mount namespace has the pool mounted
 pool.btrfs            sparse image, where the pool is a loop device
+templates/            one lock per template that is being built
 run/<sandbox>/        state.json, init.sock, user.sock, root.sock: the live sandbox, found by any later service
 outputs/<sandbox>/    what execs printed beyond what a result holds
 """
@@ -29,5 +31,7 @@ KEEPER_SOCKET = "keeper.sock"
 KEEPER_LOG = "keeper.log"
 POOL = "pool"
 POOL_IMAGE = "pool.btrfs"
+PREPARE_LOCK = "prepare.lock"
+TEMPLATES = "templates"
 RUN = "run"
 OUTPUTS = "outputs"

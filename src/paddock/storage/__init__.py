@@ -1,1 +1,12 @@
-"""storage"""
+"""Trees: what sandboxes start from and write to, copied on write by the best driver that this machine has."""
+
+from paddock.keeper.pool import open_pool as keeper_open_pool
+from paddock.storage._base import Pool as Pool
+from paddock.storage._base import TreeUsage as TreeUsage
+from paddock.storage._config import PoolConfig as PoolConfig
+from paddock.storage._config import Reason as Reason
+from paddock.storage._open import open_pool as open_pool
+from paddock.storage._prepare import prepare as prepare
+from paddock.storage._templates import Templates as Templates
+
+__all__ = ["Pool", "PoolConfig", "Reason", "Templates", "TreeUsage", "keeper_open_pool", "open_pool", "prepare"]

@@ -37,12 +37,19 @@ class Pool(Protocol):
         """An empty tree to be written over `layers` (`copy`: with their content). AlreadyExists, ResourceExhausted."""
         ...
 
-    def snapshot(self, source: str, name: str) -> None:
-        """A tree with the content of `source` at one instant. NotFound, AlreadyExists."""
+    def snapshot(self, source: str, name: str, *, limit_bytes: int | None = None) -> None:
+        """A tree with the content of `source` at one instant (`overlay`, `copy`: if nothing writes to it meanwhile).
+
+        NotFound, AlreadyExists, ResourceExhausted.
+        """
+        ...
+
+    def rename(self, source: str, name: str) -> None:
+        """In one step. NotFound, AlreadyExists."""
         ...
 
     def delete(self, name: str) -> None:
-        """Nothing if it is not there. Never follows what is inside."""
+        """Nothing if it is not there. Never follows what is inside. PlatformError names what would not go."""
         ...
 
     def names(self) -> tuple[str, ...]: ...

@@ -1,0 +1,117 @@
+"""What a record says about an action: digests of contents, never contents."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+
+from paddock.model import Action, ExecSpec, SandboxSpec
+
+Redact: TypeAlias = Callable[[Sequence[str]], list[str]]
+
+_ARGUMENTS = 64
+_ARGUMENT_CHARS = 1024
+_TEXT_CHARS = 4096
+
+# Bounded repetitions, tried at the starts of words only: argv is the caller's, and a quadratic pattern a weapon.
+_NAME = r"[\w.-]{0,64}?(?:TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|PRIVATE_?KEY|CREDENTIALS?)[\w.-]{0,64}"
+_ASSIGNMENT = re.compile(rf"(?i)((?<![\w.-]){_NAME}\s?[=:]\s?)(\"[^\"]*\"|'[^']*'|[^\s;&|]+)")
+_BEARER = re.compile(r"(?i)(\b(?:bearer|basic)\s{1,4})([A-Za-z0-9._~+/=-]{6,})")
+_URL_PASSWORD = re.compile(r"(://[^/\s:@]{0,256}:)([^/\s@]{1,1024})(?=@)")
+_OPTION = re.compile(rf"(?i)--?{_NAME}")
+_GONE = "[redacted]"
+
+
+def digest(data: bytes) -> dict[str, object]:
+    return {"sha256": hashlib.sha256(data).hexdigest(), "length": len(data)}
+
+
+def redact_secrets(argv: Sequence[str]) -> list[str]:
+    """Values that look like secrets by the name beside them: `API_TOKEN=x`, `--password x`, `Bearer x`, `https://u:x@h`.
+
+    It is a net with holes, for slips. A secret does not belong into an argv: other processes can read it there.
+    """
+    kept: list[str] = []
+    hidden = False
+    for argument in argv:
+        if hidden:
+            hidden = False
+            kept.append(_GONE)
+            continue
+        hidden = _OPTION.fullmatch(argument) is not None
+        if "=" in argument or ":" in argument or " " in argument:
+            argument = _ASSIGNMENT.sub(rf"\g<1>{_GONE}", argument)
+            argument = _BEARER.sub(rf"\g<1>{_GONE}", argument)
+            argument = _URL_PASSWORD.sub(rf"\g<1>{_GONE}", argument)
+        kept.append(argument)
+    return kept
+
+
+def describe(action: Action[Any], *, redact: Redact = redact_secrets) -> dict[str, object]:
+    """The fields of `action` as a record keeps them."""
+    detail: dict[str, object] = {}
+    defaults = _defaults(type(action))
+    for field in action.__struct_fields__:
+        value = getattr(action, field)
+        if value is not None and (field not in defaults or value != defaults[field]):
+            detail[field] = _value(value, redact)
+    return detail
+
+
+def _value(value: object, redact: Redact) -> object:
+    match value:
+        case str():
+            return _bounded(value, _TEXT_CHARS)
+        case bytes():
+            return digest(value)
+        case ExecSpec():
+            kept = _plain(value)
+            kept["argv"] = _argv(value.argv, redact)
+            kept["env"] = _env(value.env)
+            return kept
+        case SandboxSpec():
+            kept = _plain(value)
+            kept["env"] = _env(value.env)
+            return kept
+        case _:
+            return value
+
+
+def _plain(spec: msgspec.Struct) -> dict[str, object]:
+    """Fields that differ from the default: the rest is noise in every record."""
+    defaults = _defaults(type(spec))
+    kept: dict[str, object] = {}
+    for field in spec.__struct_fields__:
+        value = getattr(spec, field)
+        if field not in defaults or value != defaults[field]:
+            kept[field] = value
+    return kept
+
+
+def _defaults(kind: type[msgspec.Struct]) -> dict[str, object]:
+    # kw_only structs: NODEFAULT stands where there is none, and factories are told by their type only.
+    names, values = kind.__struct_fields__, kind.__struct_defaults__
+    return dict(zip(names[len(names) - len(values) :], values, strict=True))
+
+
+def _env(env: Mapping[str, str]) -> dict[str, object]:
+    return {_bounded(key, 256): digest(value.encode("utf-8", "surrogatepass")) for key, value in env.items()}
+
+
+def _argv(argv: Sequence[str], redact: Redact) -> list[str]:
+    # Bounded before redaction: the patterns are linear, but 2 MiB of argv on every exec is not free.
+    kept = [_bounded(a, _ARGUMENT_CHARS) for a in redact([a[: 4 * _ARGUMENT_CHARS] for a in argv[:_ARGUMENTS]])]
+    for index, argument in enumerate(argv[:_ARGUMENTS]):
+        if len(argument) > 4 * _ARGUMENT_CHARS and not kept[index].endswith("]"):
+            kept[index] += f"[of {len(argument)} characters]"
+    if len(argv) > _ARGUMENTS:
+        kept.append(f"[and {len(argv) - _ARGUMENTS} more]")
+    return kept
+
+
+def _bounded(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}[of {len(text)} characters]"

@@ -1,0 +1,225 @@
+"""The writer. One segment is held by one writer at a time, by a lock on the file; a later writer continues a segment
+that was let go of, so that there are as many segments as there ever were writers at once."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import threading
+import time
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from paddock.errors import Unrecorded
+from paddock.model import Action, Decision, Principal
+
+from ._digest import Redact, describe, redact_secrets
+from ._record import GENESIS, Broken, Record, seal, unseal
+
+SUFFIX = ".jsonl"
+_ROTATE_BYTES = 64 << 20
+_LAST_LINE_BYTES = 1 << 20
+
+
+class Durability(StrEnum):
+    """`kill`: a record survives the death of every process (it is in the page cache when the effect begins).
+    `power`: it survives the machine as well; each record costs an fsync."""
+
+    KILL = "kill"
+    POWER = "power"
+
+
+class AuditLog:
+    """Appends records to one segment of `directory`. Every method that writes raises Unrecorded if it can't;
+    then the caller must not go on."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        durability: Durability | str = Durability.KILL,
+        redact: Redact = redact_secrets,
+        wall: Callable[[], int] = time.time_ns,
+        boottime: Callable[[], int] = lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME),
+    ) -> None:
+        self.directory = directory
+        self.writer = f"{os.getpid()}-{os.urandom(6).hex()}"
+        self._pid = os.getpid()
+        self._sync = Durability(durability) is Durability.POWER
+        self._redact, self._wall, self._boottime = redact, wall, boottime
+        self._lock = threading.Lock()
+        self._fd = -1
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._fd, self.segment, self._seq, self._head, self._size = _take_segment(directory)
+            others = _heads(directory, self.segment)
+        except (OSError, Broken) as error:
+            self._abandon()
+            raise Unrecorded(f"the audit log in {directory} cannot be opened: {error}", hint=_hint(error)) from error
+        self._append("event", "audit.open", detail={"pid": self._pid, "uid": os.getuid(), "heads": others})
+
+    def decision(self, principal: Principal, action: Action[Any], verdict: Decision) -> int:
+        """Returns the number that the outcome refers to."""
+        return self._append(
+            "decision",
+            action.__struct_config__.tag,  # pyright: ignore[reportArgumentType]
+            principal=principal.id,
+            allowed=verdict.allowed,
+            rule=verdict.rule,
+            reason=verdict.reason,
+            sandbox=getattr(action, "sandbox", None),
+            detail=describe(action, redact=self._redact),
+        )
+
+    def outcome(
+        self,
+        of: int,
+        action: str,
+        *,
+        ok: bool,
+        error: str | None = None,
+        message: str | None = None,
+        sandbox: str | None = None,
+        detail: dict[str, object] | None = None,
+    ) -> int:
+        """What came of decision `of`. `error` is a code of `paddock.errors`, "cancelled", or a class of Python's."""
+        return self._append(
+            "outcome", action, of=of, ok=ok, error=error, message=message, sandbox=sandbox, detail=detail or {}
+        )
+
+    def event(self, name: str, *, sandbox: str | None = None, message: str | None = None, **detail: object) -> int:
+        """Something that nobody asked for: a sandbox that ended by itself, what a clean-up removed."""
+        return self._append("event", name, sandbox=sandbox, message=message, detail=detail)
+
+    def close(self) -> None:
+        """Lets the segment go. Idempotent; the last record is written if it can be."""
+        if self._fd < 0:
+            return
+        try:
+            if os.getpid() == self._pid:
+                self._append("event", "audit.close")
+        except Unrecorded:
+            pass
+        finally:
+            self._abandon()
+
+    def _append(self, kind: str, action: str, **fields: Any) -> int:
+        with self._lock:
+            if self._fd < 0:
+                raise Unrecorded("the audit log is closed")
+            if os.getpid() != self._pid:
+                # A fork shares the descriptor and the lock; two writers would break the chain.
+                raise Unrecorded("this audit log belongs to the process that opened it", hint="open one after the fork")
+            seq = self._seq
+            record = Record(
+                seq=seq,
+                time=self._wall(),
+                boottime=self._boottime(),
+                writer=self.writer,
+                kind=kind,
+                action=action,
+                prev=self._head,
+                **fields,
+            )
+            try:
+                line, own = seal(record)
+            except (TypeError, ValueError, RecursionError) as error:
+                raise Unrecorded(f"a record of {action} cannot be encoded: {error}") from error
+            self._write(line)
+            self._seq, self._head, self._size = seq + 1, own, self._size + len(line)
+            return seq
+
+    def _write(self, line: bytes) -> None:
+        """One write; what the kernel took of a line that it could not take whole is taken back."""
+        written = 0
+        try:
+            written = os.write(self._fd, line)
+            if written != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            if self._sync:
+                os.fdatasync(self._fd)
+        except OSError as error:
+            try:
+                os.ftruncate(self._fd, self._size)
+            except OSError:
+                if written:
+                    self._abandon()  # half a line lies there: nothing may follow it
+            raise Unrecorded(f"the audit log cannot be written: {error}", hint=_hint(error)) from error
+
+    def _abandon(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def _hint(error: Exception) -> str:
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "free disk space; nothing is done that cannot be recorded"
+    return "nothing is done that cannot be recorded"
+
+
+def _take_segment(directory: Path) -> tuple[int, str, int, str, int]:
+    """Descriptor, name, next number, head and size of a segment that is now ours."""
+    for path in sorted(directory.glob(f"*{SUFFIX}"), reverse=True):
+        fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            size = os.fstat(fd).st_size
+            if size == 0:  # its writer died before the first record
+                return fd, path.name, 0, GENESIS, 0
+            last = last_record(fd, size)
+            if last is not None and size < _ROTATE_BYTES:
+                return fd, path.name, last[0] + 1, last[1], size
+        except OSError as error:
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                os.close(fd)
+                raise
+        os.close(fd)  # another writer's, full, or torn: what is torn is left as it is, for `verify` to tell
+    while True:
+        name = f"{time.time_ns():020d}-{os.urandom(4).hex()}{SUFFIX}"
+        fd = os.open(directory / name, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return fd, name, 0, GENESIS, 0
+        except BlockingIOError:
+            os.close(fd)  # another writer was quicker, and takes it for one left empty
+
+
+def last_record(fd: int, size: int) -> tuple[int, str] | None:
+    """Number and digest of the last line, if the segment ends with a whole and sound one."""
+    tail = os.pread(fd, min(size, _LAST_LINE_BYTES), max(0, size - _LAST_LINE_BYTES))
+    if not tail.endswith(b"\n"):
+        return None
+    start = tail.rfind(b"\n", 0, -1) + 1
+    try:
+        opened = unseal(tail[start:])
+    except Broken:
+        return None
+    return opened.seq, opened.own
+
+
+def _heads(directory: Path, own: str) -> dict[str, list[object]]:
+    """The last whole record of every other segment: [number, digest]."""
+    heads: dict[str, list[object]] = {}
+    for path in sorted(directory.glob(f"*{SUFFIX}")):
+        if path.name == own:
+            continue
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            size = os.fstat(fd).st_size
+            # A torn last line is skipped; the record before it is what can be vouched for.
+            tail = os.pread(fd, min(size, _LAST_LINE_BYTES), max(0, size - _LAST_LINE_BYTES))
+        finally:
+            os.close(fd)
+        whole = tail[: tail.rfind(b"\n") + 1]
+        if not whole:
+            continue
+        try:
+            opened = unseal(whole[whole.rfind(b"\n", 0, -1) + 1 :])
+        except Broken:
+            continue
+        heads[path.name] = [opened.seq, opened.own]
+    return heads

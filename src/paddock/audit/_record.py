@@ -1,0 +1,100 @@
+"""One record is one line: printable ASCII, JSON, its own SHA-256 last, over everything before it.
+
+`{"seq":…, …, "prev":"<sha256 of the line before>","sha256":"<64 hex digits>"}`
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import msgspec
+
+GENESIS = "0" * 64
+_TAIL = b',"sha256":"%s"}\n'
+_TAIL_LENGTH = len(_TAIL % (b"0" * 64))
+_encoder = msgspec.json.Encoder()
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`kind` is decision, outcome or event. `time` is wall-clock ns, `boottime` CLOCK_BOOTTIME ns. An outcome's `of`
+    is the `seq` of its decision, in the same segment."""
+
+    seq: int
+    time: int
+    boottime: int
+    writer: str
+    kind: str
+    action: str
+    principal: str | None = None
+    allowed: bool | None = None
+    rule: str | None = None
+    reason: str | None = None
+    of: int | None = None
+    ok: bool | None = None
+    error: str | None = None
+    message: str | None = None
+    sandbox: str | None = None
+    detail: dict[str, Any] = {}
+    prev: str = ""
+
+
+def seal(record: Record) -> tuple[bytes, str]:
+    """The line and its digest."""
+    body = encode(record)
+    own = hashlib.sha256(body).hexdigest()
+    return body[:-1] + _TAIL % own.encode(), own
+
+
+def encode(record: Record) -> bytes:
+    """JSON of printable ASCII only: a name from inside a sandbox can neither end a line nor drive a terminal."""
+    try:
+        body = _encoder.encode(record)
+    except UnicodeEncodeError:  # lone surrogates: names that are not UTF-8
+        body = b"\xff"
+    if not body.isascii():
+        plain = {f: v for f in Record.__struct_fields__ if (v := getattr(record, f)) is not None and v != {}}
+        body = json.dumps(plain, separators=(",", ":"), default=_builtins).encode("ascii")
+    # DEL is the one ASCII control character that JSON lets through.
+    return body.replace(b"\x7f", b"\\u007f") if b"\x7f" in body else body
+
+
+def _builtins(value: object) -> object:
+    """What the standard library's encoder cannot write."""
+    if isinstance(value, msgspec.Struct):
+        return msgspec.structs.asdict(value)
+    if isinstance(value, (set, frozenset)):
+        return sorted(str(v) for v in value)  # pyright: ignore[reportUnknownArgumentType,reportUnknownVariableType]
+    return str(value)
+
+
+class Broken(Exception):
+    """A line that is not a record as `seal` makes them."""
+
+
+class Opened(msgspec.Struct, frozen=True):
+    """A line that holds together by itself."""
+
+    seq: int
+    prev: str
+    own: str
+    fields: dict[str, Any]
+
+
+def unseal(line: bytes) -> Opened:
+    """Checks one line, newline included, by itself; the chain is the caller's."""
+    if not line.endswith(b"\n"):
+        raise Broken("the line does not end")
+    tail, body = line[-_TAIL_LENGTH:], line[:-_TAIL_LENGTH] + b"}"
+    own = hashlib.sha256(body).hexdigest()
+    if tail != _TAIL % own.encode():
+        raise Broken("its digest is not that of its content")
+    try:
+        fields = json.loads(body)
+        seq, prev = fields["seq"], fields["prev"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise Broken(f"not a record: {error}") from None
+    if type(seq) is not int or type(prev) is not str:
+        raise Broken("not a record: seq or prev is of the wrong kind")
+    return Opened(seq, prev, own, fields)

@@ -1,0 +1,106 @@
+"""Opening the pool, in the keeper's own mount namespace: nothing shows on the host, nothing outlives the keeper.
+
+Only the keeper does this: a file system that is mounted twice from two loop devices over one image is destroyed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Mapping
+
+from paddock.keeper.layout import POOL, POOL_IMAGE
+from paddock.linux import btrfs, loop, mounts, namespaces
+
+_OPTIONS: tuple[mounts.Option, ...] = (("discard", "async"),)  # what is deleted becomes a hole in the image
+_ATTRIBUTES = mounts.NOSUID | mounts.NODEV | mounts.NOATIME
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_CLEARING_SECONDS = 5.0
+
+
+def open_pool(state_dir: str, pool: Mapping[str, object]) -> int:
+    """The pool's directory, as a descriptor. `pool` is the member "pool" of keeper.json.
+
+    Where it is an image, mounts it at `<state_dir>/pool` in the mount namespace of the caller, which must be private,
+    and turns quotas on. OSError: what the kernel answered.
+    """
+    directory = os.open(os.path.join(state_dir, POOL), _DIRECTORY)
+    image = pool.get("image")
+    if image is None:
+        return directory
+    try:
+        if image != POOL_IMAGE:
+            raise ValueError(f"keeper.json names another image than {POOL_IMAGE}: {image!r}")
+        mount = mount_image(os.path.join(state_dir, POOL_IMAGE))
+        try:
+            mounts.move_mount(mount, directory)
+            return os.open(".", _DIRECTORY, dir_fd=mount)
+        finally:
+            os.close(mount)
+    finally:
+        os.close(directory)
+
+
+def mount_image(path: str) -> int:
+    """A detached mount of the image, quotas on; over the loop device of an earlier keeper, if its sandboxes hold it."""
+    # From looking for a device to mounting a new one. Not on `file`: the device would hold that open, and so locked.
+    lock = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        device = _existing(file) or loop.attach(file)
+        try:
+            mount = mounts.fs_mount("btrfs", (("source", device.path), *_OPTIONS), _ATTRIBUTES)
+        finally:
+            os.close(device.fd)
+    finally:
+        os.close(file)
+        os.close(lock)
+    try:
+        directory = os.open(".", _DIRECTORY, dir_fd=mount)
+        try:
+            btrfs.enable_quota(directory)
+        finally:
+            os.close(directory)
+    except BaseException:
+        os.close(mount)
+        raise
+    return mount
+
+
+def _existing(file: int) -> loop.LoopDevice | None:
+    """The device over this image that is there already, held open; waits for one that is being cleared."""
+    deadline = time.monotonic() + _CLEARING_SECONDS
+    while found := loop.find(file):
+        fd = os.open(found[0], os.O_RDWR | os.O_CLOEXEC)
+        if found[0] in loop.find(file):  # not cleared between looking and opening; now it cannot be
+            return loop.LoopDevice(fd, found[0])
+        os.close(fd)
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{os.fsdecode(found[0])} comes and goes over the pool's image")
+    return None
+
+
+def try_overlay(directory: str) -> None:
+    """Mounts an overlay over directories made in the empty `directory`, detached. OSError: it cannot be done here.
+
+    Whoever is not root moves into a user namespace of its own for that, so is a process of its own.
+    """
+    user = os.geteuid()
+    if user != 0:
+        group = os.getegid()
+        namespaces.unshare(namespaces.NEWUSER | namespaces.NEWNS)
+        own_uid, own_gid = namespaces.IdMap(0, user, 1), namespaces.IdMap(0, group, 1)
+        namespaces.write_id_maps(os.getpid(), [own_uid], [own_gid], deny_setgroups=True)
+    for layer in ("lowerdir", "upperdir", "workdir"):
+        os.mkdir(os.path.join(directory, layer))
+    place = os.open(directory, _DIRECTORY)
+    try:
+        # Not the path itself: what a blank, a comma or a colon in it means is not for us to find out.
+        options: list[mounts.Option] = [
+            (layer, f"/proc/self/fd/{place}/{layer}") for layer in ("lowerdir", "upperdir", "workdir")
+        ]
+        os.close(mounts.fs_mount("overlay", [*options, *([("userxattr", None)] if user else [])]))
+    finally:
+        os.close(place)

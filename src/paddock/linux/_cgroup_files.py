@@ -1,0 +1,128 @@
+"""What the control files of both cgroup versions are called and hold.
+
+Facts: Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/{memory,pids}.rst, Documentation/scheduler/sched-bwc.rst.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import NamedTuple
+
+from paddock.linux import _files
+
+_PERIOD = 100_000  # microseconds over which processor time is shared out
+
+
+class GroupLimits(NamedTuple):
+    """Ceilings; None is no ceiling. `swap_bytes` is what may be used beside `memory_bytes`."""
+
+    memory_bytes: int | None = None
+    swap_bytes: int | None = None
+    pids: int | None = None
+    cpus: float | None = None
+
+
+class Tree(NamedTuple):
+    """One hierarchy: descriptor and path of the directory that holds the groups, and the controllers it has."""
+
+    version: int
+    fd: int
+    path: str
+    controllers: frozenset[str]
+
+
+SWAP = {1: b"/memory.memsw.limit_in_bytes", 2: b"/memory.swap.max"}
+MEMORY_CURRENT = {1: b"/memory.usage_in_bytes", 2: b"/memory.current"}
+MEMORY_PEAK = {1: b"/memory.max_usage_in_bytes", 2: b"/memory.peak"}
+MEMORY_EVENTS = {1: b"/memory.oom_control", 2: b"/memory.events"}
+THROTTLED = {1: (b"throttled_time", 1e-9), 2: (b"throttled_usec", 1e-6)}
+
+
+def writes(controller: str, version: int, limits: GroupLimits) -> Iterator[tuple[bytes, bytes]]:
+    """Which files get which values in a new group, in this order: swap of version 1 includes memory and comes later.
+
+    memory.oom.group stays 0, its default: the kernel ends one process, not all.
+    """
+    if controller == "memory" and limits.memory_bytes is not None:
+        yield (b"/memory.limit_in_bytes" if version == 1 else b"/memory.max"), b"%d" % limits.memory_bytes
+    if controller == "memory" and limits.swap_bytes is not None:
+        if version == 2:
+            yield SWAP[2], b"%d" % limits.swap_bytes
+        elif limits.memory_bytes is not None:
+            yield SWAP[1], b"%d" % (limits.memory_bytes + limits.swap_bytes)
+    if controller == "pids" and limits.pids is not None:
+        yield b"/pids.max", b"%d" % limits.pids
+    if controller == "cpu" and limits.cpus is not None:
+        quota = max(1000, round(limits.cpus * _PERIOD))  # less than a millisecond is refused
+        if version == 1:
+            yield b"/cpu.cfs_quota_us", b"%d" % quota  # the period is 100 ms by default
+        else:
+            yield b"/cpu.max", b"%d %d" % (quota, _PERIOD)
+
+
+def apply(tree: Tree, group: bytes, controller: str, limits: GroupLimits) -> None:
+    """Sets the ceilings of one controller. Swap is left alone where the kernel has no file for it."""
+    for file, value in writes(controller, tree.version, limits):
+        try:
+            _files.write(group + file, value, tree.fd)
+        except FileNotFoundError:
+            if file not in SWAP.values():
+                raise
+
+
+def limits_swap(tree: Tree) -> bool:
+    """Whether groups of this memory hierarchy have a ceiling for swap."""
+    return os.path.exists(os.fsencode(tree.path) + SWAP[tree.version])
+
+
+def number(tree: Tree, file: bytes) -> int | None:
+    """The one number in a file; None if there is no such file."""
+    try:
+        return int(_files.read(file, tree.fd))
+    except FileNotFoundError:
+        return None
+
+
+def field(tree: Tree, file: bytes, key: bytes) -> int | None:
+    """The number after `key` in a file of keys and values; None without either."""
+    try:
+        words = _files.read(file, tree.fd).split()
+        return int(words[words.index(key) + 1])
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def make_directory(path: str) -> None:
+    """A cgroup that may exist already."""
+    with suppress(FileExistsError):
+        os.mkdir(path, 0o755)
+
+
+def hand_down(own: str, name: str, wanted: frozenset[str], missing: dict[str, str]) -> frozenset[str]:
+    """Makes the version 2 cgroup `<own>/<name>` and enables controllers for groups in it; returns which.
+
+    A cgroup other than the root's may have either processes or enabled controllers. So the caller moves into the
+    leaf `<own>/<name>.self`; where others stay behind, `missing` says so.
+    """
+    path = f"{own}/{name}"
+    make_directory(path)
+    available = wanted.intersection(_files.read(f"{own}/cgroup.controllers").decode().split())
+    if not available:
+        return available
+    if os.path.exists(f"{own}/cgroup.type"):  # not the root of the tree
+        make_directory(f"{own}/{name}.self")
+        _files.write(f"{own}/{name}.self/cgroup.procs", b"0")
+    enabled: set[str] = set()
+    for controller in available:
+        try:
+            _files.write(f"{own}/cgroup.subtree_control", b"+" + controller.encode())
+            _files.write(f"{path}/cgroup.subtree_control", b"+" + controller.encode())
+            enabled.add(controller)
+        except OSError as error:
+            missing[controller] = (
+                f"{controller}: {error.strerror} at {own}/cgroup.subtree_control; start paddock in a group of its own"
+                " (systemd-run --user --scope -p Delegate=yes)"
+            )
+    return frozenset(enabled)

@@ -1,0 +1,284 @@
+"""Btrfs: subvolumes, quotas and inode counts by ioctl (include/uapi/linux/btrfs.h, btrfs_tree.h).
+
+Subvolumes can be made and destroyed by their owner; quotas, limits and tree searches need CAP_SYS_ADMIN.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import struct
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+from paddock.linux import _files
+from paddock.linux._ioctl import ioctl
+from paddock.linux._syscall import NR, call
+
+_MAGIC = 0x9123683E  # BTRFS_SUPER_MAGIC, include/uapi/linux/magic.h
+
+_SUBVOL_CREATE_V2 = 0x5000_9418
+_SNAP_CREATE_V2 = 0x5000_9417
+_SNAP_DESTROY = 0x5000_940F
+_SUBVOL_GETFLAGS = 0x8008_9419
+_SUBVOL_SETFLAGS = 0x4008_941A
+_INO_LOOKUP = 0xD000_9412
+_QUOTA_CTL = 0xC010_9428
+_QGROUP_CREATE = 0x4010_942A
+_QGROUP_LIMIT = 0x8030_942B
+_TREE_SEARCH_V2 = 0xC070_9411
+_FS_INFO = 0x8400_941F
+_SYNC = 0x9408
+
+_VOL_ARGS_V2 = struct.Struct("=qQQ32x4040s")  # fd, transid, flags, unused, name
+_VOL_ARGS = struct.Struct("=q4088s")
+_LOOKUP = struct.Struct("=QQ4080x")  # treeid, objectid, name
+_PAIR = struct.Struct("=QQ")
+_LIMIT = struct.Struct("=6Q")  # qgroupid, flags, max_rfer, max_excl, rsv_rfer, rsv_excl
+# struct btrfs_ioctl_search_args_v2: tree, object ids, offsets, transids (each min and max), types, nr_items, buf_size
+_SEARCH = struct.Struct("=7Q3I36xQ")
+_FOUND = struct.Struct("=QQQII")  # struct btrfs_ioctl_search_header: transid, objectid, offset, type, len
+
+_SUBVOL_RDONLY = 2
+_FIRST_FREE_OBJECTID = 256
+_LAST_FREE_OBJECTID = 2**64 - 256
+_NOTHING = 2**64 - 1
+_QUOTA_TREE = 8
+_INODE_ITEM = 1
+_QGROUP_INFO = 242
+_QGROUP_LIMIT_ITEM = 244
+_QUOTA_ENABLE = 1
+_QUOTA_ENABLE_SIMPLE = 4
+_LIMIT_MAX_RFER = 1
+
+
+def is_btrfs(fd: int) -> bool:
+    """Whether `fd` lies on btrfs: the first word of struct statfs (statfs(2)) on both machines."""
+    buffer = ctypes.create_string_buffer(256)
+    call(NR.FSTATFS, fd, buffer, what="fstatfs")
+    return int.from_bytes(buffer.raw[:4], "little") == _MAGIC
+
+
+def create_subvolume(dir_fd: int, name: bytes) -> None:
+    """An empty subvolume `name` in the directory `dir_fd`, owned by the caller."""
+    ioctl(dir_fd, _SUBVOL_CREATE_V2, bytearray(_VOL_ARGS_V2.pack(0, 0, 0, name)), what=("btrfs subvolume create", name))
+
+
+def snapshot(source_fd: int, dir_fd: int, name: bytes, *, read_only: bool = False) -> None:
+    """A subvolume `name` in `dir_fd` with the content of the subvolume `source_fd` at this instant."""
+    arguments = bytearray(_VOL_ARGS_V2.pack(source_fd, 0, _SUBVOL_RDONLY if read_only else 0, name))
+    ioctl(dir_fd, _SNAP_CREATE_V2, arguments, what=("btrfs snapshot", name))
+
+
+def destroy_subvolume(dir_fd: int, name: bytes) -> None:
+    """Removes a subvolume and everything in it; its space comes back later, by the kernel's cleaner.
+
+    A subvolume that holds another one gives ENOTEMPTY.
+    """
+    ioctl(dir_fd, _SNAP_DESTROY, bytearray(_VOL_ARGS.pack(0, name)), what=("btrfs subvolume destroy", name))
+
+
+def set_read_only(fd: int, read_only: bool) -> None:
+    """Sets or clears the flag that refuses every write to the subvolume `fd`."""
+    flags = _SUBVOL_RDONLY if read_only else 0
+    ioctl(fd, _SUBVOL_SETFLAGS, bytearray(flags.to_bytes(8, "little")), what=("btrfs set read-only", read_only))
+
+
+def is_read_only(fd: int) -> bool:
+    """Whether the subvolume `fd` refuses writes."""
+    buffer = bytearray(8)
+    ioctl(fd, _SUBVOL_GETFLAGS, buffer, what=("btrfs subvolume flags",))
+    return bool(int.from_bytes(buffer, "little") & _SUBVOL_RDONLY)
+
+
+def is_subvolume(fd: int) -> bool:
+    """Whether `fd` is the root of a subvolume: always inode 256, which no other directory has."""
+    return os.fstat(fd).st_ino == _FIRST_FREE_OBJECTID and is_btrfs(fd)
+
+
+def subvolume_id(fd: int) -> int:
+    """The id of the subvolume that `fd` lies in: also the number of its quota group, 0/<id>."""
+    buffer = bytearray(_LOOKUP.pack(0, _FIRST_FREE_OBJECTID))
+    ioctl(fd, _INO_LOOKUP, buffer, what=("btrfs subvolume id",))
+    return int.from_bytes(buffer[:8], "little")
+
+
+def filesystem_id(fd: int) -> str:
+    """The UUID by which sysfs knows the file system of `fd`."""
+    buffer = bytearray(1024)
+    ioctl(fd, _FS_INFO, buffer, what=("btrfs file system info",))
+    digits = buffer[16:32].hex()
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
+
+def sync(fd: int) -> None:
+    """Commits the running transaction."""
+    ioctl(fd, _SYNC, 0, what=("btrfs sync",))
+
+
+# ---- quotas
+
+QuotaMode = Literal["simple", "full", "off"]
+
+
+class Quota(NamedTuple):
+    """What a subvolume's quota group says: bytes in use, and the most allowed (None: no limit)."""
+
+    used_bytes: int
+    limit_bytes: int | None
+
+
+def enable_quota(fd: int) -> QuotaMode:
+    """Turns quotas on if they are off: simple ones (Linux 6.7: no backreference walks), else full ones.
+
+    Returns the mode that holds then. Only extents written afterwards count under simple quotas.
+    """
+    mode = quota_mode(fd)
+    if mode != "off":
+        return mode
+    try:
+        ioctl(fd, _QUOTA_CTL, bytearray(_PAIR.pack(_QUOTA_ENABLE_SIMPLE, 0)), what=("btrfs simple quota enable",))
+        return "simple"
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
+            raise
+    ioctl(fd, _QUOTA_CTL, bytearray(_PAIR.pack(_QUOTA_ENABLE, 0)), what=("btrfs quota enable",))
+    return "full"
+
+
+def quota_mode(fd: int) -> QuotaMode:
+    """Which kind of quota is on, by sysfs (fs/btrfs/sysfs.c: qgroups/mode since 6.7, qgroups/enabled since 5.9)."""
+    directory = f"/sys/fs/btrfs/{filesystem_id(fd)}/qgroups/"
+    try:
+        mode = _files.read(directory + "mode")
+    except FileNotFoundError:
+        return "full" if os.path.isdir(directory) else "off"
+    return "simple" if mode.startswith(b"squota") else "full"
+
+
+def set_byte_limit(fd: int, subvolume: int, limit_bytes: int | None) -> None:
+    """The most that subvolume id `subvolume` may hold (EDQUOT beyond); None lifts it. `fd`: anything on the pool."""
+    arguments = _LIMIT.pack(subvolume, _LIMIT_MAX_RFER, _NOTHING if limit_bytes is None else limit_bytes, 0, 0, 0)
+    ioctl(fd, _QGROUP_LIMIT, bytearray(arguments), what=("btrfs limit of subvolume", subvolume))
+
+
+def quota(fd: int, subvolume: int) -> Quota:
+    """Use and limit of subvolume id `subvolume`. FileNotFoundError if it has no quota group.
+
+    From sysfs, which shows the kernel's running numbers; where that is not mounted from the quota tree, which is
+    as old as the last commit (30 seconds at most).
+    """
+    directory = f"/sys/fs/btrfs/{filesystem_id(fd)}/qgroups/0_{subvolume}/"
+    try:
+        used = int(_files.read(directory + "referenced"))
+        limit = int(_files.read(directory + "max_referenced"))
+        flags = int(_files.read(directory + "limit_flags"), 0)
+    except FileNotFoundError:
+        return _quota_from_tree(fd, subvolume)
+    return Quota(used, limit if flags & _LIMIT_MAX_RFER and limit != _NOTHING else None)
+
+
+def _quota_from_tree(fd: int, subvolume: int) -> Quota:
+    info = _first(fd, _QUOTA_TREE, 0, 0, _QGROUP_INFO, subvolume)
+    if info is None:
+        raise FileNotFoundError(errno.ENOENT, "no such quota group", f"btrfs quota of subvolume {subvolume}")
+    used = struct.unpack_from("<Q", info, 8)[0]
+    limit = _first(fd, _QUOTA_TREE, 0, 0, _QGROUP_LIMIT_ITEM, subvolume)
+    flags, most = struct.unpack_from("<QQ", limit) if limit else (0, _NOTHING)
+    return Quota(used, most if flags & _LIMIT_MAX_RFER and most != _NOTHING else None)
+
+
+def remove_quota_group(fd: int, subvolume: int) -> bool:
+    """Removes the quota group of a destroyed subvolume. False: not yet, the cleaner is still at it (EBUSY).
+
+    True also where it is gone by itself, as under simple quotas.
+    """
+    try:
+        ioctl(fd, _QGROUP_CREATE, bytearray(_PAIR.pack(0, subvolume)), what=("btrfs quota group remove", subvolume))
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTCONN):
+            return True
+        if error.errno == errno.EBUSY:
+            return False
+        raise
+    return True
+
+
+# ---- inodes
+
+
+def highest_inode(fd: int) -> int:
+    """The largest inode number in use in the subvolume of `fd`: 256 if it is empty.
+
+    Numbers are given out upwards and not again while mounted, so that `highest_inode(fd) - 256` is never less than
+    the number of files, and costs some 20 searches however many there are.
+    """
+    low, step = _FIRST_FREE_OBJECTID, 1
+    while (found := _next_inode(fd, low + step)) is not None:
+        low, step = found, step * 2
+    high = low + step  # nothing lives from here on
+    while low + 1 < high:
+        middle = (low + high) // 2
+        found = _next_inode(fd, middle)
+        if found is None:
+            high = middle
+        else:
+            low = found
+    return low
+
+
+def count_inodes(fd: int) -> Iterator[int]:
+    """Counts files, directories and links of the subvolume of `fd`, its root included: running totals, the last is all.
+
+    About a millisecond passes between two totals, so that a single-threaded caller can do other things or stop.
+    """
+    count, start = 0, _FIRST_FREE_OBJECTID
+    buffer = bytearray(_SEARCH.size + 131072)  # more than the largest item, else EOVERFLOW
+    while found := _search(fd, buffer, 0, start, _LAST_FREE_OBJECTID, _INODE_ITEM, _INODE_ITEM, 4096, 0, _NOTHING):
+        offset = _SEARCH.size
+        for _ in range(found):
+            # The search compares whole keys: items of other types come along.
+            _, start, _, kind, length = _FOUND.unpack_from(buffer, offset)
+            count += kind == _INODE_ITEM
+            offset += _FOUND.size + length
+        start += 1
+        yield count
+
+
+def _next_inode(fd: int, start: int) -> int | None:
+    """The first inode number from `start` on that has an item."""
+    if start >= _LAST_FREE_OBJECTID:
+        return None
+    buffer = bytearray(_SEARCH.size + 4096)
+    if not _search(fd, buffer, 0, start, _LAST_FREE_OBJECTID, _INODE_ITEM, _INODE_ITEM, 1, 0, _NOTHING):
+        return None
+    return _FOUND.unpack_from(buffer, _SEARCH.size)[1]
+
+
+def _first(fd: int, tree: int, low: int, high: int, kind: int, offset: int) -> bytes | None:
+    buffer = bytearray(_SEARCH.size + 4096)
+    if not _search(fd, buffer, tree, low, high, kind, kind, 1, offset, offset):
+        return None
+    length = _FOUND.unpack_from(buffer, _SEARCH.size)[4]
+    start = _SEARCH.size + _FOUND.size
+    return bytes(buffer[start : start + length])
+
+
+def _search(
+    fd: int,
+    buffer: bytearray,
+    tree: int,
+    first_object: int,
+    last_object: int,
+    first_type: int,
+    last_type: int,
+    items: int,
+    first_offset: int,
+    last_offset: int,
+) -> int:
+    """Fills `buffer` (fs/btrfs/ioctl.c, search_ioctl) and returns how many items it holds. Tree 0: that of `fd`."""
+    arguments = (tree, first_object, last_object, first_offset, last_offset, 0, _NOTHING, first_type, last_type, items)
+    _SEARCH.pack_into(buffer, 0, *arguments, len(buffer) - _SEARCH.size)
+    ioctl(fd, _TREE_SEARCH_V2, buffer, what=("btrfs tree search", tree))
+    return int.from_bytes(buffer[64:68], "little")

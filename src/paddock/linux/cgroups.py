@@ -1,0 +1,331 @@
+"""Groups of processes with ceilings, under the caller's own cgroup: version 1, version 2, or both side by side.
+
+Facts: cgroups(7); Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/ of the kernel.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import signal
+import time
+from contextlib import suppress
+from typing import NamedTuple
+
+from paddock.linux import _cgroup_files as control
+from paddock.linux import _cgroup_layout as layout
+from paddock.linux import _files
+from paddock.linux._cgroup_files import GroupLimits, Tree
+from paddock.linux._syscall import failure
+from paddock.linux.undo import UndoStack
+
+__all__ = ["Base", "Group", "GroupLimits", "GroupStats", "Joining", "Tree"]
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_PAUSE_SECONDS = 0.0005
+_CONTROLLERS = ("memory", "pids", "cpu")
+
+
+class GroupStats(NamedTuple):
+    """What a group uses and how often a ceiling struck. None: not counted here."""
+
+    memory_bytes: int | None
+    memory_peak_bytes: int | None
+    oom_kills: int | None
+    processes: int | None
+    processes_refused: int | None
+    cpu_seconds: float | None
+    throttled_seconds: float | None
+
+
+class Joining(NamedTuple):
+    """What a new process needs to be in a group from its start; the creator closes it after the clone.
+
+    `clone_into`: for `namespaces.clone_into`. `tasks`: the child itself writes b"0" into each. (Moving a process
+    by its pid, or by cgroup.procs at all, waits for an RCU grace period: 8 ms against 0.1.)
+    """
+
+    clone_into: int | None
+    tasks: tuple[int, ...]
+
+    def enter(self) -> None:
+        """Moves the calling (single-threaded) process in."""
+        for fd in self.tasks:
+            os.write(fd, b"0")
+
+    def close(self) -> None:
+        for fd in self.tasks:
+            os.close(fd)
+        if self.clone_into is not None:
+            os.close(self.clone_into)
+
+
+class Base:
+    """The directory `name` below the caller's own cgroup, in every hierarchy that has something to offer."""
+
+    def __init__(self, trees: list[Tree], missing: dict[str, str]) -> None:
+        self.trees = tuple(trees)
+        self.by_controller = {controller: tree for tree in trees for controller in tree.controllers}
+        self.unified = next((tree for tree in trees if tree.version == 2), None)
+        self.kills_at_once = _offers(self.unified, "cgroup.kill")
+        """Linux 5.14: no fork outruns it."""
+        self.freezes = "freezer" in self.by_controller or _offers(self.unified, "cgroup.freeze")
+        self.limits_swap = "memory" in self.by_controller and control.limits_swap(self.by_controller["memory"])
+        self._missing = missing
+
+    @classmethod
+    def open(cls, name: str) -> Base:
+        """Makes (or finds) the directories. Never fails for what is absent: see `missing`.
+
+        Where controllers are of version 2, the caller is moved into the leaf `<name>.self` beside, because a group
+        with processes of its own cannot hand controllers down; a caller found in that leaf is left there.
+        """
+        trees: list[Tree] = []
+        missing: dict[str, str] = {}
+        hierarchies = layout.detect()
+        bound = frozenset[str]().union(*(h.controllers for h in hierarchies if h.version == 1))
+        spare: set[str] = set()  # what the unified tree does with no controller
+        for hierarchy in sorted(hierarchies, key=lambda h: -h.version):
+            own = hierarchy.own.removesuffix(f"/{name}.self").rstrip("/")
+            path = f"{own}/{name}"
+            controllers = hierarchy.controllers - spare
+            try:
+                if hierarchy.version == 2:
+                    controllers = control.hand_down(own, name, frozenset(_CONTROLLERS) - bound, missing)
+                elif controllers:
+                    control.make_directory(path)
+                else:
+                    continue
+                tree = Tree(hierarchy.version, os.open(path, _DIRECTORY), path, controllers)
+            except OSError as error:
+                reason = f"{error.strerror} ({os.fsdecode(error.filename or path)})"
+                missing.update((c, f"{c}: {reason}") for c in hierarchy.controllers or ("kill",))
+                continue
+            trees.append(tree)
+            if tree.version == 2:
+                spare = {"cpuacct", "freezer"} if _offers(tree, "cgroup.freeze") else {"cpuacct"}
+        return cls(trees, missing)
+
+    @property
+    def enforced(self) -> frozenset[str]:
+        """Which of "memory", "swap", "pids", "cpu" hold here."""
+        held = {controller for controller in _CONTROLLERS if controller in self.by_controller}
+        return frozenset(held | {"swap"} if self.limits_swap else held)
+
+    def missing(self) -> tuple[str, ...]:
+        """One sentence per ceiling or ability that this machine does not give."""
+        lines = dict(self._missing)
+        for controller in _CONTROLLERS:
+            if controller not in self.by_controller:
+                lines.setdefault(controller, f"{controller}: there is no such cgroup controller here")
+        if not self.limits_swap:
+            lines.setdefault("swap", "swap: the kernel keeps no account of it (boot parameter swapaccount=1)")
+        if not self.kills_at_once:
+            lines.setdefault("kill", "kill: no cgroup.kill (Linux 5.14, unified tree); processes are killed one by one")
+        if not self.freezes:
+            lines.setdefault("freeze", "freeze: neither a freezer controller nor cgroup.freeze")
+        return tuple(lines[key] for key in sorted(lines))
+
+    def create(self, name: str, limits: GroupLimits) -> Group:
+        """A group with its ceilings set. All or nothing. FileExistsError if there is one of that name."""
+        group = Group(self, name)
+        path = group.name
+        with UndoStack() as undo:
+            for tree in self.trees:
+                os.mkdir(path, 0o755, dir_fd=tree.fd)
+                undo.push(os.rmdir, path, dir_fd=tree.fd)
+            for controller in _CONTROLLERS:
+                if tree := self.by_controller.get(controller):
+                    control.apply(tree, path, controller, limits)
+            undo.release()
+        return group
+
+    def group(self, name: str) -> Group:
+        """The group of that name, made earlier: nothing is checked."""
+        return Group(self, name)
+
+    def children(self) -> frozenset[str]:
+        """Names of all groups, also of those that are left in one hierarchy only."""
+        names: set[str] = set()
+        for tree in self.trees:
+            with os.scandir(tree.fd) as entries:
+                names.update(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+        return frozenset(names)
+
+    def remove(self) -> None:
+        """Removes the directories themselves, once no group is left (else ENOTEMPTY or EBUSY), and closes."""
+        for tree in self.trees:
+            os.rmdir(tree.path)
+        self.close()
+
+    def close(self) -> None:
+        for tree in self.trees:
+            os.close(tree.fd)
+        self.trees = ()
+        self.by_controller = {}
+        self.unified = None
+
+
+class Group:
+    """One group of a base. Everything is relative to the base's descriptors."""
+
+    def __init__(self, base: Base, name: str) -> None:
+        self.base = base
+        self.name = os.fsencode(name)
+        if b"/" in self.name or self.name in (b"", b".", b".."):
+            raise ValueError(f"not the name of a group: {name!r}")
+
+    def join_descriptors(self) -> Joining:
+        """Descriptors by which a process gets in; see `Joining`."""
+        unified: int | None = None
+        tasks: list[int] = []
+        with UndoStack() as undo:
+            for tree in self.base.trees:
+                if tree.version == 2:
+                    unified = os.open(self.name, _DIRECTORY, dir_fd=tree.fd)
+                    undo.push(os.close, unified)
+                else:
+                    tasks.append(os.open(self.name + b"/tasks", os.O_WRONLY | os.O_CLOEXEC, dir_fd=tree.fd))
+                    undo.push(os.close, tasks[-1])
+            undo.release()
+        return Joining(unified, tuple(tasks))
+
+    def processes(self) -> frozenset[int]:
+        """Pids (of the caller's pid namespace) of all processes in the group, in whichever hierarchy."""
+        pids: set[int] = set()
+        for tree in self.base.trees:
+            pids.update(map(int, _files.read(self.name + b"/cgroup.procs", tree.fd).split()))
+        return frozenset(pids)
+
+    def kill(self) -> None:
+        """Sends SIGKILL to every process of the group; `remove` waits for their end.
+
+        By cgroup.kill, which spares no process that is just being born; then, or without it, one by one until none
+        is left or all have been told: a process that was not born into the unified tree is reached by that alone.
+        """
+        if self.base.kills_at_once and self.base.unified is not None:
+            _files.write(self.name + b"/cgroup.kill", b"1", self.base.unified.fd)
+        told: frozenset[int] = frozenset()
+        while (pids := self.processes()) - told:
+            self._signal_all(pids)
+            told = pids
+
+    def _signal_all(self, pids: frozenset[int]) -> None:
+        freezer = self.base.by_controller.get("freezer")
+        if freezer is not None:  # so that none forks meanwhile; in version 1 a frozen process dies when thawed
+            _files.write(self.name + b"/freezer.state", b"FROZEN", freezer.fd)
+        for pid in pids:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        if freezer is not None:
+            _files.write(self.name + b"/freezer.state", b"THAWED", freezer.fd)
+
+    def freeze(self, timeout_seconds: float = 2.0) -> None:
+        """Stops every process of the group where it is; returns when all have stopped.
+
+        TimeoutError (and all go on) when one did not in time; OSError ENOTSUP where neither tree can freeze.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        try:
+            self._set_frozen(True)
+            if (freezer := self.base.by_controller.get("freezer")) is not None:
+                self._await_frozen_v1(freezer, deadline)
+            elif self.base.unified is not None:
+                self._await_event(self.base.unified, b"frozen 1", deadline)
+        except TimeoutError:
+            self._set_frozen(False)
+            raise
+
+    def thaw(self) -> None:
+        """Lets the group go on."""
+        self._set_frozen(False)
+
+    def _set_frozen(self, frozen: bool) -> None:
+        if (freezer := self.base.by_controller.get("freezer")) is not None:
+            _files.write(self.name + b"/freezer.state", b"FROZEN" if frozen else b"THAWED", freezer.fd)
+        elif self.base.freezes and self.base.unified is not None:
+            _files.write(self.name + b"/cgroup.freeze", b"1" if frozen else b"0", self.base.unified.fd)
+        else:
+            raise failure(errno.ENOTSUP, ("freeze cgroup", self.name))
+
+    def _await_frozen_v1(self, freezer: Tree, deadline: float) -> None:
+        while not _files.read(self.name + b"/freezer.state", freezer.fd).startswith(b"FROZEN"):
+            if time.monotonic() >= deadline:
+                raise failure(errno.ETIMEDOUT, ("freeze cgroup", self.name))
+            time.sleep(_PAUSE_SECONDS)
+            # FREEZING lasts while a process forks; writing again takes in what it brought forth.
+            _files.write(self.name + b"/freezer.state", b"FROZEN", freezer.fd)
+
+    def stats(self) -> GroupStats:
+        """Counters of the group."""
+        base, name = self.base, self.name
+        memory, pids, cpu = (base.by_controller.get(controller) for controller in _CONTROLLERS)
+        clock = base.unified or base.by_controller.get("cpuacct")
+        seconds = throttled = None
+        if cpu is not None:
+            key, unit = control.THROTTLED[cpu.version]
+            throttled = _scaled(control.field(cpu, name + b"/cpu.stat", key), unit)
+        if clock is not None and clock.version == 2:
+            seconds = _scaled(control.field(clock, name + b"/cpu.stat", b"usage_usec"), 1e-6)
+        elif clock is not None:
+            seconds = _scaled(control.number(clock, name + b"/cpuacct.usage"), 1e-9)
+        return GroupStats(
+            memory_bytes=memory and control.number(memory, name + control.MEMORY_CURRENT[memory.version]),
+            memory_peak_bytes=memory and control.number(memory, name + control.MEMORY_PEAK[memory.version]),
+            oom_kills=memory and control.field(memory, name + control.MEMORY_EVENTS[memory.version], b"oom_kill"),
+            processes=pids and control.number(pids, name + b"/pids.current"),
+            processes_refused=pids and control.field(pids, name + b"/pids.events", b"max"),
+            cpu_seconds=seconds,
+            throttled_seconds=throttled,
+        )
+
+    def remove(self, timeout_seconds: float = 2.0) -> None:
+        """Removes the group from every hierarchy as soon as its (killed) processes have ended.
+
+        Nothing where it is gone already. OSError EBUSY if a process is left at the deadline.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        if self.base.unified is not None:
+            with suppress(FileNotFoundError, TimeoutError):  # rmdir tells
+                self._await_event(self.base.unified, b"populated 0", deadline)
+        for tree in self.base.trees:
+            while not self._rmdir(tree):
+                if time.monotonic() >= deadline:
+                    raise failure(errno.EBUSY, ("remove cgroup", self.name), f"processes {sorted(self.processes())}")
+                time.sleep(_PAUSE_SECONDS)
+
+    def _rmdir(self, tree: Tree) -> bool:
+        try:
+            os.rmdir(self.name, dir_fd=tree.fd)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+            return False
+        return True
+
+    def _await_event(self, tree: Tree, wanted: bytes, deadline: float) -> None:
+        """Waits for a line of cgroup.events, whose changes poll(2) reports as POLLPRI."""
+        fd = os.open(self.name + b"/cgroup.events", os.O_RDONLY | os.O_CLOEXEC, dir_fd=tree.fd)
+        try:
+            poll = select.poll()
+            poll.register(fd, select.POLLPRI)
+            while wanted not in os.pread(fd, 4096, 0):
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    raise failure(errno.ETIMEDOUT, ("wait for", wanted, "of cgroup", self.name))
+                poll.poll(remaining * 1000)
+        finally:
+            os.close(fd)
+
+
+def _offers(tree: Tree | None, file: str) -> bool:
+    return tree is not None and os.path.exists(f"{tree.path}/{file}")
+
+
+def _scaled(value: int | None, unit: float) -> float | None:
+    return None if value is None else value * unit

@@ -1,0 +1,88 @@
+"""Landlock as a second layer: what even a mistake in the mounts does not give (landlock(7)).
+
+The ruleset refuses device nodes, and talking to abstract unix sockets and signalling outside. It takes nothing else
+away: a sandbox's root is its own to use. Facts: Documentation/userspace-api/landlock.rst.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+
+from paddock.linux._syscall import NR, call
+
+KNOWN_ABI = 10
+"""The newest version of Landlock this was read against. A newer kernel is used up to here."""
+
+_VERSION_FLAG = 1
+_RULE_PATH_BENEATH = 1
+# LANDLOCK_ACCESS_FS_*, include/uapi/linux/landlock.h
+_MAKE_CHAR = 1 << 6
+_MAKE_BLOCK = 1 << 11
+_REFER = 1 << 13  # ABI 2
+_SCOPE_ABSTRACT_UNIX = 1 << 0  # ABI 6
+_SCOPE_SIGNAL = 1 << 1  # ABI 6
+_RULESET = struct.Struct("=QQQ")  # struct landlock_ruleset_attr: fs, net (ABI 4), scoped (ABI 6)
+_PATH_BENEATH = struct.Struct("=Qi")  # struct landlock_path_beneath_attr, packed
+
+
+def kernel_abi() -> int:
+    """The Landlock version of this kernel; 0 where it is not built in or not enabled at boot."""
+    try:
+        return call(NR.LANDLOCK_CREATE_RULESET, None, 0, _VERSION_FLAG, what="landlock version")
+    except OSError as error:
+        if error.errno in (errno.ENOSYS, errno.EOPNOTSUPP):
+            return 0
+        raise
+
+
+def level(abi: int) -> str:
+    """In words, what the ruleset for a kernel of version `abi` holds."""
+    if abi < 2:
+        # Before 2, any ruleset for files refuses every rename into another directory.
+        return "landlock: off" if abi == 0 else "landlock: off (its version 1 would refuse renames between directories)"
+    if abi < 6:
+        return f"landlock {abi}: no device nodes"
+    return f"landlock {min(abi, KNOWN_ABI)}: no device nodes, no abstract sockets or signals to the outside"
+
+
+def create_ruleset(abi: int) -> int | None:
+    """A ruleset's descriptor for a kernel of version `abi`; None if that can hold nothing useful.
+
+    Before the root is final already: rules are about "/" as the caller sees it now, so make it after pivot_root.
+    """
+    if abi < 2:
+        return None
+    scoped = _SCOPE_ABSTRACT_UNIX | _SCOPE_SIGNAL if abi >= 6 else 0
+    attributes = _RULESET.pack(_MAKE_CHAR | _MAKE_BLOCK | _REFER, 0, scoped)
+    size = _RULESET.size if abi >= 6 else 16 if abi >= 4 else 8
+    ruleset = call(NR.LANDLOCK_CREATE_RULESET, attributes, size, 0, what="landlock_create_ruleset")
+    try:
+        root = os.open(b"/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            # Without this rule every rename or link into another directory would fail with EXDEV.
+            rule = _PATH_BENEATH.pack(_REFER, root)
+            call(NR.LANDLOCK_ADD_RULE, ruleset, _RULE_PATH_BENEATH, rule, 0, what="landlock_add_rule /")
+        finally:
+            os.close(root)
+    except BaseException:
+        os.close(ruleset)
+        raise
+    return ruleset
+
+
+def restrict_self(ruleset: int) -> None:
+    """Puts the calling thread and all that it starts under the ruleset. Needs no_new_privs or CAP_SYS_ADMIN."""
+    call(NR.LANDLOCK_RESTRICT_SELF, ruleset, 0, what="landlock_restrict_self")
+
+
+def restrict(abi: int) -> str:
+    """Makes the ruleset, enters it, and returns `level(abi)`."""
+    ruleset = create_ruleset(abi)
+    if ruleset is not None:
+        try:
+            restrict_self(ruleset)
+        finally:
+            os.close(ruleset)
+    return level(abi)

@@ -1,0 +1,104 @@
+"""Loop devices: a file as a block device (loop(4), include/uapi/linux/loop.h)."""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from typing import NamedTuple
+
+from paddock.linux._ioctl import ioctl
+
+_CONTROL = b"/dev/loop-control"
+_CTL_GET_FREE = 0x4C82
+_CONFIGURE = 0x4C0A  # Linux 5.8: all settings in one step, so that nobody sees a half-made device
+_CLR_FD = 0x4C01
+_GET_STATUS64 = 0x4C05
+_AUTOCLEAR = 4
+_DIRECT_IO = 16
+# struct loop_config: fd, block_size, a struct loop_info64 (device, inode, rdevice, offset, sizelimit; number,
+# encrypt_type, encrypt_key_size, flags; file_name, crypt_name, encrypt_key, init), reserved
+_CONFIG = struct.Struct("=II 5Q 4I 64s 112x 64x")
+_STATUS_SIZE = 232
+_ATTEMPTS = 64
+
+
+class LoopDevice(NamedTuple):
+    """A device and a descriptor of it: it lives as long as that is open, or it is mounted."""
+
+    fd: int
+    path: bytes
+
+
+def attach(file_fd: int, *, block_size: int = 4096) -> LoopDevice:
+    """A free loop device over the file, cleared by the kernel at its last close (LO_FLAGS_AUTOCLEAR).
+
+    I/O goes past the page cache where the file system below can do that with `block_size`; else the kernel leaves
+    that flag off (drivers/block/loop.c, lo_can_use_dio). The caller closes `fd` after mounting.
+    """
+    name = os.readlink(b"/proc/self/fd/%d" % file_fd)[-63:]
+    config = _CONFIG.pack(file_fd, block_size, 0, 0, 0, 0, 0, 0, 0, 0, _AUTOCLEAR | _DIRECT_IO, name)
+    control = os.open(_CONTROL, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        attempt = 1
+        while True:
+            number = ioctl(control, _CTL_GET_FREE, 0, what=("find a free loop device",))
+            path = b"/dev/loop%d" % number
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                ioctl(fd, _CONFIGURE, bytearray(config), what=("configure", path))
+                return LoopDevice(fd, path)
+            except OSError as error:
+                os.close(fd)
+                # Somebody else took the number between the two calls.
+                if error.errno != errno.EBUSY or attempt == _ATTEMPTS:
+                    raise
+            attempt += 1
+    finally:
+        os.close(control)
+
+
+def detach(path: bytes) -> None:
+    """Clears the device now, or, while it is mounted or open, at its last close. Nothing if it is free already."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        ioctl(fd, _CLR_FD, 0, what=("detach", path))
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+    finally:
+        os.close(fd)
+
+
+def find(file_fd: int) -> list[bytes]:
+    """The loop devices over this very file: by device and inode, which no rename or namespace changes."""
+    wanted = os.fstat(file_fd)
+    found: list[bytes] = []
+    for name in os.listdir(b"/sys/block"):
+        if not name.startswith(b"loop") or not os.path.isdir(b"/sys/block/" + name + b"/loop"):
+            continue
+        try:
+            device, inode = _backing(b"/dev/" + name)
+        except OSError as error:
+            if error.errno in (errno.ENXIO, errno.ENOENT):
+                continue
+            raise
+        if (device, inode) == (_new_encode(wanted.st_dev), wanted.st_ino):
+            found.append(b"/dev/" + name)
+    return found
+
+
+def _backing(path: bytes) -> tuple[int, int]:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        status = bytearray(_STATUS_SIZE)
+        ioctl(fd, _GET_STATUS64, status, what=("status of", path))
+        return struct.unpack_from("=QQ", status)
+    finally:
+        os.close(fd)
+
+
+def _new_encode(device: int) -> int:
+    """As the kernel writes lo_device (include/linux/kdev_t.h, huge_encode_dev)."""
+    major, minor = os.major(device), os.minor(device)
+    return (minor & 0xFF) | (major << 8) | ((minor & ~0xFF) << 12)

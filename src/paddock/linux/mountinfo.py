@@ -1,0 +1,57 @@
+"""The mounts of a process, as proc_pid_mountinfo(5) lists them."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from paddock.linux import _files
+
+_OCTAL = re.compile(rb"\\([0-7]{3})")
+
+
+class MountInfo(NamedTuple):
+    """One mount. `options` are the mount's own, `super_options` its file system's."""
+
+    id: int
+    parent: int
+    device: str
+    root: bytes
+    mount_point: bytes
+    options: frozenset[str]
+    propagation: tuple[str, ...]
+    fstype: str
+    source: bytes
+    super_options: frozenset[str]
+
+
+def parse(line: bytes) -> MountInfo:
+    """One line of mountinfo. Raises ValueError."""
+    fields = line.split(b" ")
+    dash = fields.index(b"-", 6)
+    number, parent, device, root, point, options = fields[:6]
+    fstype, source, super_options = fields[dash + 1 : dash + 4]
+    return MountInfo(
+        id=int(number),
+        parent=int(parent),
+        device=device.decode(),
+        root=_plain(root),
+        mount_point=_plain(point),
+        options=frozenset(options.decode().split(",")),
+        propagation=tuple(tag.decode() for tag in fields[6:dash]),
+        fstype=fstype.decode(),
+        source=_plain(source),
+        super_options=frozenset(super_options.decode(errors="surrogateescape").split(",")),
+    )
+
+
+def read(pid: int | str = "self") -> list[MountInfo]:
+    """All mounts of the mount namespace of `pid` that its root directory shows."""
+    return [parse(line) for line in _files.read(f"/proc/{pid}/mountinfo").splitlines()]
+
+
+def _plain(field: bytes) -> bytes:
+    """Blank, tab, newline and backslash are written as three octal digits (fs/proc_namespace.c, mangle)."""
+    if b"\\" not in field:
+        return field
+    return _OCTAL.sub(lambda match: bytes((int(match[1], 8),)), field)

@@ -1,0 +1,175 @@
+"""Mounts, built detached and placed by descriptor (fsopen(2), open_tree(2), mount_setattr(2), move_mount(2))."""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from collections.abc import Sequence
+
+from paddock.linux._syscall import NR, call, failure
+
+# MOUNT_ATTR_*, include/uapi/linux/mount.h
+RDONLY = 0x1
+NOSUID = 0x2
+NODEV = 0x4
+NOEXEC = 0x8
+NOATIME = 0x10
+NODIRATIME = 0x80
+IDMAP = 0x0010_0000
+NOSYMFOLLOW = 0x0020_0000
+
+AT_FDCWD = -100
+_AT_EMPTY_PATH = 0x1000
+_AT_RECURSIVE = 0x8000
+_AT_SYMLINK_NOFOLLOW = 0x100
+_CLOEXEC = 1  # FSOPEN_CLOEXEC, FSMOUNT_CLOEXEC
+_OPEN_TREE_CLONE = 1
+_MOVE_MOUNT_F_EMPTY_PATH = 0x04
+_MOVE_MOUNT_T_EMPTY_PATH = 0x40
+_SET_FLAG, _SET_STRING, _SET_FD, _CREATE = 0, 1, 5, 6  # enum fsconfig_command
+_MS_REC = 0x4000
+_MS_PRIVATE = 0x4_0000
+_MNT_DETACH = 2
+_UMOUNT_NOFOLLOW = 8
+_ATTR = struct.Struct("=QQQQ")  # struct mount_attr: set, clear, propagation, userns_fd
+
+Option = tuple[str, str | bytes | int | None]
+"""Name and value: text, a descriptor (int), or None for a flag."""
+
+
+def fs_mount(fstype: str, options: Sequence[Option] = (), attributes: int = 0) -> int:
+    """Makes a file system and returns the descriptor of a detached mount of it (fsopen(2), fsconfig(2), fsmount(2)).
+
+    Descriptors are handed over as such (overlay's `lowerdir+`, `upperdir`, `workdir`: since Linux 6.13, see
+    fs/overlayfs/params.c); where the kernel does not take one, as `/proc/self/fd/N`. On kernels before 6.15 overlay
+    refuses layers that are themselves detached (fs/namespace.c, clone_private_mount): attach them somewhere first.
+    The error's text ends with what the kernel logged in the context.
+    """
+    name = fstype.encode()
+    context = call(NR.FSOPEN, name, _CLOEXEC, what=("fsopen", name))
+    try:
+        for option, value in options:
+            _configure(context, fstype, option, value)
+        _fsconfig(context, _CREATE, None, None, 0, ("fsconfig", fstype, "create"))
+        return call(NR.FSMOUNT, context, _CLOEXEC, attributes, what=("fsmount", fstype))
+    finally:
+        os.close(context)
+
+
+def _configure(context: int, fstype: str, option: str, value: str | bytes | int | None) -> None:
+    name = option.encode()
+    what = ("fsopen", fstype, option, "" if value is None else value)
+    if value is None:
+        _fsconfig(context, _SET_FLAG, name, None, 0, what)
+    elif isinstance(value, int):
+        try:
+            _fsconfig(context, _SET_FD, name, None, value, what)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            _fsconfig(context, _SET_STRING, name, b"/proc/self/fd/%d" % value, 0, what)
+    else:
+        _fsconfig(context, _SET_STRING, name, value.encode() if isinstance(value, str) else value, 0, what)
+
+
+def _fsconfig(
+    context: int, command: int, key: bytes | None, value: bytes | None, aux: int, what: tuple[object, ...]
+) -> None:
+    try:
+        call(NR.FSCONFIG, context, command, key, value, aux, what="fsconfig")
+    except OSError as error:
+        raise failure(error.errno or 0, what, _context_log(context)) from None
+
+
+def _context_log(context: int) -> str:
+    """What the kernel said: one message per read(2), ENODATA at the end (Documentation/filesystems/mount_api.rst)."""
+    lines: list[str] = []
+    try:
+        while len(lines) < 16:
+            lines.append(os.read(context, 1024).decode(errors="replace").strip())
+    except OSError:
+        pass
+    return "; ".join(lines)
+
+
+def open_tree(path: bytes, dir_fd: int = AT_FDCWD, *, recursive: bool = False, clone: bool = True) -> int:
+    """A detached copy of the mount at `path` (open_tree(2)), or with `clone=False` a descriptor of the place itself.
+
+    An empty `path` is `dir_fd` itself. A symbolic link as last component is not followed. A `dir_fd` opened before
+    unshare(NEWNS) gives EINVAL: the mount that it knows is not of this namespace.
+    """
+    flags = os.O_CLOEXEC | _AT_SYMLINK_NOFOLLOW
+    if clone:
+        flags |= _OPEN_TREE_CLONE | (_AT_RECURSIVE if recursive else 0)
+    if not path:
+        flags |= _AT_EMPTY_PATH
+    return call(NR.OPEN_TREE, dir_fd, path, flags, what=("open_tree", path or dir_fd))
+
+
+def move_mount(fd: int, dir_fd: int, path: bytes = b"") -> None:
+    """Attaches the detached mount `fd` (or moves an attached one) onto `path` below `dir_fd` (move_mount(2)).
+
+    An empty `path` is `dir_fd` itself. A symbolic link as last component is not followed. `fd` stays open and is
+    then the attached mount.
+    """
+    flags = _MOVE_MOUNT_F_EMPTY_PATH | (0 if path else _MOVE_MOUNT_T_EMPTY_PATH)
+    call(NR.MOVE_MOUNT, fd, b"", dir_fd, path, flags, what=("move_mount to", path or dir_fd))
+
+
+def set_attributes(
+    fd: int, *, set: int = 0, clear: int = 0, userns_fd: int | None = None, recursive: bool = False
+) -> None:
+    """Changes the flags of the mount `fd` (mount_setattr(2)); with `userns_fd`, maps its ids by that namespace.
+
+    An id map is possible only while the mount is detached and has none yet.
+    """
+    if userns_fd is not None:
+        set |= IDMAP
+    attributes = _ATTR.pack(set, clear, 0, userns_fd or 0)
+    flags = _AT_EMPTY_PATH | (_AT_RECURSIVE if recursive else 0)
+    call(NR.MOUNT_SETATTR, fd, b"", flags, attributes, _ATTR.size, what=("mount_setattr", hex(set), hex(clear)))
+
+
+def bind(
+    source: bytes,
+    dir_fd: int,
+    path: bytes = b"",
+    *,
+    source_dir_fd: int = AT_FDCWD,
+    attributes: int = 0,
+    recursive: bool = False,
+) -> None:
+    """Shows `source` at `path` below `dir_fd`, with `attributes` from the first moment on."""
+    fd = open_tree(source, source_dir_fd, recursive=recursive)
+    try:
+        if attributes:
+            set_attributes(fd, set=attributes, recursive=recursive)
+        move_mount(fd, dir_fd, path)
+    finally:
+        os.close(fd)
+
+
+def umount(path: bytes, *, detach: bool = False) -> None:
+    """umount2(2), never through a symbolic link. `detach`: lazily, with everything mounted below.
+
+    Without it, EBUSY as long as anybody has a descriptor of the mount or of what is in it.
+    """
+    call(NR.UMOUNT2, path, _UMOUNT_NOFOLLOW | (_MNT_DETACH if detach else 0), what=("umount", path))
+
+
+def make_all_private() -> None:
+    """Ends propagation of mounts to and from this namespace (mount_namespaces(7))."""
+    call(NR.MOUNT, None, b"/", None, _MS_REC | _MS_PRIVATE, None, what="make all mounts private")
+
+
+def pivot_into(dir_fd: int | None = None) -> None:
+    """Makes `dir_fd` (default: the working directory), which must be a mount, the root; the old root is gone.
+
+    By the `pivot_root(".", ".")` of pivot_root(2), which needs no directory for the old root.
+    """
+    if dir_fd is not None:
+        os.fchdir(dir_fd)
+    call(NR.PIVOT_ROOT, b".", b".", what="pivot_root")
+    call(NR.UMOUNT2, b".", _MNT_DETACH, what="umount the old root")
+    os.chdir(b"/")

@@ -1,0 +1,66 @@
+"""Messages to the kernel's network side, prebuilt (netlink(7), rtnetlink(7))."""
+
+from __future__ import annotations
+
+import socket
+import struct
+
+from paddock.linux._syscall import failure
+
+_HEADER = struct.Struct("=IHHII")  # struct nlmsghdr: length, type, flags, sequence, port
+_ATTRIBUTE = struct.Struct("=HH")  # struct nlattr: length, type
+_LINK = struct.Struct("=BxHiII")  # struct ifinfomsg: family, type, index, flags, change
+
+REQUEST = 0x001
+ACK = 0x004
+_ERROR = 2  # NLMSG_ERROR: also an acknowledgement, with 0
+_RTM_NEWLINK = 16
+_IFF_UP = 1
+_LOOPBACK_INDEX = 1  # always, in every network namespace (net/core/dev.c: LOOPBACK_IFINDEX)
+
+
+def attribute(kind: int, data: bytes) -> bytes:
+    """One attribute, padded to four bytes."""
+    return _ATTRIBUTE.pack(_ATTRIBUTE.size + len(data), kind) + data + bytes(-len(data) % 4)
+
+
+def message(kind: int, flags: int, body: bytes, sequence: int = 1) -> bytes:
+    """One message; with ACK among `flags`, the kernel answers it."""
+    return _HEADER.pack(_HEADER.size + len(body), kind, flags | REQUEST, sequence, 0) + body
+
+
+LOOPBACK_UP = message(_RTM_NEWLINK, ACK, _LINK.pack(0, 0, _LOOPBACK_INDEX, _IFF_UP, _IFF_UP))
+
+
+def set_loopback_up() -> None:
+    """Brings `lo` of this network namespace up, and with it 127.0.0.1 and ::1. Needs CAP_NET_ADMIN over it."""
+    send(socket.NETLINK_ROUTE, LOOPBACK_UP, acknowledgements=1, what="set lo up")
+
+
+def send(family: int, data: bytes, *, acknowledgements: int, what: str) -> None:
+    """Sends prebuilt messages and reads that many acknowledgements; OSError of the first that is an error."""
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, family) as sock:
+        sock.send(data)
+        while acknowledgements > 0:
+            for sequence, code in parse_acknowledgements(sock.recv(65536)):
+                if code:
+                    raise failure(code, (what, f"(message {sequence})"))
+                acknowledgements -= 1
+
+
+def parse_acknowledgements(data: bytes) -> list[tuple[int, int]]:
+    """Sequence number and errno (0: done) of each acknowledgement in a datagram. Raises ValueError."""
+    found: list[tuple[int, int]] = []
+    offset = 0
+    while offset < len(data):
+        if len(data) - offset < _HEADER.size:
+            raise ValueError("a netlink header is cut off")
+        length, kind, _, sequence, _ = _HEADER.unpack_from(data, offset)
+        if length < _HEADER.size or offset + length > len(data):
+            raise ValueError(f"a netlink message of {length} bytes in {len(data) - offset}")
+        if kind == _ERROR:
+            if length < _HEADER.size + 4:
+                raise ValueError("a netlink acknowledgement without its code")
+            found.append((sequence, -struct.unpack_from("=i", data, offset + _HEADER.size)[0]))
+        offset += (length + 3) & ~3
+    return found

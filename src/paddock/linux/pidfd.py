@@ -1,0 +1,42 @@
+"""A process by descriptor, which never comes to mean another one (pidfd_open(2), Linux 5.3)."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+
+from paddock.linux._syscall import failure
+
+
+def open(pid: int) -> int:
+    """A descriptor of `pid`, close-on-exec. ProcessLookupError if there is none (or, before Linux 6.15, a thread)."""
+    try:
+        return os.pidfd_open(pid)
+    except OSError as error:
+        raise failure(error.errno or 0, ("pidfd_open", pid)) from None
+
+
+def send_signal(fd: int, number: int) -> None:
+    """pidfd_send_signal(2). ProcessLookupError if it has ended and been reaped."""
+    try:
+        signal.pidfd_send_signal(fd, number)
+    except OSError as error:
+        raise failure(error.errno or 0, ("pidfd_send_signal", number)) from None
+
+
+def wait(fd: int, timeout_seconds: float | None = None) -> bool:
+    """Whether the process has ended (a zombie has), after at most `timeout_seconds`. Reaps nothing."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(None if timeout_seconds is None else timeout_seconds * 1000))
+
+
+def reap(fd: int) -> int:
+    """Waits for the child `fd` to end and returns its exit code, or minus the number of the signal that ended it."""
+    try:
+        result = os.waitid(os.P_PIDFD, fd, os.WEXITED)
+    except OSError as error:
+        raise failure(error.errno or 0, "waitid of a pidfd") from None
+    assert result is not None  # only with WNOHANG
+    return result.si_status if result.si_code == os.CLD_EXITED else -result.si_status

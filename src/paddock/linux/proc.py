@@ -1,0 +1,61 @@
+"""What /proc says of a process, and the clock that deadlines are kept by."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from paddock.linux import _files
+
+
+def start_time(pid: int) -> int:
+    """When `pid` was started, in clock ticks since boot: with `boot_id`, tells a process from a later one of its pid.
+
+    Field 22 of proc_pid_stat(5), counted from the last ")" because the name before it may hold anything.
+    """
+    stat = _files.read(b"/proc/%d/stat" % pid)
+    return int(stat[stat.rindex(b")") + 2 :].split(b" ", 20)[19])
+
+
+def boot_id() -> str:
+    """A random id of this boot (random(4))."""
+    return _files.read(b"/proc/sys/kernel/random/boot_id").decode().strip()
+
+
+def boottime() -> float:
+    """Seconds since boot, suspend included: CLOCK_BOOTTIME, which no clock change moves (clock_gettime(2))."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def status(pid: int | str = "self") -> dict[str, str]:
+    """The fields of proc_pid_status(5) as text: `CapEff`, `Seccomp`, `NoNewPrivs`, `Uid`, `NSpid`, …"""
+    fields: dict[str, str] = {}
+    for line in _files.read(f"/proc/{pid}/status").decode(errors="surrogateescape").split("\n"):
+        name, colon, value = line.partition(":\t")
+        if colon:
+            fields[name] = value.strip()
+    return fields
+
+
+def namespaces(pid: int | str = "self") -> dict[str, int]:
+    """Inode number by name of namespace (namespaces(7)): equal numbers are the same namespace."""
+    directory = f"/proc/{pid}/ns"
+    return {name: os.stat(f"{directory}/{name}").st_ino for name in os.listdir(directory)}
+
+
+def open_descriptors(pid: int | str = "self") -> int:
+    """How many descriptors `pid` has open (st_size of its fd directory since Linux 6.2, else by counting)."""
+    directory = f"/proc/{pid}/fd"
+    return os.stat(directory).st_size or len(os.listdir(directory))
+
+
+def descriptors(pid: int | str = "self") -> dict[int, str]:
+    """What each open descriptor of `pid` refers to; those that close meanwhile are left out."""
+    found: dict[int, str] = {}
+    directory = f"/proc/{pid}/fd"
+    for name in os.listdir(directory):
+        try:
+            found[int(name)] = os.readlink(f"{directory}/{name}")
+        except FileNotFoundError:
+            continue
+    return found

@@ -1,0 +1,160 @@
+"""Which system calls a sandbox's programs may make: an allow-list by name, for processes without capabilities.
+
+On the model of moby's default profile of 2026, with less: no namespaces, no mounts, no devices, no kernel interfaces
+that ordinary programs have no use for, and few kinds of sockets.
+"""
+
+from __future__ import annotations
+
+import errno
+
+from paddock.linux import _syscall_names as names
+from paddock.linux.seccomp import ALLOW, AUDIT_ARCH, Case, Cases, Compare, Verdict, compile, fail_with
+
+_ALLOWED = """
+read readv pread64 preadv preadv2 write writev pwrite64 pwritev pwritev2 lseek sendfile copy_file_range
+splice tee vmsplice readahead fadvise64 cachestat sync syncfs fsync fdatasync sync_file_range fallocate
+
+open openat openat2 creat close close_range dup dup2 dup3 fcntl flock pipe pipe2
+stat fstat lstat newfstatat statx statfs fstatfs access faccessat faccessat2 name_to_handle_at
+mkdir mkdirat rmdir rename renameat renameat2 link linkat unlink unlinkat symlink symlinkat readlink readlinkat
+chdir fchdir getcwd getdents getdents64 umask truncate ftruncate utime utimes futimesat utimensat
+chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat statmount listmount
+getxattr lgetxattr fgetxattr getxattrat setxattr lsetxattr fsetxattr setxattrat listxattr llistxattr flistxattr
+listxattrat removexattr lremovexattr fremovexattr removexattrat
+inotify_init inotify_init1 inotify_add_watch inotify_rm_watch
+
+poll ppoll select pselect6 epoll_create epoll_create1 epoll_ctl epoll_wait epoll_pwait epoll_pwait2
+eventfd eventfd2 signalfd signalfd4 timerfd_create timerfd_settime timerfd_gettime
+io_setup io_destroy io_submit io_cancel io_getevents io_pgetevents
+
+accept accept4 bind connect listen shutdown getsockname getpeername getsockopt setsockopt
+sendto recvfrom sendmsg recvmsg sendmmsg recvmmsg
+
+mmap mprotect munmap mremap msync mincore madvise mlock mlock2 mlockall munlock munlockall brk
+remap_file_pages memfd_create mseal map_shadow_stack pkey_alloc pkey_free pkey_mprotect membarrier
+shmget shmat shmctl shmdt semget semop semtimedop semctl msgget msgsnd msgrcv msgctl
+mq_open mq_unlink mq_timedsend mq_timedreceive mq_notify mq_getsetattr
+
+fork vfork execve execveat exit exit_group wait4 waitid set_tid_address arch_prctl set_thread_area get_thread_area
+futex futex_wait futex_wake futex_waitv futex_requeue set_robust_list get_robust_list rseq uprobe uretprobe
+kill tkill tgkill pidfd_open pidfd_send_signal process_mrelease pause alarm
+rt_sigaction rt_sigprocmask rt_sigpending rt_sigqueueinfo rt_tgsigqueueinfo rt_sigreturn rt_sigsuspend
+rt_sigtimedwait sigaltstack restart_syscall
+ptrace process_vm_readv process_vm_writev seccomp prctl
+landlock_create_ruleset landlock_add_rule landlock_restrict_self
+
+getpid getppid gettid getpgid getpgrp setpgid getsid setsid getuid geteuid getgid getegid getresuid getresgid
+getgroups setuid setgid setreuid setregid setresuid setresgid setgroups setfsuid setfsgid capget capset
+getrlimit setrlimit getrusage getpriority ioprio_get sched_yield sched_getaffinity sched_getattr sched_getparam
+sched_getscheduler sched_get_priority_max sched_get_priority_min sched_rr_get_interval getcpu
+
+time times gettimeofday clock_gettime clock_getres clock_nanosleep nanosleep adjtimex clock_adjtime
+getitimer setitimer timer_create timer_settime timer_gettime timer_getoverrun timer_delete
+getrandom uname sysinfo
+"""
+
+_REFUSED = """
+unshare setns mount umount2 pivot_root chroot open_tree open_tree_attr move_mount fsopen fsconfig fsmount fspick
+mount_setattr swapon swapoff acct quotactl quotactl_fd sethostname setdomainname
+
+io_uring_setup io_uring_enter io_uring_register bpf userfaultfd perf_event_open memfd_secret pidfd_getfd
+add_key request_key keyctl lookup_dcookie open_by_handle_at fanotify_init fanotify_mark kcmp
+lsm_get_self_attr lsm_set_self_attr lsm_list_modules listns
+
+init_module finit_module delete_module kexec_load kexec_file_load reboot syslog vhangup iopl ioperm modify_ldt
+settimeofday clock_settime
+
+get_mempolicy set_mempolicy set_mempolicy_home_node mbind migrate_pages move_pages process_madvise
+"""
+
+ALLOWED = frozenset(_ALLOWED.split())
+REFUSED = frozenset(_REFUSED.split())
+"""EPERM. What is neither here, nor allowed, nor in `_CONDITIONAL`, is ENOSYS, as on a kernel that has no such call."""
+
+_EPERM = fail_with(errno.EPERM)
+_ENOSYS = fail_with(errno.ENOSYS)
+
+# include/uapi/linux/sched.h: NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET; NEWTIME, a bit of no signal
+_NEW_NAMESPACES = 0x7E02_0000 | 0x80
+_AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
+_STREAM, _DATAGRAM, _TYPE_MASK = 1, 2, 0xF
+_S_IFMT, _S_IFCHR, _S_IFBLK = 0o170000, 0o020000, 0o060000
+_TIOCSTI, _TIOCLINUX, _TIOCSETD = 0x5412, 0x541C, 0x5423
+_PERSONALITIES = (0, 0x0008, 0x2_0000, 0x2_0008, 0xFFFF_FFFF)  # Linux, 32 bits, "2.6", both, and the question
+
+
+def _when(argument: int, values: tuple[int, ...], action: int, mask: int = 0xFFFF_FFFF) -> tuple[Case, ...]:
+    return tuple(Case((Compare(argument, value, mask),), action) for value in values)
+
+
+def _socket() -> Cases:
+    """Unix, netlink's routing part, TCP, UDP and ping: all else is kernel code that nobody needs here."""
+    internet = tuple(
+        Case((Compare(0, family), Compare(1, kind, _TYPE_MASK), Compare(2, protocol)), ALLOW)
+        for family in (_AF_INET, _AF_INET6)
+        for kind, protocols in ((_STREAM, (0, 6)), (_DATAGRAM, (0, 17, 1 if family == _AF_INET else 58)))
+        for protocol in protocols
+    )
+    refused = fail_with(errno.EPROTONOSUPPORT)
+    return Cases(
+        (
+            Case((Compare(0, _AF_UNIX),), ALLOW),
+            *internet,
+            *_when(0, (_AF_INET, _AF_INET6), refused),
+            Case((Compare(0, _AF_NETLINK), Compare(2, 0)), ALLOW),
+            Case((Compare(0, _AF_NETLINK),), refused),
+        ),
+        fail_with(errno.EAFNOSUPPORT),
+    )
+
+
+def _make_node(mode: int) -> Cases:
+    """mknod: files, fifos and sockets only; `mode` is the argument that says which."""
+    return Cases(_when(mode, (_S_IFCHR, _S_IFBLK), _EPERM, _S_IFMT), ALLOW)
+
+
+_CONDITIONAL: dict[str, Verdict] = {
+    # Its arguments lie in memory, where no filter sees them; libraries go on with clone.
+    "clone3": _ENOSYS,
+    "clone": Cases(_when(0, (0,), ALLOW, _NEW_NAMESPACES), _EPERM),
+    "socket": _socket(),
+    "socketpair": Cases(_when(0, (_AF_UNIX,), ALLOW), fail_with(errno.EAFNOSUPPORT)),
+    # Typing into, pasting into, and changing the line discipline of a terminal.
+    "ioctl": Cases(_when(1, (_TIOCSTI, _TIOCLINUX, _TIOCSETD), _EPERM), ALLOW),
+    "personality": Cases(_when(0, _PERSONALITIES, ALLOW), _EPERM),
+    "mknod": _make_node(1),
+    "mknodat": _make_node(2),
+}
+
+# Calls that change another process of the same uid, and the argument that names it: 0 is the caller.
+_TARGETED = {
+    "prlimit64": 0,
+    "setpriority": 1,
+    "ioprio_set": 1,
+    "sched_setaffinity": 0,
+    "sched_setattr": 0,
+    "sched_setparam": 0,
+    "sched_setscheduler": 0,
+}
+
+
+def verdicts(machine: str, *, foreign_targets: bool = True) -> dict[str, Verdict]:
+    """The verdict on each system call that `machine` has and the profile knows, by name."""
+    known = names.numbers(machine)
+    table: dict[str, Verdict] = dict.fromkeys(ALLOWED, ALLOW) | dict.fromkeys(REFUSED, _EPERM) | _CONDITIONAL
+    for name, argument in _TARGETED.items():
+        table[name] = ALLOW if foreign_targets else Cases(_when(argument, (0,), ALLOW), _EPERM)
+    return {name: verdict for name, verdict in table.items() if name in known}
+
+
+def build(machine: str, *, foreign_targets: bool = True) -> bytes:
+    """The program for `machine` ("x86_64" or "aarch64").
+
+    `foreign_targets=False` refuses to set limits, priorities and schedulers of other processes than the caller: for
+    the mode where the processes that run a sandbox have the uid of its programs. Other architectures (32-bit
+    programs) are killed; numbers that the profile does not know, those of x32 among them, are ENOSYS.
+    """
+    known = names.numbers(machine)
+    by_number = {known[name]: v for name, v in verdicts(machine, foreign_targets=foreign_targets).items()}
+    return compile(AUDIT_ARCH[machine], by_number, _ENOSYS)

@@ -1,0 +1,65 @@
+"""Undoing the finished steps of an operation that failed half way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import ParamSpec
+
+P = ParamSpec("P")
+
+
+class UndoStack:
+    """Undo steps, run last first when the block is left by an exception.
+
+        with UndoStack() as undo:
+            os.mkdir(path)
+            undo.push(os.rmdir, path)
+            ...
+            undo.release()  # all is well: keep everything
+
+    An undo that fails does not stop the others: its error becomes a note on the exception that is under way, or,
+    where `unwind()` was called without one, is raised (the first, with the others as notes).
+    A block that is left without an exception and without `release()` is undone too.
+    """
+
+    def __init__(self) -> None:
+        self._steps: list[Callable[[], object]] = []
+
+    def __enter__(self) -> UndoStack:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if error is None:
+            self.unwind()
+        else:
+            for failed in self._run():
+                error.add_note(f"undo failed: {failed!r}")
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def push(self, step: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Has `step(*args, **kwargs)` run, before all steps pushed so far."""
+        self._steps.append(lambda: step(*args, **kwargs))
+
+    def release(self) -> None:
+        """Forgets all steps: what was made stays."""
+        self._steps.clear()
+
+    def unwind(self) -> None:
+        """Runs all steps now. Raises the first error, when all have run."""
+        errors = self._run()
+        if errors:
+            for other in errors[1:]:
+                errors[0].add_note(f"undo failed: {other!r}")
+            raise errors[0]
+
+    def _run(self) -> list[Exception]:
+        errors: list[Exception] = []
+        while self._steps:
+            try:
+                self._steps.pop()()
+            except Exception as error:
+                errors.append(error)
+        return errors

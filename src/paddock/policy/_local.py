@@ -1,0 +1,62 @@
+"""The policy of embedded use: the state directory's own uid may do everything, below ceilings."""
+
+from __future__ import annotations
+
+import msgspec
+
+from paddock.model import AnyAction, CreateSandbox, ExtendSandbox, Level, Limits
+
+from ._policy import Policy, allow, deny
+
+
+class Ceilings(msgspec.Struct, frozen=True, kw_only=True):
+    """The most that one sandbox may ask for. The defaults stop typing errors, not people."""
+
+    limits: Limits = Limits(
+        cpus=256,
+        memory_mib=1 << 20,
+        swap_mib=1 << 20,
+        processes=65_536,
+        open_files=1 << 20,
+        disk_mib=1 << 22,
+        inodes=100_000_000,
+        tmp_mib=1 << 20,
+        output_mib=65_536,
+    )
+    ttl_seconds: float = 30 * 86_400
+    levels: frozenset[Level] = frozenset(Level)
+    """Levels that may be asked for by name. `process` isolates nothing and is never chosen unasked."""
+
+
+def local_policy(uid: int, *, ceilings: Ceilings = Ceilings()) -> Policy:  # noqa: B008 (a frozen value)
+    """Everything for `local:<uid>` below `ceilings`; nothing for anybody else."""
+    owner = f"local:{uid}"
+    return Policy(
+        (
+            deny("ceilings", lambda _, action: _above(ceilings, action)),
+            deny("levels", lambda _, action: _forbidden_level(ceilings, action)),
+            allow("own-uid", f"the state directory belongs to uid {uid}", lambda principal, _: principal.id == owner),
+        )
+    )
+
+
+def _above(ceilings: Ceilings, action: AnyAction) -> str | None:
+    match action:
+        case CreateSandbox(spec=spec):
+            if not spec.ttl_seconds <= ceilings.ttl_seconds:
+                return f"ttl_seconds={spec.ttl_seconds:g} is above the ceiling of {ceilings.ttl_seconds:g}"
+            for field in Limits.__struct_fields__:
+                asked, most = getattr(spec.limits, field), getattr(ceilings.limits, field)
+                if not asked <= most:  # written so that NaN is refused
+                    return f"limits.{field}={asked:g} is above the ceiling of {most:g}"
+            return None
+        case ExtendSandbox(ttl_seconds=ttl) if not ttl <= ceilings.ttl_seconds:
+            return f"ttl_seconds={ttl:g} is above the ceiling of {ceilings.ttl_seconds:g}"
+        case _:
+            return None
+
+
+def _forbidden_level(ceilings: Ceilings, action: AnyAction) -> str | None:
+    if isinstance(action, CreateSandbox) and action.spec.level is not None and action.spec.level not in ceilings.levels:
+        return f"level {action.spec.level.value!r} is not allowed here"
+    return None

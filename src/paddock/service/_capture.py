@@ -1,0 +1,79 @@
+"""One stream of a command while it is read: its ends in memory, all of it in a file where they are not all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import BinaryIO
+
+from paddock.model import Output
+
+
+class Capture:
+    """Holds at most `limit` bytes. When more is printed, everything goes to `spool` as well, from the first byte on."""
+
+    def __init__(self, limit: int, spool: Path) -> None:
+        self._head_size = (limit + 1) // 2
+        self._tail_size = limit // 2
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._spool = spool
+        self._file: BinaryIO | None = None
+        self._spooling = True
+        self._spooled = False
+        self.total = 0
+
+    def add(self, data: bytes) -> None:
+        if self.total + len(data) > self._head_size + self._tail_size and self._spooling:
+            self._keep(data)
+        self.total += len(data)
+        room = self._head_size - len(self._head)
+        if room > 0:
+            self._head += data[:room]
+            data = data[room:]
+        if not data:
+            return
+        self._tail += data[-self._tail_size :] if self._tail_size else b""
+        # Trimmed now and then: cutting one buffer at each read would move its bytes at each read.
+        if len(self._tail) > 2 * self._tail_size + 65536:
+            del self._tail[: len(self._tail) - self._tail_size]
+
+    def ending(self, size: int = 4096) -> bytes:
+        """The last bytes, for looking into."""
+        return bytes(self._tail[-size:] or self._head[-size:])
+
+    def output(self) -> Output:
+        """What was captured. Closes the file."""
+        self.close()
+        return Output(
+            head=bytes(self._head),
+            tail=bytes(self._tail[-self._tail_size :]) if self._tail_size else b"",
+            total_bytes=self.total,
+            file=str(self._spool) if self._spooled and self._spooling else None,
+        )
+
+    def close(self) -> None:
+        """What was buffered may not find room any more: then there is no file."""
+        file, self._file = self._file, None
+        if file is None:
+            return
+        try:
+            file.close()
+        except OSError:
+            self._spooling = False
+            self._spool.unlink(missing_ok=True)
+
+    def _keep(self, data: bytes) -> None:
+        try:
+            if self._file is None:
+                self._spool.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                self._file = self._spool.open("xb")
+                self._spooled = True
+                # Nothing was left out until now.
+                self._file.write(self._head)
+                self._file.write(self._tail)
+            self._file.write(data)
+        except OSError:
+            # A full disk of the host is no reason to fail the command: the result says that there is no file.
+            self._spooling = False
+            self.close()
+            self._spool.unlink(missing_ok=True)

@@ -1,0 +1,41 @@
+"""Time and identity of this process, as values that a test can replace."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+
+class Clock(msgspec.Struct, frozen=True):
+    """`wall`: seconds since the epoch, for people. `boottime`: CLOCK_BOOTTIME seconds, for deadlines and leases."""
+
+    wall: Callable[[], float] = time.time
+    boottime: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def holder_id() -> str:
+    """This service among all that ever were: boot, process, start of the process, and a number of its own."""
+    return f"{boot_id()}:{os.getpid()}:{_start_time(os.getpid())}:{os.urandom(4).hex()}"
+
+
+def holder_alive(holder: str) -> bool:
+    """True while the process of that service lives. A pid that was used again has another start time."""
+    boot, pid, start, _ = (*holder.split(":"), "", "", "", "")[:4]
+    return boot == boot_id() and pid.isdecimal() and _start_time(int(pid)) == start
+
+
+def _start_time(pid: int) -> str | None:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    fields = stat[stat.rindex(b")") + 2 :].split()
+    return None if fields[0] in (b"Z", b"X") else fields[19].decode()

@@ -1,0 +1,104 @@
+"""Runs one command to its end: feeds it, reads both streams, keeps its ceilings."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+from collections.abc import Coroutine
+from typing import Any
+
+import msgspec
+
+from paddock.errors import InternalError
+from paddock.model import ByteReader, ByteWriter, ExecHandle, ExitStatus, Limit
+
+from ._capture import Capture
+
+_READ_BYTES = 1 << 18
+_FEED_BYTES = 1 << 18
+_QUIET_SECONDS = 0.25
+_DEATH_SECONDS = 10.0
+
+
+class Collector:
+    """One use: `status = await Collector(…).run()`, then the captures hold what was printed."""
+
+    def __init__(self, handle: ExecHandle, out: Capture, err: Capture, *, input: bytes | None, most_bytes: int) -> None:
+        self._handle, self._input, self._most = handle, input, most_bytes
+        self._streams = ((handle.stdout, out), (handle.stderr, err))
+        self._read = 0
+        self.digests = (hashlib.sha256(), hashlib.sha256())
+        self.limit: Limit | None = None
+
+    async def run(self, timeout_seconds: float | None) -> ExitStatus:
+        """Returns when the command has ended and what it printed is read.
+
+        What it left running may hold its streams open for ever: then it is enough that nothing has come
+        for a quarter of a second. Everything that the command itself printed was in the pipe when it ended.
+        """
+        tasks = [
+            self._task(self._pump(i, reader, capture)) for i, (reader, capture) in enumerate(self._streams) if reader
+        ]
+        pumps = tuple(tasks)
+        ended = self._task(self._handle.wait())
+        tasks.append(ended)
+        if self._input is not None and self._handle.stdin is not None:
+            tasks.append(self._task(_feed(self._handle.stdin, self._input)))
+        try:
+            status = await self._wait(ended, timeout_seconds)
+            await self._drain(pumps)
+            for pump in pumps:
+                if pump.done():
+                    pump.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        if self.limit is not None:
+            status = msgspec.structs.replace(status, limit=self.limit)
+        return status
+
+    async def _wait(self, ended: asyncio.Task[ExitStatus], timeout_seconds: float | None) -> ExitStatus:
+        await asyncio.wait((ended,), timeout=timeout_seconds)
+        if not ended.done():
+            if self.limit is None:
+                self.limit = Limit.TIME
+            await self._handle.kill()
+            await asyncio.wait((ended,), timeout=_DEATH_SECONDS)
+            if not ended.done():
+                raise InternalError("a command does not die although it was killed", hint="kill the sandbox")
+        return ended.result()
+
+    async def _drain(self, pumps: tuple[asyncio.Task[Any], ...]) -> None:
+        pending = {pump for pump in pumps if not pump.done()}
+        while pending:
+            before = self._read
+            _, pending = await asyncio.wait(pending, timeout=_QUIET_SECONDS)
+            if pending and self._read == before:
+                return
+
+    async def _pump(self, index: int, reader: ByteReader, capture: Capture) -> None:
+        digest = self.digests[index]
+        while data := await reader.read(_READ_BYTES):
+            room = self._most - self._read
+            self._read += len(data)
+            if room > 0:
+                data = data[:room]
+                digest.update(data)
+                capture.add(data)
+            if self._read > self._most and self.limit is None:
+                self.limit = Limit.OUTPUT
+                await self._handle.kill()
+
+    def _task(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        return asyncio.get_running_loop().create_task(work)
+
+
+async def _feed(stdin: ByteWriter, data: bytes) -> None:
+    view = memoryview(data)
+    # A command need not read what it is given.
+    with contextlib.suppress(BrokenPipeError, ConnectionError):
+        for start in range(0, len(view), _FEED_BYTES):
+            await stdin.write(bytes(view[start : start + _FEED_BYTES]))
+        await stdin.aclose()

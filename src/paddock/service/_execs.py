@@ -1,0 +1,131 @@
+"""Commands: run to the end, start, attach, list, signal."""
+
+from __future__ import annotations
+
+import msgspec
+
+from paddock.errors import SandboxDied
+from paddock.model import (
+    AttachExec,
+    ExecHandle,
+    ExecId,
+    ExecInfo,
+    ExecResult,
+    ListExecs,
+    Noun,
+    Principal,
+    RunExec,
+    SignalExec,
+    StartExec,
+    mint,
+)
+
+from . import _validate
+from ._attribution import struck
+from ._capture import Capture
+from ._collect import Collector
+from ._gate import Entry
+from ._handles import GuardedExec
+from ._live import Live
+from ._remains import Remains
+from ._sandboxes import Sandboxes
+from ._tasks import Tasks
+
+
+class Execs:
+    def __init__(self, *, sandboxes: Sandboxes, live: Live, remains: Remains, tasks: Tasks) -> None:
+        self._sandboxes, self._live, self._remains, self._tasks = sandboxes, live, remains, tasks
+
+    async def run(self, action: RunExec, entry: Entry) -> ExecResult:
+        _validate.check_run(action)
+        row, held = await self._sandboxes.use(action.sandbox, entry.principal)
+        id = ExecId(mint(Noun.EXEC))
+        spec = action.spec
+        if spec.stdin is not (action.input is not None):
+            # There is nobody to write to a pipe but `input`: without one the command reads an end, not for ever.
+            spec = msgspec.structs.replace(spec, stdin=action.input is not None)
+        before = held.strikes
+        folder = self._remains.outputs / row.id
+        out = Capture(action.capture_bytes, folder / f"{id}.out")
+        err = Capture(action.capture_bytes, folder / f"{id}.err")
+        try:
+            handle = await held.instance.start(spec, id=id, background=False)
+            try:
+                collector = Collector(handle, out, err, input=action.input, most_bytes=held.limits.output_mib << 20)
+                status = await collector.run(spec.timeout_seconds)
+            finally:
+                await handle.aclose()
+            limit = await struck(held, status, before, err.ending() or out.ending())
+        except SandboxDied:
+            raise await self._live.dead(row) from None
+        finally:
+            out.close()
+            err.close()
+        if limit is not status.limit:
+            status = msgspec.structs.replace(status, limit=limit)
+        result = ExecResult(id=id, status=status, out=out.output(), err=err.output())
+        entry.done(
+            {
+                "exec": id,
+                "status": status,
+                "out": {"sha256": collector.digests[0].hexdigest(), "length": out.total},
+                "err": {"sha256": collector.digests[1].hexdigest(), "length": err.total},
+            }
+        )
+        return result
+
+    async def start(self, action: StartExec, entry: Entry) -> ExecHandle:
+        _validate.check_exec(action.spec)
+        row, held = await self._sandboxes.use(action.sandbox, entry.principal)
+        id = ExecId(mint(Noun.EXEC))
+        before = held.strikes
+        try:
+            handle = await held.instance.start(action.spec, id=id, background=action.background)
+        except SandboxDied:
+            raise await self._live.dead(row) from None
+        entry.defer()
+        return GuardedExec(
+            handle,
+            row=row,
+            held=held,
+            live=self._live,
+            entry=entry,
+            tasks=self._tasks,
+            before=before,
+            timeout_seconds=action.spec.timeout_seconds,
+            background=action.background,
+        )
+
+    async def attach(self, action: AttachExec, entry: Entry) -> ExecHandle:
+        row, held = await self._sandboxes.use(action.sandbox, entry.principal)
+        try:
+            handle = await held.instance.attach(ExecId(action.exec))
+        except SandboxDied:
+            raise await self._live.dead(row) from None
+        entry.defer()
+        return GuardedExec(
+            handle,
+            row=row,
+            held=held,
+            live=self._live,
+            entry=entry,
+            tasks=self._tasks,
+            before=held.strikes,
+            timeout_seconds=None,  # is kept by the service that started it, and by the guest
+            background=True,
+        )
+
+    async def list(self, action: ListExecs, principal: Principal) -> tuple[ExecInfo, ...]:
+        row, held = await self._sandboxes.use(action.sandbox, principal)
+        try:
+            return await held.instance.execs()
+        except SandboxDied:
+            raise await self._live.dead(row) from None
+
+    async def signal(self, action: SignalExec, principal: Principal) -> None:
+        _validate.check_signal(action.signal)
+        row, held = await self._sandboxes.use(action.sandbox, principal)
+        try:
+            await held.instance.signal_exec(ExecId(action.exec), action.signal)
+        except SandboxDied:
+            raise await self._live.dead(row) from None

@@ -1,0 +1,75 @@
+"""The sweep that comes round: of all services on one state directory, the one with the lease does it.
+
+Nothing is killed here at its deadline; the keeper and the guest do that, service or no service.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from paddock.audit import AuditLog
+from paddock.errors import PaddockError, Unrecorded
+
+from ._clock import Clock, holder_alive
+from ._reconcile import Reconciler
+from ._store import Store
+
+PERIOD_SECONDS = 30.0
+LEASE_SECONDS = 120.0
+KEEP_ENDED_SECONDS = 7 * 86_400.0
+_LEASE = "reaper"
+
+
+class Expiry:
+    def __init__(
+        self,
+        *,
+        store: Store,
+        reconciler: Reconciler,
+        audit: AuditLog,
+        clock: Clock,
+        holder: str,
+        period_seconds: float = PERIOD_SECONDS,
+        keep_ended_seconds: float = KEEP_ENDED_SECONDS,
+    ) -> None:
+        self._store, self._reconciler, self._audit, self._clock = store, reconciler, audit, clock
+        self._holder, self._period, self._keep = holder, period_seconds, keep_ended_seconds
+
+    async def run(self) -> None:
+        """Until it is cancelled. A sweep that fails is recorded, and comes round again."""
+        while True:
+            try:
+                await self.once()
+            except (PaddockError, OSError) as error:
+                self._tell(error)
+            await asyncio.sleep(self._period)
+
+    async def once(self) -> bool:
+        """False if another service has the lease."""
+        if self.take() is None:
+            return False
+        await self._reconciler.sweep()
+        self._store.prune(self._clock.wall() - self._keep)
+        await asyncio.to_thread(self._store.checkpoint)
+        return True
+
+    def take(self) -> int | None:
+        """The lease's epoch if it is ours now: it was free, had run out, or its holder is dead."""
+        held = self._store.lease(_LEASE)
+        now = self._clock.boottime()
+        if held is not None:
+            holder, _, until = held
+            if holder != self._holder and now < until and holder_alive(holder):
+                return None
+        return self._store.take_lease(_LEASE, self._holder, now + LEASE_SECONDS, over=None if held is None else held[1])
+
+    def release(self) -> None:
+        """Lets the next service sweep at once."""
+        held = self._store.lease(_LEASE)
+        if held is not None and held[0] == self._holder:
+            self._store.take_lease(_LEASE, self._holder, 0.0, over=held[1])
+
+    def _tell(self, error: Exception) -> None:
+        with contextlib.suppress(Unrecorded):  # a full disk: then the sweep did nothing either
+            self._audit.event("sweep.failed", message=str(error)[:1024])

@@ -1,0 +1,63 @@
+"""Files, trees and ports of a sandbox: the guest does the work, by the sandbox's own user."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from paddock.errors import SandboxDied
+from paddock.model import (
+    Action,
+    ByteReader,
+    ByteStream,
+    ByteWriter,
+    ChangeStream,
+    ConnectPort,
+    DownloadTree,
+    ReadFile,
+    UploadTree,
+    WatchFiles,
+    WriteFile,
+)
+
+from . import _validate
+from ._gate import Entry
+from ._live import Live
+from ._sandboxes import Sandboxes
+from ._store import Row
+from ._streams import RecordedChanges, RecordedReader, RecordedStream, RecordedWriter
+
+R = TypeVar("R")
+
+
+class Files:
+    def __init__(self, *, sandboxes: Sandboxes, live: Live) -> None:
+        self._sandboxes, self._live = sandboxes, live
+
+    async def value(self, action: Action[R], entry: Entry) -> R:
+        """What is answered at once."""
+        return (await self._ask(action, entry))[1]
+
+    async def read(self, action: ReadFile | DownloadTree, entry: Entry) -> ByteReader:
+        row, inner = await self._ask(action, entry)
+        return RecordedReader(inner, row, self._live, entry)
+
+    async def write(self, action: WriteFile | UploadTree, entry: Entry) -> ByteWriter:
+        row, inner = await self._ask(action, entry)
+        return RecordedWriter(inner, row, self._live, entry)
+
+    async def watch(self, action: WatchFiles, entry: Entry) -> ChangeStream:
+        row, inner = await self._ask(action, entry)
+        return RecordedChanges(inner, row, self._live, entry)
+
+    async def connect(self, action: ConnectPort, entry: Entry) -> ByteStream:
+        row, inner = await self._ask(action, entry)
+        return RecordedStream(inner, row, self._live, entry)
+
+    async def _ask(self, action: Action[R], entry: Entry) -> tuple[Row, R]:
+        _validate.check_file(action)
+        reference: Any = getattr(action, "sandbox", None)
+        row, held = await self._sandboxes.use(reference, entry.principal)
+        try:
+            return row, await held.instance.file(action)
+        except SandboxDied:
+            raise await self._live.dead(row) from None

@@ -1,0 +1,95 @@
+"""Decide, record, effect, record: the only place where a verdict is asked for and kept."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Any, cast
+
+from paddock.audit import AuditLog
+from paddock.errors import PaddockError, PolicyDenied, Unrecorded
+from paddock.model import Action, AnyAction, Principal
+from paddock.policy import Policy
+
+
+class Entry:
+    """An action that was allowed, from its decision to its outcome. Exactly one outcome is recorded.
+
+    As a context manager it records when the block ends; `defer` leaves that to a handle that outlives the block.
+    """
+
+    def __init__(self, gate: Gate, principal: Principal, tag: str, number: int) -> None:
+        self.principal = principal
+        self._gate, self._tag, self._number = gate, tag, number
+        self._deferred = self._done = False
+
+    def defer(self) -> None:
+        self._deferred = True
+
+    def done(self, detail: dict[str, object] | None = None, *, sandbox: str | None = None) -> None:
+        if not self._done:
+            self._gate.close_entry(self._number)
+            self._gate.audit.outcome(self._number, self._tag, ok=True, sandbox=sandbox, detail=detail)
+            self._done = True
+
+    def failed(self, error: BaseException) -> None:
+        if not self._done:
+            self._gate.close_entry(self._number)
+            self._gate.audit.outcome(self._number, self._tag, ok=False, error=code_of(error), message=_message(error))
+            self._done = True
+
+    def __enter__(self) -> Entry:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            if not self._deferred:
+                self.done()
+            return
+        try:
+            self.failed(error)
+        except Unrecorded as unrecorded:
+            error.add_note(f"and this outcome could not be recorded: {unrecorded}")
+
+
+class Gate:
+    def __init__(self, policy: Policy, audit: AuditLog) -> None:
+        self._policy, self.audit = policy, audit
+        self._open: dict[int, Entry] = {}
+
+    def open(self, principal: Principal, action: Action[Any]) -> Entry:
+        """PolicyDenied if the policy says no. Unrecorded if the decision cannot be kept: then nothing may happen."""
+        verdict = self._policy.decide(principal, cast("AnyAction", action))
+        number = self.audit.decision(principal, action, verdict)
+        if not verdict.allowed:
+            raise PolicyDenied(verdict.reason, rule=verdict.rule)
+        entry = Entry(self, principal, str(action.__struct_config__.tag), number)
+        self._open[number] = entry
+        return entry
+
+    def close_entry(self, number: int) -> None:
+        self._open.pop(number, None)
+
+    def abandon(self) -> None:
+        """Outcomes that nobody will record any more: handles that were never closed."""
+        for entry in tuple(self._open.values()):
+            entry.failed(Abandoned("the service was closed before it ended"))
+
+
+class Abandoned(Exception):
+    """Only ever recorded."""
+
+
+def code_of(error: BaseException) -> str:
+    if isinstance(error, PaddockError):
+        return error.code
+    if isinstance(error, (asyncio.CancelledError, GeneratorExit)):
+        return "cancelled"
+    return "abandoned" if isinstance(error, Abandoned) else type(error).__name__
+
+
+def _message(error: BaseException) -> str | None:
+    text = error.message if isinstance(error, PaddockError) else str(error)
+    return text[:1024] or None

@@ -1,0 +1,155 @@
+"""A running command in a caller's hands: its timeout, its output ceiling and its record hold without the caller."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+from collections.abc import Awaitable, Callable, Mapping
+
+import msgspec
+
+from paddock.errors import PaddockError, SandboxDied
+from paddock.model import ByteReader, ByteWriter, ExecHandle, ExecId, ExitStatus, Limit, PtySize
+
+from ._attribution import struck
+from ._gate import Entry
+from ._live import Held, Live
+from ._store import Row
+from ._tasks import Tasks
+
+
+class GuardedExec:
+    """An ExecHandle around the backend's."""
+
+    def __init__(
+        self,
+        inner: ExecHandle,
+        *,
+        row: Row,
+        held: Held,
+        live: Live,
+        entry: Entry,
+        tasks: Tasks,
+        before: Mapping[Limit, int],
+        timeout_seconds: float | None,
+        background: bool,
+    ) -> None:
+        self._inner, self._row, self._held, self._live, self._entry = inner, row, held, live, entry
+        self._tasks, self._before, self._timeout, self._background = tasks, before, timeout_seconds, background
+        self._limit: Limit | None = None
+        self._read_bytes = 0
+        self._stdout = None if inner.stdout is None else _CountedReader(inner.stdout, self._count)
+        self._stderr = None if inner.stderr is None else _CountedReader(inner.stderr, self._count)
+        self._end = tasks.start(self._supervise(), name=f"exec {inner.id}")
+
+    @property
+    def id(self) -> ExecId:
+        return self._inner.id
+
+    @property
+    def pid(self) -> int:
+        return self._inner.pid
+
+    @property
+    def stdin(self) -> ByteWriter | None:
+        return self._inner.stdin
+
+    @property
+    def stdout(self) -> ByteReader | None:
+        return self._stdout
+
+    @property
+    def stderr(self) -> ByteReader | None:
+        return self._stderr
+
+    async def wait(self) -> ExitStatus:
+        try:
+            ended = await asyncio.shield(self._end)
+        except SandboxDied:
+            raise await self._live.dead(self._row) from None
+        if isinstance(ended, SandboxDied):
+            raise await self._live.dead(self._row)
+        if isinstance(ended, BaseException):
+            raise ended
+        return ended
+
+    async def signal(self, number: int) -> None:
+        await self._inner.signal(number)
+
+    async def kill(self) -> None:
+        await self._inner.kill()
+
+    async def resize(self, size: PtySize) -> None:
+        await self._inner.resize(size)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+        if not self._end.done():
+            self._entry.done({"let_go": self._background, "killed": not self._background, **self._printed()})
+            if not self._background:
+                self._end.cancel()
+
+    async def _supervise(self) -> ExitStatus | Exception:
+        """Errors are its result: nobody may be waiting, and the record holds them."""
+        try:
+            status = await self._watch()
+        except asyncio.CancelledError:
+            self._entry.done({"let_go": True, **self._printed()})
+            raise
+        except Exception as error:
+            self._entry.failed(error)
+            return error
+        self._entry.done({"status": status, **self._printed()})
+        return status
+
+    async def _watch(self) -> ExitStatus:
+        ended = self._tasks.start(self._inner.wait(), name=f"wait {self.id}")
+        try:
+            await asyncio.wait((ended,), timeout=self._timeout)
+            if not ended.done():
+                self._limit = self._limit or Limit.TIME
+                await self._inner.kill()
+            status = await ended
+        finally:
+            ended.cancel()
+        if self._limit is not None:
+            return msgspec.structs.replace(status, limit=self._limit)
+        error_text = b"" if self._stderr is None else bytes(self._stderr.ending)
+        limit = await struck(self._held, status, self._before, error_text)
+        return status if limit is status.limit else msgspec.structs.replace(status, limit=limit)
+
+    async def _count(self, size: int) -> None:
+        self._read_bytes += size
+        if self._read_bytes > self._held.limits.output_mib << 20 and self._limit is None:
+            self._limit = Limit.OUTPUT
+            with contextlib.suppress(PaddockError):
+                await self._inner.kill()
+
+    def _printed(self) -> dict[str, object]:
+        """Only what the caller read is known."""
+        streams = (("out", self._stdout), ("err", self._stderr))
+        printed = {name: {"sha256": s.digest.hexdigest(), "length": s.total} for name, s in streams if s is not None}
+        return {"exec": self.id, **printed}
+
+
+class _CountedReader:
+    """A ByteReader that tells how much was read and remembers the end."""
+
+    def __init__(self, inner: ByteReader, count: Callable[[int], Awaitable[None]]) -> None:
+        self._inner, self._count = inner, count
+        self.digest = hashlib.sha256()
+        self.total = 0
+        self.ending = bytearray()
+
+    async def read(self, size: int = 65536) -> bytes:
+        data = await self._inner.read(size)
+        if data:
+            self.digest.update(data)
+            self.total += len(data)
+            self.ending = (self.ending + data[-4096:])[-4096:]
+            await self._count(len(data))
+        return data
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()

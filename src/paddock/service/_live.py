@@ -1,0 +1,143 @@
+"""The instances that this service holds: made here, or adopted from services before it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+
+from paddock.backends._base import Backend, Ending, Instance
+from paddock.errors import PaddockError, SandboxDied, Unsupported
+from paddock.model import Limit, SandboxId, State
+
+from ._clock import holder_alive
+from ._providers import Backends
+from ._remains import Remains, died, has_ended
+from ._store import Row, Store
+from ._tasks import Tasks
+
+
+class Held:
+    """One live instance. `strikes` are the counters as they were last seen."""
+
+    def __init__(self, row: Row, backend: Backend, instance: Instance, strikes: Mapping[Limit, int]) -> None:
+        self.id, self.backend, self.instance = row.id, backend, instance
+        self.limits = row.sandbox.spec.limits
+        self.strikes = strikes
+        self.watch: asyncio.Task[None] | None = None
+
+
+class Live:
+    def __init__(self, *, holder: str, store: Store, backends: Backends, remains: Remains, tasks: Tasks) -> None:
+        self.holder = holder
+        self._store, self._backends, self._remains, self._tasks = store, backends, remains, tasks
+        self._held: dict[SandboxId, Held] = {}
+        self._adopting: dict[SandboxId, asyncio.Task[Held]] = {}
+
+    def admit(self, row: Row, backend: Backend, instance: Instance, strikes: Mapping[Limit, int] | None = None) -> Held:
+        held = self._held[row.id] = Held(row, backend, instance, strikes or {})
+        held.watch = self._tasks.start(self._watch(held), name=f"watch {row.id}")
+        return held
+
+    def get(self, id: SandboxId) -> Held | None:
+        return self._held.get(id)
+
+    async def hold(self, row: Row) -> Held:
+        """The instance of a running sandbox. SandboxDied if there is none any more."""
+        held = self._held.get(row.id)
+        if held is not None:
+            return held
+        adopting = self._adopting.get(row.id)
+        if adopting is None:
+            adopting = self._adopting[row.id] = self._tasks.start(self._adopt(row), name=f"adopt {row.id}")
+            adopting.add_done_callback(lambda _: self._adopting.pop(row.id, None))
+        return await asyncio.shield(adopting)
+
+    def elsewhere(self, row: Row, backend: Backend) -> bool:
+        """It lives in another service's own process, where nobody else can reach it or tell how it is."""
+        return not backend.capabilities.adopt and row.holder != self.holder and holder_alive(row.holder)
+
+    async def check(self, row: Row) -> Row:
+        """What is recorded, corrected by what the backend says."""
+        return (await self.check_all((row,)))[0]
+
+    async def check_all(self, rows: tuple[Row, ...]) -> tuple[Row, ...]:
+        said: dict[str, Mapping[SandboxId, Ending | None]] = {}
+        checked: list[Row] = []
+        for row in rows:
+            backend = self._backends.find(row.sandbox.backend) if row.state is State.RUNNING else None
+            if backend is None or self.elsewhere(row, backend):
+                checked.append(row)
+                continue
+            if backend.name not in said:
+                said[backend.name] = await backend.living()
+            living = said[backend.name]
+            checked.append(row if living.get(row.id, _GONE) is None else await self.ended(row, living.get(row.id)))
+        return tuple(checked)
+
+    async def ended(self, row: Row, ending: Ending | None) -> Row:
+        """A running sandbox that the backend does not hold as living. Somebody may have ended it properly meanwhile."""
+        now = self._store.get(row.id) or row
+        if not has_ended(now):
+            now = await self._remains.settle(now, ending)
+        await self.release(row.id)
+        return now
+
+    async def dead(self, row: Row) -> SandboxDied:
+        """After a backend said SandboxDied: the error that also says when and why."""
+        checked = await self.check(self._store.get(row.id) or row)
+        if not has_ended(checked):
+            # It still answers `living`: one connection was lost, not the sandbox. The next call makes a new one.
+            await self.release(row.id)
+            return SandboxDied(f"sandbox {row.id} does not answer", hint="try again", sandbox=row.id)
+        return died(checked.sandbox)
+
+    async def release(self, id: SandboxId) -> None:
+        """Lets go of an instance, which lives on if it does."""
+        held = self._held.pop(id, None)
+        if held is None:
+            return
+        if held.watch is not None and held.watch is not asyncio.current_task():
+            held.watch.cancel()
+        with contextlib.suppress(PaddockError, OSError):
+            await held.instance.aclose()
+
+    async def aclose(self) -> None:
+        """What cannot be adopted by anybody dies with its service; the rest lives on."""
+        for held in tuple(self._held.values()):
+            if not held.backend.capabilities.adopt:
+                row = self._store.get(held.id)
+                with contextlib.suppress(SandboxDied):
+                    await held.instance.kill()
+                if row is not None and not has_ended(row):
+                    await self._remains.settle(row, Ending(limit=None, reason="the program that made it ended"))
+            await self.release(held.id)
+
+    async def _adopt(self, row: Row) -> Held:
+        backend = self._backends.named(row.sandbox.backend)
+        if self.elsewhere(row, backend):
+            raise Unsupported(
+                f"sandbox {row.id} belongs to another program, and a {backend.name!r} sandbox cannot be shared",
+                hint="use a level that can: paddock doctor",
+            )
+        instance = await backend.adopt(row.id)
+        if instance is None:
+            ending = (await backend.living()).get(row.id)
+            raise died((await self.ended(row, ending)).sandbox)
+        # What struck before we came is not the fault of the next command.
+        strikes = (await instance.usage()).strikes
+        return self.admit(row, backend, instance, strikes)
+
+    async def _watch(self, held: Held) -> None:
+        try:
+            ending = await held.instance.wait_ended()
+        except (PaddockError, OSError):
+            # The connection is lost, which says nothing about the sandbox. Whoever asks next will find out.
+            await self.release(held.id)
+            return
+        row = self._store.get(held.id)
+        if row is not None:
+            await self.ended(row, ending)
+
+
+_GONE = Ending(limit=None, reason="")

@@ -1,0 +1,96 @@
+"""What the door is given by the composition root."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from paddock.backends._base import Backend
+from paddock.errors import LevelUnavailable, NotConfigured
+from paddock.model import Level, Template
+from paddock.model.sandbox import RANK
+
+MAX_CREATE_MS = 150.0
+# Measured on the development machine; `doctor` measures here. A level that is not in the table is never chosen unasked.
+MEASURED_CREATE_MS: Mapping[Level, float] = {Level.JAIL: 10.0}
+
+
+class Templates(Protocol):
+    def get(self, name: str) -> Template:
+        """Builds it if it is missing, which may take minutes; called in a thread. NotFound."""
+        ...
+
+    def names(self) -> tuple[str, ...]: ...
+
+
+class Backends:
+    """The backends of this installation, loaded when the first sandbox needs one."""
+
+    def __init__(
+        self,
+        source: Sequence[Backend] | Callable[[], Sequence[Backend]],
+        measured: Mapping[Level, float] = MEASURED_CREATE_MS,
+    ) -> None:
+        self._source, self._measured = source, measured
+        self._loaded: dict[str, Backend] | None = None
+        self._usable: set[str] = set()
+
+    def all(self) -> tuple[Backend, ...]:
+        return tuple(self._load().values())
+
+    def loaded(self) -> tuple[Backend, ...]:
+        """Without loading any."""
+        return tuple((self._loaded or {}).values())
+
+    def named(self, name: str) -> Backend:
+        try:
+            return self._load()[name]
+        except KeyError:
+            raise NotConfigured(f"backend {name!r} is not installed here", hint="paddock doctor") from None
+
+    def find(self, name: str) -> Backend | None:
+        return self._load().get(name)
+
+    def choose(self, level: Level | None) -> Backend:
+        """The named level or a refusal; else the strongest that is quick enough. Never `process` unasked."""
+        if level is not None:
+            return self._of_level(level)
+        refusals: list[str] = []
+        for candidate in reversed(RANK):
+            if candidate is Level.PROCESS or self._measured.get(candidate, MAX_CREATE_MS) >= MAX_CREATE_MS:
+                continue
+            try:
+                return self._of_level(candidate)
+            except LevelUnavailable as error:
+                refusals.append(error.message)
+        raise LevelUnavailable(
+            "no level that isolates is available here: " + ("; ".join(refusals) or "none is installed"),
+            hint="paddock doctor; level='process' isolates nothing and must be asked for by name",
+        )
+
+    def default_level(self) -> Level | None:
+        try:
+            return self.choose(None).level
+        except LevelUnavailable:
+            return None
+
+    def _of_level(self, level: Level) -> Backend:
+        refusals: list[str] = []
+        for backend in self._load().values():
+            if backend.level is not level:
+                continue
+            if backend.name in self._usable:
+                return backend
+            refusal = backend.probe()
+            if refusal is None:
+                self._usable.add(backend.name)  # asked once: what a probe looks at does not go away under a service
+                return backend
+            refusals.append(refusal)
+        because = "; ".join(refusals) or "no backend of that level is installed"
+        raise LevelUnavailable(f"level {level.value!r} is not available here: {because}", hint="paddock doctor")
+
+    def _load(self) -> dict[str, Backend]:
+        if self._loaded is None:
+            source = self._source() if callable(self._source) else self._source
+            self._loaded = {backend.name: backend for backend in source}
+        return self._loaded

@@ -1,0 +1,103 @@
+"""What was recorded against what is there: rows, instances, trees, outputs. For the service that holds the lease."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+
+from paddock.audit import AuditLog
+from paddock.backends._base import Backend, Ending
+from paddock.errors import SandboxDied
+from paddock.model import Noun, SandboxId, State
+from paddock.storage._base import Pool
+
+from ._clock import Clock, holder_alive
+from ._live import Live
+from ._providers import Backends
+from ._remains import Remains, has_ended
+from ._store import Row, Store
+
+_STUCK_SECONDS = 600.0
+
+
+class Reconciler:
+    """Looks first at what is there and then at the rows: a row is written before anything is made for it, so what
+    was seen without a row has none."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        live: Live,
+        remains: Remains,
+        backends: Backends,
+        pool: Callable[[], Pool],
+        audit: AuditLog,
+        clock: Clock,
+    ) -> None:
+        self._store, self._live, self._remains = store, live, remains
+        self._backends, self._pool, self._audit, self._clock = backends, pool, audit, clock
+
+    async def sweep(self) -> None:
+        for backend in self._backends.all():
+            if backend.probe() is None:
+                await self._instances(backend, await backend.living())
+        await self._rows()
+        self._trees()
+        self._outputs()
+
+    async def _instances(self, backend: Backend, living: Mapping[SandboxId, Ending | None]) -> None:
+        for id, ending in living.items():
+            row = self._store.get(id)
+            if row is None or has_ended(row):
+                await self._remove_instance(backend, id, ending)
+            elif ending is not None:
+                await self._live.ended(row, ending)
+
+    async def _remove_instance(self, backend: Backend, id: SandboxId, ending: Ending | None) -> None:
+        if ending is None:
+            self._audit.event("sandbox.orphan", sandbox=id, message="it lives without a row that says so; killed")
+            instance = await backend.adopt(id)
+            if instance is not None:
+                try:
+                    await instance.kill()
+                except SandboxDied:
+                    pass
+                finally:
+                    await instance.aclose()
+        await backend.forget(id)
+
+    async def _rows(self) -> None:
+        """Rows first, then the backends: what is recorded as running was there before it was recorded."""
+        rows = self._store.list()
+        for row in rows:
+            if row.state is State.CREATING and self._was_left(row):
+                backend = self._backends.find(row.sandbox.backend)
+                if backend is not None and not self._live.elsewhere(row, backend):
+                    instance = await backend.adopt(row.id)
+                    if instance is not None:
+                        await instance.kill()
+                        await instance.aclose()
+                await self._remains.settle(row, None)
+        await self._live.check_all(rows)
+
+    def _was_left(self, row: Row) -> bool:
+        return not holder_alive(row.holder) or self._clock.wall() - row.sandbox.created_at > _STUCK_SECONDS
+
+    def _trees(self) -> None:
+        pool = self._pool()
+        for name in pool.names():
+            if name.startswith(Noun.SANDBOX) and self._is_over(name):
+                self._audit.event("tree.orphan", sandbox=name, message="no living sandbox has it; deleted")
+                pool.delete(name)
+
+    def _outputs(self) -> None:
+        if not self._remains.outputs.is_dir():
+            return
+        for folder in tuple(self._remains.outputs.iterdir()):
+            if folder.name.startswith(Noun.SANDBOX) and self._is_over(folder.name):
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _is_over(self, id: str) -> bool:
+        row = self._store.get(id)
+        return row is None or has_ended(row)

@@ -1,0 +1,106 @@
+"""The end of a sandbox: what is recorded about it, and what is removed."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from paddock.audit import AuditLog
+from paddock.backends._base import Ending
+from paddock.errors import InvalidState, PaddockError, SandboxDied
+from paddock.keeper.layout import OUTPUTS
+from paddock.model import LEGAL, Limit, Sandbox, State
+from paddock.storage._base import Pool
+
+from ._clock import Clock, boot_id
+from ._lifecycle import Lifecycle
+from ._providers import Backends
+from ._store import Row, Store
+
+
+class Remains:
+    def __init__(
+        self,
+        state_dir: Path,
+        *,
+        store: Store,
+        lifecycle: Lifecycle,
+        audit: AuditLog,
+        backends: Backends,
+        pool: Callable[[], Pool],
+        clock: Clock,
+    ) -> None:
+        self.outputs = state_dir / OUTPUTS
+        self._store, self._lifecycle, self._audit = store, lifecycle, audit
+        self._backends, self._pool, self._clock = backends, pool, clock
+
+    async def settle(self, row: Row, ending: Ending | None) -> Row:
+        """Records that a sandbox has ended by itself, and buries it. What was settled before stays as it is.
+
+        Without an Ending, the backend has no trace of it: what the clock says is then all there is to say.
+        """
+        state, limit, reason = self._verdict(row, ending)
+        self._audit.event(
+            "sandbox.ended", sandbox=row.id, state=state.value, limit=limit and limit.value, reason=reason
+        )
+        try:
+            row = self._lifecycle.move(
+                row.id, state, limit=limit, reason=reason, release_key=row.state is State.CREATING
+            )
+        except InvalidState:
+            row = self._store.get(row.id) or row  # somebody else was there first
+        await self.bury(row)
+        return row
+
+    async def bury(self, row: Row) -> None:
+        """Removes what an ended sandbox leaves: tree, outputs, the backend's memory of it. Idempotent."""
+        self._pool().delete(row.id)
+        shutil.rmtree(self.outputs / row.id, ignore_errors=True)
+        backend = self._backends.find(row.sandbox.backend)
+        if backend is not None:
+            await backend.forget(row.id)
+
+    def _verdict(self, row: Row, ending: Ending | None) -> tuple[State, Limit | None, str]:
+        if ending is not None:
+            return State.KILLED, ending.limit, ending.reason
+        if row.state is State.CREATING:
+            return State.FAILED, None, "the service that was making it died"
+        if row.boot_id != boot_id():
+            return State.KILLED, None, "the machine was restarted"
+        if self._clock.boottime() >= row.deadline:
+            return State.KILLED, Limit.TTL, "its time to live was over"
+        return State.FAILED, None, "it is gone, and nobody recorded why"
+
+
+def died(sandbox: Sandbox) -> SandboxDied:
+    """The error that says when and why."""
+    limit = f" ({sandbox.limit.value} limit)" if sandbox.limit else ""
+    when = f" at {_utc(sandbox.ended_at)}" if sandbox.ended_at else ""
+    hint = "ask for a longer ttl_seconds, or extend it in time" if sandbox.limit is Limit.TTL else "create another one"
+    return SandboxDied(
+        f"sandbox {sandbox.id} is {sandbox.state.value}{when}: {sandbox.reason or 'no reason is known'}{limit}",
+        hint=hint,
+        sandbox=sandbox.id,
+        state=sandbox.state.value,
+        ended_at=sandbox.ended_at,
+        limit=sandbox.limit and sandbox.limit.value,
+        reason=sandbox.reason,
+    )
+
+
+def has_ended(row: Row) -> bool:
+    return not LEGAL[row.state]
+
+
+def words(error: BaseException) -> str:
+    """What a row says about a failure."""
+    if isinstance(error, PaddockError):
+        return error.message
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _utc(seconds: float) -> str:
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

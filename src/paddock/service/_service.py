@@ -1,0 +1,224 @@
+"""`perform`: everything that can be asked of paddock, and who answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar, assert_never, cast
+
+from paddock.audit import AuditLog
+from paddock.backends._base import Backend
+from paddock.errors import InvalidState, Unrecorded
+from paddock.keeper.layout import AUDIT, DATABASE
+from paddock.model import (
+    Action,
+    AnyAction,
+    AttachExec,
+    ConnectPort,
+    CopyFile,
+    CreateSandbox,
+    Diagnose,
+    DownloadTree,
+    ExtendSandbox,
+    FindFiles,
+    GetSandbox,
+    GetUsage,
+    GrepFiles,
+    KillSandbox,
+    Level,
+    ListExecs,
+    ListFiles,
+    ListSandboxes,
+    MakeDirectory,
+    MoveFile,
+    Principal,
+    ReadFile,
+    RemoveFile,
+    RunExec,
+    SetFileAttributes,
+    SignalExec,
+    StartExec,
+    StatFile,
+    UploadTree,
+    VerifyAudit,
+    WatchFiles,
+    WriteFile,
+)
+from paddock.policy import Policy
+from paddock.storage._base import Pool
+
+from ._clock import Clock, holder_id
+from ._execs import Execs
+from ._expiry import PERIOD_SECONDS, Expiry
+from ._files import Files
+from ._gate import Entry, Gate
+from ._lifecycle import Lifecycle
+from ._live import Live
+from ._providers import MEASURED_CREATE_MS, Backends, Templates
+from ._reconcile import Reconciler
+from ._remains import Remains
+from ._reports import Reports
+from ._sandboxes import Sandboxes
+from ._store import Store
+from ._tasks import Tasks
+
+R = TypeVar("R")
+
+
+class Service:
+    """One per program and state directory; many may share a directory. `async with` it, in the loop that uses it.
+
+    Leaving it lets sandboxes live on where their backend can find them again, and ends them where it can't.
+    """
+
+    def __init__(
+        self,
+        state_dir: Path,
+        *,
+        backends: Sequence[Backend] | Callable[[], Sequence[Backend]],
+        pool: Callable[[], Pool],
+        templates: Templates,
+        policy: Policy,
+        audit: AuditLog | None = None,
+        store: Store | None = None,
+        clock: Clock = Clock(),  # noqa: B008 (a frozen value)
+        measured: Mapping[Level, float] = MEASURED_CREATE_MS,
+        period_seconds: float = PERIOD_SECONDS,
+    ) -> None:
+        self.state_dir = state_dir
+        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._audit = audit or AuditLog(state_dir / AUDIT)
+        self._store = store or Store(state_dir / DATABASE)
+        self._backends = Backends(backends, measured)
+        self._tasks = Tasks(self._task_failed)
+        self._gate = Gate(policy, self._audit)
+        self._closed = False
+        self._wire(pool, templates, clock, period_seconds)
+
+    def _wire(self, pool: Callable[[], Pool], templates: Templates, clock: Clock, period_seconds: float) -> None:
+        """Each handler gets the few things that it needs."""
+        store, audit, backends, tasks, holder = self._store, self._audit, self._backends, self._tasks, holder_id()
+        lifecycle = Lifecycle(store, clock)
+        remains = Remains(
+            self.state_dir, store=store, lifecycle=lifecycle, audit=audit, backends=backends, pool=pool, clock=clock
+        )
+        live = self._live = Live(holder=holder, store=store, backends=backends, remains=remains, tasks=tasks)
+        self._sandboxes = Sandboxes(
+            store=store,
+            lifecycle=lifecycle,
+            live=live,
+            remains=remains,
+            backends=backends,
+            pool=pool,
+            templates=templates,
+            tasks=tasks,
+            clock=clock,
+        )
+        self._execs = Execs(sandboxes=self._sandboxes, live=live, remains=remains, tasks=tasks)
+        self._files = Files(sandboxes=self._sandboxes, live=live)
+        self._reports = Reports(self.state_dir, store=store, audit=audit, backends=backends, pool=pool)
+        reconciler = Reconciler(
+            store=store, live=live, remains=remains, backends=backends, pool=pool, audit=audit, clock=clock
+        )
+        self.expiry = Expiry(
+            store=store,
+            reconciler=reconciler,
+            audit=audit,
+            clock=clock,
+            holder=holder,
+            period_seconds=period_seconds,
+        )
+
+    async def perform(self, action: Action[R], principal: Principal) -> R:
+        """Does what `action` asks, if the policy lets `principal`, and returns what the action's type says.
+
+        Raises PolicyDenied, Unrecorded (then nothing was done), and what the handlers raise (`paddock.errors`).
+        """
+        with self._gate.open(principal, action) as entry:
+            return cast("R", await self._effect(cast("AnyAction", action), entry))
+
+    async def _effect(self, action: AnyAction, entry: Entry) -> object:
+        match action:
+            case CreateSandbox():
+                return await self._sandboxes.create(action, entry)
+            case GetSandbox():
+                return await self._sandboxes.get(action, entry.principal)
+            case ListSandboxes():
+                return await self._sandboxes.list(action, entry.principal)
+            case ExtendSandbox():
+                return await self._sandboxes.extend(action, entry.principal)
+            case KillSandbox():
+                return await self._sandboxes.kill(action, entry.principal)
+            case GetUsage():
+                return await self._sandboxes.usage(action, entry.principal)
+            case RunExec():
+                return await self._execs.run(action, entry)
+            case StartExec():
+                return await self._execs.start(action, entry)
+            case AttachExec():
+                return await self._execs.attach(action, entry)
+            case ListExecs():
+                return await self._execs.list(action, entry.principal)
+            case SignalExec():
+                return await self._execs.signal(action, entry.principal)
+            case ReadFile() | DownloadTree():
+                return await self._files.read(action, entry)
+            case WriteFile() | UploadTree():
+                return await self._files.write(action, entry)
+            case WatchFiles():
+                return await self._files.watch(action, entry)
+            case ConnectPort():
+                return await self._files.connect(action, entry)
+            case (
+                StatFile()
+                | ListFiles()
+                | MakeDirectory()
+                | MoveFile()
+                | CopyFile()
+                | RemoveFile()
+                | SetFileAttributes()
+                | FindFiles()
+                | GrepFiles()
+            ):
+                return await self._files.value(cast("Action[object]", action), entry)
+            case VerifyAudit():
+                return await self._reports.verify()
+            case Diagnose():
+                return await self._reports.diagnose()
+            case _:
+                assert_never(action)
+
+    async def __aenter__(self) -> Self:
+        if self._closed:
+            raise InvalidState("this service was closed", hint="make another one")
+        # In the background: the first create does not wait for the past to be put in order.
+        self._tasks.start(self.expiry.run(), name="sweep")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Idempotent. Background work ends, open outcomes are recorded, instances are let go."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            await self._live.aclose()
+            await self._tasks.aclose()
+            self._gate.abandon()
+            self.expiry.release()
+            await asyncio.gather(*(backend.aclose() for backend in self._backends.loaded()))
+        finally:
+            self._store.close()
+            self._audit.close()
+
+    def _task_failed(self, name: str, error: BaseException) -> None:
+        try:
+            self._audit.event("task.failed", message=f"{name}: {type(error).__name__}: {error}"[:1024])
+        except Unrecorded:
+            asyncio.get_running_loop().call_exception_handler({"message": f"task {name!r} failed", "exception": error})

@@ -1,0 +1,318 @@
+# ruff: noqa: S608 (statements are put together from the constants below, never from values)
+"""Control state in one SQLite file: the only SQL.
+
+The statements are plain and go through the standard library: to import SQLAlchemy takes as long as to make fifteen
+sandboxes (180 ms here). The schema is SQLAlchemy's and Alembic's (`_tables.py`, `migrations/`), which are imported only
+when a file has another schema version; a test holds the two together.
+
+Durability: a write that returned survives `kill -9` of every process; after a power loss the last writes may be missing
+(WAL with synchronous=NORMAL), never torn. That is enough: no sandbox survives a power loss either.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from paddock.errors import AlreadyExists, InternalError, NotConfigured, ResourceExhausted
+from paddock.model import Level, Limit, Sandbox, SandboxId, SandboxSpec, State
+
+SCHEMA_VERSION = 1
+LIVING = (State.CREATING, State.RUNNING, State.PAUSED)
+
+_COLUMNS = (
+    "id, owner, name, state, level, backend, template, spec, created_at, expires_at, ended_at, limit_name, reason,"
+    " deadline, boot_id, holder"
+)
+_SELECT = f"SELECT {_COLUMNS} FROM sandboxes"
+_ALIVE = "state IN ('creating', 'running', 'paused')"
+_INSERT = f"INSERT INTO sandboxes ({_COLUMNS}) VALUES ({', '.join('?' * 16)})"
+
+_encode_spec = msgspec.json.Encoder().encode
+_decode_spec = msgspec.json.Decoder(SandboxSpec).decode
+
+
+class Row(msgspec.Struct, frozen=True):
+    """A sandbox as the store keeps it: what callers see, and what only services need."""
+
+    sandbox: Sandbox
+    deadline: float
+    """CLOCK_BOOTTIME seconds, of the boot `boot_id`."""
+    boot_id: str
+    holder: str
+    """The service that made it."""
+
+    @property
+    def id(self) -> SandboxId:
+        return self.sandbox.id
+
+    @property
+    def state(self) -> State:
+        return self.sandbox.state
+
+
+class Key(msgspec.Struct, frozen=True):
+    """An idempotency key: the same `digest` must come with it each time."""
+
+    text: str
+    digest: str
+
+
+class Known(msgspec.Struct, frozen=True):
+    """What a key was used for before."""
+
+    id: SandboxId
+    digest: str
+
+
+class Store:
+    """One connection, used by one thread at a time. Writers wait for each other for at most `busy_seconds`."""
+
+    def __init__(self, path: Path, *, busy_seconds: float = 10.0) -> None:
+        self.path = path
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with _translated(path):
+            self._db = _connect(path, busy_seconds)
+            if self._version() != SCHEMA_VERSION:
+                self._migrate()
+
+    def add(self, row: Row, key: Key | None = None) -> Known | None:
+        """Records a new sandbox, or returns what `key` was used for before. AlreadyExists: the name is taken."""
+        with self._writing() as db:
+            if key is not None:
+                found = db.execute(
+                    "SELECT sandbox, digest FROM idempotency_keys WHERE owner = ? AND key = ?",
+                    (row.sandbox.owner, key.text),
+                ).fetchone()
+                if found is not None:
+                    return Known(*found)
+            try:
+                db.execute(_INSERT, _values(row))
+            except sqlite3.IntegrityError:
+                raise AlreadyExists(
+                    f"a living sandbox is already named {row.sandbox.spec.name!r}",
+                    hint=f"kill it or take another name: paddock kill {row.sandbox.spec.name}",
+                ) from None
+            if key is not None:
+                db.execute(
+                    "INSERT INTO idempotency_keys (owner, key, digest, sandbox, created_at) VALUES (?, ?, ?, ?, ?)",
+                    (row.sandbox.owner, key.text, key.digest, row.id, row.sandbox.created_at),
+                )
+        return None
+
+    def get(self, id: str) -> Row | None:
+        return self._one(f"{_SELECT} WHERE id = ?", (id,))
+
+    def by_name(self, owner: str, name: str, *, living: bool) -> Row | None:
+        """The living one of that name, or the one that ended last."""
+        state = _ALIVE if living else f"NOT {_ALIVE}"
+        return self._one(
+            f"{_SELECT} WHERE owner = ? AND name = ? AND {state} ORDER BY created_at DESC LIMIT 1", (owner, name)
+        )
+
+    def by_prefix(self, owner: str, prefix: str, most: int) -> tuple[Row, ...]:
+        # A range, so that the primary key is used and no wildcard of the caller's is one.
+        return self._all(
+            f"{_SELECT} WHERE owner = ? AND id >= ? AND id < ? ORDER BY id LIMIT ?",
+            (owner, prefix, prefix + "\x7f", most),
+        )
+
+    def list(self, owner: str | None = None, *, ended: bool = False) -> tuple[Row, ...]:
+        where = ["1 = 1" if ended else _ALIVE]
+        if owner is not None:
+            where.append("owner = ?")
+        return self._all(
+            f"{_SELECT} WHERE {' AND '.join(where)} ORDER BY created_at, id", () if owner is None else (owner,)
+        )
+
+    def move(
+        self,
+        id: str,
+        expected: State,
+        to: State,
+        *,
+        ended_at: float | None = None,
+        limit: Limit | None = None,
+        reason: str | None = None,
+        release_key: bool = False,
+    ) -> bool:
+        """False if the state was not `expected` any more. Only `_lifecycle` may call this."""
+        with self._writing() as db:
+            done = db.execute(
+                "UPDATE sandboxes SET state = ?, ended_at = ?, limit_name = ?, reason = ? WHERE id = ? AND state = ?",
+                (to.value, ended_at, limit and limit.value, reason, id, expected.value),
+            ).rowcount
+            if done and release_key:
+                db.execute("DELETE FROM idempotency_keys WHERE sandbox = ?", (id,))
+        return bool(done)
+
+    def set_deadline(self, id: str, *, expires_at: float, deadline: float) -> bool:
+        with self._writing() as db:
+            return bool(
+                db.execute(
+                    f"UPDATE sandboxes SET expires_at = ?, deadline = ? WHERE id = ? AND {_ALIVE}",
+                    (expires_at, deadline, id),
+                ).rowcount
+            )
+
+    def lease(self, name: str) -> tuple[str, int, float] | None:
+        """Who holds it, the epoch, and until when (CLOCK_BOOTTIME seconds of the holder's boot)."""
+        return self._execute("SELECT holder, epoch, expires_at FROM leases WHERE name = ?", (name,)).fetchone()
+
+    def take_lease(self, name: str, holder: str, until: float, *, over: int | None) -> int | None:
+        """The new epoch, if the epoch was still `over` (None: if nobody ever held it)."""
+        with self._writing() as db:
+            if over is None:
+                sql = "INSERT OR IGNORE INTO leases (name, holder, epoch, expires_at) VALUES (?, ?, 1, ?)"
+                return 1 if db.execute(sql, (name, holder, until)).rowcount else None
+            taken = db.execute(
+                "UPDATE leases SET holder = ?, epoch = epoch + 1, expires_at = ? WHERE name = ? AND epoch = ?",
+                (holder, until, name, over),
+            ).rowcount
+            return over + 1 if taken else None
+
+    def prune(self, before: float) -> int:
+        """Forgets what ended before that time, and its idempotency keys."""
+        with self._writing() as db:
+            db.execute(
+                "DELETE FROM idempotency_keys WHERE sandbox IN (SELECT id FROM sandboxes WHERE ended_at < ?)", (before,)
+            )
+            return db.execute(f"DELETE FROM sandboxes WHERE ended_at < ? AND NOT {_ALIVE}", (before,)).rowcount
+
+    def checkpoint(self) -> None:
+        """Moves the write-ahead log into the file. On a connection of its own: call it in a thread."""
+        with _translated(self.path):
+            db = sqlite3.connect(self.path, timeout=1.0)
+            try:
+                db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            finally:
+                db.close()
+
+    def close(self) -> None:
+        self._db.close()
+
+    def _one(self, sql: str, values: Sequence[object]) -> Row | None:
+        found = self._execute(sql, values).fetchone()
+        return None if found is None else _row(found)
+
+    def _all(self, sql: str, values: Sequence[object]) -> tuple[Row, ...]:
+        return tuple(_row(found) for found in self._execute(sql, values).fetchall())
+
+    def _execute(self, sql: str, values: Sequence[object]) -> sqlite3.Cursor:
+        with _translated(self.path):
+            return self._db.execute(sql, values)
+
+    @contextmanager
+    def _writing(self) -> Generator[sqlite3.Connection]:
+        """One transaction that takes the write lock at its start: no upgrade that could fail half-way."""
+        with _translated(self.path):
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._db
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                raise
+            self._db.execute("COMMIT")
+
+    def _version(self) -> int:
+        return int(self._db.execute("PRAGMA user_version").fetchone()[0])
+
+    def _migrate(self) -> None:
+        import fcntl
+
+        # The directory is the lock: two services that start at once must not both migrate.
+        fd = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            version = self._version()
+            if version > SCHEMA_VERSION:
+                raise NotConfigured(
+                    f"{self.path} was written by a newer paddock (schema {version}, this one knows {SCHEMA_VERSION})",
+                    hint="upgrade paddock",
+                )
+            if version < SCHEMA_VERSION:
+                from .migrations import upgrade
+
+                upgrade(self.path, SCHEMA_VERSION)
+        finally:
+            os.close(fd)
+
+
+def _connect(path: Path, busy_seconds: float) -> sqlite3.Connection:
+    # Autocommit: transactions are begun by hand. The event loop's thread may not be the one that made the service.
+    db = sqlite3.connect(path, timeout=busy_seconds, isolation_level=None, check_same_thread=False)
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute("PRAGMA synchronous = NORMAL")
+    # A checkpoint writes and syncs; that is for a thread (`checkpoint`). This is only a ceiling.
+    db.execute("PRAGMA wal_autocheckpoint = 10000")
+    return db
+
+
+@contextmanager
+def _translated(path: Path) -> Generator[None]:
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        name = error.sqlite_errorname if hasattr(error, "sqlite_errorname") else ""
+        if name.startswith(("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_CANTOPEN")):
+            raise ResourceExhausted(
+                f"{path} cannot be written: {error}", hint="free disk space or descriptors"
+            ) from error
+        if name.startswith("SQLITE_BUSY"):
+            raise ResourceExhausted(f"{path} is held by another writer: {error}", hint="try again") from error
+        raise InternalError(f"{path}: {error}") from error
+    except sqlite3.DatabaseError as error:
+        raise InternalError(
+            f"{path}: {error}", hint="the file is damaged; move it away and run `paddock doctor`"
+        ) from error
+
+
+def _values(row: Row) -> tuple[object, ...]:
+    s = row.sandbox
+    return (
+        s.id,
+        s.owner,
+        s.spec.name,
+        s.state.value,
+        s.level.value,
+        s.backend,
+        s.template,
+        _encode_spec(s.spec),
+        s.created_at,
+        s.expires_at,
+        s.ended_at,
+        s.limit and s.limit.value,
+        s.reason,
+        row.deadline,
+        row.boot_id,
+        row.holder,
+    )
+
+
+def _row(values: tuple[Any, ...]) -> Row:
+    (id, owner, _name, state, level, backend, template, spec, created_at, expires_at, ended_at, limit, reason, *own) = (
+        values
+    )
+    return Row(
+        Sandbox(
+            id=SandboxId(id),
+            spec=_decode_spec(spec),
+            state=State(state),
+            level=Level(level),
+            backend=backend,
+            template=template,
+            created_at=created_at,
+            expires_at=expires_at,
+            ended_at=ended_at,
+            limit=Limit(limit) if limit else None,
+            reason=reason,
+            owner=owner,
+        ),
+        *own,
+    )

@@ -1,0 +1,57 @@
+"""The schema as SQLAlchemy sees it: what migrations are generated from and checked against."""
+
+from __future__ import annotations
+
+from sqlalchemy import Column, Float, Index, Integer, LargeBinary, MetaData, String, Table, text
+
+metadata = MetaData()
+
+sandboxes = Table(
+    "sandboxes",
+    metadata,
+    Column("id", String, primary_key=True, nullable=False),
+    Column("owner", String, nullable=False),
+    Column("name", String),
+    Column("state", String, nullable=False),
+    Column("level", String, nullable=False),
+    Column("backend", String, nullable=False),
+    Column("template", String, nullable=False),
+    Column("spec", LargeBinary, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("expires_at", Float, nullable=False),
+    Column("ended_at", Float),
+    Column("limit_name", String),
+    Column("reason", String),
+    Column("deadline", Float, nullable=False),
+    Column("boot_id", String, nullable=False),
+    Column("holder", String, nullable=False),
+    Index(
+        "one_living_name",
+        "owner",
+        "name",
+        unique=True,
+        sqlite_where=text("name IS NOT NULL AND state IN ('creating', 'running', 'paused')"),
+    ),
+    Index("sandboxes_by_state", "state"),
+    Index("sandboxes_by_name", "owner", "name"),
+)
+
+idempotency_keys = Table(
+    "idempotency_keys",
+    metadata,
+    Column("owner", String, primary_key=True, nullable=False),
+    Column("key", String, primary_key=True, nullable=False),
+    Column("digest", String, nullable=False),
+    Column("sandbox", String, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Index("idempotency_keys_by_sandbox", "sandbox"),
+)
+
+leases = Table(
+    "leases",
+    metadata,
+    Column("name", String, primary_key=True, nullable=False),
+    Column("holder", String, nullable=False),
+    Column("epoch", Integer, nullable=False),
+    Column("expires_at", Float, nullable=False),
+)

@@ -1,0 +1,43 @@
+"""Background tasks that somebody owns: referenced until they end, cancelled on close, their failures told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Tasks:
+    def __init__(self, failed: Callable[[str, BaseException], None]) -> None:
+        self._failed = failed
+        self._running: set[asyncio.Task[Any]] = set()
+        self._closed = False
+
+    def start(self, work: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
+        if self._closed:
+            work.close()
+            raise RuntimeError("the tasks were closed")
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    async def finish(self, work: Coroutine[Any, Any, T], *, name: str) -> T:
+        """Runs to its end even if the caller is cancelled: the caller stops waiting, the work goes on."""
+        return await asyncio.shield(self.start(work, name=name))
+
+    async def aclose(self) -> None:
+        """Clean-up that was begun by `finish` is waited for; the rest is cancelled."""
+        self._closed = True
+        while self._running:
+            for task in self._running:
+                if not task.get_name().startswith("undo "):
+                    task.cancel()
+            await asyncio.wait(self._running)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failed(task.get_name(), error)

@@ -1,0 +1,106 @@
+"""What a caller may ask for, checked before anything is made. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from paddock.errors import InvalidArgument
+from paddock.model import Action, ExecSpec, Limits, RunExec, SandboxSpec
+
+MAX_TTL_SECONDS = 30 * 86_400
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+_MAX_ARGUMENT_BYTES = 2 << 20  # the kernel's own ceiling is a quarter of the stack: 2 MiB
+_MAX_LABELS = 64
+_MAX_KEY_CHARS = 255
+
+
+def check_spec(spec: SandboxSpec) -> None:
+    check_ttl(spec.ttl_seconds)
+    check_limits(spec.limits)
+    if spec.name is not None and (not _NAME.fullmatch(spec.name) or spec.name.startswith("sb_")):
+        raise InvalidArgument(
+            f"name {spec.name!r} is not a name: 1 to 63 letters, digits, `_`, `.` and `-`, the first a letter or digit,"
+            " and no `sb_` in front, which is for ids",
+            field="name",
+        )
+    if not spec.template or "\0" in spec.template:
+        raise InvalidArgument("template must be a name", field="template")
+    check_env(spec.env)
+    if len(spec.labels) > _MAX_LABELS or any(len(k) > 255 or len(v) > 4096 for k, v in spec.labels.items()):
+        raise InvalidArgument(f"at most {_MAX_LABELS} labels of 255 and 4096 characters", field="labels")
+
+
+def check_ttl(seconds: float) -> None:
+    if not 1 <= seconds <= MAX_TTL_SECONDS:  # NaN is not
+        raise InvalidArgument(f"ttl_seconds={seconds:g} must be 1 to {MAX_TTL_SECONDS} (30 days)", field="ttl_seconds")
+
+
+def check_limits(limits: Limits) -> None:
+    for field in Limits.__struct_fields__:
+        value = getattr(limits, field)
+        least = {"swap_mib": 0, "cpus": 0.01, "memory_mib": 4, "inodes": 16, "open_files": 16}.get(field, 1)
+        if not (isinstance(value, int) or math.isfinite(value)) or not value >= least:
+            raise InvalidArgument(f"limits.{field}={value!r} must be at least {least}", field=f"limits.{field}")
+
+
+def check_env(env: dict[str, str]) -> None:
+    for key, value in env.items():
+        if not key or "=" in key or "\0" in key or "\0" in value:
+            raise InvalidArgument(
+                f"environment variable {key!r}: a name has one character or more, no `=`, and no NUL anywhere",
+                field="env",
+            )
+
+
+def check_exec(spec: ExecSpec) -> None:
+    if not spec.argv or not spec.argv[0]:
+        raise InvalidArgument("argv must name a program", field="argv")
+    if any("\0" in argument for argument in spec.argv):
+        raise InvalidArgument("argv cannot hold a NUL", field="argv")
+    # Characters, not bytes: the kernel has the last word, this one is only cheap and early.
+    if sum(map(len, spec.argv)) + sum(len(k) + len(v) for k, v in spec.env.items()) > _MAX_ARGUMENT_BYTES:
+        raise InvalidArgument("argv and env are over 2 MiB", field="argv", hint="pass it on stdin or as a file")
+    check_env(spec.env)
+    if spec.timeout_seconds is not None and not 0 < spec.timeout_seconds < math.inf:
+        raise InvalidArgument(f"timeout_seconds={spec.timeout_seconds:g} must be above 0", field="timeout_seconds")
+    if spec.cwd is not None and (not spec.cwd or "\0" in spec.cwd):
+        raise InvalidArgument("cwd must be a path", field="cwd")
+    if spec.pty is not None and not (0 < spec.pty.rows < 65_536 and 0 < spec.pty.columns < 65_536):
+        raise InvalidArgument("rows and columns of a pty must be 1 to 65535", field="pty")
+
+
+def check_run(action: RunExec) -> None:
+    check_exec(action.spec)
+    if not 0 <= action.capture_bytes <= 1 << 30:
+        raise InvalidArgument(f"capture_bytes={action.capture_bytes} must be 0 to 1 GiB", field="capture_bytes")
+
+
+def check_file(action: Action[object]) -> None:
+    """Paths, offsets and ports; everything else about files only the sandbox knows."""
+    for field in ("path", "source", "destination", "name", "pattern"):
+        value = getattr(action, field, None)
+        if isinstance(value, str) and (not value or "\0" in value):
+            raise InvalidArgument(f"{field} cannot be empty or hold a NUL", field=field)
+    for field, least, most in (
+        ("offset", 0, 1 << 62),
+        ("length", 0, 1 << 62),
+        ("limit", 1, 1_000_000),
+        ("depth", 1, 256),
+    ):
+        value = getattr(action, field, None)
+        if value is not None and not least <= value <= most:
+            raise InvalidArgument(f"{field}={value} must be {least} to {most}", field=field)
+    port = getattr(action, "port", 1)
+    if not 1 <= port <= 65_535:
+        raise InvalidArgument(f"port={port} must be 1 to 65535", field="port")
+
+
+def check_key(key: str) -> None:
+    if not 1 <= len(key) <= _MAX_KEY_CHARS:
+        raise InvalidArgument(f"an idempotency key has 1 to {_MAX_KEY_CHARS} characters", field="idempotency_key")
+
+
+def check_signal(number: int) -> None:
+    if not 1 <= number <= 64:
+        raise InvalidArgument(f"signal={number} must be 1 to 64", field="signal")

@@ -1,0 +1,137 @@
+"""Trees as btrfs subvolumes: made, copied and deleted in time that does not depend on what they hold."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from paddock.errors import PaddockError
+from paddock.linux import btrfs
+from paddock.model import Check
+from paddock.storage._base import TreeUsage
+from paddock.storage._checks import pool_checks
+from paddock.storage._config import PoolConfig
+from paddock.storage._directories import Directories
+from paddock.storage._removal import remove
+from paddock.storage._trees import WORK, check_name, make_frame, make_part, tree_error
+
+_NOT_SO = frozenset({errno.ENOTEMPTY, errno.EPERM, errno.EACCES, errno.EINVAL, errno.ENOTDIR})
+
+
+class BtrfsPool(Directories):
+    """Quotas need root. Where they are off (a file system of the machine's own), they are left off."""
+
+    driver = "btrfs"
+    overlay = True
+
+    def __init__(self, fd: int, config: PoolConfig, path: str) -> None:
+        super().__init__(fd, config, path)
+        self._quota: btrfs.QuotaMode = "off" if self._base is None else btrfs.quota_mode(fd)
+        self._stale: list[int] = []  # quota groups of deleted trees, which full quotas leave behind
+
+    def create(self, name: str, *, layers: tuple[str, ...] = (), limit_bytes: int | None = None) -> None:
+        def fill(tree: int) -> None:
+            make_frame(tree, self._base)
+            self._limit(tree, limit_bytes)
+
+        self._make(name, fill)
+
+    def snapshot(self, source: str, name: str, *, limit_bytes: int | None = None) -> None:
+        def begin(making: str) -> None:
+            btrfs.snapshot(origin, self._fd, making.encode())
+
+        def fill(tree: int) -> None:
+            # A work directory belongs to one mount: overlayfs refuses what another one has left in it.
+            remove(tree, WORK)
+            make_part(tree, WORK, self._base)
+            self._limit(tree, limit_bytes)
+
+        origin = self.open(source)
+        try:
+            self._make(name, fill, begin=begin, doing="copy")
+        finally:
+            os.close(origin)
+
+    def delete(self, name: str) -> None:
+        check_name(name)
+        group = self._group(name)
+        try:
+            btrfs.destroy_subvolume(self._fd, name.encode())
+        except OSError as error:
+            if error.errno == errno.ENOENT:
+                return
+            if error.errno not in _NOT_SO:
+                raise tree_error(error, name, "delete") from error
+            super().delete(name)  # it holds other subvolumes, or we may not destroy it: entry by entry
+        self._forget(group)
+
+    def usage(self, name: str) -> TreeUsage:
+        tree = self.open(name)
+        try:
+            if self._quota == "off":
+                return TreeUsage(used_bytes=None, limit_bytes=None)
+            quota = btrfs.quota(tree, btrfs.subvolume_id(tree))
+            return TreeUsage(used_bytes=quota.used_bytes, limit_bytes=quota.limit_bytes)
+        except OSError as error:
+            raise tree_error(error, name, "measure") from error
+        finally:
+            os.close(tree)
+
+    def checks(self) -> tuple[Check, ...]:
+        if self._quota != "off":
+            return pool_checks(self._config, None)
+        if self._base is None:
+            return pool_checks(self._config, "quotas of btrfs need root")
+        return pool_checks(
+            self._config, "quotas are off on this file system", fix=f"btrfs quota enable --simple {self._path}"
+        )
+
+    def inode_estimate(self, name: str) -> int | None:
+        """Never less than the number of files in the tree; None: this process may not ask."""
+        if self._base is None:
+            return None
+        tree = self.open(name)
+        try:
+            return btrfs.highest_inode(tree) - 256
+        finally:
+            os.close(tree)
+
+    def _begin(self, making: str) -> None:
+        btrfs.create_subvolume(self._fd, making.encode())
+
+    def _discard(self, name: str) -> None:
+        try:
+            btrfs.destroy_subvolume(self._fd, name.encode())
+        except OSError as error:
+            if error.errno not in _NOT_SO:
+                raise
+            super()._discard(name)
+
+    def _limit(self, tree: int, limit_bytes: int | None) -> None:
+        if limit_bytes is not None and self._quota != "off":
+            btrfs.set_byte_limit(self._fd, btrfs.subvolume_id(tree), limit_bytes)
+
+    def _group(self, name: str) -> int | None:
+        """The quota group that will be stale once the tree is gone."""
+        if self._quota == "off":
+            return None
+        try:
+            tree = self.open(name)
+        except PaddockError:
+            return None
+        try:
+            return btrfs.subvolume_id(tree)
+        finally:
+            os.close(tree)
+
+    def _forget(self, group: int | None) -> None:
+        """Removes quota groups of trees that the kernel's cleaner has finished with: some of them, each time."""
+        if group is not None:
+            self._stale.append(group)
+        for stale in self._stale[:2]:
+            try:
+                if not btrfs.remove_quota_group(self._fd, stale):
+                    return
+            except OSError:
+                pass  # a group too many costs a few bytes; a delete that fails for it would cost a tree
+            self._stale.remove(stale)

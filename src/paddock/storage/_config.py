@@ -1,0 +1,76 @@
+"""`keeper.json`: how the pool is opened, decided once per state directory, and why not by a better driver."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from paddock.errors import PlatformError
+from paddock.keeper.layout import KEEPER_CONFIG
+
+Driver = Literal["btrfs", "overlay", "copy"]
+VERSION = 1
+
+
+class Reason(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a better way was not taken. `fix` is one command, if one command makes it possible."""
+
+    way: str
+    why: str
+    fix: str | None = None
+
+
+class PoolConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """`image` is the file in the state directory that is mounted at `pool/`; None: that directory itself."""
+
+    driver: Driver
+    image: str | None = None
+    reasons: tuple[Reason, ...] = ()
+
+
+class _File(msgspec.Struct, frozen=True, kw_only=True):
+    version: int
+    pool: PoolConfig
+
+
+def load(state_dir: Path) -> PoolConfig | None:
+    """What was decided; None: nothing yet. The file is written by rename, so what cannot be read is nobody's half."""
+    try:
+        text = (state_dir / KEEPER_CONFIG).read_bytes()
+    except FileNotFoundError:
+        return None
+    path = state_dir / KEEPER_CONFIG
+    try:
+        file = msgspec.json.decode(text, type=_File)
+    except msgspec.DecodeError as error:
+        raise PlatformError(f"{path} cannot be read: {error}", hint=f"rm {path}") from error
+    if file.version != VERSION:
+        raise PlatformError(
+            f"{path} is of version {file.version}, this paddock knows {VERSION}", hint="use the paddock that wrote it"
+        )
+    return file.pool
+
+
+def store(state_dir: Path, config: PoolConfig) -> None:
+    """Writes the decision: whole or not at all, and there after a power loss."""
+    path = state_dir / KEEPER_CONFIG
+    scratch = path.with_suffix(".tmp")
+    fd = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        file.write(msgspec.json.encode(_File(version=VERSION, pool=config)) + b"\n")
+        file.flush()
+        os.fsync(fd)
+    scratch.rename(path)
+    sync_directory(state_dir)
+
+
+def sync_directory(path: Path) -> None:
+    """Makes renames in `path` last."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

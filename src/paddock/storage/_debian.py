@@ -1,0 +1,134 @@
+"""The template `debian`: a Debian of its own, installed by mmdebstrap from where the machine's apt gets packages."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import IO
+
+from paddock.errors import NotConfigured, PlatformError, Unsupported
+from paddock.storage._probe import find_tool
+from paddock.storage._recipe import ENV, PATH, Progress, Recipe
+from paddock.storage._unpack import unpack_tar
+
+_VERSION = "1"
+_PACKAGES = (
+    "bash,ca-certificates,curl,git,less,netbase,openssh-client,patch,procps,python3,python3-pip,python3-pytest,"
+    "python3-venv,ripgrep,tzdata,unzip,xz-utils"
+)
+# In the chroot, before it is packed. Where packages come from is the machine's business, and may hold a password.
+_HOOKS = (
+    'chroot "$1" useradd --uid 1000 --user-group --create-home --shell /bin/bash user',
+    'mkdir "$1/workspace" && chown 1000:1000 "$1/workspace"',
+    'rm -rf "$1"/etc/apt/sources.list "$1"/etc/apt/sources.list.d/* "$1"/etc/apt/auth.conf.d/*',
+    ': > "$1/etc/resolv.conf"; : > "$1/etc/machine-id"; echo sandbox > "$1/etc/hostname"',
+    'printf "[safe]\\n\\tdirectory = *\\n[init]\\n\\tdefaultBranch = main\\n" > "$1/etc/gitconfig"',
+)
+_SAID = 2000
+
+
+def recipe(machine: Path) -> Recipe:
+    """NotConfigured: mmdebstrap is missing. Unsupported: the machine is no Debian, or we may not build one."""
+    release = _os_release(machine)
+    suite = release.get("VERSION_CODENAME", "")
+    if release.get("ID") != "debian" or not re.fullmatch(r"[a-z]+", suite, re.ASCII):
+        raise Unsupported(
+            "the template debian is built from a Debian machine's package sources, and this machine is none",
+            hint="use the template host",
+        )
+    if os.geteuid() != 0 and not _has_subordinate_ids(machine):
+        raise Unsupported(
+            "an ordinary user builds the template debian with subordinate ids, and /etc/subuid gives this one none",
+            hint="use the template host",
+        )
+    sources = [path.read_text() for path in _sources(machine)]
+    if not sources:
+        raise NotConfigured("this machine's apt has no package sources", hint="man sources.list")
+
+    def fill(root: int, base: int | None, progress: Progress) -> None:
+        _build(root, base, suite, _sources(machine), progress)
+
+    return Recipe(
+        name="debian",
+        facts=(_VERSION, suite, os.uname().machine, _PACKAGES, *_HOOKS, *sources),
+        fill=fill,
+        host_usr=False,
+        env={**ENV, "PIP_DISABLE_PIP_VERSION_CHECK": "1"},
+    )
+
+
+def _build(root: int, base: int | None, suite: str, sources: list[Path], progress: Progress) -> None:
+    tool = find_tool("mmdebstrap")
+    if tool is None:
+        raise NotConfigured("mmdebstrap is not installed", hint="apt-get install mmdebstrap")
+    command = [tool, "--variant=minbase", "--format=tar", f"--include={_PACKAGES}"]
+    command += ["--mode=root" if base is not None else "--mode=unshare"]
+    command += [f"--customize-hook={hook}" for hook in _HOOKS]
+    command += [suite, "-", *map(str, sources)]
+    progress("installing Debian: about a minute")
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=said,
+            env=_environment(),
+        )
+        assert process.stdout is not None
+        try:
+            with process.stdout as stream:
+                unpack_tar(stream, root, base)
+                while stream.read(1 << 16):  # the padding after the archive's end
+                    pass
+            status = process.wait()
+        except BaseException as error:
+            process.kill()
+            process.wait()
+            if not isinstance(error, Exception):
+                raise
+            raise PlatformError(f"mmdebstrap failed: {_end_of(said)}", hint="paddock doctor") from error
+        if status != 0:
+            raise PlatformError(f"mmdebstrap failed with {status}: {_end_of(said)}", hint="paddock doctor")
+
+
+def _environment() -> dict[str, str]:
+    """Nothing of ours but what leads to the mirror."""
+    kept = {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")}
+    return {**kept, "PATH": PATH, "LC_ALL": "C.UTF-8", "TMPDIR": tempfile.gettempdir()}
+
+
+def _end_of(said: IO[bytes]) -> str:
+    size = said.seek(0, os.SEEK_END)
+    said.seek(max(0, size - _SAID))
+    return said.read().decode(errors="replace").strip()
+
+
+def _sources(machine: Path) -> list[Path]:
+    """Where Debian itself comes from: not what else was added, which needs keys that a fresh system has not."""
+    apt = machine / "etc/apt"
+    candidates = [apt / "sources.list", apt / "sources.list.d/debian.sources", apt / "sources.list.d/debian.list"]
+    return [path for path in candidates if path.is_file() and path.read_text().strip()]
+
+
+def _os_release(machine: Path) -> dict[str, str]:
+    try:
+        text = (machine / "etc/os-release").read_text()
+    except OSError:
+        return {}
+    return {key: value.strip("\"'") for key, _, value in (line.partition("=") for line in text.splitlines())}
+
+
+def _has_subordinate_ids(machine: Path) -> bool:
+    user = str(os.geteuid())
+    names = {user}
+    try:
+        import pwd
+
+        names.add(pwd.getpwuid(os.geteuid()).pw_name)
+        lines = (machine / "etc/subuid").read_text().splitlines()
+    except (OSError, KeyError):
+        return False
+    return any(line.partition(":")[0] in names for line in lines)

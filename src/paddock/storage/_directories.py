@@ -1,0 +1,158 @@
+"""Trees as plain directories: made under another name, renamed when whole, renamed away before they are deleted."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+
+from paddock.errors import PlatformError
+from paddock.model import Check
+from paddock.storage._base import TreeUsage
+from paddock.storage._checks import pool_checks
+from paddock.storage._config import Driver, PoolConfig
+from paddock.storage._removal import remove
+from paddock.storage._trees import DIRECTORY, NAME, check_name, names_in, owner_base, tree_error
+
+_LOCK = ".lock"
+_MAKING = re.compile(r"\.making-[0-9a-f]{16}", re.ASCII)
+_GONE = re.compile(r"\.gone-[0-9a-f]{16}", re.ASCII)
+
+
+class Directories:
+    """What all drivers share. Owns the descriptor of the pool's directory.
+
+    Makers of trees hold a shared lock, so that a sweep, which takes it exclusively, never meets work in progress.
+    """
+
+    driver: Driver
+    overlay: bool
+
+    def __init__(self, fd: int, config: PoolConfig, path: str) -> None:
+        self._fd = fd
+        self._config = config
+        self._path = path  # for words only
+        self._base = owner_base()
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(sorted(name for name in names_in(self._fd) if NAME.fullmatch(name)))
+
+    def open(self, name: str) -> int:
+        try:
+            return os.open(check_name(name), DIRECTORY, dir_fd=self._fd)
+        except OSError as error:
+            raise tree_error(error, name, "open") from None
+
+    def rename(self, source: str, name: str) -> None:
+        check_name(source)
+        check_name(name)
+        try:
+            # A tree is never empty, so that this never replaces one: ENOTEMPTY.
+            os.rename(source, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+        except FileNotFoundError as error:
+            raise tree_error(error, source, "rename") from None
+        except OSError as error:
+            raise tree_error(error, name, "rename") from None
+
+    def delete(self, name: str) -> None:
+        check_name(name)
+        gone = f".gone-{os.urandom(8).hex()}"
+        try:
+            os.rename(name, gone, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise tree_error(error, name, "delete") from None
+        self._discard(gone)
+
+    def usage(self, name: str) -> TreeUsage:
+        os.close(self.open(name))
+        return TreeUsage(used_bytes=None, limit_bytes=None)
+
+    def checks(self) -> tuple[Check, ...]:
+        return pool_checks(self._config, "no directory can be given a ceiling here")
+
+    def sweep(self) -> None:
+        """Deletes what a killed process has left half made or half deleted. What will not go stays for the next."""
+        leftovers = names_in(self._fd)
+        for name in leftovers:
+            if _GONE.fullmatch(name):
+                self._discard_quietly(name)
+        making = [name for name in leftovers if _MAKING.fullmatch(name)]
+        if making:
+            with self._locked(fcntl.LOCK_EX | fcntl.LOCK_NB) as free:
+                for name in making if free else ():
+                    self._discard_quietly(name)
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd != -1:
+            os.close(fd)
+
+    def _make(
+        self,
+        name: str,
+        fill: Callable[[int], None],
+        *,
+        begin: Callable[[str], None] | None = None,
+        doing: str = "make",
+    ) -> None:
+        """Makes tree `name`, or nothing at all: `begin` makes the directory, `fill` what is to be in it."""
+        check_name(name)
+        making = f".making-{os.urandom(8).hex()}"
+        with self._locked(fcntl.LOCK_SH):
+            try:
+                (begin or self._begin)(making)
+                try:
+                    tree = os.open(making, DIRECTORY, dir_fd=self._fd)
+                    try:
+                        fill(tree)
+                    finally:
+                        os.close(tree)
+                    os.rename(making, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+                except BaseException:
+                    self._discard_quietly(making)
+                    raise
+            except OSError as error:
+                raise tree_error(error, name, doing) from error
+
+    def _begin(self, making: str) -> None:
+        os.mkdir(making, 0o755, dir_fd=self._fd)
+
+    def _discard(self, name: str) -> None:
+        """Deletes a directory that is no tree any more, unless another process is at it already."""
+        try:
+            fd = os.open(name, DIRECTORY, dir_fd=self._fd)
+        except (FileNotFoundError, PermissionError):
+            fd = -1
+        try:
+            if fd != -1:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            remove(self._fd, name)
+        except BlockingIOError:
+            return
+        finally:
+            if fd != -1:
+                os.close(fd)
+
+    def _discard_quietly(self, name: str) -> None:
+        try:
+            self._discard(name)
+        except (OSError, PlatformError):
+            return  # met again, and reported, by whoever deletes it by name; swept again at the next open
+
+    @contextmanager
+    def _locked(self, kind: int) -> Generator[bool]:
+        """Holds the pool's lock; False: not free (with LOCK_NB). A descriptor of its own, so that threads share."""
+        fd = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=self._fd)
+        try:
+            try:
+                fcntl.flock(fd, kind)
+            except BlockingIOError:
+                yield False
+            else:
+                yield True
+        finally:
+            os.close(fd)

@@ -1,0 +1,40 @@
+"""Trees as directories, for the upper layer of an overlay: an empty one is quick, a snapshot costs what was written."""
+
+from __future__ import annotations
+
+import os
+
+from paddock.storage._copying import Copier
+from paddock.storage._directories import Directories
+from paddock.storage._trees import DIRECTORY, ROOT, make_frame
+
+
+class OverlayPool(Directories):
+    """No ceiling on disk space: a directory has none, and project quotas are not everywhere."""
+
+    driver = "overlay"
+    overlay = True
+
+    def create(self, name: str, *, layers: tuple[str, ...] = (), limit_bytes: int | None = None) -> None:
+        self._make(name, lambda tree: make_frame(tree, self._base))
+
+    def snapshot(self, source: str, name: str, *, limit_bytes: int | None = None) -> None:
+        origin = self.open(source)
+        try:
+            self._make(name, lambda tree: self._fill(tree, (origin,)), doing="copy")
+        finally:
+            os.close(origin)
+
+    def _fill(self, tree: int, origins: tuple[int, ...]) -> None:
+        """Makes `tree` with the content of `origins`, lowest first."""
+        make_frame(tree, self._base)
+        target = os.open(ROOT, DIRECTORY, dir_fd=tree)
+        try:
+            for origin in origins:
+                source = os.open(ROOT, DIRECTORY, dir_fd=origin)
+                try:
+                    Copier(keep_owners=self._base is not None).copy(source, target)
+                finally:
+                    os.close(source)
+        finally:
+            os.close(target)

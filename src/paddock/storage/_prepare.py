@@ -1,0 +1,167 @@
+"""Deciding, once per state directory, what its trees are kept on, and making that: by one process, whole or not."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import get_args
+
+from paddock.errors import InvalidArgument, InvalidState, NotConfigured
+from paddock.keeper import pool as keeper_pool
+from paddock.keeper.layout import POOL, POOL_IMAGE, PREPARE_LOCK
+from paddock.storage import _probe
+from paddock.storage._config import Driver, PoolConfig, Reason, load, store, sync_directory
+
+GIB = 1 << 30
+LARGEST_IMAGE = 64 * GIB
+SMALLEST_IMAGE = 1 * GIB
+_UNFINISHED_IMAGE = POOL_IMAGE + ".tmp"
+_SUPERBLOCK, _MAGIC = 0x1_0040, b"_BHRfS_M"  # btrfs on-disk format: the primary super block at 64 KiB
+_MKFS_SECONDS = 300
+
+
+def prepare(state_dir: Path, *, driver: str | None = None, image_bytes: int | None = None) -> PoolConfig:
+    """Makes the state directory ready for a keeper, and says how its pool is kept. Does nothing the second time.
+
+    `driver` forces one (btrfs, overlay, copy); by default the best that works here is taken. `image_bytes` is the
+    size of a new image, which takes as much of the disk as is written to it; by default half of what is free, 64 GiB
+    at most.
+
+    NotConfigured: the forced driver does not work here. InvalidState: the trees are there already, on another one.
+    """
+    forced = _known(driver)
+    state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if state_dir.stat().st_uid != os.geteuid():
+        raise InvalidState(f"{state_dir} belongs to another user", hint="choose another state directory")
+    state_dir.chmod(0o700)
+    with _locked(state_dir):
+        config = load(state_dir)
+        if config is not None and not _lost_image(state_dir, config):
+            if forced not in (None, config.driver):
+                raise InvalidState(
+                    f"the trees in {state_dir} are on {config.driver}, not on {forced}",
+                    hint="choose another state directory",
+                )
+            return config
+        (state_dir / POOL).mkdir(mode=0o700, exist_ok=True)
+        config = _choose(state_dir, forced, image_bytes)
+        store(state_dir, config)
+        return config
+
+
+def _known(driver: str | None) -> Driver | None:
+    for known in get_args(Driver):
+        if driver == known:
+            return known
+    if driver is not None:
+        raise InvalidArgument(f"no pool driver {driver!r}", hint=f"one of {', '.join(get_args(Driver))}")
+    return None
+
+
+def _choose(state_dir: Path, forced: Driver | None, image_bytes: int | None) -> PoolConfig:
+    reasons: list[Reason] = []
+    if forced in (None, "btrfs"):
+        reason = _probe.native_btrfs(state_dir)
+        if reason is None:
+            return PoolConfig(driver="btrfs")
+        reasons.append(reason)
+        reason = _make_image(state_dir, image_bytes)
+        if reason is None:
+            return PoolConfig(driver="btrfs", image=POOL_IMAGE, reasons=tuple(reasons))
+        reasons.append(reason)
+    if forced in (None, "overlay"):
+        reason = _probe.overlay(state_dir)
+        if reason is None:
+            return PoolConfig(driver="overlay", reasons=tuple(reasons))
+        reasons.append(reason)
+    if forced in (None, "copy"):
+        return PoolConfig(driver="copy", reasons=tuple(reasons))
+    raise NotConfigured(
+        f"pool driver {forced} does not work here: " + "; ".join(reason.why for reason in reasons),
+        hint=next((reason.fix for reason in reasons if reason.fix), "paddock doctor"),
+    )
+
+
+def _make_image(state_dir: Path, size: int | None) -> Reason | None:
+    """Makes the image under another name, tries to mount it, and gives it its name: a whole one or none."""
+    if reason := _probe.image_possible():
+        return reason
+    image, unfinished = state_dir / POOL_IMAGE, state_dir / _UNFINISHED_IMAGE
+    unfinished.unlink(missing_ok=True)
+    if not _is_whole(image):
+        if size is None:
+            free = shutil.disk_usage(state_dir).free
+            if free < 2 * SMALLEST_IMAGE:
+                return Reason(way=_probe.IMAGE, why=f"less than 2 GiB are free at {state_dir}")
+            size = min(free // 2, LARGEST_IMAGE)
+        if reason := _format(unfinished, size):
+            return reason
+        unfinished.rename(image)
+        sync_directory(state_dir)
+    try:
+        os.close(keeper_pool.mount_image(str(image)))
+    except OSError as error:
+        image.unlink()
+        return Reason(way=_probe.IMAGE, why=f"it cannot be mounted: {error}")
+    return None
+
+
+def _format(path: Path, size: int) -> Reason | None:
+    tool = _probe.find_tool("mkfs.btrfs")
+    assert tool is not None
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        os.ftruncate(fd, size)
+        # One copy of the metadata: the disk below is one, and two copies on it would halve the speed of small writes.
+        done = subprocess.run(
+            [tool, "--quiet", "--label", "paddock", "--metadata", "single", "--nodiscard", "--", str(path)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_MKFS_SECONDS,
+            check=False,
+        )
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    if done.returncode != 0:
+        path.unlink()
+        return Reason(way=_probe.IMAGE, why=f"mkfs.btrfs failed: {done.stderr.strip()[-300:]}")
+    return None
+
+
+def _lost_image(state_dir: Path, config: PoolConfig) -> bool:
+    """True: the image that was decided on is gone, and with it all there was to keep. InvalidState: it is damaged."""
+    if config.image is None:
+        return False
+    image = state_dir / config.image
+    if not image.exists():
+        return True
+    if not _is_whole(image):
+        raise InvalidState(f"{image} is damaged: it holds no btrfs", hint=f"rm {image} loses all trees and goes on")
+    return False
+
+
+def _is_whole(image: Path) -> bool:
+    """It has the super block, which mkfs writes last, and it has been renamed to this name, which we do last."""
+    try:
+        with image.open("rb") as file:
+            file.seek(_SUPERBLOCK)
+            return file.read(len(_MAGIC)) == _MAGIC
+    except FileNotFoundError:
+        return False
+
+
+@contextmanager
+def _locked(state_dir: Path) -> Generator[None]:
+    fd = os.open(state_dir / PREPARE_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)

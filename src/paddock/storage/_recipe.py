@@ -1,0 +1,77 @@
+"""A recipe: what decides how a template comes out, and how it is written. A manifest: files to write, with owners."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+Progress = Callable[[str], None]
+
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+ENV = {"PATH": PATH, "LANG": "C.UTF-8", "TERM": "xterm-256color"}
+
+
+class Entry(NamedTuple):
+    """One file of a manifest. `content` is a file's bytes or a link's target; ids are those inside the sandbox."""
+
+    kind: Literal["directory", "file", "link"]
+    mode: int
+    content: bytes = b""
+    uid: int = 0
+    gid: int = 0
+
+
+Manifest = Mapping[str, Entry]
+"""By path, relative to the root, without "." and ".."; each parent is an entry itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """`facts` decide the digest; `fill` writes the layer into a directory, for ids plus a base if there is one."""
+
+    name: str
+    facts: tuple[str, ...]
+    fill: Callable[[int, int | None, Progress], None]
+    below: Recipe | None = None
+    host_usr: bool = True
+    env: dict[str, str] = field(default_factory=lambda: dict(ENV))
+
+    @property
+    def digest(self) -> str:
+        below = self.below.digest if self.below else ""
+        return hashlib.sha256(json.dumps([self.name, below, *self.facts]).encode()).hexdigest()
+
+    @property
+    def tree(self) -> str:
+        return f"tp_{self.name.replace('-', '_')}_{self.digest[:12]}"
+
+
+def manifest_digest(manifest: Manifest) -> str:
+    digest = hashlib.sha256()
+    for path, entry in sorted(manifest.items()):
+        head = (path, entry.kind, entry.mode, entry.uid, entry.gid, len(entry.content))
+        digest.update(json.dumps(head).encode() + b"\n" + entry.content)
+    return digest.hexdigest()
+
+
+def write_manifest(root: int, base: int | None, manifest: Manifest) -> None:
+    """Writes the files of `manifest` into the directory `root`, where nobody else writes."""
+    for path, entry in sorted(manifest.items()):
+        match entry.kind:
+            case "directory":
+                if path != ".":
+                    os.mkdir(path, 0o700, dir_fd=root)
+            case "link":
+                os.symlink(entry.content, os.fsencode(path), dir_fd=root)
+            case "file":
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+                with os.fdopen(os.open(path, flags, 0o600, dir_fd=root), "wb") as file:
+                    file.write(entry.content)
+        if base is not None:
+            os.chown(path, base + entry.uid, base + entry.gid, dir_fd=root, follow_symlinks=False)
+        if entry.kind != "link":
+            os.chmod(path, entry.mode, dir_fd=root)

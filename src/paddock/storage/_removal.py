@@ -1,0 +1,145 @@
+"""Deleting what a sandbox wrote: by descriptor, in constant depth, following nothing.
+
+A tree may be 2,000 directories deep, hold directories of mode 000, and names longer together than any path may be. So
+each subdirectory that is met is first moved up to the top and emptied there: nothing is ever deeper than two.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from functools import partial
+
+from paddock.errors import PlatformError
+from paddock.linux import openat2
+
+_SHOWN = 5
+
+
+def remove(parent: int, name: str) -> None:
+    """Removes the directory `name` of `parent` with all that is in it. Nothing if it is not there.
+
+    PlatformError names what would not go (an immutable file, a mount point); everything else is gone by then.
+    """
+    problems: list[str] = []
+    try:
+        top = _open(parent, name)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise PlatformError(f"cannot delete {name!r}: {error}", name=name) from error
+    try:
+        _Emptying(top, problems).run()
+    finally:
+        os.close(top)
+    if not problems:
+        _attempt(parent, name, partial(os.rmdir, name, dir_fd=parent), problems)
+    if problems:
+        shown = "; ".join(problems[:_SHOWN])
+        raise PlatformError(
+            f"{len(problems)} entries of {name!r} cannot be deleted: {shown}",
+            hint="lsattr shows immutable files, findmnt mounts",
+            name=name,
+        )
+
+
+class _Emptying:
+    """Removes every entry of the directory `top`. A nested subvolume, which nothing leaves by rename, is a new top."""
+
+    def __init__(self, top: int, problems: list[str]) -> None:
+        self._top = top
+        self._device = os.fstat(top).st_dev
+        self._problems = problems
+        self._waiting: list[str] = []  # directories in `top`
+        self._moved = 0
+        self._prefix = f".{os.urandom(8).hex()}-"  # no name in the tree was chosen to be in the way of this one
+
+    def run(self) -> None:
+        self._sort_out(self._top)
+        while self._waiting:
+            name = self._waiting.pop()
+            known = len(self._problems)
+            try:
+                directory = _open(self._top, name)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                self._problems.append(_words(name, error))
+                continue
+            try:
+                if os.fstat(directory).st_dev == self._device:
+                    self._sort_out(directory)
+                else:
+                    _Emptying(directory, self._problems).run()
+            finally:
+                os.close(directory)
+            if len(self._problems) == known:
+                _attempt(self._top, name, partial(os.rmdir, name, dir_fd=self._top), self._problems)
+
+    def _sort_out(self, directory: int) -> None:
+        """Unlinks what is no directory and moves up what is one."""
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                name = entry.name
+                if not entry.is_dir(follow_symlinks=False):
+                    _attempt(directory, name, partial(os.unlink, name, dir_fd=directory), self._problems)
+                elif directory == self._top:
+                    self._waiting.append(name)
+                else:
+                    target = f"{self._prefix}{self._moved}"
+                    self._moved += 1
+                    move = partial(os.rename, name, target, src_dir_fd=directory, dst_dir_fd=self._top)
+                    if _attempt(directory, name, move, self._problems):
+                        self._waiting.append(target)
+
+
+def _attempt(directory: int, name: str, action: Callable[[], None], problems: list[str]) -> bool:
+    """Does `action` about entry `name`; where a mode is in the way of an ordinary user, changes it and tries again."""
+    try:
+        try:
+            action()
+        except PermissionError as error:
+            if error.errno != errno.EACCES:
+                raise
+            _allow(directory, name)
+            action()
+    except FileNotFoundError:
+        return False  # somebody else deletes the same tree
+    except OSError as error:
+        problems.append(_words(name, error))
+        return False
+    return True
+
+
+def _open(parent: int, name: str) -> int:
+    """Directory `name` itself, on the file system of `parent`: through no link and over no mount point."""
+    try:
+        fd = _open_directory(parent, name, os.O_RDONLY)
+    except PermissionError:
+        _allow(parent, name)
+        fd = _open_directory(parent, name, os.O_RDONLY)
+    if os.geteuid() != 0 and os.fstat(fd).st_mode & 0o300 != 0o300:
+        os.fchmod(fd, 0o700)
+    return fd
+
+
+def _open_directory(parent: int, name: str, flags: int) -> int:
+    flags |= os.O_DIRECTORY | os.O_NOFOLLOW
+    return openat2.open_beneath(parent, os.fsencode(name), flags, symlinks=False, cross_mounts=False)
+
+
+def _allow(parent: int, name: str) -> None:
+    """Gives its owner all rights on directory `name`. Nothing, if it is not a directory."""
+    try:
+        fd = _open_directory(parent, name, os.O_PATH)
+    except NotADirectoryError:
+        return
+    try:
+        os.chmod(f"/proc/self/fd/{fd}", 0o700)  # fchmod(2) takes no O_PATH descriptor
+    finally:
+        os.close(fd)
+
+
+def _words(name: str, error: OSError) -> str:
+    return f"{name[:80]!r}: {error.strerror}"

@@ -1,0 +1,122 @@
+"""Templates: built on first use, once, whole or not at all; found by the digest of their recipe ever after."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from paddock.errors import NotFound
+from paddock.keeper.layout import TEMPLATES
+from paddock.model import Template, User
+from paddock.storage import _debian, _host, _interpreter
+from paddock.storage._base import Pool
+from paddock.storage._recipe import Progress, Recipe
+from paddock.storage._trees import DIRECTORY, ROOT, owner_base, sync_file_system
+
+_USERS = (
+    User(name="root", uid=0, gid=0, home="/root"),
+    User(name="user", uid=1000, gid=1000, home="/home/user"),
+)
+_RECIPES: dict[str, Callable[[Path], Recipe]] = {
+    "code-interpreter": _interpreter.recipe,
+    "debian": _debian.recipe,
+    "host": _host.recipe,
+}
+
+
+class Templates:
+    """The templates of one pool. May be used by several threads and by several processes at once.
+
+    `machine` is the root directory whose facts go into templates. A template that was resolved once stays the same for
+    the life of this object, whatever is installed on the machine meanwhile.
+    """
+
+    def __init__(self, pool: Pool, state_dir: Path, *, machine: Path = Path("/")) -> None:
+        self._pool = pool
+        self._locks = state_dir / TEMPLATES
+        self._machine = machine
+        self._resolved: dict[str, Template] = {}
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(_RECIPES)
+
+    def get(self, name: str, progress: Progress | None = None) -> Template:
+        """The template, built if it is not there: up to minutes, so call it where waiting is allowed.
+
+        `progress` is told what goes on, in words. NotFound; NotConfigured: something is missing on this machine;
+        Unsupported; ResourceExhausted.
+        """
+        if (known := self._resolved.get(name)) is not None:
+            return known
+        make = _RECIPES.get(name)
+        if make is None:
+            raise NotFound(f"there is no template {name!r}", hint=f"one of {', '.join(_RECIPES)}", name=name)
+        recipe = make(self._machine)
+        template = Template(
+            name=name,
+            digest=recipe.digest,
+            layers=self._layers(recipe, progress or _silent),
+            host_usr=recipe.host_usr,
+            users=_USERS,
+            default_user="user",
+            env=recipe.env,
+        )
+        return self._resolved.setdefault(name, template)
+
+    def _layers(self, recipe: Recipe, progress: Progress) -> tuple[str, ...]:
+        below = self._layers(recipe.below, progress) if recipe.below else ()
+        if not self._built(recipe):
+            with self._building(recipe, progress):
+                if not self._built(recipe):  # by whoever held the lock
+                    self._build(recipe, progress)
+        return (recipe.tree, *below)
+
+    def _built(self, recipe: Recipe) -> bool:
+        try:
+            os.close(self._pool.open(recipe.tree))
+        except NotFound:
+            return False
+        return True
+
+    def _build(self, recipe: Recipe, progress: Progress) -> None:
+        """Builds under another name: what has the name of a template is whole, also after a power loss."""
+        scratch = "tb" + recipe.tree.removeprefix("tp")
+        self._pool.delete(scratch)  # a killed builder's
+        progress(f"building template {recipe.name}")
+        self._pool.create(scratch)
+        try:
+            tree = self._pool.open(scratch)
+            try:
+                root = os.open(ROOT, DIRECTORY, dir_fd=tree)
+                try:
+                    recipe.fill(root, owner_base(), progress)
+                    sync_file_system(root)
+                finally:
+                    os.close(root)
+            finally:
+                os.close(tree)
+            self._pool.rename(scratch, recipe.tree)
+        except BaseException:
+            self._pool.delete(scratch)
+            raise
+        progress(f"template {recipe.name} is ready")
+
+    @contextmanager
+    def _building(self, recipe: Recipe, progress: Progress) -> Generator[None]:
+        self._locks.mkdir(mode=0o700, exist_ok=True)
+        fd = os.open(self._locks / f"{recipe.tree}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                progress(f"template {recipe.name} is being built by another process")
+                fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(fd)
+
+
+def _silent(_: str) -> None: ...

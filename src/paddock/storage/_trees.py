@@ -1,0 +1,78 @@
+"""What all drivers agree on: names of trees, who owns them, and which error an errno is."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import re
+
+from paddock.errors import AlreadyExists, InvalidArgument, NotFound, PaddockError, PlatformError, ResourceExhausted
+from paddock.keeper.layout import TREE_ID_BASE
+
+NAME = re.compile(r"[a-z]{2}_[a-z0-9_]{1,60}", re.ASCII)
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+ROOT = "root"
+WORK = "work"
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+
+
+def owner_base() -> int | None:
+    """What is added to an id of a tree to store it; None: this process can give files to nobody but itself."""
+    return TREE_ID_BASE if os.geteuid() == 0 else None
+
+
+def check_name(name: str) -> str:
+    """`name`, if it is one of a tree. InvalidArgument: names come from ids, never from what a user typed."""
+    if NAME.fullmatch(name) is None:
+        raise InvalidArgument(f"{name!r} is no name of a tree", name=name)
+    return name
+
+
+def tree_error(error: OSError, name: str, doing: str) -> PaddockError:
+    """The error that a caller of a pool gets for what the kernel answered."""
+    match error.errno:
+        case errno.ENOENT:
+            return NotFound(f"there is no tree {name!r}", name=name)
+        case errno.EEXIST | errno.ENOTEMPTY:
+            return AlreadyExists(f"there is a tree {name!r} already", name=name)
+        case number if number in _FULL:
+            return ResourceExhausted(
+                f"cannot {doing} tree {name!r}: {error.strerror}", hint="df -h; paddock doctor", name=name
+            )
+        case _:
+            return PlatformError(f"cannot {doing} tree {name!r}: {error}", hint="paddock doctor", name=name)
+
+
+def make_frame(tree: int, base: int | None) -> None:
+    """Makes `root` and `work` in the new directory `tree`, owned by id 0 of trees."""
+    make_part(tree, ROOT, base)
+    make_part(tree, WORK, base)
+
+
+def make_part(tree: int, part: str, base: int | None) -> None:
+    os.mkdir(part, 0o755, dir_fd=tree)
+    # Whatever the umask of the program that we are part of. It lies in a directory that is private to us.
+    os.chmod(part, 0o755, dir_fd=tree)  # noqa: S103
+    if base is not None:
+        os.chown(part, base, base, dir_fd=tree, follow_symlinks=False)
+
+
+def names_in(directory: int) -> list[str]:
+    """All names in a directory, by a descriptor of its own: the position of one that is shared is shared too, and
+    btrfs shows through a descriptor only what was there when it was opened or rewound (fs/btrfs/inode.c, last_index).
+    """
+    fd = os.open(".", DIRECTORY, dir_fd=directory)
+    try:
+        return os.listdir(fd)
+    finally:
+        os.close(fd)
+
+
+def sync_file_system(fd: int) -> None:
+    """Writes all of the file system of `fd` to its disk (syncfs(2))."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.syncfs(fd) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))

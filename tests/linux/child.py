@@ -1,0 +1,35 @@
+"""Running a part of a test in a process of its own, for what a process cannot take back."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+
+import pytest
+
+from paddock.linux import namespaces
+
+
+def run_in_child(body: Callable[[], object], flags: int = 0) -> None:
+    """Runs `body` in a clone; its exception is the test's failure. `flags`: namespaces to make."""
+    read_end, write_end = os.pipe()
+    pid = namespaces.clone(flags)
+    if pid == 0:
+        status = 1
+        try:
+            os.close(read_end)
+            body()
+            status = 0
+        except BaseException:
+            os.write(write_end, traceback.format_exc().encode()[-8000:])
+        finally:
+            sys.stdout.flush()
+            os._exit(status)
+    os.close(write_end)
+    with open(read_end, "rb") as pipe:
+        text = pipe.read().decode()
+    _, status = os.waitpid(pid, 0)
+    if status:
+        pytest.fail(f"the child ended with {os.waitstatus_to_exitcode(status)}\n{text}", pytrace=False)

@@ -1,0 +1,353 @@
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from paddock.linux import _cgroup_files as control
+from paddock.linux import namespaces
+from paddock.linux.cgroups import Base, Group, GroupLimits
+
+from .child import run_in_child
+
+pytestmark = pytest.mark.root
+
+MIB = 1 << 20
+NAME = f"paddock-test-{os.getpid()}"
+
+
+@pytest.fixture
+def base() -> Iterator[Base]:
+    base = Base.open(NAME)
+    yield base
+    for name in base.children():
+        base.group(name).kill()
+        base.group(name).remove()
+    base.remove()
+
+
+def need(base: Base, *abilities: str) -> None:
+    missing = set(abilities) - base.enforced
+    if missing:
+        pytest.skip(f"needs {missing}: {base.missing()}")
+
+
+def start(group: Group, body: Callable[[], object]) -> int:
+    """A process that is in the group from its first moment; exit status 9 if `body` raises."""
+    joining = group.join_descriptors()
+    try:
+        if joining.clone_into is None:
+            pid = namespaces.clone(0)
+        else:
+            pid, pidfd = namespaces.clone_into(0, joining.clone_into)
+            if pid:
+                os.close(pidfd)
+        if pid == 0:
+            status = 9
+            try:
+                joining.enter()
+                body()
+                status = 0
+            finally:
+                os._exit(status)
+        return pid
+    finally:
+        joining.close()
+
+
+def forever() -> None:
+    while True:
+        signal.pause()
+
+
+def outcome(pid: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_what_is_missing_is_said_and_what_is_not_missing_is_enforced(base: Base) -> None:
+    said = {line.split(":")[0] for line in base.missing()}
+    assert {"memory", "pids", "cpu", "swap"} - said == base.enforced
+    assert ("kill" not in said) == base.kills_at_once
+
+
+def test_groups_lie_below_the_callers_own_group(base: Base) -> None:
+    own = Path("/proc/self/cgroup").read_text()
+    for tree in base.trees:
+        for controller in tree.controllers:
+            path = next(
+                line.split(":", 2)[2] for line in own.splitlines() if controller in line.split(":")[1].split(",")
+            )
+            assert tree.path.endswith(f"{path.rstrip('/')}/{NAME}")
+
+
+def test_a_process_is_a_member_from_its_first_moment_in_every_tree(base: Base) -> None:
+    group = base.create("one", GroupLimits())
+    pid = start(group, forever)
+    lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+    if not any(tree.version == 1 for tree in base.trees):
+        assert f"/{NAME}/one" in lines[0]
+    wait_until(lambda: Path(f"/proc/{pid}/cgroup").read_text().count(f"/{NAME}/one") == len(base.trees))
+    assert group.processes() == {pid}
+    group.kill()
+    assert outcome(pid) == -signal.SIGKILL
+    group.remove()
+    assert base.children() == frozenset()
+
+
+def test_a_second_group_of_a_name_is_refused_and_the_first_stays(base: Base) -> None:
+    base.create("twice", GroupLimits())
+    with pytest.raises(FileExistsError):
+        base.create("twice", GroupLimits())
+    assert base.children() == {"twice"}
+
+
+def test_a_group_whose_limits_are_refused_is_not_left(base: Base) -> None:
+    need(base, "pids")
+    with pytest.raises(OSError, match=r"Invalid argument.*pids.max"):
+        base.create("bad", GroupLimits(pids=-7))
+    assert base.children() == frozenset()
+
+
+def test_groups_that_are_left_in_one_tree_only_are_seen_and_removed(base: Base) -> None:
+    os.mkdir("half", dir_fd=base.trees[-1].fd)
+    assert base.children() == {"half"}
+    base.group("half").remove()
+    assert base.children() == frozenset()
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/"])
+def test_a_name_cannot_lead_elsewhere(base: Base, name: str) -> None:
+    with pytest.raises(ValueError):
+        base.create(name, GroupLimits())
+
+
+def test_memory_beyond_the_limit_kills_and_is_counted(base: Base) -> None:
+    need(base, "memory")
+    group = base.create("fat", GroupLimits(memory_bytes=32 * MIB, swap_bytes=0))
+    assert group.stats().oom_kills == 0
+
+    def eat() -> None:
+        mapping = mmap.mmap(-1, 96 * MIB)
+        for offset in range(0, 96 * MIB, 4096):
+            mapping[offset] = 1
+
+    assert outcome(start(group, eat)) == -signal.SIGKILL
+    stats = group.stats()
+    assert stats.oom_kills == 1
+    assert stats.memory_peak_bytes is not None
+    assert 16 * MIB < stats.memory_peak_bytes <= 32 * MIB
+
+
+def test_processes_beyond_the_limit_are_refused_and_counted(base: Base) -> None:
+    need(base, "pids")
+    group = base.create("many", GroupLimits(pids=4))
+
+    def multiply() -> None:
+        try:
+            for _ in range(10):
+                if os.fork() == 0:
+                    forever()
+        except BlockingIOError:
+            os._exit(42)
+
+    assert outcome(start(group, multiply)) == 42
+    stats = group.stats()
+    assert stats.processes == 3
+    assert stats.processes_refused == 1
+
+
+def test_a_share_of_a_processor_is_kept_and_told(base: Base) -> None:
+    need(base, "cpu")
+    group = base.create("busy", GroupLimits(cpus=0.1))
+
+    def spin() -> None:
+        while True:
+            pass
+
+    pid = start(group, spin)
+
+    def throttled() -> bool:
+        stats = group.stats()
+        return bool(stats.throttled_seconds and stats.cpu_seconds)
+
+    wait_until(throttled)
+    group.kill()
+    assert outcome(pid) == -signal.SIGKILL
+
+
+def test_a_frozen_group_makes_no_step_until_it_is_thawed(base: Base) -> None:
+    group = base.create("cold", GroupLimits())
+    read_end, write_end = os.pipe()
+    os.set_blocking(read_end, False)
+
+    def write() -> None:
+        while True:
+            os.write(write_end, b"x" * 512)
+
+    pid = start(group, write)
+    wait_until(lambda: _drain(read_end) > 0)
+    group.freeze()
+    _drain(read_end)
+    assert _drain(read_end) == 0  # it was emptied, and nobody filled it again
+    group.thaw()
+    wait_until(lambda: _drain(read_end) > 0)
+    group.freeze()
+    group.kill()
+    assert outcome(pid) == -signal.SIGKILL
+    os.close(read_end)
+    os.close(write_end)
+
+
+def _drain(fd: int) -> int:
+    total = 0
+    try:
+        while data := os.read(fd, 65536):
+            total += len(data)
+    except BlockingIOError:
+        pass
+    return total
+
+
+def test_kill_spares_nobody_of_a_family_that_keeps_forking(base: Base) -> None:
+    need(base, "pids")
+    group = base.create("bomb", GroupLimits(pids=24, cpus=0.5))
+
+    def bomb() -> None:
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        while True:
+            try:
+                if os.fork() == 0:
+                    os.setsid()
+            except BlockingIOError:
+                time.sleep(0.001)
+
+    pid = start(group, bomb)
+    wait_until(lambda: (group.stats().processes_refused or 0) > 0)
+    group.kill()
+    assert outcome(pid) == -signal.SIGKILL
+    group.remove(timeout_seconds=20)
+    assert base.children() == frozenset()
+
+
+def test_one_by_one_kills_a_forking_family_too_where_nothing_better_is_there(base: Base) -> None:
+    need(base, "pids")
+    base.kills_at_once = False
+    group = base.create("slow", GroupLimits(pids=24, cpus=0.5))
+
+    def chain() -> None:  # each lives long enough to be the parent of the next
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        for _ in range(10):
+            if os.fork() == 0:
+                forever()
+        forever()
+
+    pid = start(group, chain)
+    wait_until(lambda: len(group.processes()) == 11)
+    group.kill()
+    assert outcome(pid) == -signal.SIGKILL
+    group.remove(timeout_seconds=20)
+
+
+def test_a_group_with_a_living_process_is_not_removed(base: Base) -> None:
+    group = base.create("alive", GroupLimits())
+    pid = start(group, forever)
+    wait_until(lambda: group.processes() == {pid})
+    with pytest.raises(OSError, match=str(pid)) as caught:
+        group.remove(timeout_seconds=0.05)
+    assert caught.value.errno == errno.EBUSY
+    group.kill()
+    outcome(pid)
+
+
+def test_removing_twice_is_nothing(base: Base) -> None:
+    group = base.create("gone", GroupLimits())
+    group.remove()
+    group.remove()
+
+
+def test_a_base_is_found_again_with_its_groups(base: Base) -> None:
+    base.create("kept", GroupLimits())
+    again = Base.open(NAME)
+    assert again.children() == {"kept"}
+    again.close()
+
+
+@pytest.fixture
+def own_group(base: Base) -> Iterator[tuple[Path, str]]:
+    """A group of version 2 with a controller to hand down, to be the caller's own; and that controller."""
+    if base.unified is None:
+        pytest.skip("needs a unified tree")
+    parent = Path(base.unified.path)
+    root = parent.parent / "cgroup.subtree_control"
+    available = (parent.parent / "cgroup.controllers").read_text().split()
+    if not available:
+        pytest.skip("the unified tree has no controller to hand down")
+    controller = available[0]
+    enabled = controller in root.read_text().split()
+    root.write_text(f"+{controller}")
+    (parent / "cgroup.subtree_control").write_text(f"+{controller}")
+    own = parent / "own"
+    own.mkdir()
+    yield own, controller
+    for directory in ("p.self", "p", ""):
+        if (own / directory).exists():
+            (own / directory).rmdir()
+    (parent / "cgroup.subtree_control").write_text(f"-{controller}")
+    if not enabled:
+        root.write_text(f"-{controller}")
+
+
+def test_handing_controllers_down_moves_the_caller_aside(own_group: tuple[Path, str]) -> None:
+    own, controller = own_group
+
+    def body() -> None:
+        (own / "cgroup.procs").write_text("0")
+        missing: dict[str, str] = {}
+        assert control.hand_down(str(own), "p", frozenset({controller, "absent"}), missing) == {controller}
+        assert missing == {}
+        assert (own / "p/cgroup.subtree_control").read_text().split() == [controller]
+        assert Path("/proc/self/cgroup").read_text().rstrip().endswith("/own/p.self")
+        # From the leaf, once more: the same place.
+        assert control.hand_down(str(own), "p", frozenset({controller}), missing) == {controller}
+
+    run_in_child(body)
+
+
+def test_others_in_the_callers_group_are_a_reason_that_is_told(own_group: tuple[Path, str]) -> None:
+    own, controller = own_group
+
+    def body() -> None:
+        (own / "cgroup.procs").write_text("0")
+        other = os.fork()
+        if other == 0:
+            forever()
+        missing: dict[str, str] = {}
+        try:
+            assert control.hand_down(str(own), "p", frozenset({controller}), missing) == frozenset()
+            assert "Delegate=yes" in missing[controller]
+        finally:
+            os.kill(other, signal.SIGKILL)
+            os.waitpid(other, 0)
+
+    run_in_child(body)
+
+
+def test_an_error_of_a_control_file_names_file_and_value(base: Base) -> None:
+    need(base, "pids")
+    base.create("x", GroupLimits())
+    with pytest.raises(OSError) as caught:
+        control.apply(base.by_controller["pids"], b"x", "pids", GroupLimits(pids=-1))
+    assert caught.value.filename == "write x/pids.max -1"

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paddock.model import (
+    Action,
+    CreateSandbox,
+    Decision,
+    ExtendSandbox,
+    GetSandbox,
+    KillSandbox,
+    Level,
+    Limits,
+    Principal,
+    SandboxSpec,
+)
+from paddock.policy import Ceilings, Policy, Rule, allow, deny, local_policy
+
+ME, OTHER = Principal("local:1000"), Principal("local:1001")
+KILL = KillSandbox(sandbox="x")
+
+
+def test_no_rule_allows_nothing() -> None:
+    assert Policy().decide(ME, KILL) == Decision(allowed=False, reason="no rule allows this", rule="default")
+
+
+def test_a_rule_that_breaks_is_a_denial_that_names_it_and_the_error() -> None:
+    def broken(*_: Any) -> Decision:
+        raise KeyError("team")
+
+    decision = Policy((Rule("teams", broken), allow("all", "", lambda *_: True))).decide(ME, KILL)
+    assert not decision.allowed
+    assert decision.rule == "teams"
+    assert "KeyError" in decision.reason
+    assert "team" in decision.reason
+
+
+def test_an_error_whose_message_breaks_is_a_denial_too() -> None:
+    class Nasty(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    def broken(*_: Any) -> Decision:
+        raise Nasty
+
+    assert Policy((Rule("r", broken),)).decide(ME, KILL).allowed is False
+
+
+@pytest.mark.parametrize("answer", [True, "yes", 1, object(), {"allowed": True}])
+def test_an_answer_that_is_no_decision_is_a_denial(answer: Any) -> None:
+    assert Policy((Rule("r", lambda *_: answer),)).decide(ME, KILL).allowed is False
+
+
+def test_only_true_allows() -> None:
+    almost = Decision(allowed="yes", reason="")  # pyright: ignore
+    assert Policy((Rule("r", lambda *_: almost),)).decide(ME, KILL).allowed is False
+
+
+def test_the_first_verdict_stands_and_carries_the_rules_own_name() -> None:
+    liar = Rule("honest-name", lambda *_: Decision(allowed=True, reason="r", rule="someone-else"))
+    policy = Policy((deny("never", lambda *_: None), liar, deny("late", lambda *_: "no")))
+    assert policy.decide(ME, KILL) == Decision(allowed=True, reason="r", rule="honest-name")
+
+
+def test_the_own_uid_may_and_nobody_else() -> None:
+    policy = local_policy(1000)
+    assert policy.decide(ME, KILL).allowed
+    for stranger in (OTHER, Principal(""), Principal("local:10000"), Principal("Local:1000")):
+        assert not policy.decide(stranger, KILL).allowed
+
+
+@pytest.mark.parametrize("field", Limits.__struct_fields__)
+@pytest.mark.parametrize("value", [10**12, float("inf"), float("nan")])
+def test_every_limit_has_a_ceiling(field: str, value: float) -> None:
+    limits = msgspec.structs.replace(Limits(), **{field: value})
+    decision = local_policy(1000).decide(ME, CreateSandbox(spec=SandboxSpec(limits=limits)))
+    assert not decision.allowed
+    assert decision.rule == "ceilings"
+    assert field in decision.reason
+
+
+def test_ceilings_are_the_last_value_that_is_allowed() -> None:
+    policy = local_policy(1000, ceilings=Ceilings(limits=Limits(), ttl_seconds=60))
+    for ttl, allowed in ((60, True), (60.1, False), (float("nan"), False)):
+        assert policy.decide(ME, CreateSandbox(spec=SandboxSpec(ttl_seconds=ttl))).allowed is allowed
+        assert policy.decide(ME, ExtendSandbox(sandbox="x", ttl_seconds=ttl)).allowed is allowed
+
+
+def test_levels_can_be_closed() -> None:
+    policy = local_policy(1000, ceilings=Ceilings(levels=frozenset({Level.JAIL})))
+    assert policy.decide(ME, CreateSandbox(spec=SandboxSpec(level=Level.JAIL))).allowed
+    assert not policy.decide(ME, CreateSandbox(spec=SandboxSpec(level=Level.PROCESS))).allowed
+
+
+@given(st.text(), st.sampled_from([KILL, GetSandbox(sandbox="a"), CreateSandbox()]))
+def test_decide_is_total(who: str, action: Action[Any]) -> None:
+    decision = local_policy(1000).decide(Principal(who), action)  # pyright: ignore
+    assert decision.allowed is (who == "local:1000")
+    assert decision.reason

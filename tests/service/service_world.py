@@ -1,0 +1,442 @@
+"""A small real backend for the tests of the door: host processes without walls, in a world that outlives services.
+
+A `World` plays the keeper: several services, each with a `WorldBackend` of its own, find the same instances in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from paddock.backends._base import Backend, Capabilities, Ending, SandboxPlan
+from paddock.errors import AlreadyExists, FileError, NotFound, SandboxDied
+from paddock.model import (
+    Check,
+    ExecId,
+    ExecInfo,
+    ExecSpec,
+    ExitStatus,
+    FileInfo,
+    FileKind,
+    Level,
+    Limit,
+    Principal,
+    PtySize,
+    ReadFile,
+    SandboxId,
+    StatFile,
+    Template,
+    Usage,
+    User,
+    WriteFile,
+)
+from paddock.policy import local_policy
+from paddock.service import Service
+from paddock.service._expiry import PERIOD_SECONDS
+from paddock.storage._base import TreeUsage
+
+ME = Principal(f"local:{os.getuid()}")
+USER = User(name="user", uid=1000, gid=1000, home="/home/user")
+HOST = Template(
+    name="host", digest="d" * 8, layers=("tp_host",), host_usr=True, users=(USER,), default_user="user", workdir="/"
+)
+
+
+class Pipe:
+    """A ByteReader. (A subprocess of asyncio ends only when its pipes do; ours need not.)"""
+
+    def __init__(self, fd: int) -> None:
+        os.set_blocking(fd, False)
+        self._fd = fd
+
+    async def read(self, size: int = 65536) -> bytes:
+        while self._fd >= 0:
+            try:
+                return os.read(self._fd, size)
+            except BlockingIOError:
+                await ready(self._fd, write=False)
+        return b""
+
+    async def aclose(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class Stdin:
+    def __init__(self, fd: int) -> None:
+        os.set_blocking(fd, False)
+        self._fd = fd
+
+    async def write(self, data: bytes) -> None:
+        while data:
+            try:
+                data = data[os.write(self._fd, data) :]
+            except BlockingIOError:
+                await ready(self._fd, write=True)
+
+    async def aclose(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    abort = aclose
+
+
+async def ready(fd: int, *, write: bool) -> None:
+    loop, there = asyncio.get_running_loop(), asyncio.Event()
+    add, remove = (loop.add_writer, loop.remove_writer) if write else (loop.add_reader, loop.remove_reader)
+    add(fd, there.set)
+    try:
+        await there.wait()
+    finally:
+        remove(fd)
+
+
+class Command:
+    """An ExecHandle over a host process and its group."""
+
+    def __init__(self, id: ExecId, spec: ExecSpec, argv: list[str], root: Path, background: bool) -> None:
+        self.id, self.spec, self.background = id, spec, background
+        self.started_at, self._start = time.time(), time.monotonic()
+        (out, out_far), (err, err_far) = os.pipe(), os.pipe()
+        feed_far, feed = os.pipe() if spec.stdin else (os.open("/dev/null", os.O_RDONLY), -1)
+        self._process = subprocess.Popen(
+            argv,
+            stdin=feed_far,
+            stdout=out_far,
+            stderr=err_far,
+            cwd=root,
+            env={"PATH": os.environ["PATH"], **spec.env},
+            start_new_session=True,
+        )
+        for fd in (out_far, err_far, feed_far):
+            os.close(fd)
+        self.stdin = Stdin(feed) if spec.stdin else None
+        self.stdout, self.stderr = Pipe(out), Pipe(err)
+        self.status: ExitStatus | None = None
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def wait(self) -> ExitStatus:
+        if self.status is None and self._process.poll() is None:
+            pidfd = os.pidfd_open(self.pid)
+            try:
+                await ready(pidfd, write=False)
+            finally:
+                os.close(pidfd)
+        if self.status is None:
+            code, seconds = self._process.wait(), time.monotonic() - self._start
+            self.status = (
+                ExitStatus(code=code, duration_seconds=seconds)
+                if code >= 0
+                else ExitStatus(signal=-code, duration_seconds=seconds)
+            )
+        return self.status
+
+    async def signal(self, number: int) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, number)
+
+    async def kill(self) -> None:
+        await self.signal(signal.SIGKILL)
+
+    async def resize(self, size: PtySize) -> None: ...
+
+    async def aclose(self) -> None:
+        if not self.background:
+            await self.end()
+
+    async def end(self) -> None:
+        await self.kill()
+        await self.wait()
+        for stream in (self.stdin, self.stdout, self.stderr):
+            if stream is not None:
+                await stream.aclose()
+
+
+class Place:
+    """One sandbox of a world."""
+
+    def __init__(self, plan: SandboxPlan, root: Path) -> None:
+        self.plan, self.root = plan, root
+        self.commands: dict[ExecId, Command] = {}
+        self.strikes: dict[Limit, int] = {}
+        self.disk_bytes: int | None = None
+        self.usage_asked = 0
+        self.deadline = plan.deadline
+        self.ended: Ending | None = None
+        self.over = asyncio.Event()
+
+    async def end(self, ending: Ending) -> None:
+        if self.ended is None:
+            self.ended = ending
+            for command in self.commands.values():
+                await command.end()
+            self.over.set()
+
+
+class World:
+    """What would go on without a service: the places, and failures to order."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.places: dict[SandboxId, Place] = {}
+        self.refusal: str | None = None
+        self.creates = 0
+        self.before_create: Callable[[SandboxPlan], Any] | None = None
+
+
+class Held:
+    """An Instance: one service's view of a place."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+
+    @property
+    def id(self) -> SandboxId:
+        return self._place.plan.id
+
+    def _live(self) -> Place:
+        if self._place.ended is not None:
+            raise SandboxDied(f"{self.id} is dead")
+        return self._place
+
+    async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> Command:
+        place = self._live()
+        program = shutil.which(spec.argv[0])
+        if program is None:
+            raise NotFound(f"no program {spec.argv[0]!r}")
+        argv = [program, *spec.argv[1:]]
+        command = place.commands[id] = Command(id, spec, argv, place.root, background)
+        return command
+
+    async def attach(self, exec: ExecId) -> Command:
+        try:
+            return self._live().commands[exec]
+        except KeyError:
+            raise NotFound(f"no exec {exec}") from None
+
+    async def execs(self) -> tuple[ExecInfo, ...]:
+        return tuple(
+            ExecInfo(
+                id=c.id, argv=c.spec.argv, pid=c.pid, started_at=c.started_at, background=c.background, status=c.status
+            )
+            for c in self._live().commands.values()
+        )
+
+    async def signal_exec(self, exec: ExecId, number: int) -> None:
+        await (await self.attach(exec)).signal(number)
+
+    async def file(self, action: Any) -> Any:
+        path = self._live().root / action.path.lstrip("/")
+        match action:
+            case StatFile():
+                if not path.exists():
+                    raise FileError(f"{action.path}: no such file", errno="ENOENT")
+                return FileInfo(path=action.path, kind=FileKind.FILE, size_bytes=path.stat().st_size)
+            case ReadFile():
+                return FileReader(path)
+            case WriteFile():
+                return FileWriter(path)
+            case _:
+                raise NotImplementedError
+
+    async def set_deadline(self, deadline: float) -> None:
+        self._live().deadline = deadline
+
+    async def usage(self) -> Usage:
+        place = self._live()
+        place.usage_asked += 1
+        return Usage(strikes=dict(place.strikes), disk_bytes=place.disk_bytes)
+
+    async def kill(self) -> None:
+        await self._place.end(Ending(limit=None, reason="killed"))
+
+    async def wait_ended(self) -> Ending:
+        await self._place.over.wait()
+        assert self._place.ended is not None
+        return self._place.ended
+
+    async def aclose(self) -> None: ...
+
+
+class FileReader:
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("rb")
+
+    async def read(self, size: int = 65536) -> bytes:
+        return self._file.read(size)
+
+    async def aclose(self) -> None:
+        self._file.close()
+
+
+class FileWriter:
+    def __init__(self, path: Path) -> None:
+        self._path, self._data = path, b""
+
+    async def write(self, data: bytes) -> None:
+        self._data += data
+
+    async def aclose(self) -> FileInfo | None:
+        self._path.write_bytes(self._data)
+        return FileInfo(path=str(self._path), kind=FileKind.FILE, size_bytes=len(self._data))
+
+    async def abort(self) -> None: ...
+
+
+class WorldBackend:
+    def __init__(self, world: World, *, level: Level = Level.JAIL, adopt: bool = True) -> None:
+        self._world, self._level = world, level
+        self._adopt = adopt
+        self.own: set[SandboxId] = set()
+
+    @property
+    def name(self) -> str:
+        return self._level.value
+
+    @property
+    def level(self) -> Level:
+        return self._level
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(isolation=False, adopt=self._adopt)
+
+    def probe(self) -> str | None:
+        return self._world.refusal
+
+    def checks(self) -> tuple[Check, ...]:
+        return (Check(area="backend", name=self.name, status="ok", detail="a world of tests"),)
+
+    async def create(self, plan: SandboxPlan) -> Held:
+        self._world.creates += 1
+        await asyncio.sleep(0)
+        if self._world.before_create is not None:
+            waited = self._world.before_create(plan)
+            if waited is not None:
+                await waited
+        root = self._world.root / plan.id
+        root.mkdir(parents=True)
+        place = self._world.places[plan.id] = Place(plan, root)
+        self.own.add(plan.id)
+        return Held(place)
+
+    async def adopt(self, id: SandboxId) -> Held | None:
+        place = self._world.places.get(id)
+        if place is None or place.ended is not None or (not self._adopt and id not in self.own):
+            return None
+        return Held(place)
+
+    async def living(self) -> Mapping[SandboxId, Ending | None]:
+        return {i: p.ended for i, p in self._world.places.items() if self._adopt or i in self.own}
+
+    async def forget(self, id: SandboxId) -> None:
+        place = self._world.places.get(id)
+        if place is not None and place.ended is not None:
+            del self._world.places[id]
+            shutil.rmtree(place.root, ignore_errors=True)
+
+    async def aclose(self) -> None: ...
+
+
+_: type[Backend] = WorldBackend
+
+
+class FolderPool:
+    """Trees as plain directories."""
+
+    driver, overlay = "copy", False
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        root.mkdir(parents=True, exist_ok=True)
+
+    def create(self, name: str, *, layers: tuple[str, ...] = (), limit_bytes: int | None = None) -> None:
+        try:
+            (self._root / name).mkdir()
+        except FileExistsError:
+            raise AlreadyExists(name) from None
+
+    def snapshot(self, source: str, name: str) -> None:
+        shutil.copytree(self._root / source, self._root / name)
+
+    def delete(self, name: str) -> None:
+        shutil.rmtree(self._root / name, ignore_errors=True)
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(sorted(p.name for p in self._root.iterdir()))
+
+    def open(self, name: str) -> int:
+        return os.open(self._root / name, os.O_RDONLY)
+
+    def usage(self, name: str) -> TreeUsage:
+        return TreeUsage(used_bytes=0, limit_bytes=None)
+
+    def checks(self) -> tuple[Check, ...]:
+        return ()
+
+    def close(self) -> None: ...
+
+
+class OneTemplate:
+    def get(self, name: str) -> Template:
+        if name != "host":
+            raise NotFound(f"no template {name!r}")
+        return HOST
+
+    def names(self) -> tuple[str, ...]:
+        return ("host",)
+
+
+class Rig:
+    """A state directory with its world; services on it as many as a test wants."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self.state_dir = state_dir
+        self.world = World(state_dir / "world")
+        self.pool = FolderPool(state_dir / "pool")
+
+    @asynccontextmanager
+    async def service(
+        self, *, level: Level = Level.JAIL, adopt: bool = True, sweeps: bool = False, **options: Any
+    ) -> AsyncGenerator[Service]:
+        service = Service(
+            self.state_dir,
+            backends=lambda: [WorldBackend(self.world, level=level, adopt=adopt)],
+            pool=lambda: self.pool,
+            templates=OneTemplate(),
+            period_seconds=PERIOD_SECONDS,
+            **{"policy": local_policy(os.getuid()), **options},
+        )
+        try:
+            if sweeps:
+                async with service:
+                    yield service
+            else:
+                yield service
+        finally:
+            await service.aclose()
+
+    async def aclose(self) -> None:
+        for place in tuple(self.world.places.values()):
+            await place.end(Ending(limit=None, reason="the test is over"))
+
+
+async def until(condition: Callable[[], Any], seconds: float = 10.0) -> None:
+    """Polls what another task or the kernel brings about."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the condition never came true"
+        await asyncio.sleep(0.005)

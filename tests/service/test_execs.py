@@ -1,0 +1,256 @@
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from service_world import ME, Rig, until
+
+from paddock.backends._base import Ending
+from paddock.errors import InvalidArgument, NotFound, SandboxDied
+from paddock.model import (
+    AttachExec,
+    CreateSandbox,
+    ExecResult,
+    ExecSpec,
+    KillSandbox,
+    Limit,
+    Limits,
+    ListExecs,
+    RunExec,
+    SandboxSpec,
+    SignalExec,
+    StartExec,
+)
+from paddock.service import Service
+
+
+def sh(script: str, **fields: Any) -> ExecSpec:
+    return ExecSpec(argv=("sh", "-c", script), **fields)
+
+
+async def make(service: Service, **limits: Any) -> str:
+    return (await service.perform(CreateSandbox(spec=SandboxSpec(limits=Limits(**limits))), ME)).id
+
+
+async def run(service: Service, sandbox: str, script: str, **fields: Any) -> ExecResult:
+    extra = {k: fields.pop(k) for k in ("input", "capture_bytes") if k in fields}
+    return await service.perform(RunExec(sandbox=sandbox, spec=sh(script, **fields), **extra), ME)
+
+
+async def test_a_command_is_run_with_its_input_and_both_streams_are_kept_apart(rig: Rig) -> None:
+    async with rig.service() as service:
+        id = await make(service)
+        result = await run(service, id, "cat; echo err >&2; exit 3", input=b"x" * 500_000)
+        assert (result.status.code, result.stderr, result.limit) == (3, "err\n", None)
+        assert result.out.head + result.out.tail == b"x" * 500_000
+        assert result.out.file is None
+        assert not (rig.state_dir / "outputs").exists()
+
+
+async def test_without_input_stdin_is_at_its_end_even_if_the_spec_wants_a_pipe(rig: Rig) -> None:
+    async with rig.service() as service:
+        id = await make(service)
+        assert (await run(service, id, "cat; echo done", stdin=True)).stdout == "done\n"
+
+
+async def test_input_that_nobody_reads_is_no_error(rig: Rig) -> None:
+    async with rig.service() as service:
+        id = await make(service)
+        assert (await run(service, id, "exec 0<&-; echo ok", input=b"x" * 1_000_000)).stdout == "ok\n"
+
+
+@pytest.mark.parametrize("capture", [0, 1, 1000, 1001])
+async def test_what_is_left_out_of_a_result_is_all_in_its_file(rig: Rig, capture: int) -> None:
+    async with rig.service() as service:
+        id = await make(service)
+        result = await run(service, id, "seq 1 60000; echo short >&2", capture_bytes=capture)
+        whole = "".join(f"{i}\n" for i in range(1, 60_001)).encode()
+        assert result.out.total_bytes == len(whole)
+        assert result.out.file is not None
+        file = Path(result.out.file)
+        assert digest_of(file) == hashlib.sha256(whole).hexdigest()
+        assert len(result.out.head) == (capture + 1) // 2
+        assert len(result.out.tail) == capture // 2
+        assert whole.startswith(result.out.head)
+        assert whole.endswith(result.out.tail)
+        await service.perform(KillSandbox(sandbox=id), ME)
+        assert digest_of(file) is None
+
+
+async def test_output_of_exactly_the_capture_is_whole_and_has_no_file(rig: Rig) -> None:
+    async with rig.service() as service:
+        id = await make(service)
+        result = await run(service, id, "printf 0123456789", capture_bytes=10)
+        assert result.stdout == "0123456789"
+        assert result.out.file is None
+
+
+async def test_a_timeout_ends_the_whole_tree_and_keeps_what_was_printed(rig: Rig) -> None:
+    async with rig.service() as service:
+        id = await make(service)
+        result = await run(service, id, "echo before; sleep 1000 & echo $!; wait; echo after", timeout_seconds=0.5)
+        assert result.limit is Limit.TIME
+        before, pid = result.stdout.split()
+        assert before == "before"
+        await until(lambda: not _runs(int(pid)))
+
+
+async def test_too_much_output_ends_the_command_and_says_so(rig: Rig) -> None:
+    async with rig.service() as service:
+        id = await make(service, output_mib=1)
+        result = await run(service, id, "yes", timeout_seconds=60)
+        assert result.limit is Limit.OUTPUT
+        assert result.out.total_bytes == 1 << 20
+        assert result.signal == signal.SIGKILL
+
+
+async def test_a_daemon_that_holds_the_streams_does_not_hold_the_result(rig: Rig) -> None:
+    async with rig.service() as service:
+        id = await make(service)
+        result = await run(service, id, "sleep 1000 & echo started")
+        assert (result.stdout, result.limit) == ("started\n", None)
+
+
+@pytest.mark.parametrize(
+    ("strikes", "disk_bytes", "script", "limit"),
+    [
+        ({Limit.MEMORY: 1}, None, "kill -9 $$", Limit.MEMORY),
+        ({Limit.PROCESSES: 3}, None, "exit 2", Limit.PROCESSES),
+        ({Limit.MEMORY: 1, Limit.PROCESSES: 1}, None, "exit 2", Limit.MEMORY),
+        ({}, (16 << 20) - 4096, "exit 1", Limit.DISK),
+        ({Limit.DISK: 1}, None, "exit 1", Limit.DISK),
+        ({}, None, "echo 'x: Too many open files' >&2; exit 1", Limit.OPEN_FILES),
+        ({}, 0, "kill -9 $$", None),
+        ({Limit.MEMORY: 1}, None, "exit 0", None),
+    ],
+)
+async def test_a_failed_command_names_the_ceiling_that_struck(
+    rig: Rig, strikes: dict[Limit, int], disk_bytes: int | None, script: str, limit: Limit | None
+) -> None:
+    async with rig.service() as service:
+        id = await make(service, disk_mib=16)
+        place = rig.world.places[id]  # pyright: ignore
+        place.strikes, place.disk_bytes = strikes, disk_bytes
+        assert (await run(service, id, script)).limit is limit
+        assert place.usage_asked == (0 if script == "exit 0" else 1)
+        # What struck once is not told again.
+        if limit in (Limit.MEMORY, Limit.PROCESSES):
+            assert (await run(service, id, "exit 1")).limit is None
+
+
+async def test_a_cancelled_run_kills_the_command_and_is_recorded(rig: Rig) -> None:
+    async with rig.service() as service:
+        id = await make(service)
+        task = asyncio.ensure_future(run(service, id, "sleep 1000"))
+        place = rig.world.places[id]  # pyright: ignore
+        await until(lambda: place.commands)
+        (command,) = place.commands.values()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not _runs(command.pid)
+        assert outcomes(rig, "exec.run")[-1]["error"] == "cancelled"
+
+
+async def test_a_sandbox_that_dies_under_a_command_says_why(rig: Rig) -> None:
+    async with rig.service() as service:
+        id = await make(service)
+        place = rig.world.places[id]  # pyright: ignore
+        handle = await service.perform(StartExec(sandbox=id, spec=sh("sleep 1000")), ME)
+        await place.end(Ending(limit=Limit.TTL, reason="its time was over"))
+        await handle.wait()
+        with pytest.raises(SandboxDied, match="its time was over"):
+            await run(service, id, "true")
+
+
+async def test_a_started_command_keeps_timeout_output_ceiling_and_record(rig: Rig) -> None:
+    async with rig.service() as service:
+        id = await make(service, output_mib=1)
+        slow = await service.perform(StartExec(sandbox=id, spec=sh("echo hi; sleep 1000", timeout_seconds=0.3)), ME)
+        assert slow.stdout is not None
+        assert await slow.stdout.read() == b"hi\n"
+        assert (await slow.wait()).limit is Limit.TIME
+        await slow.aclose()
+        loud = await service.perform(StartExec(sandbox=id, spec=sh("yes")), ME)
+        assert loud.stdout is not None
+        while await loud.stdout.read(1 << 16):
+            pass
+        assert (await loud.wait()).limit is Limit.OUTPUT
+        await loud.aclose()
+        limits = [o["detail"]["status"]["limit"] for o in outcomes(rig, "exec.start")]
+        assert limits == ["time", "output"]
+
+
+async def test_a_foreground_command_that_is_let_go_is_recorded_once(rig: Rig) -> None:
+    async with rig.service() as service:
+        id = await make(service)
+        handle = await service.perform(StartExec(sandbox=id, spec=sh("sleep 1000")), ME)
+        pid = handle.pid
+        await handle.aclose()
+        await handle.aclose()
+        assert not _runs(pid)
+        assert len(outcomes(rig, "exec.start")) == 1
+
+
+async def test_handles_that_are_never_closed_are_recorded_when_the_service_ends(rig: Rig) -> None:
+    async with rig.service() as service:
+        id = await make(service)
+        await service.perform(StartExec(sandbox=id, spec=sh("sleep 1000"), background=True), ME)
+    assert len(outcomes(rig, "exec.start")) == 1
+
+
+async def test_background_commands_are_listed_attached_and_signalled(rig: Rig) -> None:
+    async with rig.service() as service:
+        id = await make(service)
+        handle = await service.perform(StartExec(sandbox=id, spec=sh("cat", stdin=True), background=True), ME)
+        (info,) = await service.perform(ListExecs(sandbox=id), ME)
+        assert (info.id, info.background) == (handle.id, True)
+        again = await service.perform(AttachExec(sandbox=id, exec=handle.id), ME)
+        await service.perform(SignalExec(sandbox=id, exec=handle.id, signal=15), ME)
+        assert (await again.wait()).signal == 15
+        for h in (handle, again):
+            await h.aclose()
+        with pytest.raises(NotFound):
+            await service.perform(AttachExec(sandbox=id, exec="ex_nope"), ME)
+
+
+@pytest.mark.parametrize(
+    "spec", [ExecSpec(argv=()), ExecSpec(argv=("a\0b",)), ExecSpec(argv=("x",), timeout_seconds=-1)]
+)
+async def test_a_command_that_makes_no_sense_is_refused(rig: Rig, spec: ExecSpec) -> None:
+    async with rig.service() as service:
+        id = await make(service)
+        with pytest.raises(InvalidArgument):
+            await service.perform(RunExec(sandbox=id, spec=spec), ME)
+
+
+async def test_the_record_holds_digests_and_no_contents(rig: Rig) -> None:
+    async with rig.service() as service:
+        id = await make(service)
+        await run(service, id, "cat; echo $V >&2", input=b"very private input", env={"V": "private value"})
+        log = "".join(p.read_text() for p in (rig.state_dir / "audit").iterdir())
+        assert "private" not in log
+        out = outcomes(rig, "exec.run")[0]["detail"]["out"]
+        assert out == {"sha256": hashlib.sha256(b"very private input").hexdigest(), "length": 18}
+
+
+def outcomes(rig: Rig, action: str) -> list[dict[str, Any]]:
+    lines = [line for p in sorted((rig.state_dir / "audit").glob("*.jsonl")) for line in p.read_text().splitlines()]
+    found = [json.loads(line) for line in lines]
+    return [r for r in found if r["kind"] == "outcome" and r["action"] == action]
+
+
+def digest_of(path: Path) -> str | None:
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return (Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]) != "Z"
+    except OSError:
+        return False

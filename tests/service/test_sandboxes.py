@@ -1,0 +1,306 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from service_world import ME, Rig, until
+
+from paddock.backends._base import Ending
+from paddock.errors import (
+    AlreadyExists,
+    InternalError,
+    InvalidArgument,
+    LevelUnavailable,
+    NotFound,
+    PolicyDenied,
+    SandboxDied,
+    Unsupported,
+)
+from paddock.model import (
+    CreateSandbox,
+    ExecSpec,
+    ExtendSandbox,
+    GetSandbox,
+    KillSandbox,
+    Level,
+    Limit,
+    Limits,
+    ListSandboxes,
+    Principal,
+    RunExec,
+    SandboxSpec,
+    State,
+)
+
+
+def spec(**fields: object) -> CreateSandbox:
+    return CreateSandbox(spec=SandboxSpec(**fields))  # pyright: ignore
+
+
+def leftovers(rig: Rig) -> tuple[object, ...]:
+    return tuple(rig.world.places), rig.pool.names(), tuple((rig.state_dir / "outputs").glob("*"))
+
+
+async def test_create_gives_a_running_sandbox_with_its_own_tree(rig: Rig) -> None:
+    async with rig.service() as service:
+        made = await service.perform(CreateSandbox(), ME)
+        assert (made.state, made.level, made.owner) == (State.RUNNING, Level.JAIL, ME.id)
+        assert rig.pool.names() == (made.id,)
+        assert await service.perform(GetSandbox(sandbox=made.id), ME) == made
+
+
+async def test_kill_leaves_nothing_and_may_be_repeated(rig: Rig) -> None:
+    async with rig.service() as service:
+        made = await service.perform(CreateSandbox(), ME)
+        first = await service.perform(KillSandbox(sandbox=made.id), ME)
+        again = await service.perform(KillSandbox(sandbox=made.id), ME)
+        assert first.state is again.state is State.KILLED
+        assert first.reason == f"killed by {ME.id}"
+        assert leftovers(rig) == ((), (), ())
+
+
+async def test_a_dead_sandbox_says_when_and_why(rig: Rig) -> None:
+    async with rig.service() as service:
+        made = await service.perform(CreateSandbox(), ME)
+        await rig.world.places[made.id].end(Ending(limit=Limit.MEMORY, reason="init ran out of memory"))
+        with pytest.raises(SandboxDied, match=r"killed at 20.. UTC|init ran out of memory \(memory limit\)") as caught:
+            await service.perform(RunExec(sandbox=made.id, spec=ExecSpec(argv=("true",))), ME)
+        assert caught.value.details["limit"] == "memory"
+        await until(lambda: leftovers(rig) == ((), (), ()))
+
+
+async def test_get_tells_the_truth_before_any_sweep(rig: Rig) -> None:
+    async with rig.service() as first:
+        made = await first.perform(CreateSandbox(), ME)
+    await rig.world.places[made.id].end(Ending(limit=Limit.TTL, reason="its time was over"))
+    async with rig.service() as second:
+        seen = await second.perform(GetSandbox(sandbox=made.id), ME)
+        assert (seen.state, seen.limit) == (State.KILLED, Limit.TTL)
+        assert await second.perform(ListSandboxes(), ME) == ()
+        assert await second.perform(ListSandboxes(ended=True), ME) == (seen,)
+
+
+async def test_a_later_service_adopts_and_kills(rig: Rig) -> None:
+    async with rig.service() as first:
+        made = await first.perform(spec(name="work"), ME)
+    async with rig.service() as second:
+        result = await second.perform(RunExec(sandbox="work", spec=ExecSpec(argv=("echo", "hi"))), ME)
+        assert result.stdout == "hi\n"
+        await second.perform(KillSandbox(sandbox=made.id), ME)
+    assert leftovers(rig) == ((), (), ())
+
+
+@pytest.mark.parametrize("failing", ["pool", "backend", "audit"])
+async def test_a_create_that_fails_leaves_nothing(rig: Rig, failing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with rig.service() as service:
+
+        def broken(*_: object, **__: object) -> None:
+            raise InternalError("broken on purpose")
+
+        if failing == "pool":
+            monkeypatch.setattr(rig.pool, "create", broken)
+        elif failing == "backend":
+            rig.world.before_create = broken
+        else:
+            monkeypatch.setattr(service._audit, "outcome", broken)
+        with pytest.raises(InternalError, match="on purpose"):
+            await service.perform(spec(name="x"), ME)
+        monkeypatch.undo()
+        assert leftovers(rig) == ((), (), ())
+        (row,) = await service.perform(ListSandboxes(ended=True), ME)
+        assert row.state is State.FAILED
+        assert "on purpose" in (row.reason or "")
+
+
+async def test_a_create_that_is_cancelled_leaves_nothing(rig: Rig) -> None:
+    entered = asyncio.Event()
+
+    def wait(_: object) -> object:
+        entered.set()
+        return asyncio.Event().wait()
+
+    rig.world.before_create = wait
+    async with rig.service() as service, asyncio.TaskGroup() as group:
+        create = group.create_task(service.perform(CreateSandbox(), ME))
+        await entered.wait()
+        create.cancel()
+        await asyncio.wait((create,))
+        assert create.cancelled()
+        assert leftovers(rig) == ((), (), ())
+        (row,) = await service.perform(ListSandboxes(ended=True), ME)
+        assert row.state is State.FAILED
+    outcome = [r for r in records(rig) if r["kind"] == "outcome" and r["action"] == "sandbox.create"]
+    assert [r["error"] for r in outcome] == ["cancelled"]
+
+
+async def test_a_sandbox_killed_while_it_is_made_is_undone(rig: Rig) -> None:
+    entered, go = asyncio.Event(), asyncio.Event()
+
+    def wait(_: object) -> object:
+        entered.set()
+        return go.wait()
+
+    async def kill() -> None:
+        await entered.wait()
+        killed = await service.perform(KillSandbox(sandbox="x"), ME)
+        assert killed.state is State.KILLED
+        go.set()
+
+    rig.world.before_create = wait
+    async with rig.service() as service:
+        made, _ = await asyncio.gather(service.perform(spec(name="x"), ME), kill(), return_exceptions=True)
+        assert isinstance(made, SandboxDied)
+        assert leftovers(rig) == ((), (), ())
+
+
+async def test_an_idempotency_key_makes_one_sandbox_however_many_ask(rig: Rig) -> None:
+    async with rig.service() as one, rig.service() as two:
+        action = CreateSandbox(spec=SandboxSpec(ttl_seconds=77), idempotency_key="k")
+        made = await asyncio.gather(*(s.perform(action, ME) for s in (one, two) for _ in range(20)))
+        assert len({m.id for m in made}) == 1
+        assert {m.state for m in made} == {State.RUNNING}
+        assert rig.world.creates == 1
+        with pytest.raises(AlreadyExists, match="another spec"):
+            await two.perform(CreateSandbox(idempotency_key="k"), ME)
+
+
+async def test_a_key_whose_create_failed_can_be_used_again(rig: Rig) -> None:
+    async with rig.service() as service:
+        rig.world.before_create = lambda _: 1 / 0
+        action = CreateSandbox(idempotency_key="k")
+        with pytest.raises(ZeroDivisionError):
+            await service.perform(action, ME)
+        rig.world.before_create = None
+        assert (await service.perform(action, ME)).state is State.RUNNING
+
+
+async def test_names_are_unique_among_the_living_of_one_owner(rig: Rig) -> None:
+    async with rig.service() as service:
+        first = await service.perform(spec(name="a"), ME)
+        with pytest.raises(AlreadyExists, match="'a'"):
+            await service.perform(spec(name="a"), ME)
+        await service.perform(KillSandbox(sandbox="a"), ME)
+        second = await service.perform(spec(name="a"), ME)
+        assert (await service.perform(GetSandbox(sandbox="a"), ME)).id == second.id != first.id
+
+
+async def test_references_are_ids_unique_prefixes_and_names(rig: Rig) -> None:
+    async with rig.service() as service:
+        one = await service.perform(CreateSandbox(), ME)
+        assert (await service.perform(GetSandbox(sandbox=one.id[:18]), ME)).id == one.id
+        two = await service.perform(CreateSandbox(), ME)
+        with pytest.raises(InvalidArgument) as caught:
+            await service.perform(GetSandbox(sandbox=one.id[:6]), ME)
+        assert set(caught.value.details["candidates"]) == {one.id, two.id}  # pyright: ignore
+        with pytest.raises(InvalidArgument, match="too short"):
+            await service.perform(GetSandbox(sandbox="sb_1"), ME)
+        for unknown in ("nobody", "sb_%%%%%%", "sb_zzzzzzz", ""):
+            with pytest.raises(NotFound):
+                await service.perform(GetSandbox(sandbox=unknown), ME)
+
+
+async def test_one_owner_never_sees_the_sandboxes_of_another(rig: Rig) -> None:
+    from paddock.policy import Policy, allow
+
+    everybody = Policy((allow("all", "a test", lambda *_: True),))
+    other = Principal("local:4711")
+    async with rig.service(policy=everybody) as service:
+        made = await service.perform(spec(name="mine"), ME)
+        for reference in (made.id, made.id[:18], "mine"):
+            with pytest.raises(NotFound):
+                await service.perform(KillSandbox(sandbox=reference), other)
+        assert await service.perform(ListSandboxes(), other) == ()
+
+
+async def test_a_level_is_given_or_refused_and_process_never_unasked(rig: Rig) -> None:
+    rig.world.refusal = "the kernel says no: sysctl x=1"
+    async with rig.service() as service:
+        for level in (None, Level.JAIL):
+            with pytest.raises(LevelUnavailable, match="sysctl x=1"):
+                await service.perform(spec(level=level), ME)
+        with pytest.raises(LevelUnavailable, match="no backend of that level"):
+            await service.perform(spec(level=Level.MICROVM), ME)
+    rig.world.refusal = None
+    async with rig.service(level=Level.PROCESS) as service:
+        with pytest.raises(LevelUnavailable):
+            await service.perform(CreateSandbox(), ME)
+        assert (await service.perform(spec(level=Level.PROCESS), ME)).level is Level.PROCESS
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"ttl_seconds": 0},
+        {"ttl_seconds": float("nan")},
+        {"name": "-x"},
+        {"name": "sb_x"},
+        {"name": "a" * 64},
+        {"name": "a\n"},
+        {"env": {"A=B": "c"}},
+        {"env": {"A": "\0"}},
+        {"limits": Limits(memory_mib=0)},
+        {"limits": Limits(cpus=float("nan"))},
+    ],
+)
+async def test_a_spec_that_makes_no_sense_makes_nothing(rig: Rig, fields: dict[str, object]) -> None:
+    async with rig.service() as service:
+        with pytest.raises((InvalidArgument, PolicyDenied)):
+            await service.perform(spec(**fields), ME)
+        assert await service.perform(ListSandboxes(ended=True), ME) == ()
+        assert leftovers(rig) == ((), (), ())
+
+
+async def test_an_unknown_template_is_answered_with_the_known_ones(rig: Rig) -> None:
+    async with rig.service() as service:
+        with pytest.raises(NotFound, match="there are: host"):
+            await service.perform(spec(template="nope"), ME)
+
+
+async def test_extend_moves_the_deadline_of_the_instance_and_of_the_row(rig: Rig) -> None:
+    async with rig.service() as service:
+        made = await service.perform(spec(ttl_seconds=10), ME)
+        before = rig.world.places[made.id].deadline
+        later = await service.perform(ExtendSandbox(sandbox=made.id, ttl_seconds=1000), ME)
+        assert later.expires_at > made.expires_at + 900
+        assert rig.world.places[made.id].deadline > before + 900
+        assert (await service.perform(GetSandbox(sandbox=made.id), ME)).expires_at == later.expires_at
+
+
+async def test_what_nobody_can_adopt_dies_with_its_service_and_only_with_it(rig: Rig) -> None:
+    async with rig.service(level=Level.PROCESS, adopt=False) as other:
+        async with rig.service(level=Level.PROCESS, adopt=False) as maker:
+            made = await maker.perform(spec(level=Level.PROCESS), ME)
+            await other.expiry.once()
+            assert (await other.perform(GetSandbox(sandbox=made.id), ME)).state is State.RUNNING
+            with pytest.raises(Unsupported, match="another program"):
+                await other.perform(RunExec(sandbox=made.id, spec=ExecSpec(argv=("true",))), ME)
+            with pytest.raises(Unsupported):
+                await other.perform(KillSandbox(sandbox=made.id), ME)
+        seen = await other.perform(GetSandbox(sandbox=made.id), ME)
+        assert (seen.state, seen.reason) == (State.KILLED, "the program that made it ended")
+    assert rig.pool.names() == ()
+
+
+async def test_a_hundred_at_once_on_two_services(rig: Rig) -> None:
+    async with rig.service() as one, rig.service() as two:
+
+        async def live(number: int) -> None:
+            maker, other = (one, two) if number % 2 else (two, one)
+            made = await maker.perform(spec(name=f"n{number}"), ME)
+            result = await other.perform(RunExec(sandbox=made.id, spec=ExecSpec(argv=("echo", str(number)))), ME)
+            assert result.stdout == f"{number}\n"
+            await asyncio.gather(*(s.perform(KillSandbox(sandbox=f"n{number}"), ME) for s in (one, two)))
+
+        for start in range(0, 100, 25):  # the machine is shared: 25 processes at a time
+            await asyncio.gather(*map(live, range(start, start + 25)))
+        assert await one.perform(ListSandboxes(), ME) == ()
+        assert leftovers(rig) == ((), (), ())
+
+
+def records(rig: Rig) -> list[dict[str, object]]:
+    lines: list[str] = []
+    for path in sorted(Path(rig.state_dir / "audit").glob("*.jsonl")):
+        lines += path.read_text().splitlines()
+    return [json.loads(line) for line in lines]
