@@ -156,7 +156,12 @@ class Base:
     def remove(self) -> None:
         """Removes the directories themselves, once no group is left (else ENOTEMPTY or EBUSY), and closes."""
         for tree in self.trees:
-            os.rmdir(tree.path)
+            # Not by its path: the caller may have let go of the mount since.
+            parent = os.open("..", _DIRECTORY, dir_fd=tree.fd)
+            try:
+                os.rmdir(os.path.basename(tree.path), dir_fd=parent)
+            finally:
+                os.close(parent)
         self.close()
 
     def close(self) -> None:
@@ -324,7 +329,7 @@ class Group:
 
 
 def _offers(tree: Tree | None, file: str) -> bool:
-    return tree is not None and os.path.exists(f"{tree.path}/{file}")
+    return tree is not None and os.access(file, os.F_OK, dir_fd=tree.fd)
 
 
 def _scaled(value: int | None, unit: float) -> float | None:

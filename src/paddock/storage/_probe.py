@@ -12,7 +12,6 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-import paddock
 from paddock.keeper import pool as keeper_pool
 from paddock.linux import btrfs
 from paddock.storage._config import Reason
@@ -77,7 +76,7 @@ def _overlay_in_a_user_namespace(place: Path) -> Reason | None:
         "except OSError as error:\n"
         "    sys.exit(str(error))\n"
     )
-    source = str(Path(paddock.__file__).parents[1])
+    source = str(Path(__file__).parents[2])
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", code, source, str(place)],
         stdin=subprocess.DEVNULL,

@@ -1,0 +1,54 @@
+# The front door. Every target sets up what it needs, from nothing.
+# Environment variables that change what Python or uv do are kept out, so that a run is the same everywhere.
+unexport PYTHONDONTWRITEBYTECODE PYTHONPATH PYTHONHOME PYTHONSAFEPATH PYTHONWARNINGS VIRTUAL_ENV
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-all check fix bench docs doctor clean
+
+BIN := .venv/bin
+STYLE := src tests tools demo bench
+# In a checkout of someone else there is nowhere to keep pytest's cache.
+PYTEST := $(BIN)/pytest $(shell test -w . || echo -p no:cacheprovider)
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
+
+setup: ## everything that the other targets need
+	@tools/bootstrap
+
+demo: setup ## untrusted code repairs a real repository in a sandbox (ARGS=--json)
+	@$(BIN)/python -m demo.run $(ARGS)
+
+test: setup ## all tests but the slow ones (ARGS="-k name")
+	@$(PYTEST) -m "not slow" $(ARGS)
+
+test-all: setup ## all tests
+	@$(PYTEST) $(ARGS)
+
+check: ## format, lint, types, architecture, generated code
+	@tools/bootstrap check
+	$(BIN)/ruff format --check --quiet $(STYLE)
+	$(BIN)/ruff check --quiet $(STYLE)
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+	$(BIN)/python tools/unasync.py --check
+
+fix: setup ## whatever a tool can put right
+	$(BIN)/ruff format --quiet $(STYLE)
+	$(BIN)/ruff check --quiet --fix $(STYLE)
+	$(BIN)/python tools/unasync.py
+
+bench: ## create + exec + destroy, interleaved with the reference (ARGS="--cycles 50")
+	@tools/bootstrap bench
+	@$(BIN)/python -m bench.cycle $(ARGS)
+	@$(BIN)/python bench/create.py
+
+docs: setup ## run the examples, follow the links, show the next change log
+	$(PYTEST) -q tests/style
+	$(BIN)/towncrier build --draft --version next
+
+doctor: setup ## what this machine can do, and what would fix the rest
+	@$(BIN)/paddock doctor
+
+clean: ## away with all that these targets made
+	rm -rf .venv .tools out dist build .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

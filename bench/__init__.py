@@ -1,0 +1,1 @@
+"""Benchmarks: each prints a table and writes `out/*.json`; quote ratios, not milliseconds."""

@@ -1,0 +1,93 @@
+"""The report: tables on a terminal, plain lines elsewhere, JSON on request."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from demo.run import Run
+
+
+def progress(name: str, thought: str) -> None:
+    """One line while it runs, on stderr."""
+    print(f"  {name:<14} {thought}", file=sys.stderr, flush=True)
+
+
+def show(run: Run, *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({"ok": run.ok, **asdict(run)}, indent=2))
+    elif sys.stdout.isatty():
+        _tables(run)
+    else:
+        _lines(run)
+
+
+def _tables(run: Run) -> None:
+    console = Console()
+    steps = Table(title="What was run", title_justify="left", header_style="bold")
+    for column, justify in (
+        ("step", "left"),
+        ("in", "left"),
+        ("create ms", "right"),
+        ("exec ms", "right"),
+        ("exit", "right"),
+        ("limit", "left"),
+    ):
+        steps.add_column(column, justify=justify)  # type: ignore[arg-type]
+    steps.add_column("last line", overflow="ellipsis", no_wrap=True, max_width=60)
+    for row in _rows(run):
+        # Text, not a string: what comes from inside is shown as it is and never as markup.
+        steps.add_row(*(Text(cell) for cell in row))
+    claims = Table(title="What was claimed", title_justify="left", header_style="bold")
+    claims.add_column("")
+    claims.add_column("claim")
+    claims.add_column("measured", overflow="ellipsis", max_width=60)
+    for claim in run.claims:
+        mark = Text("held", "green") if claim.held else Text("BROKEN", "bold red")
+        claims.add_row(mark, Text(claim.text), Text(_printable(claim.detail)))
+    console.print(steps, claims, Text(_summary(run)), sep="\n")
+
+
+def _lines(run: Run) -> None:
+    for name, where, create, execute, exit_code, limit, last in _rows(run):
+        print(
+            f"{name:<15} {where:<8} create {create:>7} ms  exec {execute:>8} ms  exit {exit_code:>3} {limit:<10} {last}"
+        )
+    for claim in run.claims:
+        print(f"{'held' if claim.held else 'BROKEN':<7} {claim.text}  {_printable(claim.detail)}".rstrip())
+    print(_summary(run))
+
+
+def _rows(run: Run) -> list[tuple[str, str, str, str, str, str, str]]:
+    return [
+        (
+            step.name,
+            step.where,
+            "" if step.create_ms is None else f"{step.create_ms:.1f}",
+            f"{step.exec_ms:.1f}",
+            str(step.exit_code),
+            step.limit or "",
+            _printable(step.output),
+        )
+        for step in run.steps
+    ]
+
+
+def _summary(run: Run) -> str:
+    missing = f"not enforced here: {', '.join(run.not_enforced)}" if run.not_enforced else "all limits enforced"
+    if run.not_tried:
+        missing += f"; not tried for that: {', '.join(run.not_tried)}"
+    verdict = "every claim held" if run.ok else "A CLAIM IS BROKEN"
+    return f"level {run.level}, {missing}; {run.seconds:.1f} s; {verdict}"
+
+
+def _printable(text: str) -> str:
+    """Output of a sandbox must not drive the terminal."""
+    return "".join(c if c.isprintable() else "�" for c in text)[:200]

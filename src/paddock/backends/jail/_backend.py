@@ -1,0 +1,213 @@
+"""The backend: plans become jails through the keeper; commands and files go straight to the guest's agents."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import cast
+
+import msgspec
+
+from paddock.backends._base import Backend, Capabilities, Ending, SandboxPlan
+from paddock.backends._guest import GuestConnection, GuestInstance
+from paddock.backends.jail import _probe
+from paddock.backends.jail._keeper import KeeperClient
+from paddock.errors import SandboxDied
+from paddock.keeper import layout
+from paddock.keeper._plan import JailPlan, User
+from paddock.keeper._records import Record, Records
+from paddock.model import Check, Level, Limit, SandboxId, Template, Usage
+
+_MIB = 1 << 20
+_KILLED = Ending(limit=None, reason="it was killed")
+
+
+class JailBackend:
+    """Jails of one state directory. `storage.prepare` must have chosen the pool before the first create.
+
+    `for_tests` starts a keeper that honours `fault`; `last_timings` holds the seconds per step of the last create
+    if `trace` is set.
+    """
+
+    name = "jail"
+    level = Level.JAIL
+
+    def __init__(self, state_dir: Path, *, for_tests: bool = False) -> None:
+        self._state = state_dir
+        self._endings: dict[SandboxId, asyncio.Future[Ending]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.keeper = KeeperClient(
+            state_dir, on_ended=self._on_ended, on_replaced=self._on_replaced, for_tests=for_tests
+        )
+        self.trace = False
+        self.fault = ""
+        self.last_timings: dict[str, float] = {}
+
+    @property
+    def capabilities(self) -> Capabilities:
+        root = os.getuid() == 0
+        enforced = {Limit.OPEN_FILES, Limit.OUTPUT, Limit.TIME, Limit.TTL}
+        facts = self.keeper.facts
+        if facts.get("cgroups", root):
+            enforced |= {Limit.MEMORY, Limit.PROCESSES}
+        if facts.get("btrfs", False) and root:
+            enforced |= {Limit.DISK, Limit.INODES}
+        return Capabilities(isolation=True, enforced=frozenset(enforced), root_user=root, adopt=True)
+
+    def probe(self) -> str | None:
+        return _probe.unusable()
+
+    def checks(self) -> tuple[Check, ...]:
+        return _probe.checks(self.capabilities)
+
+    async def pool(self) -> int:
+        """The pool's directory as the keeper has it. It stays the backend's."""
+        if self.keeper.pool is None:
+            await self.keeper.connect()
+        assert self.keeper.pool is not None
+        return self.keeper.pool
+
+    async def create(self, plan: SandboxPlan) -> JailInstance:
+        jail = self._jail_plan(plan)
+        answer = await self.keeper.request("create", plan=jail.to_message())
+        self.last_timings = cast("dict[str, float]", answer["timings"])
+        return JailInstance(self, plan.id, plan.template)
+
+    def _jail_plan(self, plan: SandboxPlan) -> JailPlan:
+        template, limits = plan.template, plan.spec.limits
+        return JailPlan(
+            id=plan.id,
+            hostname=plan.hostname,
+            tree=plan.tree,
+            layers=template.layers,
+            host_usr=template.host_usr,
+            users=tuple(User(name=u.name, uid=u.uid, gid=u.gid, home=u.home) for u in template.users),
+            default_user=template.default_user,
+            workdir=template.workdir,
+            env={**template.env, **plan.spec.env},
+            template=msgspec.json.encode(template).decode(),
+            deadline=plan.deadline,
+            cpus=limits.cpus,
+            memory_bytes=limits.memory_mib * _MIB,
+            swap_bytes=limits.swap_mib * _MIB,
+            processes=limits.processes,
+            open_files=limits.open_files,
+            disk_bytes=limits.disk_mib * _MIB,
+            inodes=limits.inodes,
+            tmp_bytes=limits.tmp_mib * _MIB,
+            trace=self.trace,
+            fault=self.fault,
+        )
+
+    async def adopt(self, id: SandboxId) -> JailInstance | None:
+        answer = await self.keeper.request("list")
+        if id not in answer["living"]:
+            return None
+        record = self._record(id)
+        if record is None:
+            return None
+        return JailInstance(self, id, msgspec.json.decode(record.template, type=Template))
+
+    def _record(self, id: SandboxId) -> Record | None:
+        directory = os.open(self._state / layout.RUN, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            return Records(directory).read(id)
+        finally:
+            os.close(directory)
+
+    async def living(self) -> Mapping[SandboxId, Ending | None]:
+        answer = await self.keeper.request("list")
+        found: dict[SandboxId, Ending | None] = {SandboxId(id): None for id in answer["living"]}
+        for id, ended in cast("dict[str, dict[str, str | None]]", answer["ended"]).items():
+            found.setdefault(SandboxId(id), _ending(ended["limit"], ended["reason"] or ""))
+        return found
+
+    async def forget(self, id: SandboxId) -> None:
+        self._endings.pop(id, None)
+        await self.keeper.request("forget", id=id)
+
+    async def kill(self, id: SandboxId) -> None:
+        await self.keeper.request("kill", id=id)
+        self._settle(id, _KILLED)
+
+    def socket(self, id: SandboxId, identity: str) -> Path:
+        return self._state / layout.RUN / id / f"{identity}.sock"
+
+    def ending(self, id: SandboxId) -> asyncio.Future[Ending]:
+        if id not in self._endings:
+            self._endings[id] = asyncio.get_running_loop().create_future()
+        return self._endings[id]
+
+    async def aclose(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await self.keeper.aclose()
+
+    def _settle(self, id: SandboxId, ending: Ending) -> None:
+        future = self._endings.get(id)
+        if future is not None and not future.done():
+            future.set_result(ending)
+
+    def _on_ended(self, id: str, limit: str | None, reason: str) -> None:
+        self._settle(SandboxId(id), _ending(limit, reason))
+
+    def _on_replaced(self) -> None:
+        # The deaths that happened while there was no keeper to tell of them are in its records.
+        async def catch_up() -> None:
+            known = await self.living()
+            for id in [id for id, future in self._endings.items() if not future.done()]:
+                ending = known.get(id, _ending(None, "it is gone"))
+                if ending is not None:
+                    self._settle(id, ending)
+
+        task = asyncio.ensure_future(catch_up())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _ending(limit: str | None, reason: str) -> Ending:
+    return Ending(limit=Limit(limit) if limit else None, reason=reason)
+
+
+class JailInstance(GuestInstance):
+    """A live jail. Each identity of it has a socket in `run/<id>/`, so nothing has to be kept to reach it."""
+
+    def __init__(self, backend: JailBackend, id: SandboxId, template: Template) -> None:
+        super().__init__(id, template, self._reach, root_user=backend.capabilities.root_user)
+        self._backend = backend
+
+    async def _reach(self, identity: str) -> GuestConnection:
+        return await GuestConnection.connect(self._backend.socket(self.id, identity))
+
+    async def set_deadline(self, deadline: float) -> None:
+        answer = await self._backend.keeper.request("deadline", id=self.id, deadline=deadline)
+        if not answer["known"]:
+            raise SandboxDied(f"{self.id} is dead")
+        control = await self._reach("init")
+        try:
+            await control.open({"op": "deadline", "deadline": deadline}).call(dict)
+        finally:
+            control.close()
+
+    async def usage(self) -> Usage:
+        answer = await self._backend.keeper.request("usage", id=self.id)
+        if not answer.pop("known"):
+            raise SandboxDied(f"{self.id} is dead")
+        answer.pop("re")
+        strikes = {Limit(k): v for k, v in cast("dict[str, int | None]", answer.pop("strikes", {})).items() if v}
+        return Usage(**answer, strikes=strikes)
+
+    async def kill(self) -> None:
+        self.close_connections()
+        await self._backend.kill(self.id)
+
+    async def aclose(self) -> None:
+        self.close_connections()
+
+    async def wait_ended(self) -> Ending:
+        return await asyncio.shield(self._backend.ending(self.id))
+
+
+_: type[Backend] = JailBackend

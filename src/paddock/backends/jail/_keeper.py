@@ -1,0 +1,198 @@
+"""The service's side of the keeper: finds it, starts it where there is none, asks it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+from paddock.errors import InternalError, InvalidArgument, KeeperUnavailable, PaddockError, ResourceExhausted
+from paddock.keeper import _wire, layout
+from paddock.keeper._main import BOOTSTRAP, READY
+
+ATTEMPTS = 50
+START_SECONDS = 20.0
+_EXHAUSTED = {"EAGAIN", "EMFILE", "ENFILE", "ENOMEM", "ENOSPC", "EDQUOT", "ENOBUFS"}
+Message = dict[str, Any]
+
+
+class KeeperClient:
+    """One connection to the keeper of `state_dir`; made when first needed, and again when the keeper was replaced.
+
+    `on_ended(id, limit, reason)` is called for each sandbox that died unasked; `on_replaced()` after a new
+    connection was made in place of a lost one: what was missed can then be listed.
+    """
+
+    def __init__(
+        self,
+        state_dir: Path,
+        *,
+        on_ended: Callable[[str, str | None, str], None],
+        on_replaced: Callable[[], None],
+        for_tests: bool = False,
+    ) -> None:
+        self._state = state_dir
+        self._on_ended = on_ended
+        self._on_replaced = on_replaced
+        self._for_tests = for_tests
+        self._peer: socket.socket | None = None
+        self._inbox = _wire.Inbox()
+        self._waiting: dict[int, asyncio.Future[Message]] = {}
+        self._number = 0
+        self._connecting = asyncio.Lock()
+        self._was_connected = False
+        self.facts: Message = {}
+        self.pool: int | None = None
+        """The pool's directory, as the keeper mounted it; this client's own descriptor."""
+
+    async def request(self, operation: str, **fields: object) -> Message:
+        """Asks and waits for the answer. KeeperUnavailable, or the PaddockError that fits what the keeper says."""
+        if self._peer is None:
+            await self.connect()
+        return await self._exchange(operation, fields)
+
+    async def connect(self) -> None:
+        async with self._connecting:
+            if self._peer is not None:
+                return
+            for _ in range(ATTEMPTS):
+                if await self._try_connect():
+                    break
+                await asyncio.to_thread(self._start)
+            else:
+                raise KeeperUnavailable("the keeper does not answer", hint=f"see {self._state / layout.KEEPER_LOG}")
+        if self._was_connected:
+            self._on_replaced()
+        self._was_connected = True
+
+    async def _try_connect(self) -> bool:
+        peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        peer.setblocking(False)
+        try:
+            directory = os.open(self._state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                peer.connect(f"/proc/self/fd/{directory}/{layout.KEEPER_SOCKET}")
+            finally:
+                os.close(directory)
+        except (FileNotFoundError, ConnectionRefusedError, BlockingIOError):
+            peer.close()
+            return False
+        self._peer, self._inbox = peer, _wire.Inbox()
+        asyncio.get_running_loop().add_reader(peer.fileno(), self._readable)
+        try:
+            self.facts = await self._exchange("hello", {"version": _wire.VERSION})
+        except KeeperUnavailable:
+            return False  # it was just leaving
+        if self._inbox.descriptors:
+            if self.pool is not None:
+                os.close(self.pool)
+            self.pool = self._inbox.descriptors.pop(0)
+        return True
+
+    async def _exchange(self, operation: str, fields: Message) -> Message:
+        if self._peer is None:
+            raise KeeperUnavailable("the keeper went away")
+        self._number += 1
+        number = self._number
+        future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = future
+        try:
+            self._send({"op": operation, "n": number, **fields})
+            answer = await future
+        finally:
+            self._waiting.pop(number, None)
+        if "error" in answer:
+            raise _error(answer)
+        return answer
+
+    def _send(self, message: Message) -> None:
+        assert self._peer is not None
+        data = _wire.encode(message)
+        try:
+            sent = self._peer.send(data)
+        except OSError as error:
+            self._lost()
+            raise KeeperUnavailable(f"the keeper went away: {error}") from error
+        if sent < len(data):  # a plan is a kilobyte; a socket that can't take it belongs to a keeper that is stuck
+            self._lost()
+            raise KeeperUnavailable("the keeper does not read what it is sent")
+
+    def _readable(self) -> None:
+        assert self._peer is not None
+        try:
+            alive = self._inbox.receive(self._peer)
+            messages = self._inbox.messages()
+        except BlockingIOError:
+            return
+        except (OSError, _wire.WireError):
+            alive, messages = False, []
+        for message in messages:
+            if message.get("event") == "ended":
+                self._on_ended(str(message["id"]), cast("str | None", message["limit"]), str(message["reason"]))
+            elif (future := self._waiting.get(cast("int", message.get("re")))) is not None and not future.done():
+                future.set_result(message)
+        if not alive:
+            self._lost()
+
+    def _lost(self) -> None:
+        if self._peer is None:
+            return
+        asyncio.get_running_loop().remove_reader(self._peer.fileno())
+        self._peer.close()
+        self._peer = None
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(KeeperUnavailable("the keeper went away before it answered"))
+
+    def _start(self) -> None:
+        """Starts a keeper and waits until it is ready or gone: gone is no error, another one may hold the lock."""
+        source = str(Path(__file__).parents[3])
+        options = {"source": source, "state": str(self._state.absolute()), "for_tests": self._for_tests}
+        log = os.open(self._state / layout.KEEPER_LOG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", BOOTSTRAP],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env={},
+                cwd="/",
+                start_new_session=True,
+            )
+        finally:
+            os.close(log)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with contextlib.suppress(BrokenPipeError), process.stdin:
+            process.stdin.write(json.dumps(options).encode())
+        with process.stdout:
+            said = process.stdout.read(len(READY))
+        process.wait(START_SECONDS)
+        text = (self._state / layout.KEEPER_LOG).read_text(errors="replace").strip()
+        if said != READY and text:
+            raise KeeperUnavailable(f"the keeper could not start: {text.splitlines()[-1]}", hint="paddock doctor")
+
+    async def aclose(self) -> None:
+        self._lost()
+        if self.pool is not None:
+            os.close(self.pool)
+            self.pool = None
+
+
+def _error(answer: Message) -> PaddockError:
+    import errno
+
+    text, number = str(answer["error"]), answer.get("errno")
+    name = errno.errorcode.get(number) if isinstance(number, int) else None
+    if name in _EXHAUSTED:
+        return ResourceExhausted(f"the sandbox could not be made: {text}", hint="paddock doctor", errno=name)
+    if answer.get("kind") == "PlanError":
+        return InvalidArgument(text)
+    return InternalError(f"the keeper failed: {text}", hint="paddock doctor", errno=name)

@@ -1,0 +1,100 @@
+"""Setting the keeper up: what it opens once, so that no create opens it again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any, cast
+
+from paddock.keeper import _dev, _jail, layout
+from paddock.keeper._records import Records
+from paddock.keeper._slots import Slots
+from paddock.keeper.pool import open_pool
+from paddock.linux import cgroups, landlock, mountinfo, mounts, namespaces, prctl, proc, seccomp, seccomp_profile
+from paddock.linux.namespaces import IdMap
+
+PLACES = "keeper"  # below the state directory: two empty directories to mount on, seen by the keeper alone
+
+
+def furnish(state: Path) -> _jail.House:
+    """Enters the keeper's own namespaces and opens everything. OSError, ValueError for a damaged keeper.json."""
+    uid = os.getuid()
+    root_mode = uid == 0
+    config = _read_config(state)
+    groups = _open_groups(state)
+    if root_mode:
+        namespaces.unshare(namespaces.NEWNS)
+        # So that overlay may be mounted with an id of the sandbox's range: a change of fsuid keeps capabilities.
+        prctl.set_secure_bits(prctl.SECBIT_NO_SETUID_FIXUP)
+    else:
+        gid = os.getgid()
+        namespaces.unshare(namespaces.NEWUSER | namespaces.NEWNS)
+        namespaces.write_id_maps(os.getpid(), (IdMap(0, uid, 1),), (IdMap(0, gid, 1),), deny_setgroups=True)
+    mounts.make_all_private()
+    places = state / PLACES
+    for name in ("root", "dev"):
+        (places / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+    dev_tree = os.fsencode(places / "dev")
+    _dev.build(dev_tree, root_mode=root_mode)
+    pool = open_pool(str(state), cast("dict[str, Any]", config["pool"]))
+    run = state / layout.RUN
+    run.mkdir(mode=0o700, exist_ok=True)
+    if root_mode:
+        _slim(state)
+    return _jail.House(
+        root_mode=root_mode,
+        uid=uid,
+        boot=proc.boot_id(),
+        pool=pool,
+        slots=Slots(pool),
+        groups=groups,
+        records=Records(os.open(run, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)),
+        mount_point=os.fsencode(places / "root"),
+        dev_tree=dev_tree,
+        null=_open_null(),
+        filter=seccomp.Filter(seccomp_profile.build(os.uname().machine, foreign_targets=root_mode)),
+        landlock_abi=landlock.kernel_abi(),
+        own_namespaces=proc.namespaces() if root_mode else None,
+        masks=_jail.masks(),
+    )
+
+
+def _read_config(state: Path) -> dict[str, Any]:
+    config = json.loads((state / layout.KEEPER_CONFIG).read_bytes())
+    if config.get("version") != 1:
+        raise ValueError(f"{state / layout.KEEPER_CONFIG} has version {config.get('version')!r}; this keeper knows 1")
+    return cast("dict[str, Any]", config)
+
+
+def _open_groups(state: Path) -> cgroups.Base | None:
+    """None where not one ceiling can be had: an ordinary user without a delegated tree."""
+    groups = cgroups.Base.open(f"paddock_{hashlib.sha256(os.fsencode(state)).hexdigest()[:12]}")
+    if groups.enforced:
+        return groups
+    groups.close()
+    return None
+
+
+def _open_null() -> int:
+    fd = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+    if not stat.S_ISCHR(os.fstat(fd).st_mode):
+        raise OSError("/dev/null is not a device")
+    return fd
+
+
+def _slim(state: Path) -> None:
+    """Lets go of mounts that no sandbox needs: each one costs every clone a copy."""
+    keep = {b"/", b"/proc", b"/dev"}
+    own = os.fsencode(state)
+    for mount in reversed([info.mount_point for info in mountinfo.read()]):
+        inside_state = mount == own or mount.startswith(own + b"/")
+        above_state = own.startswith(mount + b"/")
+        of_usr = mount == b"/usr" or mount.startswith(b"/usr/")
+        if mount not in keep and not (inside_state or above_state or of_usr):
+            try:
+                mounts.umount(mount, detach=True)
+            except OSError:
+                continue  # hidden below another mount, or gone with the one above it

@@ -1,0 +1,84 @@
+"""The keeper's process, from its first line to its last."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+from typing import Any, cast
+
+from paddock.keeper import _house, _jail, _serve, layout
+
+# What a service runs: `python -I -S -c BOOTSTRAP`, with {"source", "state", "for_tests"} as JSON on stdin. Not in
+# arguments: every process inside a sandbox that is a copy of the keeper would show them.
+BOOTSTRAP = (
+    "import sys,json;o=json.load(sys.stdin);sys.path.insert(0,o['source']);"
+    "from paddock.keeper._main import main;main(o)"
+)
+READY = b"ready\n"
+_TITLE = b"paddock"
+
+
+def main(options: dict[str, Any]) -> None:
+    """Serves the state directory; leaves at once where another keeper holds the lock. Says READY on stdout."""
+    if os.fork():
+        os._exit(0)  # nobody's child: no service has to wait for it, none is left with a zombie
+    state = Path(cast("str", options["state"]))
+    os.umask(0o077)
+    os.chdir("/")
+    os.environ.clear()
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_IGN)
+    lock = os.open(state / layout.KEEPER_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return
+    try:
+        _set_title()
+        house = _house.furnish(state)
+        listener = _serve.listen(state)
+        _forget_imports()
+        os.write(1, READY)
+        for number in (0, 1):
+            os.dup2(house.null, number)
+        _serve.Keeper(house, listener, for_tests=bool(options.get("for_tests"))).run()
+        _leave(house, state)
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
+
+
+def _leave(house: _jail.House, state: Path) -> None:
+    os.unlink(state / layout.KEEPER_SOCKET)
+    if house.groups is not None:
+        with contextlib.suppress(OSError):  # a group that could not be removed is still there: the next keeper sweeps
+            house.groups.remove()
+
+
+def _forget_imports() -> None:
+    """From here on an import is an error: in a sandbox it would run the attacker's files."""
+    sys.meta_path.clear()
+    sys.path.clear()
+    sys.path_hooks.clear()
+
+
+def _set_title() -> None:
+    """Writes over the command line, which pid 1 of each sandbox inherits and shows inside.
+
+    Fields 48 and 49 of proc_pid_stat(5) are where it lies in this process's own memory.
+    """
+    with open("/proc/self/stat", "rb") as stat:
+        fields = stat.read().rpartition(b")")[2].split()
+    start, end = int(fields[45]), int(fields[46])
+    if end - start > len(_TITLE):
+        ctypes.memset(start, 0, end - start)
+        ctypes.memmove(start, _TITLE, len(_TITLE))
+    with open("/proc/self/comm", "wb") as name:
+        name.write(_TITLE)

@@ -1,0 +1,99 @@
+"""What the keeper is told about one jail: plain values, checked where they arrive."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any, TypeVar, cast
+
+_NAME = re.compile(r"[a-z]{2}_[a-z0-9_]{1,60}\Z")
+_HOSTNAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}\Z")
+T = TypeVar("T")
+
+
+class PlanError(Exception):
+    """A plan that the keeper does not carry out. The message says which field and why."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class User:
+    name: str
+    uid: int
+    gid: int
+    home: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class JailPlan:
+    """One jail. `tree` and `layers` are names in the pool, topmost layer first; no layers: the tree is whole.
+
+    `deadline` is in seconds of CLOCK_BOOTTIME. `template` is kept in the record for whoever adopts the sandbox,
+    unread. `fault` and `trace` are for tests and benchmarks:
+    the step at which to fail or die, and whether the reply says where the time went.
+    """
+
+    id: str
+    hostname: str
+    tree: str
+    layers: tuple[str, ...]
+    host_usr: bool
+    users: tuple[User, ...]
+    default_user: str
+    workdir: str
+    env: dict[str, str]
+    template: str
+    deadline: float
+    cpus: float
+    memory_bytes: int
+    swap_bytes: int
+    processes: int
+    open_files: int
+    disk_bytes: int
+    inodes: int
+    tmp_bytes: int
+    trace: bool = False
+    fault: str = ""
+
+    @property
+    def user(self) -> User:
+        return next(u for u in self.users if u.name == self.default_user)
+
+    def to_message(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_message(cls, message: dict[str, Any]) -> JailPlan:
+        """PlanError for anything missing, unknown or of the wrong form."""
+        names = {field.name for field in dataclasses.fields(cls)}
+        if unknown := message.keys() - names:
+            raise PlanError(f"unknown fields: {', '.join(sorted(unknown))}")
+        try:
+            values = dict(message)
+            values["layers"] = tuple(cast("list[str]", message["layers"]))
+            values["users"] = tuple(User(**user) for user in cast("list[dict[str, Any]]", message["users"]))
+            plan = cls(**values)
+        except (TypeError, KeyError) as error:
+            raise PlanError(f"not a plan: {error}") from None
+        _check(plan)
+        return plan
+
+
+def _check(plan: JailPlan) -> None:
+    for name in (plan.id, plan.tree, *plan.layers):
+        if not is_name(name):
+            raise PlanError(f"not an id: {name!r}")
+    if not _HOSTNAME.match(plan.hostname):
+        raise PlanError(f"not a host name: {plan.hostname!r}")
+    if not any(user.name == plan.default_user for user in plan.users):
+        raise PlanError(f"the default user {plan.default_user!r} is not among the users")
+    for user in plan.users:
+        if not (0 <= user.uid < 65536 and 0 <= user.gid < 65536):
+            raise PlanError(f"user {user.name!r}: ids must lie in 0..65535")
+    for field in ("cpus", "memory_bytes", "processes", "open_files", "tmp_bytes", "disk_bytes", "inodes"):
+        if not getattr(plan, field) > 0:
+            raise PlanError(f"{field} must be positive, not {getattr(plan, field)!r}")
+
+
+def is_name(text: object) -> bool:
+    """True for what may be a directory's name in the state directory: an id, never user text."""
+    return isinstance(text, str) and _NAME.match(text) is not None

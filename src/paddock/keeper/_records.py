@@ -1,0 +1,112 @@
+"""`run/<sandbox>/`: what a keeper writes so that the next one, and any service, finds what lives."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from typing import Any, cast
+
+from paddock.keeper._plan import is_name
+
+STATE = "state.json"
+ENDED = ".ended"
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Record:
+    """A live sandbox: enough to find it again after the keeper's death, and to know that it is not another.
+
+    `start` is the start time of its pid 1 in ticks since boot, `deadline` in seconds of CLOCK_BOOTTIME.
+    """
+
+    id: str
+    pid: int
+    start: int
+    boot: str
+    slot: int | None
+    deadline: float
+    tree: str
+    template: str
+    limits: dict[str, float]
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Ended:
+    """How a sandbox ended: the ceiling that did it, if one did, and words."""
+
+    limit: str | None
+    reason: str
+
+
+class Records:
+    """The directory `run`, by descriptor. Writes are by rename: a reader sees a whole record or none."""
+
+    def __init__(self, directory: int) -> None:
+        self.directory = directory
+
+    def make(self, id: str) -> int:
+        """The directory of a new sandbox. FileExistsError."""
+        os.mkdir(id, 0o700, dir_fd=self.directory)
+        return os.open(id, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.directory)
+
+    def write(self, record: Record) -> None:
+        self._replace(f"{record.id}/{STATE}", dataclasses.asdict(record))
+
+    def write_ended(self, id: str, ended: Ended) -> None:
+        self._replace(f"{id}{ENDED}", dataclasses.asdict(ended))
+
+    def read(self, id: str) -> Record | None:
+        """None if it is missing or was never finished."""
+        try:
+            return Record(**self._load(f"{id}/{STATE}"))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def ended(self) -> dict[str, Ended]:
+        found: dict[str, Ended] = {}
+        for name in os.listdir(self.directory):
+            if name.endswith(ENDED):
+                try:
+                    found[name.removesuffix(ENDED)] = Ended(**self._load(name))
+                except (OSError, ValueError, TypeError):
+                    found[name.removesuffix(ENDED)] = Ended(limit=None, reason="its record is damaged")
+        return found
+
+    def living(self) -> list[str]:
+        return [name for name in os.listdir(self.directory) if is_name(name)]
+
+    def remove(self, id: str) -> None:
+        """Takes away the directory and its sockets; nothing if there is none."""
+        try:
+            directory = os.open(id, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.directory)
+        except FileNotFoundError:
+            return
+        try:
+            for name in os.listdir(directory):
+                os.unlink(name, dir_fd=directory)
+        finally:
+            os.close(directory)
+        os.rmdir(id, dir_fd=self.directory)
+
+    def forget(self, id: str) -> None:
+        try:
+            os.unlink(f"{id}{ENDED}", dir_fd=self.directory)
+        except FileNotFoundError:
+            pass
+
+    def _replace(self, name: str, value: dict[str, Any]) -> None:
+        temporary = f"{name}.new"
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600, dir_fd=self.directory)
+        try:
+            os.write(fd, json.dumps(value).encode())
+        finally:
+            os.close(fd)
+        os.rename(temporary, name, src_dir_fd=self.directory, dst_dir_fd=self.directory)
+
+    def _load(self, name: str) -> dict[str, Any]:
+        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self.directory)
+        try:
+            return cast("dict[str, Any]", json.loads(os.read(fd, 65536)))
+        finally:
+            os.close(fd)

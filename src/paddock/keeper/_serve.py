@@ -1,0 +1,303 @@
+"""The keeper's loop: one thread, one poll, nothing that waits."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import select
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+from paddock.keeper import _jail, _wire, layout
+from paddock.keeper._plan import JailPlan, PlanError
+from paddock.keeper._records import Ended
+from paddock.keeper._undertaker import Life, Undertaker
+from paddock.linux import btrfs, proc
+
+IDLE_SECONDS = 10.0
+CREATE_SECONDS = 20.0
+WATCH_SECONDS = 2.0
+Message = dict[str, Any]
+Reply = Callable[..., None]
+
+
+class Connection:
+    """One service. `watching` services are told of deaths."""
+
+    def __init__(self, peer: socket.socket) -> None:
+        self.peer = peer
+        self.inbox = _wire.Inbox()
+        self.watching = False
+
+    def send(self, message: Message, descriptors: tuple[int, ...] = ()) -> None:
+        # A service that is gone or does not read is no concern of the others: its messages are dropped.
+        with contextlib.suppress(OSError):
+            _wire.send(self.peer, message, descriptors)
+
+
+Operation = Callable[[Connection, Message, Reply], None]
+
+
+class Keeper:
+    """Serves until nothing is left: no sandbox, no service."""
+
+    def __init__(self, house: _jail.House, listener: socket.socket, *, for_tests: bool) -> None:
+        self._house = house
+        self._listener = listener
+        self._for_tests = for_tests
+        self._undertaker = Undertaker(house, self._tell)
+        self._poll = select.poll()
+        self._handlers: dict[int, Callable[[], None]] = {}
+        self._connections: set[Connection] = set()
+        self._pending: dict[int, float] = {}
+        self._idle_since = proc.boottime()
+        self._watched_at = 0.0
+        self._inode_watch = house.root_mode and btrfs.is_btrfs(house.pool)
+        self._stopping = False
+        self._operations: dict[str, Operation] = {
+            "hello": self._hello,
+            "create": self._create,
+            "kill": self._kill,
+            "deadline": self._deadline,
+            "usage": self._usage,
+            "list": self._list,
+            "forget": self._forget,
+            "stop": self._stop,
+        }
+
+    def run(self) -> None:
+        self._undertaker.adopt()
+        for life in self._undertaker.lives.values():
+            self._watch_life(life)
+        self._watch(self._listener.fileno(), self._accept)
+        gc.collect()
+        gc.freeze()
+        gc.disable()  # nothing here makes cycles on the hot path; a collection would touch, and so copy, every page
+        while not self._finished():
+            for fd, _ in self._poll.poll(self._timeout()):
+                handler = self._handlers.get(fd)
+                if handler is not None:
+                    handler()
+            self._housekeeping()
+
+    def _finished(self) -> bool:
+        busy = self._undertaker.lives or self._pending
+        if self._stopping:
+            return not busy
+        if busy or self._connections:
+            self._idle_since = proc.boottime()
+            return False
+        return proc.boottime() - self._idle_since >= IDLE_SECONDS
+
+    def _timeout(self) -> float:
+        now = proc.boottime()
+        times = [self._idle_since + IDLE_SECONDS] if not self._connections else []
+        if (deadline := self._undertaker.next_deadline()) is not None:
+            times.append(deadline)
+        times += self._pending.values()
+        if self._inode_watch and self._undertaker.lives:
+            times.append(self._watched_at + WATCH_SECONDS)
+        return max(0.0, (min(times) - now) * 1000 + 1) if times else -1
+
+    def _housekeeping(self) -> None:
+        now = proc.boottime()
+        self._undertaker.expire(now)
+        if self._inode_watch and self._undertaker.lives and now >= self._watched_at + WATCH_SECONDS:
+            self._watched_at = now
+            self._undertaker.watch_inodes()
+        for fd in [fd for fd, limit in self._pending.items() if limit <= now]:
+            self._handlers[fd]()
+
+    # -- connections
+
+    def _watch(self, fd: int, handler: Callable[[], None]) -> None:
+        self._handlers[fd] = handler
+        self._poll.register(fd, select.POLLIN)
+
+    def _unwatch(self, fd: int) -> None:
+        self._poll.unregister(fd)
+        del self._handlers[fd]
+
+    def _accept(self) -> None:
+        try:
+            peer, _ = self._listener.accept()
+        except OSError:
+            return  # it went away again, or there is no descriptor left: the next one may fare better
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, (1).to_bytes(8, "little") + bytes(8))
+        connection = Connection(peer)
+        self._connections.add(connection)
+        self._watch(peer.fileno(), lambda: self._read(connection))
+
+    def _read(self, connection: Connection) -> None:
+        try:
+            alive = connection.inbox.receive(connection.peer)
+            messages = connection.inbox.messages()
+        except (OSError, _wire.WireError):
+            alive, messages = False, []
+        for message in messages:
+            self._answer(connection, message)
+        if not alive:
+            self._unwatch(connection.peer.fileno())
+            self._connections.discard(connection)
+            connection.peer.close()
+
+    def _answer(self, connection: Connection, message: Message) -> None:
+        number = message.pop("n", None)
+
+        def reply(result: Message, descriptors: tuple[int, ...] = ()) -> None:
+            connection.send({"re": number, **result}, descriptors)
+
+        try:
+            operation = self._operations.get(str(message.pop("op", None)))
+            if operation is None:
+                raise PlanError("no such operation")
+            operation(connection, message, reply)
+        except Exception as error:
+            reply(_problem(error))
+
+    def _tell(self, id: str, ended: Ended) -> None:
+        for connection in list(self._connections):
+            if connection.watching:
+                connection.send({"event": "ended", "id": id, "limit": ended.limit, "reason": ended.reason})
+
+    # -- operations
+
+    def _hello(self, connection: Connection, message: Message, reply: Reply) -> None:
+        if message.get("version") != _wire.VERSION:
+            raise PlanError(f"this keeper speaks version {_wire.VERSION}, not {message.get('version')!r}")
+        connection.watching = True
+        house = self._house
+        facts = {
+            "version": _wire.VERSION,
+            "pid": os.getpid(),
+            "root_mode": house.root_mode,
+            "cgroups": house.groups is not None,
+            "btrfs": btrfs.is_btrfs(house.pool),
+        }
+        reply(facts, (house.pool,))
+
+    def _create(self, connection: Connection, message: Message, reply: Reply) -> None:
+        plan = JailPlan.from_message(cast("Message", message["plan"]))
+        if plan.fault and not self._for_tests:
+            raise PlanError("faults are injected only into a keeper that was started for tests")
+        if plan.id in self._undertaker.lives:
+            raise PlanError(f"{plan.id} is alive already")
+        pending = _jail.begin(self._house, plan)
+        fd = pending.sync.fileno()
+        self._pending[fd] = proc.boottime() + CREATE_SECONDS
+        self._watch(fd, lambda: self._progress(fd, pending, reply))
+
+    def _progress(self, fd: int, pending: _jail.Pending, reply: Reply) -> None:
+        late = self._pending[fd] <= proc.boottime()
+        try:
+            if not _jail.receive(pending):
+                if late:
+                    _jail.abandon(pending)
+                    raise _jail.JailError(f"the child was not ready within {CREATE_SECONDS:.0f} s")
+                return
+            self._drop_pending(fd)
+            jail, timings = _jail.finish(self._house, pending)
+        except _jail.JailError as error:
+            self._drop_pending(fd)
+            reply(_problem(error))
+            return
+        self._undertaker.add(jail)
+        self._watch_life(self._undertaker.lives[jail.plan_id])
+        reply({"pid": jail.pid, "timings": timings if pending.plan.trace else {}})
+        _jail.close_late(pending)
+
+    def _drop_pending(self, fd: int) -> None:
+        if fd in self._pending:
+            del self._pending[fd]
+            self._unwatch(fd)
+
+    def _watch_life(self, life: Life) -> None:
+        def ended() -> None:
+            self._unwatch(life.jail.pidfd)
+            self._undertaker.bury(life)
+
+        self._watch(life.jail.pidfd, ended)
+
+    def _kill(self, connection: Connection, message: Message, reply: Reply) -> None:
+        life = self._undertaker.lives.get(message["id"])
+        if life is None:
+            reply({"known": False})
+            return
+        life.waiting.append(lambda: reply({"known": True}))
+        self._undertaker.end(life, Ended(limit=None, reason="it was killed"))
+
+    def _deadline(self, connection: Connection, message: Message, reply: Reply) -> None:
+        life = self._undertaker.lives.get(message["id"])
+        if life is not None and life.cause is None:
+            self._undertaker.set_deadline(life, float(message["deadline"]))
+        reply({"known": life is not None})
+
+    def _usage(self, connection: Connection, message: Message, reply: Reply) -> None:
+        life = self._undertaker.lives.get(message["id"])
+        if life is None:
+            reply({"known": False})
+            return
+        reply({"known": True, **_usage_of(self._house, life)})
+
+    def _list(self, connection: Connection, message: Message, reply: Reply) -> None:
+        ended = {id: {"limit": e.limit, "reason": e.reason} for id, e in self._house.records.ended().items()}
+        reply({"living": list(self._undertaker.lives), "ended": ended})
+
+    def _forget(self, connection: Connection, message: Message, reply: Reply) -> None:
+        self._house.records.forget(str(message["id"]))
+        reply({})
+
+    def _stop(self, connection: Connection, message: Message, reply: Reply) -> None:
+        """Kills everything and leaves: for tests, and for taking paddock away."""
+        self._stopping = True
+        for life in list(self._undertaker.lives.values()):
+            self._undertaker.end(life, Ended(limit=None, reason="the keeper was told to stop"))
+        reply({})
+
+
+def _problem(error: Exception) -> Message:
+    number = getattr(error, "errno", None)
+    return {"error": str(error) or repr(error), "kind": type(error).__name__, "errno": number}
+
+
+def _usage_of(house: _jail.House, life: Life) -> Message:
+    usage: Message = {}
+    if life.jail.group is not None:
+        stats = life.jail.group.stats()
+        usage |= {
+            "memory_bytes": stats.memory_bytes,
+            "memory_peak_bytes": stats.memory_peak_bytes,
+            "processes": stats.processes,
+            "cpu_seconds": stats.cpu_seconds,
+            "strikes": {"memory": stats.oom_kills, "processes": stats.processes_refused},
+        }
+    try:
+        tree = os.open(life.record.tree, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=house.pool)
+    except OSError:
+        return usage
+    try:
+        if btrfs.is_btrfs(tree):
+            usage["disk_bytes"] = btrfs.quota(tree, btrfs.subvolume_id(tree)).used_bytes
+    except OSError:
+        pass
+    finally:
+        os.close(tree)
+    return usage
+
+
+def listen(state: Path) -> socket.socket:
+    """The keeper's door; whatever an earlier keeper left at its place is taken away. The caller holds the lock."""
+    directory = os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(layout.KEEPER_SOCKET, dir_fd=directory)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.bind(f"/proc/self/fd/{directory}/{layout.KEEPER_SOCKET}")
+        listener.listen(64)
+        return listener
+    finally:
+        os.close(directory)

@@ -1,0 +1,71 @@
+"""Ranges of ids for running sandboxes, and the pool seen through each: made once per range, kept for ever."""
+
+from __future__ import annotations
+
+import heapq
+import os
+from dataclasses import dataclass, field
+
+from paddock.keeper.layout import ID_COUNT, RUN_ID_BASE, TREE_ID_BASE
+from paddock.linux import mounts, namespaces
+from paddock.linux.namespaces import IdMap
+
+MOST = (TREE_ID_BASE - RUN_ID_BASE) // ID_COUNT
+
+
+class NoSlot(Exception):
+    """Every range of ids is in use."""
+
+
+@dataclass(slots=True)
+class Slots:
+    """Range `n` is RUN_ID_BASE + n * 65536 and following.
+
+    For each range used so far there is a detached mount of the whole pool that shows its files as that range's own.
+    A sandbox's layers are opened below it, so that a create makes no id-mapped mount at all.
+    """
+
+    pool: int
+    _free: list[int] = field(default_factory=list[int])
+    _next: int = 0
+    _views: dict[int, int] = field(default_factory=dict[int, int])
+
+    def take(self) -> int:
+        """The lowest free range. NoSlot."""
+        if self._free:
+            return heapq.heappop(self._free)
+        if self._next >= MOST:
+            raise NoSlot(f"all {MOST} ranges of ids are in use")
+        self._next += 1
+        return self._next - 1
+
+    def reserve(self, slot: int) -> None:
+        """Marks the range of a sandbox that an earlier keeper made."""
+        while self._next <= slot:
+            heapq.heappush(self._free, self._next)
+            self._next += 1
+        self._free.remove(slot)
+        heapq.heapify(self._free)
+
+    def give_back(self, slot: int) -> None:
+        heapq.heappush(self._free, slot)
+
+    def base(self, slot: int) -> int:
+        return RUN_ID_BASE + slot * ID_COUNT
+
+    def view(self, slot: int) -> int:
+        """A descriptor of the pool, seen with the ids of `slot`. It stays the keeper's. OSError."""
+        if slot not in self._views:
+            maps = (IdMap(TREE_ID_BASE, self.base(slot), ID_COUNT),)
+            owner = namespaces.id_mapping_namespace(maps, maps)
+            try:
+                view = mounts.open_tree(b"", self.pool)
+                try:
+                    mounts.set_attributes(view, set=mounts.NOSUID | mounts.NODEV, userns_fd=owner)
+                except OSError:
+                    os.close(view)
+                    raise
+            finally:
+                os.close(owner)
+            self._views[slot] = view
+        return self._views[slot]

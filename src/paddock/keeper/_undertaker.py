@@ -1,0 +1,155 @@
+"""The living sandboxes: adopted, watched, killed on time, buried. One function ends a life, whatever ended it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from paddock.keeper._jail import House, Jail
+from paddock.keeper._plan import is_name
+from paddock.keeper._records import Ended, Record
+from paddock.linux import btrfs, pidfd, proc
+
+LOST = Ended(limit=None, reason="it was found dead: the machine or the keeper went down while it lived")
+UNFINISHED = Ended(limit=None, reason="the keeper died while it was being made")
+
+
+@dataclass(slots=True)
+class Life:
+    """One living sandbox. `cause` is set before the keeper ends it; without one it died by itself."""
+
+    jail: Jail
+    record: Record
+    cause: Ended | None = None
+    waiting: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
+
+
+class Undertaker:
+    """`on_ended(id, ended)` is called for every death."""
+
+    def __init__(self, house: House, on_ended: Callable[[str, Ended], None]) -> None:
+        self._house = house
+        self._on_ended = on_ended
+        self.lives: dict[str, Life] = {}
+
+    def adopt(self) -> None:
+        """Finds what an earlier keeper left: takes over the living, sweeps away the rest."""
+        records = self._house.records
+        for id in records.living():
+            record = records.read(id)
+            if record is not None and self._is_alive(record):
+                self._take_over(record)
+                continue
+            self._sweep_group(id)
+            records.remove(id)
+            records.write_ended(id, UNFINISHED if record is None else LOST)
+        if self._house.groups is not None:
+            for name in self._house.groups.children():
+                if name not in self.lives and is_name(name):
+                    self._sweep_group(name)
+
+    def add(self, jail: Jail) -> None:
+        assert jail.record is not None
+        self.lives[jail.plan_id] = Life(jail, jail.record)
+
+    def next_deadline(self) -> float | None:
+        """The earliest, in seconds of CLOCK_BOOTTIME."""
+        return min((life.record.deadline for life in self.lives.values() if life.cause is None), default=None)
+
+    def expire(self, now: float) -> None:
+        for life in self.lives.values():
+            if life.cause is None and life.record.deadline <= now:
+                self.end(life, Ended(limit="ttl", reason="its time to live was over"))
+
+    def set_deadline(self, life: Life, deadline: float) -> None:
+        life.record.deadline = deadline
+        self._house.records.write(life.record)
+
+    def end(self, life: Life, cause: Ended | None) -> None:
+        """Sends death to pid 1, with which the kernel ends its whole namespace; `bury` follows when it has come."""
+        life.cause = life.cause or cause
+        try:
+            pidfd.send_signal(life.jail.pidfd, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+    def bury(self, life: Life) -> Ended:
+        """Its pid 1 is dead, and with it every process of its namespace. Takes away what is left of it."""
+        jail, id = life.jail, life.record.id
+        cause = life.cause or self._own_death(life)
+        try:
+            os.waitpid(jail.pid, 0)
+        except ChildProcessError:
+            pass  # an earlier keeper's child: the machine's init has reaped it
+        os.close(jail.pidfd)
+        if not life.waiting:
+            self._house.records.write_ended(id, cause)
+        del self.lives[id]
+        self._on_ended(id, cause)
+        for answer in life.waiting:
+            answer()  # nothing of it runs any more; what follows nobody has to wait for
+        self._house.records.remove(id)
+        if jail.slot is not None:
+            self._house.slots.give_back(jail.slot)
+        if jail.group is not None:
+            jail.group.remove()
+        return cause
+
+    def watch_inodes(self) -> None:
+        """Ends sandboxes that have more files than they may: btrfs itself limits bytes only."""
+        for life in list(self.lives.values()):
+            if life.cause is None and self._inodes(life.record) > life.record.limits["inodes"]:
+                self.end(life, Ended(limit="inodes", reason="it had more files than its limit allows"))
+
+    def _inodes(self, record: Record) -> int:
+        try:
+            tree = os.open(record.tree, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._house.pool)
+        except OSError:
+            return 0
+        try:
+            # Numbers only grow: as long as the highest is within the limit, there is nothing to count.
+            if btrfs.highest_inode(tree) <= record.limits["inodes"]:
+                return 0
+            return sum(btrfs.count_inodes(tree))
+        finally:
+            os.close(tree)
+
+    def _own_death(self, life: Life) -> Ended:
+        group = life.jail.group
+        if group is not None and group.stats().oom_kills:
+            return Ended(limit="memory", reason="the kernel killed its pid 1 because memory ran out")
+        if life.record.deadline <= proc.boottime() + 0.01:
+            return Ended(limit="ttl", reason="its time to live was over")
+        return Ended(limit=None, reason="its pid 1 ended")
+
+    def _is_alive(self, record: Record) -> bool:
+        try:
+            return record.boot == self._house.boot and proc.start_time(record.pid) == record.start
+        except (OSError, ValueError):
+            return False
+
+    def _take_over(self, record: Record) -> None:
+        try:
+            descriptor = pidfd.open(record.pid)
+        except OSError:
+            self._house.records.remove(record.id)
+            self._house.records.write_ended(record.id, LOST)
+            return
+        if record.slot is not None:
+            self._house.slots.reserve(record.slot)
+        groups = self._house.groups
+        group = groups.group(record.id) if groups is not None else None
+        jail = Jail(plan_id=record.id, pid=record.pid, pidfd=descriptor, group=group, slot=record.slot, record=record)
+        self.lives[record.id] = Life(jail, record)
+
+    def _sweep_group(self, id: str) -> None:
+        if self._house.groups is None:
+            return
+        group = self._house.groups.group(id)
+        try:
+            group.kill()
+        except FileNotFoundError:
+            pass  # it is left in some of the hierarchies only, or in none
+        group.remove()

@@ -1,0 +1,186 @@
+"""Many at once, ceilings, and what is counted."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+from paddock.model import Limit, Limits
+
+from ._box import finish
+from ._lab import Bench, Lab, guarantee
+
+MIB = 1 << 20
+
+
+class LoadConformance(Bench):
+    """Concurrency and usage."""
+
+    @guarantee()
+    async def test_fifty_commands_at_once_do_not_mix(self, lab: Lab) -> None:
+        box = await lab.box()
+        finished = await asyncio.gather(*(box.run("cat", input=b"%d" % n * 10_000) for n in range(50)))
+        assert [one.out for one in finished] == [b"%d" % n * 10_000 for n in range(50)]
+        assert {one.status.code for one in finished} == {0}
+
+    @guarantee()
+    async def test_twenty_sandboxes_at_once(self, lab: Lab) -> None:
+        boxes = await asyncio.gather(*(lab.box() for _ in range(20)))
+        await asyncio.gather(*(box.write("file", box.id.encode()) for box in boxes))
+        assert await asyncio.gather(*(box.read("file") for box in boxes)) == [box.id.encode() for box in boxes]
+        await asyncio.gather(*(box.instance.kill() for box in boxes))
+        living = await lab.backend.living()
+        assert not [box.id for box in boxes if living.get(box.plan.id, "absent") is None]
+
+    @guarantee()
+    async def test_commands_files_and_kills_at_once(self, lab: Lab) -> None:
+        box = await lab.box()
+
+        async def work(n: int) -> bytes:
+            await box.write(f"f{n}", b"%d" % n)
+            victim = await box.start("sleep", "600")
+            out = (await box.run("cat", f"f{n}")).out
+            await victim.kill()
+            await victim.wait()
+            await victim.aclose()
+            return out + await box.read(f"f{n}")
+
+        assert await asyncio.gather(*map(work, range(20))) == [b"%d%d" % (n, n) for n in range(20)]
+
+    @guarantee()
+    async def test_two_hundred_commands_leave_no_descriptor_here(self, lab: Lab) -> None:
+        box = await lab.box()
+        await box.run("true")
+        before = _descriptors()
+        for _ in range(20):
+            await asyncio.gather(*(box.run("true") for _ in range(10)))
+        handle = await box.start("true")
+        await finish(handle)
+        assert _descriptors() <= before + 2
+
+    @guarantee()
+    async def test_usage_is_plausible(self, lab: Lab) -> None:
+        box = await lab.box()
+        handle = await box.start_python(
+            "x = bytearray(b'x' * 50_000_000)\nprint('ready', flush=True)\ninput()", stdin=True
+        )
+        assert handle.stdout is not None
+        await handle.stdout.read()
+        usage = await box.instance.usage()
+        assert usage.memory_bytes is None or usage.memory_bytes > 40_000_000
+        assert usage.memory_peak_bytes is None or usage.memory_peak_bytes >= (usage.memory_bytes or 0)
+        assert usage.processes is None or 1 <= usage.processes < 100
+        assert usage.cpu_seconds is None or 0 <= usage.cpu_seconds < 60
+        assert usage.disk_bytes is None or usage.disk_bytes >= 0
+        assert not any(usage.strikes.values())
+        await handle.aclose()
+
+    @guarantee()
+    async def test_processor_time_is_counted(self, lab: Lab) -> None:
+        box = await lab.box()
+        before = (await box.instance.usage()).cpu_seconds
+        await box.python("import time\nwhile time.process_time() < 0.5: pass")
+        after = (await box.instance.usage()).cpu_seconds
+        assert before is None or (after is not None and after - before >= 0.4)
+
+
+class LimitConformance(Bench):
+    """Ceilings that the backend claims to enforce. Each holds, is named, and leaves the sandbox usable."""
+
+    @guarantee(Limit.MEMORY)
+    async def test_memory_ends_the_command_and_is_named(self, lab: Lab) -> None:
+        box = await lab.box(limits=Limits(memory_mib=128, tmp_mib=32))
+        status = (await box.python("x = bytearray(b'x' * 600_000_000)")).status
+        assert status.limit == Limit.MEMORY
+        assert status.code != 0
+        assert (await box.run("echo", "alive")).text == "alive"
+        assert (await box.instance.usage()).strikes.get(Limit.MEMORY, 0) >= 1
+
+    @guarantee(Limit.PROCESSES)
+    async def test_processes_are_refused_above_the_ceiling_and_it_is_named(self, lab: Lab) -> None:
+        box = await lab.box(limits=Limits(processes=40))
+        finished = await box.python(
+            "import os, time\nn = 0\ntry:\n    while True:\n        if not os.fork(): time.sleep(600)\n        n += 1\n"
+            "except OSError as error: print(n, error.errno)\n    \nraise SystemExit(3)"
+        )
+        count, number = map(int, finished.text.split())
+        assert count < 40
+        assert number == 11
+        assert finished.status.limit == Limit.PROCESSES
+
+    @guarantee(Limit.PROCESSES)
+    async def test_a_fork_bomb_is_killed_and_the_sandbox_answers(self, lab: Lab) -> None:
+        box = await lab.box(limits=Limits(processes=64))
+        bomb = await box.start_python("import os\nwhile True:\n    try: os.fork()\n    except OSError: pass")
+        await asyncio.sleep(0.5)
+        async with asyncio.timeout(30):
+            await bomb.kill()
+            await bomb.wait()
+        await bomb.aclose()
+        assert (await box.run("echo", "alive")).text == "alive"
+
+    @guarantee(Limit.DISK)
+    async def test_a_full_disk_is_refused_and_named(self, lab: Lab) -> None:
+        box = await lab.box(limits=Limits(disk_mib=64))
+        finished = await box.python(_FILL_DISK)
+        assert finished.text in {"28", "122"}, "ENOSPC or EDQUOT"
+        assert finished.status.limit == Limit.DISK
+        assert (await box.run("rm", "fill")).status.code == 0
+        assert (await box.sh("echo x >again && cat again")).text == "x"
+
+    @guarantee(Limit.INODES)
+    async def test_too_many_files_are_refused_or_end_the_sandbox_and_it_is_named(self, lab: Lab) -> None:
+        box = await lab.box(limits=Limits(inodes=2000))
+        handle = await box.start_python(
+            "import os\nn = 0\ntry:\n    while True:\n        os.close(os.open(f'{n}', os.O_CREAT)); n += 1\n"
+            "except OSError as error: raise SystemExit(error.errno)"
+        )
+        try:
+            async with asyncio.timeout(45):
+                status = (await finish(handle)).status
+            assert status.limit == Limit.INODES
+        except Exception:
+            assert (await box.instance.wait_ended()).limit == Limit.INODES
+
+    @guarantee(Limit.OPEN_FILES)
+    async def test_descriptors_are_refused_above_the_ceiling_and_it_is_named(self, lab: Lab) -> None:
+        box = await lab.box(limits=Limits(open_files=100))
+        finished = await box.python("import os\nfor n in range(1000): os.open('/dev/null', os.O_RDONLY)")
+        assert b"Too many open files" in finished.err
+        assert finished.status.limit == Limit.OPEN_FILES
+        finished = await box.python(
+            "from resource import *\ntry: setrlimit(RLIMIT_NOFILE, (9999, 9999))\n"
+            "except (OSError, ValueError): print('refused')"
+        )
+        assert finished.text == "refused"
+
+    @guarantee("isolation")
+    async def test_the_small_disk_is_full_before_the_memory_is(self, lab: Lab) -> None:
+        box = await lab.box(limits=Limits(memory_mib=256, tmp_mib=16))
+        finished = await box.sh("head -c 40000000 /dev/zero >/tmp/fill")
+        assert finished.status.code != 0
+        assert b"No space left" in finished.err
+        assert (await box.stat("/tmp/fill")).size_bytes <= 16 * MIB
+
+    @guarantee("isolation")
+    async def test_no_core_is_dumped(self, lab: Lab) -> None:
+        box = await lab.box()
+        finished = await box.sh("ulimit -c; kill -SEGV $$")
+        assert (finished.text, finished.status.signal) == ("0", 11)
+        assert await box.names() == []
+
+
+_FILL_DISK = """
+import os, sys
+file = os.open('fill', os.O_WRONLY | os.O_CREAT)
+try:
+    while True:
+        os.write(file, os.urandom(1 << 20)); os.fsync(file)
+except OSError as error:
+    print(error.errno)
+    raise SystemExit(1)
+"""
+
+
+def _descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))

@@ -1,0 +1,166 @@
+"""Fixtures that every room shares, and the look at what the tests have left behind.
+
+`state_dir` is a private, empty state directory. `sandbox` makes real sandboxes in one that a session shares.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import signal
+import socket
+import tempfile
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import hypothesis
+import pytest
+
+from paddock.keeper import _wire, layout
+from paddock.testing.leaks import Snapshot, wait_until_clean
+from tests import orphans
+
+if TYPE_CHECKING:
+    from paddock.client import Sandbox
+
+SandboxFactory = Callable[..., "Sandbox"]
+
+# No deadline: how long an example takes says nothing on a busy machine. No database where nothing can be written.
+hypothesis.settings.register_profile(
+    "paddock",
+    deadline=None,
+    database=hypothesis.settings.default.database if os.access(".", os.W_OK) else None,
+)
+hypothesis.settings.load_profile("paddock")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # A worker of xdist has the controller above it, which is supervised.
+    if not hasattr(config, "workerinput") and not config.option.collectonly:
+        orphans.supervise()
+        config.stash[_SUPERVISED] = True
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """A process that outlives the session fails it."""
+    if not session.config.stash.get(_SUPERVISED, False):
+        return
+    if found := orphans.strays():
+        session.config.stash[_STRAYS] = found
+        session.exitstatus = exitstatus or pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    for stray in config.stash.get(_STRAYS, list[str]()):
+        terminalreporter.write_line(f"LEAK: {stray}", red=True)
+
+
+_SUPERVISED = pytest.StashKey[bool]()
+_STRAYS = pytest.StashKey[list[str]]()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """`root` and `user` are conditions; which one was not met is printed."""
+    if item.get_closest_marker("root") and os.geteuid() != 0:
+        pytest.skip("needs uid 0")
+    if item.get_closest_marker("user") and os.geteuid() == 0:
+        pytest.skip("needs an ordinary user")
+
+
+@contextlib.contextmanager
+def private_state() -> Generator[Path]:
+    """A state directory with a path short enough for sockets; what still lives in it at the end is an error."""
+    # Not below pytest's own directory: a socket's path has to be shorter than 108 bytes.
+    directory = Path(tempfile.mkdtemp(prefix="pd-"))
+    before = Snapshot.take(directory)
+    try:
+        yield directory
+        alive = live_sandboxes(directory)
+        stop_keeper(directory)
+        wait_until_clean(before, directory, sandboxes=[cgroup(directory)], ignore=["files"])
+        assert not alive, f"sandboxes that nobody killed: {alive}"
+    finally:
+        stop_keeper(directory)
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def live_sandboxes(state_dir: Path) -> list[str]:
+    return sorted(entry.name for entry in (state_dir / layout.RUN).glob("*") if entry.is_dir())
+
+
+def cgroup(state_dir: Path) -> str:
+    """What the keeper of this directory calls its own (keeper/_house.py)."""
+    return f"paddock_{hashlib.sha256(os.fsencode(state_dir)).hexdigest()[:12]}"
+
+
+def stop_keeper(state_dir: Path) -> None:
+    """Has the keeper of this directory kill what lives and leave; kills one that does not."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as door:
+        door.settimeout(orphans.PATIENCE_SECONDS)
+        door.connect(str(state_dir / layout.KEEPER_SOCKET))
+        _wire.send(door, {"op": "stop", "n": 1})
+        while door.recv(65536):  # it closes when it leaves
+            pass
+    if not orphans.wait_until(lambda: not keepers(state_dir)):
+        for pid in keepers(state_dir):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        pytest.fail(f"the keeper of {state_dir} did not leave when it was told to")
+
+
+def keepers(state_dir: Path) -> list[int]:
+    """Who holds the lock of this state directory, by the kernel's list."""
+    try:
+        inode = (state_dir / layout.KEEPER_LOCK).stat().st_ino
+    except OSError:
+        return []
+    rows = (line.split() for line in Path("/proc/locks").read_text().splitlines() if "->" not in line)
+    holders = {int(row[4]) for row in rows if row[5].rpartition(":")[2] == str(inode)}
+    return sorted(holders - {-1, 0, os.getpid()})
+
+
+@pytest.fixture
+def state_dir() -> Generator[Path]:
+    with private_state() as directory:
+        yield directory
+
+
+@pytest.fixture(scope="session")
+def shared_state() -> Generator[Path]:
+    """The state directory of the sandboxes that `sandbox` makes: one pool and one keeper for all."""
+    from paddock._compose import connector
+
+    with private_state() as directory, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PADDOCK_STATE_DIR", str(directory))
+        patch.delenv("PADDOCK_URL", raising=False)
+        try:
+            yield directory
+        finally:
+            connector.close()
+
+
+@pytest.fixture
+def sandbox(shared_state: Path) -> Generator[SandboxFactory]:
+    """`sandbox(**arguments of Sandbox.create)`; all are dead at the end of the test, and nothing of them is left.
+
+    Skips, with the platform's own reason, where this machine cannot give the level.
+    """
+    from paddock import Sandbox
+    from paddock.errors import LevelUnavailable
+
+    with contextlib.ExitStack() as stack:
+
+        def make(**arguments: object) -> Sandbox:
+            try:
+                made = Sandbox.create(**arguments)  # type: ignore[arg-type]
+            except LevelUnavailable as error:
+                pytest.skip(str(error))
+            stack.callback(made.kill)
+            return made
+
+        yield make
+    assert orphans.wait_until(lambda: not live_sandboxes(shared_state)), "a killed sandbox is still there"

@@ -1,0 +1,95 @@
+"""Processes that outlive what started them: found by putting a parent above the whole session.
+
+What else a test may leave behind is looked for by `paddock.testing.leaks`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+PATIENCE_SECONDS = 15.0
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def wait_until(done: Callable[[], bool], *, seconds: float = PATIENCE_SECONDS) -> bool:
+    """Polls until `done`, or until the deadline; whether it came to be."""
+    deadline = time.monotonic() + seconds
+    pause = 0.001
+    while not done():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(pause)
+        pause = min(pause * 2, 0.05)
+    return True
+
+
+def processes() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def command_line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return "gone"
+
+
+def descendants(ancestor: int) -> list[int]:
+    """Living ones; zombies are dead."""
+    children: dict[int, list[int]] = {}
+    for pid in processes():
+        try:
+            state, parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
+        except OSError:
+            continue
+        if state != "Z":
+            children.setdefault(int(parent), []).append(pid)
+    found: list[int] = []
+    pending = [ancestor]
+    while pending:
+        found.extend(born := children.get(pending.pop(), []))
+        pending.extend(born)
+    return found
+
+
+def supervise() -> None:
+    """From here on the caller is the child of a process to which every orphan falls.
+
+    So a keeper, or a sandbox whose keeper was killed, can be found at the end: by its ancestor, however it
+    has detached itself. The supervisor only reaps, and ends as its child ends.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    child = os.fork()
+    if child == 0:
+        return
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, lambda number, frame: os.kill(child, number))
+        while True:
+            pid, status = os.wait()
+            if pid == child:
+                break
+        code = os.waitstatus_to_exitcode(status)
+        os._exit(code if code >= 0 else 128 - code)
+    finally:
+        os._exit(70)
+
+
+def strays() -> list[str]:
+    """Processes that were started in this session and still live; needs `supervise`."""
+    found: list[int] = []
+
+    def look() -> bool:
+        found[:] = [pid for pid in descendants(os.getppid()) if pid != os.getpid()]
+        return not found
+
+    wait_until(look, seconds=5)
+    return [f"process {pid} ({command_line(pid)})" for pid in found]

@@ -1,0 +1,36 @@
+"""Many lives, one after the other: what they leave behind does not add up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import paddock
+from paddock.testing.leaks import Snapshot, wait_until_clean
+from tests.conftest import SandboxFactory, keepers
+
+CYCLES = 200
+
+
+def live_once() -> str:
+    with paddock.Sandbox.create(ttl_seconds=60) as made:
+        assert made.exec("true").ok
+        return made.id
+
+
+def resident_kib(pid: int) -> int:
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Private_Dirty:"):
+            return int(line.split()[1])
+    raise AssertionError("no Private_Dirty")
+
+
+def test_hundreds_of_cycles_leave_nothing_behind(sandbox: SandboxFactory, shared_state: Path) -> None:
+    sandbox().kill()  # skips with the reason where no sandbox can be had
+    for _ in range(20):  # what is made once and kept (id maps of a slot, caches) is made
+        live_once()
+    (keeper,) = keepers(shared_state)
+    before, memory = Snapshot.take(shared_state), resident_kib(keeper)
+    ids = [live_once() for _ in range(CYCLES)]
+    wait_until_clean(before, shared_state, sandboxes=ids)
+    assert keepers(shared_state) == [keeper]
+    assert resident_kib(keeper) - memory < 1024, f"the keeper has grown by {resident_kib(keeper) - memory} KiB"

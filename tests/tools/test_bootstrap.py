@@ -1,0 +1,101 @@
+"""Set-up from nothing, in each of its ways."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+# The bootstrap refuses to run from a virtual environment, as a user's `python3` may be one.
+PYTHON = Path(sys._base_executable)  # type: ignore[attr-defined]
+
+
+def bootstrap(*arguments: str, python: Path = PYTHON) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [python, "-I", ROOT / "tools" / "bootstrap.py", *arguments], capture_output=True, text=True, check=False
+    )
+
+
+def test_an_interpreter_below_a_private_directory_is_not_preferred() -> None:
+    # Not below pytest's own directory, which is private as a whole.
+    with tempfile.TemporaryDirectory() as directory:
+        home = Path(directory)
+        shutil.copy(PYTHON.resolve(), home / "python3")
+        probe = [home / "python3", "-I", "-S", ROOT / "tools" / "bootstrap.py", "--probe"]
+        for mode, verdict in ((0o755, "good"), (0o700, "private")):
+            home.chmod(mode)
+            assert subprocess.run(probe, capture_output=True, text=True, check=True).stdout.strip() == verdict
+
+
+def test_a_virtual_environment_is_not_built_upon() -> None:
+    run = bootstrap("--probe", python=Path(sys.executable))
+    assert (run.returncode, run.stdout) == (1, "")
+
+
+def test_a_second_set_up_changes_nothing() -> None:
+    setup = [ROOT / "tools" / "bootstrap"]
+    subprocess.run(setup, check=True)
+    stamp = ROOT / ".venv" / "paddock-setup"
+    before = stamp.stat().st_mtime_ns
+    run = subprocess.run(setup, capture_output=True, text=True, check=True)
+    assert (run.stdout, run.stderr, stamp.stat().st_mtime_ns) == ("", "", before)
+
+
+def test_what_pip_is_given_is_what_uv_would_install() -> None:
+    uv = shutil.which("uv") or shutil.which("uv", path=str(ROOT / ".tools" / "bin"))
+    if uv is None:
+        pytest.skip("no uv to compare with")
+    export = [uv, "export", "--quiet", "--frozen", "--no-emit-project", "--all-groups", "--no-annotate", "--no-header"]
+    exported = subprocess.run(export, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    script = (
+        "import runpy, sys, tomllib; m = runpy.run_path(sys.argv[1]);"
+        "print(m['locked_requirements'](tomllib.load(open(sys.argv[2], 'rb'))))"
+    )
+    argv = [PYTHON, "-I", "-c", script, ROOT / "tools" / "bootstrap.py", ROOT / "uv.lock"]
+    ours = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    assert parsed(ours) == parsed(exported)
+
+
+def parsed(requirements: str) -> dict[str, tuple[str, frozenset[str]]]:
+    """Name to version and hashes."""
+    joined = requirements.replace("\\\n", " ")
+    found: dict[str, tuple[str, frozenset[str]]] = {}
+    for line in joined.splitlines():
+        if match := re.match(r"([\w.-]+)==(\S+)", line):
+            found[match[1]] = (match[2], frozenset(re.findall(r"--hash=(\S+)", line)))
+    return found
+
+
+def test_the_lock_is_that_of_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    lock = tomllib.loads((ROOT / "uv.lock").read_text())
+    (locked,) = (package for package in lock["package"] if package["name"] == project["project"]["name"])
+    wanted = sorted(re.match(r"[\w.-]+", text)[0] for text in project["project"]["dependencies"])  # type: ignore[index]
+    assert sorted(edge["name"] for edge in locked["dependencies"]) == wanted
+
+
+@pytest.mark.root
+def test_an_ordinary_user_is_told_the_line_to_type(tmp_path: Path) -> None:
+    """Without the programs that it looks for, and without the right to install them."""
+    script = "import runpy, sys; m = runpy.run_path(sys.argv[1]); m['provide_system_packages']('bench', announce=True)"
+    run = subprocess.run(
+        ["/usr/bin/python3", "-I", "-c", script, ROOT / "tools" / "bootstrap.py"],
+        env={"PATH": str(tmp_path)},
+        user=65534,
+        group=65534,
+        extra_groups=(),
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "as root: apt-get install" in run.stderr
+    assert os.listdir(tmp_path) == []

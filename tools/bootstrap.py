@@ -1,0 +1,250 @@
+"""Sets up a checkout from nothing: system packages by name, then `.venv` with exactly what `uv.lock` says.
+
+Run by `tools/bootstrap`. Standard library only; quick when nothing has to be done.
+"""
+
+from __future__ import annotations
+
+import sys
+
+if sys.version_info < (3, 11) or sys.prefix != sys.base_prefix:  # a virtual environment is not to be built upon
+    sys.exit(1)
+
+import fcntl
+import hashlib
+import os
+import shutil
+import stat
+import subprocess
+import sysconfig
+import tempfile
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+TOOLS = ROOT / ".tools"  # a venv of its own for uv, where the machine has none
+STAMP = VENV / "paddock-setup"
+
+
+@dataclass(frozen=True)
+class SystemPackage:
+    """`program` is how its presence is known; `purposes` are the commands that want it."""
+
+    name: str
+    program: str
+    why: str
+    purposes: frozenset[str]
+    root_only: bool = False
+
+
+EVERY = frozenset({"setup", "check", "bench"})
+SYSTEM_PACKAGES = (
+    SystemPackage("git", "git", "agents in a sandbox use the machine's", EVERY),
+    SystemPackage(
+        "btrfs-progs", "mkfs.btrfs", "the pool: disk limits that hold, instant snapshots", EVERY, root_only=True
+    ),
+    SystemPackage("nodejs", "node", "pyright, the type checker, runs on it", frozenset({"check"})),
+    SystemPackage("bubblewrap", "bwrap", "the reference that sandboxes are measured against", frozenset({"bench"})),
+)
+
+
+def main(arguments: list[str]) -> int:
+    if arguments == ["--probe"]:
+        print("good" if readable_by_others(Path(sys.executable)) else "private")
+        return 0
+    purpose = arguments[0] if arguments else "setup"
+    if purpose not in EVERY or len(arguments) > 1:
+        return fail("usage: tools/bootstrap [setup|check|bench]")
+    os.chdir(ROOT)
+    lock = os.open(ROOT, os.O_RDONLY)  # two commands at once: the second waits and finds all done
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    fresh = not up_to_date()
+    provide_system_packages(purpose, announce=fresh or purpose != "setup")
+    if fresh:
+        make_environment()
+    return 0
+
+
+def fail(message: str) -> NoReturn:
+    raise SystemExit(f"paddock setup: {message}")
+
+
+def say(message: str) -> None:
+    print(f"paddock setup: {message}", file=sys.stderr, flush=True)
+
+
+def readable_by_others(executable: Path) -> bool:
+    """Whether an ordinary user can run this interpreter: root's own, such as one below /root, can't be."""
+    library = Path(sysconfig.get_path("stdlib"))
+    return all(
+        os.stat(directory).st_mode & stat.S_IXOTH
+        for path in (executable.resolve(), library.resolve())
+        for directory in (path, *path.parents)
+    )
+
+
+# --- system packages ---------------------------------------------------------------------------------------------
+
+
+def provide_system_packages(purpose: str, *, announce: bool) -> None:
+    """Installs what is missing where this process may, else says the line that would."""
+    root = os.geteuid() == 0
+    search = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
+    missing = [
+        package
+        for package in SYSTEM_PACKAGES
+        if purpose in package.purposes
+        and (root or not package.root_only)
+        and not shutil.which(package.program, path=search)
+    ]
+    if missing and root and shutil.which("apt-get"):
+        install_system_packages(missing)
+    elif missing and announce:
+        for package in missing:
+            say(f"{package.name} is missing: {package.why}")
+        say(f"as root: apt-get install {' '.join(package.name for package in missing)}")
+
+
+def install_system_packages(packages: list[SystemPackage]) -> None:
+    names = [package.name for package in packages]
+    for package in packages:
+        say(f"installing {package.name}: {package.why}")
+    apt = ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=120"]
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    install = [*apt, "install", "-y", "--no-install-recommends", *names]
+    if succeeds(install, environment):
+        return
+    if succeeds([*apt, "update"], environment) and succeeds(install, environment):
+        return
+    say(f"could not install {' '.join(names)}; going on without")
+
+
+def succeeds(argv: list[str], environment: dict[str, str]) -> bool:
+    done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=sys.stderr, env=environment, check=False)
+    return done.returncode == 0
+
+
+# --- the environment ---------------------------------------------------------------------------------------------
+
+
+def fingerprint() -> str:
+    """Of all that decides what is in `.venv`; scripts in it hold absolute paths, so the place counts, too."""
+    digest = hashlib.sha256(f"{ROOT}\0{sys.executable}\0{sys.version}\0".encode())
+    for name in ("uv.lock", "pyproject.toml"):
+        digest.update((ROOT / name).read_bytes())
+    return digest.hexdigest()
+
+
+def up_to_date() -> bool:
+    try:
+        stamped = STAMP.read_text() == fingerprint()
+    except OSError:
+        return False
+    return stamped and os.access(VENV / "bin" / "python", os.X_OK)
+
+
+def make_environment() -> None:
+    if not os.access(ROOT, os.W_OK):
+        fail(f"{ROOT} belongs to someone else and is not set up; clone a copy of your own")
+    STAMP.unlink(missing_ok=True)
+    environment = {k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "UV_PROJECT_ENVIRONMENT")}
+    environment["UV_PYTHON_DOWNLOADS"] = "never"
+    # The machine's own certificates: behind a company's proxy those that uv brings along are not enough.
+    environment["UV_SYSTEM_CERTS"] = environment["UV_NATIVE_TLS"] = "true"
+    if not any(sync_with_uv(uv, environment) for uv in (machine_uv, own_uv)):
+        say("no uv here: using venv and pip")
+        install_with_pip(environment)
+    STAMP.write_text(fingerprint())
+    say("done")
+
+
+def sync_with_uv(find: Any, environment: dict[str, str]) -> bool:
+    uv = find(environment)
+    if uv is None:
+        return False
+    say(f"making .venv from uv.lock with {uv}")
+    return succeeds([uv, "sync", "--quiet", "--frozen", "--python", sys.executable], environment)
+
+
+def machine_uv(environment: dict[str, str]) -> str | None:
+    uv = shutil.which("uv", path=environment.get("PATH"))
+    if uv and subprocess.run([uv, "--version"], capture_output=True, env=environment, check=False).returncode == 0:
+        return uv
+    return None
+
+
+def own_uv(environment: dict[str, str]) -> str | None:
+    """uv in a virtual environment of its own, so that it is not among what it manages."""
+    uv = TOOLS / "bin" / "uv"
+    if uv.exists():
+        return str(uv)
+    try:
+        python = make_venv(TOOLS, environment)
+    except RuntimeError as error:
+        say(str(error))
+        return None
+    say("installing uv into .tools")
+    return str(uv) if pip(python, ["uv"], environment) and uv.exists() else None
+
+
+def make_venv(directory: Path, environment: dict[str, str]) -> str:
+    """A virtual environment with pip. RuntimeError if this Python came without the parts (Debian splits them off)."""
+    argv = [sys.executable, "-I", "-m", "venv", "--clear", str(directory)]
+    if not has_ensurepip():
+        line = "apt-get install python3-venv"
+        if os.geteuid() != 0 or not shutil.which("apt-get"):
+            raise RuntimeError(f"{sys.executable} has no ensurepip; as root: {line}")
+        install_system_packages([SystemPackage("python3-venv", "", "virtual environments with pip", EVERY)])
+    if not succeeds(argv, environment):
+        raise RuntimeError(f"{' '.join(argv)} failed")
+    return str(directory / "bin" / "python")
+
+
+def has_ensurepip() -> bool:
+    probe = [sys.executable, "-I", "-c", "import ensurepip, venv"]
+    return subprocess.run(probe, stderr=subprocess.DEVNULL, check=False).returncode == 0
+
+
+def pip(python: str, arguments: list[str], environment: dict[str, str]) -> bool:
+    return succeeds([python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", *arguments], environment)
+
+
+def install_with_pip(environment: dict[str, str]) -> None:
+    try:
+        python = make_venv(VENV, environment)
+    except RuntimeError as error:
+        fail(str(error))
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as requirements:
+        requirements.write(locked_requirements(tomllib.loads((ROOT / "uv.lock").read_text())))
+        requirements.flush()
+        locked = pip(python, ["--no-deps", "--require-hashes", "-r", requirements.name], environment)
+    if not locked or not pip(python, ["--no-deps", "--editable", str(ROOT)], environment):
+        fail("pip could not install what uv.lock names; its message is above")
+
+
+def locked_requirements(lock: dict[str, Any]) -> str:
+    """What `uv.lock` pins, as pip reads it: version, marker, hashes."""
+    packages = {package["name"]: package for package in lock["package"]}
+    markers: dict[str, set[str]] = {}
+    pending = [packages["paddock"]]
+    while pending:
+        package = pending.pop()
+        groups = package.get("dev-dependencies", {}).values()
+        for edge in [*package.get("dependencies", []), *(edge for group in groups for edge in group)]:
+            if edge["name"] not in markers:
+                pending.append(packages[edge["name"]])
+            markers.setdefault(edge["name"], set()).add(edge.get("marker", ""))
+    lines: list[str] = []
+    for name, conditions in sorted(markers.items()):
+        files = [*packages[name].get("wheels", ()), *([packages[name]["sdist"]] if "sdist" in packages[name] else ())]
+        marker = "" if "" in conditions else " ; " + " or ".join(f"({c})" for c in sorted(conditions))
+        hashes = "".join(f" --hash={file['hash']}" for file in files)
+        lines.append(f"{name}=={packages[name]['version']}{marker}{hashes}\n")
+    return "".join(lines)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
