@@ -6,30 +6,30 @@ Whoever resolves `paddock.Sandbox` loads it, and it makes itself the default way
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
-from collections.abc import Callable, Coroutine
+import warnings
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import AsyncExitStack
+from copy import copy
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from paddock.client import AsyncLocalTransport, Door, Home, LocalTransport, LoopThread, install
 from paddock.client import AsyncSandbox as AsyncSandbox
 from paddock.client import Sandbox as Sandbox
-from paddock.errors import NotConfigured
-from paddock.model import Principal
+from paddock.errors import NotConfigured, PaddockError
+from paddock.model import Principal, Template
 
 if TYPE_CHECKING:
+    from paddock.backends._base import Backend
     from paddock.backends.jail import JailBackend
-    from paddock.storage import Pool, PoolConfig
+    from paddock.storage import Pool, Templates
 
 
-class Embedded(Door, Protocol):
-    """A service, as far as this process owns it."""
-
-    async def aclose(self) -> None: ...
-
-
-Opener = Callable[[Path], Coroutine[Any, Any, Embedded]]
+Opener = Callable[[Path, AsyncExitStack], Coroutine[Any, Any, Door]]
+"""Makes a service on the loop where it will live; what has to be ended goes onto the stack."""
 
 CLOSE_SECONDS = 10.0
 """A program does not take longer to end because of us."""
@@ -51,7 +51,7 @@ class LocalConnector:
     def __init__(self, open_service: Opener) -> None:
         self._open_service = open_service
         self._lock = threading.Lock()
-        self._homes: dict[Path, tuple[Home, Embedded]] = {}
+        self._homes: dict[Path, tuple[Home, AsyncExitStack]] = {}
         self._watching = False
 
     def connect(self, state_dir: str | os.PathLike[str] | None = None) -> LocalTransport:
@@ -76,22 +76,24 @@ class LocalConnector:
         """Ends the services; what is not persistent dies. Idempotent."""
         with self._lock:
             homes, self._homes = self._homes, {}
-        for home, service in homes.values():
+        for home, stack in homes.values():
             try:
-                home.loop.run(asyncio.wait_for(service.aclose(), CLOSE_SECONDS))
+                home.loop.run(asyncio.wait_for(stack.aclose(), CLOSE_SECONDS))
             except TimeoutError:
                 pass  # the keeper holds every deadline
             finally:
                 home.loop.stop()
 
-    def _open(self, path: Path) -> tuple[Home, Embedded]:
-        loop = LoopThread("paddock")
+    def _open(self, path: Path) -> tuple[Home, AsyncExitStack]:
+        loop, stack = LoopThread("paddock"), AsyncExitStack()
         try:
-            service = loop.run(self._open_service(path))
+            door = loop.run(self._open_service(path, stack))
         except BaseException:
+            with contextlib.suppress(PaddockError):
+                loop.run(stack.aclose())
             loop.stop()
             raise
-        return Home(loop=loop, door=service, principal=Principal(f"local:{os.getuid()}")), service
+        return Home(loop=loop, door=door, principal=Principal(f"local:{os.getuid()}")), stack
 
     def _watch_process(self) -> None:
         if not self._watching:
@@ -106,33 +108,76 @@ class LocalConnector:
         self._homes = {}
 
 
-async def open_service(state_dir: Path) -> Embedded:
-    """The service of this machine, on the loop where it will live. Imports what it needs, which is most of paddock."""
+async def open_service(state_dir: Path, stack: AsyncExitStack) -> Door:
+    """The service of this machine. Imports what it needs, which is most of paddock."""
     from paddock.backends.jail import JailBackend
     from paddock.policy import local_policy
     from paddock.service import Service
-    from paddock.storage import Templates, prepare
 
-    config = await asyncio.to_thread(prepare, state_dir, driver=os.environ.get("PADDOCK_POOL_DRIVER"))
     jail = JailBackend(state_dir)
-    pool = await _open_pool(state_dir, config, jail)
+    stack.push_async_callback(jail.aclose)
+    storage = _Storage(state_dir)
+    stack.callback(storage.close)
+    await storage.open(jail)
     service = Service(
         state_dir,
-        backends=[jail],
-        pool=lambda: pool,
-        templates=Templates(pool, state_dir),
-        policy=local_policy(os.geteuid()),
+        backends=lambda: (jail, *_other_backends(state_dir)),
+        pool=storage.pool,
+        templates=storage,
+        policy=local_policy(os.getuid()),
     )
-    return await service.__aenter__()
+    return await stack.enter_async_context(service)
 
 
-async def _open_pool(state_dir: Path, config: PoolConfig, jail: JailBackend) -> Pool:
-    """From the keeper, which has it mounted; where no keeper can be, such as without user namespaces, by itself."""
-    from paddock.storage import open_pool
+def _other_backends(state_dir: Path) -> Iterator[Backend]:
+    """What is installed beside the jail: ours and other people's alike."""
+    from importlib.metadata import entry_points
 
-    if config.image is None and jail.probe() is not None:
-        return open_pool(state_dir, config)
-    return open_pool(state_dir, config, os.dup(await jail.pool()))
+    for entry in entry_points(group="paddock.backends"):
+        if entry.name != "jail":
+            try:
+                yield entry.load()(state_dir)
+            except ImportError as error:  # somebody's backend must not take the others down
+                warnings.warn(f"backend {entry.name!r} cannot be loaded: {error}", RuntimeWarning, stacklevel=2)
+
+
+class _Storage:
+    """The pool and its templates. Where they cannot be opened, who needs them is told why, and `doctor` works."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self._state_dir = state_dir
+        self._pool: Pool | None = None
+        self._templates: Templates | None = None
+        self._problem: PaddockError = NotConfigured("the pool is not open")
+
+    async def open(self, jail: JailBackend) -> None:
+        from paddock.storage import Templates, open_pool, prepare
+
+        try:
+            config = await asyncio.to_thread(prepare, self._state_dir)  # the first time, an image is made
+            # Where the pool is an image, only the keeper has it mounted.
+            self._pool = open_pool(self._state_dir, config, os.dup(await jail.pool()))
+        except PaddockError as error:
+            self._problem = error
+        else:
+            self._templates = Templates(self._pool, self._state_dir)
+
+    def pool(self) -> Pool:
+        if self._pool is None:
+            raise copy(self._problem)
+        return self._pool
+
+    def get(self, name: str) -> Template:
+        self.pool()
+        assert self._templates is not None
+        return self._templates.get(name)
+
+    def names(self) -> tuple[str, ...]:
+        return self._templates.names() if self._templates else ()
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.close()
 
 
 def local(state_dir: str | os.PathLike[str] | None = None) -> LocalTransport:

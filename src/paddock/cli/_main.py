@@ -6,6 +6,7 @@ import argparse
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Sequence
 from types import FrameType
 
@@ -55,6 +56,9 @@ def run(arguments: Sequence[str] | None) -> int:
         return CLOSED_PIPE
     except OSError as error:
         _render.failure(PaddockError(f"{error.filename or 'the machine'}: {error.strerror}"), as_json=as_json)
+        return FAILED
+    except Exception:  # ours: whoever reports it needs all of it
+        traceback.print_exc()
         return FAILED
 
 

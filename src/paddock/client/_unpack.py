@@ -48,7 +48,7 @@ class Unpacker:
             raise _occupied(self._destination)
         self._max_bytes, self._max_files, self._skip_unsafe = max_bytes, max_files, skip_unsafe
         self._tar = TarReader()
-        self._entries = self._bytes = self._skipped_bytes = 0
+        self._entries = self._directories = self._bytes = self._skipped_bytes = 0
         self._skipped: list[str] = []
         self._links = Links()
         self._file: int | None = None
@@ -172,7 +172,7 @@ class Unpacker:
                 if make:
                     with contextlib.suppress(FileExistsError):
                         os.mkdir(part, 0o755, dir_fd=here)
-                        self._count(1, 0)
+                        self._directories += 1
                 below = os.open(part, _DIRECTORY, dir_fd=here)
                 os.close(here)
                 here = below
@@ -205,7 +205,7 @@ class Unpacker:
     def _count(self, entries: int, data: int) -> None:
         self._entries += entries
         self._bytes += data
-        if self._entries > self._max_files:
+        if max(self._entries, self._directories) > self._max_files:
             raise GuestProtocolError(f"the sandbox sent more than {self._max_files} entries", hint="max_files=")
         if self._bytes + self._tar.metadata_bytes > self._max_bytes + (64 << 10):
             raise GuestProtocolError(f"the sandbox sent more than {self._max_bytes} bytes", hint="max_bytes=")

@@ -1,0 +1,269 @@
+"""A door with real processes and real files behind it, and no walls: what the client's own tests talk to."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from paddock.client import AsyncLocalTransport, Home, LocalTransport, LoopThread
+from paddock.errors import FileError, NotFound
+from paddock.model import (
+    Action,
+    CreateSandbox,
+    ExecId,
+    ExecResult,
+    ExitStatus,
+    FileInfo,
+    FileKind,
+    GetSandbox,
+    KillSandbox,
+    Level,
+    ListSandboxes,
+    Noun,
+    Output,
+    Principal,
+    ReadFile,
+    RunExec,
+    Sandbox,
+    SandboxId,
+    StartExec,
+    State,
+    StatFile,
+    UploadTree,
+    WriteFile,
+    mint,
+)
+from paddock.model.actions import DownloadTree
+
+
+class FakeDoor:
+    """`performed` holds every action that came, `cancelled` those whose caller left, `open` the handles not closed."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.performed: list[Action[Any]] = []
+        self.cancelled: list[Action[Any]] = []
+        self.open: set[object] = set()
+        self.sandboxes: dict[str, Sandbox] = {}
+        self.slow_create = 0.0
+        self.archive = b""
+        self.uploaded = b""
+
+    async def perform(self, action: Action[Any], principal: Principal) -> Any:
+        self.performed.append(action)
+        try:
+            return await self._effect(action, principal)
+        except asyncio.CancelledError:
+            self.cancelled.append(action)
+            raise
+
+    async def aclose(self) -> None: ...
+
+    async def _effect(self, action: Action[Any], principal: Principal) -> Any:
+        match action:
+            case CreateSandbox(spec=spec):
+                now = time.time()
+                info = Sandbox(
+                    id=SandboxId(mint(Noun.SANDBOX)),
+                    spec=spec,
+                    state=State.RUNNING,
+                    level=Level.PROCESS,
+                    backend="fake",
+                    template=spec.template,
+                    created_at=now,
+                    expires_at=now + spec.ttl_seconds,
+                    owner=principal.id,
+                )
+                self.sandboxes[info.id] = info
+                if self.slow_create:  # too far to turn back: it comes although its caller left
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await asyncio.sleep(self.slow_create)
+                return info
+            case GetSandbox(sandbox=name):
+                return self._find(name)
+            case ListSandboxes():
+                return tuple(self.sandboxes.values())
+            case KillSandbox(sandbox=name):
+                await asyncio.sleep(0)
+                info = self._find(name)
+                changes = {"state": State.KILLED, "ended_at": time.time()}
+                self.sandboxes[info.id] = Sandbox(
+                    **{field: getattr(info, field) for field in info.__struct_fields__} | changes
+                )
+                return self.sandboxes[info.id]
+            case RunExec():
+                return await self._run(action)
+            case StartExec(spec=spec):
+                pipes = dict.fromkeys(("stdout", "stderr"), asyncio.subprocess.PIPE)
+                stdin = asyncio.subprocess.PIPE if spec.stdin else asyncio.subprocess.DEVNULL
+                starting = asyncio.ensure_future(
+                    asyncio.create_subprocess_exec(
+                        *spec.argv, cwd=self.root, start_new_session=True, stdin=stdin, **pipes
+                    )
+                )
+                try:
+                    child = await asyncio.shield(starting)
+                except asyncio.CancelledError:  # asyncio hangs if it is cancelled in there
+                    await FakeExec(self, await starting).aclose()
+                    raise
+                return FakeExec(self, child)
+            case ReadFile(path=path, offset=offset, length=length):
+                try:
+                    data = (self.root / path).read_bytes()[offset:]
+                except FileNotFoundError:
+                    raise FileError(f"no {path}", errno="ENOENT") from None
+                return FakeReader(self, data if length is None else data[:length])
+            case WriteFile(path=path):
+                return FakeWriter(self, self.root / path)
+            case StatFile(path=path):
+                if not (self.root / path).exists():
+                    raise FileError(f"no {path}", errno="ENOENT")
+                return FileInfo(path=path, kind=FileKind.FILE)
+            case UploadTree():
+                return FakeWriter(self, None)
+            case DownloadTree():
+                return FakeReader(self, self.archive)
+            case _:
+                raise NotImplementedError(action)
+
+    def _find(self, name: str) -> Sandbox:
+        for info in self.sandboxes.values():
+            if name in (info.id, info.spec.name):
+                return info
+        raise NotFound(f"no sandbox {name!r}")
+
+    async def _run(self, action: RunExec) -> ExecResult:
+        child = await asyncio.create_subprocess_exec(
+            *action.spec.argv,
+            cwd=self.root,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+        try:
+            out, err = await child.communicate(action.input)
+        except asyncio.CancelledError:
+            os.killpg(child.pid, signal.SIGKILL)
+            await child.wait()
+            raise
+        return ExecResult(
+            id=ExecId(mint(Noun.EXEC)),
+            status=_status(child.returncode or 0),
+            out=Output(head=out, total_bytes=len(out)),
+            err=Output(head=err, total_bytes=len(err)),
+        )
+
+
+class FakeReader:
+    def __init__(self, door: FakeDoor, data: bytes) -> None:
+        self._door, self._data = door, memoryview(data)
+        door.open.add(self)
+
+    async def read(self, size: int = 65536) -> bytes:
+        piece, self._data = bytes(self._data[:size]), self._data[size:]
+        return piece
+
+    async def aclose(self) -> None:
+        self._door.open.discard(self)
+
+
+class FakeWriter:
+    def __init__(self, door: FakeDoor, path: Path | None) -> None:
+        self._door, self._path, self._data = door, path, bytearray()
+        door.open.add(self)
+
+    async def write(self, data: bytes) -> None:
+        self._data += data
+
+    async def aclose(self) -> FileInfo | None:
+        self._door.open.discard(self)
+        if self._path is None:
+            self._door.uploaded = bytes(self._data)
+            return None
+        self._path.write_bytes(self._data)
+        return FileInfo(path=str(self._path), kind=FileKind.FILE, size_bytes=len(self._data))
+
+    async def abort(self) -> None:
+        self._door.open.discard(self)
+
+
+class _Pipe:
+    def __init__(self, stream: asyncio.StreamReader) -> None:
+        self._stream = stream
+
+    async def read(self, size: int = 65536) -> bytes:
+        return await self._stream.read(size)
+
+    async def aclose(self) -> None: ...
+
+
+class _Stdin:
+    def __init__(self, stream: asyncio.StreamWriter) -> None:
+        self._stream = stream
+
+    async def write(self, data: bytes) -> None:
+        self._stream.write(data)
+        await self._stream.drain()
+
+    async def aclose(self) -> None:
+        self._stream.close()
+
+    async def abort(self) -> None:
+        self._stream.close()
+
+
+class FakeExec:
+    def __init__(self, door: FakeDoor, child: asyncio.subprocess.Process) -> None:
+        self._door, self._child = door, child
+        self.id = ExecId(mint(Noun.EXEC))
+        self.pid = child.pid
+        assert child.stdout
+        assert child.stderr
+        self.stdin = _Stdin(child.stdin) if child.stdin else None
+        self.stdout = _Pipe(child.stdout)
+        self.stderr = _Pipe(child.stderr)
+        door.open.add(self)
+
+    async def wait(self) -> ExitStatus:
+        return _status(await self._child.wait())
+
+    async def signal(self, number: int) -> None:
+        os.killpg(self.pid, number)
+
+    async def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    async def resize(self, size: object) -> None:
+        raise NotImplementedError
+
+    async def aclose(self) -> None:
+        await self.kill()
+        await self._child.wait()
+        if self.stdin:
+            await self.stdin.aclose()
+        self._door.open.discard(self)
+
+
+def _status(returncode: int) -> ExitStatus:
+    return ExitStatus(code=returncode) if returncode >= 0 else ExitStatus(signal=-returncode)
+
+
+class Rig:
+    """A door, the loop that it lives on, and both transports to it."""
+
+    def __init__(self, root: Path) -> None:
+        self.door = FakeDoor(root)
+        self.loop = LoopThread("rig")
+        self.home = Home(loop=self.loop, door=self.door, principal=Principal("local:test"))
+        self.transport = LocalTransport(lambda: self.home)
+        self.async_transport = AsyncLocalTransport(lambda: self.home)
+
+    def close(self) -> None:
+        self.loop.stop()

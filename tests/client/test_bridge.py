@@ -1,0 +1,156 @@
+"""The one place where the synchronous and the asynchronous world meet."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Callable
+
+import pytest
+from tests.client.door import Rig
+
+from paddock.client import AsyncSandbox, LoopThread, Sandbox
+from paddock.errors import InvalidState
+from paddock.model import RunExec, State
+
+
+def interrupt_when(ready: Callable[[], bool]) -> threading.Thread:
+    """Ctrl-C for the main thread, once `ready` says so."""
+
+    def watch() -> None:
+        pause = threading.Event()
+        while not ready():
+            pause.wait(0.002)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    return thread
+
+
+def eventually(rig: Rig, condition: Callable[[], bool]) -> None:
+    async def poll() -> None:
+        while not condition():  # noqa: ASYNC110 (the fake has no event for it)
+            await asyncio.sleep(0.001)
+
+    rig.loop.run(asyncio.wait_for(poll(), 20))
+
+
+def test_control_c_ends_the_command_and_then_the_sandbox(rig: Rig) -> None:
+    watcher = interrupt_when(lambda: any(isinstance(action, RunExec) for action in rig.door.performed))
+    with pytest.raises(KeyboardInterrupt), Sandbox.create(transport=rig.transport) as sandbox:
+        sandbox.exec("sleep 60")
+    watcher.join()
+    assert [type(action) for action in rig.door.cancelled] == [RunExec]
+    assert rig.door.sandboxes[sandbox.id].state is State.KILLED
+
+
+def test_a_sandbox_that_comes_too_late_is_killed(rig: Rig) -> None:
+    rig.door.slow_create = 0.2
+    watcher = interrupt_when(lambda: bool(rig.door.sandboxes))
+    with pytest.raises(KeyboardInterrupt):
+        Sandbox.create(transport=rig.transport)
+    watcher.join()
+
+    eventually(rig, lambda: all(info.state is State.KILLED for info in rig.door.sandboxes.values()))
+
+
+def test_an_asynchronous_caller_that_leaves_gives_back_what_it_got(rig: Rig) -> None:
+    async def scenario() -> None:
+        sandbox = await AsyncSandbox.create(transport=rig.async_transport)
+        for _ in range(50):  # somewhere between asked and answered
+            task = asyncio.ensure_future(sandbox.start("sleep 60"))
+            await asyncio.sleep(0.001)
+            task.cancel()
+            try:
+                process = await task
+            except asyncio.CancelledError:
+                continue
+            await process.aclose()
+
+    asyncio.run(scenario())
+    eventually(rig, lambda: not rig.door.open)
+
+
+def test_one_loop_serves_many_threads_and_loops_at_once(rig: Rig) -> None:
+    sandbox = Sandbox.create(transport=rig.transport)
+    codes: list[int] = []
+
+    def one(number: int) -> None:
+        codes.append(sandbox.exec(f"sleep 0.05; exit {number}").exit_code)
+
+    async def another() -> list[int]:
+        same = await AsyncSandbox.connect(sandbox.id, transport=rig.async_transport)
+        return [result.exit_code for result in await asyncio.gather(*(same.exec(f"exit {n}") for n in range(8)))]
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    assert asyncio.run(another()) == list(range(8))
+    for thread in threads:
+        thread.join()
+    assert sorted(codes) == list(range(8))
+
+
+def test_a_loop_that_was_closed_says_so() -> None:
+    loop = LoopThread("short")
+    loop.stop()
+    loop.stop()
+    with pytest.raises(InvalidState, match="closed in this process"):
+        loop.run(asyncio.sleep(0))
+
+
+def test_closing_ends_what_others_wait_for() -> None:
+    loop = LoopThread("short")
+    problems: list[BaseException] = []
+    started = threading.Event()
+
+    async def long() -> None:
+        started.set()
+        await asyncio.sleep(60)
+
+    def wait() -> None:
+        try:
+            loop.run(long())
+        except InvalidState as error:
+            problems.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    assert started.wait(20)
+    loop.stop()
+    thread.join()
+    assert len(problems) == 1
+
+
+def test_the_loop_never_waits_for_itself(rig: Rig) -> None:
+    async def blocking() -> None:
+        Sandbox.create(transport=rig.transport)
+
+    with pytest.raises(InvalidState, match="wait for itself"):
+        rig.loop.run(blocking())
+
+
+def test_after_a_fork_the_parents_loop_is_refused_and_not_waited_for(rig: Rig) -> None:
+    sandbox = Sandbox.create(transport=rig.transport)
+    child = os.fork()
+    if child == 0:
+        try:
+            sandbox.exec("true")
+        except InvalidState:
+            os._exit(42)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 42
+    assert sandbox.exec("true").ok
+
+
+def test_an_error_keeps_its_class_and_shows_where_it_was_raised(rig: Rig) -> None:
+    async def failing() -> None:
+        raise ZeroDivisionError("there")
+
+    with pytest.raises(ZeroDivisionError, match="there") as caught:
+        rig.loop.run(failing())
+    assert "failing" in [entry.name for entry in caught.traceback]
