@@ -9,11 +9,11 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from tests.client.door import Rig
 
 from paddock.client import AsyncSandbox, LoopThread, Sandbox
 from paddock.errors import InvalidState
 from paddock.model import RunExec, State
+from tests.client.door import Rig
 
 
 def interrupt_when(ready: Callable[[], bool]) -> threading.Thread:
