@@ -269,9 +269,8 @@ def _serve(inside: Inside, kept: _Kept, steps: Steps) -> NoReturn:
         control=kept.listeners["init"],
         agents=by_identity,
         deadline=inside.plan.deadline,
-        keep=(kept.sync.fileno(),),
     )
-    guest.run_init(config, start, ready)
+    guest.run_init(config, start, ready, keep=(kept.sync.fileno(),))
 
 
 def _close_the_door(steps: Steps) -> None:
