@@ -26,7 +26,13 @@ class _Level:
 
     source: tuple[int, int]
     info: os.stat_result
+    opened: bool
+    """Its mode kept its own owner out and was changed for as long as it is being copied."""
     names: Iterator[str]
+
+    def leave(self, source: int) -> None:
+        if self.opened:
+            os.fchmod(source, stat.S_IMODE(self.info.st_mode))
 
 
 class Copier:
@@ -62,8 +68,9 @@ class Copier:
 
     def _walk(self, source: int, target: int) -> None:
         """Goes down and up again with one descriptor on each side, so that no depth is too deep; closes both."""
-        levels = [self._enter(source)]
+        levels: list[_Level] = []
         try:
+            levels.append(self._enter(source))
             while True:
                 name = next(levels[-1].names, None)
                 if name is not None:
@@ -74,17 +81,38 @@ class Copier:
                     source, target = self._down(source, target, name)
                     levels.append(self._enter(source))
                     continue
-                self._finish(source, target, levels.pop().info)
+                done = levels.pop()
+                done.leave(source)
+                self._finish(source, target, done.info)
                 if not levels:
                     return
                 source, target = self._up(source, target, levels[-1].source)
         finally:
-            os.close(source)
-            os.close(target)
+            try:
+                self._retreat(source, levels)
+            finally:
+                os.close(source)
+                os.close(target)
 
     def _enter(self, source: int) -> _Level:
         info = os.fstat(source)
-        return _Level((info.st_dev, info.st_ino), info, iter(names_in(source)))
+        opened = not self._keep_owners and info.st_mode & 0o500 != 0o500
+        if opened:
+            os.fchmod(source, stat.S_IMODE(info.st_mode) | 0o500)
+        return _Level((info.st_dev, info.st_ino), info, opened, iter(names_in(source)))
+
+    def _retreat(self, source: int, levels: list[_Level]) -> None:
+        """After a failure: gives the directories on the way up the modes that they had. `source` stays open."""
+        at = os.dup(source) if any(level.opened for level in levels) else -1
+        try:
+            while at != -1 and levels:
+                levels.pop().leave(at)
+                above = os.open("..", DIRECTORY, dir_fd=at) if levels else -1
+                os.close(at)
+                at = above
+        finally:
+            if at != -1:
+                os.close(at)
 
     def _down(self, source: int, target: int, name: str) -> tuple[int, int]:
         below = _open_for_reading(source, name, DIRECTORY)
