@@ -81,12 +81,17 @@ class Copier:
                     source, target = self._down(source, target, name)
                     levels.append(self._enter(source))
                     continue
-                done = levels.pop()
-                done.leave(source)
-                self._finish(source, target, done.info)
-                if not levels:
+                if len(levels) == 1:
+                    self._finish(source, target, levels[0].info)
                     return
-                source, target = self._up(source, target, levels[-1].source)
+                above = self._above(source, target, levels[-2].source)  # while the modes let us
+                below, (source, target) = (source, target), above
+                try:
+                    levels[-1].leave(below[0])
+                    self._finish(*below, levels.pop().info)
+                finally:
+                    os.close(below[0])
+                    os.close(below[1])
         finally:
             try:
                 self._retreat(source, levels)
@@ -106,8 +111,8 @@ class Copier:
         at = os.dup(source) if any(level.opened for level in levels) else -1
         try:
             while at != -1 and levels:
+                above = os.open("..", DIRECTORY, dir_fd=at) if len(levels) > 1 else -1
                 levels.pop().leave(at)
-                above = os.open("..", DIRECTORY, dir_fd=at) if levels else -1
                 os.close(at)
                 at = above
         finally:
@@ -132,16 +137,16 @@ class Copier:
         os.close(target)
         return below, made
 
-    def _up(self, source: int, target: int, expected: tuple[int, int]) -> tuple[int, int]:
+    def _above(self, source: int, target: int, expected: tuple[int, int]) -> tuple[int, int]:
         above = os.open("..", DIRECTORY, dir_fd=source)
-        info = os.fstat(above)
-        if (info.st_dev, info.st_ino) != expected:  # somebody moves directories about while we copy
+        try:
+            info = os.fstat(above)
+            if (info.st_dev, info.st_ino) != expected:
+                raise OSError(errno.ESTALE, "directories were moved while they were copied")
+            return above, os.open("..", DIRECTORY, dir_fd=target)
+        except BaseException:
             os.close(above)
-            raise OSError(errno.ESTALE, "the tree changed while it was copied")
-        made = os.open("..", DIRECTORY, dir_fd=target)
-        os.close(source)
-        os.close(target)
-        return above, made
+            raise
 
     def _leaf(self, source: int, target: int, name: str, info: os.stat_result) -> None:
         _clear(target, name)
