@@ -8,11 +8,11 @@ import pickle
 from typing import Any
 
 import pytest
-from tests.client.door import Rig
 
 from paddock.client import AsyncSandbox, Sandbox
 from paddock.errors import CommandFailed, InvalidArgument, NotConfigured, NotFound, SandboxDied
 from paddock.model import CreateSandbox, KillSandbox, Level, RunExec, State
+from tests.client.door import Rig
 
 
 def test_a_block_ends_in_death(rig: Rig) -> None:

@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from tests.client.door import Rig
 
 from paddock.client import AsyncSandbox, Sandbox
 from paddock.errors import FileError, GuestProtocolError, InvalidState
+from tests.client.door import Rig
 
 
 @pytest.fixture
