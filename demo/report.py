@@ -31,24 +31,20 @@ def show(run: Run, *, as_json: bool) -> None:
 
 def _tables(run: Run) -> None:
     console = Console()
-    steps = Table(title="What was run", title_justify="left", header_style="bold")
-    for column, justify in (
-        ("step", "left"),
-        ("in", "left"),
-        ("create ms", "right"),
-        ("exec ms", "right"),
-        ("exit", "right"),
-        ("limit", "left"),
-    ):
-        steps.add_column(column, justify=justify)  # type: ignore[arg-type]
-    steps.add_column("last line", overflow="ellipsis", no_wrap=True, max_width=60)
+    steps = Table(title="What was run, milliseconds", title_justify="left", header_style="bold")
+    for column in ("step", "in"):
+        steps.add_column(column, no_wrap=True)
+    for column in ("create", "exec", "exit"):
+        steps.add_column(column, justify="right", no_wrap=True)
+    steps.add_column("limit", no_wrap=True)
+    steps.add_column("last line", overflow="ellipsis", no_wrap=True)
     for row in _rows(run):
         # Text, not a string: what comes from inside is shown as it is and never as markup.
         steps.add_row(*(Text(cell) for cell in row))
     claims = Table(title="What was claimed", title_justify="left", header_style="bold")
     claims.add_column("")
     claims.add_column("claim")
-    claims.add_column("measured", overflow="ellipsis", max_width=60)
+    claims.add_column("measured", overflow="ellipsis", no_wrap=True)
     for claim in run.claims:
         mark = Text("held", "green") if claim.held else Text("BROKEN", "bold red")
         claims.add_row(mark, Text(claim.text), Text(_printable(claim.detail)))
@@ -56,10 +52,10 @@ def _tables(run: Run) -> None:
 
 
 def _lines(run: Run) -> None:
+    print(f"{'what was run, ms':<17}{'in':<8}{'create':>8}{'exec':>10}{'exit':>6}  {'limit':<11}last line")
     for name, where, create, execute, exit_code, limit, last in _rows(run):
-        print(
-            f"{name:<15} {where:<8} create {create:>7} ms  exec {execute:>8} ms  exit {exit_code:>3} {limit:<10} {last}"
-        )
+        print(f"{name:<17}{where:<8}{create:>8}{execute:>10}{exit_code:>6}  {limit:<11}{last}")
+    print()
     for claim in run.claims:
         print(f"{'held' if claim.held else 'BROKEN':<7} {claim.text}  {_printable(claim.detail)}".rstrip())
     print(_summary(run))

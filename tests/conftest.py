@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 SandboxFactory = Callable[..., "Sandbox"]
 
-# No deadline: how long an example takes says nothing on a busy machine. No database where nothing can be written.
+# No deadline: how long an example takes says nothing on a busy machine.
 hypothesis.settings.register_profile(
     "paddock",
     deadline=None,
-    database=hypothesis.settings.default.database if os.access(".", os.W_OK) else None,
+    **({} if os.access(".", os.W_OK) else {"database": None}),  # nowhere to keep one
 )
 hypothesis.settings.load_profile("paddock")
 
@@ -49,7 +49,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """A process that outlives the session fails it."""
     if not session.config.stash.get(_SUPERVISED, False):
         return
-    if found := orphans.strays():
+    if found := orphans.end_strays():
         session.config.stash[_STRAYS] = found
         session.exitstatus = exitstatus or pytest.ExitCode.TESTS_FAILED
 

@@ -5,6 +5,7 @@ What else a test may leave behind is looked for by `paddock.testing.leaks`.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -83,8 +84,8 @@ def supervise() -> None:
         os._exit(70)
 
 
-def strays() -> list[str]:
-    """Processes that were started in this session and still live; needs `supervise`."""
+def end_strays() -> list[str]:
+    """Processes that were started in this session and still live, in words; they are killed. Needs `supervise`."""
     found: list[int] = []
 
     def look() -> bool:
@@ -92,4 +93,8 @@ def strays() -> list[str]:
         return not found
 
     wait_until(look, seconds=5)
-    return [f"process {pid} ({command_line(pid)})" for pid in found]
+    named = [f"process {pid} ({command_line(pid)})" for pid in found]
+    for pid in found:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return named

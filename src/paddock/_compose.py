@@ -137,7 +137,7 @@ def _other_backends(state_dir: Path) -> Iterator[Backend]:
         if entry.name != "jail":
             try:
                 yield entry.load()(state_dir)
-            except ImportError as error:  # somebody's backend must not take the others down
+            except (ImportError, AttributeError) as error:  # somebody's backend must not take the others down
                 warnings.warn(f"backend {entry.name!r} cannot be loaded: {error}", RuntimeWarning, stacklevel=2)
 
 

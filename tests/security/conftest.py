@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,70 +14,43 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from attacking import Attacker
 
-from paddock import Sandbox
-from paddock.errors import PaddockError
+if TYPE_CHECKING:
+    from paddock import Sandbox
 
-STATE_VARIABLE = "PADDOCK_STATE_DIR"
-
-
-@pytest.fixture(scope="session")
-def state_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A state directory of these tests' own."""
-    directory = tmp_path_factory.mktemp("paddock-security", numbered=True)
-    directory.chmod(0o700)
-    previous = os.environ.get(STATE_VARIABLE)
-    os.environ[STATE_VARIABLE] = str(directory)
-    yield directory
-    if previous is None:
-        del os.environ[STATE_VARIABLE]
-    else:
-        os.environ[STATE_VARIABLE] = previous
+Factory = Callable[..., "Sandbox"]
 
 
 @pytest.fixture
-def create(state_dir: Path) -> Iterator[Callable[..., Sandbox]]:
+def create(sandbox: Factory) -> Factory:
     """Makes jails; all are dead after the test."""
-    made: list[Sandbox] = []
-
-    def make(**options: Any) -> Sandbox:
-        try:
-            made.append(Sandbox.create(level="jail", **{"ttl_seconds": 120, **options}))
-        except PaddockError as error:
-            if error.code in ("level_unavailable", "not_configured"):
-                pytest.skip(f"no jail here: {error}")
-            raise
-        return made[-1]
-
-    yield make
-    for sandbox in made:
-        sandbox.kill()
+    return lambda **options: sandbox(level="jail", **options)
 
 
 @pytest.fixture(params=["user", "root"])
-def attacker(request: pytest.FixtureRequest, create: Callable[..., Sandbox]) -> Attacker:
+def attacker(request: pytest.FixtureRequest, create: Factory) -> Attacker:
     """In a fresh sandbox: its ordinary user, then its root."""
-    return _as(request.param, create())
+    return _as(request.param, create)
 
 
 @pytest.fixture(params=["user", "root"])
-def limited(request: pytest.FixtureRequest, create: Callable[..., Sandbox]) -> Callable[..., Attacker]:
+def limited(request: pytest.FixtureRequest, create: Factory) -> Callable[..., Attacker]:
     """Makes an attacker in a sandbox with the given ceilings."""
 
     def make(**limits: Any) -> Attacker:
         from paddock import Limits
 
-        return _as(request.param, create(limits=Limits(**limits)))
+        return _as(request.param, create, limits=Limits(**limits))
 
     return make
 
 
 @pytest.fixture
-def bystander(create: Callable[..., Sandbox]) -> Sandbox:
+def bystander(create: Factory) -> Sandbox:
     """Another sandbox, which must not notice anything."""
     return create()
 
 
-def _as(who: str, sandbox: Sandbox) -> Attacker:
+def _as(who: str, create: Factory, **options: Any) -> Attacker:
     if who == "root" and os.getuid() != 0:
         pytest.skip("there is no root inside for an ordinary user")
-    return Attacker(sandbox, None if who == "user" else who)
+    return Attacker(create(**options), None if who == "user" else who)

@@ -85,7 +85,8 @@ def test_the_machines_password_hashes_are_not_read(attacker: Attacker) -> None:
 
 def test_nothing_of_the_machines_own_directories_is_there(attacker: Attacker, canary: Path) -> None:
     names = attacker.probe(
-        "answer({p: sorted(os.listdir(p)) if os.path.isdir(p) else [] for p in ('/tmp', '/run', '/mnt', '/boot', '/srv')})"
+        "places = ('/tmp', '/run', '/mnt', '/boot', '/srv')\n"
+        "answer({p: sorted(os.listdir(p)) if os.path.isdir(p) else [] for p in places})"
     )
     assert canary.parent.name not in names["/tmp"]
     assert not {"docker.sock", "systemd", "dbus", "containerd"} & set(names["/run"])
@@ -117,9 +118,9 @@ def test_the_shared_usr_cannot_be_changed(attacker: Attacker) -> None:
     assert not os.path.exists("/usr/bin/evil")
 
 
-def test_the_mounts_name_no_path_of_the_host_and_pass_nothing_on(attacker: Attacker, state_dir: Path) -> None:
+def test_the_mounts_name_no_path_of_the_host_and_pass_nothing_on(attacker: Attacker, shared_state: Path) -> None:
     table = attacker.sh("cat /proc/self/mountinfo /proc/self/mounts /proc/self/mountstats").stdout
-    assert str(state_dir) not in table
+    assert str(shared_state) not in table
     assert attacker.sandbox.id not in table
     assert "shared:" not in table
     assert "master:" not in table
@@ -135,17 +136,17 @@ def test_every_mount_that_can_be_written_ignores_set_user_id_and_devices(attacke
         assert "rw" in flags or "ro" in flags, where
 
 
-def test_what_is_made_inside_never_belongs_to_a_person_of_the_host(attacker: Attacker, state_dir: Path) -> None:
+def test_what_is_made_inside_never_belongs_to_a_person_of_the_host(attacker: Attacker, shared_state: Path) -> None:
     if os.getuid() != 0:
         pytest.skip("an ordinary user has one uid for everything")
     from paddock.keeper.layout import TREE_ID_BASE
 
     name = f"mine-{secrets.token_hex(6)}"
     attacker.sh(f"cp /usr/bin/env /workspace/{name}; chmod 6755 /workspace/{name}")
-    found = [path for path in state_dir.rglob(name) if path.is_file()]
+    found = [path for path in shared_state.rglob(name) if path.is_file()]
     for path in found:  # none, where the keeper's own mount namespace has the pool
         assert path.stat().st_uid >= TREE_ID_BASE
-    assert stat.S_IMODE(state_dir.stat().st_mode) == 0o700
+    assert stat.S_IMODE(shared_state.stat().st_mode) == 0o700
 
 
 def test_a_program_of_ours_cannot_be_overwritten(attacker: Attacker) -> None:

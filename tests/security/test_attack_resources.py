@@ -97,10 +97,10 @@ def test_the_number_of_temporary_files_is_bounded(limited: Limited) -> None:
     assert made <= 2000
 
 
-def test_a_full_disk_is_refused_named_and_costs_the_host_no_more(limited: Limited, state_dir: Path) -> None:
+def test_a_full_disk_is_refused_named_and_costs_the_host_no_more(limited: Limited, shared_state: Path) -> None:
     attacker = limited(disk_mib=64)
     _needs_disk_ceiling(attacker.sandbox)
-    free = shutil.disk_usage(state_dir).free
+    free = shutil.disk_usage(shared_state).free
     result = attacker.run(
         "f = os.open('/workspace/fill', os.O_CREAT | os.O_WRONLY)\n"
         "try:\n"
@@ -109,7 +109,7 @@ def test_a_full_disk_is_refused_named_and_costs_the_host_no_more(limited: Limite
     )
     assert result.stdout.strip() in ("ENOSPC", "EDQUOT")
     assert result.limit == "disk"
-    assert free - shutil.disk_usage(state_dir).free < 200 * MIB
+    assert free - shutil.disk_usage(shared_state).free < 200 * MIB
     assert attacker.sh("rm /workspace/fill && echo x >/workspace/x && cat /workspace/x").stdout == "x\n"
 
 

@@ -73,7 +73,7 @@ async def test_a_dead_sandbox_says_when_and_why(rig: Rig) -> None:
 
 async def test_get_tells_the_truth_before_any_sweep(rig: Rig) -> None:
     async with rig.service() as first:
-        made = await first.perform(CreateSandbox(), ME)
+        made = await first.perform(spec(persistent=True), ME)
     await rig.world.places[made.id].end(Ending(limit=Limit.TTL, reason="its time was over"))
     async with rig.service() as second:
         seen = await second.perform(GetSandbox(sandbox=made.id), ME)
@@ -84,7 +84,7 @@ async def test_get_tells_the_truth_before_any_sweep(rig: Rig) -> None:
 
 async def test_a_later_service_adopts_and_kills(rig: Rig) -> None:
     async with rig.service() as first:
-        made = await first.perform(spec(name="work"), ME)
+        made = await first.perform(spec(name="work", persistent=True), ME)
     async with rig.service() as second:
         result = await second.perform(RunExec(sandbox="work", spec=ExecSpec(argv=("echo", "hi"))), ME)
         assert result.stdout == "hi\n"
@@ -281,6 +281,44 @@ async def test_what_nobody_can_adopt_dies_with_its_service_and_only_with_it(rig:
         seen = await other.perform(GetSandbox(sandbox=made.id), ME)
         assert (seen.state, seen.reason) == (State.KILLED, "the program that made it ended")
     assert rig.pool.names() == ()
+
+
+async def test_an_ordinary_sandbox_ends_with_its_program_and_a_persistent_one_does_not(rig: Rig) -> None:
+    async with rig.service() as service:
+        ordinary = await service.perform(CreateSandbox(), ME)
+        persistent = await service.perform(spec(persistent=True), ME)
+    async with rig.service() as service:
+        assert (await service.perform(GetSandbox(sandbox=ordinary.id), ME)).state is State.KILLED
+        assert (await service.perform(GetSandbox(sandbox=persistent.id), ME)).state is State.RUNNING
+        assert rig.pool.names() == (persistent.id,)
+    async with rig.service() as service:  # it only used it
+        assert (await service.perform(GetSandbox(sandbox=persistent.id), ME)).state is State.RUNNING
+
+
+async def test_closing_undoes_what_is_under_way(rig: Rig) -> None:
+    entered = asyncio.Event()
+
+    def wait(_: object) -> object:
+        entered.set()
+        return asyncio.Event().wait()
+
+    rig.world.before_create = wait
+    async with rig.service() as service:
+        create = asyncio.ensure_future(service.perform(CreateSandbox(), ME))
+        await entered.wait()
+    await asyncio.wait((create,))
+    assert create.cancelled()
+    assert leftovers(rig) == ((), (), ())
+
+
+async def test_a_kill_is_told_once_and_by_whom(rig: Rig) -> None:
+    async with rig.service() as service:
+        for _ in range(20):
+            made = await service.perform(CreateSandbox(), ME)
+            await service.perform(KillSandbox(sandbox=made.id), ME)
+            await asyncio.sleep(0)
+            assert (await service.perform(GetSandbox(sandbox=made.id), ME)).reason == f"killed by {ME.id}"
+    assert [r for r in records(rig) if r["action"] in ("sandbox.ended", "task.failed")] == []
 
 
 async def test_a_hundred_at_once_on_two_services(rig: Rig) -> None:

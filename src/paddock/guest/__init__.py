@@ -6,3 +6,4 @@ from ._agent import run_agent_on as run_agent_on
 from ._config import AgentConfig as AgentConfig
 from ._config import InitConfig as InitConfig
 from ._config import UserEntry as UserEntry
+from ._init import run_init as run_init

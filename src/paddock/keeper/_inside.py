@@ -234,19 +234,40 @@ def _keep_only(inside: Inside, gifts: Gifts, steps: Steps) -> _Kept:
 def _serve(inside: Inside, kept: _Kept, steps: Steps) -> NoReturn:
     agents = Agents(inside.plan, inside.root_mode, inside.filter, kept.listeners, kept.sync, inside.landlock_abi)
 
+    def start(identity: str) -> int:
+        try:
+            return agents.start(identity)
+        except Exception as error:
+            if steps.voice is not None:
+                _report_failure(steps, error)  # the first one: without it there is no sandbox
+            raise
+
     def ready() -> None:
-        # Only now: the maps and the scores of the agents are written through /proc.
-        steps.begin("drop")
-        proc = os.open(b"/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        mounts.set_attributes(proc, set=mounts.RDONLY)
-        os.close(proc)
-        caps.drop_all()
-        prctl.set_dumpable(False)
-        steps.end("drop")
-        kept.sync.send(json.dumps({"ready": steps.seconds}).encode())
+        try:
+            _close_the_door(steps)
+            kept.sync.send(json.dumps({"ready": steps.seconds}).encode())
+        except Exception as error:
+            _report_failure(steps, error)
         prctl.set_parent_death_signal(0)  # from here on it outlives the keeper; its deadline is its own
         kept.sync.close()
+        steps.voice = None
 
     by_identity = {name: listener for name, listener in kept.listeners.items() if name != "init"}
-    config = guest.InitConfig(control=kept.listeners["init"], agents=by_identity, deadline=inside.plan.deadline)
-    guest.run_init(config, agents.start, ready)
+    config = guest.InitConfig(
+        control=kept.listeners["init"],
+        agents=by_identity,
+        deadline=inside.plan.deadline,
+        keep=(kept.sync.fileno(),),
+    )
+    guest.run_init(config, start, ready)
+
+
+def _close_the_door(steps: Steps) -> None:
+    """Gives up the last powers. Only now: the maps and scores of the first agent are written through /proc."""
+    steps.begin("drop")
+    proc = os.open(b"/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    mounts.set_attributes(proc, set=mounts.RDONLY)
+    os.close(proc)
+    caps.drop_all()
+    prctl.set_dumpable(False)
+    steps.end("drop")

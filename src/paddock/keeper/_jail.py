@@ -139,7 +139,10 @@ def _begin(house: House, plan: JailPlan, steps: Steps, undo: UndoStack) -> Pendi
     root, usr = _make_layers(house, plan, slot, steps, late)
     gifts = Gifts(root, usr, listeners, joining)
     steps.begin("send")
-    socket.send_fds(sync, [b"g"], gifts.pack())
+    try:
+        socket.send_fds(sync, [b"g"], gifts.pack())
+    except BrokenPipeError:
+        pass  # the child has failed already; why, it has said, and `receive` reads it
     steps.end("send")
     sync.setblocking(False)
     return Pending(plan=plan, jail=jail, sync=sync, undo=undo, steps=steps, late=late)
@@ -329,7 +332,7 @@ def finish(house: House, pending: Pending) -> tuple[Jail, dict[str, float]]:
         steps.begin("posture")
         _posture.check(jail.pid, pending.agent_pid, base=_base(house, jail), own=house.own_namespaces)
         steps.end("posture")
-        steps.begin("record")
+        steps.begin("written")
         jail.record = Record(
             id=plan.id,
             pid=jail.pid,
@@ -342,10 +345,10 @@ def finish(house: House, pending: Pending) -> tuple[Jail, dict[str, float]]:
             limits={"disk_bytes": plan.disk_bytes, "inodes": plan.inodes, "memory_bytes": plan.memory_bytes},
         )
         house.records.write(jail.record)
-        steps.end("record")
+        steps.end("written")
     except BaseException as error:
         abandon(pending)
-        raise JailError(f"the sandbox is not as planned: {error}") from error
+        raise JailError(f"the sandbox is not as planned: {type(error).__name__}: {error}") from error
     pending.undo.release()
     pending.sync.close()
     timings = dict(steps.seconds)

@@ -86,11 +86,11 @@ class Undertaker:
         os.close(jail.pidfd)
         if not life.waiting:
             self._house.records.write_ended(id, cause)
+        self._house.records.remove(id)
         del self.lives[id]
         self._on_ended(id, cause)
         for answer in life.waiting:
             answer()  # nothing of it runs any more; what follows nobody has to wait for
-        self._house.records.remove(id)
         if jail.slot is not None:
             self._house.slots.give_back(jail.slot)
         if jail.group is not None:

@@ -16,7 +16,9 @@ from ._reconcile import Reconciler
 from ._store import Store
 
 PERIOD_SECONDS = 30.0
+FIRST_PAUSE_SECONDS = 1.0
 LEASE_SECONDS = 120.0
+UNSWEPT_SECONDS = 600.0
 KEEP_ENDED_SECONDS = 7 * 86_400.0
 _LEASE = "reaper"
 
@@ -38,12 +40,19 @@ class Expiry:
 
     async def run(self) -> None:
         """Until it is cancelled. A sweep that fails is recorded, and comes round again."""
+        await asyncio.sleep(self._first_pause())
         while True:
             try:
                 await self.once()
             except (PaddockError, OSError) as error:
                 self._tell(error)
             await asyncio.sleep(self._period)
+
+    def _first_pause(self) -> float:
+        """A program of one command is not to sweep beside it each time, but now and then one of them must."""
+        held = self._store.lease(_LEASE)
+        long_ago = held is None or self._clock.boottime() - held[2] > UNSWEPT_SECONDS
+        return 0.0 if long_ago else FIRST_PAUSE_SECONDS
 
     async def once(self) -> bool:
         """False if another service has the lease."""
@@ -68,7 +77,8 @@ class Expiry:
         """Lets the next service sweep at once."""
         held = self._store.lease(_LEASE)
         if held is not None and held[0] == self._holder:
-            self._store.take_lease(_LEASE, self._holder, 0.0, over=held[1])
+            # Not 0: the time tells when the last sweep was.
+            self._store.take_lease(_LEASE, self._holder, self._clock.boottime(), over=held[1])
 
     def _tell(self, error: Exception) -> None:
         with contextlib.suppress(Unrecorded):  # a full disk: then the sweep did nothing either

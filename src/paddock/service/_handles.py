@@ -104,7 +104,7 @@ class GuardedExec:
         return status
 
     async def _watch(self) -> ExitStatus:
-        ended = self._tasks.start(self._inner.wait(), name=f"wait {self.id}")
+        ended = self._tasks.start(self._inner.wait(), name=f"wait {self.id}", awaited=True)
         try:
             await asyncio.wait((ended,), timeout=self._timeout)
             if not ended.done():

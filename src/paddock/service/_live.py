@@ -25,6 +25,8 @@ class Held:
         self.limits = row.sandbox.spec.limits
         self.strikes = strikes
         self.watch: asyncio.Task[None] | None = None
+        self.dying = False
+        """Somebody is killing it, and will record that."""
 
 
 class Live:
@@ -49,7 +51,9 @@ class Live:
             return held
         adopting = self._adopting.get(row.id)
         if adopting is None:
-            adopting = self._adopting[row.id] = self._tasks.start(self._adopt(row), name=f"adopt {row.id}")
+            adopting = self._adopting[row.id] = self._tasks.start(
+                self._adopt(row), name=f"adopt {row.id}", awaited=True
+            )
             adopting.add_done_callback(lambda _: self._adopting.pop(row.id, None))
         return await asyncio.shield(adopting)
 
@@ -65,6 +69,9 @@ class Live:
         said: dict[str, Mapping[SandboxId, Ending | None]] = {}
         checked: list[Row] = []
         for row in rows:
+            if row.state is State.CREATING and not holder_alive(row.holder):
+                checked.append(await self._unmake(row))
+                continue
             backend = self._backends.find(row.sandbox.backend) if row.state is State.RUNNING else None
             if backend is None or self.elsewhere(row, backend):
                 checked.append(row)
@@ -82,6 +89,17 @@ class Live:
             now = await self._remains.settle(now, ending)
         await self.release(row.id)
         return now
+
+    async def _unmake(self, row: Row) -> Row:
+        """What a service was making when it died. It may have come as far as an instance."""
+        backend = self._backends.find(row.sandbox.backend)
+        instance = None if backend is None else await backend.adopt(row.id)
+        if instance is not None:
+            try:
+                await instance.kill()
+            finally:
+                await instance.aclose()
+        return await self._remains.settle(row, None)
 
     async def dead(self, row: Row) -> SandboxDied:
         """After a backend said SandboxDied: the error that also says when and why."""
@@ -103,14 +121,24 @@ class Live:
             await held.instance.aclose()
 
     async def aclose(self) -> None:
-        """What cannot be adopted by anybody dies with its service; the rest lives on."""
-        for held in tuple(self._held.values()):
-            if not held.backend.capabilities.adopt:
-                row = self._store.get(held.id)
+        """What was made here and is not persistent ends, as does what nobody could adopt; the rest lives on."""
+        failed = await asyncio.gather(
+            *(self._leave(held) for held in tuple(self._held.values())), return_exceptions=True
+        )
+        for error in failed:
+            if isinstance(error, BaseException):
+                raise error
+
+    async def _leave(self, held: Held) -> None:
+        row = self._store.get(held.id)
+        mine = row is not None and row.holder == self.holder and not row.sandbox.spec.persistent
+        try:
+            if row is not None and not has_ended(row) and (mine or not held.backend.capabilities.adopt):
+                held.dying = True
                 with contextlib.suppress(SandboxDied):
                     await held.instance.kill()
-                if row is not None and not has_ended(row):
-                    await self._remains.settle(row, Ending(limit=None, reason="the program that made it ended"))
+                await self._remains.settle(row, Ending(limit=None, reason="the program that made it ended"))
+        finally:
             await self.release(held.id)
 
     async def _adopt(self, row: Row) -> Held:
@@ -136,7 +164,7 @@ class Live:
             await self.release(held.id)
             return
         row = self._store.get(held.id)
-        if row is not None:
+        if row is not None and not held.dying:
             await self.ended(row, ending)
 
 

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Mapping
 
 from paddock.audit import AuditLog
 from paddock.backends._base import Backend, Ending
 from paddock.errors import SandboxDied
-from paddock.model import Noun, SandboxId, State
+from paddock.model import Noun, SandboxId
 from paddock.storage._base import Pool
 
-from ._clock import Clock, holder_alive
 from ._live import Live
 from ._providers import Backends
 from ._remains import Remains, has_ended
-from ._store import Row, Store
-
-_STUCK_SECONDS = 600.0
+from ._store import Store
 
 
 class Reconciler:
@@ -33,10 +29,9 @@ class Reconciler:
         backends: Backends,
         pool: Callable[[], Pool],
         audit: AuditLog,
-        clock: Clock,
     ) -> None:
         self._store, self._live, self._remains = store, live, remains
-        self._backends, self._pool, self._audit, self._clock = backends, pool, audit, clock
+        self._backends, self._pool, self._audit = backends, pool, audit
 
     async def sweep(self) -> None:
         for backend in self._backends.all():
@@ -69,20 +64,7 @@ class Reconciler:
 
     async def _rows(self) -> None:
         """Rows first, then the backends: what is recorded as running was there before it was recorded."""
-        rows = self._store.list()
-        for row in rows:
-            if row.state is State.CREATING and self._was_left(row):
-                backend = self._backends.find(row.sandbox.backend)
-                if backend is not None and not self._live.elsewhere(row, backend):
-                    instance = await backend.adopt(row.id)
-                    if instance is not None:
-                        await instance.kill()
-                        await instance.aclose()
-                await self._remains.settle(row, None)
-        await self._live.check_all(rows)
-
-    def _was_left(self, row: Row) -> bool:
-        return not holder_alive(row.holder) or self._clock.wall() - row.sandbox.created_at > _STUCK_SECONDS
+        await self._live.check_all(self._store.list())
 
     def _trees(self) -> None:
         pool = self._pool()
@@ -96,7 +78,7 @@ class Reconciler:
             return
         for folder in tuple(self._remains.outputs.iterdir()):
             if folder.name.startswith(Noun.SANDBOX) and self._is_over(folder.name):
-                shutil.rmtree(folder, ignore_errors=True)
+                self._remains.remove_outputs(folder.name)
 
     def _is_over(self, id: str) -> bool:
         row = self._store.get(id)

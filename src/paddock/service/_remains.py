@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -56,10 +56,20 @@ class Remains:
     async def bury(self, row: Row) -> None:
         """Removes what an ended sandbox leaves: tree, outputs, the backend's memory of it. Idempotent."""
         self._pool().delete(row.id)
-        shutil.rmtree(self.outputs / row.id, ignore_errors=True)
+        self.remove_outputs(row.id)
         backend = self._backends.find(row.sandbox.backend)
         if backend is not None:
             await backend.forget(row.id)
+
+    def remove_outputs(self, id: str) -> None:
+        """A flat directory of files, if there is one."""
+        try:
+            with os.scandir(self.outputs / id) as files:
+                for file in files:
+                    os.unlink(file.path)
+            os.rmdir(self.outputs / id)
+        except OSError:
+            pass  # not there; or an exec that ends this moment writes into it: the next sweep takes it
 
     def _verdict(self, row: Row, ending: Ending | None) -> tuple[State, Limit | None, str]:
         if ending is not None:

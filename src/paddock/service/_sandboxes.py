@@ -184,9 +184,16 @@ class Sandboxes:
             raise Unsupported(f"sandbox {row.id} belongs to another program", hint="end it there")
         held = self._live.get(row.id)
         instance = held.instance if held is not None else await backend.adopt(row.id)
-        if instance is not None:
-            with suppress(SandboxDied):
-                await instance.kill()
+        if held is not None:
+            held.dying = True
+        try:
+            if instance is not None:
+                with suppress(SandboxDied):
+                    await instance.kill()
+        except BaseException:
+            if held is not None:
+                await self._live.release(row.id)  # whatever it is now: the next one who asks will find out
+            raise
         try:
             row = self._lifecycle.move(row.id, State.KILLED, reason=f"killed by {principal.id}")
         except InvalidState:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar, assert_never, cast
+from typing import Any, Self, TypeVar, assert_never, cast
 
 from paddock.audit import AuditLog
 from paddock.backends._base import Backend
@@ -95,6 +96,7 @@ class Service:
         self._tasks = Tasks(self._task_failed)
         self._gate = Gate(policy, self._audit)
         self._closed = False
+        self._performers: set[asyncio.Task[Any]] = set()
         self._wire(pool, templates, clock, period_seconds)
 
     def _wire(self, pool: Callable[[], Pool], templates: Templates, clock: Clock, period_seconds: float) -> None:
@@ -119,9 +121,7 @@ class Service:
         self._execs = Execs(sandboxes=self._sandboxes, live=live, remains=remains, tasks=tasks)
         self._files = Files(sandboxes=self._sandboxes, live=live)
         self._reports = Reports(self.state_dir, store=store, audit=audit, backends=backends, pool=pool)
-        reconciler = Reconciler(
-            store=store, live=live, remains=remains, backends=backends, pool=pool, audit=audit, clock=clock
-        )
+        reconciler = Reconciler(store=store, live=live, remains=remains, backends=backends, pool=pool, audit=audit)
         self.expiry = Expiry(
             store=store,
             reconciler=reconciler,
@@ -136,7 +136,7 @@ class Service:
 
         Raises PolicyDenied, Unrecorded (then nothing was done), and what the handlers raise (`paddock.errors`).
         """
-        with self._gate.open(principal, action) as entry:
+        with self._performing(), self._gate.open(principal, action) as entry:
             return cast("R", await self._effect(cast("AnyAction", action), entry))
 
     async def _effect(self, action: AnyAction, entry: Entry) -> object:
@@ -190,6 +190,16 @@ class Service:
             case _:
                 assert_never(action)
 
+    @contextmanager
+    def _performing(self) -> Generator[None]:
+        task = asyncio.current_task()
+        assert task is not None
+        self._performers.add(task)
+        try:
+            yield
+        finally:
+            self._performers.discard(task)
+
     async def __aenter__(self) -> Self:
         if self._closed:
             raise InvalidState("this service was closed", hint="make another one")
@@ -203,19 +213,25 @@ class Service:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Idempotent. Background work ends, open outcomes are recorded, instances are let go."""
+        """Idempotent. What is under way is cancelled and undone, open outcomes are recorded, instances are let go."""
         if self._closed:
             return
         self._closed = True
-        try:
-            await self._live.aclose()
-            await self._tasks.aclose()
-            self._gate.abandon()
-            self.expiry.release()
-            await asyncio.gather(*(backend.aclose() for backend in self._backends.loaded()))
-        finally:
-            self._store.close()
-            self._audit.close()
+        others = self._performers - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        if others:
+            await asyncio.wait(others)
+        # From the last line up; each runs whatever became of the others.
+        async with AsyncExitStack() as closing:
+            closing.callback(self._audit.close)
+            closing.callback(self._store.close)
+            for backend in self._backends.loaded():
+                closing.push_async_callback(backend.aclose)
+            closing.callback(self.expiry.release)
+            closing.callback(self._gate.abandon)
+            closing.push_async_callback(self._tasks.aclose)
+            closing.push_async_callback(self._live.aclose)
 
     def _task_failed(self, name: str, error: BaseException) -> None:
         try:

@@ -15,18 +15,19 @@ class Tasks:
         self._running: set[asyncio.Task[Any]] = set()
         self._closed = False
 
-    def start(self, work: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
+    def start(self, work: Coroutine[Any, Any, T], *, name: str, awaited: bool = False) -> asyncio.Task[T]:
+        """`awaited`: somebody waits for the result, and so learns of a failure."""
         if self._closed:
             work.close()
             raise RuntimeError("the tasks were closed")
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._running.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._forget if awaited else self._ended)
         return task
 
     async def finish(self, work: Coroutine[Any, Any, T], *, name: str) -> T:
         """Runs to its end even if the caller is cancelled: the caller stops waiting, the work goes on."""
-        return await asyncio.shield(self.start(work, name=name))
+        return await asyncio.shield(self.start(work, name=name, awaited=True))
 
     async def aclose(self) -> None:
         """Clean-up that was begun by `finish` is waited for; the rest is cancelled."""
@@ -36,6 +37,11 @@ class Tasks:
                 if not task.get_name().startswith("undo "):
                     task.cancel()
             await asyncio.wait(self._running)
+
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        if not task.cancelled():
+            task.exception()  # seen, even if the one who waited was cancelled
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._running.discard(task)

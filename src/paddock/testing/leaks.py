@@ -5,6 +5,7 @@ Only what can be told to belong to the state directory is counted, so that neigh
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
@@ -29,7 +30,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     mounts: Found
     """Of this process's mount namespace, and of those of `processes`."""
     cgroups: Found
-    """Below the own one, in every hierarchy, that carry the name of one of the sandboxes or of the state directory."""
+    """Below the own one, in every hierarchy: the keeper's, and those that carry the id of one of `sandboxes`."""
     namespaces: Found
     """That `processes` are in and this process is not."""
     descriptors: Found
@@ -47,7 +48,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         return cls(
             processes=frozenset(_describe(pid) for pid in pids),
             mounts=frozenset(_mounts(root, pids)),
-            cgroups=frozenset(_cgroups([*sandboxes, root.name])),
+            cgroups=frozenset(_cgroups([*sandboxes, _keepers_group(state_dir)])),
             namespaces=frozenset(_namespaces(pids)),
             descriptors=frozenset(_descriptors()),
             loop_devices=frozenset(_loop_devices(root)),
@@ -162,6 +163,11 @@ def _mounts(root: Path, pids: set[int]) -> Iterator[str]:
             words = [_unescape(word) for word in line.split()]
             if _below(words[4], root) or any(_below(word, root) for word in words[8:]):
                 yield f"{space} {words[4]}"
+
+
+def _keepers_group(state_dir: Path) -> str:
+    """What a keeper calls the group of all its sandboxes (keeper/_house.py)."""
+    return f"paddock_{hashlib.sha256(os.fsencode(state_dir)).hexdigest()[:12]}"
 
 
 def _cgroups(names: list[str]) -> Iterator[str]:

@@ -187,7 +187,7 @@ class JailInstance(GuestInstance):
             raise SandboxDied(f"{self.id} is dead")
         control = await self._reach("init")
         try:
-            await control.open({"op": "deadline", "deadline": deadline}).call(dict)
+            await control.open({"op": "deadline", "boottime": deadline}).call(dict)
         finally:
             control.close()
 

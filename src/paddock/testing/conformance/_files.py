@@ -24,7 +24,7 @@ from paddock.model import (
 
 from ._box import drain, pour
 from ._host import PeakMemory
-from ._lab import Bench, Lab, guarantee
+from ._lab import Bench, Lab, eventually, guarantee
 
 MIB = 1 << 20
 LARGE_MIB = 64
@@ -86,6 +86,22 @@ class FileConformance(Bench):
         await writer.aclose()
         assert await box.read("file") == bytes(40 * 65536)
         assert await box.names() == ["file"], "nothing is left beside it"
+
+    @guarantee()
+    async def test_a_write_that_was_given_up_leaves_nothing(self, lab: Lab) -> None:
+        box = await lab.box()
+        await box.write("file", b"old")
+        for path in ("file", "new"):
+            writer = await box.file(WriteFile, path=path)
+            await writer.write(b"half")
+            await writer.abort()
+        await writer.abort()
+
+        async def clean() -> bool:
+            return await box.names() == ["file"]
+
+        await eventually("nothing is left of what was given up", clean)
+        assert await box.read("file") == b"old"
 
     @guarantee()
     async def test_an_open_reader_keeps_the_file_that_it_opened(self, lab: Lab) -> None:

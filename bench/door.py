@@ -1,0 +1,118 @@
+"""What the door costs by itself: no sandbox is made, the backend answers at once.
+
+    python bench/door.py [rounds]
+
+Prints medians and 95th percentiles in microseconds. Quote ratios, not figures: the machine is shared.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "service"))
+
+from service_world import ME, Rig
+
+from paddock.audit import AuditLog
+from paddock.model import CreateSandbox, Decision, GetSandbox, KillSandbox, ListSandboxes, SandboxSpec, State
+from paddock.policy import local_policy
+from paddock.service._store import Row, Store
+
+
+def show(name: str, seconds: list[float]) -> None:
+    seconds.sort()
+    p50, p95 = (seconds[int(len(seconds) * q)] * 1e6 for q in (0.5, 0.95))
+    print(f"{name:<58}{p50:>9.1f}{p95:>9.1f}")
+
+
+def timed(rounds: int, call: Callable[[], object]) -> list[float]:
+    taken: list[float] = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        call()
+        taken.append(time.perf_counter() - start)
+    return taken
+
+
+async def atimed(rounds: int, call: Callable[[], Awaitable[object]]) -> list[float]:
+    taken: list[float] = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        await call()
+        taken.append(time.perf_counter() - start)
+    return taken
+
+
+def parts(directory: Path, rounds: int) -> None:
+    policy, action = local_policy(os.getuid()), CreateSandbox()
+    show("policy.decide", timed(rounds, lambda: policy.decide(ME, action)))
+    log = AuditLog(directory / "audit")
+    yes = Decision(allowed=True, reason="a bench", rule="bench")
+    show("audit: one decision", timed(rounds, lambda: log.decision(ME, action, yes)))
+    show("audit: one outcome", timed(rounds, lambda: log.outcome(1, "sandbox.create", ok=True)))
+    log.close()
+
+
+async def door(directory: Path, rounds: int) -> None:
+    rig = Rig(directory / "state")
+    async with rig.service() as service:
+        show("perform: list, nothing there", await atimed(rounds, lambda: service.perform(ListSandboxes(), ME)))
+        made = await service.perform(CreateSandbox(), ME)
+        show("perform: get", await atimed(rounds, lambda: service.perform(GetSandbox(sandbox=made.id), ME)))
+        creates: list[float] = []
+        kills: list[float] = []
+        for _ in range(rounds // 10):
+            start = time.perf_counter()
+            sandbox = await service.perform(CreateSandbox(), ME)
+            middle = time.perf_counter()
+            await service.perform(KillSandbox(sandbox=sandbox.id), ME)
+            creates.append(middle - start)
+            kills.append(time.perf_counter() - middle)
+        show("perform: create (a backend that makes two directories)", creates)
+        show("perform: kill", kills)
+        store_parts(service._store, made.id, rounds)
+    await rig.aclose()
+
+
+def store_parts(store: Store, id: str, rounds: int) -> None:
+    row = store.get(id)
+    assert row is not None
+    numbers = iter(range(10**9))
+
+    def add() -> None:
+        n = next(numbers)
+        sandbox = row.sandbox
+        values = {f: getattr(sandbox, f) for f in sandbox.__struct_fields__}
+        store.add(Row(type(sandbox)(**{**values, "id": f"sb_{n}", "spec": SandboxSpec()}), 1.0, "b", "h"))
+
+    show("store: insert a sandbox", timed(rounds, add))
+    show("store: read one", timed(rounds, lambda: store.get(id)))
+    flips = iter((State.RUNNING, State.PAUSED) * rounds)
+    states = iter((State.PAUSED, State.RUNNING) * rounds)
+    show("store: move a state", timed(rounds, lambda: store.move(id, next(flips), next(states))))
+
+
+def imports(rounds: int) -> None:
+    for module in ("asyncio, msgspec", "paddock.service", "sqlalchemy"):
+        command = [sys.executable, "-c", f"import {module}"]
+        show(f"a process that imports {module}", timed(rounds, lambda: subprocess.run(command, check=True)))  # noqa: B023
+
+
+def main() -> None:
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
+    print(f"{'µs':<58}{'p50':>9}{'p95':>9}")
+    with tempfile.TemporaryDirectory() as directory:
+        parts(Path(directory), rounds)
+        asyncio.run(door(Path(directory), rounds))
+    imports(10)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,188 @@
+"""kill -9 of the keeper, of pid 1, of an agent: what is said of it is true, and nothing is left."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import threading
+import time
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+import pytest
+
+from paddock import Sandbox
+from paddock._compose import LocalConnector, open_service
+from paddock.client import LocalTransport
+from paddock.errors import LevelUnavailable, PaddockError, SandboxDied
+from paddock.testing.leaks import Snapshot, wait_until_clean
+from tests.conftest import keepers, live_sandboxes
+
+
+@pytest.fixture
+def transport(state_dir: Path) -> Generator[LocalTransport]:
+    """A service of the test's own."""
+    connector = LocalConnector(open_service)
+    yield connector.connect(state_dir)
+    connector.close()
+
+
+@pytest.fixture
+def jail(transport: LocalTransport) -> Generator[Sandbox]:
+    try:
+        made = Sandbox.create(level="jail", ttl_seconds=60, transport=transport)
+    except (LevelUnavailable, NotImplementedError) as error:
+        pytest.skip(f"no jail here: {error}")
+    yield made
+    made.kill()
+
+
+def test_a_sandbox_lives_on_when_its_keeper_is_killed(jail: Sandbox, state_dir: Path) -> None:
+    _kill_keeper(state_dir)
+    assert jail.exec("echo alive").stdout == "alive\n"
+    jail.filesystem.write("file", "x")
+    assert jail.refresh().state == "running"
+
+
+def test_a_new_keeper_takes_over_what_lives(jail: Sandbox, transport: LocalTransport, state_dir: Path) -> None:
+    _kill_keeper(state_dir)
+    with Sandbox.create(level="jail", transport=transport) as second:
+        assert second.exec("echo two").stdout == "two\n"
+    assert len(keepers(state_dir)) == 1
+    assert jail.exec("echo one").stdout == "one\n"
+    assert jail.usage().processes != 0
+    jail.kill()
+    assert live_sandboxes(state_dir) == []
+
+
+def test_a_deadline_strikes_although_the_keeper_was_killed(jail: Sandbox, state_dir: Path) -> None:
+    marker = _marked(jail)
+    jail.extend(3)
+    _kill_keeper(state_dir)
+    _until(lambda: not _processes(marker), "pid 1 ended by its own copy of the deadline", seconds=30)
+    assert jail.refresh().state in ("killed", "failed")
+
+
+def test_a_killed_pid_1_ends_the_sandbox_and_that_is_said(jail: Sandbox, state_dir: Path) -> None:
+    marker = _marked(jail)
+    os.kill(_pid_1(marker), signal.SIGKILL)
+    _until(lambda: not _processes(marker), "everything died with its pid 1")
+    with pytest.raises(SandboxDied):
+        jail.exec("true")
+    _until(lambda: jail.refresh().state in ("failed", "killed"), "the records know it")
+    assert jail.info.reason
+    _until(lambda: not live_sandboxes(state_dir), "its directory is gone")
+
+
+def test_a_killed_agent_is_started_again(jail: Sandbox) -> None:
+    for _ in range(3):
+        marker = _marked(jail)
+        (workload,) = _processes(marker)
+        agent = _parent(workload)
+        os.kill(agent, signal.SIGKILL)
+        _until(lambda agent=agent: _gone(agent), "the agent is dead")
+        _until(lambda: _answers(jail), "a new agent answers")
+        assert jail.refresh().state == "running"
+
+
+def test_a_stopped_agent_stops_nobody_else(jail: Sandbox, transport: LocalTransport) -> None:
+    """A sandbox that says nothing must not hold up another one, nor its own kill."""
+    (workload,) = _processes(_marked(jail))
+    os.kill(_parent(workload), signal.SIGSTOP)
+    with Sandbox.create(level="jail", transport=transport) as other:
+        assert other.exec("echo alive").stdout == "alive\n"
+    jail.kill()
+    assert jail.state == "killed"
+
+
+def test_a_killed_keeper_leaves_no_half_made_sandbox(jail: Sandbox, transport: LocalTransport, state_dir: Path) -> None:
+    jail.kill()
+    before = Snapshot.take(state_dir)
+    for n in range(6):
+        failures: list[BaseException] = []
+
+        def make(failures: list[BaseException] = failures) -> None:
+            try:
+                Sandbox.create(level="jail", ttl_seconds=5, transport=transport).kill()
+            except PaddockError as error:
+                failures.append(error)
+
+        thread = threading.Thread(target=make)
+        thread.start()
+        time.sleep(0.001 * n)  # where it is hit is chance
+        _kill_keeper(state_dir, missing_ok=True)
+        thread.join(60)
+        assert not thread.is_alive(), "a create without a keeper ends, well or badly"
+    with Sandbox.create(level="jail", transport=transport) as sandbox:
+        assert sandbox.exec("echo fine").stdout == "fine\n"
+    _until(lambda: not live_sandboxes(state_dir), "nothing half-made is left", seconds=30)
+    assert all(s.state in ("killed", "failed") for s in Sandbox.list(ended=True, transport=transport))
+    wait_until_clean(
+        before, state_dir, seconds=30, ignore=["files", "descriptors", "processes", "namespaces", "mounts"]
+    )
+    assert len(keepers(state_dir)) <= 1
+
+
+def _marked(sandbox: Sandbox) -> str:
+    marker = f"paddock-fault-{secrets.token_hex(8)}"
+    sandbox.start(["python3", "-I", "-S", "-c", "import time; time.sleep(600)", marker], background=True).close()
+    _until(lambda: len(_processes(marker)) == 1, "the marked process stands")
+    return marker
+
+
+def _processes(marker: str) -> list[int]:
+    found: list[int] = []
+    for name in os.listdir("/proc"):
+        try:
+            if name.isdigit() and marker.encode() in Path("/proc", name, "cmdline").read_bytes():
+                found.append(int(name))
+        except OSError:
+            continue
+    return found
+
+
+def _pid_1(marker: str) -> int:
+    (pid,) = _processes(marker)
+    space = os.readlink(f"/proc/{pid}/ns/pid")
+    while True:
+        parent = _parent(pid)
+        try:
+            if os.readlink(f"/proc/{parent}/ns/pid") != space:
+                return pid
+        except OSError:
+            return pid
+        pid = parent
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def _gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def _answers(sandbox: Sandbox) -> bool:
+    try:
+        return sandbox.exec("echo alive").stdout == "alive\n"
+    except PaddockError:
+        return False
+
+
+def _kill_keeper(state_dir: Path, *, missing_ok: bool = False) -> None:
+    pids = keepers(state_dir)
+    assert pids or missing_ok, "there is a keeper to kill"
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+        _until(lambda pid=pid: _gone(pid), "the keeper is dead")
+
+
+def _until(condition: Callable[[], bool], what: str, seconds: float = 20) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"not within {seconds:g} s: {what}"
+        time.sleep(0.05)

@@ -1,0 +1,151 @@
+"""kill -9 of whoever uses paddock: nothing is left, and what the next one says is true."""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paddock.testing.leaks import Snapshot, wait_until_clean
+from tests.conftest import keepers, live_sandboxes
+
+Start = Callable[..., Any]
+LIST = "say(found={s.id: s.state for s in Sandbox.list(ended=True)})"
+
+
+def test_an_ordinary_sandbox_of_a_killed_program_dies_by_its_ttl(program: Start, state_dir: Path) -> None:
+    marker = _marker()
+    first = program(
+        "s = Sandbox.create(level='jail', ttl_seconds=4)\n"
+        f"p = s.start(['sh', '-c', 'sleep 600; : {marker}'], background=True)\n"
+        "say(id=s.id); input()"
+    )
+    id = first.hears()["id"]
+    first.kill()
+    _until(lambda: not live_sandboxes(state_dir), "the sandbox died by its deadline", seconds=30)
+    assert not _processes(marker)
+    later = program(LIST).hears()
+    assert later["found"].get(id) in ("killed", "failed")
+
+
+def test_a_persistent_sandbox_of_a_killed_program_is_found_with_all_it_had(program: Start) -> None:
+    first = program(
+        "s = Sandbox.create(level='jail', persistent=True, name='kept', ttl_seconds=120)\n"
+        "s.filesystem.write('file', 'content')\n"
+        "p = s.start(['sh', '-c', 'echo early; while ! test -e go; do sleep 0.05; done; echo late'], background=True)\n"
+        "say(id=s.id, exec=p.id); input()"
+    )
+    facts = first.hears()
+    first.kill()
+    later = program(
+        "s = Sandbox.connect('kept')\n"
+        "content = s.filesystem.read_text('file'); s.filesystem.write('go', '')\n"
+        f"p = s.attach({facts['exec']!r}); out = b''\n"
+        "while data := p.stdout.read(): out += data\n"
+        "status = p.wait(); s.kill()\n"
+        "say(id=s.id, content=content, out=out.decode(), code=status.code, state=s.state)"
+    ).hears()
+    assert later == {"id": facts["id"], "content": "content", "out": "early\nlate\n", "code": 0, "state": "killed"}
+
+
+@pytest.mark.parametrize("step", ["create", "exec", "write", "upload", "kill"])
+def test_a_program_killed_in_the_middle_of_anything_leaves_nothing(
+    step: str, program: Start, state_dir: Path, tmp_path: Path
+) -> None:
+    program("with Sandbox.create(level='jail') as s: say(ready=True)").hears()  # the pool and the keeper are there
+    _until(lambda: not live_sandboxes(state_dir), "the first sandbox is gone")
+    before, marker = Snapshot.take(state_dir), _marker()
+    (tmp_path / "big").write_bytes(bytes(8 << 20))
+    body = {
+        "create": "say(go=1)\nwhile True: Sandbox.create(level='jail', ttl_seconds=3)",
+        "exec": f"say(go=1)\nwhile True: s.exec(['sh', '-c', 'sleep 0.001; : {marker}'])",
+        "write": "say(go=1)\nwhile True: s.filesystem.write('file', bytes(1 << 20))",
+        "upload": f"say(go=1)\nwhile True: s.filesystem.upload({str(tmp_path)!r}, 'up')",
+        "kill": "say(go=1)\nwhile True:\n    Sandbox.create(level='jail', ttl_seconds=3).kill()",
+    }[step]
+    dice = random.Random(step)
+    for _ in range(4):
+        victim = program("s = Sandbox.create(level='jail', ttl_seconds=3)\n" + body)
+        victim.hears()
+        time.sleep(dice.random() * 0.3)  # where it is hit is chance; that it is hit is the test
+        victim.kill()
+    _until(lambda: not live_sandboxes(state_dir), "all died by their deadline", seconds=40)
+    found = program(LIST).hears()["found"]
+    assert not {id: state for id, state in found.items() if state in ("running", "creating")}
+    assert not _processes(marker)
+    wait_until_clean(before, state_dir, seconds=30, ignore=["files", "descriptors"])
+
+
+def test_two_programs_use_one_state_directory_at_once(program: Start, state_dir: Path) -> None:
+    code = (
+        "for n in range(5):\n"
+        "    with Sandbox.create(level='jail') as s:\n"
+        "        assert s.exec(['echo', str(n)]).stdout == f'{n}\\n'\n"
+        "        Sandbox.list()\n"
+        "say(done=True)"
+    )
+    both = [program(code) for _ in range(3)]
+    assert [one.hears()["done"] for one in both] == [True] * 3
+    assert [one.ends() for one in both] == [0] * 3
+    assert len(keepers(state_dir)) <= 1, "one keeper serves them all"
+
+
+def test_a_sandbox_made_by_one_program_is_used_and_killed_by_another(program: Start) -> None:
+    first = program(
+        "s = Sandbox.create(level='jail', name='shared')\n"
+        "say(id=s.id); input()\n"
+        "from paddock.errors import SandboxDied\n"
+        "try: s.exec('true'); say(died=False)\n"
+        "except SandboxDied: say(died=True, state=s.refresh().state)"
+    )
+    id = first.hears()["id"]
+    other = program(
+        "s = Sandbox.connect('shared'); out = s.exec('echo hi').stdout; s.kill(); say(id=s.id, out=out)"
+    ).hears()
+    assert other == {"id": id, "out": "hi\n"}
+    first.go_on()
+    assert first.hears() == {"died": True, "state": "killed"}
+
+
+def test_a_program_that_ends_in_order_leaves_no_sandbox(program: Start, state_dir: Path) -> None:
+    one = program("s = Sandbox.create(level='jail', ttl_seconds=600); say(id=s.id)")
+    one.hears()
+    assert one.ends() == 0
+    _until(lambda: not live_sandboxes(state_dir), "it died with its program")
+
+
+def test_a_program_that_raises_leaves_no_sandbox(program: Start, state_dir: Path) -> None:
+    one = program(
+        "with Sandbox.create(level='jail', ttl_seconds=600) as s:\n    say(id=s.id)\n    raise RuntimeError('oops')"
+    )
+    one.hears()
+    assert one.ends() == 1
+    assert live_sandboxes(state_dir) == []
+
+
+def _marker() -> str:
+    return f"paddock-fault-{secrets.token_hex(8)}"
+
+
+def _processes(marker: str) -> list[int]:
+    found: list[int] = []
+    for name in os.listdir("/proc"):
+        try:
+            if name.isdigit() and marker.encode() in Path("/proc", name, "cmdline").read_bytes():
+                found.append(int(name))
+        except OSError:
+            continue
+    return found
+
+
+def _until(condition: Callable[[], bool], what: str, seconds: float = 20) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"not within {seconds:g} s: {what}"
+        time.sleep(0.05)

@@ -1,0 +1,89 @@
+"""A keeper with a pool and the `host` template, driven without a service."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from paddock.backends import Instance, SandboxPlan
+from paddock.backends.jail import JailBackend
+from paddock.linux import proc
+from paddock.model import ExecId, ExecSpec, ExitStatus, Limits, Noun, SandboxId, SandboxSpec, mint
+from paddock.storage import Pool, Templates, open_pool, prepare
+
+T = TypeVar("T")
+
+
+class Yard:
+    """Makes trees and plans, and sandboxes of them."""
+
+    def __init__(self, backend: JailBackend, pool: Pool, templates: Templates) -> None:
+        self.backend = backend
+        self.pool = pool
+        self.templates = templates
+
+    def plan(self, *, ttl_seconds: float = 60, limits: Limits | None = None) -> SandboxPlan:
+        template = self.templates.get("host")
+        id = SandboxId(mint(Noun.SANDBOX))
+        limits = limits or Limits()
+        self.pool.create(id, layers=template.layers, limit_bytes=limits.disk_mib << 20)
+        return SandboxPlan(
+            id=id,
+            hostname="yard",
+            spec=SandboxSpec(limits=limits),
+            template=template,
+            tree=id,
+            deadline=proc.boottime() + ttl_seconds,
+        )
+
+    async def create(self, **changes: Any) -> Instance:
+        return await self.backend.create(self.plan(**changes))
+
+
+async def run(instance: Instance, *argv: str, user: str | None = None) -> tuple[ExitStatus, bytes]:
+    """Runs to the end; what it printed to stdout and stderr together."""
+    spec = ExecSpec(argv=("sh", "-c", 'exec 2>&1; "$@"', "sh", *argv), user=user)
+    handle = await instance.start(spec, id=ExecId(mint(Noun.EXEC)), background=False)
+    assert handle.stdout is not None
+    printed = b""
+    try:
+        while chunk := await handle.stdout.read():
+            printed += chunk
+        return await handle.wait(), printed
+    finally:
+        await handle.aclose()
+
+
+@asynccontextmanager
+async def open_yard(state_dir: Path, *, for_tests: bool = True) -> AsyncIterator[Yard]:
+    config = prepare(state_dir)
+    backend = JailBackend(state_dir, for_tests=for_tests)
+    pool = open_pool(state_dir, config, os.dup(await backend.pool()))
+    try:
+        yield Yard(backend, pool, Templates(pool, state_dir))
+    finally:
+        pool.close()
+        await backend.aclose()
+
+
+Play = Callable[[Callable[[Yard], Awaitable[T]]], T]
+
+
+@pytest.fixture
+def play(state_dir: Path) -> Callable[[Callable[[Yard], Coroutine[Any, Any, Any]]], Any]:
+    """Runs a scene in a yard of its own; the fixture `state_dir` looks for what is left of it."""
+
+    def perform(scene: Callable[[Yard], Coroutine[Any, Any, Any]]) -> Any:
+        async def act() -> Any:
+            async with open_yard(state_dir) as yard:
+                return await scene(yard)
+
+        return asyncio.run(act())
+
+    return perform

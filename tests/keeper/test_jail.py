@@ -1,0 +1,203 @@
+"""What the keeper promises of a jail, whoever is alive to see it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paddock.errors import InternalError, PaddockError
+from paddock.keeper import layout
+from paddock.linux import mountinfo, proc
+from paddock.model import Limit, Limits
+from tests.keeper.conftest import Yard, open_yard, run
+from tests.orphans import wait_until
+
+KEEPER_STEPS = ("record", "cgroup", "clone", "maps", "sockets", "overlay", "usr", "send", "posture", "written")
+CHILD_STEPS = (
+    "unshare", "join", "identity", "attach", "proc", "dev", "tmp", "pivot", "limits", "descriptors", "drop",
+)  # fmt: skip
+Play = Callable[[Callable[[Yard], Any]], Any]
+
+
+def fresh_state(state_dir: Path) -> set[str]:
+    return {entry.name for entry in (state_dir / layout.RUN).iterdir()}
+
+
+def keeper_pid(yard: Yard) -> int:
+    return int(yard.backend.keeper.facts["pid"])
+
+
+def state_of(state_dir: Path, id: str) -> dict[str, Any]:
+    return json.loads((state_dir / layout.RUN / id / "state.json").read_bytes())
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("step", [*(f"keeper:{step}" for step in KEEPER_STEPS), *CHILD_STEPS])
+def test_a_create_that_fails_at_any_step_leaves_nothing_and_the_next_one_works(
+    step: str, play: Play, state_dir: Path
+) -> None:
+    async def scene(yard: Yard) -> None:
+        yard.backend.fault = step
+        plan = yard.plan()
+        with pytest.raises(InternalError, match="InjectedFault"):
+            await yard.backend.create(plan)
+        assert fresh_state(state_dir) == set()
+        yard.pool.delete(plan.tree)
+        yard.backend.fault = ""
+        instance = await yard.create()
+        assert (await run(instance, "true"))[0].code == 0
+        await instance.kill()
+
+    play(scene)
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("step", CHILD_STEPS)
+def test_a_child_that_is_killed_at_any_step_leaves_nothing(step: str, play: Play, state_dir: Path) -> None:
+    async def scene(yard: Yard) -> None:
+        yard.backend.fault = f"{step}!"
+        with pytest.raises(InternalError, match="died before it was ready"):
+            await yard.create()
+        assert fresh_state(state_dir) == set()
+
+    play(scene)
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("step", KEEPER_STEPS)
+def test_a_keeper_that_is_killed_at_any_step_of_a_create_leaves_nothing_after_the_next_start(
+    step: str, play: Play, state_dir: Path
+) -> None:
+    async def scene(yard: Yard) -> None:
+        neighbour = await yard.create()
+        yard.backend.fault = f"keeper:{step}!"
+        first = keeper_pid(yard)
+        plan = yard.plan()
+        with pytest.raises(PaddockError):
+            await yard.backend.create(plan)
+        known = await yard.backend.living()  # starts the next keeper
+        assert keeper_pid(yard) != first
+        assert known[neighbour.id] is None, "what was alive is adopted"
+        assert known.get(plan.id, "gone") is not None, "what was half made is not alive"
+        assert not any(entry == plan.id for entry in fresh_state(state_dir))
+        await yard.backend.forget(plan.id)
+        assert (await run(neighbour, "echo", "still here"))[1] == b"still here\n"
+        await neighbour.kill()
+
+    play(scene)
+
+
+def test_a_dead_keeper_loses_no_sandbox_and_the_next_one_can_kill_it(play: Play) -> None:
+    async def scene(yard: Yard) -> None:
+        instance = await yard.create()
+        os.kill(keeper_pid(yard), signal.SIGKILL)
+        assert (await run(instance, "echo", "alive"))[1] == b"alive\n"
+        adopted = await yard.backend.adopt(instance.id)
+        assert adopted is not None
+        assert (await run(adopted, "echo", "adopted"))[1] == b"adopted\n"
+        await adopted.kill()
+        assert await yard.backend.adopt(instance.id) is None
+
+    play(scene)
+
+
+def test_a_deadline_is_kept_with_no_service_alive(state_dir: Path) -> None:
+    async def create() -> str:
+        async with open_yard(state_dir) as yard:
+            return (await yard.create(ttl_seconds=0.5)).id
+
+    id = asyncio.run(create())
+
+    async def look() -> Any:
+        async with open_yard(state_dir) as yard:
+            ending = (await yard.backend.living())[id]
+            await yard.backend.forget(id)
+            return ending
+
+    assert wait_until(lambda: not (state_dir / layout.RUN / id).exists())
+    assert asyncio.run(look()).limit is Limit.TTL
+
+
+def test_a_deadline_is_kept_with_neither_service_nor_keeper_alive(play: Play, state_dir: Path) -> None:
+    async def scene(yard: Yard) -> None:
+        instance = await yard.create(ttl_seconds=0.5)
+        record = state_of(state_dir, instance.id)
+        os.kill(keeper_pid(yard), signal.SIGKILL)
+
+        def dead() -> bool:
+            try:
+                return proc.start_time(record["pid"]) != record["start"]
+            except OSError:
+                return True
+
+        assert await asyncio.to_thread(wait_until, dead)
+        assert (await yard.backend.living())[instance.id] is not None
+        await yard.backend.forget(instance.id)
+
+    play(scene)
+
+
+def test_a_later_deadline_replaces_the_earlier_one_in_pid_1_too(play: Play, state_dir: Path) -> None:
+    async def scene(yard: Yard) -> None:
+        instance = await yard.create(ttl_seconds=0.7)
+        await instance.set_deadline(proc.boottime() + 60)
+        os.kill(keeper_pid(yard), signal.SIGKILL)
+        # Two seconds inside are longer than the first deadline and its grace.
+        assert (await run(instance, "sleep", "2"))[0].code == 0
+        await instance.kill()
+
+    play(scene)
+
+
+def test_the_death_of_pid_1_is_told_to_every_service_that_watches(play: Play, state_dir: Path) -> None:
+    async def scene(yard: Yard) -> None:
+        instance = await yard.create()
+        waiting = asyncio.ensure_future(instance.wait_ended())
+        await asyncio.sleep(0)
+        os.kill(state_of(state_dir, instance.id)["pid"], signal.SIGKILL)
+        assert "pid 1" in (await asyncio.wait_for(waiting, 10)).reason
+        await yard.backend.forget(instance.id)
+
+    play(scene)
+
+
+def test_faults_are_refused_by_a_keeper_that_was_not_started_for_tests(state_dir: Path) -> None:
+    async def scene() -> None:
+        async with open_yard(state_dir, for_tests=False) as yard:
+            yard.backend.fault = "keeper:clone"
+            with pytest.raises(PaddockError, match="only into a keeper that was started for tests"):
+                await yard.create()
+
+    asyncio.run(scene())
+
+
+@pytest.mark.root
+def test_the_host_sees_nothing_of_the_pool_in_its_own_mounts(play: Play, state_dir: Path) -> None:
+    async def scene(yard: Yard) -> None:
+        instance = await yard.create()
+        assert not [mount for mount in mountinfo.read() if os.fsencode(state_dir) in mount.mount_point]
+        await instance.kill()
+
+    play(scene)
+
+
+@pytest.mark.root
+def test_more_files_than_allowed_end_the_sandbox_with_the_limit_named(play: Play) -> None:
+    async def scene(yard: Yard) -> None:
+        if yard.pool.driver != "btrfs":
+            pytest.skip(f"inodes are watched on btrfs; this pool is {yard.pool.driver}")
+        instance = await yard.create(limits=Limits(inodes=500))
+        waiting = asyncio.ensure_future(instance.wait_ended())
+        with pytest.raises(PaddockError):
+            await run(instance, "sh", "-c", "i=0; while :; do : > /workspace/$i; i=$((i+1)); done")
+        assert (await asyncio.wait_for(waiting, 30)).limit is Limit.INODES
+        await yard.backend.forget(instance.id)
+
+    play(scene)

@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from paddock.errors import AlreadyExists, NotConfigured, ResourceExhausted
+from paddock.model import Level, Sandbox, SandboxId, SandboxSpec, State
+from paddock.service._store import SCHEMA_VERSION, Key, Row, Store
+
+
+def row(id: str, *, name: str | None = None, owner: str = "me", state: State = State.RUNNING) -> Row:
+    sandbox = Sandbox(
+        id=SandboxId(id),
+        spec=SandboxSpec(name=name, env={"A": "b"}),
+        state=state,
+        level=Level.JAIL,
+        backend="jail",
+        template="host",
+        created_at=1.0,
+        expires_at=2.0,
+        owner=owner,
+    )
+    return Row(sandbox, 5.0, "boot", "holder")
+
+
+def test_what_is_stored_comes_back_equal(tmp_path: Path) -> None:
+    store = Store(tmp_path / "db")
+    store.add(row("sb_a", name="n"))
+    store.close()
+    again = Store(tmp_path / "db")
+    assert again.get("sb_a") == row("sb_a", name="n")
+    again.close()
+
+
+def test_the_migrations_make_what_the_tables_say(tmp_path: Path) -> None:
+    Store(tmp_path / "db").close()
+    from alembic.autogenerate import compare_metadata
+    from alembic.migration import MigrationContext
+    from alembic.script import ScriptDirectory
+    from sqlalchemy import create_engine, pool
+
+    from paddock.service import migrations
+    from paddock.service._tables import metadata
+
+    engine = create_engine(f"sqlite:///{tmp_path / 'db'}", poolclass=pool.NullPool)
+    with engine.connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+    engine.dispose()
+    revisions = list(ScriptDirectory(str(Path(migrations.__file__).parent)).walk_revisions())
+    assert len(revisions) == SCHEMA_VERSION
+
+
+def test_sqlalchemy_and_alembic_are_not_imported_where_nothing_is_to_migrate(tmp_path: Path) -> None:
+    Store(tmp_path / "db").close()
+    code = (
+        "import sys, pathlib, paddock.service; from paddock.service._store import Store\n"
+        "Store(pathlib.Path(sys.argv[1])).close()\n"
+        "print([m for m in ('sqlalchemy', 'alembic', 'rich', 'pytest') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "db")], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_services_that_start_at_once_migrate_once(tmp_path: Path) -> None:
+    code = "import sys, pathlib; from paddock.service._store import Store; Store(pathlib.Path(sys.argv[1])).close()"
+    started = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "db")]) for _ in range(4)]
+    assert [process.wait() for process in started] == [0, 0, 0, 0]
+
+
+def test_a_newer_schema_is_refused_with_the_next_step(tmp_path: Path) -> None:
+    Store(tmp_path / "db").close()
+    db = sqlite3.connect(tmp_path / "db")
+    db.execute("PRAGMA user_version = 99")
+    db.close()
+    with pytest.raises(NotConfigured, match="upgrade paddock"):
+        Store(tmp_path / "db")
+
+
+def test_an_interrupted_migration_has_not_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from paddock.service import migrations
+
+    real = migrations.command.upgrade
+
+    def half(*arguments: object) -> None:
+        real(*arguments)  # pyright: ignore
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(migrations.command, "upgrade", half)
+    with pytest.raises(KeyboardInterrupt):
+        Store(tmp_path / "db")
+    monkeypatch.undo()
+    store = Store(tmp_path / "db")
+    assert store.list() == ()
+    store.close()
+
+
+def test_a_name_is_free_again_when_its_sandbox_has_ended(tmp_path: Path) -> None:
+    store = Store(tmp_path / "db")
+    store.add(row("sb_a", name="n"))
+    with pytest.raises(AlreadyExists):
+        store.add(row("sb_b", name="n"))
+    store.add(row("sb_c", name="n", owner="other"))
+    assert store.move("sb_a", State.RUNNING, State.KILLED, ended_at=9.0)
+    store.add(row("sb_b", name="n"))
+    found = store.by_name("me", "n", living=True)
+    assert found is not None
+    assert found.id == "sb_b"
+    store.close()
+
+
+def test_a_refused_name_does_not_use_up_the_key(tmp_path: Path) -> None:
+    store = Store(tmp_path / "db")
+    store.add(row("sb_a", name="n"))
+    with pytest.raises(AlreadyExists):
+        store.add(row("sb_b", name="n"), Key("k", "d"))
+    assert store.add(row("sb_b"), Key("k", "d")) is None
+    known = store.add(row("sb_c"), Key("k", "d"))
+    assert known is not None
+    assert known.id == "sb_b"
+    assert store.get("sb_c") is None
+    store.close()
+
+
+def test_a_state_is_changed_only_from_the_one_that_was_decided_on(tmp_path: Path) -> None:
+    store = Store(tmp_path / "db")
+    store.add(row("sb_a"))
+    assert not store.move("sb_a", State.CREATING, State.RUNNING)
+    assert store.move("sb_a", State.RUNNING, State.KILLED)
+    assert not store.move("sb_a", State.RUNNING, State.FAILED)
+    store.close()
+
+
+def test_a_writer_that_waits_too_long_is_told_so(tmp_path: Path) -> None:
+    store = Store(tmp_path / "db", busy_seconds=0.05)
+    other = sqlite3.connect(tmp_path / "db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(ResourceExhausted, match="another writer"):
+        store.add(row("sb_a"))
+    other.execute("ROLLBACK")
+    other.close()
+    store.add(row("sb_a"))
+    store.close()
+
+
+def test_writers_in_many_threads_lose_nothing(tmp_path: Path) -> None:
+    def write(number: int) -> None:
+        store = Store(tmp_path / "db")
+        for index in range(25):
+            store.add(row(f"sb_{number}_{index}"))
+        store.close()
+
+    Store(tmp_path / "db").close()
+    threads = [threading.Thread(target=write, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    store = Store(tmp_path / "db")
+    assert len(store.list()) == 100
+    store.close()
+
+
+def test_what_was_written_survives_kill_9(tmp_path: Path) -> None:
+    Store(tmp_path / "db").close()
+    code = (
+        "import os, sys, pathlib; from paddock.service._store import Store\n"
+        "Store(pathlib.Path(sys.argv[1])).take_lease('l', 'h', 1.0, over=None); os.kill(os.getpid(), 9)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "db")], check=False)
+    store = Store(tmp_path / "db")
+    assert store.lease("l") == ("h", 1, 1.0)
+    store.close()
+
+
+def test_a_lease_is_taken_only_over_the_epoch_that_was_seen(tmp_path: Path) -> None:
+    store = Store(tmp_path / "db")
+    assert store.take_lease("l", "a", 1.0, over=None) == 1
+    assert store.take_lease("l", "b", 1.0, over=None) is None
+    assert store.take_lease("l", "b", 2.0, over=1) == 2
+    assert store.take_lease("l", "c", 2.0, over=1) is None
+    assert store.lease("l") == ("b", 2, 2.0)
+    store.close()
+
+
+def test_pruning_forgets_only_what_ended_long_ago(tmp_path: Path) -> None:
+    store = Store(tmp_path / "db")
+    for id in ("sb_a", "sb_b", "sb_c"):
+        store.add(row(id), Key(id, "d"))
+    store.move("sb_a", State.RUNNING, State.KILLED, ended_at=10.0)
+    store.move("sb_b", State.RUNNING, State.KILLED, ended_at=20.0)
+    assert store.prune(15.0) == 1
+    assert [r.id for r in store.list(ended=True)] == ["sb_b", "sb_c"]
+    assert store.add(row("sb_d"), Key("sb_a", "d")) is None
+    store.checkpoint()
+    store.close()
