@@ -78,7 +78,7 @@ class LocalConnector:
             homes, self._homes = self._homes, {}
         for home, stack in homes.values():
             try:
-                home.loop.run(asyncio.wait_for(stack.aclose(), CLOSE_SECONDS))
+                home.loop.run(_closing, stack)
             except TimeoutError:
                 pass  # the keeper holds every deadline
             finally:
@@ -87,10 +87,10 @@ class LocalConnector:
     def _open(self, path: Path) -> tuple[Home, AsyncExitStack]:
         loop, stack = LoopThread("paddock"), AsyncExitStack()
         try:
-            door = loop.run(self._open_service(path, stack))
+            door = loop.run(self._open_service, path, stack)
         except BaseException:
             with contextlib.suppress(PaddockError):
-                loop.run(stack.aclose())
+                loop.run(stack.aclose)
             loop.stop()
             raise
         return Home(loop=loop, door=door, principal=Principal(f"local:{os.getuid()}")), stack
@@ -178,6 +178,10 @@ class _Storage:
     def close(self) -> None:
         if self._pool is not None:
             self._pool.close()
+
+
+async def _closing(stack: AsyncExitStack) -> None:
+    await asyncio.wait_for(stack.aclose(), CLOSE_SECONDS)
 
 
 def local(state_dir: str | os.PathLike[str] | None = None) -> LocalTransport:
