@@ -208,7 +208,7 @@ def _limit(plan: JailPlan, root_mode: bool, steps: Steps) -> None:
     rlimits.apply(
         rlimits.ResourceLimits(
             open_files=plan.open_files,
-            processes=plan.processes,
+            processes=None if root_mode else plan.processes,  # the pids cgroup is better: it counts its refusals
             file_bytes=plan.disk_bytes,
             locked_bytes=8 << 20,
         )
