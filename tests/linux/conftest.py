@@ -20,13 +20,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def what_is_ours(temporary: str) -> dict[str, object]:
     """The machine is shared and moves meanwhile: only what this process can have made."""
     return {
-        "mounts": sorted((mount.mount_point, mount.fstype) for mount in mountinfo.read()),
+        "mounts": sorted(
+            mount.mount_point for mount in mountinfo.read() if os.fsencode(temporary) in mount.mount_point
+        ),
         "loop devices": sorted(file for file in map(backing_file, os.listdir("/sys/block")) if temporary in file),
         "cgroups": sorted(
             f"{hierarchy.own}/{name}"
             for hierarchy in _cgroup_layout.detect()
             for name in os.listdir(hierarchy.own)
-            if name.startswith(f"paddock-test-{os.getpid()}")
+            if name.startswith(f"paddock-test-{os.getpid()}-")
         ),
         "children": sorted(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()),
         "descriptors": sorted(proc.descriptors()),
