@@ -10,7 +10,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
@@ -330,7 +330,7 @@ class Group:
 
 
 @contextmanager
-def _gone_is_fine() -> Iterator[None]:
+def _gone_is_fine() -> Generator[None, None, None]:
     """A group that is not there has no file; one that goes while a file of it is open gives ENODEV."""
     try:
         yield
