@@ -131,9 +131,11 @@ class Channel:
         """b"" at the end; the error that ended it."""
         inbox = self._inboxes[stream]
         while not inbox.chunks:
+            if inbox.ended:
+                return b""
             if self._error is not None:
                 raise self._error
-            if inbox.ended or self._end.done():
+            if self._end.done():
                 return b""
             inbox.waiter = self._loop.create_future()
             await inbox.waiter
