@@ -135,9 +135,9 @@ class Agent:
         if operation == "kill_exec":
             return self._execs.kill(channel, request)
         if operation == "read":
-            return ReadHandler(self._loop, self._config, channel, request)
+            return ReadHandler(self._loop, self._config, channel, request, descriptors)
         if operation == "write":
-            return WriteHandler(self._config, channel, request)
+            return WriteHandler(self._loop, self._config, channel, request, descriptors)
         if operation == "connect":
             return PortHandler(self._loop, channel, request)
         if operation in WORK:
