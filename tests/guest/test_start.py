@@ -148,9 +148,11 @@ def test_an_agent_starts_with_the_first_connection_and_again_after_it_died(init)
 
 def test_an_agent_holds_nobody_elses_listener(init):
     async def main():
-        pid = (await init.ask(op="agents"))["agents"]["user"]
+        connection = await init.dial("user")
+        pid = (await connection.open({"op": "ping"}).call(dict))["pid"]
         held = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
-        assert len([link for link in held if link.startswith("socket:")]) == 1
+        assert len([link for link in held if link.startswith("socket:")]) == 2  # its own, and ours
+        connection.close()
 
     asyncio.run(main())
 
