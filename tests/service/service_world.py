@@ -262,6 +262,8 @@ class Held:
 
     async def kill(self) -> None:
         await self._place.end(Ending(limit=None, reason="killed"))
+        for _ in range(5):
+            await asyncio.sleep(0)  # as with a real one, others hear of the end before the killer does
 
     async def wait_ended(self) -> Ending:
         await self._place.over.wait()
