@@ -1,0 +1,269 @@
+"""One request to a guest and what comes of it: an answer, streams, a result, an end; in that order, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from paddock.errors import BY_CODE, PaddockError, SandboxError
+from paddock.guest._frames import (
+    CHUNK,
+    MAX_WINDOW,
+    STDIN,
+    WINDOW,
+    Frame,
+    Json,
+    Kind,
+    ProtocolError,
+    data_header,
+    pack,
+    pack_close,
+    pack_credit,
+    pack_eof,
+)
+
+if TYPE_CHECKING:
+    from ._guest_connection import GuestConnection
+
+T = TypeVar("T")
+
+# A guest says what went wrong inside. It can't make us say that the machine, the policy or the keeper failed.
+_CODES = frozenset(
+    {"sandbox", "file", "not_found", "already_exists", "invalid_argument", "invalid_state", "unsupported"}
+)
+_MAX_MESSAGE = 2000
+
+
+class _ErrorBody(msgspec.Struct, frozen=True):
+    code: str
+    message: str
+    errno: str | None = None
+
+
+class _Inbox:
+    """What has come on one stream and was not read yet: never more than the window."""
+
+    def __init__(self) -> None:
+        self.chunks: deque[bytes | memoryview] = deque()
+        self.window = WINDOW
+        self.ended = False
+        self.consumed = 0
+        self.waiter: asyncio.Future[None] | None = None
+
+    def wake(self) -> None:
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(None)
+
+
+class Channel:
+    """Made by `GuestConnection.open`."""
+
+    def __init__(self, connection: GuestConnection, number: int, receives: Sequence[int], sends: bool) -> None:
+        loop = asyncio.get_running_loop()
+        self._loop = loop
+        self._connection = connection
+        self.id = number
+        self._inboxes = {stream: _Inbox() for stream in receives}
+        self._sends = sends
+        self._credit = WINDOW
+        self._refused = False
+        self._waiters: list[asyncio.Future[None]] = []
+        self._reply: asyncio.Future[Json] = loop.create_future()
+        self._result: asyncio.Future[Json] = loop.create_future()
+        self._end: asyncio.Future[None] = loop.create_future()
+        self._letting_go = False
+        self._error: PaddockError | None = None
+
+    # what the holder does
+
+    async def reply(self, type: type[T]) -> T:
+        """The answer; the error that was sent in its place. When cancelled, lets go of the channel."""
+        try:
+            return await self._awaited(self._reply, type)
+        except asyncio.CancelledError:
+            self.close()
+            raise
+
+    async def result(self, type: type[T]) -> T:
+        """What came of it in the end."""
+        return await self._awaited(self._result, type)
+
+    async def call(self, type: type[T]) -> T:
+        """The answer of a request that has nothing but an answer."""
+        reply = await self.reply(type)
+        await asyncio.shield(self._end)
+        return reply
+
+    async def ended(self) -> None:
+        """Returns when the guest has said its last word about the channel, whatever it was."""
+        await asyncio.wait([self._end])
+
+    def when_result(self, callback: Callable[[], None]) -> None:
+        """Called when the result is there, or never will be."""
+        self._result.add_done_callback(lambda _: callback())
+
+    async def _awaited(self, future: asyncio.Future[Json], type: type[T]) -> T:
+        body = await asyncio.shield(future)
+        try:
+            return msgspec.convert(body, type)
+        except msgspec.ValidationError as error:
+            raise self._connection.breach(f"an answer with {error}") from None
+
+    def control(self, body: Json) -> None:
+        if not self._end.done():
+            self._connection.send(pack(Kind.CONTROL, self.id, body))
+
+    def close(self) -> None:
+        """Lets go; idempotent. The guest cleans up and then ends the channel."""
+        if not self._letting_go and not self._end.done():
+            self._letting_go = True
+            self._connection.send(pack_close(self.id))
+            for inbox in self._inboxes.values():
+                inbox.chunks.clear()
+                inbox.ended = True
+                inbox.wake()
+
+    async def read(self, stream: int, size: int) -> bytes:
+        """b"" at the end; the error that ended it."""
+        inbox = self._inboxes[stream]
+        while not inbox.chunks:
+            if self._error is not None:
+                raise self._error
+            if inbox.ended or self._end.done():
+                return b""
+            inbox.waiter = self._loop.create_future()
+            await inbox.waiter
+        chunk = inbox.chunks.popleft()
+        if len(chunk) > size:
+            inbox.chunks.appendleft(memoryview(chunk)[size:])
+            chunk = memoryview(chunk)[:size]
+        inbox.consumed += len(chunk)
+        if inbox.consumed >= WINDOW // 2 and not inbox.ended:
+            self._connection.send(pack_credit(self.id, stream, inbox.consumed))
+            inbox.window += inbox.consumed
+            inbox.consumed = 0
+        return bytes(chunk)
+
+    async def write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            if self._error is not None:
+                raise self._error
+            if self._refused or self._letting_go or self._end.done():
+                raise BrokenPipeError("nobody inside reads it any more")
+            if not self._credit:
+                waiter = self._loop.create_future()
+                self._waiters.append(waiter)
+                await waiter
+                continue
+            part = view[: min(self._credit, CHUNK)]
+            self._credit -= len(part)
+            self._connection.send(data_header(self.id, STDIN, len(part)) + part)
+            view = view[len(part) :]
+            await self._connection.drain()
+
+    def write_eof(self) -> None:
+        if not self._letting_go and not self._end.done():
+            self._connection.send(pack_eof(self.id, STDIN))
+
+    # what the guest does
+
+    def receive(self, frame: Frame) -> bool:
+        """True: that was its last word. ProtocolError if it may not be said now."""
+        kind = frame.kind
+        if kind is Kind.CLOSE:
+            if not self._reply.done() and not self._letting_go:
+                raise ProtocolError("CLOSE in place of an answer")
+            self._finish(None)
+            return True
+        if kind is Kind.ERROR:
+            self._finish(_error(frame.body))
+            return True
+        if kind is Kind.REPLY:
+            if self._reply.done():
+                raise ProtocolError("a second answer")
+            self._reply.set_result(frame.body)
+            return False
+        if not self._reply.done():
+            raise ProtocolError(f"{kind.name} before the answer")
+        if kind is Kind.DATA:
+            self._data(frame)
+        elif kind is Kind.EOF:
+            self._eof(frame.stream)
+        elif kind is Kind.CREDIT:
+            self._grant(frame)
+        elif kind is Kind.EXIT:
+            if self._result.done():
+                raise ProtocolError("a second result")
+            self._result.set_result(frame.body)
+        else:
+            raise ProtocolError(f"{kind.name} from a guest")
+        return False
+
+    def _data(self, frame: Frame) -> None:
+        inbox = self._inboxes.get(frame.stream)
+        if inbox is None or (inbox.ended and not self._letting_go):
+            raise ProtocolError(f"data on stream {frame.stream}, which is not open")
+        inbox.window -= len(frame.data)
+        if inbox.window < 0:
+            raise ProtocolError("data beyond what was granted")
+        if not self._letting_go:
+            inbox.chunks.append(frame.data)
+            inbox.wake()
+
+    def _eof(self, stream: int) -> None:
+        if stream == STDIN and self._sends and not self._refused:
+            self._refused = True
+            self._wake_writers()
+            return
+        inbox = self._inboxes.get(stream)
+        if inbox is None or (inbox.ended and not self._letting_go):
+            raise ProtocolError(f"end of stream {stream}, which is not open")
+        inbox.ended = True
+        inbox.wake()
+
+    def _grant(self, frame: Frame) -> None:
+        self._credit += frame.credit
+        if frame.stream != STDIN or not self._sends or self._credit > MAX_WINDOW:
+            raise ProtocolError("credit for what is not sent")
+        self._wake_writers()
+
+    def _wake_writers(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def fail(self, error: PaddockError) -> None:
+        """The connection is lost."""
+        if not self._end.done():
+            self._finish(error)
+
+    def _finish(self, error: PaddockError | None) -> None:
+        self._error = error
+        failure = error or SandboxError("the guest ended the request without a result")
+        for future in (self._reply, self._result):
+            if not future.done():
+                future.set_exception(failure)
+                future.exception()  # perhaps nobody asks: not a thing to be logged
+        self._end.set_result(None)
+        for inbox in self._inboxes.values():
+            inbox.wake()
+        self._wake_writers()
+
+
+def _error(body: Json) -> PaddockError:
+    try:
+        parsed = msgspec.convert(body, _ErrorBody)
+    except msgspec.ValidationError as error:
+        raise ProtocolError(f"an error with {error}") from None
+    if parsed.code not in _CODES:
+        raise ProtocolError("an error of a kind that no guest may report")
+    error = BY_CODE[parsed.code](parsed.message[:_MAX_MESSAGE])
+    if parsed.errno is not None:
+        error.details["errno"] = parsed.errno[:32]
+    return error

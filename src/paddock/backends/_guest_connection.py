@@ -1,0 +1,232 @@
+"""The host's end of a connection to a guest. Whatever deviates from the protocol drops the connection."""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import errno
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from paddock.errors import GuestProtocolError, PaddockError, SandboxDied
+from paddock.guest._frames import (
+    MAX_CHANNEL,
+    VERSION,
+    Decoder,
+    Frame,
+    Kind,
+    ProtocolError,
+    pack,
+)
+
+from ._guest_channel import Channel
+
+_HIGH = 4 * 1024 * 1024
+_SMALL_READ = 16 * 1024
+_LARGE_READ = 256 * 1024
+# A full backlog of a unix socket answers EAGAIN and says nothing when there is room again.
+_CONNECT_PAUSE_SECONDS = 0.005
+_CONNECT_TRIES = 1000
+
+
+def _died() -> PaddockError:
+    return SandboxDied("the connection to the sandbox's guest was lost", hint="paddock ps --all")
+
+
+class GuestConnection:
+    """Many channels over one stream socket. Belongs to the event loop it is made in; owns the socket.
+
+    `lost_error` makes the exception for what was under way when the other side went away.
+    """
+
+    def __init__(self, stream: socket.socket) -> None:
+        stream.setblocking(False)
+        self._socket = stream
+        self._loop = asyncio.get_running_loop()
+        self._decoder = Decoder()
+        self._greeted = False
+        self._read_size = _SMALL_READ
+        self._channels: dict[int, Channel] = {}
+        self._last_channel = 0
+        self._out: deque[tuple[memoryview, list[int]]] = deque()
+        self._out_bytes = 0
+        self._room: list[asyncio.Future[None]] = []
+        self._failure: PaddockError | None = None
+        self.lost_error: Callable[[], PaddockError] = _died
+        self.descriptors = stream.family == socket.AF_UNIX
+        """True where file descriptors can be handed in."""
+        self._loop.add_reader(stream.fileno(), self._readable)
+        self.send(pack(Kind.HELLO, 0, {"version": VERSION}))
+
+    @classmethod
+    async def connect(cls, path: Path) -> GuestConnection:
+        """OSError as connect(2) has it. The path may be longer than a socket address holds."""
+        directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            stream.setblocking(False)
+            for _ in range(_CONNECT_TRIES):
+                try:
+                    stream.connect(f"/proc/self/fd/{directory}/{path.name}")
+                    return cls(stream)
+                except BlockingIOError:
+                    await asyncio.sleep(_CONNECT_PAUSE_SECONDS)
+            raise OSError(errno.ETIMEDOUT, "the guest accepts no connection", os.fspath(path))
+        except BaseException:
+            stream.close()
+            raise
+        finally:
+            os.close(directory)
+
+    @property
+    def closed(self) -> bool:
+        return self._failure is not None
+
+    def open(
+        self,
+        request: Mapping[str, object],
+        *,
+        fds: Sequence[int] = (),
+        receives: Sequence[int] = (),
+        sends: bool = False,
+    ) -> Channel:
+        """Asks; the answer is awaited on the channel. Copies of `fds` travel: the caller closes its own at once.
+
+        `receives` are the streams on which data may come.
+        """
+        if self._failure is not None:
+            raise self._failure
+        if self._last_channel == MAX_CHANNEL:
+            raise self._fail(GuestProtocolError("all channel numbers are used up"))
+        body = {**request, "fds": len(fds)} if fds else request
+        frame = pack(Kind.OPEN, self._last_channel + 1, body)
+        self._last_channel += 1
+        channel = Channel(self, self._last_channel, receives, sends)
+        self._channels[channel.id] = channel
+        self.send(frame, fds)
+        return channel
+
+    def send(self, data: bytes | memoryview, fds: Sequence[int] = ()) -> None:
+        """Sends now or when there is room. Silently nothing on a dead connection: its channels know."""
+        if self._failure is not None:
+            return
+        view = memoryview(data)
+        if self._out:
+            self._queue(view, [os.dup(fd) for fd in fds])
+            return
+        try:
+            sent = self._write(view, fds)
+        except BlockingIOError:
+            self._queue(view, [os.dup(fd) for fd in fds])
+        except OSError:
+            self._fail(self.lost_error())
+            return
+        else:
+            if sent < len(view):
+                self._queue(view[sent:], [])
+        if self._out:
+            self._loop.add_writer(self._socket.fileno(), self._writable)
+
+    def _write(self, view: memoryview, fds: Sequence[int]) -> int:
+        if not fds:
+            return self._socket.send(view)
+        rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))
+        return self._socket.sendmsg([view], [rights])
+
+    def _queue(self, view: memoryview, fds: list[int]) -> None:
+        self._out.append((view, fds))
+        self._out_bytes += len(view)
+
+    async def drain(self) -> None:
+        """Returns when little waits to be sent, or the connection has failed."""
+        while self._out_bytes > _HIGH and self._failure is None:
+            waiter = self._loop.create_future()
+            self._room.append(waiter)
+            await waiter
+
+    def _writable(self) -> None:
+        try:
+            while self._out:
+                view, fds = self._out[0]
+                sent = self._write(view, fds)
+                self._out_bytes -= sent
+                for fd in fds:
+                    os.close(fd)
+                if sent < len(view):
+                    self._out[0] = (view[sent:], [])
+                else:
+                    self._out.popleft()
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._fail(self.lost_error())
+            return
+        if not self._out:
+            self._loop.remove_writer(self._socket.fileno())
+        if self._out_bytes <= _HIGH:
+            self._wake_writers()
+
+    def _wake_writers(self) -> None:
+        waiters, self._room = self._room, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _readable(self) -> None:
+        # recv, never recvmsg: descriptors that the other side sends are closed by the kernel, unseen.
+        try:
+            data = self._socket.recv(self._read_size)
+        except BlockingIOError:
+            return
+        except OSError:
+            self._fail(self.lost_error())
+            return
+        if not data:
+            self._fail(self.lost_error())
+            return
+        self._read_size = _LARGE_READ if len(data) >= self._read_size else _SMALL_READ
+        try:
+            for frame in self._decoder.feed(data):
+                self._dispatch(frame)
+        except ProtocolError as error:
+            self._fail(GuestProtocolError(f"the guest broke the protocol: {error}"))
+
+    def _dispatch(self, frame: Frame) -> None:
+        if not self._greeted:
+            if frame.kind is not Kind.HELLO or frame.body.get("version") != VERSION:
+                raise ProtocolError(f"no greeting in version {VERSION}")
+            self._greeted = True
+            return
+        channel = self._channels.get(frame.channel)
+        if channel is None:
+            raise ProtocolError(f"{frame.kind.name} on channel {frame.channel}, which is not open")
+        if channel.receive(frame):
+            del self._channels[channel.id]
+
+    def breach(self, words: str) -> PaddockError:
+        """The content of an answer was not what the protocol says: drops the connection."""
+        return self._fail(GuestProtocolError(f"the guest broke the protocol: {words}"))
+
+    def _fail(self, error: PaddockError) -> PaddockError:
+        if self._failure is None:
+            self._failure = error
+            self._loop.remove_reader(self._socket.fileno())
+            self._loop.remove_writer(self._socket.fileno())
+            self._socket.close()
+            for _, fds in self._out:
+                for fd in fds:
+                    os.close(fd)
+            self._out.clear()
+            self._out_bytes = 0
+            self._wake_writers()
+            channels, self._channels = self._channels, {}
+            for channel in channels.values():
+                channel.fail(error)
+        return self._failure
+
+    def close(self) -> None:
+        """Cuts it. What runs in the foreground on it is ended by the guest."""
+        self._fail(SandboxDied("the connection to the guest was closed by this side"))

@@ -1,0 +1,143 @@
+"""What every backend with a guest inside has in common: commands and files, over connections that it is given."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+from paddock.errors import NotFound, PaddockError, SandboxDied, Unsupported
+from paddock.guest._frames import Json
+from paddock.model import Action, ExecHandle, ExecId, ExecInfo, ExecSpec, SandboxId, Template
+
+from ._guest_connection import GuestConnection
+from ._guest_exec import Exited, attach, start_background, start_foreground
+from ._guest_files import perform
+
+R = TypeVar("R")
+Connect = Callable[[str], Awaitable[GuestConnection]]
+
+
+class _ExecItem(msgspec.Struct, frozen=True):
+    id: str
+    argv: tuple[str, ...]
+    pid: int
+    started_at: float
+    background: bool
+    status: Exited | None
+
+
+class _ExecList(msgspec.Struct, frozen=True):
+    execs: tuple[_ExecItem, ...]
+
+
+class GuestInstance:
+    """The part of `Instance` that the guest serves. `connect(identity)` gives a connection to the agent of an identity:
+    `user` (the template's default user) or `root`; OSError from it means that the sandbox is gone."""
+
+    def __init__(self, id: SandboxId, template: Template, connect: Connect, *, root_user: bool) -> None:
+        self._id = id
+        self._template = template
+        self._connect = connect
+        self._root_user = root_user
+        self._connections: dict[str, GuestConnection] = {}
+        self._connecting: dict[str, asyncio.Lock] = {}
+
+    @property
+    def id(self) -> SandboxId:
+        return self._id
+
+    def lost_error(self) -> PaddockError:
+        """The exception for what was under way when a connection broke. Backends that know better say more."""
+        return SandboxDied(f"sandbox {self._id} went away", hint=f"paddock get {self._id}")
+
+    async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> ExecHandle:
+        identity, user = self.route(spec.user)
+        connection = await self.connection(identity)
+        starting = start_background if background else start_foreground
+        return await starting(connection, spec, id, user)
+
+    async def attach(self, exec: ExecId) -> ExecHandle:
+        async def attached(connection: GuestConnection) -> ExecHandle:
+            handle = attach(connection, exec)
+            await handle.started()
+            return handle
+
+        return await self._first(attached)
+
+    async def execs(self) -> tuple[ExecInfo, ...]:
+        found: list[ExecInfo] = []
+        for identity in ("user", *(name for name in self._connections if name != "user")):
+            connection = await self.connection(identity)
+            answer = await connection.open({"op": "execs"}).call(_ExecList)
+            found += [_info(item, connection) for item in answer.execs]
+        return tuple(sorted(found, key=lambda info: info.started_at))
+
+    async def signal_exec(self, exec: ExecId, number: int) -> None:
+        async def signalled(connection: GuestConnection) -> None:
+            await connection.open({"op": "signal", "id": exec, "signal": number}).call(Json)
+
+        await self._first(signalled)
+
+    async def file(self, action: Action[R]) -> R:
+        identity, other = self.route(getattr(action, "user", None))
+        if other is not None:
+            raise Unsupported(f"files as {other!r}", hint="as root, or as the template's default user")
+        return await perform(await self.connection(identity), action)
+
+    def close_connections(self) -> None:
+        """Foreground commands of this instance end with them."""
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    def route(self, name: str | None) -> tuple[str, str | None]:
+        """Which agent acts for a user, and whom it must become, if that is not whom it is."""
+        user = self._template.user(name)
+        if user is None:
+            known = ", ".join(user.name for user in self._template.users)
+            raise NotFound(f"no user {name!r} in template {self._template.name!r}", hint=f"users: {known}")
+        if user.name == self._template.default_user:
+            return "user", None
+        if not self._root_user:
+            raise Unsupported(f"commands as {user.name!r} need a user range, which this machine does not give")
+        return "root", None if user.uid == 0 else user.name
+
+    async def connection(self, identity: str) -> GuestConnection:
+        """The living connection of an identity, made when there is none."""
+        known = self._connections.get(identity)
+        if known is not None and not known.closed:
+            return known
+        async with self._connecting.setdefault(identity, asyncio.Lock()):
+            known = self._connections.get(identity)
+            if known is None or known.closed:
+                try:
+                    known = await self._connect(identity)
+                except OSError:
+                    raise self.lost_error() from None
+                known.lost_error = self.lost_error
+                self._connections[identity] = known
+            return known
+
+    async def _first(self, attempt: Callable[[GuestConnection], Awaitable[R]]) -> R:
+        """A command belongs to the agent that started it: `user`, or else `root` if that one was ever used."""
+        missing: NotFound | None = None
+        for identity in ("user", *(("root",) if self._root_user else ())):
+            try:
+                return await attempt(await self.connection(identity))
+            except NotFound as error:
+                missing = missing or error
+        raise cast("Any", missing)
+
+
+def _info(item: _ExecItem, connection: GuestConnection) -> ExecInfo:
+    return ExecInfo(
+        id=ExecId(item.id),
+        argv=item.argv,
+        pid=item.pid,
+        started_at=item.started_at,
+        background=item.background,
+        status=item.status.status(connection) if item.status is not None else None,
+    )

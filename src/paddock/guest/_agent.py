@@ -1,0 +1,170 @@
+"""The agent: one process that acts as one identity inside a sandbox. One poll loop, no threads, no imports."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import signal
+import socket
+import sys
+from typing import NoReturn
+
+from . import _requests as requests
+from ._attach import attach
+from ._config import AgentConfig
+from ._connection import Channel, Connection, Handler
+from ._exec import Execs
+from ._faults import Fault
+from ._files import OPERATIONS
+from ._frames import Json
+from ._kernel import become_subreaper, set_parent_death_signal
+from ._loop import IN, ChildWatch, Loop
+from ._ports import PortHandler
+from ._seal import seal_imports
+from ._transfer import ReadHandler, WriteHandler
+from ._work import WORK, start_work
+from ._worker import Workers
+
+MAX_CONNECTIONS = 64
+
+
+def run_agent(listener: socket.socket, config: AgentConfig) -> NoReturn:
+    """Serves `listener` for ever, in a process of its own: closes every other descriptor above 2, resets signals.
+
+    Ends with the process that started it.
+    """
+    code = 1
+    try:
+        prepare_process(keep=(listener.fileno(),))
+        Agent(config).serve(listener)
+        code = 0
+    except BaseException as error:  # the last resort: nothing may unwind into whoever forked us
+        report(error)
+    finally:
+        os._exit(code)
+
+
+def run_agent_on(reader: int, writer: int, config: AgentConfig) -> NoReturn:
+    """The same for one connection over a pair of descriptors (virtio-serial, pipes); ends with it."""
+    code = 1
+    try:
+        prepare_process(keep=(reader, writer))
+        Agent(config).serve_stream(reader, writer)
+        code = 0
+    except BaseException as error:
+        report(error)
+    finally:
+        os._exit(code)
+
+
+def report(error: BaseException) -> None:
+    # Not by `traceback`: that reads source files by name, which inside are the attacker's.
+    frame, lines = error.__traceback__, [f"paddock guest: {type(error).__name__}: {error}"]
+    while frame is not None:
+        lines.append(f"  {frame.tb_frame.f_code.co_filename}:{frame.tb_lineno}")
+        frame = frame.tb_next
+    with contextlib.suppress(OSError):
+        os.write(2, "\n".join(lines).encode("utf-8", "backslashreplace") + b"\n")
+
+
+def prepare_process(keep: tuple[int, ...], *, die_with_parent: bool = True) -> None:
+    parent = os.getppid()
+    if die_with_parent and parent:
+        set_parent_death_signal(signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+    close_others(keep)
+    signal.set_wakeup_fd(-1)
+    for number in range(1, signal.NSIG):
+        if signal.getsignal(number) in (signal.SIG_IGN, signal.default_int_handler):
+            signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    os.umask(0o022)
+    seal_imports()
+    gc.freeze()
+
+
+def close_others(keep: tuple[int, ...]) -> None:
+    """Every descriptor above 2 but these."""
+    low = 3
+    for fd in sorted(fd for fd in keep if fd > 2):
+        os.closerange(low, fd)
+        low = fd + 1
+    os.closerange(low, 1 << 30)
+
+
+class Agent:
+    def __init__(self, config: AgentConfig) -> None:
+        self._config = config
+        self._loop = Loop()
+        self._connections: set[Connection] = set()
+        self._alone = False
+        if config.subreaper:
+            become_subreaper()
+        self._execs = Execs(self._loop, config)
+        self._workers = Workers(self._loop)
+        self._children = ChildWatch(self._loop, self._died)
+
+    def serve(self, listener: socket.socket) -> None:
+        listener.setblocking(False)
+
+        def accept(events: int) -> None:
+            try:
+                stream, _ = listener.accept()
+            except OSError:  # the host has gone again, or we are short of descriptors
+                return
+            if len(self._connections) >= MAX_CONNECTIONS:
+                stream.close()
+                return
+            self._connections.add(Connection(self._loop, stream, self._open, self._lost))
+
+        self._loop.watch(listener.fileno(), IN, accept)
+        self._loop.run()
+
+    def serve_stream(self, reader: int, writer: int) -> None:
+        self._alone = True
+        self._connections.add(Connection(self._loop, (reader, writer), self._open, self._lost))
+        self._loop.run()
+
+    def _lost(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        if self._alone:
+            self._loop.stop()
+
+    def _died(self, pid: int, status: int) -> None:
+        self._execs.died(pid, status)
+        self._workers.died(pid)
+
+    def _open(self, channel: Channel, request: Json, descriptors: list[int]) -> Handler | None:
+        operation = requests.text(request, "op")
+        if operation == "exec":
+            return self._execs.start(channel, request, descriptors)
+        if operation == "attach":
+            return attach(self._execs, self._loop, self._config, channel, request)
+        if operation == "kill_exec":
+            return self._execs.kill(channel, request)
+        if operation == "read":
+            return ReadHandler(self._loop, self._config, channel, request)
+        if operation == "write":
+            return WriteHandler(self._config, channel, request)
+        if operation == "connect":
+            return PortHandler(self._loop, channel, request)
+        if operation in WORK:
+            return start_work(self._workers, self._config, channel, request, descriptors)
+        channel.reply(self._at_once(operation, request))
+        channel.end()
+        return None
+
+    def _at_once(self, operation: str, request: Json) -> Json:
+        if operation == "ping":
+            return {"pid": os.getpid(), "python": ".".join(map(str, sys.version_info[:3]))}
+        if operation == "execs":
+            return {"execs": self._execs.list()}
+        if operation == "signal":
+            self._execs.signal(request)
+            return {}
+        if operation in OPERATIONS:
+            return OPERATIONS[operation](request, self._config)
+        raise Fault("unsupported", f"the guest cannot do {operation!r}"[:200])

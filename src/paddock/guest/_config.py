@@ -1,0 +1,57 @@
+"""What init and agents are told by whoever starts them."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UserEntry:
+    """An account that an agent may act for."""
+
+    name: str
+    uid: int
+    gid: int
+    groups: tuple[int, ...] = ()
+    home: str = "/"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AgentConfig:
+    """One agent acts as `user`, the identity that its process already has.
+
+    `env` is what every command gets, less what it sets itself. `exec_dir` is where the output of background
+    commands goes; made if missing. With `may_switch_user` commands may ask for another of `users`. `root` is a
+    prefix below which file paths and working directories are taken lexically: no wall, only the process backend
+    has one. `subreaper` must stay on but where another process adopts orphans by design.
+    """
+
+    user: UserEntry
+    workdir: str
+    exec_dir: str
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    users: tuple[UserEntry, ...] = ()
+    may_switch_user: bool = False
+    root: str = ""
+    subreaper: bool = True
+
+    def entry(self, name: str | None) -> UserEntry | None:
+        if name is None or name == self.user.name or name == str(self.user.uid):
+            return self.user
+        return next((user for user in self.users if user.name == name or str(user.uid) == name), None)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InitConfig:
+    """`control` takes the host's orders; `agents` are the listeners of the identities, of which `eager` start at once.
+
+    `deadline` is in seconds of CLOCK_BOOTTIME; `grace_seconds` later init ends by itself.
+    """
+
+    control: socket.socket
+    agents: Mapping[str, socket.socket]
+    deadline: float
+    eager: tuple[str, ...] = ("user",)
+    grace_seconds: float = 1.0

@@ -1,0 +1,352 @@
+"""Commands: `exec`, `execs`, `signal`, `kill_exec`."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import termios
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from struct import pack as pack_struct
+from typing import Any, cast
+
+from . import _requests as requests
+from ._config import AgentConfig, UserEntry
+from ._connection import Channel, Handler
+from ._faults import Fault, encode, show
+from ._frames import STDIN, Json, ProtocolError
+from ._loop import Loop
+from ._paths import locate
+from ._pumps import Sink, Source
+from ._spawn import Program, spawn
+from ._stdio import Stdio, given, piped, terminal
+from ._tree import MARKER, Family, Tags, TreeKill
+
+REMEMBERED = 1024
+"""Finished commands whose tree can still be killed, and background ones whose status is kept."""
+MAX_ARGUMENTS = 100_000
+
+
+@dataclass(slots=True, eq=False)
+class Exec:
+    """One command, from its start until it is forgotten."""
+
+    id: str
+    argv: tuple[str, ...]
+    pid: int
+    background: bool
+    family: Family
+    started_at: float = field(default_factory=time.time)
+    started: float = field(default_factory=time.monotonic)
+    status: Json | None = None
+    handler: ExecHandler | None = None
+    followers: list[ExecFollower] = field(default_factory=list["ExecFollower"])
+
+    def info(self) -> Json:
+        argv: list[str] = []
+        room = 4096
+        for argument in self.argv[:64]:
+            argv.append(argument[:room])
+            room -= len(argv[-1])
+        return {
+            "id": self.id,
+            "argv": argv,
+            "pid": self.pid,
+            "started_at": self.started_at,
+            "background": self.background,
+            "status": self.status,
+        }
+
+
+class ExecFollower:
+    """Told when a background command it reads the output of has ended."""
+
+    def exec_ended(self) -> None:
+        raise NotImplementedError
+
+
+class Execs:
+    """All commands of one agent."""
+
+    def __init__(self, loop: Loop, config: AgentConfig) -> None:
+        self._loop = loop
+        self._config = config
+        self._env = {encode(name): encode(value) for name, value in config.env.items()}
+        self._tags = Tags()
+        self._all: dict[str, Exec] = {}
+        self._running: dict[int, Exec] = {}
+        self._kills: list[TreeKill] = []
+        self._null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+
+    # requests
+
+    def start(self, channel: Channel, request: Json, descriptors: list[int]) -> Handler | None:
+        exec_id = requests.identifier(request, "id")
+        if exec_id in self._all:
+            raise Fault("already_exists", f"there is a command {exec_id} already")
+        program = self._program(request, exec_id)
+        if requests.flag(request, "background"):
+            self._start_background(channel, exec_id, program, descriptors)
+            return None
+        wants_stdin = requests.flag(request, "stdin")
+        if program.terminal:
+            stdio = terminal()
+        elif descriptors:
+            stdio = given(descriptors, wants_stdin, self._null)
+        else:
+            stdio = piped(wants_stdin, self._null)
+        try:
+            if stdio.terminal is not None:
+                set_size(stdio.terminal, request["pty"])
+            run = self._spawn(exec_id, program, stdio.child, background=False)
+        except BaseException:
+            stdio.abandon()
+            raise
+        stdio.started()
+        channel.reply({"pid": run.pid})
+        run.handler = ExecHandler(self, self._loop, channel, run, stdio)
+        return run.handler
+
+    def list(self) -> list[Json]:
+        return [run.info() for run in self._all.values() if run.status is None or run.background]
+
+    def find(self, request: Json) -> Exec:
+        exec_id = requests.identifier(request, "id")
+        run = self._all.get(exec_id)
+        if run is None:
+            raise Fault("not_found", f"no command {exec_id}")
+        return run
+
+    def signal(self, request: Json) -> None:
+        run = self.find(request)
+        self.send_signal(run, requests.number(request, "signal", low=1, high=64))
+
+    def send_signal(self, run: Exec, number: int) -> None:
+        """To its process group, which it leads unless it has moved; then to itself."""
+        if run.status is not None:
+            raise Fault("invalid_state", f"the command {run.id} has ended")
+        try:
+            os.killpg(run.pid, number)
+        except ProcessLookupError:
+            os.kill(run.pid, number)
+
+    def kill(self, channel: Channel, request: Json) -> Handler:
+        def killed(survivors: int) -> None:
+            channel.reply({"survivors": survivors})
+            channel.end()
+
+        self.kill_tree(self.find(request), killed)
+        return Handler()  # the host may let go, the kill goes on
+
+    def kill_tree(self, run: Exec, done: Callable[[int], None]) -> None:
+        self._kills.append(TreeKill(self._loop, run.family, done))
+
+    # life and death
+
+    def died(self, pid: int, wait_status: int) -> None:
+        """A child of ours, or an orphan that became one."""
+        run = self._running.pop(pid, None)
+        if run is not None:
+            code = os.waitstatus_to_exitcode(wait_status)
+            run.status = {
+                "code": code if code >= 0 else None,
+                "signal": -code if code < 0 else None,
+                "duration_seconds": round(time.monotonic() - run.started, 6),
+            }
+            handler, run.handler = run.handler, None
+            if handler is not None:
+                handler.ended(run.status)
+            for follower in list(run.followers):
+                follower.exec_ended()
+            self._forget_old()
+        for kill in self._kills:
+            kill.reaped(pid)
+        if self._kills:
+            self._kills = [kill for kill in self._kills if not kill.finished]
+
+    def _forget_old(self) -> None:
+        while len(self._all) > REMEMBERED:
+            old = next((key for key, run in self._all.items() if run.status is not None and not run.followers), None)
+            if old is None:
+                return
+            del self._all[old]
+
+    def _program(self, request: Json, exec_id: str) -> Program:
+        argv = requests.texts(request, "argv")
+        if not argv or not argv[0] or len(argv) > MAX_ARGUMENTS:
+            raise Fault("invalid_argument", "argv must name a program")
+        user = self._user(request)
+        env = {**self._env}
+        if user is not None:
+            env |= {b"USER": encode(user.name), b"LOGNAME": encode(user.name), b"HOME": encode(user.home)}
+        env |= requests.environment(request)
+        cwd = requests.path({"cwd": request.get("cwd") or self._config.workdir}, "cwd", self._config)
+        return Program(
+            argv=tuple(encode(argument) for argument in argv),
+            env=env,
+            cwd=locate(cwd, self._config),
+            switch_to=user,
+            terminal=request.get("pty") is not None,
+        )
+
+    def _user(self, request: Json) -> UserEntry | None:
+        """Whom to switch to; None for the agent's own."""
+        name = requests.optional_text(request, "user")
+        entry = self._config.entry(name)
+        if entry is None:
+            raise Fault("not_found", f"no user {name!r} in the sandbox")
+        if entry == self._config.user:
+            return None
+        if not self._config.may_switch_user:
+            raise Fault("unsupported", f"{self._config.user.name} cannot become {entry.name} here")
+        return entry
+
+    def _spawn(self, exec_id: str, program: Program, ends: tuple[int, int, int], *, background: bool) -> Exec:
+        tag = self._tags.take()
+        if tag is None:
+            program = replace(program, env={**program.env, MARKER: exec_id.encode()})
+        try:
+            pid = spawn(program, *ends)
+        finally:
+            self._tags.leave()
+        run = Exec(
+            id=exec_id,
+            argv=tuple(show(argument) for argument in program.argv),
+            pid=pid,
+            background=background,
+            family=Family(exec_id=exec_id, pid=pid, tag=tag),
+        )
+        self._all[exec_id] = self._running[pid] = run
+        return run
+
+    def _start_background(self, channel: Channel, exec_id: str, program: Program, descriptors: list[int]) -> None:
+        if program.terminal:
+            raise Fault("unsupported", "a background command with a terminal")
+        out, err = log_paths(self._config, exec_id)
+        os.makedirs(os.path.dirname(out), mode=0o700, exist_ok=True)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        files: list[int] = []
+        try:
+            files.append(os.open(out, flags, 0o600))
+            files.append(os.open(err, flags, 0o600))
+            stdin = descriptors[0] if descriptors else self._null
+            run = self._spawn(exec_id, program, (stdin, files[0], files[1]), background=True)
+        except BaseException:
+            for path in (out, err)[: len(files)]:
+                os.unlink(path)
+            raise
+        finally:
+            for fd in files:
+                os.close(fd)
+        channel.reply({"pid": run.pid})
+        channel.end()
+
+
+def log_paths(config: AgentConfig, exec_id: str) -> tuple[bytes, bytes]:
+    directory = locate(encode(config.exec_dir), config)
+    return directory + b"/" + exec_id.encode() + b".out", directory + b"/" + exec_id.encode() + b".err"
+
+
+class ExecHandler(Handler):
+    """The channel of a foreground command. It is over when the command has died and its streams are sent."""
+
+    def __init__(self, execs: Execs, loop: Loop, channel: Channel, run: Exec, stdio: Stdio) -> None:
+        self._execs = execs
+        self._channel = channel
+        self._run = run
+        self._terminal = stdio.terminal
+        self._is_terminal = stdio.terminal is not None
+        self._killing = False
+        self._sink = Sink(loop, channel, stdio.stdin) if stdio.stdin is not None else None
+        self._sources = [Source(loop, channel, stream, fd, self._source_finished) for stream, fd in stdio.outputs]
+
+    def data(self, stream: int, data: bytes) -> None:
+        if self._sink is None or stream != STDIN:
+            super().data(stream, data)
+        else:
+            self._sink.data(data)
+
+    def eof(self, stream: int) -> None:
+        if self._sink is None or stream != STDIN:
+            super().eof(stream)
+        elif self._is_terminal:
+            self._sink.data(b"\x04")  # what a person types to say so
+        else:
+            self._sink.eof()
+
+    def control(self, body: Json) -> None:
+        order = body.get("order")
+        if order == "signal":
+            number = body.get("signal")
+            if type(number) is not int or not 1 <= number <= 64:
+                raise ProtocolError("signal without a number")
+            if self._run.status is None:
+                with contextlib.suppress(OSError):
+                    self._execs.send_signal(self._run, number)
+        elif order == "resize":
+            if self._terminal is not None:
+                try:
+                    with contextlib.suppress(OSError):
+                        set_size(self._terminal, body)
+                except Fault as fault:
+                    raise ProtocolError(fault.message) from None
+        elif order == "kill":
+            self._kill()
+        else:
+            raise ProtocolError(f"unknown order {order!r}"[:100])
+
+    def writable(self) -> None:
+        for source in self._sources:
+            source.resume()
+
+    def ended(self, status: Json) -> None:
+        self._channel.exit(status)
+        for source in self._sources:
+            source.cut()
+        self._source_finished(None)
+
+    def close(self) -> None:
+        for source in self._sources:
+            source.close()
+        self._finish()
+        if self._run.status is None:
+            self._kill()
+        else:
+            self._channel.end()
+
+    def _kill(self) -> None:
+        if not self._killing:
+            self._killing = True
+            self._execs.kill_tree(self._run, self._killed)
+
+    def _killed(self, survivors: int) -> None:
+        self._killing = False
+        if self._run.status is None:
+            # Its main process cannot be killed (another user's, or stuck in the kernel): say so and let go.
+            self._finish()
+            self._channel.end(Fault("sandbox", f"{survivors} processes of the command could not be killed"))
+
+    def _source_finished(self, error: OSError | None) -> None:
+        if self._run.status is not None and all(source.done for source in self._sources):
+            self._finish()
+            self._channel.end()
+
+    def _finish(self) -> None:
+        for source in self._sources:
+            source.close()
+        if self._sink is not None:
+            self._sink.close()
+        if self._terminal is not None:
+            os.close(self._terminal)
+            self._terminal = None
+
+
+def set_size(terminal: int, size: Any) -> None:
+    if not isinstance(size, dict):
+        raise Fault("invalid_argument", "the size of a terminal must be an object")
+    fields = cast("Json", size)
+    rows = requests.number(fields, "rows", low=1, high=65535)
+    columns = requests.number(fields, "columns", low=1, high=65535)
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, pack_struct("HHHH", rows, columns, 0, 0))  # the kernel sends SIGWINCH

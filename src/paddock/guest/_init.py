@@ -1,0 +1,175 @@
+"""Pid 1 of a sandbox: reaps, holds the deadline, starts agents. Executes nothing foreign and reads nothing foreign."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import NoReturn
+
+from . import _requests as requests
+from ._agent import prepare_process, report
+from ._config import InitConfig
+from ._connection import Channel, Connection, Handler
+from ._faults import Fault
+from ._frames import Json
+from ._kernel import become_subreaper
+from ._loop import IN, ChildWatch, Loop, Timer
+from ._tree import Family
+
+StartAgent = Callable[[str], int]
+_QUICK_DEATH_SECONDS = 1.0
+_FIRST_PAUSE_SECONDS = 0.05
+_LONGEST_PAUSE_SECONDS = 5.0
+MAX_CONNECTIONS = 32
+_NO_TAG = -1
+
+
+def run_init(
+    config: InitConfig, start_agent: StartAgent, ready: Callable[[], None], *, keep: tuple[int, ...] = ()
+) -> NoReturn:
+    """Serves until the deadline, or SIGTERM; then everything inside dies with it.
+
+    `start_agent(name)` makes a process that ends in `run_agent`, and returns its pid. `ready` is called once,
+    when the eager agents are started. Descriptors above 2 that are not in `keep` are closed. Where this process is
+    not pid 1 of a namespace, it kills its descendants itself.
+    """
+    code = 1
+    try:
+        listeners = (config.control, *config.agents.values())
+        prepare_process(keep=(*(listener.fileno() for listener in listeners), *keep), die_with_parent=False)
+        Init(config, start_agent).run(ready)
+        code = 0
+    except BaseException as error:
+        report(error)
+    finally:
+        if os.getpid() != 1:
+            kill_descendants()
+        os._exit(code)
+
+
+def kill_descendants() -> None:
+    """Everything below this process, which must be a subreaper; returns when nothing is left, or after five seconds."""
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        for pid in Family(exec_id="", pid=os.getpid(), tag=_NO_TAG).stop():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        time.sleep(0.002)
+
+
+class _Agent:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.pid: int | None = None
+        self.started = 0.0
+        self.pause = 0.0
+
+
+class Init:
+    def __init__(self, config: InitConfig, start_agent: StartAgent) -> None:
+        self._config = config
+        self._start_agent = start_agent
+        self._loop = Loop()
+        self._agents = {name: _Agent(name) for name in config.agents}
+        self._connections: set[Connection] = set()
+        self._timer: Timer | None = None
+        self._deadline = config.deadline
+        self._children = ChildWatch(self._loop, self._died)
+        if os.getpid() != 1:  # pid 1 adopts everybody, and ignores signals that it does not handle
+            become_subreaper()
+            signal.signal(signal.SIGTERM, self._terminated)
+
+    def run(self, ready: Callable[[], None]) -> None:
+        self._set_deadline(self._config.deadline)
+        self._config.control.setblocking(False)
+        self._loop.watch(self._config.control.fileno(), IN, self._accept)
+        for agent in self._agents.values():
+            if agent.name in self._config.eager:
+                self._activate(agent)
+            else:
+                self._listen(agent)
+        ready()
+        self._loop.run()
+
+    # agents
+
+    def _listen(self, agent: _Agent) -> None:
+        """Wait for the first connection; the agent accepts it."""
+        fd = self._config.agents[agent.name].fileno()
+
+        def called(events: int) -> None:
+            self._loop.unwatch(fd)
+            self._activate(agent)
+
+        self._loop.watch(fd, IN, called)
+
+    def _activate(self, agent: _Agent) -> None:
+        try:
+            agent.pid = self._start_agent(agent.name)
+        except OSError as error:  # no room for a process: that may pass
+            report(error)
+            self._later(agent)
+            return
+        agent.started = time.monotonic()
+
+    def _died(self, pid: int, status: int) -> None:
+        for agent in self._agents.values():
+            if agent.pid == pid:
+                agent.pid = None
+                if time.monotonic() - agent.started < _QUICK_DEATH_SECONDS:
+                    self._later(agent)
+                else:
+                    agent.pause = 0.0
+                    self._listen(agent)
+
+    def _later(self, agent: _Agent) -> None:
+        """It died as soon as it was there: not again at once, lest we do nothing else."""
+        agent.pause = min(max(agent.pause * 2, _FIRST_PAUSE_SECONDS), _LONGEST_PAUSE_SECONDS)
+        self._loop.after(agent.pause, lambda: self._listen(agent))
+
+    # orders
+
+    def _accept(self, events: int) -> None:
+        try:
+            stream, _ = self._config.control.accept()
+        except OSError:
+            return
+        if len(self._connections) >= MAX_CONNECTIONS:
+            stream.close()
+            return
+        self._connections.add(Connection(self._loop, stream, self._open, self._connections.discard))
+
+    def _open(self, channel: Channel, request: Json, descriptors: list[int]) -> Handler | None:
+        operation = requests.text(request, "op")
+        if operation == "ping":
+            channel.reply({"pid": os.getpid()})
+        elif operation == "deadline":
+            value = request.get("boottime")
+            if type(value) not in (int, float):
+                raise Fault("invalid_argument", "boottime must be a number")
+            self._set_deadline(float(value))  # pyright: ignore[reportArgumentType]
+            channel.reply({})
+        elif operation == "agents":
+            channel.reply({"agents": {agent.name: agent.pid for agent in self._agents.values()}})
+        else:
+            raise Fault("unsupported", f"init cannot do {operation!r}"[:200])
+        channel.end()
+        return None
+
+    # the end
+
+    def _set_deadline(self, deadline: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.at(deadline + self._config.grace_seconds, self._loop.stop)
+
+    def _terminated(self, number: int, frame: object) -> None:
+        self._loop.stop()

@@ -1,0 +1,134 @@
+"""One poll loop: descriptors, signals and timers of a process that has no threads."""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import itertools
+import os
+import select
+import signal
+import time
+from collections.abc import Callable
+
+IN = select.EPOLLIN
+OUT = select.EPOLLOUT
+_AT_ONCE = 64
+
+Ready = Callable[[int], None]
+
+
+class Timer:
+    """A call at a time of CLOCK_BOOTTIME, unless cancelled before."""
+
+    __slots__ = ("callback", "cancelled")
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self.callback = callback
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class Loop:
+    """Calls what is registered, until `stop`. Exceptions of callbacks are the caller's: they end the loop."""
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+        self._ready: dict[int, Ready] = {}
+        self._soon: list[Callable[[], None]] = []
+        self._timers: list[tuple[float, int, Timer]] = []
+        self._order = itertools.count()
+        self._running = True
+
+    def watch(self, fd: int, events: int, ready: Ready) -> None:
+        """`ready(events)` whenever one of `events` (or an error, or a hang-up) is there. Replaces an earlier watch."""
+        if fd in self._ready:
+            self._epoll.modify(fd, events)
+        else:
+            self._epoll.register(fd, events)
+        self._ready[fd] = ready
+
+    def unwatch(self, fd: int) -> None:
+        """Must be called before the descriptor is closed. Nothing if it is not watched."""
+        if self._ready.pop(fd, None) is not None:
+            self._epoll.unregister(fd)
+
+    def soon(self, callback: Callable[[], None]) -> None:
+        """In the next round, after what is ready has been served."""
+        self._soon.append(callback)
+
+    def at(self, boottime: float, callback: Callable[[], None]) -> Timer:
+        timer = Timer(callback)
+        heapq.heappush(self._timers, (boottime, next(self._order), timer))
+        return timer
+
+    def after(self, seconds: float, callback: Callable[[], None]) -> Timer:
+        return self.at(boottime() + seconds, callback)
+
+    def stop(self) -> None:
+        self._running = False
+
+    def run(self) -> None:
+        while self._running:
+            soon, self._soon = self._soon, []
+            for callback in soon:
+                callback()
+            for fd, events in self._epoll.poll(self._timeout()):
+                ready = self._ready.get(fd)
+                if ready is not None:  # else: unwatched by an earlier callback of this round
+                    ready(events)
+            self._run_timers()
+
+    def _timeout(self) -> float:
+        if self._soon or not self._running:
+            return 0
+        while self._timers and self._timers[0][2].cancelled:
+            heapq.heappop(self._timers)
+        if not self._timers:
+            return -1
+        # epoll's clock stands still in suspend, ours does not: look again at least every minute.
+        return min(max(self._timers[0][0] - boottime(), 0.0), 60.0)
+
+    def _run_timers(self) -> None:
+        while self._timers and self._timers[0][0] <= boottime():
+            timer = heapq.heappop(self._timers)[2]
+            if not timer.cancelled:
+                timer.callback()
+
+
+def boottime() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class ChildWatch:
+    """Calls `died(pid, wait_status)` for every child that died. Reaps them all, whoever they are."""
+
+    def __init__(self, loop: Loop, died: Callable[[int, int], None]) -> None:
+        self._loop = loop
+        self._died = died
+        self._reader, self._writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, _noted)
+        loop.watch(self._reader, IN, self._wake)
+
+    def _wake(self, events: int) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._reader, 4096)
+        self.reap()
+
+    def reap(self) -> None:
+        for _ in range(_AT_ONCE):
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            self._died(pid, status)
+        self._loop.soon(self.reap)  # there may be no end of them: others want to be served too
+
+
+def _noted(number: int, frame: object) -> None:
+    """A handler must exist for the wake-up descriptor to be written."""

@@ -1,0 +1,185 @@
+"""The whole tree of processes of one exec, double-forked daemons included: how it is marked, found and killed.
+
+The mark is RLIMIT_MSGQUEUE: before each start the agent lowers its own hard limit to a number that only this exec
+gets. A process without CAP_SYS_RESOURCE in the machine's first user namespace can never raise a hard limit again,
+so what an exec starts carries its number, unless it lowers it further, which takes it out of this tree (not out of
+the sandbox).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+from collections.abc import Callable
+
+from ._loop import Loop, Timer, boottime
+
+# bits/resource.h; `resource` of some builds does not name it.
+_MSGQUEUE: int = getattr(resource, "RLIMIT_MSGQUEUE", 12)
+_LINE = b"Max msgqueue size"
+_SPREAD = 0x4000
+_ROUNDS = 64
+_PATIENCE_SECONDS = 5.0
+MARKER = b"PADDOCK_EXEC"
+
+
+class Tags:
+    """Numbers, each lower than the one before. None once the limit is used up, or where there is none to use."""
+
+    def __init__(self) -> None:
+        soft, hard = resource.getrlimit(_MSGQUEUE)
+        top = min(value for value in (soft, hard, 1 << 30) if value >= 0)
+        # An agent that replaces a dead one starts elsewhere, lest its marks be those of what the other left behind.
+        self._next = top - int.from_bytes(os.urandom(4), "big") % _SPREAD if top > 2 * _SPREAD else 0
+
+    def take(self) -> int | None:
+        """To be followed by the start of one exec, and `leave`."""
+        if self._next <= 2:
+            return None
+        tag = self._next
+        self._set(tag)
+        return tag
+
+    def leave(self) -> None:
+        """From now on the agent itself and its workers carry a number that is no exec's."""
+        if self._next > 2:
+            self._next -= 2
+            self._set(self._next + 1)
+
+    def _set(self, value: int) -> None:
+        try:
+            resource.setrlimit(_MSGQUEUE, (value, value))
+        except (OSError, ValueError):
+            self._next = 0
+
+
+class Family:
+    """Who belongs to one exec: by tag, by descent from `pid`, and where there are no tags by a variable."""
+
+    def __init__(self, *, exec_id: str, pid: int, tag: int | None) -> None:
+        self._pid = pid
+        self._tag = tag
+        self._marker = MARKER + b"=" + exec_id.encode()
+
+    def stop(self) -> set[int]:
+        """SIGSTOP to everyone, until a look around finds nobody new. They can do nothing any more but be killed."""
+        parents: dict[int, int] = {}
+        seen = {os.getpid()}
+        stopped: set[int] = set()
+        for _ in range(_ROUNDS):
+            count, conclusive = len(stopped), True
+            # The newest first, and at once: who forks and exits all the time is quick.
+            for pid in sorted(_processes() - seen, reverse=True):
+                if pid == self._pid or self._marked(pid):
+                    _send(pid, signal.SIGSTOP)
+                    stopped.add(pid)
+                parent, state = _parent_and_state(pid)
+                if state and state not in b"ZX":
+                    seen.add(pid)
+                    parents[pid] = parent
+                else:
+                    stopped.discard(pid)
+                    conclusive = conclusive and bool(state)  # it vanished: perhaps it left a child
+            for pid in self._descendants(parents) - stopped:
+                _send(pid, signal.SIGSTOP)
+                stopped.add(pid)
+            if len(stopped) == count and conclusive:
+                break
+        return stopped
+
+    def members(self) -> set[int]:
+        """Everyone alive, zombies excluded."""
+        parents: dict[int, int] = {}
+        found: set[int] = set()
+        for pid in _processes() - {os.getpid()}:
+            parent, state = _parent_and_state(pid)
+            if state and state not in b"ZX":
+                parents[pid] = parent
+                if self._marked(pid):
+                    found.add(pid)
+        return found | self._descendants(parents)
+
+    def _marked(self, pid: int) -> bool:
+        if self._tag is not None:
+            return _tag_of(pid) == self._tag
+        return self._marker in _read(b"/proc/%d/environ" % pid).split(b"\0")
+
+    def _descendants(self, parents: dict[int, int]) -> set[int]:
+        found = {self._pid}
+        while new := {pid for pid, parent in parents.items() if parent in found} - found:
+            found |= new
+        return found & parents.keys()
+
+
+def _processes() -> set[int]:
+    return {int(name) for name in os.listdir("/proc") if name.isdigit()}
+
+
+def _send(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
+
+
+def _read(path: bytes) -> bytes:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return os.read(fd, 65536)
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)
+
+
+def _parent_and_state(pid: int) -> tuple[int, bytes]:
+    # The name stands in parentheses and may hold any byte, parentheses too: what follows the last one counts.
+    fields = _read(b"/proc/%d/stat" % pid).rpartition(b")")[2].split()
+    return (int(fields[1]), fields[0]) if len(fields) > 1 else (-1, b"")
+
+
+def _tag_of(pid: int) -> int | None:
+    for line in _read(b"/proc/%d/limits" % pid).splitlines():
+        if line.startswith(_LINE):
+            hard = line[len(_LINE) :].split()[1]
+            return int(hard) if hard.isdigit() else None
+    return None
+
+
+class TreeKill:
+    """Stops every member until no new one is found, kills them all, and calls `done(survivors)` when they are gone."""
+
+    def __init__(self, loop: Loop, family: Family, done: Callable[[int], None]) -> None:
+        self._loop = loop
+        self._family = family
+        self._done = done
+        self._deadline = boottime() + _PATIENCE_SECONDS
+        self._timer: Timer | None = None
+        self._pending: set[int] = set()
+        self.finished = False
+        self._strike()
+
+    def _strike(self) -> None:
+        stopped = self._family.stop()
+        for pid in stopped:
+            _send(pid, signal.SIGKILL)
+        self._pending = stopped
+        if self._timer is not None:
+            self._timer.cancel()
+        if not stopped or boottime() >= self._deadline:
+            self.finished = True
+            self._loop.soon(self._report)
+        else:
+            self._timer = self._loop.after(0.05, self._strike)
+
+    def reaped(self, pid: int) -> None:
+        """A child was reaped. When it was the last one known, it is time to look once more."""
+        self._pending.discard(pid)
+        if not self._pending and not self.finished:
+            self._strike()
+
+    def _report(self) -> None:
+        self._done(len(self._family.members()))
