@@ -116,6 +116,10 @@ class Live:
 
     async def dead(self, row: Row) -> SandboxDied:
         """After a backend said SandboxDied: the error that also says when and why."""
+        held = self._held.get(row.id)
+        if held is not None and held.watch is not None:
+            # The one who spoke with it hears of the end before the one who knows the cause.
+            await asyncio.wait((held.watch,), timeout=_CAUSE_SECONDS)
         checked = await self.check(self._store.get(row.id) or row)
         if not has_ended(checked):
             # It still answers `living`: one connection was lost, not the sandbox. The next call makes a new one.
@@ -182,3 +186,4 @@ class Live:
 
 
 _GONE = Ending(limit=None, reason="")
+_CAUSE_SECONDS = 3.0
