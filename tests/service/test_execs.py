@@ -123,6 +123,7 @@ async def test_a_daemon_that_holds_the_streams_does_not_hold_the_result(rig: Rig
         ({Limit.PROCESSES: 3}, None, "exit 2", Limit.PROCESSES),
         ({Limit.MEMORY: 1, Limit.PROCESSES: 1}, None, "exit 2", Limit.MEMORY),
         ({}, (16 << 20) - 4096, "exit 1", Limit.DISK),
+        ({}, -1, "exit 1", Limit.DISK),
         ({Limit.DISK: 1}, None, "exit 1", Limit.DISK),
         ({}, None, "echo 'x: Too many open files' >&2; exit 1", Limit.OPEN_FILES),
         ({}, 0, "kill -9 $$", None),
@@ -136,6 +137,8 @@ async def test_a_failed_command_names_the_ceiling_that_struck(
         id = await make(service, disk_mib=16)
         place = rig.world.places[id]  # pyright: ignore
         place.strikes, place.disk_bytes = strikes, disk_bytes
+        if disk_bytes == -1:  # it is for the pool to tell
+            place.disk_bytes, rig.pool.used_bytes = None, 16 << 20
         assert (await run(service, id, script)).limit is limit
         assert place.usage_asked == (0 if script == "exit 0" else 1)
         # What struck once is not told again.

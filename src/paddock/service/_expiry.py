@@ -50,9 +50,12 @@ class Expiry:
 
     def _first_pause(self) -> float:
         """A program of one command is not to sweep beside it each time, but now and then one of them must."""
-        held = self._store.lease(_LEASE)
-        long_ago = held is None or self._clock.boottime() - held[2] > UNSWEPT_SECONDS
-        return 0.0 if long_ago else FIRST_PAUSE_SECONDS
+        held, now = self._store.lease(_LEASE), self._clock.boottime()
+        if held is None:  # a new state directory: the first of those sweeps is due in a while
+            self._store.take_lease(_LEASE, "nobody", now, over=None)
+        elif now - held[2] > UNSWEPT_SECONDS:
+            return 0.0
+        return FIRST_PAUSE_SECONDS
 
     async def once(self) -> bool:
         """False if another service has the lease."""

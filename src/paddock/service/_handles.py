@@ -116,7 +116,7 @@ class GuardedExec:
         if self._limit is not None:
             return msgspec.structs.replace(status, limit=self._limit)
         error_text = b"" if self._stderr is None else bytes(self._stderr.ending)
-        limit = await struck(self._held, status, self._before, error_text)
+        limit = await struck(self._live, self._held, status, self._before, error_text)
         return status if limit is status.limit else msgspec.structs.replace(status, limit=limit)
 
     async def _count(self, size: int) -> None:

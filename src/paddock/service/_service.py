@@ -106,7 +106,7 @@ class Service:
         remains = Remains(
             self.state_dir, store=store, lifecycle=lifecycle, audit=audit, backends=backends, pool=pool, clock=clock
         )
-        live = self._live = Live(holder=holder, store=store, backends=backends, remains=remains, tasks=tasks)
+        live = self._live = Live(holder=holder, store=store, backends=backends, remains=remains, pool=pool, tasks=tasks)
         self._sandboxes = Sandboxes(
             store=store,
             lifecycle=lifecycle,
@@ -144,15 +144,15 @@ class Service:
             case CreateSandbox():
                 return await self._sandboxes.create(action, entry)
             case GetSandbox():
-                return await self._sandboxes.get(action, entry.principal)
+                return await self._sandboxes.get(action, entry)
             case ListSandboxes():
-                return await self._sandboxes.list(action, entry.principal)
+                return await self._sandboxes.list(action, entry)
             case ExtendSandbox():
-                return await self._sandboxes.extend(action, entry.principal)
+                return await self._sandboxes.extend(action, entry)
             case KillSandbox():
-                return await self._sandboxes.kill(action, entry.principal)
+                return await self._sandboxes.kill(action, entry)
             case GetUsage():
-                return await self._sandboxes.usage(action, entry.principal)
+                return await self._sandboxes.usage(action, entry)
             case RunExec():
                 return await self._execs.run(action, entry)
             case StartExec():
@@ -160,9 +160,9 @@ class Service:
             case AttachExec():
                 return await self._execs.attach(action, entry)
             case ListExecs():
-                return await self._execs.list(action, entry.principal)
+                return await self._execs.list(action, entry)
             case SignalExec():
-                return await self._execs.signal(action, entry.principal)
+                return await self._execs.signal(action, entry)
             case ReadFile() | DownloadTree():
                 return await self._files.read(action, entry)
             case WriteFile() | UploadTree():
