@@ -6,8 +6,9 @@ import asyncio
 import hashlib
 import os
 import signal
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+import sys
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from paddock.model import (
     Limits,
     ListExecs,
     ListFiles,
+    ListSandboxes,
     ReadFile,
     RunExec,
     SandboxSpec,
@@ -38,6 +40,16 @@ from paddock.model import (
 )
 from paddock.policy import local_policy
 from paddock.service import Service
+
+
+@pytest.fixture(autouse=True)
+def no_guest_is_left(rig: Rig) -> Generator[None]:
+    """What these tests orphan (a killed program, a killed guest) has this test's directory in its arguments."""
+    yield
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if str(rig.state_dir).encode() in entry.read_bytes():
+                os.kill(int(entry.parent.name), signal.SIGKILL)
 
 
 @asynccontextmanager
@@ -169,6 +181,60 @@ async def test_a_guest_that_dies_is_noticed(rig: Rig) -> None:
         with pytest.raises(SandboxDied):
             await service.perform(RunExec(sandbox=id, spec=sh("sleep 995")), ME)
         assert (await service.perform(GetSandbox(sandbox=id), ME)).state is State.KILLED
+
+
+_PROGRAM = """
+import asyncio, os, sys
+from pathlib import Path
+sys.path[:0] = [sys.argv[2]]
+from service_world import ME, Rig
+from test_process_backend import make, opened, sh
+from paddock.model import CreateSandbox, KillSandbox, Level, ListSandboxes, RunExec, SandboxSpec
+
+async def main():
+    async with opened(Rig(Path(sys.argv[1]))) as service:
+        for number in range(int(sys.argv[3])):
+            id = await make(service, name=f"{os.getpid()}-{number}")
+            result = await service.perform(RunExec(sandbox=id, spec=sh("echo hi")), ME)
+            assert result.stdout == "hi\\n"
+            if number % 2:
+                await service.perform(KillSandbox(sandbox=id), ME)
+        if len(sys.argv) > 4:
+            print(id, flush=True)
+            os.kill(os.getpid(), 9)
+
+asyncio.run(main())
+"""
+
+
+async def program(rig: Rig, rounds: int, *more: str) -> tuple[int, str]:
+    arguments = ("-c", _PROGRAM, str(rig.state_dir), os.path.dirname(__file__), str(rounds), *more)
+    process = await asyncio.create_subprocess_exec(sys.executable, *arguments, stdout=asyncio.subprocess.PIPE)
+    out, _ = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, out.decode()
+
+
+async def test_programs_at_once_on_one_state_directory(rig: Rig) -> None:
+    ended = await asyncio.gather(*(program(rig, 4) for _ in range(3)))
+    assert [code for code, _ in ended] == [0, 0, 0]
+    async with opened(rig) as service:
+        rows = await service.perform(ListSandboxes(ended=True), ME)
+        assert [r.state for r in rows] == [State.KILLED] * 12
+        assert rig.pool.names() == ()
+        report = await service.perform(VerifyAudit(), ME)
+        assert report.ok, report.problem
+        assert report.segments <= 4
+
+
+async def test_what_a_killed_program_left_is_told_and_removed(rig: Rig) -> None:
+    code, out = await program(rig, 1, "die")
+    assert code == -signal.SIGKILL
+    async with opened(rig) as service:
+        seen = await service.perform(GetSandbox(sandbox=out.strip()), ME)
+        assert seen.state is State.FAILED
+        assert rig.pool.names() == ()
+        assert (await service.perform(VerifyAudit(), ME)).ok
 
 
 def _digest(path: str) -> bytes:

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 
 from paddock.audit import AuditLog
-from paddock.errors import PaddockError, Unrecorded
+from paddock.errors import Unrecorded
 
 from ._clock import Clock, holder_alive
 from ._reconcile import Reconciler
@@ -44,7 +44,7 @@ class Expiry:
         while True:
             try:
                 await self.once()
-            except (PaddockError, OSError) as error:
+            except Exception as error:  # a backend's bug too: the next sweep may get further
                 self._tell(error)
             await asyncio.sleep(self._period)
 
@@ -85,4 +85,4 @@ class Expiry:
 
     def _tell(self, error: Exception) -> None:
         with contextlib.suppress(Unrecorded):  # a full disk: then the sweep did nothing either
-            self._audit.event("sweep.failed", message=str(error)[:1024])
+            self._audit.event("sweep.failed", message=f"{type(error).__name__}: {error}"[:1024])
