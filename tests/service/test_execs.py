@@ -11,7 +11,7 @@ import pytest
 from service_world import ME, Rig, until
 
 from paddock.backends._base import Ending
-from paddock.errors import InvalidArgument, NotFound, SandboxDied
+from paddock.errors import InvalidArgument, InvalidState, NotFound, SandboxDied
 from paddock.model import (
     AttachExec,
     CreateSandbox,
@@ -194,8 +194,13 @@ async def test_a_foreground_command_that_is_let_go_is_recorded_once(rig: Rig) ->
         id = await make(service)
         handle = await service.perform(StartExec(sandbox=id, spec=sh("sleep 1000")), ME)
         pid = handle.pid
+        waiting = asyncio.ensure_future(handle.wait())
+        await asyncio.sleep(0)
         await handle.aclose()
         await handle.aclose()
+        for wait in (waiting, handle.wait()):
+            with pytest.raises(InvalidState, match="closed"):
+                await wait
         assert not _runs(pid)
         assert len(outcomes(rig, "exec.start")) == 1
 

@@ -69,7 +69,8 @@ R = TypeVar("R")
 
 
 class Service:
-    """One per program and state directory; many may share a directory. `async with` it, in the loop that uses it.
+    """One per program and state directory; many may share a directory. `async with` it, or `start` and `aclose`,
+    in the loop that uses it.
 
     Leaving it lets sandboxes live on where their backend can find them again, and ends them where it can't.
     """
@@ -200,11 +201,14 @@ class Service:
         finally:
             self._performers.discard(task)
 
-    async def __aenter__(self) -> Self:
+    def start(self) -> None:
+        """Begins the sweeps, in the loop that runs. The first create does not wait for the past to be put in order."""
         if self._closed:
             raise InvalidState("this service was closed", hint="make another one")
-        # In the background: the first create does not wait for the past to be put in order.
         self._tasks.start(self.expiry.run(), name="sweep")
+
+    async def __aenter__(self) -> Self:
+        self.start()
         return self
 
     async def __aexit__(

@@ -142,6 +142,18 @@ async def test_background_commands_outlive_their_handle(rig: Rig) -> None:
         assert info.status is not None
 
 
+async def test_the_timeout_of_a_background_command_holds_after_it_was_let_go(rig: Rig) -> None:
+    async with opened(rig) as service:
+        id = await make(service)
+        spec = sh("setsid sleep 994 & sleep 993", timeout_seconds=0.4)
+        handle = await service.perform(StartExec(sandbox=id, spec=spec, background=True), ME)
+        await handle.aclose()
+        await until(lambda: not _runs(handle.pid))
+        (info,) = await service.perform(ListExecs(sandbox=id), ME)
+        assert info.status is not None
+        assert info.status.signal == signal.SIGKILL
+
+
 async def test_the_deadline_is_kept_and_told(rig: Rig) -> None:
     async with opened(rig) as service:
         id = await make(service, ttl_seconds=1)
@@ -188,7 +200,7 @@ import asyncio, os, sys
 from pathlib import Path
 sys.path[:0] = [sys.argv[2]]
 from service_world import ME, Rig
-from test_process_backend import make, opened, sh
+from test_over_guest import make, opened, sh
 from paddock.model import CreateSandbox, KillSandbox, Level, ListSandboxes, RunExec, SandboxSpec
 
 async def main():
