@@ -27,6 +27,14 @@ def loop_devices(image: Path) -> list[bytes]:
         os.close(fd)
 
 
+def image_or_skip(state_dir: Path) -> Path:
+    prepare_or_skip(state_dir, "btrfs")
+    image = state_dir / "pool.btrfs"
+    if not image.exists():
+        pytest.skip("the state directory is on btrfs itself")
+    return image
+
+
 def prepare_or_skip(state_dir: Path, driver: str) -> None:
     try:
         prepare(state_dir, driver=driver, image_bytes=GIB)
@@ -109,10 +117,7 @@ def test_a_better_driver_that_was_not_taken_has_its_reason_in_doctor(tmp_path: P
 
 @pytest.mark.root
 def test_a_lost_image_is_made_again_and_a_damaged_one_is_not_touched(tmp_path: Path) -> None:
-    prepare_or_skip(tmp_path, "btrfs")
-    image = tmp_path / "pool.btrfs"
-    if not image.exists():
-        pytest.skip("the state directory is on btrfs itself")
+    image = image_or_skip(tmp_path)
     image.unlink()
     prepare(tmp_path, image_bytes=GIB)
     assert image.stat().st_size == GIB
@@ -137,13 +142,13 @@ def test_a_configuration_that_is_not_ours_is_not_overwritten(tmp_path: Path, tex
 
 @pytest.mark.root
 def test_a_later_keeper_meets_the_file_system_that_sandboxes_still_hold(tmp_path: Path) -> None:
-    prepare_or_skip(tmp_path, "btrfs")
+    image = image_or_skip(tmp_path)
     first = Keeper(tmp_path)
     first.kill()
-    assert len(loop_devices(tmp_path / "pool.btrfs")) == 1
+    assert len(loop_devices(image)) == 1
     os.mkdir("kept", dir_fd=first.fd)
     second = Keeper(tmp_path)
-    assert len(loop_devices(tmp_path / "pool.btrfs")) == 1
+    assert len(loop_devices(image)) == 1
     assert os.fstat(second.fd).st_dev == os.fstat(first.fd).st_dev
     assert "kept" in os.listdir(second.fd)
     first.close()
@@ -153,7 +158,7 @@ def test_a_later_keeper_meets_the_file_system_that_sandboxes_still_hold(tmp_path
 
 @pytest.mark.root
 def test_the_machine_sees_no_mount_and_keeps_no_device(tmp_path: Path) -> None:
-    prepare_or_skip(tmp_path, "btrfs")
+    image_or_skip(tmp_path)
     keeper = Keeper(tmp_path)
     assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text()
     keeper.close()

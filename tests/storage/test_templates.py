@@ -201,7 +201,7 @@ def test_debian_is_built_from_packages(pool: Pool, state: Path) -> None:
         pytest.skip(str(error))
     assert not template.host_usr
     with Root(pool, template.layers[0]) as root:
-        script = "set -e; python3 --version; git --version; id user; ls -ld /workspace"
+        script = "set -e; python3 --version; command -v git; id user; ls -ld /workspace"
         done = subprocess.run(
             ["chroot", str(root.resolve()), "/bin/sh", "-c", script],
             capture_output=True, text=True, env=template.env, check=False,
