@@ -131,14 +131,14 @@ async def open_service(state_dir: Path, stack: AsyncExitStack) -> Door:
 
 def _other_backends(state_dir: Path) -> Iterator[Backend]:
     """What is installed beside the jail: ours and other people's alike."""
-    from importlib.metadata import entry_points
+    from paddock.backends import load, names
 
-    for entry in entry_points(group="paddock.backends"):
-        if entry.name != "jail":
+    for name in names():
+        if name != "jail":
             try:
-                yield entry.load()(state_dir)
+                yield load(name)(state_dir)
             except (ImportError, AttributeError) as error:  # somebody's backend must not take the others down
-                warnings.warn(f"backend {entry.name!r} cannot be loaded: {error}", RuntimeWarning, stacklevel=2)
+                warnings.warn(f"backend {name!r} cannot be loaded: {error}", RuntimeWarning, stacklevel=2)
 
 
 class _Storage:

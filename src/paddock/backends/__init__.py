@@ -5,3 +5,5 @@ from ._base import Capabilities as Capabilities
 from ._base import Ending as Ending
 from ._base import Instance as Instance
 from ._base import SandboxPlan as SandboxPlan
+from ._registry import load as load
+from ._registry import names as names

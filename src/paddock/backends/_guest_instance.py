@@ -14,6 +14,7 @@ from paddock.model import Action, ExecHandle, ExecId, ExecInfo, ExecSpec, Sandbo
 
 from ._guest_connection import GuestConnection
 from ._guest_exec import Exited, attach, start_background, start_foreground
+from ._guest_files import perform
 
 R = TypeVar("R")
 Connect = Callable[[str], Awaitable[GuestConnection]]
@@ -81,7 +82,10 @@ class GuestInstance:
         await self._first(signalled)
 
     async def file(self, action: Action[R]) -> R:
-        raise Unsupported(f"files are not there yet: {type(action).__name__}")
+        identity, other = self.route(getattr(action, "user", None))
+        if other is not None:
+            raise Unsupported(f"files as {other!r}", hint="as root, or as the template's default user")
+        return await perform(await self.connection(identity), action)
 
     def close_connections(self) -> None:
         """Foreground commands of this instance end with them."""

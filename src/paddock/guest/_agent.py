@@ -16,9 +16,15 @@ from ._config import AgentConfig
 from ._connection import Channel, Connection, Handler
 from ._exec import Execs
 from ._faults import Fault
+from ._files import OPERATIONS
 from ._frames import Json
 from ._kernel import become_subreaper, set_parent_death_signal
 from ._loop import IN, ChildWatch, Loop
+from ._ports import PortHandler
+from ._seal import seal_imports
+from ._transfer import ReadHandler, WriteHandler
+from ._work import WORK, start_work
+from ._worker import Workers
 
 MAX_CONNECTIONS = 64
 
@@ -76,6 +82,7 @@ def prepare_process(keep: tuple[int, ...], *, die_with_parent: bool = True) -> N
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     os.umask(0o022)
+    seal_imports()
     gc.freeze()
 
 
@@ -97,6 +104,7 @@ class Agent:
         if config.subreaper:
             become_subreaper()
         self._execs = Execs(self._loop, config)
+        self._workers = Workers(self._loop)
         self._children = ChildWatch(self._loop, self._died)
 
     def serve(self, listener: socket.socket) -> None:
@@ -127,6 +135,7 @@ class Agent:
 
     def _died(self, pid: int, status: int) -> None:
         self._execs.died(pid, status)
+        self._workers.died(pid)
 
     def _open(self, channel: Channel, request: Json, descriptors: list[int]) -> Handler | None:
         operation = requests.text(request, "op")
@@ -136,6 +145,14 @@ class Agent:
             return attach(self._execs, self._loop, self._config, channel, request)
         if operation == "kill_exec":
             return self._execs.kill(channel, request)
+        if operation == "read":
+            return ReadHandler(self._loop, self._config, channel, request)
+        if operation == "write":
+            return WriteHandler(self._config, channel, request)
+        if operation == "connect":
+            return PortHandler(self._loop, channel, request)
+        if operation in WORK:
+            return start_work(self._workers, self._config, channel, request, descriptors)
         channel.reply(self._at_once(operation, request))
         channel.end()
         return None
@@ -148,4 +165,6 @@ class Agent:
         if operation == "signal":
             self._execs.signal(request)
             return {}
+        if operation in OPERATIONS:
+            return OPERATIONS[operation](request, self._config)
         raise Fault("unsupported", f"the guest cannot do {operation!r}"[:200])

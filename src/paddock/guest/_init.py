@@ -27,16 +27,19 @@ MAX_CONNECTIONS = 32
 _NO_TAG = -1
 
 
-def run_init(config: InitConfig, start_agent: StartAgent, ready: Callable[[], None]) -> NoReturn:
+def run_init(
+    config: InitConfig, start_agent: StartAgent, ready: Callable[[], None], *, keep: tuple[int, ...] = ()
+) -> NoReturn:
     """Serves until the deadline, or SIGTERM; then everything inside dies with it.
 
     `start_agent(name)` makes a process that ends in `run_agent`, and returns its pid. `ready` is called once,
-    when the eager agents are started. Where this process is not pid 1 of a namespace, it kills its descendants itself.
+    when the eager agents are started. Descriptors above 2 that are not in `keep` are closed. Where this process is
+    not pid 1 of a namespace, it kills its descendants itself.
     """
     code = 1
     try:
-        keep = (*config.keep, config.control.fileno(), *(listener.fileno() for listener in config.agents.values()))
-        prepare_process(keep=keep, die_with_parent=False)
+        listeners = (config.control, *config.agents.values())
+        prepare_process(keep=(*(listener.fileno() for listener in listeners), *keep), die_with_parent=False)
         Init(config, start_agent).run(ready)
         code = 0
     except BaseException as error:

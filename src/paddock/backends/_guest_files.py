@@ -1,0 +1,312 @@
+"""File actions, put to a guest. One function per action; what they return are values or handles of the model."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from paddock.errors import FileError, Unsupported
+from paddock.guest._frames import STDOUT, Json, ProtocolError
+from paddock.guest._frames import parse_json as parse_line
+from paddock.model import (
+    Action,
+    ConnectPort,
+    CopyFile,
+    DownloadTree,
+    FileChange,
+    FileInfo,
+    FindFiles,
+    GrepFiles,
+    GrepMatch,
+    ListFiles,
+    MakeDirectory,
+    MoveFile,
+    ReadFile,
+    RemoveFile,
+    SetFileAttributes,
+    StatFile,
+    UploadTree,
+    WatchFiles,
+    WriteFile,
+)
+
+from ._guest_channel import Channel
+from ._guest_connection import GuestConnection
+
+T = TypeVar("T")
+_MAX_LINE = 256 * 1024
+_MAX_LINES_BYTES = 64 * 1024 * 1024
+
+
+class _Nothing(msgspec.Struct, frozen=True):
+    pass
+
+
+class _Truncated(msgspec.Struct, frozen=True):
+    truncated: bool
+
+
+class _Armed(msgspec.Struct, frozen=True):
+    armed: bool
+
+
+class FileReader:
+    """A stream out of the sandbox. Closing it early stops what makes it."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    async def read(self, size: int = 65536) -> bytes:
+        return await self._channel.read(STDOUT, size)
+
+    async def aclose(self) -> None:
+        self._channel.close()
+
+
+class FileWriter:
+    """A stream into the sandbox. `abandon`, or losing the connection, leaves the file as it was."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._ended = False
+
+    async def write(self, data: bytes) -> None:
+        await self._channel.write(data)
+
+    async def aclose(self) -> FileInfo | None:
+        if not self._ended:
+            self._ended = True
+            self._channel.write_eof()
+        return await self._channel.result(FileInfo)
+
+    async def abandon(self) -> None:
+        self._ended = True
+        self._channel.close()
+        await self._channel.ended()
+
+
+class PortStream:
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    async def read(self, size: int = 65536) -> bytes:
+        return await self._channel.read(STDOUT, size)
+
+    async def write(self, data: bytes) -> None:
+        await self._channel.write(data)
+
+    async def write_eof(self) -> None:
+        self._channel.write_eof()
+
+    async def aclose(self) -> None:
+        self._channel.close()
+
+
+class Changes:
+    def __init__(self, lines: _Lines, channel: Channel) -> None:
+        self._lines = lines
+        self._channel = channel
+
+    async def next(self) -> tuple[FileChange, ...]:
+        return tuple(await self._lines.some(FileChange))
+
+    async def aclose(self) -> None:
+        self._channel.close()
+
+
+class _Lines:
+    """Lines of JSON from a stream of a guest's, one type each. The guest may lie: everything is bounded."""
+
+    def __init__(self, connection: GuestConnection, channel: Channel) -> None:
+        self._connection = connection
+        self._channel = channel
+        self._rest = b""
+
+    async def some(self, type: type[T]) -> list[T]:
+        """What is there, at least one; nothing at the end."""
+        while True:
+            data = await self._channel.read(STDOUT, 65536)
+            if not data:
+                if self._rest:
+                    raise self._connection.breach("a line without an end")
+                return []
+            whole, found, rest = (self._rest + data).rpartition(b"\n")
+            self._rest = rest
+            if len(rest) > _MAX_LINE:
+                raise self._connection.breach("a line without an end")
+            if found:
+                return [self._parse(line, type) for line in whole.split(b"\n")]
+
+    async def all(self, type: type[T]) -> AsyncIterator[T]:
+        total = 0
+        while items := await self.some(type):
+            total += 64 * len(items)
+            if total > _MAX_LINES_BYTES:
+                raise self._connection.breach("more results than it may send")
+            for item in items:
+                yield item
+
+    def _parse(self, line: bytes, type: type[T]) -> T:
+        try:
+            # Not msgspec's own decoder: it refuses the escapes that stand for bytes that are not UTF-8.
+            return msgspec.convert(parse_line(line), type)
+        except (ProtocolError, msgspec.ValidationError) as error:
+            raise self._connection.breach(f"a line with {error}") from None
+
+
+async def _stat(connection: GuestConnection, action: StatFile) -> FileInfo:
+    return await _call(connection, "stat", {"path": action.path, "follow": action.follow}, FileInfo)
+
+
+async def _mkdir(connection: GuestConnection, action: MakeDirectory) -> FileInfo:
+    request = {"path": action.path, "mode": action.mode, "parents": action.parents}
+    return await _call(connection, "mkdir", request, FileInfo)
+
+
+async def _set(connection: GuestConnection, action: SetFileAttributes) -> FileInfo:
+    request = {"path": action.path, "mode": action.mode, "uid": action.uid, "gid": action.gid}
+    return await _call(connection, "set", request, FileInfo)
+
+
+async def _move(connection: GuestConnection, action: MoveFile) -> FileInfo:
+    request = {"source": action.source, "destination": action.destination}
+    try:
+        return await _call(connection, "move", request, FileInfo)
+    except FileError as error:
+        if error.details.get("errno") != "EXDEV":
+            raise
+    return await _work(connection, "move_tree", request, FileInfo)
+
+
+async def _copy(connection: GuestConnection, action: CopyFile) -> FileInfo:
+    request = {"source": action.source, "destination": action.destination}
+    return await _work(connection, "copy", request, FileInfo)
+
+
+async def _remove(connection: GuestConnection, action: RemoveFile) -> None:
+    request = {"path": action.path, "missing_ok": action.missing_ok}
+    if action.recursive:
+        await _work(connection, "remove_tree", request, _Nothing)
+    else:
+        await _call(connection, "remove", request, _Nothing)
+
+
+async def _list(connection: GuestConnection, action: ListFiles) -> tuple[FileInfo, ...]:
+    request = {"path": action.path, "depth": action.depth}
+    found, truncated = await _lines(connection, "list", request, FileInfo)
+    if truncated:
+        raise FileError(f"too much to list below {action.path}", hint="list with a smaller depth", errno="EFBIG")
+    return found
+
+
+async def _find(connection: GuestConnection, action: FindFiles) -> tuple[FileInfo, ...]:
+    request = {"path": action.path, "name": action.name, "limit": action.limit}
+    return (await _lines(connection, "find", request, FileInfo))[0]
+
+
+async def _grep(connection: GuestConnection, action: GrepFiles) -> tuple[GrepMatch, ...]:
+    request = {"path": action.path, "name": action.name, "pattern": action.pattern, "limit": action.limit}
+    return (await _lines(connection, "grep", request, GrepMatch))[0]
+
+
+async def _read(connection: GuestConnection, action: ReadFile) -> FileReader:
+    request = {"op": "read", "path": action.path, "offset": action.offset, "length": action.length}
+    channel = connection.open(request, receives=(STDOUT,))
+    await channel.reply(Json)
+    return FileReader(channel)
+
+
+async def _write(connection: GuestConnection, action: WriteFile) -> FileWriter:
+    request = {"op": "write", "path": action.path, "mode": action.mode, "append": action.append}
+    channel = connection.open(request, sends=True)
+    await channel.reply(_Nothing)
+    return FileWriter(channel)
+
+
+async def _upload(connection: GuestConnection, action: UploadTree) -> FileWriter:
+    channel = connection.open({"op": "upload", "path": action.path}, sends=True)
+    await channel.reply(_Nothing)
+    return FileWriter(channel)
+
+
+async def _download(connection: GuestConnection, action: DownloadTree) -> FileReader:
+    channel = connection.open({"op": "download", "path": action.path}, receives=(STDOUT,))
+    await channel.reply(_Nothing)
+    return FileReader(channel)
+
+
+async def _watch(connection: GuestConnection, action: WatchFiles) -> Changes:
+    request = {"op": "watch", "path": action.path, "recursive": action.recursive}
+    channel = connection.open(request, receives=(STDOUT,))
+    try:
+        await channel.reply(_Nothing)
+        lines = _Lines(connection, channel)
+        first = await lines.some(_Armed)
+        if not first:
+            await channel.result(_Nothing)  # raises what was refused
+        return Changes(lines, channel)
+    except BaseException:
+        channel.close()
+        raise
+
+
+async def _connect(connection: GuestConnection, action: ConnectPort) -> PortStream:
+    channel = connection.open({"op": "connect", "port": action.port}, receives=(STDOUT,), sends=True)
+    await channel.reply(_Nothing)
+    return PortStream(channel)
+
+
+async def _call(connection: GuestConnection, op: str, request: Mapping[str, object], type: type[T]) -> T:
+    return await connection.open({"op": op, **request}).call(type)
+
+
+async def _work(connection: GuestConnection, op: str, request: Mapping[str, object], type: type[T]) -> T:
+    channel = connection.open({"op": op, **request})
+    try:
+        await channel.reply(_Nothing)
+        return await channel.result(type)
+    except BaseException:
+        channel.close()
+        raise
+
+
+async def _lines(
+    connection: GuestConnection, op: str, request: Mapping[str, object], type: type[T]
+) -> tuple[tuple[T, ...], bool]:
+    channel = connection.open({"op": op, **request}, receives=(STDOUT,))
+    try:
+        await channel.reply(_Nothing)
+        found = [item async for item in _Lines(connection, channel).all(type)]
+        return tuple(found), (await channel.result(_Truncated)).truncated
+    except BaseException:
+        channel.close()
+        raise
+
+
+_SERVED: dict[type[Action[Any]], Callable[[GuestConnection, Any], Awaitable[Any]]] = {
+    StatFile: _stat,
+    MakeDirectory: _mkdir,
+    SetFileAttributes: _set,
+    MoveFile: _move,
+    CopyFile: _copy,
+    RemoveFile: _remove,
+    ListFiles: _list,
+    FindFiles: _find,
+    GrepFiles: _grep,
+    ReadFile: _read,
+    WriteFile: _write,
+    UploadTree: _upload,
+    DownloadTree: _download,
+    WatchFiles: _watch,
+    ConnectPort: _connect,
+}
+
+
+async def perform(connection: GuestConnection, action: Action[T]) -> T:
+    """By the user whose agent the connection leads to. FileError with the errno's name."""
+    serve = _SERVED.get(type(action))
+    if serve is None:
+        raise Unsupported(f"{type(action).__name__} is no action on files")
+    return await serve(connection, action)

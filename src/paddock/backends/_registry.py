@@ -1,0 +1,38 @@
+"""Backends by name. Ours are known without a scan of what is installed; others come from entry points."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import cast
+
+from paddock.errors import NotFound
+
+from ._base import Backend
+
+GROUP = "paddock.backends"
+_OURS = {
+    "jail": ("paddock.backends.jail", "JailBackend"),
+    "process": ("paddock.backends.process", "ProcessBackend"),
+}
+
+
+def names() -> tuple[str, ...]:
+    """Everything that can be loaded, ours first."""
+    from importlib.metadata import entry_points  # slow, and rarely needed
+
+    others = sorted({point.name for point in entry_points(group=GROUP)} - _OURS.keys())
+    return (*_OURS, *others)
+
+
+def load(name: str) -> Callable[..., Backend]:
+    """The class, or whatever else makes a backend; its arguments are its own. NotFound."""
+    if name in _OURS:
+        module, attribute = _OURS[name]
+        return cast("Callable[..., Backend]", getattr(import_module(module), attribute))
+    from importlib.metadata import entry_points
+
+    for point in entry_points(group=GROUP):
+        if point.name == name:
+            return cast("Callable[..., Backend]", point.load())
+    raise NotFound(f"no backend {name!r}", hint="backends: " + ", ".join(names()))

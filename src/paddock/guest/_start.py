@@ -1,0 +1,97 @@
+"""Starting the guest as a program: `python -I -S <this directory, or a zip of it> CONFIG`.
+
+CONFIG is an object in JSON:
+
+* `agents`: by identity, `{"listen": PATH or descriptor, "user": {...}, "workdir": ..., "exec_dir": ..., "env": ...}`
+* `control`: PATH or descriptor of init's own socket, and `deadline`, `eager`, `grace_seconds`
+* or, in place of these, `stream`: [reader, writer] or the PATH of a character device, and `agent`: one connection only
+* `fatal_imports`: true in tests: an import from here on ends the process
+* `ready`: a descriptor to which `ready` is written
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from typing import Any, NoReturn
+
+from ._agent import report, run_agent, run_agent_on
+from ._config import AgentConfig, InitConfig, UserEntry
+from ._frames import parse_json
+from ._init import run_init
+from ._seal import seal_imports
+
+
+def main(arguments: list[str]) -> NoReturn:
+    if len(arguments) != 1:
+        sys.stderr.write((__doc__ or "") + "\n")
+        sys.exit(2)
+    config: Any = parse_json(arguments[0].encode("ascii", "replace"))
+    seal_imports(fatal=bool(config.get("fatal_imports")))
+    if "stream" in config:
+        reader, writer = _stream(config["stream"])
+        run_agent_on(reader, writer, _agent_config(config["agent"]))
+    listeners = {name: _listener(agent["listen"]) for name, agent in config["agents"].items()}
+    configs = {name: _agent_config(agent) for name, agent in config["agents"].items()}
+    control = _listener(config["control"])
+
+    def start_agent(name: str) -> int:
+        pid = os.fork()
+        if pid == 0:
+            run_agent(listeners[name], configs[name])
+        return pid
+
+    def ready() -> None:
+        fd = config.get("ready")
+        if fd is not None:
+            os.write(fd, b"ready\n")
+            os.close(fd)
+
+    plan = InitConfig(
+        control=control,
+        agents=listeners,
+        deadline=float(config["deadline"]),
+        eager=tuple(config.get("eager", ("user",))),
+        grace_seconds=float(config.get("grace_seconds", 1.0)),
+    )
+    try:
+        run_init(plan, start_agent, ready, keep=(config["ready"],) if "ready" in config else ())
+    except BaseException as error:
+        report(error)
+        os._exit(1)
+
+
+def _stream(where: Any) -> tuple[int, int]:
+    if isinstance(where, str):
+        fd = os.open(where, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+        return fd, os.dup(fd)
+    return int(where[0]), int(where[1])
+
+
+def _listener(where: Any) -> socket.socket:
+    if isinstance(where, int):
+        return socket.socket(fileno=where)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(where)
+    listener.listen(128)
+    return listener
+
+
+def _user(fields: Any) -> UserEntry:
+    groups = tuple(fields.get("groups", ()))
+    return UserEntry(
+        name=fields["name"], uid=fields["uid"], gid=fields["gid"], groups=groups, home=fields.get("home", "/")
+    )
+
+
+def _agent_config(fields: Any) -> AgentConfig:
+    return AgentConfig(
+        user=_user(fields["user"]),
+        workdir=fields["workdir"],
+        exec_dir=fields["exec_dir"],
+        env=fields.get("env", {}),
+        users=tuple(_user(user) for user in fields.get("users", ())),
+        may_switch_user=fields.get("may_switch_user", False),
+        root=fields.get("root", ""),
+    )

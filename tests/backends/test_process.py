@@ -1,0 +1,145 @@
+"""The process backend keeps the contract of a backend, isolation excepted."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+
+import pytest
+from conftest import boottime, plan, sandbox
+
+from paddock.backends import load, names
+from paddock.backends.process import ProcessBackend
+from paddock.errors import InvalidState, NotFound, SandboxDied, Unsupported
+from paddock.model import ExecId, ExecSpec, Limit, ListFiles, Noun, StatFile, mint
+
+
+def new_id():
+    return ExecId(mint(Noun.EXEC))
+
+
+async def output_of(instance, *argv):
+    handle = await instance.start(ExecSpec(argv=argv), id=new_id(), background=False)
+    out = b""
+    while data := await handle.stdout.read():
+        out += data
+    assert (await handle.wait()).code == 0
+    await handle.aclose()
+    return out
+
+
+def alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_it_is_found_by_name():
+    assert load("process") is ProcessBackend
+    assert "jail" in names()
+    with pytest.raises(NotFound, match="process"):
+        load("nosuch")
+
+
+def test_a_sandbox_runs_commands_below_its_own_directory(long_directory):
+    async def main():
+        async with sandbox(long_directory) as box:
+            assert (await output_of(box, "pwd")).endswith(b"/root/workspace\n")
+            assert (await output_of(box, "sh", "-c", "echo $HOME")).endswith(b"/root/home/user\n")
+            names = [info.path for info in await box.file(ListFiles(sandbox=box.id, path="/"))]
+            assert names == ["/home", "/tmp", "/workspace"]
+            with pytest.raises(Unsupported):
+                await box.start(ExecSpec(argv=("true",), user="root"), id=new_id(), background=False)
+            with pytest.raises(NotFound):
+                await box.file(StatFile(sandbox=box.id, path="/", user="nobody-there"))
+
+    asyncio.run(main())
+
+
+def test_kill_ends_everything_and_is_idempotent(tmp_path):
+    async def main():
+        async with sandbox(tmp_path) as box:
+            handle = await box.start(
+                ExecSpec(argv=("sh", "-c", "setsid sleep 1000 & echo $!; wait")), id=new_id(), background=False
+            )
+            daemon = int(await handle.stdout.read())
+            back = await box.start(ExecSpec(argv=("sleep", "1000")), id=new_id(), background=True)
+            await box.kill()
+            assert not alive(daemon)
+            assert not alive(back.pid)
+            with pytest.raises(SandboxDied):
+                await handle.wait()
+            with pytest.raises(SandboxDied, match="killed"):
+                await box.start(ExecSpec(argv=("true",)), id=new_id(), background=False)
+            assert (await box.wait_ended()).reason == "killed"
+            await box.kill()
+        assert list((tmp_path / "run").iterdir()) == []
+
+    asyncio.run(main())
+
+
+def test_the_deadline_ends_it_and_can_be_moved(tmp_path):
+    async def main():
+        async with sandbox(tmp_path, seconds=1000) as box:
+            handle = await box.start(ExecSpec(argv=("sleep", "1000")), id=new_id(), background=False)
+            await box.set_deadline(boottime() + 0.05)
+            ending = await box.wait_ended()
+            assert ending.limit is Limit.TTL
+            assert not alive(handle.pid)
+
+    asyncio.run(main())
+
+
+def test_a_backend_knows_what_lives_and_forgets_what_has_ended(tmp_path):
+    async def main():
+        backend = ProcessBackend(tmp_path)
+        box = await backend.create(plan())
+        assert await backend.living() == {box.id: None}
+        assert await backend.adopt(box.id) is box
+        await box.kill()
+        assert (await backend.living())[box.id].reason == "killed"
+        assert await backend.adopt(box.id) is None
+        await backend.forget(box.id)
+        assert await backend.living() == {}
+
+    asyncio.run(main())
+
+
+def test_an_agent_that_died_is_started_again(tmp_path):
+    async def main():
+        async with sandbox(tmp_path) as box:
+            agent = int(await output_of(box, "sh", "-c", "echo $PPID"))
+            handle = await box.start(ExecSpec(argv=("sleep", "1000")), id=new_id(), background=False)
+            os.kill(agent, signal.SIGKILL)
+            with pytest.raises(SandboxDied):
+                await handle.wait()
+            assert int(await output_of(box, "sh", "-c", "echo $PPID")) != agent
+
+    asyncio.run(main())
+
+
+def test_execs_are_listed_and_signalled_by_id(tmp_path):
+    async def main():
+        async with sandbox(tmp_path) as box:
+            handle = await box.start(ExecSpec(argv=("sleep", "1000")), id=new_id(), background=True)
+            (info,) = await box.execs()
+            assert (info.id, info.argv, info.pid, info.background, info.status) == (
+                handle.id,
+                ("sleep", "1000"),
+                handle.pid,
+                True,
+                None,
+            )
+            await box.signal_exec(handle.id, signal.SIGTERM)
+            assert (await handle.wait()).signal == signal.SIGTERM
+            (info,) = await box.execs()
+            assert info.status.signal == signal.SIGTERM
+            with pytest.raises(InvalidState):
+                await box.signal_exec(handle.id, signal.SIGTERM)
+            again = await box.attach(handle.id)
+            assert (await again.wait()).signal == signal.SIGTERM
+
+    asyncio.run(main())
