@@ -186,6 +186,26 @@ def test_a_forked_child_gets_a_service_of_its_own(sandbox: Make) -> None:
     assert box.exec("true").ok
 
 
+def program(text: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=True)
+
+
+def test_what_a_program_leaves_dies_with_it_unless_it_is_persistent(shared_state: Path) -> None:
+    program("from paddock import Sandbox; Sandbox.create(name='left')")
+    made = program("from paddock import Sandbox; print(Sandbox.create(name='kept', persistent=True).id)").stdout.strip()
+    assert [box.id for box in Sandbox.list()] == [made]
+    box = Sandbox.connect("kept")
+    assert box.exec("true").ok
+    box.kill()
+
+
+def test_a_process_level_sandbox_has_the_same_interface(shared_state: Path) -> None:
+    with Sandbox.create(level="process") as box:
+        box.files.write("cell.py", "print(6 * 7)")
+        assert box.exec("python3 cell.py").stdout == "42\n"
+        assert box.level == "process"
+
+
 @pytest.mark.parametrize("name", ["step1", "step2"])
 def test_the_programs_of_the_guide_run_with_only_the_import_changed(shared_state: Path, name: str) -> None:
     assert (EXAMPLES / f"{name}.py").read_text().startswith("from paddock import Sandbox\n")
