@@ -78,7 +78,7 @@ class LocalConnector:
             homes, self._homes = self._homes, {}
         for home, stack in homes.values():
             try:
-                home.loop.run(asyncio.wait_for(stack.aclose(), CLOSE_SECONDS))
+                home.loop.run(_closing, stack)
             except TimeoutError:
                 pass  # the keeper holds every deadline
             finally:
@@ -87,10 +87,10 @@ class LocalConnector:
     def _open(self, path: Path) -> tuple[Home, AsyncExitStack]:
         loop, stack = LoopThread("paddock"), AsyncExitStack()
         try:
-            door = loop.run(self._open_service(path, stack))
+            door = loop.run(self._open_service, path, stack)
         except BaseException:
             with contextlib.suppress(PaddockError):
-                loop.run(stack.aclose())
+                loop.run(stack.aclose)
             loop.stop()
             raise
         return Home(loop=loop, door=door, principal=Principal(f"local:{os.getuid()}")), stack
@@ -131,14 +131,14 @@ async def open_service(state_dir: Path, stack: AsyncExitStack) -> Door:
 
 def _other_backends(state_dir: Path) -> Iterator[Backend]:
     """What is installed beside the jail: ours and other people's alike."""
-    from importlib.metadata import entry_points
+    from paddock.backends import load, names
 
-    for entry in entry_points(group="paddock.backends"):
-        if entry.name != "jail":
+    for name in names():
+        if name != "jail":
             try:
-                yield entry.load()(state_dir)
+                yield load(name)(state_dir)
             except (ImportError, AttributeError) as error:  # somebody's backend must not take the others down
-                warnings.warn(f"backend {entry.name!r} cannot be loaded: {error}", RuntimeWarning, stacklevel=2)
+                warnings.warn(f"backend {name!r} cannot be loaded: {error}", RuntimeWarning, stacklevel=2)
 
 
 class _Storage:
@@ -178,6 +178,10 @@ class _Storage:
     def close(self) -> None:
         if self._pool is not None:
             self._pool.close()
+
+
+async def _closing(stack: AsyncExitStack) -> None:
+    await asyncio.wait_for(stack.aclose(), CLOSE_SECONDS)
 
 
 def local(state_dir: str | os.PathLike[str] | None = None) -> LocalTransport:

@@ -182,3 +182,19 @@ def test_a_directory_that_cannot_be_written_is_unrecorded(tmp_path: Path) -> Non
     (tmp_path / "file").write_text("")
     with pytest.raises(Unrecorded):
         AuditLog(tmp_path / "file" / "audit")
+
+
+def test_writers_in_many_processes_lose_nothing(tmp_path: Path) -> None:
+    code = (
+        "import sys, pathlib; from paddock.audit import AuditLog\n"
+        "for _ in range(5):\n"
+        "    log = AuditLog(pathlib.Path(sys.argv[1]))\n"
+        "    for n in range(40): log.event('e', n=n)\n"
+        "    log.close()"
+    )
+    started = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path)]) for _ in range(4)]
+    assert [process.wait() for process in started] == [0, 0, 0, 0]
+    report = verify(tmp_path)
+    assert report.ok, report.problem
+    assert report.records == 4 * 5 * 42
+    assert report.segments <= 4

@@ -11,10 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from paddock.client import AsyncLocalTransport, Home, LocalTransport, LoopThread
-from paddock.errors import FileError, NotFound
+from paddock.errors import FileError, InvalidArgument, NotFound
 from paddock.model import (
     Action,
+    AuditReport,
+    Check,
     CreateSandbox,
+    Diagnose,
+    Diagnosis,
     ExecId,
     ExecResult,
     ExitStatus,
@@ -35,6 +39,7 @@ from paddock.model import (
     State,
     StatFile,
     UploadTree,
+    VerifyAudit,
     WriteFile,
     mint,
 )
@@ -51,6 +56,8 @@ class FakeDoor:
         self.open: set[object] = set()
         self.sandboxes: dict[str, Sandbox] = {}
         self.slow_create = 0.0
+        self.default_level: str | None = "jail"
+        self.audit = AuditReport(ok=True, segments=1, records=2, head="abc")
         self.archive = b""
         self.uploaded = b""
 
@@ -58,6 +65,10 @@ class FakeDoor:
         self.performed.append(action)
         try:
             return await self._effect(action, principal)
+        except FileNotFoundError as error:
+            raise NotFound(str(error), errno="ENOENT") from None
+        except PermissionError as error:
+            raise InvalidArgument(str(error), errno="EACCES") from None
         except asyncio.CancelledError:
             self.cancelled.append(action)
             raise
@@ -88,6 +99,14 @@ class FakeDoor:
                 return self._find(name)
             case ListSandboxes():
                 return tuple(self.sandboxes.values())
+            case Diagnose():
+                checks = (
+                    Check(area="level", name="jail", status="weak", detail="\x1b[31mred\u202e", fix="do it"),
+                    Check(area="level", name="microvm", status="missing", detail="no"),
+                )
+                return Diagnosis(checks=checks, default_level=self.default_level, state_dir=str(self.root))
+            case VerifyAudit():
+                return self.audit
             case KillSandbox(sandbox=name):
                 await asyncio.sleep(0)
                 info = self._find(name)

@@ -35,7 +35,7 @@ def eventually(rig: Rig, condition: Callable[[], bool]) -> None:
         while not condition():  # noqa: ASYNC110 (the fake has no event for it)
             await asyncio.sleep(0.001)
 
-    rig.loop.run(asyncio.wait_for(poll(), 20))
+    rig.loop.run(asyncio.wait_for, poll(), 20)
 
 
 def test_control_c_ends_the_command_and_then_the_sandbox(rig: Rig) -> None:
@@ -99,7 +99,7 @@ def test_a_loop_that_was_closed_says_so() -> None:
     loop.stop()
     loop.stop()
     with pytest.raises(InvalidState, match="closed in this process"):
-        loop.run(asyncio.sleep(0))
+        loop.run(asyncio.sleep, 0)
 
 
 def test_closing_ends_what_others_wait_for() -> None:
@@ -113,7 +113,7 @@ def test_closing_ends_what_others_wait_for() -> None:
 
     def wait() -> None:
         try:
-            loop.run(long())
+            loop.run(long)
         except InvalidState as error:
             problems.append(error)
 
@@ -130,7 +130,7 @@ def test_the_loop_never_waits_for_itself(rig: Rig) -> None:
         Sandbox.create(transport=rig.transport)
 
     with pytest.raises(InvalidState, match="wait for itself"):
-        rig.loop.run(blocking())
+        rig.loop.run(blocking)
 
 
 def test_after_a_fork_the_parents_loop_is_refused_and_not_waited_for(rig: Rig) -> None:
@@ -152,5 +152,5 @@ def test_an_error_keeps_its_class_and_shows_where_it_was_raised(rig: Rig) -> Non
         raise ZeroDivisionError("there")
 
     with pytest.raises(ZeroDivisionError, match="there") as caught:
-        rig.loop.run(failing())
+        rig.loop.run(failing)
     assert "failing" in [entry.name for entry in caught.traceback]

@@ -7,14 +7,7 @@ sys.path.insert(0, sys.argv[1])
 import os
 import socket
 
-from paddock.guest import AgentConfig, UserEntry, run_agent
-
-
-class Refuse:
-    def find_spec(self, name, path=None, target=None):
-        os.write(2, f"import of {name} after the start\n".encode())
-        os._exit(77)
-
+from paddock.guest import AgentConfig, UserEntry, run_agent, seal_imports
 
 listener = socket.socket(socket.AF_UNIX)
 listener.bind(sys.argv[2])
@@ -26,8 +19,6 @@ config = AgentConfig(
     exec_dir=home + "/.execs",
     env={"PATH": "/usr/bin:/bin", "HOME": home},
 )
-sys.meta_path[:] = [Refuse()]
-sys.path_hooks.clear()
-sys.path_importer_cache.clear()
+seal_imports(fatal=True)
 os.write(1, b"ready\n")
 run_agent(listener, config)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from paddock.linux import _cgroup_files as control
-from paddock.linux import namespaces
+from paddock.linux import namespaces, prctl
 from paddock.linux.cgroups import Base, Group, GroupLimits
 
 from .child import run_in_child
@@ -26,9 +26,11 @@ NAME = f"paddock-test-{os.getpid()}"
 def base() -> Iterator[Base]:
     base = Base.open(NAME)
     yield base
+    base.close()
+    base = Base.open(NAME)  # as it was before a test changed it
     for name in base.children():
         base.group(name).kill()
-        base.group(name).remove()
+        base.group(name).remove(timeout_seconds=20)
     base.remove()
 
 
@@ -51,6 +53,7 @@ def start(group: Group, body: Callable[[], object]) -> int:
         if pid == 0:
             status = 9
             try:
+                prctl.set_parent_death_signal(signal.SIGKILL)
                 joining.enter()
                 body()
                 status = 0

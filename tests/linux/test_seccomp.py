@@ -71,6 +71,16 @@ def test_a_compiled_filter_says_what_a_linear_reading_of_its_table_says(
             assert seccomp.run(program, arch, number, values) == naive(table, otherwise, arch, number, values)
 
 
+def test_a_mask_of_64_bits_looks_at_both_halves_and_one_of_32_at_the_low_only() -> None:
+    whole = seccomp.compile(ARCH, {1: Cases((Case((Compare(0, 5, 2**64 - 1),), ALLOW),), KILL_PROCESS)}, KILL_PROCESS)
+    high = seccomp.compile(
+        ARCH, {1: Cases((Case((Compare(0, 1 << 40, 1 << 40),), ALLOW),), KILL_PROCESS)}, KILL_PROCESS
+    )
+    low = seccomp.compile(ARCH, {1: Cases((Case((Compare(0, 5),), ALLOW),), KILL_PROCESS)}, KILL_PROCESS)
+    assert [seccomp.run(p, ARCH, 1, [5]) for p in (whole, high, low)] == [ALLOW, KILL_PROCESS, ALLOW]
+    assert [seccomp.run(p, ARCH, 1, [5 | 1 << 40]) for p in (whole, high, low)] == [KILL_PROCESS, ALLOW, ALLOW]
+
+
 @given(blocks=st.lists(st.integers(1, 400), min_size=1, max_size=8), which=st.integers(0, 9))
 def test_jumps_reach_any_distance(blocks: list[int], which: int) -> None:
     assembler = Assembler()

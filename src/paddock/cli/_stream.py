@@ -9,7 +9,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
-from paddock.errors import InvalidArgument, NotFound, PaddockError, RequestError
+from paddock.errors import InvalidArgument, PaddockError, RequestError
 
 from . import _render
 from ._values import command
@@ -18,8 +18,15 @@ if TYPE_CHECKING:
     from paddock.client import Process, Reader, Sandbox, Writer
     from paddock.model import ExecResult, Limit
 
-NOT_EXECUTABLE = 126
-NOT_FOUND = 127
+# As the shell says it.
+_START_FAILED = {
+    "ENOENT": 127,
+    "ENOTDIR": 127,
+    "EACCES": 126,
+    "EPERM": 126,
+    "ENOEXEC": 126,
+    "EISDIR": 126,
+}
 
 # What to do about a ceiling that struck; the option belongs to `run` and `create`.
 _REMEDY = {
@@ -41,13 +48,11 @@ def run_command(sandbox: Sandbox, options: argparse.Namespace) -> int:
     try:
         return _as_json(sandbox, options, argv) if options.json else _live(sandbox, options, argv)
     except RequestError as error:
-        if error.details.get("errno") in ("ENOENT", "ENOTDIR") or isinstance(error, NotFound):
-            _render.failure(error, as_json=options.json)
-            return NOT_FOUND
-        if error.details.get("errno") in ("EACCES", "EPERM", "ENOEXEC", "EISDIR"):
-            _render.failure(error, as_json=options.json)
-            return NOT_EXECUTABLE
-        raise
+        code = _START_FAILED.get(str(error.details.get("errno")))
+        if code is None:
+            raise
+        _render.failure(error, as_json=options.json)
+        return code
 
 
 def _as_json(sandbox: Sandbox, options: argparse.Namespace, argv: list[str]) -> int:

@@ -11,11 +11,14 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, TypeVarTuple
 
 from paddock.errors import InvalidState
 
 R = TypeVar("R")
+Arguments = TypeVarTuple("Arguments")
+
+Undo = Callable[[R], Coroutine[Any, Any, object] | None]
 
 
 class LoopThread:
@@ -30,10 +33,10 @@ class LoopThread:
 
     def run(
         self,
-        coroutine: Coroutine[Any, Any, R],
-        *,
+        function: Callable[[*Arguments], Coroutine[Any, Any, R]],
+        *arguments: *Arguments,
         finish: bool = False,
-        discard: Callable[[R], Coroutine[Any, Any, object] | None] = lambda _: None,
+        discard: Undo[R] = lambda _: None,
     ) -> R:
         """Blocks until done; Ctrl-C cancels it. A second Ctrl-C does not wait for that.
 
@@ -41,13 +44,17 @@ class LoopThread:
         """
         done = threading.Lock()
         done.acquire()
-        call = _Call(self._loop, self._tasks, coroutine, done.release)
-        self._hand_over(call)
+        call = _Call(self, function, arguments, done.release)
+        self._refuse_misuse()
         try:
+            self._post(call.start)
             done.acquire()
         except BaseException:
-            if not finish:
-                self._loop.call_soon_threadsafe(call.cancel)
+            # A signal may have come anywhere in there; what follows is right even if the call was never posted.
+            if finish:
+                self._post(call.start)
+            else:
+                self._post(call.cancel)
                 done.acquire()
                 call.discard(discard)
             raise
@@ -55,10 +62,10 @@ class LoopThread:
 
     async def arun(
         self,
-        coroutine: Coroutine[Any, Any, R],
-        *,
+        function: Callable[[*Arguments], Coroutine[Any, Any, R]],
+        *arguments: *Arguments,
         finish: bool = False,
-        discard: Callable[[R], Coroutine[Any, Any, object] | None] = lambda _: None,
+        discard: Undo[R] = lambda _: None,
     ) -> R:
         """The same for a coroutine on another loop."""
         loop = asyncio.get_running_loop()
@@ -68,17 +75,25 @@ class LoopThread:
             with contextlib.suppress(RuntimeError):  # that loop was closed meanwhile: nobody waits
                 loop.call_soon_threadsafe(lambda: done.done() or done.set_result(None))
 
-        call = _Call(self._loop, self._tasks, coroutine, wake)
-        self._hand_over(call)
+        call = _Call(self, function, arguments, wake)
+        self._refuse_misuse()
+        self._post(call.start)
         try:
             await asyncio.shield(done)
         except asyncio.CancelledError:
             if not finish:
-                self._loop.call_soon_threadsafe(call.cancel)
+                self._post(call.cancel)
                 await done
                 call.discard(discard)
             raise
         return call.result()
+
+    def spawn(self, coroutine: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
+        """A task that is referenced until it ends and whose failure is nobody's surprise. On the loop's thread only."""
+        task = self._loop.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
 
     def stop(self) -> None:
         """Cancels what runs, then ends the thread. Idempotent; not for the thread itself."""
@@ -98,20 +113,22 @@ class LoopThread:
         finally:
             self._loop.close()
 
-    def _hand_over(self, call: _Call[Any]) -> None:
-        problem = None
-        if os.getpid() != self._pid:
-            problem = "it was opened before this process was forked"
-        elif threading.get_ident() == self._thread.ident:
-            problem = "a blocking call from paddock's own thread would wait for itself"
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # seen, even if the caller is gone
+
+    def _post(self, callback: Callable[[], object]) -> None:
         try:
-            if problem is None:
-                self._loop.call_soon_threadsafe(call.start)
+            self._loop.call_soon_threadsafe(callback)
         except RuntimeError:
-            problem = "paddock was closed in this process"
-        if problem is not None:
-            call.coroutine.close()
-            raise InvalidState(problem)
+            raise InvalidState("paddock was closed in this process") from None
+
+    def _refuse_misuse(self) -> None:
+        if os.getpid() != self._pid:
+            raise InvalidState("it was opened before this process was forked", hint="open it again in the child")
+        if threading.get_ident() == self._thread.ident:
+            raise InvalidState("a call from paddock's own thread would wait for itself")
 
 
 class _Call(Generic[R]):
@@ -119,25 +136,29 @@ class _Call(Generic[R]):
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
-        tasks: set[asyncio.Task[Any]],
-        coroutine: Coroutine[Any, Any, R],
+        thread: LoopThread,
+        function: Callable[[*Arguments], Coroutine[Any, Any, R]],
+        arguments: tuple[*Arguments],
         wake: Callable[[], None],
     ) -> None:
-        self.coroutine = coroutine
-        self._loop = loop
-        self._tasks = tasks
+        self._thread = thread
+        self._make: Callable[[], Coroutine[Any, Any, R]] | None = lambda: function(*arguments)
         self._wake = wake
         self._task: asyncio.Task[R] | None = None
 
     def start(self) -> None:
-        self._task = self._loop.create_task(self.coroutine)
-        self._tasks.add(self._task)
-        self._task.add_done_callback(self._finished)
+        """Once; not after `cancel`."""
+        make, self._make = self._make, None
+        if make is not None:
+            self._task = self._thread.spawn(make())
+            self._task.add_done_callback(lambda _: self._wake())
 
     def cancel(self) -> None:
         if self._task is not None:
             self._task.cancel()
+        elif self._make is not None:
+            self._make = None
+            self._wake()
 
     def result(self) -> R:
         assert self._task is not None
@@ -146,18 +167,12 @@ class _Call(Generic[R]):
         except asyncio.CancelledError:  # not the caller's doing, so not the caller's to see
             raise InvalidState("paddock was closed in this process") from None
 
-    def discard(self, undo: Callable[[R], Coroutine[Any, Any, object] | None]) -> None:
+    def discard(self, undo: Undo[R]) -> None:
+        """For whoever was woken and does not want the result."""
         task = self._task
-        assert task is not None
-        if task.cancelled() or task.exception() is not None:
+        if task is None or task.cancelled() or task.exception() is not None:
             return
         coroutine = undo(task.result())
         if coroutine is not None:
-            with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(_Call(self._loop, self._tasks, coroutine, lambda: None).start)
-
-    def _finished(self, task: asyncio.Task[R]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # seen, even if the caller is gone
-        self._wake()
+            with contextlib.suppress(InvalidState):
+                self._thread._post(lambda: self._thread.spawn(coroutine))  # pyright: ignore[reportPrivateUsage]

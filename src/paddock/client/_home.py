@@ -37,6 +37,6 @@ async def letting_go(handle: Any) -> None:
     await (handle.abort() if hasattr(handle, "abort") else handle.aclose())
 
 
-def ending(handle: Any) -> Coroutine[Any, Any, Any]:
+async def ending(handle: Any) -> Any:
     """Under a name that has no colour, for what is generated."""
-    return handle.aclose()
+    return await handle.aclose()

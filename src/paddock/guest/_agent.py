@@ -21,6 +21,7 @@ from ._frames import Json
 from ._kernel import become_subreaper, set_parent_death_signal
 from ._loop import IN, ChildWatch, Loop
 from ._ports import PortHandler
+from ._seal import seal_imports
 from ._transfer import ReadHandler, WriteHandler
 from ._work import WORK, start_work
 from ._worker import Workers
@@ -81,6 +82,7 @@ def prepare_process(keep: tuple[int, ...], *, die_with_parent: bool = True) -> N
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     os.umask(0o022)
+    seal_imports()
     gc.freeze()
 
 

@@ -55,5 +55,3 @@ class InitConfig:
     deadline: float
     eager: tuple[str, ...] = ("user",)
     grace_seconds: float = 1.0
-    keep: tuple[int, ...] = ()
-    """Descriptors that `start_agent` and `ready` need."""

@@ -73,6 +73,9 @@ class Source:
         size = min(self._channel.room(self._stream), CHUNK)
         if self._limit is not None:
             size = min(size, self._limit)
+        if self._limit == 0:
+            self.finish(None)
+            return
         if not size:
             self._pause()
             return

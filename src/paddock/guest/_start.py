@@ -5,6 +5,7 @@ CONFIG is an object in JSON:
 * `agents`: by identity, `{"listen": PATH or descriptor, "user": {...}, "workdir": ..., "exec_dir": ..., "env": ...}`
 * `control`: PATH or descriptor of init's own socket, and `deadline`, `eager`, `grace_seconds`
 * or, in place of these, `stream`: [reader, writer] or the PATH of a character device, and `agent`: one connection only
+* `fatal_imports`: true in tests: an import from here on ends the process
 * `ready`: a descriptor to which `ready` is written
 """
 
@@ -19,6 +20,7 @@ from ._agent import report, run_agent, run_agent_on
 from ._config import AgentConfig, InitConfig, UserEntry
 from ._frames import parse_json
 from ._init import run_init
+from ._seal import seal_imports
 
 
 def main(arguments: list[str]) -> NoReturn:
@@ -26,6 +28,7 @@ def main(arguments: list[str]) -> NoReturn:
         sys.stderr.write((__doc__ or "") + "\n")
         sys.exit(2)
     config: Any = parse_json(arguments[0].encode("ascii", "replace"))
+    seal_imports(fatal=bool(config.get("fatal_imports")))
     if "stream" in config:
         reader, writer = _stream(config["stream"])
         run_agent_on(reader, writer, _agent_config(config["agent"]))

@@ -13,7 +13,7 @@ from ._config import AgentConfig
 from ._faults import Fault, encode, show
 from ._files import info_of
 from ._frames import Json, dump_json
-from ._paths import locate
+from ._paths import locate, tidy
 from ._worker import Streams, Work
 
 MAX_DEPTH = 256
@@ -166,7 +166,7 @@ def grep_files(request: Json, config: AgentConfig) -> Work:
         for where, known, status in found:
             if stat.S_ISREG(status.st_mode) and matches(show(os.path.basename(where))):
                 for number, line in _matching(where, pattern):
-                    hit = {"path": show(known), "line_number": number, "line": line[:MAX_LINE]}
+                    hit = {"path": show(tidy(known)), "line_number": number, "line": line[:MAX_LINE]}
                     if not lines.add(hit):
                         return lines.result()
         return lines.result()

@@ -25,7 +25,19 @@ NOTHING = mounts.NOSUID | mounts.NODEV | mounts.NOEXEC
 
 # Of the whole machine, not of the sandbox: hidden where they exist. What only the machine's root may read needs no
 # mask, since root inside is not that root; what can be written is covered by the read-only mount.
-MASKED = (b"cmdline", b"config.gz", b"diskstats", b"interrupts", b"kallsyms", b"keys", b"modules", b"timer_list")
+MASKED = (
+    b"cmdline",
+    b"config.gz",
+    b"diskstats",
+    b"interrupts",
+    b"iomem",
+    b"ioports",
+    b"kallsyms",
+    b"key-users",
+    b"keys",
+    b"modules",
+    b"timer_list",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +117,8 @@ def _enter(inside: Inside, steps: Steps) -> NoReturn:
     _become_root_inside(steps)
     _attach(inside, gifts, place, dev, steps)
     _pivot(steps)
-    _limit(inside.plan, inside.root_mode, steps)
     kept = _keep_only(inside, gifts, steps)
+    _limit(inside.plan, inside.root_mode, steps)
     prctl.set_no_new_privileges()
     # Before the first agent, whose id maps the kernel lets us write only then; nothing foreign runs yet.
     prctl.set_dumpable(True)
@@ -160,9 +172,6 @@ def _attach(inside: Inside, gifts: Gifts, place: int, dev: int, steps: Steps) ->
         mounts.move_mount(gifts.usr, mounts.AT_FDCWD, b"usr")
         mounts.move_mount(local, mounts.AT_FDCWD, b"usr/local")
     steps.end("attach")
-    steps.begin("proc")
-    _attach_proc(inside)
-    steps.end("proc")
     steps.begin("dev")
     mounts.move_mount(dev, mounts.AT_FDCWD, b"dev")
     terminals = mounts.fs_mount(
@@ -170,6 +179,9 @@ def _attach(inside: Inside, gifts: Gifts, place: int, dev: int, steps: Steps) ->
     )
     mounts.move_mount(terminals, mounts.AT_FDCWD, b"dev/pts")
     steps.end("dev")
+    steps.begin("proc")
+    _attach_proc(inside)
+    steps.end("proc")
     steps.begin("tmp")
     for path, size in ((b"dev/shm", inside.plan.tmp_bytes // 2), (b"tmp", inside.plan.tmp_bytes)):
         options = (("mode", "1777"), ("size", str(size)), ("nr_inodes", str(inside.plan.inodes)))
@@ -182,7 +194,7 @@ def _attach_proc(inside: Inside) -> None:
     proc = mounts.fs_mount("proc", (), NOTHING)
     mounts.move_mount(proc, mounts.AT_FDCWD, b"proc")
     for name in inside.masks:
-        mounts.bind(b"/dev/null", mounts.AT_FDCWD, b"proc/" + name)
+        mounts.bind(b"dev/null", mounts.AT_FDCWD, b"proc/" + name)
 
 
 def _pivot(steps: Steps) -> None:
@@ -196,7 +208,7 @@ def _limit(plan: JailPlan, root_mode: bool, steps: Steps) -> None:
     rlimits.apply(
         rlimits.ResourceLimits(
             open_files=plan.open_files,
-            processes=plan.processes,
+            processes=None if root_mode else plan.processes,  # the pids cgroup is better: it counts its refusals
             file_bytes=plan.disk_bytes,
             locked_bytes=8 << 20,
         )
@@ -257,9 +269,8 @@ def _serve(inside: Inside, kept: _Kept, steps: Steps) -> NoReturn:
         control=kept.listeners["init"],
         agents=by_identity,
         deadline=inside.plan.deadline,
-        keep=(kept.sync.fileno(),),
     )
-    guest.run_init(config, start, ready)
+    guest.run_init(config, start, ready, keep=(kept.sync.fileno(),))
 
 
 def _close_the_door(steps: Steps) -> None:

@@ -12,6 +12,7 @@ import traceback
 from pathlib import Path
 from typing import Any, cast
 
+from paddock import guest
 from paddock.keeper import _house, _jail, _serve, layout
 
 # What a service runs: `python -I -S -c BOOTSTRAP`, with {"source", "state", "for_tests"} as JSON on stdin. Not in
@@ -43,7 +44,7 @@ def main(options: dict[str, Any]) -> None:
         _set_title()
         house = _house.furnish(state)
         listener = _serve.listen(state)
-        _forget_imports()
+        guest.seal_imports()
         os.write(1, READY)
         for number in (0, 1):
             os.dup2(house.null, number)
@@ -60,13 +61,6 @@ def _leave(house: _jail.House, state: Path) -> None:
     if house.groups is not None:
         with contextlib.suppress(OSError):  # a group that could not be removed is still there: the next keeper sweeps
             house.groups.remove()
-
-
-def _forget_imports() -> None:
-    """From here on an import is an error: in a sandbox it would run the attacker's files."""
-    sys.meta_path.clear()
-    sys.path.clear()
-    sys.path_hooks.clear()
 
 
 def _set_title() -> None:

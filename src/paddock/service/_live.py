@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 
 from paddock.backends._base import Backend, Ending, Instance
 from paddock.errors import PaddockError, SandboxDied, Unsupported
@@ -34,6 +34,7 @@ class Live:
         self.holder = holder
         self._store, self._backends, self._remains, self._tasks = store, backends, remains, tasks
         self._held: dict[SandboxId, Held] = {}
+        self._making: set[SandboxId] = set()
         self._adopting: dict[SandboxId, asyncio.Task[Held]] = {}
 
     def admit(self, row: Row, backend: Backend, instance: Instance, strikes: Mapping[Limit, int] | None = None) -> Held:
@@ -69,7 +70,7 @@ class Live:
         said: dict[str, Mapping[SandboxId, Ending | None]] = {}
         checked: list[Row] = []
         for row in rows:
-            if row.state is State.CREATING and not holder_alive(row.holder):
+            if row.state is State.CREATING and not self._is_being_made(row):
                 checked.append(await self._unmake(row))
                 continue
             backend = self._backends.find(row.sandbox.backend) if row.state is State.RUNNING else None
@@ -89,6 +90,18 @@ class Live:
             now = await self._remains.settle(now, ending)
         await self.release(row.id)
         return now
+
+    @contextlib.contextmanager
+    def making(self, id: SandboxId) -> Generator[None]:
+        """While it lasts, a row that says `creating` is telling the truth."""
+        self._making.add(id)
+        try:
+            yield
+        finally:
+            self._making.discard(id)
+
+    def _is_being_made(self, row: Row) -> bool:
+        return row.id in self._making if row.holder == self.holder else holder_alive(row.holder)
 
     async def _unmake(self, row: Row) -> Row:
         """What a service was making when it died. It may have come as far as an instance."""

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from types import TracebackType
+from typing import TypeAlias
 
 import msgspec
 
 from paddock.backends._base import Backend, Instance, SandboxPlan
-from paddock.errors import AlreadyExists, InvalidArgument, InvalidState, NotFound, SandboxDied, Unsupported
+from paddock.errors import (
+    AlreadyExists,
+    InvalidArgument,
+    InvalidState,
+    NotFound,
+    PaddockError,
+    SandboxDied,
+    Unsupported,
+)
 from paddock.model import (
     CreateSandbox,
     ExtendSandbox,
@@ -47,6 +56,9 @@ _CANDIDATES = 8
 _spec_bytes = msgspec.json.Encoder(order="deterministic").encode
 
 
+_Exit: TypeAlias = Callable[[type[BaseException] | None, BaseException | None, TracebackType | None], None]
+
+
 class Sandboxes:
     def __init__(
         self,
@@ -74,6 +86,11 @@ class Sandboxes:
         template = await self._template(spec.template)
         backend = self._backends.choose(spec.level)
         row = self._new_row(spec, template, entry.principal, backend.name, backend.level)
+        with self._live.making(row.id):
+            return await self._make(row, key, template, backend, entry)
+
+    async def _make(self, row: Row, key: Key | None, template: Template, backend: Backend, entry: Entry) -> Sandbox:
+        spec = row.sandbox.spec
         known = self._store.add(row, key)
         if known is not None:
             assert key is not None
@@ -89,10 +106,10 @@ class Sandboxes:
         # Every step's undo is pushed before the step; the last line forgets them all.
         async with AsyncExitStack() as undo:
             undo.push(self._fail(row))
-            undo.callback(self._pool().delete, row.id)
+            undo.push(_undo(lambda: self._pool().delete(row.id)))
             self._pool().create(row.id, layers=template.layers, limit_bytes=spec.limits.disk_mib << 20)
             instance = await backend.create(plan)
-            undo.push_async_callback(self._kill_unborn, backend, instance)
+            undo.push_async_exit(_undo_async(lambda: self._kill_unborn(backend, instance)))
             running = self._lifecycle.move(row.id, State.RUNNING)
             # An outcome that cannot be recorded undoes the sandbox as well.
             entry.done(
@@ -215,11 +232,10 @@ class Sandboxes:
 
         await self._tasks.finish(kill(), name=f"undo create {instance.id}")
 
-    def _fail(
-        self, row: Row
-    ) -> Callable[[type[BaseException] | None, BaseException | None, TracebackType | None], None]:
+    def _fail(self, row: Row) -> _Exit:
         def fail(kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-            assert error is not None
+            if error is None:
+                return
             try:
                 self._lifecycle.move(row.id, State.FAILED, reason=words(error), release_key=True)
             except InvalidState:
@@ -227,6 +243,8 @@ class Sandboxes:
                 ended = self._store.get(row.id)
                 if ended is not None and isinstance(error, InvalidState):
                     raise died(ended.sandbox) from None
+            except PaddockError as another:
+                error.add_note(f"and this could not be recorded: {another}")
 
         return fail
 
@@ -282,3 +300,27 @@ class Sandboxes:
             ) from None
         self._built.add(name)
         return template
+
+
+def _undo(step: Callable[[], None]) -> _Exit:
+    """A step of an undo that cannot hide why there is one, nor stop the others. What it leaves, a sweep finds."""
+
+    def run(kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            step()
+        except Exception as another:
+            if error is not None:
+                error.add_note(f"and undoing it failed: {words(another)}")
+
+    return run
+
+
+def _undo_async(step: Callable[[], Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    async def run(kind: object, error: BaseException | None, trace: object) -> None:
+        try:
+            await step()
+        except Exception as another:
+            if error is not None:
+                error.add_note(f"and undoing it failed: {words(another)}")
+
+    return run

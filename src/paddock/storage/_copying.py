@@ -26,7 +26,13 @@ class _Level:
 
     source: tuple[int, int]
     info: os.stat_result
+    opened: bool
+    """Its mode kept its own owner out and was changed for as long as it is being copied."""
     names: Iterator[str]
+
+    def leave(self, source: int) -> None:
+        if self.opened:
+            os.fchmod(source, stat.S_IMODE(self.info.st_mode))
 
 
 class Copier:
@@ -62,8 +68,9 @@ class Copier:
 
     def _walk(self, source: int, target: int) -> None:
         """Goes down and up again with one descriptor on each side, so that no depth is too deep; closes both."""
-        levels = [self._enter(source)]
+        levels: list[_Level] = []
         try:
+            levels.append(self._enter(source))
             while True:
                 name = next(levels[-1].names, None)
                 if name is not None:
@@ -74,17 +81,43 @@ class Copier:
                     source, target = self._down(source, target, name)
                     levels.append(self._enter(source))
                     continue
-                self._finish(source, target, levels.pop().info)
-                if not levels:
+                if len(levels) == 1:
+                    self._finish(source, target, levels[0].info)
                     return
-                source, target = self._up(source, target, levels[-1].source)
+                above = self._above(source, target, levels[-2].source)  # while the modes let us
+                below, (source, target) = (source, target), above
+                try:
+                    levels[-1].leave(below[0])
+                    self._finish(*below, levels.pop().info)
+                finally:
+                    os.close(below[0])
+                    os.close(below[1])
         finally:
-            os.close(source)
-            os.close(target)
+            try:
+                self._retreat(source, levels)
+            finally:
+                os.close(source)
+                os.close(target)
 
     def _enter(self, source: int) -> _Level:
         info = os.fstat(source)
-        return _Level((info.st_dev, info.st_ino), info, iter(names_in(source)))
+        opened = not self._keep_owners and info.st_mode & 0o500 != 0o500
+        if opened:
+            os.fchmod(source, stat.S_IMODE(info.st_mode) | 0o500)
+        return _Level((info.st_dev, info.st_ino), info, opened, iter(names_in(source)))
+
+    def _retreat(self, source: int, levels: list[_Level]) -> None:
+        """After a failure: gives the directories on the way up the modes that they had. `source` stays open."""
+        at = os.dup(source) if any(level.opened for level in levels) else -1
+        try:
+            while at != -1 and levels:
+                above = os.open("..", DIRECTORY, dir_fd=at) if len(levels) > 1 else -1
+                levels.pop().leave(at)
+                os.close(at)
+                at = above
+        finally:
+            if at != -1:
+                os.close(at)
 
     def _down(self, source: int, target: int, name: str) -> tuple[int, int]:
         below = _open_for_reading(source, name, DIRECTORY)
@@ -104,16 +137,16 @@ class Copier:
         os.close(target)
         return below, made
 
-    def _up(self, source: int, target: int, expected: tuple[int, int]) -> tuple[int, int]:
+    def _above(self, source: int, target: int, expected: tuple[int, int]) -> tuple[int, int]:
         above = os.open("..", DIRECTORY, dir_fd=source)
-        info = os.fstat(above)
-        if (info.st_dev, info.st_ino) != expected:  # somebody moves directories about while we copy
+        try:
+            info = os.fstat(above)
+            if (info.st_dev, info.st_ino) != expected:
+                raise OSError(errno.ESTALE, "directories were moved while they were copied")
+            return above, os.open("..", DIRECTORY, dir_fd=target)
+        except BaseException:
             os.close(above)
-            raise OSError(errno.ESTALE, "the tree changed while it was copied")
-        made = os.open("..", DIRECTORY, dir_fd=target)
-        os.close(source)
-        os.close(target)
-        return above, made
+            raise
 
     def _leaf(self, source: int, target: int, name: str, info: os.stat_result) -> None:
         _clear(target, name)

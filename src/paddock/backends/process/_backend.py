@@ -76,6 +76,7 @@ class ProcessBackend:
                 "deadline": plan.deadline,
                 "grace_seconds": 0,
                 "ready": writer,
+                "fatal_imports": True,
                 "agents": {"user": _agent(plan, listeners["user"].fileno(), root, user)},
             }
             try:

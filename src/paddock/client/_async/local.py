@@ -36,7 +36,9 @@ class AsyncLocalTransport:
     async def perform(self, action: Action[Any]) -> Any:
         home = self._home()
         result = await home.loop.arun(
-            home.door.perform(action, home.principal),
+            home.door.perform,
+            action,
+            home.principal,
             finish=isinstance(action, KillSandbox),
             discard=lambda late: home.undo(action, late),
         )
@@ -64,10 +66,10 @@ class _Reader:
         self._there = there
 
     async def read(self, size: int = 65536) -> bytes:
-        return await self._loop.arun(self._there.read(size))
+        return await self._loop.arun(self._there.read, size)
 
     async def aclose(self) -> None:
-        await self._loop.arun(ending(self._there), finish=True)
+        await self._loop.arun(ending, self._there, finish=True)
 
 
 class _Writer:
@@ -76,13 +78,13 @@ class _Writer:
         self._there = there
 
     async def write(self, data: bytes) -> None:
-        await self._loop.arun(self._there.write(data))
+        await self._loop.arun(self._there.write, data)
 
     async def aclose(self) -> FileInfo | None:
-        return await self._loop.arun(ending(self._there))
+        return await self._loop.arun(ending, self._there)
 
     async def abort(self) -> None:
-        await self._loop.arun(letting_go(self._there), finish=True)
+        await self._loop.arun(letting_go, self._there, finish=True)
 
 
 class _Stream(_Reader, _Writer):
@@ -91,7 +93,7 @@ class _Stream(_Reader, _Writer):
         self._there = there  # pyright: ignore[reportIncompatibleVariableOverride]
 
     async def write_eof(self) -> None:
-        await self._loop.arun(self._there.write_eof())
+        await self._loop.arun(self._there.write_eof)
 
 
 class _Changes:
@@ -100,10 +102,10 @@ class _Changes:
         self._there = there
 
     async def next(self) -> tuple[FileChange, ...]:
-        return await self._loop.arun(self._there.next())
+        return await self._loop.arun(self._there.next)
 
     async def aclose(self) -> None:
-        await self._loop.arun(ending(self._there), finish=True)
+        await self._loop.arun(ending, self._there, finish=True)
 
 
 class _Exec:
@@ -117,16 +119,16 @@ class _Exec:
         self.stderr = _Reader(loop, there.stderr) if there.stderr is not None else None
 
     async def wait(self) -> ExitStatus:
-        return await self._loop.arun(self._there.wait())
+        return await self._loop.arun(self._there.wait)
 
     async def signal(self, number: int) -> None:
-        await self._loop.arun(self._there.signal(number))
+        await self._loop.arun(self._there.signal, number)
 
     async def kill(self) -> None:
-        await self._loop.arun(self._there.kill(), finish=True)
+        await self._loop.arun(self._there.kill, finish=True)
 
     async def resize(self, size: PtySize) -> None:
-        await self._loop.arun(self._there.resize(size))
+        await self._loop.arun(self._there.resize, size)
 
     async def aclose(self) -> None:
-        await self._loop.arun(ending(self._there), finish=True)
+        await self._loop.arun(ending, self._there, finish=True)

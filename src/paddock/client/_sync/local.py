@@ -37,7 +37,9 @@ class LocalTransport:
     def perform(self, action: Action[Any]) -> Any:
         home = self._home()
         result = home.loop.run(
-            home.door.perform(action, home.principal),
+            home.door.perform,
+            action,
+            home.principal,
             finish=isinstance(action, KillSandbox),
             discard=lambda late: home.undo(action, late),
         )
@@ -65,10 +67,10 @@ class _Reader:
         self._there = there
 
     def read(self, size: int = 65536) -> bytes:
-        return self._loop.run(self._there.read(size))
+        return self._loop.run(self._there.read, size)
 
     def close(self) -> None:
-        self._loop.run(ending(self._there), finish=True)
+        self._loop.run(ending, self._there, finish=True)
 
 
 class _Writer:
@@ -77,13 +79,13 @@ class _Writer:
         self._there = there
 
     def write(self, data: bytes) -> None:
-        self._loop.run(self._there.write(data))
+        self._loop.run(self._there.write, data)
 
     def close(self) -> FileInfo | None:
-        return self._loop.run(ending(self._there))
+        return self._loop.run(ending, self._there)
 
     def abort(self) -> None:
-        self._loop.run(letting_go(self._there), finish=True)
+        self._loop.run(letting_go, self._there, finish=True)
 
 
 class _Stream(_Reader, _Writer):
@@ -92,7 +94,7 @@ class _Stream(_Reader, _Writer):
         self._there = there  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def write_eof(self) -> None:
-        self._loop.run(self._there.write_eof())
+        self._loop.run(self._there.write_eof)
 
 
 class _Changes:
@@ -101,10 +103,10 @@ class _Changes:
         self._there = there
 
     def next(self) -> tuple[FileChange, ...]:
-        return self._loop.run(self._there.next())
+        return self._loop.run(self._there.next)
 
     def close(self) -> None:
-        self._loop.run(ending(self._there), finish=True)
+        self._loop.run(ending, self._there, finish=True)
 
 
 class _Exec:
@@ -118,16 +120,16 @@ class _Exec:
         self.stderr = _Reader(loop, there.stderr) if there.stderr is not None else None
 
     def wait(self) -> ExitStatus:
-        return self._loop.run(self._there.wait())
+        return self._loop.run(self._there.wait)
 
     def signal(self, number: int) -> None:
-        self._loop.run(self._there.signal(number))
+        self._loop.run(self._there.signal, number)
 
     def kill(self) -> None:
-        self._loop.run(self._there.kill(), finish=True)
+        self._loop.run(self._there.kill, finish=True)
 
     def resize(self, size: PtySize) -> None:
-        self._loop.run(self._there.resize(size))
+        self._loop.run(self._there.resize, size)
 
     def close(self) -> None:
-        self._loop.run(ending(self._there), finish=True)
+        self._loop.run(ending, self._there, finish=True)

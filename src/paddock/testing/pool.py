@@ -1,0 +1,435 @@
+"""Every promise of `paddock.storage.Pool`, as tests that any driver can run.
+
+class TestMine(PoolConformance):
+    @pytest.fixture
+    def harness(self, tmp_path):
+        yield MyHarness(tmp_path)
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import socket
+import stat
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from paddock.errors import AlreadyExists, InvalidArgument, NotFound, ResourceExhausted
+from paddock.keeper.layout import TREE_ID_BASE
+from paddock.storage import Pool
+
+MIB = 1 << 20
+NO_NAMES = ("", "sb", "sb_", "SB_1", "sb_1/..", "../sb_1", ".sb_1", "sb_1\n", "sb_-", "s_1", "sb_é", "sb_" + "1" * 61)
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+
+
+class PoolHarness(Protocol):
+    """A pool on this machine, empty at first."""
+
+    def open(self) -> Pool:
+        """One more handle on the same pool, as another service has it. The caller closes it."""
+        ...
+
+
+def in_child(work: Callable[[], None]) -> int:
+    """Starts `work` in a forked child and returns its pid. The child ends with 0, or with 1 if `work` raises."""
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            work()
+            status = 0
+        finally:
+            os._exit(status)
+    return pid
+
+
+def exit_code(pid: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+class Root:
+    """The directory `root` of a tree, for a test to write into as a sandbox would."""
+
+    def __init__(self, pool: Pool, name: str) -> None:
+        tree = pool.open(name)
+        try:
+            self.fd = os.open("root", _DIRECTORY, dir_fd=tree)
+        finally:
+            os.close(tree)
+        self.path = Path(f"/proc/self/fd/{self.fd}")
+
+    def __enter__(self) -> Path:
+        return self.path
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.fd)
+
+
+def fill_with_hostility(root: Path, outside: Path, *, depth: int) -> None:
+    """What a sandbox may leave to trouble whoever deletes or copies its tree."""
+    (root / "link-to-root").symlink_to("/")
+    (root / "link-outside").symlink_to(outside)
+    (root / "link-up").symlink_to("../../..")
+    os.mkfifo(root / "fifo")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(root / "socket"))
+    for name in ("new\nline", "-rf", " ", "\udcff\udcfe", "x" * 255, ".gone-0000000000000000", ".links"):
+        (root / name).mkdir()
+        (root / name / name).write_text(name, errors="surrogateescape")
+    closed = root / "closed"
+    (closed / "within").mkdir(parents=True)
+    (closed / "within" / "file").write_text("closed")
+    (closed / "within").chmod(0)
+    closed.chmod(0)
+    at = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    for _ in range(depth):  # no path is long enough for it
+        os.mkdir("deep", dir_fd=at)
+        below = os.open("deep", _DIRECTORY, dir_fd=at)
+        os.close(at)
+        at = below
+    os.mkdir("d" * 255, dir_fd=at)
+    os.close(at)
+
+
+class PoolConformance:
+    """Subclass it and override the fixture `harness`."""
+
+    @pytest.fixture
+    def harness(self) -> PoolHarness:
+        raise NotImplementedError
+
+    @pytest.fixture
+    def pool(self, harness: PoolHarness) -> Generator[Pool]:
+        pool = harness.open()
+        yield pool
+        pool.close()
+
+    def test_a_tree_is_made_with_an_empty_root_for_everybody_to_enter(self, pool: Pool) -> None:
+        before = os.umask(0o077)
+        try:
+            pool.create("sb_1")
+        finally:
+            os.umask(before)
+        owner = TREE_ID_BASE if os.geteuid() == 0 else os.geteuid()
+        with Root(pool, "sb_1") as root:
+            for path in (root, root / "../work"):
+                info = path.stat()
+                assert (stat.S_IMODE(info.st_mode), info.st_uid) == (0o755, owner)
+                assert list(path.iterdir()) == []
+
+    def test_every_handle_sees_every_change_at_once(self, pool: Pool, harness: PoolHarness) -> None:
+        other = harness.open()
+        assert pool.names() == other.names() == ()
+        pool.create("sb_b")
+        other.create("sb_a")
+        assert pool.names() == other.names() == ("sb_a", "sb_b")
+        pool.delete("sb_a")
+        assert pool.names() == other.names() == ("sb_b",)
+        other.close()
+
+    @pytest.mark.parametrize("name", NO_NAMES)
+    def test_a_name_that_is_none_of_a_tree_is_refused_everywhere(self, pool: Pool, name: str) -> None:
+        pool.create("sb_1")
+        for call in (
+            lambda: pool.create(name),
+            lambda: pool.delete(name),
+            lambda: pool.open(name),
+            lambda: pool.usage(name),
+            lambda: pool.snapshot(name, "sb_2"),
+            lambda: pool.snapshot("sb_1", name),
+            lambda: pool.rename(name, "sb_2"),
+            lambda: pool.rename("sb_1", name),
+        ):
+            with pytest.raises(InvalidArgument):
+                call()
+        assert pool.names() == ("sb_1",)
+
+    def test_what_is_there_is_never_replaced(self, pool: Pool) -> None:
+        pool.create("sb_1")
+        pool.create("sb_2")
+        with Root(pool, "sb_1") as root:
+            (root / "mine").write_text("1")
+        with pytest.raises(AlreadyExists):
+            pool.create("sb_1")
+        with pytest.raises(AlreadyExists):
+            pool.snapshot("sb_2", "sb_1")
+        with pytest.raises(AlreadyExists):
+            pool.rename("sb_2", "sb_1")
+        assert pool.names() == ("sb_1", "sb_2")
+        with Root(pool, "sb_1") as root:
+            assert (root / "mine").read_text() == "1"
+
+    def test_what_is_not_there_is_not_found(self, pool: Pool) -> None:
+        for call in (
+            lambda: pool.open("sb_1"),
+            lambda: pool.usage("sb_1"),
+            lambda: pool.snapshot("sb_1", "sb_2"),
+            lambda: pool.rename("sb_1", "sb_2"),
+        ):
+            with pytest.raises(NotFound):
+                call()
+        assert pool.names() == ()
+
+    def test_deleting_nothing_is_nothing(self, pool: Pool) -> None:
+        pool.delete("sb_1")
+        pool.create("sb_1")
+        pool.delete("sb_1")
+        pool.delete("sb_1")
+
+    def test_a_renamed_tree_keeps_its_content(self, pool: Pool) -> None:
+        pool.create("sb_1")
+        with Root(pool, "sb_1") as root:
+            (root / "file").write_text("kept")
+        pool.rename("sb_1", "sb_2")
+        assert pool.names() == ("sb_2",)
+        with Root(pool, "sb_2") as root:
+            assert (root / "file").read_text() == "kept"
+
+    def test_deleting_follows_nothing_and_leaves_nothing(self, pool: Pool, tmp_path: Path) -> None:
+        outside = tmp_path / "outside"
+        outside.mkdir()
+        (outside / "precious").write_text("still here")
+        pool.create("sb_1")
+        with Root(pool, "sb_1") as root:
+            fill_with_hostility(root, outside, depth=2000)
+        pool.delete("sb_1")
+        assert pool.names() == ()
+        assert (outside / "precious").read_text() == "still here"
+        assert everything_in(pool) == set()
+
+    def test_a_snapshot_is_the_same_and_its_own(self, pool: Pool, tmp_path: Path) -> None:
+        pool.create("sb_1")
+        with Root(pool, "sb_1") as root:
+            fill_with_hostility(root, tmp_path, depth=300)
+            (root / "file").write_bytes(os.urandom(100_000))
+            (root / "file").chmod(0o4751)
+            os.utime(root / "file", ns=(1, 1_600_000_000_123_456_789))
+            os.link(root / "file", root / "closed-link")
+            os.setxattr(root / "file", "user.mark", b"x")
+            if os.geteuid() == 0:
+                os.chown(root / "-rf", TREE_ID_BASE + 1000, TREE_ID_BASE + 1000)
+            os.mknod(root / "whiteout", stat.S_IFCHR, os.makedev(0, 0))
+            with (root / "sparse").open("wb") as sparse:
+                sparse.truncate(1 << 40)
+                sparse.seek(1 << 39)
+                sparse.write(b"in the middle")
+            wanted = describe(root)
+            content = (root / "file").read_bytes()
+        pool.snapshot("sb_1", "sn_1")
+        with Root(pool, "sn_1") as copy:
+            assert describe(copy) == wanted
+            assert (copy / "file").read_bytes() == content
+            assert os.getxattr(copy / "file", "user.mark") == b"x"
+            assert (copy / "file").stat().st_ino == (copy / "closed-link").stat().st_ino
+            assert (copy / "sparse").stat().st_blocks < 1000
+            (copy / "file").write_text("changed")
+            (copy / "new").write_text("new")
+        with Root(pool, "sb_1") as root:
+            assert describe(root) == wanted
+            assert (root / "file").read_bytes() == content
+
+    def test_a_snapshot_has_a_fresh_work_directory(self, pool: Pool) -> None:
+        pool.create("sb_1")
+        with Root(pool, "sb_1") as root:
+            left = root / "../work/work/incompat/volatile"
+            left.mkdir(parents=True)
+            (root / "../work/work").chmod(0)
+        pool.snapshot("sb_1", "sn_1")
+        with Root(pool, "sn_1") as copy:
+            assert list((copy / "../work").iterdir()) == []
+
+    def test_a_tree_over_layers_shows_them_or_is_laid_over_them(self, pool: Pool) -> None:
+        for layer, text in (("tp_lower", "lower"), ("tp_upper", "upper")):
+            pool.create(layer)
+            with Root(pool, layer) as root:
+                (root / "etc").mkdir()
+                (root / "etc/both").write_text(text)
+                (root / f"etc/{text}").write_text(text)
+                if text == "lower":
+                    (root / "was-directory").mkdir()
+                    (root / "was-directory/file").write_text("")
+                else:
+                    (root / "was-directory").symlink_to("etc")
+        pool.create("sb_1", layers=("tp_upper", "tp_lower"))
+        with Root(pool, "sb_1") as root:
+            if pool.overlay:
+                assert list(root.iterdir()) == []
+            else:
+                assert (root / "etc/both").read_text() == "upper"
+                assert (root / "etc/lower").read_text() == "lower"
+                assert (root / "etc/upper").read_text() == "upper"
+                assert (root / "was-directory").is_symlink()
+
+    def test_a_byte_limit_holds_or_doctor_says_that_it_does_not(self, pool: Pool) -> None:
+        pool.create("sb_1", limit_bytes=4 * MIB)
+        usage = pool.usage("sb_1")
+        disk = next(check for check in pool.checks() if check.name == "disk")
+        if usage.limit_bytes is None:
+            assert usage.used_bytes is None
+            assert (disk.status, "not enforced" in disk.detail) == ("weak", True)
+            return
+        assert (disk.status, usage.limit_bytes) == ("ok", 4 * MIB)
+        pool.snapshot("sb_1", "sb_2", limit_bytes=4 * MIB)
+        for name in ("sb_1", "sb_2"):
+            with Root(pool, name) as root:
+                assert _errno_of_writing(root / "file", 8 * MIB) == errno.EDQUOT
+            used = pool.usage(name).used_bytes
+            assert used is not None
+            assert used <= 4 * MIB
+
+    def test_of_many_that_make_one_name_one_succeeds(self, harness: PoolHarness) -> None:
+        def race() -> None:
+            mine = harness.open()
+            for number in range(20):
+                try:
+                    mine.create(f"sb_{number}")
+                except AlreadyExists:
+                    continue
+                with Root(mine, f"sb_{number}") as root:
+                    fd = os.open(root / "won", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+                    os.write(fd, b"x")
+                    os.close(fd)
+
+        assert [exit_code(pid) for pid in [in_child(race) for _ in range(3)]] == [0, 0, 0]
+        pool = harness.open()
+        assert len(pool.names()) == 20
+        for name in pool.names():
+            with Root(pool, name) as root:
+                assert (root / "won").read_bytes() == b"x"
+        pool.close()
+
+    def test_processes_make_copy_and_delete_at_once_without_a_trace(self, harness: PoolHarness, tmp_path: Path) -> None:
+        def work() -> None:
+            mine = harness.open()
+            for number in range(10):
+                own, copy = f"sb_{os.getpid()}_{number}", f"sn_{os.getpid()}_{number}"
+                mine.create(own)
+                with Root(mine, own) as root:
+                    fill_with_hostility(root, tmp_path, depth=5)
+                mine.snapshot(own, copy)
+                for other in mine.names():  # also those of others, who delete them too
+                    if other.startswith("sn_"):
+                        mine.delete(other)
+                mine.delete(own)
+                mine.delete(copy)
+
+        assert [exit_code(pid) for pid in [in_child(work) for _ in range(3)]] == [0, 0, 0]
+        pool = harness.open()
+        for name in pool.names():
+            pool.delete(name)
+        pool.close()
+        pool = harness.open()
+        assert everything_in(pool) == set()
+        pool.close()
+
+    @pytest.mark.parametrize("trees", [1, 3, 7])
+    def test_a_killed_process_leaves_whole_trees_and_no_rest(
+        self, harness: PoolHarness, tmp_path: Path, trees: int
+    ) -> None:
+        ready, writer = os.pipe()
+
+        def work() -> None:
+            mine = harness.open()
+            number = 0
+            while True:
+                number += 1
+                mine.create(f"sb_{number}")
+                with Root(mine, f"sb_{number}") as root:
+                    fill_with_hostility(root, tmp_path, depth=50)
+                    (root / "last").write_text("")
+                os.write(writer, b".")
+                mine.snapshot(f"sb_{number}", f"sn_{number}")
+                if number > 1:
+                    mine.delete(f"sb_{number - 1}")
+
+        pid = in_child(work)
+        os.close(writer)
+        seen = 0
+        while seen < trees:
+            assert os.read(ready, 1), "it died by itself"
+            seen += 1
+        os.kill(pid, signal.SIGKILL)
+        assert exit_code(pid) == -signal.SIGKILL
+        os.close(ready)
+        pool = harness.open()
+        for name in pool.names():
+            with Root(pool, name) as root:
+                assert (root / "../work").is_dir()
+                if name.startswith("sn_"):
+                    assert (root / "last").exists()
+            pool.delete(name)
+        assert everything_in(pool) == set()
+        pool.close()
+
+    def test_a_full_disk_is_named(self, pool: Pool) -> None:
+        soft, hard = (int(part) for part in _open_files_limit())
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_NOFILE, (_lowest_free() + 1, hard))
+        try:
+            with pytest.raises(ResourceExhausted):
+                pool.create("sb_1")
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert pool.names() == ()
+
+
+def everything_in(pool: Pool) -> set[str]:
+    """All that lies in the pool, but for its lock."""
+    pool.create("zz_probe")
+    try:
+        tree = pool.open("zz_probe")
+        try:
+            above = os.open("..", _DIRECTORY, dir_fd=tree)
+            try:
+                return set(os.listdir(above)) - {"zz_probe", ".lock"}
+            finally:
+                os.close(above)
+        finally:
+            os.close(tree)
+    finally:
+        pool.delete("zz_probe")
+
+
+def describe(root: Path) -> dict[str, tuple[object, ...]]:
+    """Everything about a tree that a copy must keep, by path; what is too deep to have one, by its depth."""
+    found: dict[str, tuple[object, ...]] = {}
+    for path, directories, files, fd in os.fwalk(root, follow_symlinks=False):
+        for name in (*directories, *files):
+            info = os.stat(name, dir_fd=fd, follow_symlinks=False)
+            link = os.readlink(name, dir_fd=fd) if stat.S_ISLNK(info.st_mode) else ""
+            size = 0 if stat.S_ISDIR(info.st_mode) else info.st_size
+            links = 0 if stat.S_ISDIR(info.st_mode) else info.st_nlink
+            where = os.path.relpath(os.path.join(path, name), root)
+            found[where] = (info.st_mode, info.st_uid, info.st_gid, size, links, info.st_mtime_ns, info.st_rdev, link)
+    return found
+
+
+def _errno_of_writing(path: Path, size: int) -> int | None:
+    """Fully to the disk: what is over a limit may be found out only there."""
+    try:
+        with path.open("wb") as file:
+            file.write(os.urandom(size))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        return error.errno
+    return None
+
+
+def _open_files_limit() -> tuple[int, int]:
+    import resource
+
+    return resource.getrlimit(resource.RLIMIT_NOFILE)
+
+
+def _lowest_free() -> int:
+    fd = os.open("/", os.O_RDONLY)
+    os.close(fd)
+    return fd

@@ -1,0 +1,245 @@
+"""The command line, as a process: what it prints, what it returns, whom it kills."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from paddock.cli import _render
+from paddock.cli._main import parser
+from paddock.cli._values import command, mebibytes, seconds
+from tests.cli.command_line import Paddock, argv, environment
+
+
+def performed(directory: Path) -> list[str]:
+    return (directory / "performed").read_text().splitlines()
+
+
+def test_run_passes_streams_stdin_and_the_exit_code(paddock: Paddock, tmp_path: Path) -> None:
+    done = paddock("run", "--", "sh", "-c", "cat; echo err >&2; exit 7", input=b"\xff\x00typed")
+    assert (done.stdout, done.stderr, done.returncode) == (b"\xff\x00typed", b"err\n", 7)
+    assert performed(tmp_path) == ["CreateSandbox", "StartExec", "KillSandbox", "open 0"]
+
+
+def test_run_needs_no_dashes_and_leaves_the_commands_own_options_alone(paddock: Paddock) -> None:
+    assert paddock("run", "--ttl", "5m", "printf", "%s", "--json", "-i").stdout == b"--json-i"
+    assert paddock("run", "--", "printf", "%s", "--").stdout == b"--"
+
+
+def test_a_signal_is_128_and_its_number(paddock: Paddock) -> None:
+    assert paddock("run", "--", "sh", "-c", "kill -TERM $$").returncode == 128 + 15
+
+
+def test_not_found_and_not_executable_are_said_as_the_shell_says_it(paddock: Paddock, tmp_path: Path) -> None:
+    (tmp_path / "plain").write_text("")
+    missing, plain = paddock("run", "--", "/no/such"), paddock("run", "--", str(tmp_path / "plain"))
+    assert (missing.returncode, plain.returncode) == (127, 126)
+    assert missing.stderr.startswith(b"paddock: ")
+    assert b"Traceback" not in missing.stderr + plain.stderr
+
+
+def test_paddocks_own_failures_are_125_and_one_line_with_a_hint(paddock: Paddock) -> None:
+    done = paddock("run", "--level", "strong", "--", "true")
+    assert done.returncode == 125
+    assert done.stderr.splitlines()[0].startswith(b"paddock: no level 'strong'")
+    assert done.stderr.splitlines()[1:] == [b"  try: paddock doctor"]
+    refused = paddock("ls", PADDOCK_URL="http://localhost")
+    assert refused.returncode == 125
+    assert b"unset PADDOCK_URL" in refused.stderr
+
+
+@pytest.mark.parametrize("arguments", [(), ("walk",), ("run", "--memory", "much", "--", "true"), ("exec",), ("kill",)])
+def test_wrong_usage_is_2(paddock: Paddock, arguments: tuple[str, ...]) -> None:
+    assert paddock(*arguments).returncode == 2
+
+
+def test_run_without_a_command_says_so_and_leaves_nothing(paddock: Paddock) -> None:
+    done = paddock("run")
+    assert (done.returncode, done.stdout) == (125, b"")
+    assert b"no command was given" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("run", "--json", "--", "sh", "-c", "echo out; exit 3"), 3),
+        (("run", "--json", "--level", "strong", "--", "true"), 125),
+        (("run", "--json", "--", "/no/such"), 127),
+        (("create", "--json"), 0),
+        (("ls", "--json"), 0),
+        (("doctor", "--json"), 0),
+        (("audit", "verify", "--json"), 0),
+        (("kill", "--json", "none"), 125),
+    ],
+)  # fmt: skip
+def test_json_is_one_document_whatever_happens(paddock: Paddock, arguments: tuple[str, ...], code: int) -> None:
+    done = paddock(*arguments)
+    document = json.loads(done.stdout)
+    assert done.returncode == code
+    assert done.stderr == b""
+    if code in (125, 127):
+        assert document["error"].keys() == {"code", "message", "hint"}
+    if code == 3:
+        assert (document["stdout"], document["exit_code"]) == ("out\n", 3)
+
+
+def test_doctor_and_audit_return_1_where_nothing_can_be_relied_on(paddock: Paddock, tmp_path: Path) -> None:
+    assert (paddock("doctor").returncode, paddock("audit", "verify").returncode) == (0, 0)
+    (tmp_path / "useless").touch()
+    assert (paddock("doctor").returncode, paddock("audit", "verify").returncode) == (1, 1)
+
+
+def test_nothing_that_is_shown_in_a_table_can_steer_a_terminal(paddock: Paddock, tmp_path: Path) -> None:
+    (tmp_path / "useless").touch()
+    shown = paddock("doctor").stdout + paddock("audit", "verify").stdout
+    assert b"\\x1b[31mred\\u202e" in shown
+    assert b"\\x1b]0;title\\x07" in shown
+    assert not set(shown) & {0x1B, 0x07}
+
+
+def test_escaping_keeps_what_is_readable() -> None:
+    assert _render.escape("grüße 漢字 🙂") == "grüße 漢字 🙂"
+    assert _render.escape("a\nb\t\x9b\u200b\ud800\U000e0001") == "a\\x0ab\\x09\\x9b\\u200b\\ud800\\U000e0001"
+
+
+def test_output_is_passed_on_while_the_command_runs(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        argv(tmp_path, "run", "--", "sh", "-c", "echo first; read answer; echo $answer"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment(tmp_path),
+    ) as process:
+        assert process.stdin
+        assert process.stdout
+        assert process.stdout.readline() == b"first\n"
+        process.stdin.write(b"second\n")
+        process.stdin.close()
+        assert process.stdout.read() == b"second\n"
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_kills_the_sandbox_on_the_way_out(tmp_path: Path, number: int, code: int) -> None:
+    with subprocess.Popen(
+        argv(tmp_path, "run", "--", "sh", "-c", "echo ready; sleep 60"),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(tmp_path),
+    ) as process:
+        assert process.stdout
+        assert process.stderr
+        assert process.stdout.readline() == b"ready\n"
+        process.send_signal(number)
+        assert process.stderr.read() == b""
+    assert process.returncode == code
+    assert performed(tmp_path)[-2:] == ["KillSandbox", "open 0"]
+
+
+def test_a_reader_that_leaves_ends_the_command(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        argv(tmp_path, "run", "--", "sh", "-c", "while :; do echo again; done"),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(tmp_path),
+    ) as process:
+        assert process.stdout
+        assert process.stderr
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 128 + signal.SIGPIPE
+    assert performed(tmp_path)[-2:] == ["KillSandbox", "open 0"]
+
+
+def on_terminal(directory: Path, *arguments: str, typed: bytes = b"", **environ: str) -> tuple[str, int]:
+    """All three streams are a terminal."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        argv(directory, *arguments),
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+        env=environment(directory) | {"TERM": "xterm-256color", "COLUMNS": "100"} | environ,
+    )
+    os.close(theirs)
+    os.write(ours, typed)
+    shown = bytearray()
+    timer = threading.Timer(60, process.kill)
+    timer.start()
+    try:
+        while data := os.read(ours, 4096):
+            shown += data
+    except OSError:  # EIO: the last descriptor of the other side is closed
+        pass
+    timer.cancel()
+    os.close(ours)
+    return shown.decode(), process.wait()
+
+
+def test_a_terminal_gets_colours_unless_it_wants_none(tmp_path: Path) -> None:
+    shown, code = on_terminal(tmp_path, "doctor")
+    assert code == 0
+    assert "\x1b[33mweak" in shown
+    assert "\\x1b[31mred\\u202e" in shown.replace("\r\n", "")
+    plain, _ = on_terminal(tmp_path, "doctor", NO_COLOR="1")
+    assert "\x1b[33m" not in plain
+
+
+def test_a_terminal_is_not_read_unless_that_is_asked_for(tmp_path: Path) -> None:
+    shown, code = on_terminal(tmp_path, "run", "--", "sh", "-c", "cat; echo done")
+    assert (shown, code) == ("done\r\n", 0)
+    shown, code = on_terminal(tmp_path, "run", "-i", "--", "sh", "-c", "read x; echo got $x", typed=b"it\n")
+    assert (shown.splitlines()[-1], code) == ("got it", 0)
+
+
+def test_help_imports_nothing_heavy() -> None:
+    names = (
+        "msgspec asyncio rich sqlalchemy alembic pytest subprocess sqlite3 paddock.client paddock.model paddock.service"
+    )
+    script = (
+        "import sys, contextlib\nfrom paddock.cli import main\n"
+        "with contextlib.suppress(SystemExit): main(['--help'])\n"
+        f"print(sorted(set({names.split()!r}) & set(sys.modules)), file=sys.stderr)\n"
+        "print(len(sys.modules), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-I", "-c", script], capture_output=True, check=True, text=True)
+    imported, count = done.stderr.splitlines()
+    assert imported == "[]"
+    assert int(count) < 130
+    bare = subprocess.run([sys.executable, "-I", "-c", "import paddock, sys; print(*sys.modules)"], capture_output=True)
+    assert b"paddock.client" not in bare.stdout
+
+
+def test_every_verb_explains_itself_and_speaks_json() -> None:
+    for verb in ("run", "create", "exec", "ls", "kill", "cp", "doctor"):
+        with pytest.raises(SystemExit) as ended:
+            parser().parse_args([verb, "--help"])
+        assert ended.value.code == 0
+    for arguments in (["ls"], ["kill", "x"], ["doctor"], ["audit", "verify"], ["cp", "a", "b:c"], ["create"]):
+        assert parser().parse_args([*arguments, "--json"]).json is True
+
+
+@pytest.mark.parametrize(("text", "value"), [("512", 512), ("512m", 512), ("2g", 2048), ("1GiB", 1024)])
+def test_sizes(text: str, value: int) -> None:
+    assert mebibytes(text) == value
+
+
+@pytest.mark.parametrize(("text", "value"), [("90", 90), ("1.5s", 1.5), ("5m", 300), ("2h", 7200)])
+def test_times(text: str, value: float) -> None:
+    assert seconds(text) == value
+
+
+def test_only_the_first_dashes_go() -> None:
+    assert command(["--", "a", "--", "b"]) == ["a", "--", "b"]
+    assert command(["a", "--"]) == ["a", "--"]

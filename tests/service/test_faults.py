@@ -1,0 +1,171 @@
+"""Every step of create and kill broken, cancelled, unrecorded: afterwards there is a sandbox, or nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from service_world import ME, Rig
+
+from paddock.errors import PaddockError, ResourceExhausted, Unrecorded
+from paddock.model import CreateSandbox, ExecSpec, KillSandbox, ListSandboxes, RunExec, SandboxSpec, State
+from paddock.service import Service
+
+
+async def consistent(service: Service, rig: Rig) -> tuple[str, ...]:
+    """The living, which are the same in the rows, in the world and in the pool."""
+    rows = {s.id for s in await service.perform(ListSandboxes(), ME)}
+    assert {i for i, p in rig.world.places.items() if p.ended is None} == rows
+    assert set(rig.pool.names()) == rows
+    return tuple(rows)
+
+
+@pytest.mark.parametrize("steps", range(12))
+async def test_a_create_cancelled_at_any_step_is_whole_or_nothing(rig: Rig, steps: int) -> None:
+    async def slow(_: object) -> None:
+        for _ in range(4):
+            await asyncio.sleep(0)
+
+    rig.world.before_create = slow
+    async with rig.service() as service:
+        await service.perform(ListSandboxes(), ME)
+        service._sandboxes._built.add("host")  # no thread, so that steps are steps
+        create = asyncio.ensure_future(service.perform(CreateSandbox(spec=SandboxSpec(name="n")), ME))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        create.cancel()
+        await asyncio.wait((create,))
+        living = await consistent(service, rig)
+        assert bool(living) is not create.cancelled()
+        if create.cancelled():
+            await service.perform(CreateSandbox(spec=SandboxSpec(name="n")), ME)
+
+
+@pytest.mark.parametrize("steps", range(10))
+async def test_a_kill_cancelled_at_any_step_still_kills(rig: Rig, steps: int) -> None:
+    async with rig.service() as service:
+        made = await service.perform(CreateSandbox(), ME)
+        kill = asyncio.ensure_future(service.perform(KillSandbox(sandbox=made.id), ME))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        kill.cancel()
+        await asyncio.wait((kill,))
+        if steps:  # it had begun
+            await asyncio.gather(*service._tasks._running - {h.watch for h in service._live._held.values() if h.watch})
+            assert await consistent(service, rig) == ()
+
+
+@pytest.mark.parametrize("method", ["add", "move", "get"])
+@pytest.mark.parametrize("call", range(1, 4))
+async def test_a_create_whose_database_fails_at_any_call_leaves_nothing_after_a_sweep(
+    rig: Rig, method: str, call: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig.service() as service:
+        _fail_at(monkeypatch, service._store, method, call, ResourceExhausted("disk full"))
+        made: list[Any] = await asyncio.gather(service.perform(CreateSandbox(), ME), return_exceptions=True)
+        monkeypatch.undo()
+        if isinstance(made[0], BaseException):
+            assert isinstance(made[0], PaddockError)
+            assert {i for i, p in rig.world.places.items() if p.ended is None} == set()
+            assert rig.pool.names() == ()
+            assert await service.perform(ListSandboxes(), ME) == ()
+        else:
+            await consistent(service, rig)
+
+
+@pytest.mark.parametrize("call", range(1, 6))
+async def test_an_audit_log_that_fails_at_any_record_leaves_nothing_undone(
+    rig: Rig, call: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of create and kill: no effect without a decision, no sandbox without an outcome."""
+    async with rig.service() as service:
+        _fail_at(monkeypatch, service._audit, "_write", call, Unrecorded("disk full"))
+        made = await asyncio.gather(service.perform(CreateSandbox(), ME), return_exceptions=True)
+        monkeypatch.undo()
+        living = await consistent(service, rig)
+        assert bool(living) is not isinstance(made[0], BaseException)
+        assert rig.world.creates == (0 if call == 1 else 1)
+
+
+async def test_a_kill_that_fails_leaves_a_sandbox_that_can_be_used_and_killed(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from service_world import Held
+
+    async with rig.service() as service:
+        made = await service.perform(CreateSandbox(), ME)
+
+        async def broken(_: object) -> None:
+            raise OSError(5, "Input/output error")
+
+        monkeypatch.setattr(Held, "kill", broken)
+        with pytest.raises(OSError):
+            await service.perform(KillSandbox(sandbox=made.id), ME)
+        monkeypatch.undo()
+        result = await service.perform(RunExec(sandbox=made.id, spec=ExecSpec(argv=("echo", "here"))), ME)
+        assert result.stdout == "here\n"
+        killed = await service.perform(KillSandbox(sandbox=made.id), ME)
+        assert killed.state is State.KILLED
+        assert await consistent(service, rig) == ()
+
+
+async def test_an_undo_that_fails_does_not_hide_the_cause_nor_stop_the_rest(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig.service() as service:
+
+        def broken(_: object) -> None:
+            raise ZeroDivisionError
+
+        def cannot(_: str) -> None:
+            raise OSError(5, "Input/output error")
+
+        rig.world.before_create = broken
+        monkeypatch.setattr(rig.pool, "delete", cannot)
+        with pytest.raises(ZeroDivisionError) as caught:
+            await service.perform(CreateSandbox(), ME)
+        assert "undoing it failed" in caught.value.__notes__[0]
+        monkeypatch.undo()
+        (row,) = await service.perform(ListSandboxes(ended=True), ME)
+        assert row.state is State.FAILED
+        await service.expiry.once()
+        assert rig.pool.names() == ()
+
+
+async def test_a_failure_that_cannot_be_written_down_is_found_at_the_next_look(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig.service() as service:
+
+        def cannot(*_: object, **__: object) -> None:
+            raise ResourceExhausted("disk full")
+
+        monkeypatch.setattr(service._store, "move", cannot)
+        with pytest.raises(ResourceExhausted) as caught:
+            await service.perform(CreateSandbox(spec=SandboxSpec(name="n")), ME)
+        assert "could not be recorded" in caught.value.__notes__[0]
+        monkeypatch.undo()
+        (seen,) = await service.perform(ListSandboxes(ended=True), ME)
+        assert seen.state is State.FAILED
+        await service.perform(CreateSandbox(spec=SandboxSpec(name="n")), ME)
+
+
+async def test_a_closed_backend_connection_is_made_anew(rig: Rig) -> None:
+    async with rig.service() as service:
+        made = await service.perform(CreateSandbox(), ME)
+        await service._live.release(made.id)
+        result = await service.perform(RunExec(sandbox=made.id, spec=ExecSpec(argv=("echo", "again"))), ME)
+        assert result.stdout == "again\n"
+
+
+def _fail_at(monkeypatch: pytest.MonkeyPatch, owner: object, method: str, call: int, error: Exception) -> None:
+    real, calls = getattr(owner, method), [0]
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == call:
+            raise error
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(owner, method, counted)

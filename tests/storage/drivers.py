@@ -1,0 +1,76 @@
+"""Pools on this machine, one per driver. For btrfs a child plays the keeper, in a mount namespace of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+from pathlib import Path
+
+from paddock.keeper.layout import KEEPER_CONFIG
+from paddock.linux import mounts, namespaces
+from paddock.storage import Pool, PoolConfig, keeper_open_pool, open_pool, prepare
+from paddock.testing.pool import exit_code
+
+GIB = 1 << 30
+
+
+class Keeper:
+    """Holds the pool of a state directory mounted, out of our sight, and hands out its directory."""
+
+    def __init__(self, state_dir: Path) -> None:
+        ours, theirs = socket.socketpair()
+        self._pid = os.fork()
+        if self._pid == 0:
+            try:
+                ours.close()
+                _keep(state_dir, theirs)
+            finally:
+                os._exit(1)
+        theirs.close()
+        _, fds, _, _ = socket.recv_fds(ours, 100, 1)
+        ours.close()
+        self.fd = fds[0] if fds else -1
+        if not fds:
+            self.kill()
+            raise OSError("the keeper died")
+
+    def kill(self) -> None:
+        if self._pid:
+            os.kill(self._pid, signal.SIGKILL)
+            exit_code(self._pid)
+            self._pid = 0
+
+    def close(self) -> None:
+        self.kill()
+        if self.fd != -1:
+            os.close(self.fd)
+            self.fd = -1
+
+
+def _keep(state_dir: Path, door: socket.socket) -> None:
+    namespaces.unshare(namespaces.NEWNS)
+    mounts.make_all_private()
+    config = json.loads((state_dir / KEEPER_CONFIG).read_bytes())
+    fd = keeper_open_pool(str(state_dir), config["pool"])
+    socket.send_fds(door, [b"pool"], [fd])
+    os.close(fd)
+    door.close()
+    signal.pause()
+
+
+class DriverHarness:
+    """A state directory prepared for one driver."""
+
+    def __init__(self, state_dir: Path, driver: str) -> None:
+        self.state_dir = state_dir
+        self.config: PoolConfig = prepare(state_dir, driver=driver, image_bytes=GIB)
+        self._keeper = Keeper(state_dir) if self.config.image else None
+
+    def open(self) -> Pool:
+        return open_pool(self.state_dir, self.config, os.dup(self._keeper.fd) if self._keeper else None)
+
+    def close(self) -> None:
+        if self._keeper is not None:
+            self._keeper.close()
