@@ -10,13 +10,13 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from tests.storage.faults import killed_before_step
 
 from paddock.errors import NotConfigured, NotFound, Unsupported
 from paddock.linux import mounts, namespaces
 from paddock.storage import Pool, Templates, open_pool, prepare
 from paddock.storage._host import manifest
 from paddock.testing.pool import Root, exit_code, in_child
+from tests.storage.faults import killed_before_step
 
 
 @pytest.fixture

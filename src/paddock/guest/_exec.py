@@ -218,7 +218,7 @@ class Execs:
         if tag is None:
             program = replace(program, env={**program.env, MARKER: exec_id.encode()})
         try:
-            pid = spawn(program, *ends)
+            pid = spawn(program, *ends, oom_score=self._config.oom_score)
         finally:
             self._tags.leave()
         run = Exec(
