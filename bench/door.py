@@ -25,9 +25,14 @@ from paddock.backends._base import SandboxPlan
 from paddock.model import (
     CreateSandbox,
     Decision,
+    ExecId,
+    ExecSpec,
+    ExitStatus,
     GetSandbox,
     KillSandbox,
     ListSandboxes,
+    PtySize,
+    RunExec,
     SandboxId,
     SandboxSpec,
     State,
@@ -44,12 +49,41 @@ class NoPool(FolderPool):
     def delete(self, name: str) -> None: ...
 
 
+class NoReader:
+    async def read(self, size: int = 65536) -> bytes:
+        return b""
+
+    async def aclose(self) -> None: ...
+
+
+class NoCommand:
+    """Ended before it began."""
+
+    pid, stdin = 1, None
+
+    def __init__(self, id: ExecId) -> None:
+        self.id, self.stdout, self.stderr = id, NoReader(), NoReader()
+
+    async def wait(self) -> ExitStatus:
+        return ExitStatus(code=0)
+
+    async def signal(self, number: int) -> None: ...
+    async def kill(self) -> None: ...
+    async def resize(self, size: PtySize) -> None: ...
+    async def aclose(self) -> None: ...
+
+
+class NoInstance(Held):
+    async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> NoCommand:  # pyright: ignore
+        return NoCommand(id)
+
+
 class NoBackend(WorldBackend):
     """Sandboxes that cost nothing."""
 
     async def create(self, plan: SandboxPlan) -> Held:
         place = self._world.places[plan.id] = Place(plan, self._world.root)
-        return Held(place)
+        return NoInstance(place)
 
     async def forget(self, id: SandboxId) -> None:
         self._world.places.pop(id, None)
@@ -102,6 +136,8 @@ async def door(directory: Path, rounds: int) -> None:
     show("perform: list, nothing there", await atimed(rounds, lambda: service.perform(ListSandboxes(), ME)))
     made = await service.perform(CreateSandbox(), ME)
     show("perform: get", await atimed(rounds, lambda: service.perform(GetSandbox(sandbox=made.id), ME)))
+    run = RunExec(sandbox=made.id, spec=ExecSpec(argv=("true",)))
+    show("perform: run, all but the command", await atimed(rounds, lambda: service.perform(run, ME)))
     creates: list[float] = []
     kills: list[float] = []
     for _ in range(rounds // 4):
