@@ -86,8 +86,13 @@ class Box:
     async def names(self, path: str = ".", **fields: Any) -> list[str]:
         return [info.name for info in await self.file(ListFiles, path=path, **fields)]
 
-    async def workdir(self) -> str:
-        """The template's working directory as commands see it."""
+    @property
+    def workdir(self) -> str:
+        """The template's working directory as paths in requests name it."""
+        return self.plan.template.workdir
+
+    async def pwd(self) -> str:
+        """The same as commands see it; a backend without isolation may have it elsewhere."""
         return (await self.run("pwd")).out.decode().removesuffix("\n")
 
     async def matching(self, marker: str) -> list[int]:

@@ -46,7 +46,7 @@ class FileConformance(Bench):
     async def test_relative_paths_are_below_the_working_directory(self, lab: Lab) -> None:
         box = await lab.box()
         info = await box.write("a/b", b"x")
-        assert info.path == f"{await box.workdir()}/a/b"
+        assert info.path == f"{box.workdir}/a/b"
         assert await box.read(info.path) == b"x"
 
     @guarantee()

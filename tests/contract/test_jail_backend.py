@@ -1,0 +1,70 @@
+"""The jail keeps every promise that it makes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from paddock.backends import SandboxPlan
+from paddock.backends.jail import JailBackend
+from paddock.model import Noun, SandboxId, SandboxSpec, mint
+from paddock.storage import Pool, Templates, open_pool, prepare
+from paddock.testing.conformance import BackendConformance
+from tests.conftest import private_state
+
+
+class JailHarness:
+    """One state directory with a pool and the template `host`, for all tests of this file."""
+
+    def __init__(self, state_dir: Path, pool: Pool, templates: Templates) -> None:
+        self.state_dir = state_dir
+        self.pool = pool
+        self.templates = templates
+
+    def backend(self) -> JailBackend:
+        return JailBackend(self.state_dir)
+
+    async def plan(self, spec: SandboxSpec) -> SandboxPlan:
+        template = self.templates.get("host")
+        id = SandboxId(mint(Noun.SANDBOX))
+        self.pool.create(id, layers=template.layers, limit_bytes=spec.limits.disk_mib << 20)
+        deadline = time.clock_gettime(time.CLOCK_BOOTTIME) + spec.ttl_seconds
+        return SandboxPlan(
+            id=id, hostname=id.replace("_", "-"), spec=spec, template=template, tree=id, deadline=deadline
+        )
+
+    async def cleanup(self, plan: SandboxPlan) -> None:
+        self.pool.delete(plan.tree)
+
+
+@pytest.fixture(scope="module")
+def jails() -> Generator[JailHarness]:
+    with private_state() as state_dir:
+        config = prepare(state_dir)
+        pool = open_pool(state_dir, config, asyncio.run(_pool_of(state_dir)))
+        try:
+            yield JailHarness(state_dir, pool, Templates(pool, state_dir))
+        finally:
+            pool.close()
+
+
+async def _pool_of(state_dir: Path) -> int:
+    backend = JailBackend(state_dir)
+    try:
+        return os.dup(await backend.pool())
+    finally:
+        await backend.aclose()
+
+
+class TestJailBackend(BackendConformance):
+    @pytest.fixture
+    def harness(self, jails: JailHarness) -> JailHarness:
+        reason = jails.backend().probe()
+        if reason is not None:
+            pytest.skip(f"no jail here: {reason}")
+        return jails
