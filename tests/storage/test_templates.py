@@ -120,7 +120,7 @@ def test_a_killed_build_is_never_used(pool: Pool, state: Path, name: str) -> Non
             pool.delete(layer)
         killed = killed_before_step(step, lambda: Templates(pool, state).get(name))
         for layer in pool.names():
-            if layer.startswith("tp_"):
+            if layer.startswith("tp_"):  # what has the name of a template is one
                 assert listing(pool, layer) == contents[layer]
         assert Templates(pool, state).get(name) == whole
         assert set(pool.names()) == set(whole.layers)
@@ -133,11 +133,12 @@ def test_a_killed_build_is_never_used(pool: Pool, state: Path, name: str) -> Non
 def listing(pool: Pool, layer: str) -> list[tuple[str, int, int]]:
     found: list[tuple[str, int, int]] = []
     with Root(pool, layer) as root:
-        for path, directories, files, fd in os.fwalk(root):
+        for path, directories, files, fd in os.fwalk(f"{root}/."):
             for name in (*directories, *files):
                 info = os.stat(name, dir_fd=fd, follow_symlinks=False)
                 size = 0 if stat.S_ISDIR(info.st_mode) else info.st_size
                 found.append((os.path.relpath(os.path.join(path, name), root), info.st_mode, size))
+    assert found
     return sorted(found)
 
 

@@ -220,6 +220,7 @@ class PoolConformance:
                 sparse.seek(1 << 39)
                 sparse.write(b"in the middle")
             wanted = describe(root)
+            assert len(wanted) > 300
             content = (root / "file").read_bytes()
         pool.snapshot("sb_1", "sn_1")
         with Root(pool, "sn_1") as copy:
@@ -400,13 +401,14 @@ def everything_in(pool: Pool) -> set[str]:
 def describe(root: Path) -> dict[str, tuple[object, ...]]:
     """Everything about a tree that a copy must keep, by path; what is too deep to have one, by its depth."""
     found: dict[str, tuple[object, ...]] = {}
-    for path, directories, files, fd in os.fwalk(root, follow_symlinks=False):
+    top = f"{root}/."  # what is a link itself is not walked
+    for path, directories, files, fd in os.fwalk(top, follow_symlinks=False):
         for name in (*directories, *files):
             info = os.stat(name, dir_fd=fd, follow_symlinks=False)
             link = os.readlink(name, dir_fd=fd) if stat.S_ISLNK(info.st_mode) else ""
             size = 0 if stat.S_ISDIR(info.st_mode) else info.st_size
             links = 0 if stat.S_ISDIR(info.st_mode) else info.st_nlink
-            where = os.path.relpath(os.path.join(path, name), root)
+            where = os.path.relpath(os.path.join(path, name), top)
             found[where] = (info.st_mode, info.st_uid, info.st_gid, size, links, info.st_mtime_ns, info.st_rdev, link)
     return found
 
