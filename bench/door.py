@@ -18,12 +18,75 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "service"))
 
-from service_world import ME, Rig
+from service_world import ME, FolderPool, Held, OneTemplate, Place, Rig, WorldBackend
 
 from paddock.audit import AuditLog
-from paddock.model import CreateSandbox, Decision, GetSandbox, KillSandbox, ListSandboxes, SandboxSpec, State
+from paddock.backends._base import SandboxPlan
+from paddock.model import (
+    CreateSandbox,
+    Decision,
+    ExecId,
+    ExecSpec,
+    ExitStatus,
+    GetSandbox,
+    KillSandbox,
+    ListSandboxes,
+    PtySize,
+    RunExec,
+    SandboxId,
+    SandboxSpec,
+    State,
+)
 from paddock.policy import local_policy
+from paddock.service import Service
 from paddock.service._store import Row, Store
+
+
+class NoPool(FolderPool):
+    """Trees that cost nothing."""
+
+    def create(self, name: str, *, layers: tuple[str, ...] = (), limit_bytes: int | None = None) -> None: ...
+    def delete(self, name: str) -> None: ...
+
+
+class NoReader:
+    async def read(self, size: int = 65536) -> bytes:
+        return b""
+
+    async def aclose(self) -> None: ...
+
+
+class NoCommand:
+    """Ended before it began."""
+
+    pid, stdin = 1, None
+
+    def __init__(self, id: ExecId) -> None:
+        self.id, self.stdout, self.stderr = id, NoReader(), NoReader()
+
+    async def wait(self) -> ExitStatus:
+        return ExitStatus(code=0)
+
+    async def signal(self, number: int) -> None: ...
+    async def kill(self) -> None: ...
+    async def resize(self, size: PtySize) -> None: ...
+    async def aclose(self) -> None: ...
+
+
+class NoInstance(Held):
+    async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> NoCommand:  # pyright: ignore
+        return NoCommand(id)
+
+
+class NoBackend(WorldBackend):
+    """Sandboxes that cost nothing."""
+
+    async def create(self, plan: SandboxPlan) -> Held:
+        place = self._world.places[plan.id] = Place(plan, self._world.root)
+        return NoInstance(place)
+
+    async def forget(self, id: SandboxId) -> None:
+        self._world.places.pop(id, None)
 
 
 def show(name: str, seconds: list[float]) -> None:
@@ -62,23 +125,32 @@ def parts(directory: Path, rounds: int) -> None:
 
 async def door(directory: Path, rounds: int) -> None:
     rig = Rig(directory / "state")
-    async with rig.service() as service:
-        show("perform: list, nothing there", await atimed(rounds, lambda: service.perform(ListSandboxes(), ME)))
-        made = await service.perform(CreateSandbox(), ME)
-        show("perform: get", await atimed(rounds, lambda: service.perform(GetSandbox(sandbox=made.id), ME)))
-        creates: list[float] = []
-        kills: list[float] = []
-        for _ in range(rounds // 10):
-            start = time.perf_counter()
-            sandbox = await service.perform(CreateSandbox(), ME)
-            middle = time.perf_counter()
-            await service.perform(KillSandbox(sandbox=sandbox.id), ME)
-            creates.append(middle - start)
-            kills.append(time.perf_counter() - middle)
-        show("perform: create (a backend that makes two directories)", creates)
-        show("perform: kill", kills)
-        store_parts(service._store, made.id, rounds)
-    await rig.aclose()
+    pool = NoPool(directory / "pool")
+    service = Service(
+        rig.state_dir,
+        backends=[NoBackend(rig.world)],
+        pool=lambda: pool,
+        templates=OneTemplate(),
+        policy=local_policy(os.getuid()),
+    )
+    show("perform: list, nothing there", await atimed(rounds, lambda: service.perform(ListSandboxes(), ME)))
+    made = await service.perform(CreateSandbox(), ME)
+    show("perform: get", await atimed(rounds, lambda: service.perform(GetSandbox(sandbox=made.id), ME)))
+    run = RunExec(sandbox=made.id, spec=ExecSpec(argv=("true",)))
+    show("perform: run, all but the command", await atimed(rounds, lambda: service.perform(run, ME)))
+    creates: list[float] = []
+    kills: list[float] = []
+    for _ in range(rounds // 4):
+        start = time.perf_counter()
+        sandbox = await service.perform(CreateSandbox(), ME)
+        middle = time.perf_counter()
+        await service.perform(KillSandbox(sandbox=sandbox.id), ME)
+        creates.append(middle - start)
+        kills.append(time.perf_counter() - middle)
+    show("perform: create, all but tree and backend", creates)
+    show("perform: kill, all but tree and backend", kills)
+    store_parts(service._store, made.id, rounds)  # pyright: ignore[reportPrivateUsage]
+    await service.aclose()
 
 
 def store_parts(store: Store, id: str, rounds: int) -> None:

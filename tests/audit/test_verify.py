@@ -150,6 +150,37 @@ def test_a_forged_record_needs_the_whole_chain(tmp_path: Path) -> None:
     assert "line 4: it does not follow the record before it" in (report.problem or "")
 
 
+def test_a_segment_rewritten_as_a_whole_is_not_what_others_vouch_for(tmp_path: Path) -> None:
+    first = AuditLog(tmp_path)
+    first.event("theft")
+    witness = AuditLog(tmp_path)
+    first.close()
+    witness.close()
+    (tmp_path / first.segment).write_bytes(chain(["audit.open", "nothing", "audit.close"], heads={}))
+    report = verify(tmp_path)
+    assert not report.ok
+    assert "not the record that" in (report.problem or "")
+
+
+def test_numbers_that_skip_are_found_though_the_chain_holds(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(chain(["a", "b", "c"]))
+    assert verify(tmp_path).ok
+    (tmp_path / "a.jsonl").write_bytes(chain(["a", "b", "c"], first=1))
+    assert "it is record 1, not 0" in (verify(tmp_path).problem or "")
+
+
+def chain(actions: list[str], *, first: int = 0, heads: dict[str, object] | None = None) -> bytes:
+    lines, prev = b"", GENESIS
+    for number, action in enumerate(actions, first):
+        detail = {} if heads is None else {"heads": heads}
+        record = Record(
+            seq=number, time=0, boottime=0, writer="w", kind="event", action=action, prev=prev, detail=detail
+        )
+        line, prev = seal(record)
+        lines += line
+    return lines
+
+
 @pytest.mark.parametrize(
     "detail",
     [{}, {"heads": 1}, {"heads": {"x": 1}}, {"heads": {"x": [-1, "a"]}}, {"heads": {"x": ["a", "b"]}}],

@@ -64,11 +64,12 @@ async def read_all(reader):
     return b"".join(parts)
 
 
-@pytest.fixture
-def box(tmp_path):
+@pytest.fixture(params=["descriptors", "frames"])
+def box(tmp_path, request):
     def runner(body):
         async def main():
             async with sandbox(tmp_path) as instance:
+                (await instance.connection("user")).descriptors = request.param == "descriptors"
                 await body(Box(instance, tmp_path))
 
         asyncio.run(main())

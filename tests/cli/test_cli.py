@@ -16,7 +16,7 @@ import pytest
 from paddock.cli import _render
 from paddock.cli._main import parser
 from paddock.cli._values import command, mebibytes, seconds
-from tests.cli.command_line import Paddock, argv, environment
+from tests.cli.command_line import Paddock, argv, environment, started
 
 
 def performed(directory: Path) -> list[str]:
@@ -111,11 +111,8 @@ def test_escaping_keeps_what_is_readable() -> None:
 
 
 def test_output_is_passed_on_while_the_command_runs(tmp_path: Path) -> None:
-    with subprocess.Popen(
-        argv(tmp_path, "run", "--", "sh", "-c", "echo first; read answer; echo $answer"),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=environment(tmp_path),
+    with started(
+        tmp_path, "run", "--", "sh", "-c", "echo first; read answer; echo $answer", stdin=subprocess.PIPE
     ) as process:
         assert process.stdin
         assert process.stdout
@@ -128,13 +125,7 @@ def test_output_is_passed_on_while_the_command_runs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_kills_the_sandbox_on_the_way_out(tmp_path: Path, number: int, code: int) -> None:
-    with subprocess.Popen(
-        argv(tmp_path, "run", "--", "sh", "-c", "echo ready; sleep 60"),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment(tmp_path),
-    ) as process:
+    with started(tmp_path, "run", "--", "sh", "-c", "echo ready; sleep 60") as process:
         assert process.stdout
         assert process.stderr
         assert process.stdout.readline() == b"ready\n"
@@ -145,13 +136,7 @@ def test_a_signal_kills_the_sandbox_on_the_way_out(tmp_path: Path, number: int, 
 
 
 def test_a_reader_that_leaves_ends_the_command(tmp_path: Path) -> None:
-    with subprocess.Popen(
-        argv(tmp_path, "run", "--", "sh", "-c", "while :; do echo again; done"),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment(tmp_path),
-    ) as process:
+    with started(tmp_path, "run", "--", "sh", "-c", "while :; do echo again; done") as process:
         assert process.stdout
         assert process.stderr
         process.stdout.readline()

@@ -1,4 +1,7 @@
-"""Started by tests as `python -I -S agent_process.py SRC SOCKET DIR`: an agent whose imports end it loudly."""
+"""Started by tests as `python -I -S agent_process.py SRC SOCKET DIR ROOT`: an agent whose imports end it loudly.
+
+ROOT is empty, or the directory below which file paths are taken.
+"""
 
 import sys
 
@@ -12,11 +15,12 @@ from paddock.guest import AgentConfig, UserEntry, run_agent, seal_imports
 listener = socket.socket(socket.AF_UNIX)
 listener.bind(sys.argv[2])
 listener.listen(64)
-home = sys.argv[3]
+home, root = sys.argv[3:]
 config = AgentConfig(
     user=UserEntry(name="user", uid=os.getuid(), gid=os.getgid(), home=home),
-    workdir=home,
-    exec_dir=home + "/.execs",
+    workdir="/" if root else home,
+    exec_dir="/.execs" if root else home + "/.execs",
+    root=root,
     env={"PATH": "/usr/bin:/bin", "HOME": home},
 )
 seal_imports(fatal=True)

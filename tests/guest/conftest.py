@@ -18,14 +18,15 @@ SRC = Path(paddock.guest.__file__).parent.parent.parent
 
 
 class AgentProcess:
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, confined: bool = False) -> None:
         self.directory = directory
         self.socket = directory / "user.sock"
         self.home = directory / "home"
         self.home.mkdir()
+        root = str(self.home) if confined else ""
         script = Path(__file__).with_name("agent_process.py")
         self.process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(script), str(SRC), str(self.socket), str(self.home)],
+            [sys.executable, "-I", "-S", str(script), str(SRC), str(self.socket), str(self.home), root],
             stdout=subprocess.PIPE,
         )
         assert self.process.stdout is not None

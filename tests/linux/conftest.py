@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from paddock.linux import mountinfo, proc
+from paddock.linux import _cgroup_layout, mountinfo, proc
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -17,24 +17,35 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason="needs uid 0"))
 
 
-def what_is_ours() -> dict[str, object]:
-    """The machine is shared: only what this process can have made."""
+def what_is_ours(temporary: str) -> dict[str, object]:
+    """The machine is shared and moves meanwhile: only what this process can have made."""
     return {
-        "mounts": sorted((mount.mount_point, mount.fstype) for mount in mountinfo.read()),
-        "loop devices": sorted(
-            path.read_text()
-            for path in Path("/sys/block").glob("loop*/loop/backing_file")
-            if "pytest-of" in path.read_text()
+        "mounts": sorted(
+            mount.mount_point for mount in mountinfo.read() if os.fsencode(temporary) in mount.mount_point
         ),
-        "cgroups": sorted(str(path) for path in Path("/sys/fs/cgroup").glob(f"**/paddock-test-{os.getpid()}*")),
+        "loop devices": sorted(file for file in map(backing_file, os.listdir("/sys/block")) if temporary in file),
+        "cgroups": sorted(
+            f"{hierarchy.own}/{name}"
+            for hierarchy in _cgroup_layout.detect()
+            for name in os.listdir(hierarchy.own)
+            if name.startswith(f"paddock-test-{os.getpid()}-")
+        ),
         "children": sorted(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()),
         "descriptors": sorted(proc.descriptors()),
     }
 
 
+def backing_file(device: str) -> str:
+    try:
+        return Path(f"/sys/block/{device}/loop/backing_file").read_text()
+    except OSError:  # no loop device, or just now no more
+        return ""
+
+
 @pytest.fixture(autouse=True)
-def nothing_is_left_behind() -> Iterator[None]:
+def nothing_is_left_behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """No mount, loop device, cgroup, process or descriptor outlives a test."""
-    before = what_is_ours()
+    temporary = str(tmp_path_factory.getbasetemp())
+    before = what_is_ours(temporary)
     yield
-    assert what_is_ours() == before
+    assert what_is_ours(temporary) == before

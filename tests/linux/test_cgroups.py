@@ -19,7 +19,7 @@ from .child import run_in_child
 pytestmark = pytest.mark.root
 
 MIB = 1 << 20
-NAME = f"paddock-test-{os.getpid()}"
+NAME = f"paddock-test-{os.getpid()}-base"
 
 
 @pytest.fixture
@@ -125,10 +125,13 @@ def test_a_group_whose_limits_are_refused_is_not_left(base: Base) -> None:
 
 
 def test_groups_that_are_left_in_one_tree_only_are_seen_and_removed(base: Base) -> None:
-    os.mkdir("half", dir_fd=base.trees[-1].fd)
-    assert base.children() == {"half"}
-    base.group("half").remove()
-    assert base.children() == frozenset()
+    for tree in base.trees:
+        os.mkdir("half", dir_fd=tree.fd)
+        assert base.children() == {"half"}
+        base.group("half").kill()
+        base.group("half").stats()
+        base.group("half").remove()
+        assert base.children() == frozenset()
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/"])
@@ -278,7 +281,9 @@ def test_a_group_with_a_living_process_is_not_removed(base: Base) -> None:
 def test_removing_twice_is_nothing(base: Base) -> None:
     group = base.create("gone", GroupLimits())
     group.remove()
+    group.kill()
     group.remove()
+    assert group.processes() == frozenset()
 
 
 def test_a_base_is_found_again_with_its_groups(base: Base) -> None:

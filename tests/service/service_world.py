@@ -262,6 +262,8 @@ class Held:
 
     async def kill(self) -> None:
         await self._place.end(Ending(limit=None, reason="killed"))
+        for _ in range(5):
+            await asyncio.sleep(0)  # as with a real one, others hear of the end before the killer does
 
     async def wait_ended(self) -> Ending:
         await self._place.over.wait()
@@ -360,7 +362,7 @@ class FolderPool:
     driver, overlay = "copy", False
 
     def __init__(self, root: Path) -> None:
-        self._root = root
+        self._root, self.used_bytes = root, 0
         root.mkdir(parents=True, exist_ok=True)
 
     def create(self, name: str, *, layers: tuple[str, ...] = (), limit_bytes: int | None = None) -> None:
@@ -382,7 +384,7 @@ class FolderPool:
         return os.open(self._root / name, os.O_RDONLY)
 
     def usage(self, name: str) -> TreeUsage:
-        return TreeUsage(used_bytes=0, limit_bytes=None)
+        return TreeUsage(used_bytes=self.used_bytes, limit_bytes=None)
 
     def checks(self) -> tuple[Check, ...]:
         return ()

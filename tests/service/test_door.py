@@ -102,6 +102,8 @@ async def test_files_flow_past_the_door_with_their_digest_in_the_record(rig: Rig
         r["detail"]["content"] for r in records(rig) if r["kind"] == "outcome" and r["action"].startswith("file")
     ]
     assert content[0] == content[1]
+    named = {r.get("sandbox") for r in records(rig) if r["kind"] == "outcome"}
+    assert named == {made.id}
     assert content[0]["length"] == 8
 
 

@@ -11,7 +11,7 @@ import pytest
 from service_world import ME, Rig, until
 
 from paddock.backends._base import Ending
-from paddock.errors import InvalidArgument, NotFound, SandboxDied
+from paddock.errors import InvalidArgument, InvalidState, NotFound, SandboxDied
 from paddock.model import (
     AttachExec,
     CreateSandbox,
@@ -123,6 +123,7 @@ async def test_a_daemon_that_holds_the_streams_does_not_hold_the_result(rig: Rig
         ({Limit.PROCESSES: 3}, None, "exit 2", Limit.PROCESSES),
         ({Limit.MEMORY: 1, Limit.PROCESSES: 1}, None, "exit 2", Limit.MEMORY),
         ({}, (16 << 20) - 4096, "exit 1", Limit.DISK),
+        ({}, -1, "exit 1", Limit.DISK),
         ({Limit.DISK: 1}, None, "exit 1", Limit.DISK),
         ({}, None, "echo 'x: Too many open files' >&2; exit 1", Limit.OPEN_FILES),
         ({}, 0, "kill -9 $$", None),
@@ -136,6 +137,8 @@ async def test_a_failed_command_names_the_ceiling_that_struck(
         id = await make(service, disk_mib=16)
         place = rig.world.places[id]  # pyright: ignore
         place.strikes, place.disk_bytes = strikes, disk_bytes
+        if disk_bytes == -1:  # it is for the pool to tell
+            place.disk_bytes, rig.pool.used_bytes = None, 16 << 20
         assert (await run(service, id, script)).limit is limit
         assert place.usage_asked == (0 if script == "exit 0" else 1)
         # What struck once is not told again.
@@ -191,8 +194,13 @@ async def test_a_foreground_command_that_is_let_go_is_recorded_once(rig: Rig) ->
         id = await make(service)
         handle = await service.perform(StartExec(sandbox=id, spec=sh("sleep 1000")), ME)
         pid = handle.pid
+        waiting = asyncio.ensure_future(handle.wait())
+        await asyncio.sleep(0)
         await handle.aclose()
         await handle.aclose()
+        for wait in (waiting, handle.wait()):
+            with pytest.raises(InvalidState, match="closed"):
+                await wait
         assert not _runs(pid)
         assert len(outcomes(rig, "exec.start")) == 1
 

@@ -150,10 +150,12 @@ def test_a_writer_that_waits_too_long_is_told_so(tmp_path: Path) -> None:
 
 
 def test_writers_in_many_threads_lose_nothing(tmp_path: Path) -> None:
+    """With keys: each transaction reads before it writes, which fails if it did not take the lock first."""
+
     def write(number: int) -> None:
         store = Store(tmp_path / "db")
         for index in range(25):
-            store.add(row(f"sb_{number}_{index}"))
+            store.add(row(f"sb_{number}_{index}"), Key(f"{number} {index}", "d"))
         store.close()
 
     Store(tmp_path / "db").close()

@@ -102,9 +102,19 @@ class Channel:
         """Returns when the guest has said its last word about the channel, whatever it was."""
         await asyncio.wait([self._end])
 
+    async def finished(self) -> None:
+        """As `ended`, and raises what was wrong in the end."""
+        await self.ended()
+        if self._error is not None:
+            raise self._error
+
     def when_result(self, callback: Callable[[], None]) -> None:
         """Called when the result is there, or never will be."""
         self._result.add_done_callback(lambda _: callback())
+
+    def when_ended(self, callback: Callable[[], None]) -> None:
+        """Called when the guest has said its last word, or the connection is lost."""
+        self._end.add_done_callback(lambda _: callback())
 
     async def _awaited(self, future: asyncio.Future[Json], type: type[T]) -> T:
         body = await asyncio.shield(future)
@@ -131,9 +141,11 @@ class Channel:
         """b"" at the end; the error that ended it."""
         inbox = self._inboxes[stream]
         while not inbox.chunks:
+            if inbox.ended:
+                return b""
             if self._error is not None:
                 raise self._error
-            if inbox.ended or self._end.done():
+            if self._end.done():
                 return b""
             inbox.waiter = self._loop.create_future()
             await inbox.waiter

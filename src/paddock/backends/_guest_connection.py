@@ -208,7 +208,9 @@ class GuestConnection:
 
     def breach(self, words: str) -> PaddockError:
         """The content of an answer was not what the protocol says: drops the connection."""
-        return self._fail(GuestProtocolError(f"the guest broke the protocol: {words}"))
+        error = GuestProtocolError(f"the guest broke the protocol: {words}")
+        self._fail(error)
+        return error
 
     def _fail(self, error: PaddockError) -> PaddockError:
         if self._failure is None:

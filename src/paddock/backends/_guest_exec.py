@@ -160,6 +160,8 @@ class GuestExecHandle:
         for reader in (self._stdout, self._stderr):
             if isinstance(reader, PipeReader):
                 reader.finish()
+        if isinstance(self._stdin, PipeWriter):
+            self._stdin.close()
 
     def _close_pipes(self) -> None:
         for pipe in (self._stdin, self._stdout, self._stderr):

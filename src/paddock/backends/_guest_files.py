@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
 
 from paddock.errors import FileError, Unsupported
-from paddock.guest._frames import STDOUT, Json, ProtocolError
+from paddock.guest._frames import STDOUT, ProtocolError
 from paddock.guest._frames import parse_json as parse_line
 from paddock.model import (
     Action,
@@ -34,6 +35,7 @@ from paddock.model import (
 
 from ._guest_channel import Channel
 from ._guest_connection import GuestConnection
+from ._guest_pipes import PipeReader, PipeWriter
 
 T = TypeVar("T")
 _MAX_LINE = 256 * 1024
@@ -55,35 +57,60 @@ class _Armed(msgspec.Struct, frozen=True):
 class FileReader:
     """A stream out of the sandbox. Closing it early stops what makes it."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, pipe: PipeReader | None) -> None:
         self._channel = channel
+        self._pipe = pipe
+        if pipe is not None:
+            # Everything has been written when the guest says so; who else holds the other side is not waited for.
+            channel.when_ended(pipe.finish)
 
     async def read(self, size: int = 65536) -> bytes:
-        return await self._channel.read(STDOUT, size)
+        if self._pipe is None:
+            return await self._channel.read(STDOUT, size)
+        data = await self._pipe.read(size)
+        if not data:
+            await self._channel.finished()  # was that the end, or did something break?
+        return data
 
     async def aclose(self) -> None:
+        if self._pipe is not None:
+            self._pipe.close()
         self._channel.close()
 
 
 class FileWriter:
     """A stream into the sandbox. `abandon`, or losing the connection, leaves the file as it was."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, pipe: PipeWriter | None) -> None:
         self._channel = channel
+        self._pipe = pipe
         self._ended = False
+        if pipe is not None:
+            channel.when_ended(pipe.close)
 
     async def write(self, data: bytes) -> None:
-        await self._channel.write(data)
+        if self._pipe is None:
+            await self._channel.write(data)
+            return
+        try:
+            await self._pipe.write(data)
+        except BrokenPipeError:
+            await self._channel.finished()  # the reason, if there is one
+            raise
 
     async def aclose(self) -> FileInfo | None:
         if not self._ended:
             self._ended = True
+            if self._pipe is not None:
+                self._pipe.close()
             self._channel.write_eof()
         return await self._channel.result(FileInfo)
 
     async def abandon(self) -> None:
         self._ended = True
         self._channel.close()
+        if self._pipe is not None:
+            self._pipe.close()
         await self._channel.ended()
 
 
@@ -212,29 +239,60 @@ async def _grep(connection: GuestConnection, action: GrepFiles) -> tuple[GrepMat
 
 
 async def _read(connection: GuestConnection, action: ReadFile) -> FileReader:
-    request = {"op": "read", "path": action.path, "offset": action.offset, "length": action.length}
-    channel = connection.open(request, receives=(STDOUT,))
-    await channel.reply(Json)
-    return FileReader(channel)
+    return await _reader(
+        connection, {"op": "read", "path": action.path, "offset": action.offset, "length": action.length}
+    )
+
+
+async def _download(connection: GuestConnection, action: DownloadTree) -> FileReader:
+    return await _reader(connection, {"op": "download", "path": action.path})
 
 
 async def _write(connection: GuestConnection, action: WriteFile) -> FileWriter:
     request = {"op": "write", "path": action.path, "mode": action.mode, "append": action.append}
-    channel = connection.open(request, sends=True)
-    await channel.reply(_Nothing)
-    return FileWriter(channel)
+    return await _writer(connection, request)
 
 
 async def _upload(connection: GuestConnection, action: UploadTree) -> FileWriter:
-    channel = connection.open({"op": "upload", "path": action.path}, sends=True)
-    await channel.reply(_Nothing)
-    return FileWriter(channel)
+    return await _writer(connection, {"op": "upload", "path": action.path})
 
 
-async def _download(connection: GuestConnection, action: DownloadTree) -> FileReader:
-    channel = connection.open({"op": "download", "path": action.path}, receives=(STDOUT,))
-    await channel.reply(_Nothing)
-    return FileReader(channel)
+async def _reader(connection: GuestConnection, request: Mapping[str, object]) -> FileReader:
+    if not connection.descriptors:
+        channel = connection.open(request, receives=(STDOUT,))
+        await channel.reply(_Nothing)
+        return FileReader(channel, None)
+    near, far = os.pipe2(os.O_CLOEXEC)
+    pipe = PipeReader(near)
+    try:
+        try:
+            channel = connection.open(request, fds=(far,))
+        finally:
+            os.close(far)
+        await channel.reply(_Nothing)
+    except BaseException:
+        pipe.close()
+        raise
+    return FileReader(channel, pipe)
+
+
+async def _writer(connection: GuestConnection, request: Mapping[str, object]) -> FileWriter:
+    if not connection.descriptors:
+        channel = connection.open(request, sends=True)
+        await channel.reply(_Nothing)
+        return FileWriter(channel, None)
+    far, near = os.pipe2(os.O_CLOEXEC)
+    pipe = PipeWriter(near)
+    try:
+        try:
+            channel = connection.open(request, fds=(far,))
+        finally:
+            os.close(far)
+        await channel.reply(_Nothing)
+    except BaseException:
+        pipe.close()
+        raise
+    return FileWriter(channel, pipe)
 
 
 async def _watch(connection: GuestConnection, action: WatchFiles) -> Changes:

@@ -91,9 +91,14 @@ class PipeWriter:
         self._loop = asyncio.get_running_loop()
         self._waiter: asyncio.Future[None] | None = None
         self._writes = 0
+        self._total = 0
 
     async def write(self, data: bytes) -> None:
         view = memoryview(data)
+        if self._fd >= 0 and self._total < _MUCH <= self._total + len(view):
+            with contextlib.suppress(OSError):
+                fcntl.fcntl(self._fd, fcntl.F_SETPIPE_SZ, _GROWN)
+        self._total += len(view)
         while view:
             if self._fd < 0:
                 raise BrokenPipeError("the stream is closed")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import unicodedata
 from collections.abc import Sequence
 
 from paddock.errors import PaddockError
@@ -12,10 +11,7 @@ from paddock.errors import PaddockError
 
 def escape(text: str) -> str:
     """Nothing in the result moves a cursor, changes a colour or reorders what is read."""
-    return "".join(
-        character if character.isprintable() and unicodedata.category(character) != "Cf" else _visible(character)
-        for character in text
-    )
+    return "".join(character if character.isprintable() else _visible(character) for character in text)
 
 
 def line(text: str) -> None:

@@ -10,7 +10,6 @@ import contextlib
 import errno
 import os
 import shutil
-import stat
 import tempfile
 import threading
 from collections.abc import Generator
@@ -151,12 +150,10 @@ class Unpacker:
                 os.close(file)
 
     def _hardlink(self, source: Parts, parts: Parts) -> None:
-        # Between two names of the private directory, where nothing is a symbolic link yet.
+        # Between two names of the private directory, where all is files and directories; the kernel refuses the latter.
         name = _last(source)
         where = os.dup(self._directory(source[:-1], make=False))
         try:
-            if not stat.S_ISREG(os.stat(name, dir_fd=where, follow_symlinks=False).st_mode):
-                raise _Unsafe("is a link to what is no file")
             beside = self._directory(parts[:-1])
             os.link(name, _last(parts), src_dir_fd=where, dst_dir_fd=beside, follow_symlinks=False)
         finally:

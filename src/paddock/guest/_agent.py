@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import os
 import signal
@@ -15,7 +14,7 @@ from ._attach import attach
 from ._config import AgentConfig
 from ._connection import Channel, Connection, Handler
 from ._exec import Execs
-from ._faults import Fault
+from ._faults import Fault, report
 from ._files import OPERATIONS
 from ._frames import Json
 from ._kernel import become_subreaper, set_parent_death_signal
@@ -36,7 +35,7 @@ def run_agent(listener: socket.socket, config: AgentConfig) -> NoReturn:
     """
     code = 1
     try:
-        prepare_process(keep=(listener.fileno(),))
+        prepare_process(keep=(listener.fileno(), config.oom_score))
         Agent(config).serve(listener)
         code = 0
     except BaseException as error:  # the last resort: nothing may unwind into whoever forked us
@@ -56,16 +55,6 @@ def run_agent_on(reader: int, writer: int, config: AgentConfig) -> NoReturn:
         report(error)
     finally:
         os._exit(code)
-
-
-def report(error: BaseException) -> None:
-    # Not by `traceback`: that reads source files by name, which inside are the attacker's.
-    frame, lines = error.__traceback__, [f"paddock guest: {type(error).__name__}: {error}"]
-    while frame is not None:
-        lines.append(f"  {frame.tb_frame.f_code.co_filename}:{frame.tb_lineno}")
-        frame = frame.tb_next
-    with contextlib.suppress(OSError):
-        os.write(2, "\n".join(lines).encode("utf-8", "backslashreplace") + b"\n")
 
 
 def prepare_process(keep: tuple[int, ...], *, die_with_parent: bool = True) -> None:
@@ -146,9 +135,9 @@ class Agent:
         if operation == "kill_exec":
             return self._execs.kill(channel, request)
         if operation == "read":
-            return ReadHandler(self._loop, self._config, channel, request)
+            return ReadHandler(self._loop, self._config, channel, request, descriptors)
         if operation == "write":
-            return WriteHandler(self._config, channel, request)
+            return WriteHandler(self._loop, self._config, channel, request, descriptors)
         if operation == "connect":
             return PortHandler(self._loop, channel, request)
         if operation in WORK:

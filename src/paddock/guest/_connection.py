@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from struct import iter_unpack
 
-from ._faults import Fault
+from ._faults import Fault, report
 from ._frames import (
     MAX_WINDOW,
     STDIN,
@@ -259,6 +259,10 @@ class Connection:
             return
         except (ProtocolError, OSError):
             # The host is told nothing: it is not our host, or it will see the end of the connection.
+            self.drop()
+            return
+        except Exception as error:  # a fault of ours: it must not take every other connection's commands with it
+            report(error)
             self.drop()
             return
         if not self.roomy:

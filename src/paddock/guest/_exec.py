@@ -16,7 +16,7 @@ from . import _requests as requests
 from ._config import AgentConfig, UserEntry
 from ._connection import Channel, Handler
 from ._faults import Fault, encode, show
-from ._frames import STDIN, Json, ProtocolError
+from ._frames import STDIN, Json, ProtocolError, dump_json
 from ._loop import Loop
 from ._paths import locate
 from ._pumps import Sink, Source
@@ -27,6 +27,7 @@ from ._tree import MARKER, Family, Tags, TreeKill
 REMEMBERED = 1024
 """Finished commands whose tree can still be killed, and background ones whose status is kept."""
 MAX_ARGUMENTS = 100_000
+_LIST_BYTES = 200 * 1024
 
 
 @dataclass(slots=True, eq=False)
@@ -46,7 +47,7 @@ class Exec:
 
     def info(self) -> Json:
         argv: list[str] = []
-        room = 4096
+        room = 1024
         for argument in self.argv[:64]:
             argv.append(argument[:room])
             room -= len(argv[-1])
@@ -110,7 +111,16 @@ class Execs:
         return run.handler
 
     def list(self) -> list[Json]:
-        return [run.info() for run in self._all.values() if run.status is None or run.background]
+        """What runs, and background ones that have ended; the newest, as many as one answer holds."""
+        found: list[Json] = []
+        room = _LIST_BYTES
+        for run in reversed(self._all.values()):
+            if run.status is None or run.background:
+                found.append(run.info())
+                room -= len(dump_json(found[-1]))
+                if room < 0:
+                    break
+        return found[::-1]
 
     def find(self, request: Json) -> Exec:
         exec_id = requests.identifier(request, "id")
@@ -208,7 +218,7 @@ class Execs:
         if tag is None:
             program = replace(program, env={**program.env, MARKER: exec_id.encode()})
         try:
-            pid = spawn(program, *ends)
+            pid = spawn(program, *ends, oom_score=self._config.oom_score)
         finally:
             self._tags.leave()
         run = Exec(

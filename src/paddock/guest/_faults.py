@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 
@@ -53,3 +54,13 @@ def encode(text: str) -> bytes:
 def show(name: bytes) -> str:
     """A name as the host knows it."""
     return name.decode("utf-8", "surrogateescape")
+
+
+def report(error: BaseException) -> None:
+    # Not by `traceback`: that reads source files by name, which inside are the attacker's.
+    frame, lines = error.__traceback__, [f"paddock guest: {type(error).__name__}: {error}"]
+    while frame is not None:
+        lines.append(f"  {frame.tb_frame.f_code.co_filename}:{frame.tb_lineno}")
+        frame = frame.tb_next
+    with contextlib.suppress(OSError):
+        os.write(2, "\n".join(lines).encode("utf-8", "backslashreplace") + b"\n")

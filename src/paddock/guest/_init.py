@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from . import _requests as requests
-from ._agent import prepare_process, report
+from ._agent import prepare_process
 from ._config import InitConfig
 from ._connection import Channel, Connection, Handler
-from ._faults import Fault
+from ._faults import Fault, report
 from ._frames import Json
 from ._kernel import become_subreaper
 from ._loop import IN, ChildWatch, Loop, Timer

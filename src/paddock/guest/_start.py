@@ -16,8 +16,9 @@ import socket
 import sys
 from typing import Any, NoReturn
 
-from ._agent import report, run_agent, run_agent_on
+from ._agent import run_agent, run_agent_on
 from ._config import AgentConfig, InitConfig, UserEntry
+from ._faults import report
 from ._frames import parse_json
 from ._init import run_init
 from ._seal import seal_imports

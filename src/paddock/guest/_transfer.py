@@ -16,16 +16,23 @@ from ._frames import STDIN, STDOUT, WINDOW, Json
 from ._loop import Loop
 from ._paths import locate
 from ._pumps import Source
+from ._splice import Inflow, Outflow
 
 _SAFE = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC  # a FIFO or a terminal must not hold us up
 
 
 class ReadHandler(Handler):
-    def __init__(self, loop: Loop, config: AgentConfig, channel: Channel, request: Json) -> None:
+    """Into a pipe of the host's, or in frames."""
+
+    def __init__(
+        self, loop: Loop, config: AgentConfig, channel: Channel, request: Json, descriptors: list[int]
+    ) -> None:
         self._channel = channel
         self._name = requests.path(request, "path", config)
         offset = requests.number(request, "offset", 0)
         length = requests.optional_number(request, "length")
+        if len(descriptors) > 1:
+            raise Fault("invalid_argument", "the wrong number of descriptors")
         try:
             fd = os.open(locate(self._name, config), os.O_RDONLY | _SAFE)
             try:
@@ -37,10 +44,15 @@ class ReadHandler(Handler):
         except OSError as error:
             raise Fault.of(error, self._name) from None
         channel.reply({"size_bytes": size})
-        self._source = Source(loop, channel, STDOUT, fd, self._finished, poll=False, limit=length)
+        self._source: Source | Outflow
+        if descriptors:
+            self._source = Outflow(loop, fd, descriptors.pop(), length, self._finished)
+        else:
+            self._source = Source(loop, channel, STDOUT, fd, self._finished, poll=False, limit=length)
 
     def writable(self) -> None:
-        self._source.resume()
+        if isinstance(self._source, Source):
+            self._source.resume()
 
     def close(self) -> None:
         self._source.close()
@@ -53,14 +65,20 @@ class ReadHandler(Handler):
 class WriteHandler(Handler):
     """Into a new file beside the old one, renamed over it at the end of the stream; or, to append, in place."""
 
-    def __init__(self, config: AgentConfig, channel: Channel, request: Json) -> None:
+    def __init__(
+        self, loop: Loop, config: AgentConfig, channel: Channel, request: Json, descriptors: list[int]
+    ) -> None:
         self._channel = channel
+        if len(descriptors) > 1:
+            raise Fault("invalid_argument", "the wrong number of descriptors")
         self._name = requests.path(request, "path", config)
         self._mode = requests.optional_number(request, "mode", high=0o7777)
         self._append = requests.flag(request, "append")
         self._directory = self._file = -1
         self._temporary: bytes | None = None
         self._ungranted = 0
+        self._inflow: Inflow | None = None
+        self._committed = False
         # Where a symbolic link leads: it is the file behind it that is meant.
         self._place = os.path.realpath(locate(self._name, config))
         try:
@@ -72,6 +90,8 @@ class WriteHandler(Handler):
             self._release()
             raise
         channel.reply({})
+        if descriptors:
+            self._inflow = Inflow(loop, descriptors.pop(), self._file, self._flowed)
 
     def _open(self) -> None:
         make_parents(self._place)
@@ -105,7 +125,7 @@ class WriteHandler(Handler):
         return before
 
     def data(self, stream: int, data: bytes) -> None:
-        if stream != STDIN:
+        if stream != STDIN or self._inflow is not None:
             super().data(stream, data)
         if self._file < 0:
             return  # refused already; this was under way
@@ -114,8 +134,7 @@ class WriteHandler(Handler):
             while view:
                 view = view[os.write(self._file, view) :]
         except OSError as error:
-            self._release()
-            self._channel.end(Fault.of(error, self._name))
+            self._refuse(error)
             return
         self._ungranted += len(data)
         if self._ungranted >= WINDOW // 2:
@@ -123,8 +142,24 @@ class WriteHandler(Handler):
             self._ungranted = 0
 
     def eof(self, stream: int) -> None:
-        if stream != STDIN:
+        """The host has sent everything. Without this word a pipe that closes means that the host has gone."""
+        if stream != STDIN or self._committed:
             super().eof(stream)
+        self._committed = True
+        if self._inflow is None or self._inflow.done:
+            self._finish()
+
+    def _flowed(self, error: OSError | None) -> None:
+        if error is not None:
+            self._refuse(error)
+        elif self._committed:
+            self._finish()
+
+    def _refuse(self, error: OSError) -> None:
+        self._release()
+        self._channel.end(Fault.of(error, self._name))
+
+    def _finish(self) -> None:
         try:
             if self._mode is not None:
                 os.fchmod(self._file, self._mode)
@@ -144,6 +179,8 @@ class WriteHandler(Handler):
         self._channel.end()
 
     def _release(self) -> None:
+        if self._inflow is not None:
+            self._inflow.close()
         if self._temporary is not None:
             with contextlib.suppress(OSError):
                 os.unlink(self._temporary, dir_fd=self._directory)

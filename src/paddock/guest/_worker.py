@@ -77,7 +77,7 @@ class Workers:
         for fd in inner:
             os.close(fd)
         channel.reply({})
-        handler = WorkerHandler(self._loop, channel, pid, result, near_input, near_output)
+        handler = WorkerHandler(self._loop, channel, pid, result, near_input, near_output, reads=reads)
         self._running[pid] = handler
         return handler
 
@@ -88,7 +88,10 @@ class Workers:
 
 
 class WorkerHandler(Handler):
-    def __init__(self, loop: Loop, channel: Channel, pid: int, result: int, input: int, output: int) -> None:
+    def __init__(
+        self, loop: Loop, channel: Channel, pid: int, result: int, input: int, output: int, *, reads: bool
+    ) -> None:
+        self._reads = reads
         self._channel = channel
         self._pid = pid
         self._result = result
@@ -103,9 +106,9 @@ class WorkerHandler(Handler):
             self._sink.data(data)
 
     def eof(self, stream: int) -> None:
-        if self._sink is None or stream != STDIN:
+        if stream != STDIN or not self._reads:
             super().eof(stream)
-        else:
+        elif self._sink is not None:  # else the end of the host's pipe has said it
             self._sink.eof()
 
     def writable(self) -> None:

@@ -17,7 +17,6 @@ from paddock.linux import caps, landlock, namespaces, prctl, seccomp
 from paddock.linux.namespaces import IdMap
 
 EXEC_DIRECTORY = ".paddock/exec"  # below the home directory: what background commands print
-_OOM_SCORE = b"500"  # when memory is short, agents and commands die before pid 1
 # Of these, root inside has the part that concerns files and processes of the sandbox's own ids.
 _ROOT_CAPABILITIES = (
     caps.CHOWN,
@@ -32,7 +31,10 @@ _ROOT_CAPABILITIES = (
 
 
 class Agents:
-    """Starts agents for pid 1. The first one brings the inner user namespace into being; later ones enter it."""
+    """Starts agents for pid 1. The first one brings the inner user namespace into being; later ones enter it.
+
+    `proc` is a descriptor of a mount of /proc that can be written, which no command ever sees.
+    """
 
     def __init__(
         self,
@@ -41,7 +43,9 @@ class Agents:
         filter: seccomp.Filter,
         listeners: dict[str, socket.socket],
         sync: socket.socket,
+        *,
         landlock_abi: int,
+        proc: int,
     ) -> None:
         self._plan = plan
         self._root_mode = root_mode
@@ -49,6 +53,7 @@ class Agents:
         self._listeners = listeners
         self._sync = sync
         self._landlock_abi = landlock_abi
+        self._proc = proc
         self._inner: int | None = None
 
     def start(self, identity: str) -> int:
@@ -79,23 +84,21 @@ class Agents:
         os.close(mapped)
         try:
             self._write_maps(pid)
-            _write_oom_score(pid)
-            self._inner = os.open(b"/proc/%d/ns/user" % pid, os.O_RDONLY | os.O_CLOEXEC)
+            self._inner = os.open(b"%d/ns/user" % pid, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._proc)
             os.write(tell, b"1")
         finally:
             os.close(tell)
         return pid
 
     def _write_maps(self, pid: int) -> None:
-        if self._root_mode:
-            whole = (IdMap(0, 0, 65536),)
-            namespaces.write_id_maps(pid, whole, whole)
-            return
         user = self._plan.user
-        namespaces.write_id_maps(pid, (IdMap(user.uid, 0, 1),), (IdMap(user.gid, 0, 1),), deny_setgroups=True)
+        uids = IdMap(0, 0, 65536) if self._root_mode else IdMap(user.uid, 0, 1)
+        gids = IdMap(0, 0, 65536) if self._root_mode else IdMap(user.gid, 0, 1)
+        namespaces.write_id_maps(pid, (uids,), (gids,), deny_setgroups=not self._root_mode, proc_fd=self._proc)
 
     def _become_agent(self, identity: str, sync: socket.socket | None) -> NoReturn:
         user = self._user(identity)
+        oom_score = os.open(b"self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC, dir_fd=self._proc)
         if self._root_mode:
             os.setgroups([])
         os.setresgid(user.gid, user.gid, user.gid)
@@ -110,14 +113,14 @@ class Agents:
         self._filter.install()
         if sync is not None:
             sync.send(b'{"agent": true}')
-        guest.run_agent(self._listeners[identity], self._config(identity, user))
+        guest.run_agent(self._listeners[identity], self._config(identity, user, oom_score))
 
     def _user(self, identity: str) -> User:
         if identity == "user":
             return self._plan.user
         return next(user for user in self._plan.users if user.name == identity)
 
-    def _config(self, identity: str, user: User) -> guest.AgentConfig:
+    def _config(self, identity: str, user: User, oom_score: int) -> guest.AgentConfig:
         entries = tuple(guest.UserEntry(name=u.name, uid=u.uid, gid=u.gid, home=u.home) for u in self._plan.users)
         return guest.AgentConfig(
             user=guest.UserEntry(name=user.name, uid=user.uid, gid=user.gid, home=user.home),
@@ -126,13 +129,5 @@ class Agents:
             env={**self._plan.env, "HOME": user.home, "USER": user.name, "LOGNAME": user.name},
             users=entries,
             may_switch_user=identity == "root",
+            oom_score=oom_score,
         )
-
-
-def _write_oom_score(pid: int) -> None:
-    # By pid 1, and before /proc becomes read-only: an agent that is started again later does without.
-    fd = os.open(b"/proc/%d/oom_score_adj" % pid, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(fd, _OOM_SCORE)
-    finally:
-        os.close(fd)

@@ -19,7 +19,7 @@ from paddock import guest
 from paddock.keeper._agents import Agents
 from paddock.keeper._plan import JailPlan
 from paddock.keeper._trace import Steps
-from paddock.linux import caps, cgroups, descriptors, mounts, namespaces, netlink, prctl, rlimits, seccomp
+from paddock.linux import caps, cgroups, descriptors, mounts, namespaces, netlink, openat2, prctl, rlimits, seccomp
 
 NOTHING = mounts.NOSUID | mounts.NODEV | mounts.NOEXEC
 
@@ -115,9 +115,9 @@ def _enter(inside: Inside, steps: Steps) -> NoReturn:
     place = os.open(inside.mount_point, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     dev = mounts.open_tree(inside.dev_tree, recursive=not inside.root_mode)
     _become_root_inside(steps)
-    _attach(inside, gifts, place, dev, steps)
+    proc = _attach(inside, gifts, place, dev, steps)
     _pivot(steps)
-    kept = _keep_only(inside, gifts, steps)
+    kept = _keep_only(inside, gifts, proc, steps)
     _limit(inside.plan, inside.root_mode, steps)
     prctl.set_no_new_privileges()
     # Before the first agent, whose id maps the kernel lets us write only then; nothing foreign runs yet.
@@ -162,39 +162,45 @@ def _become_root_inside(steps: Steps) -> None:
     steps.end("identity")
 
 
-def _attach(inside: Inside, gifts: Gifts, place: int, dev: int, steps: Steps) -> None:
-    """Builds the tree of mounts. No target lies in what a sandbox wrote before."""
+def _attach(inside: Inside, gifts: Gifts, place: int, dev: int, steps: Steps) -> int:
+    """Builds the tree of mounts. Returns a /proc that can be written, attached nowhere."""
     steps.begin("attach")
     mounts.move_mount(gifts.root, place)
     os.fchdir(gifts.root)
     if gifts.usr is not None:
-        local = mounts.open_tree(b"usr/local")
-        mounts.move_mount(gifts.usr, mounts.AT_FDCWD, b"usr")
-        mounts.move_mount(local, mounts.AT_FDCWD, b"usr/local")
+        local = mounts.open_tree(b"", _place(b"usr/local"))
+        mounts.move_mount(gifts.usr, _place(b"usr"))
+        mounts.move_mount(local, _place(b"usr/local"))
     steps.end("attach")
     steps.begin("dev")
-    mounts.move_mount(dev, mounts.AT_FDCWD, b"dev")
+    mounts.move_mount(dev, _place(b"dev"))
     terminals = mounts.fs_mount(
         "devpts", (("newinstance", None), ("ptmxmode", "0666"), ("mode", "0620")), mounts.NOSUID | mounts.NOEXEC
     )
-    mounts.move_mount(terminals, mounts.AT_FDCWD, b"dev/pts")
+    mounts.move_mount(terminals, _place(b"dev/pts"))
     steps.end("dev")
     steps.begin("proc")
-    _attach_proc(inside)
+    writable = _attach_proc(inside)
     steps.end("proc")
     steps.begin("tmp")
     for path, size in ((b"dev/shm", inside.plan.tmp_bytes // 2), (b"tmp", inside.plan.tmp_bytes)):
         options = (("mode", "1777"), ("size", str(size)), ("nr_inodes", str(inside.plan.inodes)))
-        mounts.move_mount(mounts.fs_mount("tmpfs", options, mounts.NOSUID | mounts.NODEV), mounts.AT_FDCWD, path)
+        mounts.move_mount(mounts.fs_mount("tmpfs", options, mounts.NOSUID | mounts.NODEV), _place(path))
     steps.end("tmp")
+    return writable
 
 
-def _attach_proc(inside: Inside) -> None:
+def _place(path: bytes) -> int:
+    """The directory to mount on, found without any link: the tree may have been written by an earlier sandbox."""
+    return openat2.open_beneath(mounts.AT_FDCWD, path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, symlinks=False)
+
+
+def _attach_proc(inside: Inside) -> int:
     # Read-only as a whole: covers /proc/sys, sysrq-trigger, irq, pressure and whatever a later kernel adds.
-    proc = mounts.fs_mount("proc", (), NOTHING)
-    mounts.move_mount(proc, mounts.AT_FDCWD, b"proc")
+    mounts.move_mount(mounts.fs_mount("proc", (), NOTHING | mounts.RDONLY), _place(b"proc"))
     for name in inside.masks:
         mounts.bind(b"dev/null", mounts.AT_FDCWD, b"proc/" + name)
+    return mounts.fs_mount("proc", (), NOTHING)
 
 
 def _pivot(steps: Steps) -> None:
@@ -221,15 +227,16 @@ def _limit(plan: JailPlan, root_mode: bool, steps: Steps) -> None:
 @dataclass(frozen=True, slots=True)
 class _Kept:
     sync: socket.socket
+    proc: int
     listeners: dict[str, socket.socket]
 
 
-def _keep_only(inside: Inside, gifts: Gifts, steps: Steps) -> _Kept:
-    """Closes everything but the sockets: a descriptor of a directory left open here would be a way out."""
+def _keep_only(inside: Inside, gifts: Gifts, proc: int, steps: Steps) -> _Kept:
+    """Closes all but the sockets and the /proc: a descriptor of another directory would be a way out."""
     steps.begin("descriptors")
     for number in (0, 1, 2):
         os.dup2(inside.null, number)
-    kept = [inside.sync.fileno(), *gifts.listeners.values()]
+    kept = [inside.sync.fileno(), proc, *gifts.listeners.values()]
     high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 100) for fd in kept]
     low: list[int] = []
     for index, fd in enumerate(high):
@@ -237,14 +244,23 @@ def _keep_only(inside: Inside, gifts: Gifts, steps: Steps) -> _Kept:
         low.append(3 + index)
     descriptors.close_from(3 + len(low))
     inside.sync.detach()
-    sockets = [socket.socket(fileno=fd) for fd in low]
-    steps.voice = sockets[0]
+    sync, proc, *listeners = low
+    steps.voice = socket.socket(fileno=sync)
     steps.end("descriptors")
-    return _Kept(sockets[0], dict(zip(gifts.listeners, sockets[1:], strict=True)))
+    sockets = [socket.socket(fileno=fd) for fd in listeners]
+    return _Kept(steps.voice, proc, dict(zip(gifts.listeners, sockets, strict=True)))
 
 
 def _serve(inside: Inside, kept: _Kept, steps: Steps) -> NoReturn:
-    agents = Agents(inside.plan, inside.root_mode, inside.filter, kept.listeners, kept.sync, inside.landlock_abi)
+    agents = Agents(
+        inside.plan,
+        inside.root_mode,
+        inside.filter,
+        kept.listeners,
+        kept.sync,
+        landlock_abi=inside.landlock_abi,
+        proc=kept.proc,
+    )
 
     def start(identity: str) -> int:
         try:
@@ -256,7 +272,10 @@ def _serve(inside: Inside, kept: _Kept, steps: Steps) -> NoReturn:
 
     def ready() -> None:
         try:
-            _close_the_door(steps)
+            steps.begin("drop")  # only now: the id maps of the first agent take capabilities, and its files be seen
+            caps.drop_all()
+            prctl.set_dumpable(False)
+            steps.end("drop")
             kept.sync.send(json.dumps({"ready": steps.seconds}).encode())
         except Exception as error:
             _report_failure(steps, error)
@@ -270,15 +289,4 @@ def _serve(inside: Inside, kept: _Kept, steps: Steps) -> NoReturn:
         agents=by_identity,
         deadline=inside.plan.deadline,
     )
-    guest.run_init(config, start, ready, keep=(kept.sync.fileno(),))
-
-
-def _close_the_door(steps: Steps) -> None:
-    """Gives up the last powers. Only now: the maps and scores of the first agent are written through /proc."""
-    steps.begin("drop")
-    proc = os.open(b"/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    mounts.set_attributes(proc, set=mounts.RDONLY)
-    os.close(proc)
-    caps.drop_all()
-    prctl.set_dumpable(False)
-    steps.end("drop")
+    guest.run_init(config, start, ready, keep=(kept.sync.fileno(), kept.proc))

@@ -18,7 +18,7 @@ from paddock.keeper._plan import JailPlan
 from paddock.keeper._records import Record, Records
 from paddock.keeper._slots import Slots
 from paddock.keeper._trace import Steps
-from paddock.linux import cgroups, credentials, mounts, namespaces, pidfd, proc, seccomp
+from paddock.linux import cgroups, fsids, mounts, namespaces, pidfd, proc, seccomp
 from paddock.linux.namespaces import IdMap
 from paddock.linux.undo import UndoStack
 
@@ -111,11 +111,10 @@ def _begin(house: House, plan: JailPlan, steps: Steps, undo: UndoStack) -> Pendi
     late.append(directory)
     undo.push(house.records.remove, plan.id)
     steps.end("record")
-    unified = house.groups is not None and house.groups.unified is not None and len(house.groups.trees) == 1
     group: cgroups.Group | None = None
     joining = cgroups.Joining(None, ())
-    if unified:  # nothing but version 2: the child is born in its group
-        group, joining = _make_group(house, plan, steps, undo, late)
+    if house.groups is not None:
+        group, joining = _make_group(house.groups, plan, steps, undo, late)
     steps.begin("clone")
     slot = None
     if house.root_mode:
@@ -130,8 +129,6 @@ def _begin(house: House, plan: JailPlan, steps: Steps, undo: UndoStack) -> Pendi
     jail = Jail(plan_id=plan.id, pid=pid, pidfd=pidfd.open(pid), group=group, slot=slot)
     undo.push(os.close, jail.pidfd)
     steps.end("clone")
-    if house.groups is not None and not unified:
-        jail.group, joining = _make_group(house, plan, steps, undo, late)
     steps.begin("maps")
     _write_maps(house, pid, slot)
     steps.end("maps")
@@ -177,14 +174,13 @@ def _listen(house: House, directory: int, steps: Steps, late: list[int]) -> dict
 
 
 def _make_group(
-    house: House, plan: JailPlan, steps: Steps, undo: UndoStack, late: list[int]
+    base: cgroups.Base, plan: JailPlan, steps: Steps, undo: UndoStack, late: list[int]
 ) -> tuple[cgroups.Group, cgroups.Joining]:
-    assert house.groups is not None
     steps.begin("cgroup")
     limits = cgroups.GroupLimits(
         memory_bytes=plan.memory_bytes, swap_bytes=plan.swap_bytes, pids=plan.processes, cpus=plan.cpus
     )
-    group = house.groups.create(plan.id, limits)
+    group = base.create(plan.id, limits)
     undo.push(_remove_group, group)
     joining = group.join_descriptors()
     late += [*joining.tasks, *([joining.clone_into] if joining.clone_into is not None else [])]
@@ -272,11 +268,8 @@ def _overlay(house: House, plan: JailPlan, slot: int | None, view: int, late: li
     if slot is None:
         return mounts.fs_mount("overlay", options, mounts.NODEV | mounts.NOSUID)
     # What overlay makes by itself in the upper layer is owned by whoever mounts it: that must be an id of the range.
-    credentials.set_fs_ids(house.slots.base(slot), house.slots.base(slot))
-    try:
+    with fsids.acting_as(house.slots.base(slot), house.slots.base(slot)):
         return mounts.fs_mount("overlay", options, mounts.NODEV | mounts.NOSUID)
-    finally:
-        credentials.set_fs_ids(0, 0)
 
 
 def _whole(plan: JailPlan, view: int) -> int:

@@ -10,7 +10,8 @@ import os
 import select
 import signal
 import time
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from paddock.linux import _cgroup_files as control
@@ -24,6 +25,7 @@ __all__ = ["Base", "Group", "GroupLimits", "GroupStats", "Joining", "Tree"]
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _PAUSE_SECONDS = 0.0005
+_KILL_ROUNDS = 100
 _CONTROLLERS = ("memory", "pids", "cpu")
 
 
@@ -200,19 +202,25 @@ class Group:
         """Pids (of the caller's pid namespace) of all processes in the group, in whichever hierarchy."""
         pids: set[int] = set()
         for tree in self.base.trees:
-            pids.update(map(int, _files.read(self.name + b"/cgroup.procs", tree.fd).split()))
+            with _gone_is_fine():
+                pids.update(map(int, _files.read(self.name + b"/cgroup.procs", tree.fd).split()))
         return frozenset(pids)
 
     def kill(self) -> None:
-        """Sends SIGKILL to every process of the group; `remove` waits for their end.
+        """Sends SIGKILL to every process of the group; `remove` waits for their end. Nothing where it is gone.
 
         By cgroup.kill, which spares no process that is just being born; then, or without it, one by one until none
         is left or all have been told: a process that was not born into the unified tree is reached by that alone.
+        A family that forks faster than that, on a kernel without any better way, ends with the pid 1 of its namespace.
         """
         if self.base.kills_at_once and self.base.unified is not None:
-            _files.write(self.name + b"/cgroup.kill", b"1", self.base.unified.fd)
+            with _gone_is_fine():
+                _files.write(self.name + b"/cgroup.kill", b"1", self.base.unified.fd)
         told: frozenset[int] = frozenset()
-        while (pids := self.processes()) - told:
+        for _ in range(_KILL_ROUNDS):
+            pids = self.processes()
+            if not pids - told:
+                break
             self._signal_all(pids)
             told = pids
 
@@ -221,10 +229,8 @@ class Group:
         if freezer is not None:  # so that none forks meanwhile; in version 1 a frozen process dies when thawed
             _files.write(self.name + b"/freezer.state", b"FROZEN", freezer.fd)
         for pid in pids:
-            try:
+            with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
         if freezer is not None:
             _files.write(self.name + b"/freezer.state", b"THAWED", freezer.fd)
 
@@ -294,7 +300,7 @@ class Group:
         """
         deadline = time.monotonic() + timeout_seconds
         if self.base.unified is not None:
-            with suppress(FileNotFoundError, TimeoutError):  # rmdir tells
+            with _gone_is_fine(), suppress(TimeoutError):  # rmdir tells
                 self._await_event(self.base.unified, b"populated 0", deadline)
         for tree in self.base.trees:
             while not self._rmdir(tree):
@@ -326,6 +332,16 @@ class Group:
                 poll.poll(remaining * 1000)
         finally:
             os.close(fd)
+
+
+@contextmanager
+def _gone_is_fine() -> Generator[None, None, None]:
+    """A group that is not there has no file; one that goes while a file of it is open gives ENODEV."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENODEV):
+            raise
 
 
 def _offers(tree: Tree | None, file: str) -> bool:

@@ -152,14 +152,11 @@ class Assembler:
         long: list[bytes] = []
         for label in (true, false):
             distance = size - 1 if label is None else self._distance(starts, label, after, index)
-            if distance > 250 and size > 1:
-                # One long jump per far target stands right behind this instruction.
+            if distance > 250:  # one long jump per far target stands right behind this instruction
                 position = len(long)
                 long.append(_INSTRUCTION.pack(_JA, 0, 0, distance - position - 1))
                 distance = position
             short.append(distance)
-        while len(long) < size - 1:  # room that turned out not to be needed
-            long.append(_INSTRUCTION.pack(_JA, 0, 0, size - 2 - len(long)))
         return [_INSTRUCTION.pack(code, short[0], short[1], k), *long]
 
 

@@ -7,14 +7,16 @@ from collections.abc import Mapping
 from paddock.errors import PaddockError
 from paddock.model import ExitStatus, Limit, Usage
 
-from ._live import Held
+from ._live import Held, Live
 
 # In this order: a memory kill explains what a fork that failed only accompanied.
 _COUNTED = (Limit.MEMORY, Limit.PROCESSES, Limit.INODES, Limit.DISK)
 _DISK_SLACK_BYTES = 1 << 20
 
 
-async def struck(held: Held, status: ExitStatus, before: Mapping[Limit, int], error_text: bytes) -> Limit | None:
+async def struck(
+    live: Live, held: Held, status: ExitStatus, before: Mapping[Limit, int], error_text: bytes
+) -> Limit | None:
     """Asks the kernel's counters, but only about a command that failed: exit 0 costs nothing.
 
     `before` is what the counters said when they were last asked. So what struck a command that then exited 0 may be
@@ -23,7 +25,7 @@ async def struck(held: Held, status: ExitStatus, before: Mapping[Limit, int], er
     if status.limit is not None or status.code == 0:
         return status.limit
     try:
-        usage = await held.instance.usage()
+        usage = live.with_disk(held, await held.instance.usage())
     except (PaddockError, OSError):
         return None
     held.strikes = usage.strikes

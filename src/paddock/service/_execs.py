@@ -13,7 +13,6 @@ from paddock.model import (
     ExecResult,
     ListExecs,
     Noun,
-    Principal,
     RunExec,
     SignalExec,
     StartExec,
@@ -38,16 +37,16 @@ class Execs:
 
     async def run(self, action: RunExec, entry: Entry) -> ExecResult:
         _validate.check_run(action)
-        row, held = await self._sandboxes.use(action.sandbox, entry.principal)
+        row, held = await self._sandboxes.use(action.sandbox, entry)
         id = ExecId(mint(Noun.EXEC))
         spec = action.spec
         if spec.stdin is not (action.input is not None):
             # There is nobody to write to a pipe but `input`: without one the command reads an end, not for ever.
             spec = msgspec.structs.replace(spec, stdin=action.input is not None)
         before = held.strikes
-        folder = self._remains.outputs / row.id
-        out = Capture(action.capture_bytes, folder / f"{id}.out")
-        err = Capture(action.capture_bytes, folder / f"{id}.err")
+        spool = f"{self._remains.outputs}/{row.id}/{id}"
+        out = Capture(action.capture_bytes, spool + ".out")
+        err = Capture(action.capture_bytes, spool + ".err")
         try:
             handle = await held.instance.start(spec, id=id, background=False)
             try:
@@ -55,7 +54,7 @@ class Execs:
                 status = await collector.run(spec.timeout_seconds)
             finally:
                 await handle.aclose()
-            limit = await struck(held, status, before, err.ending() or out.ending())
+            limit = await struck(self._live, held, status, before, err.ending() or out.ending())
         except SandboxDied:
             raise await self._live.dead(row) from None
         finally:
@@ -76,7 +75,7 @@ class Execs:
 
     async def start(self, action: StartExec, entry: Entry) -> ExecHandle:
         _validate.check_exec(action.spec)
-        row, held = await self._sandboxes.use(action.sandbox, entry.principal)
+        row, held = await self._sandboxes.use(action.sandbox, entry)
         id = ExecId(mint(Noun.EXEC))
         before = held.strikes
         try:
@@ -97,7 +96,7 @@ class Execs:
         )
 
     async def attach(self, action: AttachExec, entry: Entry) -> ExecHandle:
-        row, held = await self._sandboxes.use(action.sandbox, entry.principal)
+        row, held = await self._sandboxes.use(action.sandbox, entry)
         try:
             handle = await held.instance.attach(ExecId(action.exec))
         except SandboxDied:
@@ -115,16 +114,16 @@ class Execs:
             background=True,
         )
 
-    async def list(self, action: ListExecs, principal: Principal) -> tuple[ExecInfo, ...]:
-        row, held = await self._sandboxes.use(action.sandbox, principal)
+    async def list(self, action: ListExecs, entry: Entry) -> tuple[ExecInfo, ...]:
+        row, held = await self._sandboxes.use(action.sandbox, entry)
         try:
             return await held.instance.execs()
         except SandboxDied:
             raise await self._live.dead(row) from None
 
-    async def signal(self, action: SignalExec, principal: Principal) -> None:
+    async def signal(self, action: SignalExec, entry: Entry) -> None:
         _validate.check_signal(action.signal)
-        row, held = await self._sandboxes.use(action.sandbox, principal)
+        row, held = await self._sandboxes.use(action.sandbox, entry)
         try:
             await held.instance.signal_exec(ExecId(action.exec), action.signal)
         except SandboxDied:

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 
 from paddock.audit import AuditLog
-from paddock.errors import PaddockError, Unrecorded
+from paddock.errors import Unrecorded
 
 from ._clock import Clock, holder_alive
 from ._reconcile import Reconciler
@@ -44,15 +44,18 @@ class Expiry:
         while True:
             try:
                 await self.once()
-            except (PaddockError, OSError) as error:
+            except Exception as error:  # a backend's bug too: the next sweep may get further
                 self._tell(error)
             await asyncio.sleep(self._period)
 
     def _first_pause(self) -> float:
         """A program of one command is not to sweep beside it each time, but now and then one of them must."""
-        held = self._store.lease(_LEASE)
-        long_ago = held is None or self._clock.boottime() - held[2] > UNSWEPT_SECONDS
-        return 0.0 if long_ago else FIRST_PAUSE_SECONDS
+        held, now = self._store.lease(_LEASE), self._clock.boottime()
+        if held is None:  # a new state directory: the first of those sweeps is due in a while
+            self._store.take_lease(_LEASE, "nobody", now, over=None)
+        elif now - held[2] > UNSWEPT_SECONDS:
+            return 0.0
+        return FIRST_PAUSE_SECONDS
 
     async def once(self) -> bool:
         """False if another service has the lease."""
@@ -82,4 +85,4 @@ class Expiry:
 
     def _tell(self, error: Exception) -> None:
         with contextlib.suppress(Unrecorded):  # a full disk: then the sweep did nothing either
-            self._audit.event("sweep.failed", message=str(error)[:1024])
+            self._audit.event("sweep.failed", message=f"{type(error).__name__}: {error}"[:1024])

@@ -56,7 +56,7 @@ class Files:
     async def _ask(self, action: Action[R], entry: Entry) -> tuple[Row, R]:
         _validate.check_file(action)
         reference: Any = getattr(action, "sandbox", None)
-        row, held = await self._sandboxes.use(reference, entry.principal)
+        row, held = await self._sandboxes.use(reference, entry)
         try:
             return row, await held.instance.file(action)
         except SandboxDied:

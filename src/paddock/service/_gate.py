@@ -20,22 +20,26 @@ class Entry:
 
     def __init__(self, gate: Gate, principal: Principal, tag: str, number: int) -> None:
         self.principal = principal
+        self.sandbox: str | None = None
+        """The id of what the action named somehow, once it is known."""
         self._gate, self._tag, self._number = gate, tag, number
         self._deferred = self._done = False
 
     def defer(self) -> None:
         self._deferred = True
 
-    def done(self, detail: dict[str, object] | None = None, *, sandbox: str | None = None) -> None:
+    def done(self, detail: dict[str, object] | None = None) -> None:
         if not self._done:
             self._gate.close_entry(self._number)
-            self._gate.audit.outcome(self._number, self._tag, ok=True, sandbox=sandbox, detail=detail)
+            self._gate.audit.outcome(self._number, self._tag, ok=True, sandbox=self.sandbox, detail=detail)
             self._done = True
 
     def failed(self, error: BaseException) -> None:
         if not self._done:
             self._gate.close_entry(self._number)
-            self._gate.audit.outcome(self._number, self._tag, ok=False, error=code_of(error), message=_message(error))
+            self._gate.audit.outcome(
+                self._number, self._tag, ok=False, error=code_of(error), message=_message(error), sandbox=self.sandbox
+            )
             self._done = True
 
     def __enter__(self) -> Entry:

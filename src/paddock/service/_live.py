@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
+
+import msgspec
 
 from paddock.backends._base import Backend, Ending, Instance
 from paddock.errors import PaddockError, SandboxDied, Unsupported
-from paddock.model import Limit, SandboxId, State
+from paddock.model import Limit, SandboxId, State, Usage
+from paddock.storage._base import Pool
 
 from ._clock import holder_alive
 from ._providers import Backends
@@ -30,9 +33,19 @@ class Held:
 
 
 class Live:
-    def __init__(self, *, holder: str, store: Store, backends: Backends, remains: Remains, tasks: Tasks) -> None:
+    def __init__(
+        self,
+        *,
+        holder: str,
+        store: Store,
+        backends: Backends,
+        remains: Remains,
+        pool: Callable[[], Pool],
+        tasks: Tasks,
+    ) -> None:
         self.holder = holder
-        self._store, self._backends, self._remains, self._tasks = store, backends, remains, tasks
+        self._store, self._backends, self._remains = store, backends, remains
+        self._pool, self._tasks = pool, tasks
         self._held: dict[SandboxId, Held] = {}
         self._making: set[SandboxId] = set()
         self._adopting: dict[SandboxId, asyncio.Task[Held]] = {}
@@ -116,12 +129,22 @@ class Live:
 
     async def dead(self, row: Row) -> SandboxDied:
         """After a backend said SandboxDied: the error that also says when and why."""
+        held = self._held.get(row.id)
+        if held is not None and held.watch is not None:
+            # The one who spoke with it hears of the end before the one who knows the cause.
+            await asyncio.wait((held.watch,), timeout=_CAUSE_SECONDS)
         checked = await self.check(self._store.get(row.id) or row)
         if not has_ended(checked):
             # It still answers `living`: one connection was lost, not the sandbox. The next call makes a new one.
             await self.release(row.id)
             return SandboxDied(f"sandbox {row.id} does not answer", hint="try again", sandbox=row.id)
         return died(checked.sandbox)
+
+    def with_disk(self, held: Held, usage: Usage) -> Usage:
+        """What its tree uses, where the backend leaves that to the pool."""
+        if usage.disk_bytes is not None:
+            return usage
+        return msgspec.structs.replace(usage, disk_bytes=self._pool().usage(held.id).used_bytes)
 
     async def release(self, id: SandboxId) -> None:
         """Lets go of an instance, which lives on if it does."""
@@ -182,3 +205,4 @@ class Live:
 
 
 _GONE = Ending(limit=None, reason="")
+_CAUSE_SECONDS = 3.0

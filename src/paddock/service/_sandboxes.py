@@ -92,6 +92,7 @@ class Sandboxes:
     async def _make(self, row: Row, key: Key | None, template: Template, backend: Backend, entry: Entry) -> Sandbox:
         spec = row.sandbox.spec
         known = self._store.add(row, key)
+        entry.sandbox = row.id if known is None else known.id
         if known is not None:
             assert key is not None
             return await self._made_before(known.id, key.digest == known.digest)
@@ -112,23 +113,21 @@ class Sandboxes:
             undo.push_async_exit(_undo_async(lambda: self._kill_unborn(backend, instance)))
             running = self._lifecycle.move(row.id, State.RUNNING)
             # An outcome that cannot be recorded undoes the sandbox as well.
-            entry.done(
-                {"level": backend.level.value, "backend": backend.name, "template": template.digest}, sandbox=row.id
-            )
+            entry.done({"level": backend.level.value, "backend": backend.name, "template": template.digest})
             self._live.admit(running, backend, instance)
             undo.pop_all()
         return running.sandbox
 
-    async def get(self, action: GetSandbox, principal: Principal) -> Sandbox:
-        return (await self._live.check(self.find(action.sandbox, principal))).sandbox
+    async def get(self, action: GetSandbox, entry: Entry) -> Sandbox:
+        return (await self._live.check(self.find(action.sandbox, entry))).sandbox
 
-    async def list(self, action: ListSandboxes, principal: Principal) -> tuple[Sandbox, ...]:
-        rows = await self._live.check_all(self._store.list(principal.id, ended=action.ended))
+    async def list(self, action: ListSandboxes, entry: Entry) -> tuple[Sandbox, ...]:
+        rows = await self._live.check_all(self._store.list(entry.principal.id, ended=action.ended))
         return tuple(row.sandbox for row in rows if action.ended or not has_ended(row))
 
-    async def extend(self, action: ExtendSandbox, principal: Principal) -> Sandbox:
+    async def extend(self, action: ExtendSandbox, entry: Entry) -> Sandbox:
         _validate.check_ttl(action.ttl_seconds)
-        row, held = await self.use(action.sandbox, principal)
+        row, held = await self.use(action.sandbox, entry)
         deadline = self._clock.boottime() + action.ttl_seconds
         expires_at = self._clock.wall() + action.ttl_seconds
         try:
@@ -139,24 +138,26 @@ class Sandboxes:
             raise await self._live.dead(row)
         return msgspec.structs.replace(row.sandbox, expires_at=expires_at)
 
-    async def kill(self, action: KillSandbox, principal: Principal) -> Sandbox:
-        row = self.find(action.sandbox, principal)
+    async def kill(self, action: KillSandbox, entry: Entry) -> Sandbox:
+        row = self.find(action.sandbox, entry)
         # Half a kill is worse than none: once begun it goes on, whatever becomes of the caller.
-        return await self._tasks.finish(self._kill(row, principal), name=f"undo sandbox {row.id}: kill")
+        return await self._tasks.finish(self._kill(row, entry.principal), name=f"undo sandbox {row.id}: kill")
 
-    async def usage(self, action: GetUsage, principal: Principal) -> Usage:
-        row, held = await self.use(action.sandbox, principal)
+    async def usage(self, action: GetUsage, entry: Entry) -> Usage:
+        row, held = await self.use(action.sandbox, entry)
         try:
             usage = await held.instance.usage()
         except SandboxDied:
             raise await self._live.dead(row) from None
-        if usage.disk_bytes is None:
-            usage = msgspec.structs.replace(usage, disk_bytes=self._pool().usage(row.id).used_bytes)
-        return usage
+        return self._live.with_disk(held, usage)
 
-    def find(self, reference: str, principal: Principal) -> Row:
+    def find(self, reference: str, entry: Entry) -> Row:
         """By id, name of a living one, unique prefix of an id, or name of the last ended one; only one's own."""
-        owner = principal.id
+        row = self._find(reference, entry.principal.id)
+        entry.sandbox = row.id
+        return row
+
+    def _find(self, reference: str, owner: str) -> Row:
         row = self._store.get(reference)
         if row is not None and row.sandbox.owner == owner:
             return row
@@ -182,9 +183,9 @@ class Sandboxes:
             return row
         raise NotFound(f"no sandbox {reference!r}", hint="`paddock ls --all` lists them", sandbox=reference)
 
-    async def use(self, reference: str, principal: Principal) -> tuple[Row, Held]:
+    async def use(self, reference: str, entry: Entry) -> tuple[Row, Held]:
         """A sandbox that runs, and its instance. SandboxDied says when and why it does not any more."""
-        row = self.find(reference, principal)
+        row = self.find(reference, entry)
         if has_ended(row):
             raise died(row.sandbox)
         if row.state is not State.RUNNING:

@@ -69,7 +69,8 @@ R = TypeVar("R")
 
 
 class Service:
-    """One per program and state directory; many may share a directory. `async with` it, in the loop that uses it.
+    """One per program and state directory; many may share a directory. `async with` it, or `start` and `aclose`,
+    in the loop that uses it.
 
     Leaving it lets sandboxes live on where their backend can find them again, and ends them where it can't.
     """
@@ -106,7 +107,7 @@ class Service:
         remains = Remains(
             self.state_dir, store=store, lifecycle=lifecycle, audit=audit, backends=backends, pool=pool, clock=clock
         )
-        live = self._live = Live(holder=holder, store=store, backends=backends, remains=remains, tasks=tasks)
+        live = self._live = Live(holder=holder, store=store, backends=backends, remains=remains, pool=pool, tasks=tasks)
         self._sandboxes = Sandboxes(
             store=store,
             lifecycle=lifecycle,
@@ -144,15 +145,15 @@ class Service:
             case CreateSandbox():
                 return await self._sandboxes.create(action, entry)
             case GetSandbox():
-                return await self._sandboxes.get(action, entry.principal)
+                return await self._sandboxes.get(action, entry)
             case ListSandboxes():
-                return await self._sandboxes.list(action, entry.principal)
+                return await self._sandboxes.list(action, entry)
             case ExtendSandbox():
-                return await self._sandboxes.extend(action, entry.principal)
+                return await self._sandboxes.extend(action, entry)
             case KillSandbox():
-                return await self._sandboxes.kill(action, entry.principal)
+                return await self._sandboxes.kill(action, entry)
             case GetUsage():
-                return await self._sandboxes.usage(action, entry.principal)
+                return await self._sandboxes.usage(action, entry)
             case RunExec():
                 return await self._execs.run(action, entry)
             case StartExec():
@@ -160,9 +161,9 @@ class Service:
             case AttachExec():
                 return await self._execs.attach(action, entry)
             case ListExecs():
-                return await self._execs.list(action, entry.principal)
+                return await self._execs.list(action, entry)
             case SignalExec():
-                return await self._execs.signal(action, entry.principal)
+                return await self._execs.signal(action, entry)
             case ReadFile() | DownloadTree():
                 return await self._files.read(action, entry)
             case WriteFile() | UploadTree():
@@ -200,11 +201,14 @@ class Service:
         finally:
             self._performers.discard(task)
 
-    async def __aenter__(self) -> Self:
+    def start(self) -> None:
+        """Begins the sweeps, in the loop that runs. The first create does not wait for the past to be put in order."""
         if self._closed:
             raise InvalidState("this service was closed", hint="make another one")
-        # In the background: the first create does not wait for the past to be put in order.
         self._tasks.start(self.expiry.run(), name="sweep")
+
+    async def __aenter__(self) -> Self:
+        self.start()
         return self
 
     async def __aexit__(

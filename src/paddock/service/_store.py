@@ -11,6 +11,7 @@ Durability: a write that returned survives `kill -9` of every process; after a p
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sqlite3
 from collections.abc import Generator, Sequence
@@ -77,10 +78,16 @@ class Store:
     def __init__(self, path: Path, *, busy_seconds: float = 10.0) -> None:
         self.path = path
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with _translated(path):
-            self._db = _connect(path, busy_seconds)
-            if self._version() != SCHEMA_VERSION:
-                self._migrate()
+        # The directory is the lock: of services that start at once, one makes the file and migrates.
+        fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            with _translated(path):
+                self._db = _connect(path, busy_seconds)
+                if self._version() != SCHEMA_VERSION:
+                    self._migrate()
+        finally:
+            os.close(fd)
 
     def add(self, row: Row, key: Key | None = None) -> Known | None:
         """Records a new sandbox, or returns what `key` was used for before. AlreadyExists: the name is taken."""
@@ -224,24 +231,16 @@ class Store:
         return int(self._db.execute("PRAGMA user_version").fetchone()[0])
 
     def _migrate(self) -> None:
-        import fcntl
+        version = self._version()
+        if version > SCHEMA_VERSION:
+            self._db.close()
+            raise NotConfigured(
+                f"{self.path} was written by a newer paddock (schema {version}, this one knows {SCHEMA_VERSION})",
+                hint="upgrade paddock",
+            )
+        from .migrations import upgrade
 
-        # The directory is the lock: two services that start at once must not both migrate.
-        fd = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            version = self._version()
-            if version > SCHEMA_VERSION:
-                raise NotConfigured(
-                    f"{self.path} was written by a newer paddock (schema {version}, this one knows {SCHEMA_VERSION})",
-                    hint="upgrade paddock",
-                )
-            if version < SCHEMA_VERSION:
-                from .migrations import upgrade
-
-                upgrade(self.path, SCHEMA_VERSION)
-        finally:
-            os.close(fd)
+        upgrade(self.path, SCHEMA_VERSION)
 
 
 def _connect(path: Path, busy_seconds: float) -> sqlite3.Connection:

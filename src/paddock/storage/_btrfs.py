@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+from contextlib import suppress
 
 from paddock.errors import PaddockError
 from paddock.linux import btrfs
@@ -13,9 +15,11 @@ from paddock.storage._checks import pool_checks
 from paddock.storage._config import PoolConfig
 from paddock.storage._directories import Directories
 from paddock.storage._removal import remove
-from paddock.storage._trees import WORK, check_name, make_frame, make_part, tree_error
+from paddock.storage._trees import DIRECTORY, WORK, check_name, make_frame, make_part, names_in, open_to_all, tree_error
 
 _NOT_SO = frozenset({errno.ENOTEMPTY, errno.EPERM, errno.EACCES, errno.EINVAL, errno.ENOTDIR})
+_FIRST_SUBVOLUME = 256
+_GROUPS_SPARED = 64
 
 
 class BtrfsPool(Directories):
@@ -96,8 +100,45 @@ class BtrfsPool(Directories):
         finally:
             os.close(tree)
 
+    def sweep(self) -> None:
+        super().sweep()
+        # Only in an image of ours: elsewhere, groups without a tree here are of somebody else's subvolumes.
+        if self._quota == "off" or self._config.image is None:
+            return
+        if len(self._groups()) > _GROUPS_SPARED + 2 * len(self.names()):
+            with self._locked(fcntl.LOCK_EX | fcntl.LOCK_NB) as free:
+                if free:
+                    self._remove_stale_groups()
+
+    def _groups(self) -> set[int]:
+        """The subvolume ids of all quota groups, as sysfs lists them (fs/btrfs/sysfs.c)."""
+        try:
+            names = os.listdir(f"/sys/fs/btrfs/{btrfs.filesystem_id(self._fd)}/qgroups")
+        except FileNotFoundError:
+            return set()
+        ids = {int(name.removeprefix("0_")) for name in names if name.startswith("0_")}
+        return {number for number in ids if number >= _FIRST_SUBVOLUME}
+
+    def _remove_stale_groups(self) -> None:
+        """While nobody makes trees: removes the groups that no tree has."""
+        living: set[int] = set()
+        groups = self._groups()
+        for name in names_in(self._fd):
+            try:
+                tree = os.open(name, DIRECTORY, dir_fd=self._fd)
+            except (NotADirectoryError, FileNotFoundError):
+                continue
+            try:
+                living.add(btrfs.subvolume_id(tree))
+            finally:
+                os.close(tree)
+        for group in groups - living:
+            with suppress(OSError):  # as in _forget
+                btrfs.remove_quota_group(self._fd, group)
+
     def _begin(self, making: str) -> None:
         btrfs.create_subvolume(self._fd, making.encode())
+        open_to_all(making, self._fd)
 
     def _discard(self, name: str) -> None:
         try:

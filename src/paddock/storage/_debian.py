@@ -28,6 +28,7 @@ _HOOKS = (
     'printf "[safe]\\n\\tdirectory = *\\n[init]\\n\\tdefaultBranch = main\\n" > "$1/etc/gitconfig"',
 )
 _SAID = 2000
+_SECONDS_TO_CLEAN = 60
 
 
 def recipe(machine: Path) -> Recipe:
@@ -85,13 +86,22 @@ def _build(root: int, base: int | None, suite: str, sources: list[Path], progres
                     pass
             status = process.wait()
         except BaseException as error:
-            process.kill()
-            process.wait()
+            _end(process)
             if not isinstance(error, Exception):
                 raise
             raise PlatformError(f"mmdebstrap failed: {_end_of(said)}", hint="paddock doctor") from error
         if status != 0:
             raise PlatformError(f"mmdebstrap failed with {status}: {_end_of(said)}", hint="paddock doctor")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """By SIGTERM first, at which mmdebstrap removes what it has unpacked."""
+    process.terminate()
+    try:
+        process.wait(_SECONDS_TO_CLEAN)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _environment() -> dict[str, str]:

@@ -49,6 +49,7 @@ def prepare(state_dir: Path, *, driver: str | None = None, image_bytes: int | No
                 )
             return config
         (state_dir / POOL).mkdir(mode=0o700, exist_ok=True)
+        _probe.sweep(state_dir)
         config = _choose(state_dir, forced, image_bytes)
         store(state_dir, config)
         return config

@@ -18,6 +18,7 @@ from paddock.storage._config import Reason
 from paddock.storage._removal import remove
 
 NATIVE, IMAGE, OVERLAY = "btrfs", "btrfs image", "overlay"
+_SCRATCH = ".probe-"
 _TOOLS = "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin"
 _SECONDS = 30
 
@@ -94,12 +95,23 @@ def _overlay_in_a_user_namespace(place: Path) -> Reason | None:
 @contextmanager
 def _scratch(state_dir: Path) -> Generator[Path]:
     """An empty directory on the file system in question."""
-    place = Path(tempfile.mkdtemp(prefix=".probe-", dir=state_dir))
+    place = Path(tempfile.mkdtemp(prefix=_SCRATCH, dir=state_dir))
     try:
         yield place
     finally:
-        fd = os.open(state_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            remove(fd, place.name)
-        finally:
-            os.close(fd)
+        _remove(state_dir, place.name)
+
+
+def sweep(state_dir: Path) -> None:
+    """Removes what a probe that was killed has left; no other one may be running."""
+    for name in os.listdir(state_dir):
+        if name.startswith(_SCRATCH):
+            _remove(state_dir, name)
+
+
+def _remove(state_dir: Path, name: str) -> None:
+    fd = os.open(state_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        remove(fd, name)
+    finally:
+        os.close(fd)

@@ -41,9 +41,10 @@ class _Target:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._close()
+        self._close_but(0)
 
     def add(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+        self._close_but(_OPEN_DIRECTORIES)
         parts = _parts(member.name)
         if not parts:
             self._attributes(self._root, ".", member)
@@ -60,6 +61,8 @@ class _Target:
             os.symlink(member.linkname, name, dir_fd=parent)
         elif member.islnk():
             source = _parts(member.linkname)
+            if not source:
+                raise PlatformError(f"the archive makes {member.name!r} a link to its top")
             os.link(source[-1], name, src_dir_fd=self._directory(source[:-1]), dst_dir_fd=parent, follow_symlinks=False)
             return
         elif member.isfifo():
@@ -71,6 +74,7 @@ class _Target:
         self._attributes(parent, name, member)
 
     def set_time(self, path: str, mtime: float) -> None:
+        self._close_but(_OPEN_DIRECTORIES)
         parts = _parts(path)
         os.utime(self._directory(parts), (mtime, mtime))
 
@@ -99,15 +103,13 @@ class _Target:
         if fd is None:
             parent = self._directory(parts[:-1])
             fd = os.open(parts[-1], DIRECTORY, dir_fd=parent)
-            if len(self._open) >= _OPEN_DIRECTORIES:
-                oldest = next(iter(self._open))
-                os.close(self._open.pop(oldest))
             self._open[parts] = fd
         return fd
 
-    def _close(self) -> None:
-        while self._open:
-            os.close(self._open.popitem()[1])
+    def _close_but(self, most: int) -> None:
+        """Closes the oldest. Only between two members: a member holds up to two directories at once."""
+        while len(self._open) > most:
+            os.close(self._open.pop(next(iter(self._open))))
 
 
 def _parts(path: str) -> tuple[str, ...]:

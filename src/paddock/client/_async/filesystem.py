@@ -54,15 +54,17 @@ class AsyncFilesystem:
 
     async def read(self, path: Path, *, max_bytes: int = 256 << 20) -> bytes:
         """The whole file. FileError with EFBIG if it holds more than `max_bytes`: it is a stranger's."""
-        data = bytearray()
+        parts: list[bytes] = []
+        left = max_bytes
         async with await self.open_read(path, length=max_bytes + 1) as reader:
             async for chunk in reader:
-                data += chunk
-        if len(data) > max_bytes:
+                parts.append(chunk)
+                left -= len(chunk)
+        if left < 0:
             raise FileError(
                 f"{os.fspath(path)!r} holds more than {max_bytes} bytes", hint="read_to(), max_bytes=", errno="EFBIG"
             )
-        return bytes(data)
+        return b"".join(parts)
 
     async def read_text(self, path: Path, encoding: str = "utf-8", errors: str = "strict") -> str:
         return (await self.read(path)).decode(encoding, errors)

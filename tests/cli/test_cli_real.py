@@ -1,0 +1,100 @@
+"""The command line on real sandboxes, each call a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Paddock = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def paddock(shared_state: Path) -> Paddock:
+    def run(*arguments: str, input: str = "") -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "paddock", *arguments],
+            input=input,
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+
+    return run
+
+
+def living(paddock: Paddock) -> list[str]:
+    return [info["id"] for info in json.loads(paddock("ls", "--json").stdout)]
+
+
+def test_a_sandbox_is_made_used_and_killed_by_different_processes(paddock: Paddock, tmp_path: Path) -> None:
+    made = paddock("create", "--name", "box", "--ttl", "2m")
+    assert made.returncode == 0, made.stderr
+    name = made.stdout.strip()
+    assert name in paddock("ls").stdout
+    assert paddock("exec", "box", "--", "sh", "-c", "cat > kept; exit 9", input="typed").returncode == 9
+    assert paddock("exec", name[:-2], "--", "cat", "kept").stdout == "typed"
+    assert paddock("cp", "box:kept", str(tmp_path)).returncode == 0
+    assert (tmp_path / "kept").read_text() == "typed"
+    (tmp_path / "tree" / "sub").mkdir(parents=True)
+    (tmp_path / "tree" / "sub" / "file").write_text("x")
+    assert paddock("cp", str(tmp_path / "tree"), "box:/workspace/tree").returncode == 0
+    assert paddock("cp", "box:/workspace/tree", str(tmp_path / "back")).returncode == 0
+    assert (tmp_path / "back" / "sub" / "file").read_text() == "x"
+    assert paddock("kill", "box").stdout.strip() == name
+    assert name not in living(paddock)
+    assert name in paddock("ls", "--all").stdout
+    gone = paddock("exec", name, "--", "true")
+    assert gone.returncode == 125
+    assert "killed" in gone.stderr
+
+
+def test_run_leaves_nothing(paddock: Paddock) -> None:
+    done = paddock("run", "--", "sh", "-c", "echo out; exit 4")
+    assert (done.stdout, done.returncode) == ("out\n", 4)
+    assert living(paddock) == []
+    assert paddock("run", "--", "no-such-program").returncode == 127
+    assert paddock("run", "--", "/etc/hostname").returncode in (126, 127)
+
+
+def test_a_limit_that_struck_is_explained(paddock: Paddock) -> None:
+    done = paddock("run", "--timeout", "0.3s", "--", "sleep", "60")
+    assert done.returncode == 128 + signal.SIGKILL
+    assert "limit of time" in done.stderr
+    assert "--timeout" in done.stderr
+
+
+def test_control_c_leaves_nothing(paddock: Paddock, shared_state: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "paddock", "run", "--", "sh", "-c", "echo ready; sleep 60"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        timer = threading.Timer(60, process.kill)
+        timer.start()
+        assert process.stdout
+        assert process.stderr
+        assert process.stdout.readline() == b"ready\n"
+        process.send_signal(signal.SIGINT)
+        assert process.stderr.read() == b""
+        timer.cancel()
+    assert process.returncode == 130
+    assert living(paddock) == []
+
+
+def test_doctor_and_the_audit_log_are_content(paddock: Paddock) -> None:
+    assert paddock("doctor").returncode == 0, paddock("doctor").stdout
+    assert paddock("audit", "verify").stdout.startswith("ok: ")
+
+
+def test_the_state_directory_is_the_one_that_was_named(paddock: Paddock, shared_state: Path) -> None:
+    assert json.loads(paddock("doctor", "--json").stdout)["state_dir"] == os.environ["PADDOCK_STATE_DIR"]

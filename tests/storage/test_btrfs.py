@@ -1,0 +1,97 @@
+"""What the btrfs driver does beyond the contract."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import time
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from paddock.errors import NotConfigured
+from paddock.linux import btrfs
+from paddock.storage import open_pool
+from paddock.storage._btrfs import BtrfsPool
+from paddock.testing.pool import Root, everything_in, exit_code, in_child
+from tests.storage.drivers import GIB, Keeper, prepare
+
+pytestmark = pytest.mark.root
+
+_QUOTA_CTL = 0xC010_9428
+_DISABLE, _ENABLE_FULL = 2, 1
+
+
+@pytest.fixture
+def keeper(tmp_path: Path) -> Generator[Keeper]:
+    try:
+        config = prepare(tmp_path, driver="btrfs", image_bytes=GIB)
+    except NotConfigured as error:
+        pytest.skip(str(error))
+    if config.image is None:
+        pytest.skip("the state directory is on btrfs itself")
+    keeper = Keeper(tmp_path)
+    yield keeper
+    keeper.close()
+
+
+def opened(tmp_path: Path, keeper: Keeper) -> BtrfsPool:
+    pool = open_pool(tmp_path, prepare(tmp_path), os.dup(keeper.fd))
+    assert isinstance(pool, BtrfsPool)
+    return pool
+
+
+def test_a_tree_with_subvolumes_in_it_is_deleted_whole(tmp_path: Path, keeper: Keeper) -> None:
+    pool = opened(tmp_path, keeper)
+    pool.create("sb_1")
+    with Root(pool, "sb_1") as root:
+        place = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+        for _ in range(3):
+            btrfs.create_subvolume(place, b"nested")
+            os.mkdir("beside", dir_fd=place)
+            below = os.open("nested", os.O_RDONLY | os.O_DIRECTORY, dir_fd=place)
+            os.mkdir("within", dir_fd=below)
+            os.close(os.open("within/file", os.O_CREAT | os.O_WRONLY, dir_fd=below))
+            os.close(place)
+            place = below
+        os.close(place)
+    pool.delete("sb_1")
+    assert everything_in(pool) == set()
+    pool.close()
+
+
+def test_the_number_of_files_is_never_underestimated(tmp_path: Path, keeper: Keeper) -> None:
+    pool = opened(tmp_path, keeper)
+    pool.create("sb_1")
+    with Root(pool, "sb_1") as root:
+        for number in range(500):
+            (root / str(number)).touch()
+    estimate = pool.inode_estimate("sb_1")
+    assert estimate is not None
+    assert 502 <= estimate < 1000
+    pool.close()
+
+
+def test_quota_groups_that_killed_processes_left_are_removed_and_no_others(tmp_path: Path, keeper: Keeper) -> None:
+    for command in (_DISABLE, _ENABLE_FULL):  # full quotas leave a group behind for each subvolume
+        fcntl.ioctl(keeper.fd, _QUOTA_CTL, bytearray(struct.pack("QQ", command, 0)))
+
+    def leave() -> None:
+        mine = opened(tmp_path, keeper)
+        for number in range(150):
+            mine.create(f"sb_{number}", limit_bytes=1 << 20)
+        for number in range(10, 150):
+            mine.delete(f"sb_{number}")
+
+    assert exit_code(in_child(leave)) == 0
+    groups = f"/sys/fs/btrfs/{btrfs.filesystem_id(keeper.fd)}/qgroups"
+    deadline = time.monotonic() + 60
+    while len([name for name in os.listdir(groups) if name.startswith("0_")]) > 100:
+        assert time.monotonic() < deadline, "the groups are still there"
+        btrfs.sync(keeper.fd)  # the kernel's cleaner goes on after each commit
+        opened(tmp_path, keeper).close()
+    pool = opened(tmp_path, keeper)
+    assert [pool.usage(f"sb_{number}").limit_bytes for number in range(10)] == [1 << 20] * 10
+    pool.close()

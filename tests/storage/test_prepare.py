@@ -1,0 +1,166 @@
+"""Preparing a state directory: once, whole or not at all, and with reasons."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from paddock.errors import InvalidArgument, InvalidState, NotConfigured, PlatformError
+from paddock.linux import loop
+from paddock.storage import open_pool, prepare
+from paddock.testing.pool import exit_code, in_child
+from tests.storage.drivers import GIB, Keeper
+from tests.storage.faults import killed_before_step
+
+
+def facts(state_dir: Path) -> dict[str, tuple[int, int]]:
+    return {p.name: (p.stat().st_ino, p.stat().st_mtime_ns) for p in state_dir.iterdir() if p.name != "prepare.lock"}
+
+
+def loop_devices(image: Path) -> list[bytes]:
+    fd = os.open(image, os.O_RDONLY)
+    try:
+        return loop.find(fd)
+    finally:
+        os.close(fd)
+
+
+def image_or_skip(state_dir: Path) -> Path:
+    prepare_or_skip(state_dir, "btrfs")
+    image = state_dir / "pool.btrfs"
+    if not image.exists():
+        pytest.skip("the state directory is on btrfs itself")
+    return image
+
+
+def prepare_or_skip(state_dir: Path, driver: str) -> None:
+    try:
+        prepare(state_dir, driver=driver, image_bytes=GIB)
+    except NotConfigured as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("driver", ["btrfs", "overlay", "copy"])
+def test_the_second_time_changes_nothing(tmp_path: Path, driver: str) -> None:
+    prepare_or_skip(tmp_path, driver)
+    before = facts(tmp_path)
+    assert prepare(tmp_path).driver == driver
+    assert prepare(tmp_path, driver=driver).driver == driver
+    assert facts(tmp_path) == before
+
+
+@pytest.mark.parametrize("driver", ["btrfs", "overlay", "copy"])
+def test_killed_at_any_step_it_is_whole_the_next_time(tmp_path: Path, driver: str) -> None:
+    prepare_or_skip(tmp_path / "probe", driver)
+    step, done = 0, False
+    while not done:
+        step += 1
+        state = tmp_path / f"state{step}"
+        done = not killed_before_step(step, lambda: prepare(state, driver=driver, image_bytes=GIB))  # noqa: B023
+        if step % 3 and not done and step > 12:
+            continue  # the interesting ones are spread; all of them take long
+        config = prepare(state, driver=driver, image_bytes=GIB)
+        assert {p.name for p in state.iterdir()} - {"prepare.lock", "keeper.json", "pool"} == (
+            {config.image} if config.image else set()
+        )
+        if config.image:
+            keeper = Keeper(state)
+            keeper.close()
+    assert step > 10
+
+
+def test_several_processes_come_to_the_same(tmp_path: Path) -> None:
+    pids = [in_child(lambda: print(prepare(tmp_path, image_bytes=GIB))) for _ in range(3)]
+    assert [exit_code(pid) for pid in pids] == [0, 0, 0]
+    before = facts(tmp_path)
+    prepare(tmp_path)
+    assert facts(tmp_path) == before
+
+
+def test_everything_is_private(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.mkdir(mode=0o777)
+    state.chmod(0o777)
+    prepare(state, image_bytes=GIB)
+    assert state.stat().st_mode & 0o077 == 0
+    for path in state.iterdir():
+        assert path.stat().st_mode & 0o077 == 0, path
+
+
+def test_a_driver_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="btrfs, overlay, copy"):
+        prepare(tmp_path, driver="zfs")
+
+
+def test_trees_stay_on_the_driver_that_they_are_on(tmp_path: Path) -> None:
+    prepare(tmp_path, driver="copy")
+    with pytest.raises(InvalidState, match="copy"):
+        prepare(tmp_path, driver="overlay")
+    assert prepare(tmp_path).driver == "copy"
+
+
+def test_a_better_driver_that_was_not_taken_has_its_reason_in_doctor(tmp_path: Path) -> None:
+    config = prepare(tmp_path, image_bytes=GIB)
+    if config.driver == "btrfs" and config.image is None:
+        pytest.skip("the best driver was taken")
+    assert config.reasons
+    assert all(reason.why for reason in config.reasons)
+    if config.image is None:
+        pool = open_pool(tmp_path, config)
+        line = pool.checks()[0]
+        assert line.status == "weak"
+        assert all(reason.why in line.detail for reason in config.reasons)
+        pool.close()
+
+
+@pytest.mark.root
+def test_a_lost_image_is_made_again_and_a_damaged_one_is_not_touched(tmp_path: Path) -> None:
+    image = image_or_skip(tmp_path)
+    image.unlink()
+    prepare(tmp_path, image_bytes=GIB)
+    assert image.stat().st_size == GIB
+    with image.open("r+b") as file:
+        file.seek(0x10000)
+        file.write(bytes(4096))
+    with pytest.raises(InvalidState, match="damaged"):
+        prepare(tmp_path)
+    assert image.exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", '{"version":1}', '{"version":1,"pool":{"driver":"zfs"}}', '{"version":2,"pool":{"driver":"copy"}}'],
+)
+def test_a_configuration_that_is_not_ours_is_not_overwritten(tmp_path: Path, text: str) -> None:
+    (tmp_path / "keeper.json").write_text(text)
+    with pytest.raises(PlatformError, match=r"keeper\.json"):
+        prepare(tmp_path)
+    assert (tmp_path / "keeper.json").read_text() == text
+
+
+@pytest.mark.root
+def test_a_later_keeper_meets_the_file_system_that_sandboxes_still_hold(tmp_path: Path) -> None:
+    image = image_or_skip(tmp_path)
+    first = Keeper(tmp_path)
+    first.kill()
+    assert len(loop_devices(image)) == 1
+    os.mkdir("kept", dir_fd=first.fd)
+    second = Keeper(tmp_path)
+    assert len(loop_devices(image)) == 1
+    assert os.fstat(second.fd).st_dev == os.fstat(first.fd).st_dev
+    assert "kept" in os.listdir(second.fd)
+    first.close()
+    os.mkdir("kept2", dir_fd=second.fd)
+    second.close()
+
+
+@pytest.mark.root
+def test_the_machine_sees_no_mount_and_keeps_no_device(tmp_path: Path) -> None:
+    image_or_skip(tmp_path)
+    keeper = Keeper(tmp_path)
+    assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text()
+    keeper.close()
+    third = Keeper(tmp_path)  # waits for a device that is being cleared
+    third.close()

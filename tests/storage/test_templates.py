@@ -1,0 +1,213 @@
+"""Templates: what is in them, what never is, and that they are whole."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from paddock.errors import NotConfigured, NotFound, Unsupported
+from paddock.linux import mounts, namespaces
+from paddock.storage import Pool, Templates, open_pool, prepare
+from paddock.storage._host import manifest
+from paddock.testing.pool import Root, exit_code, in_child
+from tests.storage.faults import killed_before_step
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def pool(state: Path) -> Generator[Pool]:
+    pool = open_pool(state, prepare(state, driver="copy"))
+    yield pool
+    pool.close()
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Path:
+    """A machine's root directory, with secrets in its /etc."""
+    root = tmp_path / "machine"
+    for path in ("etc/alternatives", "etc/ld.so.conf.d", "etc/ssl/private", "usr/bin", "usr/lib/python3/dist-packages"):
+        (root / path).mkdir(parents=True)
+    for name in ("bin", "lib"):
+        (root / name).symlink_to(f"usr/{name}")
+    (root / "usr/bin/python3").symlink_to("python3.11")
+    (root / "etc/os-release").write_text("ID=debian\n")
+    (root / "etc/services").write_text("secret\n")
+    (root / "etc/services").chmod(0o640)
+    (root / "etc/shadow").write_text("secret\n")
+    (root / "etc/ssl/private/key").write_text("secret\n")
+    (root / "etc/ld.so.conf.d/x.conf").write_text("/opt/lib\n")
+    (root / "etc/ld.so.conf.d/private.conf").write_text("secret\n")
+    (root / "etc/ld.so.conf.d/private.conf").chmod(0o600)
+    os.mkfifo(root / "etc/protocols")
+    (root / "etc/inputrc").symlink_to("shadow-link")
+    (root / "etc/alternatives/vi").symlink_to("/usr/bin/vim")
+    (root / "etc/alternatives/odd").symlink_to("/home/somebody/bin")
+    return root
+
+
+def test_only_what_anybody_may_read_goes_into_host(machine: Path) -> None:
+    files = manifest(machine)
+    assert all(b"secret" not in entry.content for entry in files.values())
+    assert files["etc/os-release"].content == b"ID=debian\n"
+    assert files["etc/ld.so.conf.d/x.conf"].content == b"/opt/lib\n"
+    assert files["etc/alternatives/vi"].content == b"/usr/bin/vim"
+    assert not {"etc/shadow", "etc/services", "etc/protocols", "etc/inputrc", "etc/alternatives/odd"} & set(files)
+    assert files["usr/local/lib/python3.11/dist-packages"].kind == "directory"
+
+
+def test_what_the_machine_puts_in_decides_the_digest(machine: Path, pool: Pool, state: Path) -> None:
+    first = Templates(pool, state, machine=machine)
+    before = first.get("host")
+    assert Templates(pool, state, machine=machine).get("host") == before
+    (machine / "etc/os-release").write_text("ID=other\n")
+    after = Templates(pool, state, machine=machine).get("host")
+    assert after.digest != before.digest
+    assert set(before.layers).isdisjoint(after.layers)
+    assert first.get("host") == before
+    assert set(pool.names()) == {*before.layers, *after.layers}
+
+
+def test_a_machine_with_programs_outside_usr_is_refused(machine: Path, pool: Pool, state: Path) -> None:
+    (machine / "sbin").mkdir()
+    with pytest.raises(Unsupported, match="/sbin"):
+        Templates(pool, state, machine=machine).get("host")
+
+
+def test_what_is_missing_is_named_with_its_command(machine: Path, pool: Pool, state: Path) -> None:
+    with pytest.raises(NotConfigured, match="apt-get install git"):
+        Templates(pool, state, machine=machine).get("code-interpreter")
+    with pytest.raises(NotFound, match="code-interpreter, debian, host"):
+        Templates(pool, state, machine=machine).get("windows")
+    assert pool.names() == ()
+
+
+def test_a_template_is_there_as_its_users_need_it(pool: Pool, state: Path) -> None:
+    template = Templates(pool, state).get("host")
+    assert template.host_usr
+    assert [user.name for user in template.users] == ["root", "user"]
+    before = os.umask(0)
+    os.umask(before)
+    with Root(pool, template.layers[0]) as root:
+        base = root.stat().st_uid
+        own = 1000 if os.geteuid() == 0 else 0
+        for path, mode, owner in (
+            (".", 0o755, 0), ("tmp", 0o1777, 0), ("var/tmp", 0o1777, 0), ("root", 0o700, 0),
+            ("home/user", 0o755, own), ("workspace", 0o755, own), ("usr/local/bin", 0o755, 0), ("etc/passwd", 0o644, 0),
+        ):  # fmt: skip
+            info = (root / path).stat()
+            assert (stat.S_IMODE(info.st_mode), info.st_uid - base) == (mode, owner), path
+        assert (root / "proc").is_dir()
+        assert (root / "sys").is_dir()
+
+
+@pytest.mark.parametrize("name", ["host", "code-interpreter"])
+def test_a_killed_build_is_never_used(pool: Pool, state: Path, name: str) -> None:
+    whole = Templates(pool, state).get(name)
+    contents = {layer: listing(pool, layer) for layer in whole.layers}
+    step = 1
+    while True:
+        for layer in pool.names():
+            pool.delete(layer)
+        killed = killed_before_step(step, lambda: Templates(pool, state).get(name))
+        for layer in pool.names():
+            if layer.startswith("tp_"):
+                assert listing(pool, layer) == contents[layer]
+        assert Templates(pool, state).get(name) == whole
+        assert set(pool.names()) == set(whole.layers)
+        if not killed:
+            break
+        step += 1 + step // 2
+    assert step > 50
+
+
+def listing(pool: Pool, layer: str) -> list[tuple[str, int, int]]:
+    found: list[tuple[str, int, int]] = []
+    with Root(pool, layer) as root:
+        for path, directories, files, fd in os.fwalk(root):
+            for name in (*directories, *files):
+                info = os.stat(name, dir_fd=fd, follow_symlinks=False)
+                size = 0 if stat.S_ISDIR(info.st_mode) else info.st_size
+                found.append((os.path.relpath(os.path.join(path, name), root), info.st_mode, size))
+    return sorted(found)
+
+
+def test_of_several_services_one_builds_and_the_others_wait(pool: Pool, state: Path) -> None:
+    reader, writer = os.pipe()
+
+    def get() -> None:
+        Templates(pool, state).get("code-interpreter", lambda words: os.write(writer, words.encode() + b"\n") and None)
+
+    assert [exit_code(pid) for pid in [in_child(get) for _ in range(3)]] == [0, 0, 0]
+    os.close(writer)
+    with os.fdopen(reader) as said:
+        lines = said.read().splitlines()
+    assert lines.count("building template code-interpreter") == 1
+    assert lines.count("building template host") == 1
+
+
+@pytest.mark.root
+def test_python_in_code_interpreter_finds_pytest_and_git_works(pool: Pool, state: Path) -> None:
+    template = Templates(pool, state).get("code-interpreter")
+    pool.create("sb_1", layers=template.layers)
+    with Root(pool, "sb_1") as root:
+        (root / "workspace/test_it.py").write_text("def test_it():\n    assert 1 + 1 == 2\n")
+        script = (
+            "set -e; cd /workspace; pytest -q -p no:cacheprovider test_it.py; git init -q; git add .; "
+            "python3 -c 'import pytest; print(pytest.__file__)'; date +%Z"
+        )
+
+        real = root.resolve()
+
+        def inside() -> None:
+            namespaces.unshare(namespaces.NEWNS | namespaces.NEWNET)
+            mounts.make_all_private()
+            place = os.open(real, os.O_RDONLY | os.O_DIRECTORY)  # not by what was opened in another namespace
+            local = mounts.open_tree(b"usr/local", place)
+            mounts.bind(b"/usr", place, b"usr", attributes=mounts.RDONLY)
+            mounts.bind(b"/dev", place, b"dev")
+            mounts.move_mount(local, place, b"usr/local")
+            os.fchdir(place)
+            os.chroot(".")
+            out = os.open("/workspace/out", os.O_WRONLY)
+            os.dup2(out, 1)
+            os.dup2(out, 2)
+            os.execve("/bin/sh", ["sh", "-c", script], template.env)
+
+        (root / "workspace/out").write_text("")
+        code = exit_code(in_child(inside))
+        said = (root / "workspace/out").read_text()
+        assert code == 0, said
+        assert "1 passed" in said
+        assert "/usr/local/lib/python3" in said
+        assert "UTC" in said
+
+
+@pytest.mark.slow
+@pytest.mark.root
+def test_debian_is_built_from_packages(pool: Pool, state: Path) -> None:
+    try:
+        template = Templates(pool, state).get("debian", lambda words: print(words, file=sys.stderr))
+    except (NotConfigured, Unsupported) as error:
+        pytest.skip(str(error))
+    assert not template.host_usr
+    with Root(pool, template.layers[0]) as root:
+        script = "set -e; python3 --version; command -v git; id user; ls -ld /workspace"
+        done = subprocess.run(
+            ["chroot", str(root.resolve()), "/bin/sh", "-c", script],
+            capture_output=True, text=True, env=template.env, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert "uid=1000(user)" in done.stdout
+        for path in (root / "dev").iterdir():
+            assert not path.is_block_device()
+            assert not path.is_char_device()
