@@ -25,7 +25,7 @@ async def main(count: int) -> None:
         backend = JailBackend(state)
         backend.trace = True
         pool = open_pool(state, config, os.dup(await backend.pool()))
-        template = Templates(pool).get("host")
+        template = Templates(pool, state).get("host")
         print(f"driver {pool.driver}, {count} cycles")
         for _ in range(count):
             id = SandboxId(mint(Noun.SANDBOX))

@@ -106,6 +106,8 @@ class Agents:
             caps.drop_bounding(*_ROOT_CAPABILITIES)
             caps.keep_only(*_ROOT_CAPABILITIES)
         os.setresuid(user.uid, user.uid, user.uid)
+        if identity != "root":
+            caps.drop_all()  # where the one uid that there is was its own all along, no change of it has done that
         prctl.set_dumpable(False)
         prctl.set_parent_death_signal(signal.SIGKILL)
         prctl.set_no_new_privileges()
