@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -241,3 +242,49 @@ def test_the_host_survives_what_pid_1_of_a_sandbox_is_told(attacker: Attacker) -
     )
     assert set(answers) <= REFUSALS
     assert attacker.sh("true").exit_code == 0
+
+
+def test_a_timeout_ends_a_tree_in_every_disguise(attacker: Attacker) -> None:
+    marker = f"paddock-disguise-{secrets.token_hex(8)}"
+    result = attacker.sandbox.exec(
+        ("python3", "-I", "-S", "-c", _DISGUISES, marker), user=attacker.user, timeout_seconds=2
+    )
+    assert (result.limit, result.signal) == ("time", 9)
+    assert result.stdout == "ready\n"
+    assert attacker.sh("true").exit_code == 0
+    assert not _with_argument(marker)
+
+
+def test_a_timeout_of_a_background_command_is_kept(attacker: Attacker) -> None:
+    marker = f"paddock-disguise-{secrets.token_hex(8)}"
+    argv = ("python3", "-I", "-S", "-c", _DISGUISES, marker)
+    with attacker.sandbox.start(argv, user=attacker.user, timeout_seconds=1, background=True) as process:
+        assert process.wait().limit == "time"
+    assert not _with_argument(marker)
+
+
+_DISGUISES = """
+import os, signal, time
+for disguise in range(8):
+    if os.fork() == 0:
+        if disguise & 1: os.setsid()
+        if disguise & 2 and os.fork(): os._exit(0)
+        if disguise & 4:
+            for n in range(1, 32):
+                try: signal.signal(n, signal.SIG_IGN)
+                except (OSError, ValueError): pass
+        for n in (0, 1, 2): os.close(n)
+        while True: time.sleep(600)
+print('ready', flush=True)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+while True: time.sleep(600)
+"""
+
+
+def _with_argument(marker: str) -> list[str]:
+    found: list[str] = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if marker.encode() in entry.read_bytes():
+                found.append(str(entry))
+    return found
