@@ -1,6 +1,6 @@
 """What the door costs by itself: no sandbox is made, the backend answers at once.
 
-    python bench/door.py [rounds]
+    python -m bench.door [rounds]
 
 Prints medians and 95th percentiles in microseconds. Quote ratios, not figures: the machine is shared.
 """
@@ -16,9 +16,7 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "service"))
-
-from service_world import ME, FolderPool, Held, OneTemplate, Place, Rig, WorldBackend
+import msgspec
 
 from paddock.audit import AuditLog
 from paddock.backends._base import SandboxPlan
@@ -40,6 +38,7 @@ from paddock.model import (
 from paddock.policy import local_policy
 from paddock.service import Service
 from paddock.service._store import Row, Store
+from tests.service.service_world import ME, FolderPool, Held, OneTemplate, Place, Rig, WorldBackend
 
 
 class NoPool(FolderPool):
@@ -160,9 +159,8 @@ def store_parts(store: Store, id: str, rounds: int) -> None:
 
     def add() -> None:
         n = next(numbers)
-        sandbox = row.sandbox
-        values = {f: getattr(sandbox, f) for f in sandbox.__struct_fields__}
-        store.add(Row(type(sandbox)(**{**values, "id": f"sb_{n}", "spec": SandboxSpec()}), 1.0, "b", "h"))
+        sandbox = msgspec.structs.replace(row.sandbox, id=SandboxId(f"sb_{n}"), spec=SandboxSpec())
+        store.add(Row(sandbox, 1.0, "b", "h"))
 
     show("store: insert a sandbox", timed(rounds, add))
     show("store: read one", timed(rounds, lambda: store.get(id)))
