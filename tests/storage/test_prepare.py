@@ -10,7 +10,7 @@ import pytest
 from paddock.errors import InvalidArgument, InvalidState, NotConfigured, PlatformError
 from paddock.linux import loop
 from paddock.storage import open_pool, prepare
-from paddock.testing.pool import exit_code, in_child
+from paddock.testing.trees import exit_code, in_child
 from tests.storage.drivers import GIB, Keeper
 from tests.storage.faults import killed_before_step
 
