@@ -61,9 +61,15 @@ async def main(count: int) -> None:
         await backend.keeper.request("stop")
         await backend.aclose()
         pool.close()
+    faults = {name: values for name, values in rows.items() if name.startswith("  faults.")}
     for name, values in rows.items():
         values.sort()
-        print(f"{name:24} {statistics.median(values) * 1e3:8.3f} {values[int(len(values) * 0.95)] * 1e3:8.3f} ms")
+        if name not in faults:
+            pages = faults.get(name.replace("inside.", "faults."), []) if "inside." in name else []
+            note = f"   after {statistics.median(pages):.0f} page faults" if pages else ""
+            print(
+                f"{name:24} {statistics.median(values) * 1e3:8.3f} {values[int(len(values) * 0.95)] * 1e3:8.3f} ms{note}"
+            )
 
 
 asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 100))

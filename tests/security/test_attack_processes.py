@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import subprocess
 from collections.abc import Callable
@@ -78,11 +79,9 @@ def test_the_agents_give_nothing_away(attacker: Attacker) -> None:
         environment = Path(f"/proc/{agent}/environ").read_bytes()
         outside = {os.readlink(f"/proc/{agent}/fd/{fd}") for fd in os.listdir(f"/proc/{agent}/fd")}
     assert environment.replace(b"\0", b"") == b""
-    assert not {
-        target
-        for target in outside
-        if target.startswith("/") and not target.startswith(("/dev/", "/tmp", "/workspace"))
-    }
+    # Its own score, through a mount that has no path any more, is what it lowers its commands' chances with.
+    harmless = re.compile(r"/dev/|/tmp\b|/workspace\b|/[0-9]+/oom_score_adj$")
+    assert [target for target in outside if target.startswith("/") and not harmless.match(target)] == []
 
 
 def test_every_process_has_a_uid_of_the_sandboxs_range_on_the_host(attacker: Attacker) -> None:

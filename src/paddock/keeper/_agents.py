@@ -63,8 +63,9 @@ class Agents:
         pid = namespaces.clone(0)
         if pid == 0:
             try:
+                oom_score = self._open_oom_score()
                 namespaces.setns(self._inner, namespaces.NEWUSER)
-                self._become_agent(identity, None)
+                self._become_agent(identity, None, oom_score)
             finally:
                 os._exit(1)
         return pid
@@ -78,7 +79,7 @@ class Agents:
                 if not os.read(mapped, 1):
                     os._exit(1)
                 os.close(mapped)
-                self._become_agent(identity, self._sync)
+                self._become_agent(identity, self._sync, self._open_oom_score())
             finally:
                 os._exit(1)
         os.close(mapped)
@@ -96,9 +97,17 @@ class Agents:
         gids = IdMap(0, 0, 65536) if self._root_mode else IdMap(user.gid, 0, 1)
         namespaces.write_id_maps(pid, (uids,), (gids,), deny_setgroups=not self._root_mode, proc_fd=self._proc)
 
-    def _become_agent(self, identity: str, sync: socket.socket | None) -> NoReturn:
+    def _open_oom_score(self) -> int:
+        # The files of a process that is not dumpable are the machine's root's (proc(5)), and a copy of pid 1 is none.
+        # Before it enters the namespace of the workloads nobody in there may touch it all the same.
+        prctl.set_dumpable(True)
+        try:
+            return os.open(b"self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC, dir_fd=self._proc)
+        finally:
+            prctl.set_dumpable(False)
+
+    def _become_agent(self, identity: str, sync: socket.socket | None, oom_score: int) -> NoReturn:
         user = self._user(identity)
-        oom_score = os.open(b"self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC, dir_fd=self._proc)
         if self._root_mode:
             os.setgroups([])
         os.setresgid(user.gid, user.gid, user.gid)

@@ -78,7 +78,7 @@ class Pending:
     steps: Steps
     late: list[int]
     agent_pid: int = 0
-    inside: dict[str, float] | None = None
+    inside: dict[str, dict[str, float]] | None = None
 
 
 def masks() -> tuple[bytes, ...]:
@@ -294,7 +294,7 @@ def receive(pending: Pending) -> bool:
         if "agent" in message:
             pending.agent_pid = _sender(ancillary)
         else:
-            pending.inside = cast("dict[str, float]", message["ready"])
+            pending.inside = cast("dict[str, dict[str, float]]", message)
         return bool(pending.agent_pid) and pending.inside is not None
     except BlockingIOError:
         return False
@@ -345,7 +345,9 @@ def finish(house: House, pending: Pending) -> tuple[Jail, dict[str, float]]:
     pending.undo.release()
     pending.sync.close()
     timings = dict(steps.seconds)
-    timings.update({f"inside.{name}": seconds for name, seconds in (pending.inside or {}).items()})
+    for kind, values in (pending.inside or {}).items():
+        prefix = "inside." if kind == "seconds" else "faults."
+        timings.update({f"{prefix}{name}": value for name, value in values.items()})
     return jail, timings
 
 

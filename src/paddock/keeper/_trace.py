@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 import time
@@ -21,10 +22,11 @@ class Steps:
     It is honoured only by a keeper that was started for tests. `voice` is where a child tells its failure.
     """
 
-    __slots__ = ("_fault", "_last", "seconds", "voice")
+    __slots__ = ("_fault", "_last", "faults", "seconds", "voice")
 
     def __init__(self, fault: str = "") -> None:
         self.seconds: dict[str, float] = {}
+        self.faults: dict[str, int] = {}
         self.voice: socket.socket | None = None
         self._fault = fault
         self._last = time.perf_counter()
@@ -41,4 +43,5 @@ class Steps:
         """Called after the step's work; the time since the last `end` is the step's."""
         now = time.perf_counter()
         self.seconds[step] = now - self._last
+        self.faults[step] = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         self._last = now
