@@ -65,7 +65,7 @@ async def main(count: int) -> None:
     for name, values in rows.items():
         values.sort()
         if name not in faults:
-            pages = faults.get(name.replace("inside.", "faults."), []) if "inside." in name else []
+            pages = faults.get(f"  faults.{name.strip()}", [])
             note = f"   after {statistics.median(pages):.0f} page faults" if pages else ""
             print(
                 f"{name:24} {statistics.median(values) * 1e3:8.3f} {values[int(len(values) * 0.95)] * 1e3:8.3f} ms{note}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import signal
@@ -30,6 +31,16 @@ class Steps:
         self.voice: socket.socket | None = None
         self._fault = fault
         self._last = time.perf_counter()
+
+    def restart(self) -> None:
+        """Forgets what was measured, and measures from now."""
+        self.seconds.clear()
+        self.faults.clear()
+        self._last = time.perf_counter()
+
+    def report(self) -> bytes:
+        """Seconds of each step, and page faults up to its end, as JSON."""
+        return json.dumps({"seconds": self.seconds, "faults": self.faults}).encode()
 
     def begin(self, step: str) -> None:
         """Called before the step's work."""
