@@ -250,7 +250,13 @@ class FakeExec:
         door.open.add(self)
 
     async def wait(self) -> ExitStatus:
-        return _status(await self._child.wait())
+        return _status(await self._died())
+
+    async def _died(self) -> int:
+        # Not Process.wait(): that waits for the ends of pipes, which are never seen where nobody reads.
+        while self._child.returncode is None:  # noqa: ASYNC110 - asyncio tells nobody
+            await asyncio.sleep(0.002)
+        return self._child.returncode
 
     async def signal(self, number: int) -> None:
         os.killpg(self.pid, number)
@@ -264,9 +270,8 @@ class FakeExec:
 
     async def aclose(self) -> None:
         await self.kill()
-        await self._child.wait()
-        if self.stdin:
-            await self.stdin.aclose()
+        await self._died()
+        self._child._transport.close()  # pyright: ignore
         self._door.open.discard(self)
 
 
