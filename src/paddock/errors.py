@@ -27,7 +27,11 @@
 
 from __future__ import annotations
 
+import errno
 from typing import ClassVar
+
+OUT_OF = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""What the kernel answers when it is the machine that has no more: ResourceExhausted."""
 
 BY_CODE: dict[str, type[PaddockError]] = {}
 

@@ -118,19 +118,7 @@ class FakeDoor:
             case RunExec():
                 return await self._run(action)
             case StartExec(spec=spec):
-                pipes = dict.fromkeys(("stdout", "stderr"), asyncio.subprocess.PIPE)
-                stdin = asyncio.subprocess.PIPE if spec.stdin else asyncio.subprocess.DEVNULL
-                starting = asyncio.ensure_future(
-                    asyncio.create_subprocess_exec(
-                        *spec.argv, cwd=self.root, start_new_session=True, stdin=stdin, **pipes
-                    )
-                )
-                try:
-                    child = await asyncio.shield(starting)
-                except asyncio.CancelledError:  # asyncio hangs if it is cancelled in there
-                    await FakeExec(self, await starting).aclose()
-                    raise
-                return FakeExec(self, child)
+                return await self._started(spec.argv, stdin=spec.stdin)
             case ReadFile(path=path, offset=offset, length=length):
                 try:
                     data = (self.root / path).read_bytes()[offset:]
@@ -156,24 +144,32 @@ class FakeDoor:
                 return info
         raise NotFound(f"no sandbox {name!r}")
 
-    async def _run(self, action: RunExec) -> ExecResult:
-        child = await asyncio.create_subprocess_exec(
-            *action.spec.argv,
-            cwd=self.root,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,
+    async def _started(self, argv: tuple[str, ...], *, stdin: bool) -> FakeExec:
+        starting = asyncio.ensure_future(
+            asyncio.create_subprocess_exec(
+                *argv,
+                cwd=self.root,
+                stdin=asyncio.subprocess.PIPE if stdin else asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                start_new_session=True,
+            )
         )
         try:
-            out, err = await child.communicate(action.input)
-        except asyncio.CancelledError:
-            os.killpg(child.pid, signal.SIGKILL)
-            await child.wait()
+            return FakeExec(self, await asyncio.shield(starting))
+        except asyncio.CancelledError:  # asyncio hangs if it is cancelled in there
+            await FakeExec(self, await starting).aclose()
             raise
+
+    async def _run(self, action: RunExec) -> ExecResult:
+        command = await self._started(action.spec.argv, stdin=True)
+        try:
+            out, err = await command.communicate(action.input)
+        finally:
+            await command.aclose()
         return ExecResult(
             id=ExecId(mint(Noun.EXEC)),
-            status=_status(child.returncode or 0),
+            status=await command.wait(),
             out=Output(head=out, total_bytes=len(out)),
             err=Output(head=err, total_bytes=len(err)),
         )
@@ -257,6 +253,9 @@ class FakeExec:
         while self._child.returncode is None:  # noqa: ASYNC110 - asyncio tells nobody
             await asyncio.sleep(0.002)
         return self._child.returncode
+
+    async def communicate(self, data: bytes | None) -> tuple[bytes, bytes]:
+        return await self._child.communicate(data)
 
     async def signal(self, number: int) -> None:
         os.killpg(self.pid, number)

@@ -11,9 +11,10 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from paddock.errors import GuestProtocolError, PaddockError, SandboxDied
+from paddock.errors import GuestProtocolError, InvalidArgument, PaddockError, SandboxDied
 from paddock.guest._frames import (
     MAX_CHANNEL,
+    MAX_PAYLOAD,
     VERSION,
     Decoder,
     Frame,
@@ -102,7 +103,12 @@ class GuestConnection:
         if self._last_channel == MAX_CHANNEL:
             raise self._fail(GuestProtocolError("all channel numbers are used up"))
         body = {**request, "fds": len(fds)} if fds else request
-        frame = pack(Kind.OPEN, self._last_channel + 1, body)
+        try:
+            frame = pack(Kind.OPEN, self._last_channel + 1, body)
+        except ProtocolError:
+            raise InvalidArgument(
+                f"a request of more than {MAX_PAYLOAD >> 10} KiB", hint="write what is long to a file, or to stdin"
+            ) from None
         self._last_channel += 1
         channel = Channel(self, self._last_channel, receives, sends)
         self._channels[channel.id] = channel

@@ -19,6 +19,7 @@ from ._guest_pipes import PipeReader, PipeWriter
 
 _PATIENCE_SECONDS = 10.0
 _START_SECONDS = 30.0
+_MOST_CELLS = 65535  # ioctl_tty(2): unsigned shorts
 
 
 class Started(msgspec.Struct, frozen=True):
@@ -154,6 +155,10 @@ class GuestExecHandle:
     async def resize(self, size: PtySize) -> None:
         if not self._pty:
             raise InvalidArgument("the command has no terminal")
+        if not (0 < size.rows <= _MOST_CELLS and 0 < size.columns <= _MOST_CELLS):
+            raise InvalidArgument(
+                f"a terminal of {size.rows} rows and {size.columns} columns", hint="1 to 65535 of each"
+            )
         self._channel.control({"order": "resize", "rows": size.rows, "columns": size.columns})
 
     async def aclose(self) -> None:

@@ -122,7 +122,10 @@ class PortStream:
         return await self._channel.read(STDOUT, size)
 
     async def write(self, data: bytes) -> None:
-        await self._channel.write(data)
+        try:
+            await self._channel.write(data)
+        except FileError as error:
+            raise BrokenPipeError(error.message) from None  # as of a socket of one's own: it was reset
 
     async def write_eof(self) -> None:
         self._channel.write_eof()

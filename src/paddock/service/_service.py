@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar, assert_never, cast
 
 from paddock.audit import AuditLog
 from paddock.backends._base import Backend
-from paddock.errors import InvalidState, Unrecorded
+from paddock.errors import OUT_OF, InvalidState, ResourceExhausted, Unrecorded
 from paddock.keeper.layout import AUDIT, DATABASE
 from paddock.model import (
     Action,
@@ -138,7 +138,14 @@ class Service:
         Raises PolicyDenied, Unrecorded (then nothing was done), and what the handlers raise (`paddock.errors`).
         """
         with self._performing(), self._gate.open(principal, action) as entry:
-            return cast("R", await self._effect(cast("AnyAction", action), entry))
+            try:
+                return cast("R", await self._effect(cast("AnyAction", action), entry))
+            except OSError as error:
+                if error.errno not in OUT_OF:
+                    raise
+                raise ResourceExhausted(
+                    f"this machine has no more: {error.strerror}", hint="df -h; ulimit -n"
+                ) from error
 
     async def _effect(self, action: AnyAction, entry: Entry) -> object:
         match action:

@@ -7,15 +7,21 @@ import errno
 import os
 import re
 
-from paddock.errors import AlreadyExists, InvalidArgument, NotFound, PaddockError, PlatformError, ResourceExhausted
+from paddock.errors import (
+    OUT_OF,
+    AlreadyExists,
+    InvalidArgument,
+    NotFound,
+    PaddockError,
+    PlatformError,
+    ResourceExhausted,
+)
 from paddock.keeper.layout import TREE_ID_BASE
 
 NAME = re.compile(r"[a-z]{2}_[a-z0-9_]{1,60}", re.ASCII)
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 ROOT = "root"
 WORK = "work"
-
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 def owner_base() -> int | None:
@@ -37,7 +43,7 @@ def tree_error(error: OSError, name: str, doing: str) -> PaddockError:
             return NotFound(f"there is no tree {name!r}", name=name)
         case errno.EEXIST | errno.ENOTEMPTY:
             return AlreadyExists(f"there is a tree {name!r} already", name=name)
-        case number if number in _FULL:
+        case number if number in OUT_OF:
             return ResourceExhausted(
                 f"cannot {doing} tree {name!r}: {error.strerror}", hint="df -h; paddock doctor", name=name
             )

