@@ -209,7 +209,13 @@ def finish(house: House, pending: Pending) -> tuple[Jail, dict[str, float]]:
         raise JailError(f"the sandbox is not as planned: {type(error).__name__}: {error}") from error
     pending.undo.release()
     spare.sync.close()
-    jail = Jail(pid=spare.pid, pidfd=spare.pidfd, group=spare.group, slot=spare.slot, record=record)
+    jail = Jail(
+        pid=spare.pid,
+        pidfd=spare.pidfd,
+        group=spare.group,
+        slot=spare.slot,
+        record=record,
+    )
     return jail, _timings(pending) if plan.trace else {}
 
 
