@@ -25,7 +25,7 @@ async def main(count: int) -> None:
         backend = JailBackend(state)
         backend.trace = True
         pool = open_pool(state, config, os.dup(await backend.pool()))
-        template = Templates(pool).get("host")
+        template = Templates(pool, state).get("host")
         print(f"driver {pool.driver}, {count} cycles")
         for _ in range(count):
             id = SandboxId(mint(Noun.SANDBOX))
@@ -61,9 +61,15 @@ async def main(count: int) -> None:
         await backend.keeper.request("stop")
         await backend.aclose()
         pool.close()
+    faults = {name: values for name, values in rows.items() if name.startswith("  faults.")}
     for name, values in rows.items():
         values.sort()
-        print(f"{name:24} {statistics.median(values) * 1e3:8.3f} {values[int(len(values) * 0.95)] * 1e3:8.3f} ms")
+        if name not in faults:
+            pages = faults.get(f"  faults.{name.strip()}", [])
+            note = f"   after {statistics.median(pages):.0f} page faults" if pages else ""
+            print(
+                f"{name:24} {statistics.median(values) * 1e3:8.3f} {values[int(len(values) * 0.95)] * 1e3:8.3f} ms{note}"
+            )
 
 
 asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 100))

@@ -1,6 +1,6 @@
 """What the door costs by itself: no sandbox is made, the backend answers at once.
 
-    python bench/door.py [rounds]
+    python -m bench.door [rounds]
 
 Prints medians and 95th percentiles in microseconds. Quote ratios, not figures: the machine is shared.
 """
@@ -16,18 +16,21 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "service"))
-
-from service_world import ME, FolderPool, Held, OneTemplate, Place, Rig, WorldBackend
+import msgspec
 
 from paddock.audit import AuditLog
 from paddock.backends._base import SandboxPlan
 from paddock.model import (
     CreateSandbox,
     Decision,
+    ExecId,
+    ExecSpec,
+    ExitStatus,
     GetSandbox,
     KillSandbox,
     ListSandboxes,
+    PtySize,
+    RunExec,
     SandboxId,
     SandboxSpec,
     State,
@@ -35,6 +38,7 @@ from paddock.model import (
 from paddock.policy import local_policy
 from paddock.service import Service
 from paddock.service._store import Row, Store
+from tests.service.service_world import ME, FolderPool, Held, OneTemplate, Place, Rig, WorldBackend
 
 
 class NoPool(FolderPool):
@@ -44,12 +48,41 @@ class NoPool(FolderPool):
     def delete(self, name: str) -> None: ...
 
 
+class NoReader:
+    async def read(self, size: int = 65536) -> bytes:
+        return b""
+
+    async def aclose(self) -> None: ...
+
+
+class NoCommand:
+    """Ended before it began."""
+
+    pid, stdin = 1, None
+
+    def __init__(self, id: ExecId) -> None:
+        self.id, self.stdout, self.stderr = id, NoReader(), NoReader()
+
+    async def wait(self) -> ExitStatus:
+        return ExitStatus(code=0)
+
+    async def signal(self, number: int) -> None: ...
+    async def kill(self) -> None: ...
+    async def resize(self, size: PtySize) -> None: ...
+    async def aclose(self) -> None: ...
+
+
+class NoInstance(Held):
+    async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> NoCommand:  # pyright: ignore
+        return NoCommand(id)
+
+
 class NoBackend(WorldBackend):
     """Sandboxes that cost nothing."""
 
     async def create(self, plan: SandboxPlan) -> Held:
         place = self._world.places[plan.id] = Place(plan, self._world.root)
-        return Held(place)
+        return NoInstance(place)
 
     async def forget(self, id: SandboxId) -> None:
         self._world.places.pop(id, None)
@@ -102,6 +135,8 @@ async def door(directory: Path, rounds: int) -> None:
     show("perform: list, nothing there", await atimed(rounds, lambda: service.perform(ListSandboxes(), ME)))
     made = await service.perform(CreateSandbox(), ME)
     show("perform: get", await atimed(rounds, lambda: service.perform(GetSandbox(sandbox=made.id), ME)))
+    run = RunExec(sandbox=made.id, spec=ExecSpec(argv=("true",)))
+    show("perform: run, all but the command", await atimed(rounds, lambda: service.perform(run, ME)))
     creates: list[float] = []
     kills: list[float] = []
     for _ in range(rounds // 4):
@@ -124,9 +159,8 @@ def store_parts(store: Store, id: str, rounds: int) -> None:
 
     def add() -> None:
         n = next(numbers)
-        sandbox = row.sandbox
-        values = {f: getattr(sandbox, f) for f in sandbox.__struct_fields__}
-        store.add(Row(type(sandbox)(**{**values, "id": f"sb_{n}", "spec": SandboxSpec()}), 1.0, "b", "h"))
+        sandbox = msgspec.structs.replace(row.sandbox, id=SandboxId(f"sb_{n}"), spec=SandboxSpec())
+        store.add(Row(sandbox, 1.0, "b", "h"))
 
     show("store: insert a sandbox", timed(rounds, add))
     show("store: read one", timed(rounds, lambda: store.get(id)))

@@ -1,4 +1,4 @@
-"""Where the time of a warm exec goes, and what the streams carry. `python bench/guest_exec.py [rounds]`.
+"""Where the time of a warm exec goes, and what the streams carry. `python -m bench.guest_exec [rounds]`.
 
 Over the process backend: everything but the walls.
 """
@@ -12,9 +12,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Awaitable
 from pathlib import Path
 
 from paddock.backends._base import SandboxPlan
+from paddock.backends._guest_instance import GuestInstance
 from paddock.backends.process import ProcessBackend
 from paddock.model import (
     ExecId,
@@ -29,6 +31,7 @@ from paddock.model import (
     WriteFile,
     mint,
 )
+from paddock.model.streams import ByteReader
 
 TEMPLATE = Template(
     name="host",
@@ -46,30 +49,28 @@ def line(name: str, samples: list[float]) -> None:
     print(f"{name:<44} {statistics.median(samples):7.3f} / {p95:7.3f} ms")
 
 
-async def one(box, argv=("true",)):
+async def one(box: GuestInstance, argv: tuple[str, ...] = ("true",)) -> list[float]:
     marks = [time.perf_counter()]
     handle = await box.start(ExecSpec(argv=argv), id=ExecId(mint(Noun.EXEC)), background=False)
     marks.append(time.perf_counter())
     status = await handle.wait()
     marks.append(time.perf_counter())
-    while await handle.stdout.read():
-        pass
-    while await handle.stderr.read():
-        pass
+    for stream in (handle.stdout, handle.stderr):
+        await drain(stream)
     await handle.aclose()
     marks.append(time.perf_counter())
     steps = [1e3 * (later - earlier) for earlier, later in itertools.pairwise(marks)]
     return [*steps, 1e3 * (marks[-1] - marks[0]), 1e3 * status.duration_seconds]
 
 
-async def drain(reader, size=1 << 20):
+async def drain(reader: ByteReader | None, size: int = 1 << 20) -> int:
     total = 0
-    while data := await reader.read(size):
+    while reader is not None and (data := await reader.read(size)):
         total += len(data)
     return total
 
 
-async def rate(name, making):
+async def rate(name: str, making: Awaitable[int]) -> None:
     started = time.perf_counter()
     total = await making
     seconds = time.perf_counter() - started
@@ -87,7 +88,10 @@ async def main(rounds: int) -> None:
         try:
             for _ in range(20):
                 await one(box)
-            samples, floor, pings, stats = [], [], [], []
+            samples: list[list[float]] = []
+            floor: list[float] = []
+            pings: list[float] = []
+            stats: list[float] = []
             connection = await box.connection("user")
             for _ in range(rounds):
                 samples.append(await one(box))
@@ -124,12 +128,13 @@ async def main(rounds: int) -> None:
             await handle.aclose()
             connection.descriptors = True
 
-            async def write():
+            async def write() -> int:
                 writer = await box.file(WriteFile(sandbox="", path="big"))
                 piece = bytes(1 << 20)
                 for _ in range(500):
                     await writer.write(piece)
-                return (await writer.aclose()).size_bytes
+                info = await writer.aclose()
+                return info.size_bytes if info is not None else 0
 
             await rate("write of a file of 500 MB", write())
             await rate("read of it", drain(await box.file(ReadFile(sandbox="", path="big"))))

@@ -72,8 +72,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @contextlib.contextmanager
-def private_state() -> Generator[Path]:
-    """A state directory with a path short enough for sockets; what still lives in it at the end is an error."""
+def private_state(*, ignore: tuple[str, ...] = ()) -> Generator[Path]:
+    """A state directory with a path short enough for sockets; what still lives in it at the end is an error.
+
+    `ignore` names kinds of `Snapshot` that are not compared.
+    """
     # Not below pytest's own directory: a socket's path has to be shorter than 108 bytes.
     directory = Path(tempfile.mkdtemp(prefix="pd-"))
     before = Snapshot.take(directory)
@@ -81,7 +84,7 @@ def private_state() -> Generator[Path]:
         yield directory
         alive = live_sandboxes(directory)
         stop_keeper(directory)
-        wait_until_clean(before, directory, sandboxes=[cgroup(directory)], ignore=["files"])
+        wait_until_clean(before, directory, sandboxes=[cgroup(directory)], ignore=("files", *ignore))
         assert not alive, f"sandboxes that nobody killed: {alive}"
     finally:
         stop_keeper(directory)
@@ -134,7 +137,8 @@ def shared_state() -> Generator[Path]:
     """The state directory of the sandboxes that `sandbox` makes: one pool and one keeper for all."""
     from paddock._compose import connector
 
-    with private_state() as directory, pytest.MonkeyPatch.context() as patch:
+    # It lives as long as the session: descriptors that other tests open meanwhile are not its own.
+    with private_state(ignore=("descriptors",)) as directory, pytest.MonkeyPatch.context() as patch:
         patch.setenv("PADDOCK_STATE_DIR", str(directory))
         patch.delenv("PADDOCK_URL", raising=False)
         try:

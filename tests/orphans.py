@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 PATIENCE_SECONDS = 15.0
+SUPERVISOR = "PADDOCK_TEST_SUPERVISOR"  # its pid, for workers of xdist too
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -70,6 +71,7 @@ def supervise() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     child = os.fork()
     if child == 0:
+        os.environ[SUPERVISOR] = str(os.getppid())
         return
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -103,7 +103,7 @@ def test_a_file_is_replaced_whole_or_not_at_all(box):
         writer = await files(WriteFile, path="f")
         await writer.write(b"new")
         assert await files.read("f") == b"old"
-        await writer.abandon()
+        await writer.abort()
         assert await files.read("f") == b"old"
         assert os.listdir(files.work) == ["f"]
         info = await files.write("f", b"new")

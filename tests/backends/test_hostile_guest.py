@@ -152,7 +152,6 @@ def test_a_guest_that_keeps_to_the_protocol_is_believed():
         HELLO + pack(Kind.ERROR, 1, {"code": "internal", "message": "x"}),
         HELLO + pack(Kind.ERROR, 1, {"code": 1, "message": "x"}),
         HELLO + b"\xff" * 100,
-        HELLO + reply(pid=3) + data(b"x" * (1 << 18)) * (WINDOW // (1 << 18) + 1),
     ],
 )
 def test_a_breach_is_named_as_one(wire):
@@ -169,9 +168,19 @@ def test_a_breach_is_named_as_one(wire):
         against(wire + pack_close(9), doing)
 
 
+def test_data_beyond_what_was_granted_is_a_breach():
+    async def doing(connection):
+        handle = await start_foreground(connection, ExecSpec(argv=("x",)), ExecId("ex_1"), None)
+        await handle.wait()  # nobody reads
+
+    wire = HELLO + reply(pid=3) + data(b"x" * (1 << 18)) * (WINDOW // (1 << 18) + 1)
+    with pytest.raises(GuestProtocolError, match="beyond what was granted"):
+        against(wire, doing)
+
+
 def test_credit_without_end_is_a_breach():
     wire = HELLO + reply(pid=3) + pack_credit(1, 0, MAX_WINDOW) * 3
-    with pytest.raises(GuestProtocolError):
+    with pytest.raises(GuestProtocolError, match="credit"):
         against(wire, lambda c: run_exec(c, stdin=True))
 
 

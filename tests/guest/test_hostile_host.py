@@ -174,19 +174,26 @@ def test_descriptors_that_nobody_announced_are_closed(target):
     assert count() <= before + 1
 
 
+def assert_dropped(stream, wire):
+    """The agent hangs up on it, and not because we did."""
+    with contextlib.suppress(ConnectionError):
+        stream.sendall(HELLO + wire)
+        while stream.recv(65536):
+            pass
+
+
 def test_data_beyond_the_window_is_a_breach(target):
+    request = pack(Kind.OPEN, 1, {"op": "exec", "id": "window", "argv": ["sleep", "100"], "stdin": True})
+    piece = data_header(1, 0, 1 << 18) + b"x" * (1 << 18)
     with dialled(target) as stream:
-        request = pack(Kind.OPEN, 1, {"op": "exec", "id": "window", "argv": ["sleep", "100"], "stdin": True})
-        piece = data_header(1, 0, 1 << 18) + b"x" * (1 << 18)
-        frames = talk(stream, HELLO + request + piece * (2 * WINDOW >> 18))
-    assert Kind.CLOSE not in [frame.kind for frame in frames]
+        assert_dropped(stream, request + piece * (2 * WINDOW >> 18))
     assert_serves(target)
 
 
 def test_credit_without_end_is_a_breach(target):
+    request = pack(Kind.OPEN, 1, {"op": "exec", "id": "credit", "argv": ["sleep", "100"]})
     with dialled(target) as stream:
-        request = pack(Kind.OPEN, 1, {"op": "exec", "id": "credit", "argv": ["sleep", "100"]})
-        talk(stream, HELLO + request + pack_credit(1, 1, MAX_WINDOW) * 10)
+        assert_dropped(stream, request + pack_credit(1, 1, MAX_WINDOW) * 2)
     assert_serves(target)
 
 

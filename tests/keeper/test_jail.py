@@ -19,9 +19,12 @@ from paddock.model import Limit, Limits
 from tests.keeper.conftest import Yard, open_yard, run
 from tests.orphans import wait_until
 
-KEEPER_STEPS = ("record", "cgroup", "clone", "maps", "sockets", "overlay", "usr", "send", "posture", "written")
-CHILD_STEPS = (
-    "unshare", "join", "identity", "attach", "proc", "dev", "tmp", "pivot", "limits", "descriptors", "drop",
+# Of a spare, then of the sandbox that it becomes.
+KEEPER_STEPS = ("cgroup", "clone", "maps") + (
+    "record", "limits", "sockets", "overlay", "usr", "send", "posture", "written",
+)  # fmt: skip
+CHILD_STEPS = ("shed", "unshare", "join", "identity", "prepare", "agent") + (
+    "attach", "dev", "proc", "tmp", "pivot", "limits", "drop",
 )  # fmt: skip
 Play = Callable[[Callable[[Yard], Any]], Any]
 

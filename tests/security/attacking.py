@@ -54,8 +54,11 @@ class Attacker:
     def pids_on_host(self) -> list[int]:
         """All processes of the sandbox as the host sees them: those in the pid namespace of a marked one."""
         with self.marked() as pid:
-            space = os.readlink(f"/proc/{pid}/ns/pid")
-            return [other for other in _pids() if _link(f"/proc/{other}/ns/pid") == space]
+            return self.pids_with(pid)
+
+    def pids_with(self, pid: int) -> list[int]:
+        space = os.readlink(f"/proc/{pid}/ns/pid")
+        return [other for other in _pids() if _link(f"/proc/{other}/ns/pid") == space]
 
     @contextmanager
     def marked(self) -> Iterator[int]:

@@ -88,10 +88,10 @@ def test_a_server_of_the_host_is_not_reached(attacker: Attacker, tmp_path: Path)
             answers = attacker.probe(
                 "def unix(address):\n"
                 "    with socket.socket(socket.AF_UNIX) as s: s.connect(address)\n"
-                "ports, name = json.loads(sys.argv[1]), sys.argv[2]\n"
+                "ports, canary = json.loads(sys.argv[1]), sys.argv[2]\n"
                 "found = [attempt(lambda: socket.create_connection((h, p), 5).close()) for p in ports for h in "
                 "('127.0.0.1', '::1', '0.0.0.0')]\n"
-                "found += [attempt(unix, '\\0' + name), attempt(unix, '/tmp/' + name)]\n"
+                "found += [attempt(unix, '\\0' + canary), attempt(unix, '/tmp/' + canary)]\n"
                 "answer(found)",
                 _json([server.getsockname()[1] for server in servers[:3]]),
                 name,

@@ -371,8 +371,11 @@ class FolderPool:
         except FileExistsError:
             raise AlreadyExists(name) from None
 
-    def snapshot(self, source: str, name: str) -> None:
+    def snapshot(self, source: str, name: str, *, limit_bytes: int | None = None) -> None:
         shutil.copytree(self._root / source, self._root / name)
+
+    def rename(self, source: str, name: str) -> None:
+        (self._root / source).rename(self._root / name)
 
     def delete(self, name: str) -> None:
         shutil.rmtree(self._root / name, ignore_errors=True)

@@ -126,6 +126,7 @@ async def test_a_daemon_that_holds_the_streams_does_not_hold_the_result(rig: Rig
         ({}, -1, "exit 1", Limit.DISK),
         ({Limit.DISK: 1}, None, "exit 1", Limit.DISK),
         ({}, None, "echo 'x: Too many open files' >&2; exit 1", Limit.OPEN_FILES),
+        ({}, None, "echo 'x: File too large' >&2; exit 1", Limit.DISK),
         ({}, 0, "kill -9 $$", None),
         ({Limit.MEMORY: 1}, None, "exit 0", None),
     ],
@@ -144,6 +145,12 @@ async def test_a_failed_command_names_the_ceiling_that_struck(
         # What struck once is not told again.
         if limit in (Limit.MEMORY, Limit.PROCESSES):
             assert (await run(service, id, "exit 1")).limit is None
+
+
+@pytest.mark.parametrize("script", ["kill -XFSZ $$", "exit 153"])
+async def test_a_file_that_met_its_ceiling_names_disk(rig: Rig, script: str) -> None:
+    async with rig.service() as service:
+        assert (await run(service, await make(service), script)).limit is Limit.DISK
 
 
 async def test_a_cancelled_run_kills_the_command_and_is_recorded(rig: Rig) -> None:

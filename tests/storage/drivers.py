@@ -11,7 +11,7 @@ from pathlib import Path
 from paddock.keeper.layout import KEEPER_CONFIG
 from paddock.linux import mounts, namespaces
 from paddock.storage import Pool, PoolConfig, keeper_open_pool, open_pool, prepare
-from paddock.testing.pool import exit_code
+from paddock.testing.trees import exit_code
 
 GIB = 1 << 30
 
@@ -26,11 +26,12 @@ class Keeper:
             try:
                 ours.close()
                 _keep(state_dir, theirs)
+                os._exit(0)
             finally:
                 os._exit(1)
         theirs.close()
         _, fds, _, _ = socket.recv_fds(ours, 100, 1)
-        ours.close()
+        self._door = ours
         self.fd = fds[0] if fds else -1
         if not fds:
             self.kill()
@@ -44,6 +45,7 @@ class Keeper:
 
     def close(self) -> None:
         self.kill()
+        self._door.close()
         if self.fd != -1:
             os.close(self.fd)
             self.fd = -1
@@ -56,8 +58,7 @@ def _keep(state_dir: Path, door: socket.socket) -> None:
     fd = keeper_open_pool(str(state_dir), config["pool"])
     socket.send_fds(door, [b"pool"], [fd])
     os.close(fd)
-    door.close()
-    signal.pause()
+    door.recv(1)  # until the test has ended, in whatever way
 
 
 class DriverHarness:

@@ -10,13 +10,13 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from tests.storage.drivers import GIB, Keeper, prepare
 
 from paddock.errors import NotConfigured
 from paddock.linux import btrfs
 from paddock.storage import open_pool
 from paddock.storage._btrfs import BtrfsPool
-from paddock.testing.pool import Root, everything_in, exit_code, in_child
+from paddock.testing.trees import Root, everything_in, exit_code, in_child
+from tests.storage.drivers import GIB, Keeper, prepare
 
 pytestmark = pytest.mark.root
 

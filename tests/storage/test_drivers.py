@@ -6,10 +6,10 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from tests.storage.drivers import DriverHarness
 
 from paddock.errors import NotConfigured
 from paddock.testing.pool import PoolConformance
+from tests.storage.drivers import DriverHarness
 
 
 def harness_for(driver: str, state_dir: Path) -> Generator[DriverHarness]:

@@ -6,13 +6,13 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.storage.drivers import GIB, Keeper
-from tests.storage.faults import killed_before_step
 
 from paddock.errors import InvalidArgument, InvalidState, NotConfigured, PlatformError
 from paddock.linux import loop
 from paddock.storage import open_pool, prepare
-from paddock.testing.pool import exit_code, in_child
+from paddock.testing.trees import exit_code, in_child
+from tests.storage.drivers import GIB, Keeper
+from tests.storage.faults import killed_before_step
 
 
 def facts(state_dir: Path) -> dict[str, tuple[int, int]]:

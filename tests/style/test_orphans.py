@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-
-import pytest
+from pathlib import Path
 
 from tests import orphans
 
@@ -18,12 +17,12 @@ sys.stdin.readline()
 """
 
 
-def test_a_daemon_that_has_left_its_parent_is_found(request: pytest.FixtureRequest) -> None:
-    if os.environ.get("PYTEST_XDIST_WORKER"):
-        pytest.skip("under xdist the supervisor is the controller's parent, not ours")
-    before = set(orphans.descendants(os.getppid()))
-    with subprocess.Popen([sys.executable, "-c", DAEMON], stdin=subprocess.PIPE) as parent:
+def test_a_daemon_that_has_left_its_parent_is_found(tmp_path: Path) -> None:
+    def found() -> list[int]:
+        pids = orphans.descendants(int(os.environ[orphans.SUPERVISOR]))
+        return [pid for pid in pids if str(tmp_path) in orphans.command_line(pid)]
+
+    with subprocess.Popen([sys.executable, "-c", DAEMON, tmp_path], stdin=subprocess.PIPE) as parent:
         assert parent.wait() == 0
-        (stray,) = set(orphans.descendants(os.getppid())) - before
-        assert "sys.stdin.readline" in orphans.command_line(stray)
-    assert orphans.wait_until(lambda: stray not in orphans.descendants(os.getppid()))
+        assert len(found()) == 1
+    assert orphans.wait_until(lambda: not found())

@@ -70,6 +70,10 @@ class ChannelWriter:
     async def aclose(self) -> None:
         self._channel.write_eof()
 
+    async def abort(self) -> None:
+        """What was sent has been read, perhaps: there is nothing to take back."""
+        self._channel.write_eof()
+
 
 class GuestExecHandle:
     """A command inside. Its streams end at what was printed when its main process died."""

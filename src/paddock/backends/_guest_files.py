@@ -79,7 +79,7 @@ class FileReader:
 
 
 class FileWriter:
-    """A stream into the sandbox. `abandon`, or losing the connection, leaves the file as it was."""
+    """A stream into the sandbox. `abort`, or losing the connection, leaves the file as it was."""
 
     def __init__(self, channel: Channel, pipe: PipeWriter | None) -> None:
         self._channel = channel
@@ -106,7 +106,7 @@ class FileWriter:
             self._channel.write_eof()
         return await self._channel.result(FileInfo)
 
-    async def abandon(self) -> None:
+    async def abort(self) -> None:
         self._ended = True
         self._channel.close()
         if self._pipe is not None:
@@ -128,6 +128,9 @@ class PortStream:
         self._channel.write_eof()
 
     async def aclose(self) -> None:
+        self._channel.close()
+
+    async def abort(self) -> None:
         self._channel.close()
 
 

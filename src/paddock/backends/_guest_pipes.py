@@ -133,3 +133,7 @@ class PipeWriter:
 
     async def aclose(self) -> None:
         self.close()
+
+    async def abort(self) -> None:
+        """What was sent has been read, perhaps: there is nothing to take back."""
+        self.close()

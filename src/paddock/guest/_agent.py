@@ -35,7 +35,7 @@ def run_agent(listener: socket.socket, config: AgentConfig) -> NoReturn:
     """
     code = 1
     try:
-        prepare_process(keep=(listener.fileno(),))
+        prepare_process(keep=(listener.fileno(), config.oom_score))
         Agent(config).serve(listener)
         code = 0
     except BaseException as error:  # the last resort: nothing may unwind into whoever forked us

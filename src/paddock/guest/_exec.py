@@ -218,7 +218,7 @@ class Execs:
         if tag is None:
             program = replace(program, env={**program.env, MARKER: exec_id.encode()})
         try:
-            pid = spawn(program, *ends)
+            pid = spawn(program, *ends, oom_score=self._config.oom_score)
         finally:
             self._tags.leave()
         run = Exec(
@@ -323,7 +323,7 @@ class ExecHandler(Handler):
         self._finish()
         if self._run.status is None:
             self._kill()
-        else:
+        elif not self._killing:
             self._channel.end()
 
     def _kill(self) -> None:
@@ -337,9 +337,11 @@ class ExecHandler(Handler):
             # Its main process cannot be killed (another user's, or stuck in the kernel): say so and let go.
             self._finish()
             self._channel.end(Fault("sandbox", f"{survivors} processes of the command could not be killed"))
+        self._source_finished(None)
 
     def _source_finished(self, error: OSError | None) -> None:
-        if self._run.status is not None and all(source.done for source in self._sources):
+        dead = self._run.status is not None and not self._killing
+        if dead and all(source.done for source in self._sources):
             self._finish()
             self._channel.end()
 

@@ -33,6 +33,10 @@ class Tags:
         top = min(value for value in (soft, hard, 1 << 30) if value >= 0)
         # An agent that replaces a dead one starts elsewhere, lest its marks be those of what the other left behind.
         self._next = top - int.from_bytes(os.urandom(4), "big") % _SPREAD if top > 2 * _SPREAD else 0
+        if self._next:
+            self.leave()
+            if _tag_of(os.getpid()) != self._next + 1:  # gVisor has the limit, and no file that shows it
+                self._next = 0
 
     def take(self) -> int | None:
         """To be followed by the start of one exec, and `leave`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -181,13 +182,17 @@ def _clear(top: int, name: bytes, aside: bytes) -> bytes | None:
 
 
 def _open_directory(parent: int, name: bytes) -> int:
+    """Made ours to empty where its mode says otherwise: that protects its owner from mistakes, not from `rm -r`."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        return os.open(name, flags, dir_fd=parent)
+        fd = os.open(name, flags, dir_fd=parent)
     except PermissionError:
-        # Ours, but closed to ourselves: `chmod 0` protects from mistakes, not from its owner.
         os.chmod(name, 0o700, dir_fd=parent)
-        return os.open(name, flags, dir_fd=parent)
+        fd = os.open(name, flags, dir_fd=parent)
+    if os.fstat(fd).st_mode & 0o700 != 0o700:
+        with contextlib.suppress(PermissionError):
+            os.fchmod(fd, 0o700)
+    return fd
 
 
 def _unlink(directory: int, name: bytes) -> bool:

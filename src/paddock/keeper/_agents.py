@@ -6,18 +6,21 @@ over the network; and they put on the filters first, so that whatever they start
 
 from __future__ import annotations
 
+import array
 import os
+import resource
 import signal
 import socket
+from collections.abc import Mapping
 from typing import NoReturn
 
 from paddock import guest
-from paddock.keeper._plan import JailPlan, User
-from paddock.linux import caps, landlock, namespaces, prctl, seccomp
+from paddock.keeper._plan import ORDINARY_ID, JailPlan, User
+from paddock.linux import caps, landlock, namespaces, prctl, rlimits, seccomp
 from paddock.linux.namespaces import IdMap
 
 EXEC_DIRECTORY = ".paddock/exec"  # below the home directory: what background commands print
-_OOM_SCORE = b"500"  # when memory is short, agents and commands die before pid 1
+_LARGEST_MESSAGE = 1 << 18
 # Of these, root inside has the part that concerns files and processes of the sandbox's own ids.
 _ROOT_CAPABILITIES = (
     caps.CHOWN,
@@ -32,70 +35,106 @@ _ROOT_CAPABILITIES = (
 
 
 class Agents:
-    """Starts agents for pid 1. The first one brings the inner user namespace into being; later ones enter it."""
+    """Starts agents for pid 1. The first one brings the inner user namespace into being; later ones enter it.
+
+    `proc` is a descriptor of a mount of /proc that can be written, which no command ever sees. `sync` is where the
+    first agent tells the keeper that its filters are on.
+    """
 
     def __init__(
         self,
-        plan: JailPlan,
+        sync: socket.socket,
+        *,
         root_mode: bool,
         filter: seccomp.Filter,
-        listeners: dict[str, socket.socket],
-        sync: socket.socket,
         landlock_abi: int,
+        proc: int,
     ) -> None:
-        self._plan = plan
+        self._sync = sync
         self._root_mode = root_mode
         self._filter = filter
-        self._listeners = listeners
-        self._sync = sync
         self._landlock_abi = landlock_abi
-        self._inner: int | None = None
+        self._proc = proc
+        self._first: int | None = None
+        self._tell, self._told = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._inner = -1
+        self._plan: JailPlan | None = None
+        self._listeners: Mapping[str, socket.socket] = {}
 
-    def start(self, identity: str) -> int:
-        """Forks the agent `identity` ("user" or "root") and returns its pid. OSError."""
-        if self._inner is None:
-            return self._start_first(identity)
-        pid = namespaces.clone(0)
-        if pid == 0:
-            try:
-                namespaces.setns(self._inner, namespaces.NEWUSER)
-                self._become_agent(identity, None)
-            finally:
-                os._exit(1)
-        return pid
+    def descriptors(self) -> tuple[int, ...]:
+        """What pid 1 keeps open for this."""
+        return (self._proc, self._inner)
 
-    def _start_first(self, identity: str) -> int:
+    def conceive(self) -> None:
+        """Makes the first agent, which waits for its plan, and the namespace of all. OSError."""
         mapped, tell = os.pipe()
         pid = namespaces.clone(namespaces.NEWUSER)
         if pid == 0:
             try:
                 os.close(tell)
-                if not os.read(mapped, 1):
-                    os._exit(1)
-                os.close(mapped)
-                self._become_agent(identity, self._sync)
+                self._tell.close()
+                if os.read(mapped, 1):
+                    os.close(mapped)
+                    self._wait_for_plan()
             finally:
                 os._exit(1)
         os.close(mapped)
+        self._told.close()
         try:
             self._write_maps(pid)
-            _write_oom_score(pid)
-            self._inner = os.open(b"/proc/%d/ns/user" % pid, os.O_RDONLY | os.O_CLOEXEC)
+            self._inner = os.open(b"%d/ns/user" % pid, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._proc)
             os.write(tell, b"1")
         finally:
             os.close(tell)
+        self._first = pid
+
+    def give(self, plan: JailPlan, listeners: Mapping[str, socket.socket]) -> None:
+        """Tells the first agent, which goes on by itself from here. The root directory must be final."""
+        self._plan, self._listeners = plan, listeners
+        socket.send_fds(self._tell, [plan.pack()], [listeners["user"].fileno()])
+        self._tell.close()
+
+    def start(self, identity: str) -> int:
+        """Starts the agent `identity` ("user" or "root") and returns its pid. OSError."""
+        assert self._plan is not None
+        if self._first is not None and identity == "user":
+            pid, self._first = self._first, None
+            return pid
+        pid = namespaces.clone(0)
+        if pid == 0:
+            try:
+                oom_score = self._open_oom_score()
+                namespaces.setns(self._inner, namespaces.NEWUSER)
+                self._become(identity, self._plan, self._listeners[identity], oom_score)
+            finally:
+                os._exit(1)
         return pid
 
-    def _write_maps(self, pid: int) -> None:
-        if self._root_mode:
-            whole = (IdMap(0, 0, 65536),)
-            namespaces.write_id_maps(pid, whole, whole)
-            return
-        user = self._plan.user
-        namespaces.write_id_maps(pid, (IdMap(user.uid, 0, 1),), (IdMap(user.gid, 0, 1),), deny_setgroups=True)
+    def _wait_for_plan(self) -> None:
+        oom_score = self._open_oom_score()
+        data, ancillary, _, _ = self._told.recvmsg(_LARGEST_MESSAGE, 64, socket.MSG_CMSG_CLOEXEC)
+        if not data:
+            return  # pid 1 is gone
+        (listener,) = array.array("i", ancillary[0][2])
+        plan = JailPlan.unpack(data)
+        limit(plan, self._root_mode)
+        self._become("user", plan, socket.socket(fileno=listener), oom_score)
 
-    def _become_agent(self, identity: str, sync: socket.socket | None) -> NoReturn:
-        user = self._user(identity)
+    def _write_maps(self, pid: int) -> None:
+        ids = (IdMap(0, 0, 65536) if self._root_mode else IdMap(ORDINARY_ID, 0, 1),)
+        namespaces.write_id_maps(pid, ids, ids, deny_setgroups=not self._root_mode, proc_fd=self._proc)
+
+    def _open_oom_score(self) -> int:
+        # The files of a process that is not dumpable are the machine's root's (proc(5)), and a copy of pid 1 is none.
+        # Before it enters the namespace of the workloads nobody in there may touch it all the same.
+        prctl.set_dumpable(True)
+        try:
+            return os.open(b"self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC, dir_fd=self._proc)
+        finally:
+            prctl.set_dumpable(False)
+
+    def _become(self, identity: str, plan: JailPlan, listener: socket.socket, oom_score: int) -> NoReturn:
+        user = plan.user if identity == "user" else next(user for user in plan.users if user.name == identity)
         if self._root_mode:
             os.setgroups([])
         os.setresgid(user.gid, user.gid, user.gid)
@@ -103,36 +142,39 @@ class Agents:
             caps.drop_bounding(*_ROOT_CAPABILITIES)
             caps.keep_only(*_ROOT_CAPABILITIES)
         os.setresuid(user.uid, user.uid, user.uid)
+        if identity != "root":
+            caps.drop_all()  # where the one uid that there is was its own all along, no change of it has done that
         prctl.set_dumpable(False)
         prctl.set_parent_death_signal(signal.SIGKILL)
         prctl.set_no_new_privileges()
         landlock.restrict(self._landlock_abi)
         self._filter.install()
-        if sync is not None:
-            sync.send(b'{"agent": true}')
-        guest.run_agent(self._listeners[identity], self._config(identity, user))
+        if self._told.fileno() != -1:  # the first one
+            self._sync.send(b'{"agent": true}')
+        guest.run_agent(listener, self._config(identity, plan, user, oom_score))
 
-    def _user(self, identity: str) -> User:
-        if identity == "user":
-            return self._plan.user
-        return next(user for user in self._plan.users if user.name == identity)
-
-    def _config(self, identity: str, user: User) -> guest.AgentConfig:
-        entries = tuple(guest.UserEntry(name=u.name, uid=u.uid, gid=u.gid, home=u.home) for u in self._plan.users)
+    def _config(self, identity: str, plan: JailPlan, user: User, oom_score: int) -> guest.AgentConfig:
+        entries = tuple(guest.UserEntry(name=u.name, uid=u.uid, gid=u.gid, home=u.home) for u in plan.users)
         return guest.AgentConfig(
             user=guest.UserEntry(name=user.name, uid=user.uid, gid=user.gid, home=user.home),
-            workdir=self._plan.workdir,
+            workdir=plan.workdir,
             exec_dir=f"{user.home}/{EXEC_DIRECTORY}",
-            env={**self._plan.env, "HOME": user.home, "USER": user.name, "LOGNAME": user.name},
+            env={**plan.env, "HOME": user.home, "USER": user.name, "LOGNAME": user.name},
             users=entries,
             may_switch_user=identity == "root",
+            oom_score=oom_score,
         )
 
 
-def _write_oom_score(pid: int) -> None:
-    # By pid 1, and before /proc becomes read-only: an agent that is started again later does without.
-    fd = os.open(b"/proc/%d/oom_score_adj" % pid, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(fd, _OOM_SCORE)
-    finally:
-        os.close(fd)
+def limit(plan: JailPlan, root_mode: bool) -> None:
+    """The ceilings of each process, for the caller and all that it starts."""
+    rlimits.apply(
+        rlimits.ResourceLimits(
+            open_files=plan.open_files,
+            processes=None if root_mode else plan.processes,  # the pids cgroup is better: it counts its refusals
+            file_bytes=plan.disk_bytes,
+            locked_bytes=8 << 20,
+        )
+    )
+    if not root_mode:
+        rlimits.set_limit(resource.RLIMIT_DATA, plan.memory_bytes)  # no cgroup: at least no single process is a hog

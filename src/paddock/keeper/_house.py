@@ -6,10 +6,12 @@ import hashlib
 import json
 import os
 import stat
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from paddock.keeper import _dev, _jail, layout
+from paddock.keeper import _dev, layout
+from paddock.keeper._inside import MASKED
 from paddock.keeper._records import Records
 from paddock.keeper._slots import Slots
 from paddock.keeper.pool import open_pool
@@ -19,7 +21,26 @@ from paddock.linux.namespaces import IdMap
 PLACES = "keeper"  # below the state directory: two empty directories to mount on, seen by the keeper alone
 
 
-def furnish(state: Path) -> _jail.House:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class House:
+    """What all jails of this keeper share. Descriptors are opened once and kept."""
+
+    root_mode: bool
+    boot: str
+    pool: int
+    slots: Slots
+    groups: cgroups.Base | None
+    records: Records
+    mount_point: bytes
+    dev_tree: bytes
+    null: int
+    filter: seccomp.Filter
+    landlock_abi: int
+    own_namespaces: dict[str, int] | None
+    masks: tuple[bytes, ...]
+
+
+def furnish(state: Path) -> House:
     """Enters the keeper's own namespaces and opens everything. OSError, ValueError for a damaged keeper.json."""
     uid = os.getuid()
     root_mode = uid == 0
@@ -44,9 +65,8 @@ def furnish(state: Path) -> _jail.House:
     run.mkdir(mode=0o700, exist_ok=True)
     if root_mode:
         _slim(state)
-    return _jail.House(
+    return House(
         root_mode=root_mode,
-        uid=uid,
         boot=proc.boot_id(),
         pool=pool,
         slots=Slots(pool),
@@ -58,7 +78,7 @@ def furnish(state: Path) -> _jail.House:
         filter=seccomp.Filter(seccomp_profile.build(os.uname().machine, foreign_targets=root_mode)),
         landlock_abi=landlock.kernel_abi(),
         own_namespaces=proc.namespaces() if root_mode else None,
-        masks=_jail.masks(),
+        masks=tuple(name for name in MASKED if os.path.lexists(b"/proc/" + name)),
     )
 
 

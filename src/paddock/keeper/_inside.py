@@ -1,27 +1,29 @@
 """What the cloned child does to become a sandbox, read from top to bottom: this *is* the containment.
 
-It runs in a copy of the keeper's memory with everything imported. It gives up one thing after the other and ends
-in the guest's `run_init`; it never returns and never lets an exception out.
+It runs in a copy of the keeper's memory with everything imported. First it becomes a spare: it gives up the machine's
+descriptors, namespaces and ids. When it is given a plan it builds its tree of mounts and ends in the guest's
+`run_init`. It never returns and never lets an exception out.
 """
 
 from __future__ import annotations
 
+import array
 import fcntl
 import json
 import os
-import resource
 import signal
 import socket
 from dataclasses import dataclass
 from typing import NoReturn
 
 from paddock import guest
-from paddock.keeper._agents import Agents
+from paddock.keeper._agents import Agents, limit
 from paddock.keeper._plan import JailPlan
 from paddock.keeper._trace import Steps
-from paddock.linux import caps, cgroups, descriptors, mounts, namespaces, netlink, prctl, rlimits, seccomp
+from paddock.linux import caps, cgroups, descriptors, mounts, namespaces, netlink, openat2, prctl, seccomp
 
 NOTHING = mounts.NOSUID | mounts.NODEV | mounts.NOEXEC
+_LARGEST_MESSAGE = 1 << 18
 
 # Of the whole machine, not of the sandbox: hidden where they exist. What only the machine's root may read needs no
 # mask, since root inside is not that root; what can be written is covered by the read-only mount.
@@ -40,19 +42,20 @@ MASKED = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Inside:
-    """What the child inherits. Descriptors are the keeper's; those not named here are closed."""
+    """What the child inherits. Descriptors are the keeper's; those not named here are closed first of all."""
 
-    plan: JailPlan
     root_mode: bool
     sync: socket.socket
+    joining: cgroups.Joining
     mount_point: bytes
     dev_tree: bytes
     masks: tuple[bytes, ...]
     null: int
     filter: seccomp.Filter
     landlock_abi: int
+    fault: str
 
 
 def listener_names(root_mode: bool) -> tuple[str, ...]:
@@ -62,34 +65,53 @@ def listener_names(root_mode: bool) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Gifts:
-    """Descriptors that the keeper makes while the child makes its namespaces, and sends in this order."""
+    """Descriptors that come with a plan, in this order."""
 
     root: int
     usr: int | None
     listeners: dict[str, int]
-    joining: cgroups.Joining
 
     def pack(self) -> list[int]:
-        return [fd for fd in (self.root, self.usr, *self.listeners.values(), *self.joining.tasks) if fd is not None]
+        return [fd for fd in (self.root, self.usr, *self.listeners.values()) if fd is not None]
 
     @classmethod
     def unpack(cls, fds: list[int], *, usr: bool, names: tuple[str, ...]) -> Gifts:
         root, rest = fds[0], fds[1:]
         of_usr, rest = (rest[0], rest[1:]) if usr else (None, rest)
-        listeners = dict(zip(names, rest, strict=False))
-        return cls(root, of_usr, listeners, cgroups.Joining(None, tuple(rest[len(names) :])))
+        return cls(root, of_usr, dict(zip(names, rest, strict=True)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """What a spare has at hand when its plan comes: directories and mounts, attached nowhere yet."""
+
+    place: int
+    dev: int
+    terminals: int
+    proc: int
+    writable_proc: int
+    agents: Agents
 
 
 def become_sandbox(inside: Inside) -> NoReturn:
-    """Never returns. A failure is told to the keeper as {"error", "errno", "step"} and ends the process."""
-    steps = Steps(inside.plan.fault)
+    """Never returns. A failure is told to the keeper as {"error", "errno", "after"} and ends the process."""
+    steps = Steps(inside.fault)
     steps.voice = inside.sync
     try:
-        _enter(inside, steps)
+        ready = _become_spare(inside, steps)
+        _say(steps, steps.report())
+        plan, gifts = _wait_for_plan(inside, steps)
+        _fit_out(inside, ready, plan, gifts, steps)
+        _serve(inside, plan, gifts, ready, steps)
     except BaseException as error:
         _report_failure(steps, error)
     finally:
         os._exit(1)
+
+
+def _say(steps: Steps, message: bytes) -> None:
+    assert steps.voice is not None
+    steps.voice.send(message)
 
 
 def _report_failure(steps: Steps, error: BaseException) -> None:
@@ -100,57 +122,76 @@ def _report_failure(steps: Steps, error: BaseException) -> None:
         "after": done[-1] if done else "clone",
     }
     try:
-        assert steps.voice is not None
-        steps.voice.send(json.dumps(report).encode())
+        _say(steps, json.dumps(report).encode())
     finally:
         os._exit(1)
 
 
-def _enter(inside: Inside, steps: Steps) -> NoReturn:
+# -- first part: a spare
+
+
+def _become_spare(inside: Inside, steps: Steps) -> Ready:
     prctl.set_parent_death_signal(signal.SIGKILL)
-    _new_namespaces(inside, steps)
-    gifts = _wait_for_gifts(inside, steps)
-    _join_cgroups(inside, gifts, steps)
+    joining = _shed(inside, steps)
+    steps.begin("unshare")
+    namespaces.unshare(namespaces.NEWNET | namespaces.NEWIPC | namespaces.NEWUTS)
+    netlink.set_loopback_up()
+    steps.end("unshare")
+    steps.begin("join")
+    joining.enter()
+    joining.close()
+    if inside.root_mode:
+        namespaces.unshare(namespaces.NEWCGROUP)
+    steps.end("join")
     # The state directory is closed to the uids of sandboxes: what is needed of it is opened before they are taken.
     place = os.open(inside.mount_point, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     dev = mounts.open_tree(inside.dev_tree, recursive=not inside.root_mode)
     _become_root_inside(steps)
-    _attach(inside, gifts, place, dev, steps)
-    _pivot(steps)
-    kept = _keep_only(inside, gifts, steps)
-    _limit(inside.plan, inside.root_mode, steps)
+    steps.begin("prepare")
+    # Read-only as a whole: covers /proc/sys, sysrq-trigger, irq, pressure and whatever a later kernel adds.
+    proc = mounts.fs_mount("proc", (), NOTHING | mounts.RDONLY)
+    writable_proc = mounts.fs_mount("proc", (), NOTHING)
+    terminals = mounts.fs_mount(
+        "devpts", (("newinstance", None), ("ptmxmode", "0666"), ("mode", "0620")), mounts.NOSUID | mounts.NOEXEC
+    )
     prctl.set_no_new_privileges()
-    # Before the first agent, whose id maps the kernel lets us write only then; nothing foreign runs yet.
+    # For the first agent, whose id maps the kernel lets us write only so; nothing foreign runs yet.
     prctl.set_dumpable(True)
-    _serve(inside, kept, steps)
+    steps.end("prepare")
+    steps.begin("agent")
+    assert steps.voice is not None
+    agents = Agents(
+        steps.voice,
+        root_mode=inside.root_mode,
+        filter=inside.filter,
+        landlock_abi=inside.landlock_abi,
+        proc=writable_proc,
+    )
+    agents.conceive()
+    steps.end("agent")
+    return Ready(place=place, dev=dev, terminals=terminals, proc=proc, writable_proc=writable_proc, agents=agents)
 
 
-def _join_cgroups(inside: Inside, gifts: Gifts, steps: Steps) -> None:
-    steps.begin("join")
-    gifts.joining.enter()
-    if inside.root_mode:
-        namespaces.unshare(namespaces.NEWCGROUP)
-    steps.end("join")
-
-
-def _new_namespaces(inside: Inside, steps: Steps) -> None:
-    steps.begin("unshare")
-    namespaces.unshare(namespaces.NEWNET | namespaces.NEWIPC | namespaces.NEWUTS)
-    netlink.set_loopback_up()
-    namespaces.set_hostname(inside.plan.hostname.encode())
-    steps.end("unshare")
-
-
-def _wait_for_gifts(inside: Inside, steps: Steps) -> Gifts:
-    # The keeper has written the id maps and built the layers meanwhile; the end of the stream means it is dead.
-    message, fds, _, _ = socket.recv_fds(inside.sync, 1, 32, socket.MSG_CMSG_CLOEXEC)
-    if not message:
-        raise ConnectionError("the keeper went away")
-    steps.end("wait")
-    return Gifts.unpack(fds, usr=inside.plan.host_usr, names=listener_names(inside.root_mode))
+def _shed(inside: Inside, steps: Steps) -> cgroups.Joining:
+    """Closes all that the keeper has open: a descriptor of a directory left here would be a way out."""
+    steps.begin("shed")
+    for number in (0, 1, 2):
+        os.dup2(inside.null, number)
+    kept = [inside.sync.fileno(), *inside.joining.tasks]
+    high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 1000) for fd in kept]
+    low = [os.dup2(fd, 3 + index, inheritable=False) for index, fd in enumerate(high)]
+    inside.sync.detach()
+    descriptors.close_from(3 + len(low))
+    steps.voice = socket.socket(fileno=low[0])
+    steps.end("shed")
+    return cgroups.Joining(None, tuple(low[1:]))
 
 
 def _become_root_inside(steps: Steps) -> None:
+    # The keeper writes the id maps meanwhile; the end of the stream means that it is dead.
+    assert steps.voice is not None
+    if not steps.voice.recv(1):
+        raise ConnectionError("the keeper went away")
     steps.begin("identity")
     os.setresgid(0, 0, 0)
     os.setresuid(0, 0, 0)
@@ -162,123 +203,89 @@ def _become_root_inside(steps: Steps) -> None:
     steps.end("identity")
 
 
-def _attach(inside: Inside, gifts: Gifts, place: int, dev: int, steps: Steps) -> None:
-    """Builds the tree of mounts. No target lies in what a sandbox wrote before."""
-    steps.begin("attach")
-    mounts.move_mount(gifts.root, place)
-    os.fchdir(gifts.root)
-    if gifts.usr is not None:
-        local = mounts.open_tree(b"usr/local")
-        mounts.move_mount(gifts.usr, mounts.AT_FDCWD, b"usr")
-        mounts.move_mount(local, mounts.AT_FDCWD, b"usr/local")
-    steps.end("attach")
-    steps.begin("dev")
-    mounts.move_mount(dev, mounts.AT_FDCWD, b"dev")
-    terminals = mounts.fs_mount(
-        "devpts", (("newinstance", None), ("ptmxmode", "0666"), ("mode", "0620")), mounts.NOSUID | mounts.NOEXEC
-    )
-    mounts.move_mount(terminals, mounts.AT_FDCWD, b"dev/pts")
-    steps.end("dev")
-    steps.begin("proc")
-    _attach_proc(inside)
-    steps.end("proc")
-    steps.begin("tmp")
-    for path, size in ((b"dev/shm", inside.plan.tmp_bytes // 2), (b"tmp", inside.plan.tmp_bytes)):
-        options = (("mode", "1777"), ("size", str(size)), ("nr_inodes", str(inside.plan.inodes)))
-        mounts.move_mount(mounts.fs_mount("tmpfs", options, mounts.NOSUID | mounts.NODEV), mounts.AT_FDCWD, path)
-    steps.end("tmp")
+# -- second part: a sandbox
 
 
-def _attach_proc(inside: Inside) -> None:
-    # Read-only as a whole: covers /proc/sys, sysrq-trigger, irq, pressure and whatever a later kernel adds.
-    proc = mounts.fs_mount("proc", (), NOTHING)
-    mounts.move_mount(proc, mounts.AT_FDCWD, b"proc")
-    for name in inside.masks:
-        mounts.bind(b"dev/null", mounts.AT_FDCWD, b"proc/" + name)
+def _wait_for_plan(inside: Inside, steps: Steps) -> tuple[JailPlan, Gifts]:
+    assert steps.voice is not None
+    data, ancillary, _, _ = steps.voice.recvmsg(_LARGEST_MESSAGE, 256, socket.MSG_CMSG_CLOEXEC)
+    if not data:
+        os._exit(0)  # not needed any more
+    steps.restart()
+    fds = array.array("i", ancillary[0][2])
+    plan = JailPlan.unpack(data)
+    return plan, Gifts.unpack(list(fds), usr=plan.host_usr, names=listener_names(inside.root_mode))
 
 
-def _pivot(steps: Steps) -> None:
+def _fit_out(inside: Inside, ready: Ready, plan: JailPlan, gifts: Gifts, steps: Steps) -> None:
+    namespaces.set_hostname(plan.hostname.encode())
+    _attach(inside, ready, plan, gifts, steps)
     steps.begin("pivot")
     mounts.pivot_into()
     steps.end("pivot")
 
 
-def _limit(plan: JailPlan, root_mode: bool, steps: Steps) -> None:
+def _attach(inside: Inside, ready: Ready, plan: JailPlan, gifts: Gifts, steps: Steps) -> None:
+    """Builds the tree of mounts."""
+    steps.begin("attach")
+    mounts.move_mount(gifts.root, ready.place)
+    os.fchdir(gifts.root)
+    if gifts.usr is not None:
+        local = mounts.open_tree(b"", _place(b"usr/local"))
+        mounts.move_mount(gifts.usr, _place(b"usr"))
+        mounts.move_mount(local, _place(b"usr/local"))
+    steps.end("attach")
+    steps.begin("dev")
+    mounts.move_mount(ready.dev, _place(b"dev"))
+    mounts.move_mount(ready.terminals, _place(b"dev/pts"))
+    steps.end("dev")
+    steps.begin("proc")
+    mounts.move_mount(ready.proc, _place(b"proc"))
+    for name in inside.masks:
+        mounts.bind(b"dev/null", mounts.AT_FDCWD, b"proc/" + name)
+    steps.end("proc")
+    steps.begin("tmp")
+    for path, size in ((b"dev/shm", plan.tmp_bytes // 2), (b"tmp", plan.tmp_bytes)):
+        options = (("mode", "1777"), ("size", str(size)), ("nr_inodes", str(plan.inodes)))
+        mounts.move_mount(mounts.fs_mount("tmpfs", options, mounts.NOSUID | mounts.NODEV), _place(path))
+    steps.end("tmp")
+
+
+def _place(path: bytes) -> int:
+    """The directory to mount on, found without any link: the tree may have been written by an earlier sandbox."""
+    return openat2.open_beneath(mounts.AT_FDCWD, path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, symlinks=False)
+
+
+def _serve(inside: Inside, plan: JailPlan, gifts: Gifts, ready: Ready, steps: Steps) -> NoReturn:
+    listeners = {name: socket.socket(fileno=fd) for name, fd in gifts.listeners.items()}
+    control = listeners.pop("init")
+    ready.agents.give(plan, listeners)
     steps.begin("limits")
-    rlimits.apply(
-        rlimits.ResourceLimits(
-            open_files=plan.open_files,
-            processes=None if root_mode else plan.processes,  # the pids cgroup is better: it counts its refusals
-            file_bytes=plan.disk_bytes,
-            locked_bytes=8 << 20,
-        )
-    )
-    if not root_mode:
-        rlimits.set_limit(resource.RLIMIT_DATA, plan.memory_bytes)  # no cgroup: at least no single process is a hog
+    limit(plan, inside.root_mode)
     steps.end("limits")
-
-
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    sync: socket.socket
-    listeners: dict[str, socket.socket]
-
-
-def _keep_only(inside: Inside, gifts: Gifts, steps: Steps) -> _Kept:
-    """Closes everything but the sockets: a descriptor of a directory left open here would be a way out."""
-    steps.begin("descriptors")
-    for number in (0, 1, 2):
-        os.dup2(inside.null, number)
-    kept = [inside.sync.fileno(), *gifts.listeners.values()]
-    high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 100) for fd in kept]
-    low: list[int] = []
-    for index, fd in enumerate(high):
-        os.dup2(fd, 3 + index, inheritable=False)
-        low.append(3 + index)
-    descriptors.close_from(3 + len(low))
-    inside.sync.detach()
-    sockets = [socket.socket(fileno=fd) for fd in low]
-    steps.voice = sockets[0]
-    steps.end("descriptors")
-    return _Kept(sockets[0], dict(zip(gifts.listeners, sockets[1:], strict=True)))
-
-
-def _serve(inside: Inside, kept: _Kept, steps: Steps) -> NoReturn:
-    agents = Agents(inside.plan, inside.root_mode, inside.filter, kept.listeners, kept.sync, inside.landlock_abi)
 
     def start(identity: str) -> int:
         try:
-            return agents.start(identity)
+            return ready.agents.start(identity)
         except Exception as error:
             if steps.voice is not None:
                 _report_failure(steps, error)  # the first one: without it there is no sandbox
             raise
 
-    def ready() -> None:
+    def done() -> None:
         try:
-            _close_the_door(steps)
-            kept.sync.send(json.dumps({"ready": steps.seconds}).encode())
+            steps.begin("drop")  # only now: it took them to write the maps of the agents' namespace
+            caps.drop_all()
+            prctl.set_dumpable(False)
+            steps.end("drop")
+            _say(steps, steps.report() if plan.trace else b"{}")
         except Exception as error:
             _report_failure(steps, error)
+        assert steps.voice is not None
         prctl.set_parent_death_signal(0)  # from here on it outlives the keeper; its deadline is its own
-        kept.sync.close()
+        steps.voice.close()
         steps.voice = None
 
-    by_identity = {name: listener for name, listener in kept.listeners.items() if name != "init"}
-    config = guest.InitConfig(
-        control=kept.listeners["init"],
-        agents=by_identity,
-        deadline=inside.plan.deadline,
-    )
-    guest.run_init(config, start, ready, keep=(kept.sync.fileno(),))
-
-
-def _close_the_door(steps: Steps) -> None:
-    """Gives up the last powers. Only now: the maps and scores of the first agent are written through /proc."""
-    steps.begin("drop")
-    proc = os.open(b"/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    mounts.set_attributes(proc, set=mounts.RDONLY)
-    os.close(proc)
-    caps.drop_all()
-    prctl.set_dumpable(False)
-    steps.end("drop")
+    assert steps.voice is not None
+    config = guest.InitConfig(control=control, agents=listeners, deadline=plan.deadline)
+    guest.run_init(config, start, done, keep=(steps.voice.fileno(), *ready.agents.descriptors()))

@@ -1,165 +1,97 @@
-"""Making a jail, the keeper's half: everything that needs the power of the machine, while the child gives up its own.
+"""Making a jail of a spare, the keeper's half: everything that needs the power of the machine.
 
-`begin` clones the child and builds its layers; the child goes on by itself (`_inside.py`) and reports; `finish`
-looks at the result from outside and writes it down. Between the two the keeper serves others.
+`begin` builds the layers and sends them in; the processes inside go on by themselves (`_inside.py`) and report;
+`finish` looks at the result from outside and writes it down. Between the two the keeper serves others.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 from dataclasses import dataclass
-from typing import Any, cast
 
 from paddock.keeper import _posture
-from paddock.keeper._inside import MASKED, Gifts, Inside, become_sandbox, listener_names
+from paddock.keeper._errors import JailError, as_jail_error
+from paddock.keeper._house import House
+from paddock.keeper._inside import Gifts, listener_names
 from paddock.keeper._plan import JailPlan
-from paddock.keeper._records import Record, Records
-from paddock.keeper._slots import Slots
+from paddock.keeper._records import Record
+from paddock.keeper._spare import Spare, read_report
 from paddock.keeper._trace import Steps
-from paddock.linux import cgroups, credentials, mounts, namespaces, pidfd, proc, seccomp
-from paddock.linux.namespaces import IdMap
+from paddock.linux import cgroups, fsids, mounts, proc
 from paddock.linux.undo import UndoStack
 
 _OVERLAY_ROOT = (("volatile", None), ("redirect_dir", "on"), ("metacopy", "on"))
 _OVERLAY_USER = (("volatile", None), ("userxattr", None))
-
-
-class JailError(Exception):
-    """A jail could not be made; nothing of it is left. `errno` is the kernel's number where there is one."""
-
-    def __init__(self, message: str, errno: int | None = None) -> None:
-        super().__init__(message)
-        self.errno = errno
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class House:
-    """What all jails of this keeper share. Descriptors are opened once and kept."""
-
-    root_mode: bool
-    uid: int
-    boot: str
-    pool: int
-    slots: Slots
-    groups: cgroups.Base | None
-    records: Records
-    mount_point: bytes
-    dev_tree: bytes
-    null: int
-    filter: seccomp.Filter
-    landlock_abi: int
-    own_namespaces: dict[str, int] | None
-    masks: tuple[bytes, ...]
+_LARGEST_PLAN = 150_000  # bytes; one message of a socket holds some 200,000
 
 
 @dataclass(slots=True, kw_only=True)
 class Jail:
-    """A jail, first half made, then alive."""
+    """A living jail."""
 
-    plan_id: str
     pid: int
     pidfd: int
     group: cgroups.Group | None
     slot: int | None
-    record: Record | None = None
-    group_released: bool = False
+    record: Record
 
 
 @dataclass(slots=True, kw_only=True)
 class Pending:
-    """A jail whose child has been sent on its way and has not reported yet."""
+    """A jail whose processes have been sent on their way and have not reported yet."""
 
     plan: JailPlan
-    jail: Jail
-    sync: socket.socket
+    spare: Spare
     undo: UndoStack
     steps: Steps
     late: list[int]
     agent_pid: int = 0
-    inside: dict[str, float] | None = None
+    inside: dict[str, dict[str, float]] | None = None
 
 
-def masks() -> tuple[bytes, ...]:
-    return tuple(name for name in MASKED if os.path.lexists(b"/proc/" + name))
-
-
-def begin(house: House, plan: JailPlan) -> Pending:
-    """Sends a child on its way. JailError, with everything undone."""
+def begin(house: House, plan: JailPlan, spare: Spare) -> Pending:
+    """Fits out `spare`. JailError, with everything undone, the spare too."""
     steps = Steps(plan.fault.removeprefix("keeper:") if plan.fault.startswith("keeper:") else "")
     undo = UndoStack()
+    undo.take(spare.undo)
     try:
-        return _begin(house, plan, steps, undo)
-    except Exception as error:
         with undo:
-            raise _as_jail_error(error, steps) from None
-        raise
+            pending = _begin(house, plan, spare, steps, undo)
+            pending.undo.take(undo)
+            return pending
+    except Exception as error:
+        raise as_jail_error(error, steps) from None
 
 
-def _as_jail_error(error: Exception, steps: Steps) -> JailError:
-    done = list(steps.seconds)
-    number = error.errno if isinstance(error, OSError) else None
-    return JailError(f"{type(error).__name__} after step {done[-1] if done else 'start'!r}: {error}", number)
-
-
-def _begin(house: House, plan: JailPlan, steps: Steps, undo: UndoStack) -> Pending:
+def _begin(house: House, plan: JailPlan, spare: Spare, steps: Steps, undo: UndoStack) -> Pending:
     late: list[int] = []
     undo.push(_close_all, late)
     steps.begin("record")
+    packed = plan.pack()
+    if len(packed) > _LARGEST_PLAN:
+        raise JailError(f"the plan has {len(packed)} bytes, {_LARGEST_PLAN} at most: its environment is too large")
     directory = house.records.make(plan.id)
     late.append(directory)
     undo.push(house.records.remove, plan.id)
     steps.end("record")
-    unified = house.groups is not None and house.groups.unified is not None and len(house.groups.trees) == 1
-    group: cgroups.Group | None = None
-    joining = cgroups.Joining(None, ())
-    if unified:  # nothing but version 2: the child is born in its group
-        group, joining = _make_group(house, plan, steps, undo, late)
-    steps.begin("clone")
-    slot = None
-    if house.root_mode:
-        slot = house.slots.take()
-        undo.push(house.slots.give_back, slot)
-    sync, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    undo.push(sync.close)
-    sync.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # the agent's pid, as this side sees it
-    with theirs:
-        pid = _clone(_inside(house, plan, theirs), sync, joining.clone_into)
-    undo.push(_reap, pid)
-    jail = Jail(plan_id=plan.id, pid=pid, pidfd=pidfd.open(pid), group=group, slot=slot)
-    undo.push(os.close, jail.pidfd)
-    steps.end("clone")
-    if house.groups is not None and not unified:
-        jail.group, joining = _make_group(house, plan, steps, undo, late)
-    steps.begin("maps")
-    _write_maps(house, pid, slot)
-    steps.end("maps")
+    steps.begin("limits")
+    if spare.group is not None:
+        spare.group.limit(
+            cgroups.GroupLimits(
+                memory_bytes=plan.memory_bytes, swap_bytes=plan.swap_bytes, pids=plan.processes, cpus=plan.cpus
+            )
+        )
+    steps.end("limits")
     listeners = _listen(house, directory, steps, late)
-    root, usr = _make_layers(house, plan, slot, steps, late)
-    gifts = Gifts(root, usr, listeners, joining)
+    root, usr = _make_layers(house, plan, spare.slot, steps, late)
     steps.begin("send")
     try:
-        socket.send_fds(sync, [b"g"], gifts.pack())
-    except BrokenPipeError:
+        socket.send_fds(spare.sync, [packed], Gifts(root, usr, listeners).pack())
+    except ConnectionError:
         pass  # the child has failed already; why, it has said, and `receive` reads it
     steps.end("send")
-    sync.setblocking(False)
-    return Pending(plan=plan, jail=jail, sync=sync, undo=undo, steps=steps, late=late)
-
-
-def _inside(house: House, plan: JailPlan, sync: socket.socket) -> Inside:
-    return Inside(
-        plan=plan,
-        root_mode=house.root_mode,
-        sync=sync,
-        mount_point=house.mount_point,
-        dev_tree=house.dev_tree,
-        masks=house.masks,
-        null=house.null,
-        filter=house.filter,
-        landlock_abi=house.landlock_abi,
-    )
+    return Pending(plan=plan, spare=spare, undo=UndoStack(), steps=steps, late=late)
 
 
 def _listen(house: House, directory: int, steps: Steps, late: list[int]) -> dict[str, int]:
@@ -176,68 +108,9 @@ def _listen(house: House, directory: int, steps: Steps, late: list[int]) -> dict
     return listeners
 
 
-def _make_group(
-    house: House, plan: JailPlan, steps: Steps, undo: UndoStack, late: list[int]
-) -> tuple[cgroups.Group, cgroups.Joining]:
-    assert house.groups is not None
-    steps.begin("cgroup")
-    limits = cgroups.GroupLimits(
-        memory_bytes=plan.memory_bytes, swap_bytes=plan.swap_bytes, pids=plan.processes, cpus=plan.cpus
-    )
-    group = house.groups.create(plan.id, limits)
-    undo.push(_remove_group, group)
-    joining = group.join_descriptors()
-    late += [*joining.tasks, *([joining.clone_into] if joining.clone_into is not None else [])]
-    steps.end("cgroup")
-    return group, joining
-
-
-def _remove_group(group: cgroups.Group) -> None:
-    group.kill()
-    group.remove()
-
-
 def _close_all(descriptors: list[int]) -> None:
     while descriptors:
         os.close(descriptors.pop())
-
-
-def _clone(inside: Inside, sync: socket.socket, into: int | None) -> int:
-    # net, ipc, uts and cgroup follow in the child, while the keeper builds the layers.
-    flags = namespaces.NEWUSER | namespaces.NEWPID | namespaces.NEWNS
-    if into is None:
-        pid = namespaces.clone(flags)
-    else:
-        pid, descriptor = namespaces.clone_into(flags, into)
-        if pid:
-            os.close(descriptor)
-    if pid == 0:
-        try:
-            sync.close()
-            become_sandbox(inside)
-        finally:
-            os._exit(1)
-    return pid
-
-
-def _reap(pid: int) -> None:
-    try:
-        os.kill(pid, 9)
-    except ProcessLookupError:
-        pass
-    try:
-        os.waitpid(pid, 0)
-    except ChildProcessError:
-        pass
-
-
-def _write_maps(house: House, pid: int, slot: int | None) -> None:
-    if slot is None:
-        one = (IdMap(0, 0, 1),)  # the keeper's own namespace shows its one uid as 0
-        namespaces.write_id_maps(pid, one, one, deny_setgroups=True)
-        return
-    whole = (IdMap(0, house.slots.base(slot), 65536),)
-    namespaces.write_id_maps(pid, whole, whole)
 
 
 def _make_layers(
@@ -272,11 +145,8 @@ def _overlay(house: House, plan: JailPlan, slot: int | None, view: int, late: li
     if slot is None:
         return mounts.fs_mount("overlay", options, mounts.NODEV | mounts.NOSUID)
     # What overlay makes by itself in the upper layer is owned by whoever mounts it: that must be an id of the range.
-    credentials.set_fs_ids(house.slots.base(slot), house.slots.base(slot))
-    try:
+    with fsids.acting_as(house.slots.base(slot), house.slots.base(slot)):
         return mounts.fs_mount("overlay", options, mounts.NODEV | mounts.NOSUID)
-    finally:
-        credentials.set_fs_ids(0, 0)
 
 
 def _whole(plan: JailPlan, view: int) -> int:
@@ -290,33 +160,19 @@ def _whole(plan: JailPlan, view: int) -> int:
 
 
 def receive(pending: Pending) -> bool:
-    """Takes what the child says. True when all of it is there. JailError if it failed, with everything undone."""
+    """Takes what is said inside. True when all of it is there. JailError if it failed, with everything undone."""
     try:
-        data, ancillary, _, _ = pending.sync.recvmsg(65536, socket.CMSG_SPACE(16))
-        if not data:
-            raise JailError("the child died before it was ready")
-        message = cast("dict[str, Any]", json.loads(data))
-        if "error" in message:
-            raise JailError(f"inside, after step {message['after']!r}: {message['error']}", message["errno"])
-        if "agent" in message:
-            pending.agent_pid = _sender(ancillary)
-        else:
-            pending.inside = cast("dict[str, float]", message["ready"])
-        return bool(pending.agent_pid) and pending.inside is not None
-    except BlockingIOError:
-        return False
-    except BaseException as error:
+        message, sender = read_report(pending.spare.sync)
+    except JailError:
         abandon(pending)
-        if isinstance(error, JailError):
-            raise
-        raise JailError(f"the child's report can't be read: {error}") from error
-
-
-def _sender(ancillary: list[tuple[int, int, bytes]]) -> int:
-    for level, kind, payload in ancillary:
-        if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
-            return int.from_bytes(payload[:4], "little")
-    raise JailError("the agent's message came without its credentials")
+        raise
+    if message is None:
+        return False
+    if "agent" in message:
+        pending.agent_pid = sender
+    else:
+        pending.inside = message
+    return bool(pending.agent_pid) and pending.inside is not None
 
 
 def abandon(pending: Pending) -> None:
@@ -326,38 +182,44 @@ def abandon(pending: Pending) -> None:
 
 def finish(house: House, pending: Pending) -> tuple[Jail, dict[str, float]]:
     """Looks at the sandbox from outside, writes its record. JailError, with everything undone."""
-    steps, plan, jail = pending.steps, pending.plan, pending.jail
+    steps, plan, spare = pending.steps, pending.plan, pending.spare
     try:
         steps.end("inside")
         steps.begin("posture")
-        _posture.check(jail.pid, pending.agent_pid, base=_base(house, jail), own=house.own_namespaces)
+        base = 0 if spare.slot is None else house.slots.base(spare.slot)  # 0: as the keeper's own namespace shows it
+        _posture.check(spare.pid, pending.agent_pid, base=base, own=house.own_namespaces)
         steps.end("posture")
         steps.begin("written")
-        jail.record = Record(
+        record = Record(
             id=plan.id,
-            pid=jail.pid,
-            start=proc.start_time(jail.pid),
+            pid=spare.pid,
+            start=proc.start_time(spare.pid),
             boot=house.boot,
-            slot=jail.slot,
+            slot=spare.slot,
+            group=None if spare.group is None else spare.group.name.decode(),
             deadline=plan.deadline,
             tree=plan.tree,
             template=plan.template,
             limits={"disk_bytes": plan.disk_bytes, "inodes": plan.inodes, "memory_bytes": plan.memory_bytes},
         )
-        house.records.write(jail.record)
+        house.records.write(record)
         steps.end("written")
     except BaseException as error:
         abandon(pending)
         raise JailError(f"the sandbox is not as planned: {type(error).__name__}: {error}") from error
     pending.undo.release()
-    pending.sync.close()
-    timings = dict(steps.seconds)
-    timings.update({f"inside.{name}": seconds for name, seconds in (pending.inside or {}).items()})
-    return jail, timings
+    spare.sync.close()
+    jail = Jail(pid=spare.pid, pidfd=spare.pidfd, group=spare.group, slot=spare.slot, record=record)
+    return jail, _timings(pending) if plan.trace else {}
 
 
-def _base(house: House, jail: Jail) -> int:
-    return house.uid if jail.slot is None else house.slots.base(jail.slot)
+def _timings(pending: Pending) -> dict[str, float]:
+    timings = {f"spare.{name}": seconds for name, seconds in pending.spare.steps.seconds.items()}
+    timings |= pending.steps.seconds
+    for report, prefix in ((pending.spare.report, "spare.inside."), (pending.inside, "inside.")):
+        for kind, values in (report or {}).items():
+            timings |= {(prefix if kind == "seconds" else f"faults.{prefix}") + name: v for name, v in values.items()}
+    return timings
 
 
 def close_late(pending: Pending) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from paddock import guest
-from paddock.keeper import _house, _jail, _serve, layout
+from paddock.keeper import _house, _serve, layout
 
 # What a service runs: `python -I -S -c BOOTSTRAP`, with {"source", "state", "for_tests"} as JSON on stdin. Not in
 # arguments: every process inside a sandbox that is a copy of the keeper would show them.
@@ -56,7 +56,7 @@ def main(options: dict[str, Any]) -> None:
         os._exit(1)
 
 
-def _leave(house: _jail.House, state: Path) -> None:
+def _leave(house: _house.House, state: Path) -> None:
     os.unlink(state / layout.KEEPER_SOCKET)
     if house.groups is not None:
         with contextlib.suppress(OSError):  # a group that could not be removed is still there: the next keeper sweeps

@@ -25,6 +25,7 @@ class Record:
     start: int
     boot: str
     slot: int | None
+    group: str | None
     deadline: float
     tree: str
     template: str

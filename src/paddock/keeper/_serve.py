@@ -7,21 +7,23 @@ import gc
 import os
 import select
 import socket
+import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
 from paddock.keeper import _jail, _wire, layout
-from paddock.keeper._plan import JailPlan, PlanError
+from paddock.keeper._house import House
+from paddock.keeper._nursery import Nursery, Reply, problem
+from paddock.keeper._plan import ORDINARY_ID, JailPlan, PlanError
 from paddock.keeper._records import Ended
 from paddock.keeper._undertaker import Life, Undertaker
 from paddock.linux import btrfs, proc
 
 IDLE_SECONDS = 10.0
-CREATE_SECONDS = 20.0
 WATCH_SECONDS = 2.0
 Message = dict[str, Any]
-Reply = Callable[..., None]
 
 
 class Connection:
@@ -44,7 +46,7 @@ Operation = Callable[[Connection, Message, Reply], None]
 class Keeper:
     """Serves until nothing is left: no sandbox, no service."""
 
-    def __init__(self, house: _jail.House, listener: socket.socket, *, for_tests: bool) -> None:
+    def __init__(self, house: House, listener: socket.socket, *, for_tests: bool) -> None:
         self._house = house
         self._listener = listener
         self._for_tests = for_tests
@@ -52,7 +54,7 @@ class Keeper:
         self._poll = select.poll()
         self._handlers: dict[int, Callable[[], None]] = {}
         self._connections: set[Connection] = set()
-        self._pending: dict[int, float] = {}
+        self._nursery = Nursery(house, watch=self._watch, unwatch=self._unwatch, born=self._born)
         self._idle_since = proc.boottime()
         self._watched_at = 0.0
         self._inode_watch = house.root_mode and btrfs.is_btrfs(house.pool)
@@ -80,11 +82,20 @@ class Keeper:
             for fd, _ in self._poll.poll(self._timeout()):
                 handler = self._handlers.get(fd)
                 if handler is not None:
-                    handler()
+                    self._call(handler)
             self._housekeeping()
+        self._nursery.close()
+
+    def _call(self, handler: Callable[[], None]) -> None:
+        """A fault of ours in one matter must not leave all the others without a keeper."""
+        try:
+            handler()
+        except Exception:
+            traceback.print_exc()
+            sys.stderr.flush()
 
     def _finished(self) -> bool:
-        busy = self._undertaker.lives or self._pending
+        busy = self._undertaker.lives or self._nursery.busy
         if self._stopping:
             return not busy
         if busy or self._connections:
@@ -97,7 +108,7 @@ class Keeper:
         times = [self._idle_since + IDLE_SECONDS] if not self._connections else []
         if (deadline := self._undertaker.next_deadline()) is not None:
             times.append(deadline)
-        times += self._pending.values()
+        times += self._nursery.deadlines()
         if self._inode_watch and self._undertaker.lives:
             times.append(self._watched_at + WATCH_SECONDS)
         return max(0.0, (min(times) - now) * 1000 + 1) if times else -1
@@ -108,8 +119,7 @@ class Keeper:
         if self._inode_watch and self._undertaker.lives and now >= self._watched_at + WATCH_SECONDS:
             self._watched_at = now
             self._undertaker.watch_inodes()
-        for fd in [fd for fd, limit in self._pending.items() if limit <= now]:
-            self._handlers[fd]()
+        self._nursery.expire(now)
 
     # -- connections
 
@@ -157,7 +167,7 @@ class Keeper:
                 raise PlanError("no such operation")
             operation(connection, message, reply)
         except Exception as error:
-            reply(_problem(error))
+            reply(problem(error))
 
     def _tell(self, id: str, ended: Ended) -> None:
         for connection in list(self._connections):
@@ -186,34 +196,13 @@ class Keeper:
             raise PlanError("faults are injected only into a keeper that was started for tests")
         if plan.id in self._undertaker.lives:
             raise PlanError(f"{plan.id} is alive already")
-        pending = _jail.begin(self._house, plan)
-        fd = pending.sync.fileno()
-        self._pending[fd] = proc.boottime() + CREATE_SECONDS
-        self._watch(fd, lambda: self._progress(fd, pending, reply))
+        if not self._house.root_mode and (plan.user.uid, plan.user.gid) != (ORDINARY_ID, ORDINARY_ID):
+            raise PlanError(f"an ordinary user's sandbox has the one id {ORDINARY_ID}; its user must have it")
+        self._nursery.create(plan, reply)
 
-    def _progress(self, fd: int, pending: _jail.Pending, reply: Reply) -> None:
-        late = self._pending[fd] <= proc.boottime()
-        try:
-            if not _jail.receive(pending):
-                if late:
-                    _jail.abandon(pending)
-                    raise _jail.JailError(f"the child was not ready within {CREATE_SECONDS:.0f} s")
-                return
-            self._drop_pending(fd)
-            jail, timings = _jail.finish(self._house, pending)
-        except _jail.JailError as error:
-            self._drop_pending(fd)
-            reply(_problem(error))
-            return
+    def _born(self, jail: _jail.Jail) -> None:
         self._undertaker.add(jail)
-        self._watch_life(self._undertaker.lives[jail.plan_id])
-        reply({"pid": jail.pid, "timings": timings if pending.plan.trace else {}})
-        _jail.close_late(pending)
-
-    def _drop_pending(self, fd: int) -> None:
-        if fd in self._pending:
-            del self._pending[fd]
-            self._unwatch(fd)
+        self._watch_life(self._undertaker.lives[jail.record.id])
 
     def _watch_life(self, life: Life) -> None:
         def ended() -> None:
@@ -259,12 +248,7 @@ class Keeper:
         reply({})
 
 
-def _problem(error: Exception) -> Message:
-    number = getattr(error, "errno", None)
-    return {"error": str(error) or repr(error), "kind": type(error).__name__, "errno": number}
-
-
-def _usage_of(house: _jail.House, life: Life) -> Message:
+def _usage_of(house: House, life: Life) -> Message:
     usage: Message = {}
     if life.jail.group is not None:
         stats = life.jail.group.stats()

@@ -7,8 +7,8 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from paddock.keeper._jail import House, Jail
-from paddock.keeper._plan import is_name
+from paddock.keeper._house import House
+from paddock.keeper._jail import Jail
 from paddock.keeper._records import Ended, Record
 from paddock.linux import btrfs, pidfd, proc
 
@@ -42,17 +42,15 @@ class Undertaker:
             if record is not None and self._is_alive(record):
                 self._take_over(record)
                 continue
-            self._sweep_group(id)
             records.remove(id)
             records.write_ended(id, UNFINISHED if record is None else LOST)
         if self._house.groups is not None:
-            for name in self._house.groups.children():
-                if name not in self.lives and is_name(name):
-                    self._sweep_group(name)
+            owned = {life.record.group for life in self.lives.values()}
+            for name in self._house.groups.children() - owned:
+                self._sweep_group(name)
 
     def add(self, jail: Jail) -> None:
-        assert jail.record is not None
-        self.lives[jail.plan_id] = Life(jail, jail.record)
+        self.lives[jail.record.id] = Life(jail, jail.record)
 
     def next_deadline(self) -> float | None:
         """The earliest, in seconds of CLOCK_BOOTTIME."""
@@ -140,14 +138,14 @@ class Undertaker:
         if record.slot is not None:
             self._house.slots.reserve(record.slot)
         groups = self._house.groups
-        group = groups.group(record.id) if groups is not None else None
-        jail = Jail(plan_id=record.id, pid=record.pid, pidfd=descriptor, group=group, slot=record.slot, record=record)
+        group = groups.group(record.group) if groups is not None and record.group is not None else None
+        jail = Jail(pid=record.pid, pidfd=descriptor, group=group, slot=record.slot, record=record)
         self.lives[record.id] = Life(jail, record)
 
-    def _sweep_group(self, id: str) -> None:
+    def _sweep_group(self, name: str) -> None:
         if self._house.groups is None:
             return
-        group = self._house.groups.group(id)
+        group = self._house.groups.group(name)
         try:
             group.kill()
         except FileNotFoundError:

@@ -137,9 +137,7 @@ class Base:
             for tree in self.trees:
                 os.mkdir(path, 0o755, dir_fd=tree.fd)
                 undo.push(os.rmdir, path, dir_fd=tree.fd)
-            for controller in _CONTROLLERS:
-                if tree := self.by_controller.get(controller):
-                    control.apply(tree, path, controller, limits)
+            group.limit(limits)
             undo.release()
         return group
 
@@ -197,6 +195,12 @@ class Group:
                     undo.push(os.close, tasks[-1])
             undo.release()
         return Joining(unified, tuple(tasks))
+
+    def limit(self, limits: GroupLimits) -> None:
+        """Sets ceilings; what is None stays as it is."""
+        for controller in _CONTROLLERS:
+            if tree := self.base.by_controller.get(controller):
+                control.apply(tree, self.name, controller, limits)
 
     def processes(self) -> frozenset[int]:
         """Pids (of the caller's pid namespace) of all processes in the group, in whichever hierarchy."""

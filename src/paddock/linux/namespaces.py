@@ -96,17 +96,23 @@ def set_hostname(name: bytes) -> None:
 
 
 def write_id_maps(
-    pid: int, uid_maps: Iterable[IdMap], gid_maps: Iterable[IdMap], *, deny_setgroups: bool = False
+    pid: int,
+    uid_maps: Iterable[IdMap],
+    gid_maps: Iterable[IdMap],
+    *,
+    deny_setgroups: bool = False,
+    proc_fd: int | None = None,
 ) -> None:
     """Writes the id maps of the user namespace of `pid`, once and for all (user_namespaces(7)).
 
     Without CAP_SETGID in the parent namespace, `deny_setgroups` must be true and a map is one line with the
     writer's own id.
     """
+    directory = b"/proc/%d" % pid if proc_fd is None else b"%d" % pid
     if deny_setgroups:
-        _files.write(b"/proc/%d/setgroups" % pid, b"deny")
-    _files.write(b"/proc/%d/uid_map" % pid, _lines(uid_maps))
-    _files.write(b"/proc/%d/gid_map" % pid, _lines(gid_maps))
+        _files.write(directory + b"/setgroups", b"deny", proc_fd)
+    _files.write(directory + b"/uid_map", _lines(uid_maps), proc_fd)
+    _files.write(directory + b"/gid_map", _lines(gid_maps), proc_fd)
 
 
 def _lines(maps: Iterable[IdMap]) -> bytes:

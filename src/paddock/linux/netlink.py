@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import socket
+import _socket
 import struct
 
 from paddock.linux._syscall import failure
@@ -16,6 +16,8 @@ ACK = 0x004
 _ERROR = 2  # NLMSG_ERROR: also an acknowledgement, with 0
 _RTM_NEWLINK = 16
 _IFF_UP = 1
+_AF_NETLINK, _SOCK_RAW, _SOCK_CLOEXEC, _NETLINK_ROUTE = 16, 3, 0o2000000, 0
+_REPLY_BYTES = 8192
 _LOOPBACK_INDEX = 1  # always, in every network namespace (net/core/dev.c: LOOPBACK_IFINDEX)
 
 
@@ -34,18 +36,23 @@ LOOPBACK_UP = message(_RTM_NEWLINK, ACK, _LINK.pack(0, 0, _LOOPBACK_INDEX, _IFF_
 
 def set_loopback_up() -> None:
     """Brings `lo` of this network namespace up, and with it 127.0.0.1 and ::1. Needs CAP_NET_ADMIN over it."""
-    send(socket.NETLINK_ROUTE, LOOPBACK_UP, acknowledgements=1, what="set lo up")
+    send(_NETLINK_ROUTE, LOOPBACK_UP, acknowledgements=1, what="set lo up")
 
 
 def send(family: int, data: bytes, *, acknowledgements: int, what: str) -> None:
     """Sends prebuilt messages and reads that many acknowledgements; OSError of the first that is an error."""
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, family) as sock:
+    # The class below `socket.socket`, which makes no enumerations: this runs in a fresh clone, where every page of
+    # memory that is touched first has to be copied.
+    sock = _socket.socket(_AF_NETLINK, _SOCK_RAW | _SOCK_CLOEXEC, family)
+    try:
         sock.send(data)
         while acknowledgements > 0:
-            for sequence, code in parse_acknowledgements(sock.recv(65536)):
+            for sequence, code in parse_acknowledgements(sock.recv(_REPLY_BYTES)):
                 if code:
                     raise failure(code, (what, f"(message {sequence})"))
                 acknowledgements -= 1
+    finally:
+        sock.close()
 
 
 def parse_acknowledgements(data: bytes) -> list[tuple[int, int]]:

@@ -43,6 +43,11 @@ class UndoStack:
         """Has `step(*args, **kwargs)` run, before all steps pushed so far."""
         self._steps.append(lambda: step(*args, **kwargs))
 
+    def take(self, other: UndoStack) -> None:
+        """Makes the steps of `other` its own, to be run before those pushed so far; `other` has none then."""
+        self._steps += other._steps
+        other._steps = []
+
     def release(self) -> None:
         """Forgets all steps: what was made stays."""
         self._steps.clear()

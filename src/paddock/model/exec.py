@@ -36,7 +36,7 @@ class ExitStatus(msgspec.Struct, frozen=True, kw_only=True):
     code: int | None = None
     signal: int | None = None
     limit: Limit | None = None
-    """The ceiling that struck: a fact that the kernel or paddock counted, or, for `open_files`, what stderr says."""
+    """The ceiling that struck: a fact that the kernel or paddock counted; where nothing counts, what stderr says."""
     duration_seconds: float = 0.0
 
     @property

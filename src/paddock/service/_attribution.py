@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping
 
 from paddock.errors import PaddockError
@@ -12,6 +13,8 @@ from ._live import Held, Live
 # In this order: a memory kill explains what a fork that failed only accompanied.
 _COUNTED = (Limit.MEMORY, Limit.PROCESSES, Limit.INODES, Limit.DISK)
 _DISK_SLACK_BYTES = 1 << 20
+# The kernel counts neither of these two: it tells only the program.
+_WORDS = ((b"Too many open files", Limit.OPEN_FILES), (b"File too large", Limit.DISK))
 
 
 async def struck(
@@ -24,6 +27,8 @@ async def struck(
     """
     if status.limit is not None or status.code == 0:
         return status.limit
+    if status.exit_code == 128 + signal.SIGXFSZ:  # a file met RLIMIT_FSIZE, the ceiling where there is no quota
+        return Limit.DISK
     try:
         usage = live.with_disk(held, await held.instance.usage())
     except (PaddockError, OSError):
@@ -38,6 +43,4 @@ def attribute(usage: Usage, before: Mapping[Limit, int], disk_bytes: int, error_
             return limit
     if usage.disk_bytes is not None and usage.disk_bytes >= disk_bytes - _DISK_SLACK_BYTES:
         return Limit.DISK
-    if b"Too many open files" in error_text:
-        return Limit.OPEN_FILES
-    return None
+    return next((limit for words, limit in _WORDS if words in error_text), None)

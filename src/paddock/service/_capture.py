@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import contextlib
+import os
 from typing import BinaryIO
 
 from paddock.model import Output
@@ -11,7 +12,7 @@ from paddock.model import Output
 class Capture:
     """Holds at most `limit` bytes. When more is printed, everything goes to `spool` as well, from the first byte on."""
 
-    def __init__(self, limit: int, spool: Path) -> None:
+    def __init__(self, limit: int, spool: str) -> None:
         self._head_size = (limit + 1) // 2
         self._tail_size = limit // 2
         self._head = bytearray()
@@ -48,7 +49,7 @@ class Capture:
             head=bytes(self._head),
             tail=bytes(self._tail[-self._tail_size :]) if self._tail_size else b"",
             total_bytes=self.total,
-            file=str(self._spool) if self._spooled and self._spooling else None,
+            file=self._spool if self._spooled and self._spooling else None,
         )
 
     def close(self) -> None:
@@ -60,13 +61,13 @@ class Capture:
             file.close()
         except OSError:
             self._spooling = False
-            self._spool.unlink(missing_ok=True)
+            _remove(self._spool)
 
     def _keep(self, data: bytes) -> None:
         try:
             if self._file is None:
-                self._spool.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                self._file = self._spool.open("xb")
+                os.makedirs(os.path.dirname(self._spool), mode=0o700, exist_ok=True)
+                self._file = open(self._spool, "xb")  # noqa: SIM115 (closed by `close`)
                 self._spooled = True
                 # Nothing was left out until now.
                 self._file.write(self._head)
@@ -76,4 +77,9 @@ class Capture:
             # A full disk of the host is no reason to fail the command: the result says that there is no file.
             self._spooling = False
             self.close()
-            self._spool.unlink(missing_ok=True)
+            _remove(self._spool)
+
+
+def _remove(path: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(path)

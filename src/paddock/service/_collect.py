@@ -52,9 +52,14 @@ class Collector:
                 if pump.done():
                     pump.result()
         finally:
-            for task in tasks:
+            left = [task for task in tasks if not task.done()]
+            for task in left:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            if left:
+                await asyncio.wait(left)
+            for task in tasks:
+                if not task.cancelled():
+                    task.exception()  # seen: the first one that matters was raised above
         if self.limit is not None:
             status = msgspec.structs.replace(status, limit=self.limit)
         return status

@@ -44,9 +44,9 @@ class Execs:
             # There is nobody to write to a pipe but `input`: without one the command reads an end, not for ever.
             spec = msgspec.structs.replace(spec, stdin=action.input is not None)
         before = held.strikes
-        folder = self._remains.outputs / row.id
-        out = Capture(action.capture_bytes, folder / f"{id}.out")
-        err = Capture(action.capture_bytes, folder / f"{id}.err")
+        spool = f"{self._remains.outputs}/{row.id}/{id}"
+        out = Capture(action.capture_bytes, spool + ".out")
+        err = Capture(action.capture_bytes, spool + ".err")
         try:
             handle = await held.instance.start(spec, id=id, background=False)
             try:

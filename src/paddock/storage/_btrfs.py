@@ -15,7 +15,7 @@ from paddock.storage._checks import pool_checks
 from paddock.storage._config import PoolConfig
 from paddock.storage._directories import Directories
 from paddock.storage._removal import remove
-from paddock.storage._trees import DIRECTORY, WORK, check_name, make_frame, make_part, names_in, tree_error
+from paddock.storage._trees import DIRECTORY, WORK, check_name, make_frame, make_part, names_in, open_to_all, tree_error
 
 _NOT_SO = frozenset({errno.ENOTEMPTY, errno.EPERM, errno.EACCES, errno.EINVAL, errno.ENOTDIR})
 _FIRST_SUBVOLUME = 256
@@ -138,6 +138,7 @@ class BtrfsPool(Directories):
 
     def _begin(self, making: str) -> None:
         btrfs.create_subvolume(self._fd, making.encode())
+        open_to_all(making, self._fd)
 
     def _discard(self, name: str) -> None:
         try:

@@ -14,7 +14,7 @@ from paddock.storage._base import TreeUsage
 from paddock.storage._checks import pool_checks
 from paddock.storage._config import Driver, PoolConfig
 from paddock.storage._removal import remove
-from paddock.storage._trees import DIRECTORY, NAME, check_name, names_in, owner_base, tree_error
+from paddock.storage._trees import DIRECTORY, NAME, check_name, names_in, open_to_all, owner_base, tree_error
 
 _LOCK = ".lock"
 _MAKING = re.compile(r"\.making-[0-9a-f]{16}", re.ASCII)
@@ -120,6 +120,7 @@ class Directories:
 
     def _begin(self, making: str) -> None:
         os.mkdir(making, 0o755, dir_fd=self._fd)
+        open_to_all(making, self._fd)
 
     def _discard(self, name: str) -> None:
         """Deletes a directory that is no tree any more, unless another process is at it already."""

@@ -53,10 +53,14 @@ def make_frame(tree: int, base: int | None) -> None:
 
 def make_part(tree: int, part: str, base: int | None) -> None:
     os.mkdir(part, 0o755, dir_fd=tree)
-    # Whatever the umask of the program that we are part of. It lies in a directory that is private to us.
-    os.chmod(part, 0o755, dir_fd=tree)  # noqa: S103
+    open_to_all(part, tree)
     if base is not None:
         os.chown(part, base, base, dir_fd=tree, follow_symlinks=False)
+
+
+def open_to_all(name: str, directory: int) -> None:
+    """Whatever the umask of the program that we are part of. It lies in a directory that is private to us."""
+    os.chmod(name, 0o755, dir_fd=directory)  # noqa: S103
 
 
 def names_in(directory: int) -> list[str]:

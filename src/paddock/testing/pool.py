@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import signal
-import socket
 import stat
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Protocol
 
@@ -22,10 +22,10 @@ import pytest
 from paddock.errors import AlreadyExists, InvalidArgument, NotFound, ResourceExhausted
 from paddock.keeper.layout import TREE_ID_BASE
 from paddock.storage import Pool
+from paddock.testing.trees import Root, describe, everything_in, exit_code, fill_with_hostility, in_child
 
 MIB = 1 << 20
 NO_NAMES = ("", "sb", "sb_", "SB_1", "sb_1/..", "../sb_1", ".sb_1", "sb_1\n", "sb_-", "s_1", "sb_é", "sb_" + "1" * 61)
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
 class PoolHarness(Protocol):
@@ -34,67 +34,6 @@ class PoolHarness(Protocol):
     def open(self) -> Pool:
         """One more handle on the same pool, as another service has it. The caller closes it."""
         ...
-
-
-def in_child(work: Callable[[], None]) -> int:
-    """Starts `work` in a forked child and returns its pid. The child ends with 0, or with 1 if `work` raises."""
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            work()
-            status = 0
-        finally:
-            os._exit(status)
-    return pid
-
-
-def exit_code(pid: int) -> int:
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
-class Root:
-    """The directory `root` of a tree, for a test to write into as a sandbox would."""
-
-    def __init__(self, pool: Pool, name: str) -> None:
-        tree = pool.open(name)
-        try:
-            self.fd = os.open("root", _DIRECTORY, dir_fd=tree)
-        finally:
-            os.close(tree)
-        self.path = Path(f"/proc/self/fd/{self.fd}")
-
-    def __enter__(self) -> Path:
-        return self.path
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self.fd)
-
-
-def fill_with_hostility(root: Path, outside: Path, *, depth: int) -> None:
-    """What a sandbox may leave to trouble whoever deletes or copies its tree."""
-    (root / "link-to-root").symlink_to("/")
-    (root / "link-outside").symlink_to(outside)
-    (root / "link-up").symlink_to("../../..")
-    os.mkfifo(root / "fifo")
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(str(root / "socket"))
-    for name in ("new\nline", "-rf", " ", "\udcff\udcfe", "x" * 255, ".gone-0000000000000000", ".links"):
-        (root / name).mkdir()
-        (root / name / name).write_text(name, errors="surrogateescape")
-    closed = root / "closed"
-    (closed / "within").mkdir(parents=True)
-    (closed / "within" / "file").write_text("closed")
-    (closed / "within").chmod(0)
-    closed.chmod(0)
-    at = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
-    for _ in range(depth):  # no path is long enough for it
-        os.mkdir("deep", dir_fd=at)
-        below = os.open("deep", _DIRECTORY, dir_fd=at)
-        os.close(at)
-        at = below
-    os.mkdir("d" * 255, dir_fd=at)
-    os.close(at)
 
 
 class PoolConformance:
@@ -220,6 +159,7 @@ class PoolConformance:
                 sparse.seek(1 << 39)
                 sparse.write(b"in the middle")
             wanted = describe(root)
+            assert len(wanted) > 300
             content = (root / "file").read_bytes()
         pool.snapshot("sb_1", "sn_1")
         with Root(pool, "sn_1") as copy:
@@ -368,9 +308,7 @@ class PoolConformance:
         pool.close()
 
     def test_a_full_disk_is_named(self, pool: Pool) -> None:
-        soft, hard = (int(part) for part in _open_files_limit())
-        import resource
-
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (_lowest_free() + 1, hard))
         try:
             with pytest.raises(ResourceExhausted):
@@ -378,37 +316,6 @@ class PoolConformance:
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         assert pool.names() == ()
-
-
-def everything_in(pool: Pool) -> set[str]:
-    """All that lies in the pool, but for its lock."""
-    pool.create("zz_probe")
-    try:
-        tree = pool.open("zz_probe")
-        try:
-            above = os.open("..", _DIRECTORY, dir_fd=tree)
-            try:
-                return set(os.listdir(above)) - {"zz_probe", ".lock"}
-            finally:
-                os.close(above)
-        finally:
-            os.close(tree)
-    finally:
-        pool.delete("zz_probe")
-
-
-def describe(root: Path) -> dict[str, tuple[object, ...]]:
-    """Everything about a tree that a copy must keep, by path; what is too deep to have one, by its depth."""
-    found: dict[str, tuple[object, ...]] = {}
-    for path, directories, files, fd in os.fwalk(root, follow_symlinks=False):
-        for name in (*directories, *files):
-            info = os.stat(name, dir_fd=fd, follow_symlinks=False)
-            link = os.readlink(name, dir_fd=fd) if stat.S_ISLNK(info.st_mode) else ""
-            size = 0 if stat.S_ISDIR(info.st_mode) else info.st_size
-            links = 0 if stat.S_ISDIR(info.st_mode) else info.st_nlink
-            where = os.path.relpath(os.path.join(path, name), root)
-            found[where] = (info.st_mode, info.st_uid, info.st_gid, size, links, info.st_mtime_ns, info.st_rdev, link)
-    return found
 
 
 def _errno_of_writing(path: Path, size: int) -> int | None:
@@ -421,12 +328,6 @@ def _errno_of_writing(path: Path, size: int) -> int | None:
     except OSError as error:
         return error.errno
     return None
-
-
-def _open_files_limit() -> tuple[int, int]:
-    import resource
-
-    return resource.getrlimit(resource.RLIMIT_NOFILE)
 
 
 def _lowest_free() -> int:

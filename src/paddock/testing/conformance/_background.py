@@ -166,13 +166,6 @@ class BackgroundConformance(Bench):
         await eventually("nothing of the background command is left", gone)
 
     @guarantee()
-    async def test_a_background_command_has_a_timeout_too(self, lab: Lab) -> None:
-        box = await lab.box()
-        handle = await box.start("sleep", "600", background=True, timeout_seconds=0.3)
-        assert (await handle.wait()).limit == "time"
-        await handle.aclose()
-
-    @guarantee()
     async def test_unknown_commands_are_not_found(self, lab: Lab) -> None:
         box = await lab.box()
         unknown = ExecId(mint(Noun.EXEC))

@@ -1,4 +1,7 @@
-"""Ending commands: nothing that a command started outlives its kill."""
+"""Ending commands: nothing that a command started outlives its kill.
+
+Timeouts are kept by the service, which counts the time and kills: they are no promise of a backend.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import Any
 import pytest
 
 from paddock.errors import RequestError
-from paddock.model import ExecHandle, Limit
+from paddock.model import ExecHandle
 
 from ._box import Box, finish, read_until
 from ._host import processes
@@ -54,7 +57,7 @@ while True:
 
 
 class KillConformance(Bench):
-    """kill, signal, timeout, aclose."""
+    """kill, signal, aclose."""
 
     @guarantee()
     async def test_kill_ends_everything_that_the_command_started(self, lab: Lab) -> None:
@@ -83,29 +86,6 @@ class KillConformance(Bench):
         await handle.kill()
         await _gone(lab)
         await handle.aclose()
-
-    @guarantee()
-    async def test_a_timeout_ends_everything_and_says_so(self, lab: Lab) -> None:
-        box = await lab.box()
-        handle = await _start_tree(box, lab.marker, "deaf", timeout_seconds=1.5)
-        status = await handle.wait()
-        assert status.limit == Limit.TIME
-        assert status.signal == signal.SIGKILL
-        await _gone(lab)
-        await handle.aclose()
-
-    @guarantee()
-    async def test_a_command_that_ends_in_time_has_struck_no_limit(self, lab: Lab) -> None:
-        finished = await (await lab.box()).run("true", timeout_seconds=60)
-        assert (finished.status.code, finished.status.limit) == (0, None)
-
-    @guarantee()
-    async def test_a_timeout_of_one_command_leaves_the_others_alone(self, lab: Lab) -> None:
-        box = await lab.box()
-        bystander = await box.start("cat", stdin=True)
-        status = (await box.run("sleep", "600", timeout_seconds=0.3)).status
-        assert status.limit == Limit.TIME
-        assert (await finish(bystander, input=b"alive")).out == b"alive"
 
     @guarantee()
     async def test_letting_go_of_a_foreground_command_kills_it(self, lab: Lab) -> None:

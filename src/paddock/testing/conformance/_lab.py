@@ -129,9 +129,13 @@ def guarantee(
     def decorate(test: Callable[[S, Lab], Coroutine[Any, Any, None]]) -> Callable[[S, Lab], None]:
         @functools.wraps(test)
         def run(self: S, lab: Lab) -> None:
-            for need in needs:
-                _skip_unless_claimed(lab.backend, need)
-            lab.run(test(self, lab))
+            async def claimed() -> None:
+                await lab.backend.living()  # what a backend can do here it may know only when it was used once
+                for need in needs:
+                    _skip_unless_claimed(lab.backend, need)
+                await test(self, lab)
+
+            lab.run(claimed())
 
         return run
 

@@ -164,7 +164,8 @@ class LifeConformance(Bench):
     @guarantee()
     async def test_a_deadline_that_has_passed_ends_the_sandbox_at_once(self, lab: Lab) -> None:
         box = await busy(lab, ttl_seconds=600.0)
-        await box.instance.set_deadline(boot_seconds() - 100)
+        with contextlib.suppress(SandboxDied):  # it may be dead before it answers
+            await box.instance.set_deadline(boot_seconds() - 100)
         async with asyncio.timeout(20):
             await box.instance.wait_ended()
         await gone(lab)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 
+from paddock.errors import SandboxDied
 from paddock.model import Limit, Limits
 
 from ._box import finish
@@ -59,6 +61,19 @@ class LoadConformance(Bench):
         assert _descriptors() <= before + 2
 
     @guarantee()
+    async def test_commands_that_were_never_read_leave_no_descriptor_here(self, lab: Lab) -> None:
+        box = await lab.box()
+        await box.run("true")
+        before = _descriptors()
+        for _ in range(10):
+            handle = await box.start("sleep", "600", stdin=True)
+            await handle.kill()
+            await handle.wait()
+            await handle.aclose()
+            await (await box.start("sh", "-c", "echo x; sleep 600")).aclose()
+        assert _descriptors() <= before + 2
+
+    @guarantee()
     async def test_usage_is_plausible(self, lab: Lab) -> None:
         box = await lab.box()
         handle = await box.start_python(
@@ -85,13 +100,13 @@ class LoadConformance(Bench):
 
 
 class LimitConformance(Bench):
-    """Ceilings that the backend claims to enforce. Each holds, is named, and leaves the sandbox usable."""
+    """Ceilings that the backend claims to enforce. Each holds, is counted where the kernel counts, and leaves the
+    sandbox usable. The service makes of it what `ExitStatus.limit` says."""
 
     @guarantee(Limit.MEMORY)
     async def test_memory_ends_the_command_and_is_named(self, lab: Lab) -> None:
         box = await lab.box(limits=Limits(memory_mib=128, tmp_mib=32))
         status = (await box.python("x = bytearray(b'x' * 600_000_000)")).status
-        assert status.limit == Limit.MEMORY
         assert status.code != 0
         assert (await box.run("echo", "alive")).text == "alive"
         assert (await box.instance.usage()).strikes.get(Limit.MEMORY, 0) >= 1
@@ -106,7 +121,7 @@ class LimitConformance(Bench):
         count, number = map(int, finished.text.split())
         assert count < 40
         assert number == 11
-        assert finished.status.limit == Limit.PROCESSES
+        assert (await box.instance.usage()).strikes.get(Limit.PROCESSES, 0) >= 1
 
     @guarantee(Limit.PROCESSES)
     async def test_a_fork_bomb_is_killed_and_the_sandbox_answers(self, lab: Lab) -> None:
@@ -124,7 +139,6 @@ class LimitConformance(Bench):
         box = await lab.box(limits=Limits(disk_mib=64))
         finished = await box.python(_FILL_DISK)
         assert finished.text in {"28", "122"}, "ENOSPC or EDQUOT"
-        assert finished.status.limit == Limit.DISK
         assert (await box.run("rm", "fill")).status.code == 0
         assert (await box.sh("echo x >again && cat again")).text == "x"
 
@@ -138,8 +152,8 @@ class LimitConformance(Bench):
         try:
             async with asyncio.timeout(45):
                 status = (await finish(handle)).status
-            assert status.limit == Limit.INODES
-        except Exception:
+            assert status.code == errno.ENOSPC
+        except* SandboxDied:
             assert (await box.instance.wait_ended()).limit == Limit.INODES
 
     @guarantee(Limit.OPEN_FILES)
@@ -147,7 +161,6 @@ class LimitConformance(Bench):
         box = await lab.box(limits=Limits(open_files=100))
         finished = await box.python("import os\nfor n in range(1000): os.open('/dev/null', os.O_RDONLY)")
         assert b"Too many open files" in finished.err
-        assert finished.status.limit == Limit.OPEN_FILES
         finished = await box.python(
             "from resource import *\ntry: setrlimit(RLIMIT_NOFILE, (9999, 9999))\n"
             "except (OSError, ValueError): print('refused')"

@@ -1,0 +1,173 @@
+"""Where sandboxes come from: keeps a spare at hand, and leads each create from its plan to its reply."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from paddock.keeper import _jail, _spare
+from paddock.keeper._errors import JailError
+from paddock.keeper._house import House
+from paddock.keeper._plan import JailPlan
+from paddock.linux import proc
+
+CREATE_SECONDS = 20.0
+MOST_AT_ONCE = 4  # spares being made side by side when many creates wait
+Message = dict[str, Any]
+Reply = Callable[..., None]
+
+
+def problem(error: Exception) -> Message:
+    """An exception as an answer."""
+    return {"error": str(error) or repr(error), "kind": type(error).__name__, "errno": getattr(error, "errno", None)}
+
+
+@dataclass(slots=True)
+class _Waiting:
+    plan: JailPlan
+    reply: Reply
+
+
+class Nursery:
+    """`watch(fd, call)` and `unwatch(fd)` are the keeper's loop; `born(jail)` is told of every sandbox that is ready.
+
+    A spare is made when the first create has been answered, and again after each: off the way of whoever waits.
+    """
+
+    def __init__(
+        self,
+        house: House,
+        *,
+        watch: Callable[[int, Callable[[], None]], None],
+        unwatch: Callable[[int], None],
+        born: Callable[[_jail.Jail], None],
+    ) -> None:
+        self._house = house
+        self._watch = watch
+        self._unwatch = unwatch
+        self._born = born
+        self._waiting: deque[_Waiting] = deque()
+        self._spares: list[_spare.Spare] = []
+        self._limits: dict[int, float] = {}
+        self._late: dict[int, Callable[[], None]] = {}
+
+    @property
+    def busy(self) -> bool:
+        """Someone waits for a sandbox."""
+        return bool(self._waiting or self._limits)
+
+    def deadlines(self) -> Iterable[float]:
+        return self._limits.values()
+
+    def create(self, plan: JailPlan, reply: Reply) -> None:
+        if plan.fault:  # a test wants to see it fail: not at the cost of a spare that is whole
+            self._conceive(plan.fault, _Waiting(plan, reply))
+            return
+        self._waiting.append(_Waiting(plan, reply))
+        self._feed()
+
+    def expire(self, now: float) -> None:
+        for fd in [fd for fd, limit in self._limits.items() if limit <= now]:
+            self._late[fd]()
+
+    def close(self) -> None:
+        for spare in self._spares:
+            self._unwatch(spare.sync.fileno())
+            spare.undo.unwind()
+        self._spares.clear()
+
+    # -- spares
+
+    def _feed(self) -> None:
+        """Gives each waiting plan a spare, and has more made where there are too few."""
+        for spare in [spare for spare in self._spares if spare.ready]:
+            if not self._waiting:
+                return
+            self._spares.remove(spare)
+            self._unwatch(spare.sync.fileno())
+            self._fit_out(spare, self._waiting.popleft())
+        while len(self._spares) < min(len(self._waiting), MOST_AT_ONCE):
+            if not self._conceive("", None):
+                return
+
+    def replenish(self) -> None:
+        """One in reserve. That it can't be made is no news to anybody yet: the next create will say so."""
+        if not self._spares and not self._waiting:
+            self._conceive("", None)
+
+    def _conceive(self, fault: str, only_for: _Waiting | None) -> bool:
+        try:
+            spare = _spare.begin(self._house, fault)
+        except JailError as error:
+            self._refuse(only_for, error)
+            return False
+        if only_for is None:
+            self._spares.append(spare)
+        fd = spare.sync.fileno()
+
+        def heard() -> None:
+            was_ready = spare.ready
+            try:
+                if not _spare.receive(spare):
+                    return
+            except JailError as error:
+                self._unwatch(fd)
+                if only_for is None:
+                    self._spares.remove(spare)
+                if not was_ready:  # one that died in waiting is replaced when it is missed
+                    self._refuse(only_for, error)
+                    self._feed()
+                return
+            if only_for is None:
+                self._feed()
+            else:
+                self._unwatch(fd)
+                self._fit_out(spare, only_for)
+
+        self._watch(fd, heard)
+        return True
+
+    def _refuse(self, waiting: _Waiting | None, error: JailError) -> None:
+        if waiting is None and self._waiting:
+            waiting = self._waiting.popleft()
+        if waiting is not None:
+            waiting.reply(problem(error))
+
+    # -- sandboxes
+
+    def _fit_out(self, spare: _spare.Spare, waiting: _Waiting) -> None:
+        try:
+            pending = _jail.begin(self._house, waiting.plan, spare)
+        except JailError as error:
+            waiting.reply(problem(error))
+            return
+        fd = spare.sync.fileno()
+
+        def settle(limit_reached: bool) -> None:
+            try:
+                if not _jail.receive(pending):
+                    if not limit_reached:
+                        return
+                    _jail.abandon(pending)
+                    raise JailError(f"the sandbox was not ready within {CREATE_SECONDS:.0f} s")
+                self._forget(fd)
+                jail, timings = _jail.finish(self._house, pending)
+            except JailError as error:
+                self._forget(fd)
+                waiting.reply(problem(error))
+                return
+            self._born(jail)
+            waiting.reply({"pid": jail.pid, "timings": timings})
+            _jail.close_late(pending)
+            self.replenish()
+
+        self._limits[fd] = proc.boottime() + CREATE_SECONDS
+        self._late[fd] = lambda: settle(True)
+        self._watch(fd, lambda: settle(False))
+
+    def _forget(self, fd: int) -> None:
+        if self._limits.pop(fd, None) is not None:
+            del self._late[fd]
+            self._unwatch(fd)

@@ -1,0 +1,182 @@
+"""Spares: sandboxes that have namespaces, ids, a group and two processes, and no file system, limits or name yet.
+
+One is kept ready while a keeper has work, so that a create has little left to do. It costs about three megabytes
+and runs nothing; it dies with the keeper, and its group is swept away by the next one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from dataclasses import dataclass
+from typing import Any, cast
+
+from paddock.keeper._errors import JailError, as_jail_error
+from paddock.keeper._house import House
+from paddock.keeper._inside import Inside, become_sandbox
+from paddock.keeper._trace import Steps
+from paddock.linux import cgroups, namespaces, pidfd
+from paddock.linux.namespaces import IdMap
+from paddock.linux.undo import UndoStack
+
+
+@dataclass(slots=True, kw_only=True)
+class Spare:
+    """`undo` takes all of it away again. `sync` is where its processes report."""
+
+    pid: int
+    pidfd: int
+    group: cgroups.Group | None
+    slot: int | None
+    sync: socket.socket
+    undo: UndoStack
+    steps: Steps
+    ready: bool = False
+    report: dict[str, dict[str, float]] | None = None
+
+
+def begin(house: House, fault: str = "") -> Spare:
+    """Sends one on its way; `receive` says when it is there. JailError, with everything undone."""
+    steps = Steps(fault.removeprefix("keeper:") if fault.startswith("keeper:") else "")
+    undo = UndoStack()
+    try:
+        with undo:
+            spare = _begin(house, fault, steps, undo)
+            spare.undo = UndoStack()
+            spare.undo.take(undo)
+            return spare
+    except Exception as error:
+        raise as_jail_error(error, steps) from None
+
+
+def _begin(house: House, fault: str, steps: Steps, undo: UndoStack) -> Spare:
+    steps.begin("cgroup")
+    group: cgroups.Group | None = None
+    joining = cgroups.Joining(None, ())
+    if house.groups is not None:
+        # Not named after a sandbox, which is not known yet; the record of the sandbox will name it.
+        group = house.groups.create(f"gr_{os.urandom(8).hex()}", cgroups.GroupLimits())
+        undo.push(_remove_group, group)
+        joining = group.join_descriptors()
+    steps.end("cgroup")
+    steps.begin("clone")
+    slot = None
+    if house.root_mode:
+        slot = house.slots.take()
+        undo.push(house.slots.give_back, slot)
+    sync, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    undo.push(sync.close)
+    sync.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # the agent's pid, as this side sees it
+    try:
+        pid = _clone(_inside(house, fault, theirs, joining), sync, joining.clone_into)
+    finally:
+        theirs.close()
+        joining.close()
+    undo.push(_reap, pid)
+    descriptor = pidfd.open(pid)
+    undo.push(os.close, descriptor)
+    steps.end("clone")
+    steps.begin("maps")
+    _write_maps(house, pid, slot)
+    try:
+        sync.send(b"m")
+    except ConnectionError:
+        pass  # it has failed already; why, it has said, and `receive` reads it
+    sync.setblocking(False)
+    steps.end("maps")
+    return Spare(pid=pid, pidfd=descriptor, group=group, slot=slot, sync=sync, undo=undo, steps=steps)
+
+
+def _inside(house: House, fault: str, sync: socket.socket, joining: cgroups.Joining) -> Inside:
+    return Inside(
+        root_mode=house.root_mode,
+        sync=sync,
+        joining=joining,
+        mount_point=house.mount_point,
+        dev_tree=house.dev_tree,
+        masks=house.masks,
+        null=house.null,
+        filter=house.filter,
+        landlock_abi=house.landlock_abi,
+        fault=fault,
+    )
+
+
+def _clone(inside: Inside, sync: socket.socket, into: int | None) -> int:
+    # net, ipc, uts and cgroup follow in the child.
+    flags = namespaces.NEWUSER | namespaces.NEWPID | namespaces.NEWNS
+    if into is None:
+        pid = namespaces.clone(flags)
+    else:
+        pid, descriptor = namespaces.clone_into(flags, into)
+        if pid:
+            os.close(descriptor)
+    if pid == 0:
+        try:
+            sync.close()
+            become_sandbox(inside)
+        finally:
+            os._exit(1)
+    return pid
+
+
+def _write_maps(house: House, pid: int, slot: int | None) -> None:
+    if slot is None:
+        one = (IdMap(0, 0, 1),)  # the keeper's own namespace shows its one uid as 0
+        namespaces.write_id_maps(pid, one, one, deny_setgroups=True)
+        return
+    whole = (IdMap(0, house.slots.base(slot), 65536),)
+    namespaces.write_id_maps(pid, whole, whole)
+
+
+def _remove_group(group: cgroups.Group) -> None:
+    group.kill()
+    group.remove()
+
+
+def _reap(pid: int) -> None:
+    try:
+        os.kill(pid, 9)
+    except ProcessLookupError:
+        pass
+    try:
+        os.waitpid(pid, 0)
+    except ChildProcessError:
+        pass
+
+
+def receive(spare: Spare) -> bool:
+    """Takes what it says. True when it is ready. JailError if it failed or died, with everything undone."""
+    try:
+        message = read_report(spare.sync)[0]
+        if message is None:
+            return False
+        spare.report = cast("dict[str, dict[str, float]]", message)
+        spare.ready = True
+        return True
+    except JailError:
+        spare.undo.unwind()
+        raise
+
+
+def read_report(sync: socket.socket) -> tuple[dict[str, Any] | None, int]:
+    """What a process of the sandbox says, None if nothing yet, and its pid. JailError: it failed, or it died."""
+    try:
+        data, ancillary, _, _ = sync.recvmsg(65536, socket.CMSG_SPACE(16))
+    except BlockingIOError:
+        return None, 0
+    except OSError:
+        data, ancillary = b"", []  # it was killed with a message of ours unread
+    if not data:
+        raise JailError("the child died before it was ready")
+    try:
+        message = cast("dict[str, Any]", json.loads(data))
+    except ValueError as error:
+        raise JailError(f"the child's report can't be read: {error}") from error
+    if "error" in message:
+        raise JailError(f"inside, after step {message['after']!r}: {message['error']}", message["errno"])
+    for level, kind, payload in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
+            return message, int.from_bytes(payload[:4], "little")
+    raise JailError("a report came without its sender's credentials")
