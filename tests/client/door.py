@@ -118,18 +118,8 @@ class FakeDoor:
             case RunExec():
                 return await self._run(action)
             case StartExec(spec=spec):
-                pipes = dict.fromkeys(("stdout", "stderr"), asyncio.subprocess.PIPE)
                 stdin = asyncio.subprocess.PIPE if spec.stdin else asyncio.subprocess.DEVNULL
-                starting = asyncio.ensure_future(
-                    asyncio.create_subprocess_exec(
-                        *spec.argv, cwd=self.root, start_new_session=True, stdin=stdin, **pipes
-                    )
-                )
-                try:
-                    child = await asyncio.shield(starting)
-                except asyncio.CancelledError:  # asyncio hangs if it is cancelled in there
-                    await FakeExec(self, await starting).aclose()
-                    raise
+                child = await self._start(spec.argv, stdin)
                 return FakeExec(self, child)
             case ReadFile(path=path, offset=offset, length=length):
                 try:
@@ -156,20 +146,25 @@ class FakeDoor:
                 return info
         raise NotFound(f"no sandbox {name!r}")
 
-    async def _run(self, action: RunExec) -> ExecResult:
-        child = await asyncio.create_subprocess_exec(
-            *action.spec.argv,
-            cwd=self.root,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,
+    async def _start(self, argv: tuple[str, ...], stdin: int) -> asyncio.subprocess.Process:
+        pipe = asyncio.subprocess.PIPE
+        starting = asyncio.ensure_future(
+            asyncio.create_subprocess_exec(
+                *argv, cwd=self.root, start_new_session=True, stdin=stdin, stdout=pipe, stderr=pipe
+            )
         )
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:  # asyncio hangs if it is cancelled in there
+            await FakeExec(self, await starting).aclose()
+            raise
+
+    async def _run(self, action: RunExec) -> ExecResult:
+        child = await self._start(action.spec.argv, asyncio.subprocess.PIPE)
         try:
             out, err = await child.communicate(action.input)
         except asyncio.CancelledError:
-            os.killpg(child.pid, signal.SIGKILL)
-            await child.wait()
+            await FakeExec(self, child).aclose()
             raise
         return ExecResult(
             id=ExecId(mint(Noun.EXEC)),
