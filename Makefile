@@ -7,7 +7,7 @@ unexport PYTHONDONTWRITEBYTECODE PYTHONPATH PYTHONHOME PYTHONSAFEPATH PYTHONWARN
 BIN := .venv/bin
 STYLE := src tests tools demo bench
 # In a checkout of someone else there is nowhere to keep pytest's cache.
-PYTEST := $(BIN)/pytest $(shell test -w . || echo -p no:cacheprovider)
+PYTEST := $(BIN)/pytest -n 2 --dist loadfile $(shell test -w . || echo -p no:cacheprovider)
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20

@@ -67,9 +67,8 @@ async def main(count: int) -> None:
         if name not in faults:
             pages = faults.get(f"  faults.{name.strip()}", [])
             note = f"   after {statistics.median(pages):.0f} page faults" if pages else ""
-            print(
-                f"{name:24} {statistics.median(values) * 1e3:8.3f} {values[int(len(values) * 0.95)] * 1e3:8.3f} ms{note}"
-            )
+            p50, p95 = (value * 1e3 for value in (statistics.median(values), values[int(len(values) * 0.95)]))
+            print(f"{name:24} {p50:8.3f} {p95:8.3f} ms{note}")
 
 
 asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 100))

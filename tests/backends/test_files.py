@@ -11,7 +11,6 @@ import subprocess
 import tarfile
 
 import pytest
-from conftest import sandbox
 
 from paddock.errors import FileError, InvalidArgument
 from paddock.model import (
@@ -32,6 +31,7 @@ from paddock.model import (
     WatchFiles,
     WriteFile,
 )
+from tests.backends.boxes import sandbox
 
 ODD = b"odd \xff\n name".decode("utf-8", "surrogateescape")
 

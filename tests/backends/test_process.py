@@ -7,12 +7,12 @@ import os
 import signal
 
 import pytest
-from conftest import boottime, plan, sandbox
 
 from paddock.backends import load, names
 from paddock.backends.process import ProcessBackend
 from paddock.errors import InvalidState, NotFound, SandboxDied, Unsupported
 from paddock.model import ExecId, ExecSpec, Limit, ListFiles, Noun, StatFile, mint
+from tests.backends.boxes import boottime, plan, sandbox
 
 
 def new_id():

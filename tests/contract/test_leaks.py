@@ -47,7 +47,7 @@ def test_a_process_is_found_by_its_working_directory_and_with_its_descendants(tm
 def test_a_process_is_found_by_a_marker_among_its_arguments(tmp_path: Path) -> None:
     marker = secrets.token_hex(8)
     before = Snapshot.take(tmp_path, marker=marker)
-    with subprocess.Popen(["sh", "-c", "sleep 600", marker], cwd="/") as child:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", marker], cwd="/") as child:
         left = before.difference(Snapshot.take(tmp_path, marker=marker))
         child.kill()
     assert marker in "".join(left["processes"])

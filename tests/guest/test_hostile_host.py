@@ -9,7 +9,6 @@ import socket
 from pathlib import Path
 
 import pytest
-from conftest import AgentProcess
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -24,6 +23,7 @@ from paddock.guest._frames import (
     pack_credit,
     pack_eof,
 )
+from tests.guest.agents import AgentProcess
 
 HELLO = pack(Kind.HELLO, 0, {"version": 1})
 

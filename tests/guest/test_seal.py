@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from conftest import SRC
+from tests.guest.agents import SRC
 
 BEFORE = f"import sys; sys.path.insert(0, {str(SRC)!r}); import paddock.guest as g; "
 

@@ -13,10 +13,10 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from conftest import SRC
 from test_exec import alive, collect, start, until
 
 from paddock.backends._guest import GuestConnection
+from tests.guest.agents import SRC
 
 GUEST = SRC / "paddock" / "guest"
 

@@ -19,13 +19,11 @@ from paddock.model import Limit, Limits
 from tests.keeper.conftest import Yard, open_yard, run
 from tests.orphans import wait_until
 
+_SPARE = ("cgroup", "clone", "maps")
+_SPARE_CHILD = ("shed", "unshare", "join", "identity", "prepare", "agent")
 # Of a spare, then of the sandbox that it becomes.
-KEEPER_STEPS = ("cgroup", "clone", "maps") + (
-    "record", "limits", "sockets", "overlay", "usr", "send", "posture", "written",
-)  # fmt: skip
-CHILD_STEPS = ("shed", "unshare", "join", "identity", "prepare", "agent") + (
-    "attach", "dev", "proc", "tmp", "pivot", "limits", "drop",
-)  # fmt: skip
+KEEPER_STEPS = (*_SPARE, "record", "limits", "sockets", "overlay", "usr", "send", "posture", "written")
+CHILD_STEPS = (*_SPARE_CHILD, "attach", "dev", "proc", "tmp", "pivot", "limits", "drop")
 Play = Callable[[Callable[[Yard], Any]], Any]
 
 

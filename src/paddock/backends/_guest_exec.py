@@ -18,6 +18,7 @@ from ._guest_connection import GuestConnection
 from ._guest_pipes import PipeReader, PipeWriter
 
 _PATIENCE_SECONDS = 10.0
+_START_SECONDS = 30.0
 
 
 class Started(msgspec.Struct, frozen=True):
@@ -120,7 +121,11 @@ class GuestExecHandle:
     async def started(self) -> None:
         """Waits for the guest's word that it runs; on failure everything is closed."""
         try:
-            self._pid = (await self._channel.reply(Started)).pid
+            async with asyncio.timeout(_START_SECONDS):
+                self._pid = (await self._channel.reply(Started)).pid
+        except TimeoutError:
+            self._close_pipes()
+            raise self._connection.breach("it did not start a command in time") from None
         except BaseException:
             self._close_pipes()
             raise
