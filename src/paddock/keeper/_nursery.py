@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paddock.keeper import _jail, _spare
-from paddock.keeper._errors import JailError
+from paddock.keeper._errors import Died, JailError
 from paddock.keeper._house import House
 from paddock.keeper._plan import JailPlan
 from paddock.linux import proc
@@ -28,6 +28,8 @@ def problem(error: Exception) -> Message:
 class _Waiting:
     plan: JailPlan
     reply: Reply
+    again: bool = True
+    """A spare that had died in waiting is no reason to refuse: it is tried with another one, once."""
 
 
 class Nursery:
@@ -156,6 +158,11 @@ class Nursery:
                 jail, timings = _jail.finish(self._house, pending)
             except JailError as error:
                 self._forget(fd)
+                if isinstance(error, Died) and waiting.again and not waiting.plan.fault:
+                    waiting.again = False
+                    self._waiting.appendleft(waiting)
+                    self._feed()
+                    return
                 waiting.reply(problem(error))
                 return
             self._born(jail)
