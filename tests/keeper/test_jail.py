@@ -15,7 +15,7 @@ import pytest
 from paddock.errors import InternalError, PaddockError
 from paddock.keeper import layout
 from paddock.linux import mountinfo, proc
-from paddock.model import Limit, Limits
+from paddock.model import Limit, Limits, SandboxId
 from tests.keeper.conftest import Yard, open_yard, run
 from tests.orphans import wait_until
 
@@ -114,7 +114,7 @@ def test_a_dead_keeper_loses_no_sandbox_and_the_next_one_can_kill_it(play: Play)
 
 
 def test_a_deadline_is_kept_with_no_service_alive(state_dir: Path) -> None:
-    async def create() -> str:
+    async def create() -> SandboxId:
         async with open_yard(state_dir) as yard:
             return (await yard.create(ttl_seconds=0.5)).id
 
@@ -226,7 +226,7 @@ def test_files_that_were_removed_again_do_not_count(play: Play) -> None:
 def test_a_spare_that_dies_in_waiting_is_missed_by_nobody(play: Play) -> None:
     async def scene(yard: Yard) -> None:
         await (await yard.create()).kill()
-        assert await asyncio.to_thread(wait_until, lambda: children(keeper_pid(yard)))
+        assert await asyncio.to_thread(wait_until, lambda: bool(children(keeper_pid(yard))))
         for pid in children(keeper_pid(yard)):
             os.kill(pid, signal.SIGKILL)
         instance = await yard.create()

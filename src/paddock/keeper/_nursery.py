@@ -134,8 +134,15 @@ class Nursery:
     def _refuse(self, waiting: _Waiting | None, error: JailError) -> None:
         if waiting is None and self._waiting:
             waiting = self._waiting.popleft()
-        if waiting is not None:
+        if waiting is not None and not self._try_again(waiting, error):
             waiting.reply(problem(error))
+
+    def _try_again(self, waiting: _Waiting, error: JailError) -> bool:
+        if not isinstance(error, Died) or not waiting.again or waiting.plan.fault:
+            return False
+        waiting.again = False
+        self._waiting.appendleft(waiting)
+        return True
 
     # -- sandboxes
 
@@ -158,12 +165,10 @@ class Nursery:
                 jail, timings = _jail.finish(self._house, pending)
             except JailError as error:
                 self._forget(fd)
-                if isinstance(error, Died) and waiting.again and not waiting.plan.fault:
-                    waiting.again = False
-                    self._waiting.appendleft(waiting)
+                if self._try_again(waiting, error):
                     self._feed()
-                    return
-                waiting.reply(problem(error))
+                else:
+                    waiting.reply(problem(error))
                 return
             self._born(jail)
             waiting.reply({"pid": jail.pid, "timings": timings})
