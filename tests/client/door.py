@@ -118,7 +118,9 @@ class FakeDoor:
             case RunExec():
                 return await self._run(action)
             case StartExec(spec=spec):
-                return await self._started(spec.argv, stdin=spec.stdin)
+                stdin = asyncio.subprocess.PIPE if spec.stdin else asyncio.subprocess.DEVNULL
+                child = await self._start(spec.argv, stdin)
+                return FakeExec(self, child)
             case ReadFile(path=path, offset=offset, length=length):
                 try:
                     data = (self.root / path).read_bytes()[offset:]
@@ -144,32 +146,29 @@ class FakeDoor:
                 return info
         raise NotFound(f"no sandbox {name!r}")
 
-    async def _started(self, argv: tuple[str, ...], *, stdin: bool) -> FakeExec:
+    async def _start(self, argv: tuple[str, ...], stdin: int) -> asyncio.subprocess.Process:
+        pipe = asyncio.subprocess.PIPE
         starting = asyncio.ensure_future(
             asyncio.create_subprocess_exec(
-                *argv,
-                cwd=self.root,
-                stdin=asyncio.subprocess.PIPE if stdin else asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                start_new_session=True,
+                *argv, cwd=self.root, start_new_session=True, stdin=stdin, stdout=pipe, stderr=pipe
             )
         )
         try:
-            return FakeExec(self, await asyncio.shield(starting))
+            return await asyncio.shield(starting)
         except asyncio.CancelledError:  # asyncio hangs if it is cancelled in there
             await FakeExec(self, await starting).aclose()
             raise
 
     async def _run(self, action: RunExec) -> ExecResult:
-        command = await self._started(action.spec.argv, stdin=True)
+        child = await self._start(action.spec.argv, asyncio.subprocess.PIPE)
         try:
-            out, err = await command.communicate(action.input)
-        finally:
-            await command.aclose()
+            out, err = await child.communicate(action.input)
+        except asyncio.CancelledError:
+            await FakeExec(self, child).aclose()
+            raise
         return ExecResult(
             id=ExecId(mint(Noun.EXEC)),
-            status=await command.wait(),
+            status=_status(child.returncode or 0),
             out=Output(head=out, total_bytes=len(out)),
             err=Output(head=err, total_bytes=len(err)),
         )
@@ -253,9 +252,6 @@ class FakeExec:
         while self._child.returncode is None:  # noqa: ASYNC110 - asyncio tells nobody
             await asyncio.sleep(0.002)
         return self._child.returncode
-
-    async def communicate(self, data: bytes | None) -> tuple[bytes, bytes]:
-        return await self._child.communicate(data)
 
     async def signal(self, number: int) -> None:
         os.killpg(self.pid, number)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -61,7 +61,7 @@ async def run(instance: Instance, *argv: str, user: str | None = None) -> tuple[
 
 
 @asynccontextmanager
-async def open_yard(state_dir: Path, *, for_tests: bool = True) -> AsyncIterator[Yard]:
+async def open_yard(state_dir: Path, *, for_tests: bool = True) -> AsyncGenerator[Yard]:
     config = prepare(state_dir)
     backend = JailBackend(state_dir, for_tests=for_tests)
     pool = open_pool(state_dir, config, os.dup(await backend.pool()))

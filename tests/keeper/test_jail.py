@@ -15,7 +15,7 @@ import pytest
 from paddock.errors import InternalError, PaddockError
 from paddock.keeper import layout
 from paddock.linux import mountinfo, proc
-from paddock.model import Limit, Limits
+from paddock.model import Limit, Limits, SandboxId
 from tests.keeper.conftest import Yard, open_yard, run
 from tests.orphans import wait_until
 
@@ -33,6 +33,10 @@ def fresh_state(state_dir: Path) -> set[str]:
 
 def keeper_pid(yard: Yard) -> int:
     return int(yard.backend.keeper.facts["pid"])
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def state_of(state_dir: Path, id: str) -> dict[str, Any]:
@@ -110,7 +114,7 @@ def test_a_dead_keeper_loses_no_sandbox_and_the_next_one_can_kill_it(play: Play)
 
 
 def test_a_deadline_is_kept_with_no_service_alive(state_dir: Path) -> None:
-    async def create() -> str:
+    async def create() -> SandboxId:
         async with open_yard(state_dir) as yard:
             return (await yard.create(ttl_seconds=0.5)).id
 
@@ -200,5 +204,33 @@ def test_more_files_than_allowed_end_the_sandbox_with_the_limit_named(play: Play
             await run(instance, "sh", "-c", "i=0; while :; do : > /workspace/$i; i=$((i+1)); done")
         assert (await asyncio.wait_for(waiting, 30)).limit is Limit.INODES
         await yard.backend.forget(instance.id)
+
+    play(scene)
+
+
+@pytest.mark.root
+def test_files_that_were_removed_again_do_not_count(play: Play) -> None:
+    async def scene(yard: Yard) -> None:
+        if yard.pool.driver != "btrfs":
+            pytest.skip(f"inodes are watched on btrfs; this pool is {yard.pool.driver}")
+        instance = await yard.create(limits=Limits(inodes=300))
+        # Far more than the limit over time, and over several looks of the watch, but never many at once.
+        make = "for i in $(seq 100); do : > /workspace/$i; done; rm /workspace/*"
+        script = f"n=0; while [ $n -lt 40 ]; do {make}; n=$((n+1)); done; sleep 3"
+        assert (await run(instance, "sh", "-c", script))[0].code == 0
+        await instance.kill()
+
+    play(scene)
+
+
+def test_a_spare_that_dies_in_waiting_is_missed_by_nobody(play: Play) -> None:
+    async def scene(yard: Yard) -> None:
+        await (await yard.create()).kill()
+        assert await asyncio.to_thread(wait_until, lambda: bool(children(keeper_pid(yard))))
+        for pid in children(keeper_pid(yard)):
+            os.kill(pid, signal.SIGKILL)
+        instance = await yard.create()
+        assert (await run(instance, "true"))[0].code == 0
+        await instance.kill()
 
     play(scene)

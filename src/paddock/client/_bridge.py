@@ -18,6 +18,8 @@ from paddock.errors import InvalidState
 R = TypeVar("R")
 Arguments = TypeVarTuple("Arguments")
 
+_SIGNAL_SECONDS = 0.5
+
 Undo = Callable[[R], Coroutine[Any, Any, object] | None]
 
 
@@ -48,14 +50,14 @@ class LoopThread:
         self._refuse_misuse()
         try:
             self._post(call.start)
-            done.acquire()
+            _wait(done)
         except BaseException:
             # A signal may have come anywhere in there; what follows is right even if the call was never posted.
             if finish:
                 self._post(call.start)
             else:
                 self._post(call.cancel)
-                done.acquire()
+                _wait(done)
                 call.discard(discard)
             raise
         return call.result()
@@ -129,6 +131,12 @@ class LoopThread:
             raise InvalidState("it was opened before this process was forked", hint="open it again in the child")
         if threading.get_ident() == self._thread.ident:
             raise InvalidState("a call from paddock's own thread would wait for itself")
+
+
+def _wait(done: threading.Lock) -> None:
+    """A signal that comes just before the thread blocks does not wake it: its Python handler runs at the next turn."""
+    while not done.acquire(timeout=_SIGNAL_SECONDS):
+        pass
 
 
 class _Call(Generic[R]):

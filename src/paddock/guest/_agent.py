@@ -112,6 +112,12 @@ class Agent:
         self._loop.watch(listener.fileno(), IN, accept)
         self._loop.run()
 
+    def serve_one(self, stream: socket.socket) -> None:
+        """This connection only, to its end."""
+        self._alone = True
+        self._connections.add(Connection(self._loop, stream, self._open, self._lost))
+        self._loop.run()
+
     def serve_stream(self, reader: int, writer: int) -> None:
         self._alone = True
         self._connections.add(Connection(self._loop, (reader, writer), self._open, self._lost))

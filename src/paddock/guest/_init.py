@@ -88,6 +88,11 @@ class Init:
             signal.signal(signal.SIGTERM, self._terminated)
 
     def run(self, ready: Callable[[], None]) -> None:
+        self.set_out(ready)
+        self._loop.run()
+
+    def set_out(self, ready: Callable[[], None]) -> None:
+        """Everything before the first event."""
         self._set_deadline(self._config.deadline)
         self._config.control.setblocking(False)
         self._loop.watch(self._config.control.fileno(), IN, self._accept)
@@ -97,7 +102,6 @@ class Init:
             else:
                 self._listen(agent)
         ready()
-        self._loop.run()
 
     # agents
 

@@ -15,12 +15,13 @@ from collections.abc import Mapping
 from typing import NoReturn
 
 from paddock import guest
-from paddock.keeper._plan import ORDINARY_ID, JailPlan, User
+from paddock.keeper._plan import ORDINARY_ID, SAMPLE, JailPlan, User
 from paddock.linux import caps, landlock, namespaces, prctl, rlimits, seccomp
 from paddock.linux.namespaces import IdMap
 
 EXEC_DIRECTORY = ".paddock/exec"  # below the home directory: what background commands print
 _LARGEST_MESSAGE = 1 << 18
+_FOR_ALL = rlimits.ResourceLimits(core_bytes=0, locked_bytes=8 << 20)
 # Of these, root inside has the part that concerns files and processes of the sandbox's own ids.
 _ROOT_CAPABILITIES = (
     caps.CHOWN,
@@ -112,6 +113,9 @@ class Agents:
 
     def _wait_for_plan(self) -> None:
         oom_score = self._open_oom_score()
+        rlimits.apply(_FOR_ALL)
+        guest.rehearse_agent()
+        JailPlan.unpack(SAMPLE)
         data, ancillary, _, _ = self._told.recvmsg(_LARGEST_MESSAGE, 64, socket.MSG_CMSG_CLOEXEC)
         if not data:
             return  # pid 1 is gone
@@ -167,13 +171,12 @@ class Agents:
 
 
 def limit(plan: JailPlan, root_mode: bool) -> None:
-    """The ceilings of each process, for the caller and all that it starts."""
+    """The ceilings of each process, for the caller and all that it starts, beside those that hold for all plans."""
     rlimits.apply(
         rlimits.ResourceLimits(
             open_files=plan.open_files,
             processes=None if root_mode else plan.processes,  # the pids cgroup is better: it counts its refusals
             file_bytes=plan.disk_bytes,
-            locked_bytes=8 << 20,
         )
     )
     if not root_mode:

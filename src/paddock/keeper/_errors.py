@@ -13,6 +13,10 @@ class JailError(Exception):
         self.errno = errno
 
 
+class Died(JailError):
+    """Its processes ended without a word: killed from outside, or by the kernel."""
+
+
 def as_jail_error(error: Exception, steps: Steps) -> JailError:
     """Says after which step; notes of undo steps that failed come with it."""
     if isinstance(error, JailError):

@@ -18,9 +18,9 @@ from typing import NoReturn
 
 from paddock import guest
 from paddock.keeper._agents import Agents, limit
-from paddock.keeper._plan import JailPlan
+from paddock.keeper._plan import SAMPLE, JailPlan
 from paddock.keeper._trace import Steps
-from paddock.linux import caps, cgroups, descriptors, mounts, namespaces, netlink, openat2, prctl, seccomp
+from paddock.linux import caps, cgroups, descriptors, mounts, namespaces, netlink, openat2, prctl, rlimits, seccomp
 
 NOTHING = mounts.NOSUID | mounts.NODEV | mounts.NOEXEC
 _LARGEST_MESSAGE = 1 << 18
@@ -100,6 +100,7 @@ def become_sandbox(inside: Inside) -> NoReturn:
     try:
         ready = _become_spare(inside, steps)
         _say(steps, steps.report())
+        _rehearse()
         plan, gifts = _wait_for_plan(inside, steps)
         _fit_out(inside, ready, plan, gifts, steps)
         _serve(inside, plan, gifts, ready, steps)
@@ -201,6 +202,14 @@ def _become_root_inside(steps: Steps) -> None:
         pass  # an ordinary user's namespace may not: the kernel requires setgroups to be denied there
     prctl.set_parent_death_signal(signal.SIGKILL)  # a change of credentials clears it
     steps.end("identity")
+
+
+def _rehearse() -> None:
+    rlimits.apply(rlimits.ResourceLimits(core_bytes=0, locked_bytes=8 << 20))
+    JailPlan.unpack(SAMPLE)
+    os.close(_place(b"proc"))
+    os.close(mounts.fs_mount("tmpfs", (("mode", "1777"), ("size", "4096"), ("nr_inodes", "16"))))
+    guest.rehearse_init()
 
 
 # -- second part: a sandbox

@@ -6,8 +6,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from paddock.keeper import _posture
@@ -142,11 +144,34 @@ def _overlay(house: House, plan: JailPlan, slot: int | None, view: int, late: li
     upper = ("upperdir", directory(f"{plan.tree}/root"))
     work = ("workdir", directory(f"{plan.tree}/work"))
     options = (*lower, upper, work, *(_OVERLAY_USER if slot is None else _OVERLAY_ROOT))
+    try:
+        return _mount_overlay(house, slot, options)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        _forget_volatile(house.pool, plan.tree)
+        return _mount_overlay(house, slot, options)
+
+
+def _mount_overlay(house: House, slot: int | None, options: Sequence[mounts.Option]) -> int:
     if slot is None:
         return mounts.fs_mount("overlay", options, mounts.NODEV | mounts.NOSUID)
     # What overlay makes by itself in the upper layer is owned by whoever mounts it: that must be an id of the range.
     with fsids.acting_as(house.slots.base(slot), house.slots.base(slot)):
         return mounts.fs_mount("overlay", options, mounts.NODEV | mounts.NOSUID)
+
+
+def _forget_volatile(pool: int, tree: str) -> None:
+    """Takes away the mark of an overlay that was mounted `volatile` before, which refuses another (overlayfs.rst).
+
+    Nothing inside ever sees the directory `work`.
+    """
+    mark = f"{tree}/work/work/incompat/volatile"
+    for remove, path in ((os.unlink, f"{mark}/dirty"), (os.rmdir, mark)):
+        try:
+            remove(path, dir_fd=pool)
+        except FileNotFoundError:
+            continue
 
 
 def _whole(plan: JailPlan, view: int) -> int:
@@ -209,7 +234,13 @@ def finish(house: House, pending: Pending) -> tuple[Jail, dict[str, float]]:
         raise JailError(f"the sandbox is not as planned: {type(error).__name__}: {error}") from error
     pending.undo.release()
     spare.sync.close()
-    jail = Jail(pid=spare.pid, pidfd=spare.pidfd, group=spare.group, slot=spare.slot, record=record)
+    jail = Jail(
+        pid=spare.pid,
+        pidfd=spare.pidfd,
+        group=spare.group,
+        slot=spare.slot,
+        record=record,
+    )
     return jail, _timings(pending) if plan.trace else {}
 
 

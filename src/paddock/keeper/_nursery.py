@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paddock.keeper import _jail, _spare
-from paddock.keeper._errors import JailError
+from paddock.keeper._errors import Died, JailError
 from paddock.keeper._house import House
 from paddock.keeper._plan import JailPlan
 from paddock.linux import proc
@@ -28,6 +28,8 @@ def problem(error: Exception) -> Message:
 class _Waiting:
     plan: JailPlan
     reply: Reply
+    again: bool = True
+    """A spare that had died in waiting is no reason to refuse: it is tried with another one, once."""
 
 
 class Nursery:
@@ -132,8 +134,15 @@ class Nursery:
     def _refuse(self, waiting: _Waiting | None, error: JailError) -> None:
         if waiting is None and self._waiting:
             waiting = self._waiting.popleft()
-        if waiting is not None:
+        if waiting is not None and not self._try_again(waiting, error):
             waiting.reply(problem(error))
+
+    def _try_again(self, waiting: _Waiting, error: JailError) -> bool:
+        if not isinstance(error, Died) or not waiting.again or waiting.plan.fault:
+            return False
+        waiting.again = False
+        self._waiting.appendleft(waiting)
+        return True
 
     # -- sandboxes
 
@@ -156,7 +165,10 @@ class Nursery:
                 jail, timings = _jail.finish(self._house, pending)
             except JailError as error:
                 self._forget(fd)
-                waiting.reply(problem(error))
+                if self._try_again(waiting, error):
+                    self._feed()
+                else:
+                    waiting.reply(problem(error))
                 return
             self._born(jail)
             waiting.reply({"pid": jail.pid, "timings": timings})

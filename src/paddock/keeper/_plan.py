@@ -112,3 +112,27 @@ def _check(plan: JailPlan) -> None:
 def is_name(text: object) -> bool:
     """True for what may be a directory's name in the state directory: an id, never user text."""
     return isinstance(text, str) and _NAME.match(text) is not None
+
+
+# Nobody's plan, for rehearsals.
+SAMPLE = JailPlan(
+    id="sb_rehearsal",
+    hostname="rehearsal",
+    tree="sb_rehearsal",
+    layers=("tp_rehearsal",),
+    host_usr=True,
+    users=(User(name="user", uid=ORDINARY_ID, gid=ORDINARY_ID, home="/"),),
+    default_user="user",
+    workdir="/",
+    env={"PATH": "/"},
+    template="{}",
+    deadline=1.0,
+    cpus=1.0,
+    memory_bytes=1,
+    swap_bytes=0,
+    processes=1,
+    open_files=1,
+    disk_bytes=1,
+    inodes=1,
+    tmp_bytes=1,
+).pack()

@@ -12,7 +12,7 @@ import socket
 from dataclasses import dataclass
 from typing import Any, cast
 
-from paddock.keeper._errors import JailError, as_jail_error
+from paddock.keeper._errors import Died, JailError, as_jail_error
 from paddock.keeper._house import House
 from paddock.keeper._inside import Inside, become_sandbox
 from paddock.keeper._trace import Steps
@@ -169,7 +169,7 @@ def read_report(sync: socket.socket) -> tuple[dict[str, Any] | None, int]:
     except OSError:
         data, ancillary = b"", []  # it was killed with a message of ours unread
     if not data:
-        raise JailError("the child died before it was ready")
+        raise Died("the child died before it was ready")
     try:
         message = cast("dict[str, Any]", json.loads(data))
     except ValueError as error:

@@ -110,7 +110,11 @@ class Undertaker:
             # Numbers only grow: as long as the highest is within the limit, there is nothing to count.
             if btrfs.highest_inode(tree) <= record.limits["inodes"]:
                 return 0
-            return sum(btrfs.count_inodes(tree))
+            count = 0
+            for count in btrfs.count_inodes(tree):
+                if count > record.limits["inodes"]:
+                    break
+            return count
         finally:
             os.close(tree)
 

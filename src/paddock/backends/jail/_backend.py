@@ -22,6 +22,7 @@ from paddock.model import Check, Level, Limit, SandboxId, Template, Usage
 
 _MIB = 1 << 20
 _KILLED = Ending(limit=None, reason="it was killed")
+_GONE = Ending(limit=None, reason="it is gone")
 
 
 class JailBackend:
@@ -37,6 +38,7 @@ class JailBackend:
     def __init__(self, state_dir: Path, *, for_tests: bool = False) -> None:
         self._state = state_dir
         self._endings: dict[SandboxId, asyncio.Future[Ending]] = {}
+        self._killed: set[SandboxId] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self.keeper = KeeperClient(
             state_dir, on_ended=self._on_ended, on_replaced=self._on_replaced, for_tests=for_tests
@@ -126,11 +128,18 @@ class JailBackend:
 
     async def forget(self, id: SandboxId) -> None:
         self._endings.pop(id, None)
-        await self.keeper.request("forget", id=id)
+        if id in self._killed:
+            self._killed.remove(id)  # from here, of which the keeper keeps no record
+        else:
+            await self.keeper.request("forget", id=id)
 
     async def kill(self, id: SandboxId) -> None:
-        await self.keeper.request("kill", id=id)
-        self._settle(id, _KILLED)
+        answer = await self.keeper.request("kill", id=id)
+        if answer["known"]:
+            self._killed.add(id)
+            self._settle(id, _KILLED)
+        else:
+            self._settle(id, _GONE)
 
     def socket(self, id: SandboxId, identity: str) -> Path:
         return self._state / layout.RUN / id / f"{identity}.sock"
@@ -158,7 +167,7 @@ class JailBackend:
         async def catch_up() -> None:
             known = await self.living()
             for id in [id for id, future in self._endings.items() if not future.done()]:
-                ending = known.get(id, _ending(None, "it is gone"))
+                ending = known.get(id, _GONE)
                 if ending is not None:
                     self._settle(id, ending)
 
