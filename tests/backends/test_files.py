@@ -395,8 +395,8 @@ def test_a_tree_goes_in_and_comes_out_again(box):
     [
         ("outside", [("/etc/x", {}, b"")]),
         ("outside", [("a/../../x", {}, b"")]),
-        ("leads outside", [("l", {"type": tarfile.SYMTYPE, "linkname": "/etc"}, b"")]),
-        ("leads outside", [("d/l", {"type": tarfile.SYMTYPE, "linkname": "../../x"}, b"")]),
+        ("directory", [("l", {"type": tarfile.SYMTYPE, "linkname": "/tmp"}, b""), ("l/x", {}, b"")]),
+        ("directory", [("l", {"type": tarfile.SYMTYPE, "linkname": ".."}, b""), ("l/x", {}, b"")]),
         ("outside", [("l", {"type": tarfile.LNKTYPE, "linkname": "../x"}, b"")]),
         ("device", [("n", {"type": tarfile.CHRTYPE}, b"")]),
         ("device", [("n", {"type": tarfile.FIFOTYPE}, b"")]),

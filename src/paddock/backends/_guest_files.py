@@ -119,13 +119,16 @@ class PortStream:
         self._channel = channel
 
     async def read(self, size: int = 65536) -> bytes:
-        return await self._channel.read(STDOUT, size)
+        try:
+            return await self._channel.read(STDOUT, size)
+        except FileError as error:  # as of a socket of one's own
+            raise ConnectionResetError(error.message) from None
 
     async def write(self, data: bytes) -> None:
         try:
             await self._channel.write(data)
         except FileError as error:
-            raise BrokenPipeError(error.message) from None  # as of a socket of one's own: it was reset
+            raise BrokenPipeError(error.message) from None
 
     async def write_eof(self) -> None:
         self._channel.write_eof()

@@ -48,7 +48,9 @@ def prepare(state_dir: Path, *, driver: str | None = None, image_bytes: int | No
                     hint="choose another state directory",
                 )
             return config
-        (state_dir / POOL).mkdir(mode=0o700, exist_ok=True)
+        (state_dir / POOL).mkdir(exist_ok=True)
+        # An overlay's layers are opened as one of the sandbox's ids, from a descriptor of this directory.
+        (state_dir / POOL).chmod(0o711)
         _probe.sweep(state_dir)
         config = _choose(state_dir, forced, image_bytes)
         store(state_dir, config)

@@ -43,6 +43,7 @@ class Box:
     def __init__(self, instance: Instance, plan: SandboxPlan) -> None:
         self.instance = instance
         self.plan = plan
+        self._handles: list[ExecHandle] = []
 
     @property
     def id(self) -> str:
@@ -50,7 +51,15 @@ class Box:
 
     async def start(self, *argv: str, background: bool = False, **spec: Any) -> ExecHandle:
         """A running command; keywords are those of ExecSpec."""
-        return await self.instance.start(ExecSpec(argv=argv, **spec), id=ExecId(mint(Noun.EXEC)), background=background)
+        id = ExecId(mint(Noun.EXEC))
+        handle = await self.instance.start(ExecSpec(argv=argv, **spec), id=id, background=background)
+        self._handles.append(handle)
+        return handle
+
+    async def let_go(self) -> None:
+        """Of what a test has not let go of by itself."""
+        for handle in self._handles:
+            await handle.aclose()
 
     async def start_python(self, code: str, *arguments: str, background: bool = False, **spec: Any) -> ExecHandle:
         return await self.start("python3", "-I", "-S", "-c", code, *arguments, background=background, **spec)

@@ -93,6 +93,7 @@ class Lab:
     async def _end(self) -> None:
         for box in self._boxes:
             await box.instance.kill()
+            await box.let_go()
             await box.instance.aclose()
         for plan in self._plans:
             try:
