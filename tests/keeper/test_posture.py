@@ -1,0 +1,72 @@
+"""A sandbox is what was planned when somebody gets it; a keeper is there for as long as it is needed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paddock.keeper import _posture, layout
+from paddock.linux import landlock, proc
+from paddock.model import Limits
+from tests import orphans
+from tests.keeper.conftest import Yard, run
+
+Play = Callable[[Callable[[Yard], Any]], Any]
+
+
+@pytest.mark.root
+def test_a_sandbox_that_is_not_as_planned_is_not_handed_out() -> None:
+    # This very process has capabilities, no filter, and every namespace of the host.
+    with pytest.raises(_posture.PostureError) as refusal:
+        _posture.check(os.getpid(), os.getpid(), base=0x6000_0000, own=proc.namespaces())
+    told = str(refusal.value)
+    for wrong in ("CapEff", "gain privileges", "system call filter", "uid 0", "net namespace", "user namespace"):
+        assert wrong in told
+
+
+def test_landlock_holds_where_a_mount_would_not(play: Play) -> None:
+    if landlock.kernel_abi() < 6:
+        pytest.skip(f"landlock {landlock.kernel_abi()} has no scopes for signals: Linux 6.12 has")
+
+    async def scene(yard: Yard) -> None:
+        instance = await yard.create()
+        # pid 1 belongs to nobody inside; a signal to it is refused by Landlock, and no mount has a say in signals.
+        status, said = await run(instance, "sh", "-c", "kill -0 1")
+        assert status.code != 0
+        assert b"not permitted" in said
+        # An unsandboxed copy of the same uid could make devices if it had the capability; Landlock refuses the kind.
+        status, said = await run(instance, "mknod", "/workspace/device", "c", "1", "3")
+        assert status.code != 0
+        await instance.kill()
+
+    play(scene)
+
+
+def test_all_limits_are_in_place_before_the_first_command(play: Play) -> None:
+    async def scene(yard: Yard) -> None:
+        instance = await yard.create(limits=Limits(open_files=333, processes=55, memory_mib=77, disk_mib=99))
+        _, said = await run(instance, "sh", "-c", "ulimit -n; ulimit -c; ulimit -f; cat /proc/self/cgroup")
+        words = said.split()
+        assert words[:2] == [b"333", b"0"]
+        assert int(words[2]) * 512 == 99 << 20
+        if os.getuid() == 0:
+            usage = await instance.usage()
+            assert usage.processes is not None
+            assert (await run(instance, "sh", "-c", "for i in $(seq 60); do sleep 9 & done"))[0].code != 0
+        await instance.kill()
+
+    play(scene)
+
+
+def test_the_keeper_leaves_when_nothing_is_left(play: Play, state_dir: Path) -> None:
+    async def scene(yard: Yard) -> None:
+        instance = await yard.create()
+        await instance.kill()
+
+    play(scene)
+    # Ten idle seconds after the last sandbox and the last service.
+    assert orphans.wait_until(lambda: not (state_dir / layout.KEEPER_SOCKET).exists(), seconds=30)
