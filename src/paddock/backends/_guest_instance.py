@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from paddock.errors import NotFound, PaddockError, SandboxDied, Unsupported
+from paddock.errors import OUT_OF, NotFound, PaddockError, SandboxDied, Unsupported
 from paddock.guest._frames import Json
 from paddock.model import Action, ExecHandle, ExecId, ExecInfo, ExecSpec, SandboxId, Template
 
@@ -115,7 +115,9 @@ class GuestInstance:
             if known is None or known.closed:
                 try:
                     known = await self._connect(identity)
-                except OSError:
+                except OSError as error:
+                    if error.errno in OUT_OF:
+                        raise  # it is not the sandbox that is at its end
                     raise self.lost_error() from None
                 known.lost_error = self.lost_error
                 self._connections[identity] = known

@@ -194,7 +194,10 @@ class JailInstance(GuestInstance):
         answer = await self._backend.keeper.request("deadline", id=self.id, deadline=deadline)
         if not answer["known"]:
             raise SandboxDied(f"{self.id} is dead")
-        control = await self._reach("init")
+        try:
+            control = await self._reach("init")
+        except OSError:  # the deadline had passed
+            raise SandboxDied(f"{self.id} is dead") from None
         try:
             await control.open({"op": "deadline", "boottime": deadline}).call(dict)
         finally:
