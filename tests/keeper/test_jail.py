@@ -234,3 +234,18 @@ def test_a_spare_that_dies_in_waiting_is_missed_by_nobody(play: Play) -> None:
         await instance.kill()
 
     play(scene)
+
+
+@pytest.mark.root
+def test_a_death_that_can_not_be_written_down_is_told_all_the_same(play: Play, state_dir: Path) -> None:
+    async def scene(yard: Yard) -> None:
+        instance = await yard.create()
+        (state_dir / layout.RUN / f"{instance.id}.ended.new").mkdir()  # in the way of the record
+        os.kill(state_of(state_dir, instance.id)["pid"], signal.SIGKILL)
+        async with asyncio.timeout(20):
+            ending = await instance.wait_ended()
+        assert ending.reason == "its pid 1 ended"
+        assert instance.id not in await yard.backend.living()
+        (state_dir / layout.RUN / f"{instance.id}.ended.new").rmdir()
+
+    play(scene)

@@ -11,6 +11,7 @@ import os
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 from paddock.keeper import _posture
 from paddock.keeper._errors import JailError, as_jail_error
@@ -188,9 +189,8 @@ def receive(pending: Pending) -> bool:
     """Takes what is said inside. True when all of it is there. JailError if it failed, with everything undone."""
     try:
         message, sender = read_report(pending.spare.sync)
-    except JailError:
-        abandon(pending)
-        raise
+    except JailError as error:
+        abandon(pending, error)
     if message is None:
         return False
     if "agent" in message:
@@ -200,9 +200,10 @@ def receive(pending: Pending) -> bool:
     return bool(pending.agent_pid) and pending.inside is not None
 
 
-def abandon(pending: Pending) -> None:
-    """Undoes a jail that is not ready."""
-    pending.undo.unwind()
+def abandon(pending: Pending, error: JailError) -> NoReturn:
+    """Undoes a jail that is not ready, and raises `error`; what could not be undone is noted on it."""
+    with pending.undo:
+        raise error
 
 
 def finish(house: House, pending: Pending) -> tuple[Jail, dict[str, float]]:
@@ -230,8 +231,7 @@ def finish(house: House, pending: Pending) -> tuple[Jail, dict[str, float]]:
         house.records.write(record)
         steps.end("written")
     except BaseException as error:
-        abandon(pending)
-        raise JailError(f"the sandbox is not as planned: {type(error).__name__}: {error}") from error
+        abandon(pending, JailError(f"the sandbox is not as planned: {type(error).__name__}: {error}"))
     pending.undo.release()
     spare.sync.close()
     jail = Jail(

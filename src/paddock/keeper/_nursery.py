@@ -20,8 +20,9 @@ Reply = Callable[..., None]
 
 
 def problem(error: Exception) -> Message:
-    """An exception as an answer."""
-    return {"error": str(error) or repr(error), "kind": type(error).__name__, "errno": getattr(error, "errno", None)}
+    """An exception as an answer, with the notes of undo steps that failed."""
+    text = "; ".join((str(error) or repr(error), *getattr(error, "__notes__", ())))
+    return {"error": text, "kind": type(error).__name__, "errno": getattr(error, "errno", None)}
 
 
 @dataclass(slots=True)
@@ -91,7 +92,8 @@ class Nursery:
             self._unwatch(spare.sync.fileno())
             self._fit_out(spare, self._waiting.popleft())
         while len(self._spares) < min(len(self._waiting), MOST_AT_ONCE):
-            if not self._conceive("", None):
+            # One that can't be made is refused to the first; the others wait only if there is something to wait for.
+            if not self._conceive("", None) and self._spares:
                 return
 
     def replenish(self) -> None:
@@ -159,8 +161,7 @@ class Nursery:
                 if not _jail.receive(pending):
                     if not limit_reached:
                         return
-                    _jail.abandon(pending)
-                    raise JailError(f"the sandbox was not ready within {CREATE_SECONDS:.0f} s")
+                    _jail.abandon(pending, JailError(f"the sandbox was not ready within {CREATE_SECONDS:.0f} s"))
                 self._forget(fd)
                 jail, timings = _jail.finish(self._house, pending)
             except JailError as error:

@@ -35,9 +35,13 @@ class Connection:
         self.watching = False
 
     def send(self, message: Message, descriptors: tuple[int, ...] = ()) -> None:
-        # A service that is gone or does not read is no concern of the others: its messages are dropped.
-        with contextlib.suppress(OSError):
+        # A service that is gone or does not read is no concern of the others. It may have got half of this: what
+        # would come after it could not be read, so it is let go of.
+        try:
             _wire.send(self.peer, message, descriptors)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self.peer.shutdown(socket.SHUT_RDWR)
 
 
 Operation = Callable[[Connection, Message, Reply], None]
@@ -83,7 +87,7 @@ class Keeper:
                 handler = self._handlers.get(fd)
                 if handler is not None:
                     self._call(handler)
-            self._housekeeping()
+            self._call(self._housekeeping)
         self._nursery.close()
 
     def _call(self, handler: Callable[[], None]) -> None:
@@ -153,6 +157,7 @@ class Keeper:
         if not alive:
             self._unwatch(connection.peer.fileno())
             self._connections.discard(connection)
+            connection.inbox.close()
             connection.peer.close()
 
     def _answer(self, connection: Connection, message: Message) -> None:

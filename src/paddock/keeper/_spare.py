@@ -156,8 +156,8 @@ def receive(spare: Spare) -> bool:
         spare.ready = True
         return True
     except JailError:
-        spare.undo.unwind()
-        raise
+        with spare.undo:  # what can't be undone is noted on it
+            raise
 
 
 def read_report(sync: socket.socket) -> tuple[dict[str, Any] | None, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -76,16 +77,19 @@ class Undertaker:
     def bury(self, life: Life) -> Ended:
         """Its pid 1 is dead, and with it every process of its namespace. Takes away what is left of it."""
         jail, id = life.jail, life.record.id
+        del self.lives[id]  # first: its descriptor's number may soon be another's
         cause = life.cause or self._own_death(life)
         try:
             os.waitpid(jail.pid, 0)
         except ChildProcessError:
             pass  # an earlier keeper's child: the machine's init has reaped it
         os.close(jail.pidfd)
-        if not life.waiting:
-            self._house.records.write_ended(id, cause)
+        try:
+            if not life.waiting:
+                self._house.records.write_ended(id, cause)
+        except OSError:
+            traceback.print_exc()  # a full disk: only the services of this moment learn of the cause
         self._house.records.remove(id)
-        del self.lives[id]
         self._on_ended(id, cause)
         for answer in life.waiting:
             answer()  # nothing of it runs any more; what follows nobody has to wait for

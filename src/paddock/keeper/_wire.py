@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import array
 import json
+import os
 import socket
 import struct
 from collections.abc import Sequence
@@ -41,7 +42,7 @@ def send(peer: socket.socket, message: dict[str, Any], descriptors: Sequence[int
 
 
 class Inbox:
-    """Collects bytes and descriptors, gives whole messages. Closes descriptors nobody takes."""
+    """Collects bytes and descriptors, gives whole messages. `close` closes the descriptors that nobody took."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -77,3 +78,7 @@ class Inbox:
             found.append(cast("dict[str, Any]", message))
             del self._buffer[:end]
         return found
+
+    def close(self) -> None:
+        while self.descriptors:
+            os.close(self.descriptors.pop())
