@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from pathlib import Path
-from typing import cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -14,12 +15,13 @@ from paddock.backends._base import Backend, Capabilities, Ending, SandboxPlan
 from paddock.backends._guest import GuestConnection, GuestInstance
 from paddock.backends.jail import _probe
 from paddock.backends.jail._keeper import KeeperClient
-from paddock.errors import SandboxDied
+from paddock.errors import PaddockError, SandboxDied
 from paddock.keeper import layout
 from paddock.keeper._plan import JailPlan, User
 from paddock.keeper._records import Record, Records
 from paddock.model import Check, Level, Limit, SandboxId, Template, Usage
 
+T = TypeVar("T")
 _MIB = 1 << 20
 _KILLED = Ending(limit=None, reason="it was killed")
 _GONE = Ending(limit=None, reason="it is gone")
@@ -39,7 +41,7 @@ class JailBackend:
         self._state = state_dir
         self._endings: dict[SandboxId, asyncio.Future[Ending]] = {}
         self._killed: set[SandboxId] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self.keeper = KeeperClient(
             state_dir, on_ended=self._on_ended, on_replaced=self._on_replaced, for_tests=for_tests
         )
@@ -73,9 +75,26 @@ class JailBackend:
 
     async def create(self, plan: SandboxPlan) -> JailInstance:
         jail = self._jail_plan(plan)
-        answer = await self.keeper.request("create", plan=jail.to_message())
+        making = self._spawn(self.keeper.request("create", plan=jail.to_message()))
+        try:
+            answer = await asyncio.shield(making)
+        except asyncio.CancelledError:  # the keeper has been asked: what comes of it is nobody's
+            await asyncio.shield(self._spawn(self._take_back(making, plan.id)))
+            raise
         self.last_timings = cast("dict[str, float]", answer["timings"])
         return JailInstance(self, plan.id, plan.template)
+
+    async def _take_back(self, making: asyncio.Future[Any], id: SandboxId) -> None:
+        with contextlib.suppress(PaddockError):
+            await making
+            await self.kill(id)
+            await self.forget(id)
+
+    def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     def _jail_plan(self, plan: SandboxPlan) -> JailPlan:
         template, limits = plan.template, plan.spec.limits
@@ -171,9 +190,7 @@ class JailBackend:
                 if ending is not None:
                     self._settle(id, ending)
 
-        task = asyncio.ensure_future(catch_up())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._spawn(catch_up())
 
 
 def _ending(limit: str | None, reason: str) -> Ending:
