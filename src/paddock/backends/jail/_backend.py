@@ -14,14 +14,14 @@ import msgspec
 from paddock.backends._base import Backend, Capabilities, Ending, SandboxPlan
 from paddock.backends._guest import GuestConnection, GuestInstance
 from paddock.backends.jail import _probe
-from paddock.backends.jail._keeper import KeeperClient
+from paddock.backends.jail._keeper import KeeperClient, Message
 from paddock.errors import PaddockError, SandboxDied
 from paddock.keeper import layout
 from paddock.keeper._plan import JailPlan, User
 from paddock.keeper._records import Record, Records
 from paddock.model import Check, Level, Limit, SandboxId, Template, Usage
 
-T = TypeVar("T")
+R = TypeVar("R")
 _MIB = 1 << 20
 _KILLED = Ending(limit=None, reason="it was killed")
 _GONE = Ending(limit=None, reason="it is gone")
@@ -41,6 +41,7 @@ class JailBackend:
         self._state = state_dir
         self._endings: dict[SandboxId, asyncio.Future[Ending]] = {}
         self._killed: set[SandboxId] = set()
+        self._being_made: set[SandboxId] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
         self.keeper = KeeperClient(
             state_dir, on_ended=self._on_ended, on_replaced=self._on_replaced, for_tests=for_tests
@@ -75,26 +76,28 @@ class JailBackend:
 
     async def create(self, plan: SandboxPlan) -> JailInstance:
         jail = self._jail_plan(plan)
-        making = self._spawn(self.keeper.request("create", plan=jail.to_message()))
+        making = self._start(self.keeper.request("create", plan=jail.to_message()))
+        known = plan.id in self._endings
+        self._being_made.add(plan.id)
+        self.ending(plan.id)  # it may come in the same breath as the answer
         try:
             answer = await asyncio.shield(making)
-        except asyncio.CancelledError:  # the keeper has been asked: what comes of it is nobody's
-            await asyncio.shield(self._spawn(self._take_back(making, plan.id)))
+        except BaseException as error:
+            if not known:
+                self._endings.pop(plan.id, None)
+            if isinstance(error, asyncio.CancelledError):
+                # The keeper goes on all the same. Should the caller lose patience here too, this is still done.
+                await asyncio.shield(self._start(self._unmake(plan.id, making)))
             raise
+        finally:
+            self._being_made.discard(plan.id)
         self.last_timings = cast("dict[str, float]", answer["timings"])
         return JailInstance(self, plan.id, plan.template)
 
-    async def _take_back(self, making: asyncio.Future[Any], id: SandboxId) -> None:
-        with contextlib.suppress(PaddockError):
+    async def _unmake(self, id: SandboxId, making: asyncio.Task[Message]) -> None:
+        with contextlib.suppress(PaddockError):  # it failed, or its keeper is gone: a sweep finds what is left
             await making
-            await self.kill(id)
-            await self.forget(id)
-
-    def _spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+            await self.keeper.request("kill", id=id)
 
     def _jail_plan(self, plan: SandboxPlan) -> JailPlan:
         template, limits = plan.template, plan.spec.limits
@@ -123,11 +126,13 @@ class JailBackend:
         )
 
     async def adopt(self, id: SandboxId) -> JailInstance | None:
+        known = id in self._endings
+        self.ending(id)  # it may end while it is looked for
         answer = await self.keeper.request("list")
-        if id not in answer["living"]:
-            return None
-        record = self._record(id)
+        record = self._record(id) if id in answer["living"] else None
         if record is None:
+            if not known:
+                self._endings.pop(id, None)
             return None
         return JailInstance(self, id, msgspec.json.decode(record.template, type=Template))
 
@@ -171,6 +176,7 @@ class JailBackend:
     async def aclose(self) -> None:
         for task in self._tasks:
             task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.keeper.aclose()
 
     def _settle(self, id: SandboxId, ending: Ending) -> None:
@@ -184,13 +190,24 @@ class JailBackend:
     def _on_replaced(self) -> None:
         # The deaths that happened while there was no keeper to tell of them are in its records.
         async def catch_up() -> None:
-            known = await self.living()
-            for id in [id for id, future in self._endings.items() if not future.done()]:
+            # What is being made is not living yet, and has not ended.
+            waiting = [id for id, f in self._endings.items() if not f.done() and id not in self._being_made]
+            try:
+                known = await self.living()
+            except PaddockError:
+                return  # it is lost again: the next connection asks again
+            for id in waiting:
                 ending = known.get(id, _GONE)
                 if ending is not None:
                     self._settle(id, ending)
 
-        self._spawn(catch_up())
+        self._start(catch_up())
+
+    def _start(self, work: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
 
 def _ending(limit: str | None, reason: str) -> Ending:

@@ -46,7 +46,10 @@ class KeeperClient:
         self._inbox = _wire.Inbox()
         self._waiting: dict[int, asyncio.Future[Message]] = {}
         self._number = 0
+        self._unsent = bytearray()
         self._connecting = asyncio.Lock()
+        self._connected = False
+        """The keeper of `_peer` has said what it is. Before that only `connect` speaks with it."""
         self._was_connected = False
         self.facts: Message = {}
         self.pool: int | None = None
@@ -54,13 +57,13 @@ class KeeperClient:
 
     async def request(self, operation: str, **fields: object) -> Message:
         """Asks and waits for the answer. KeeperUnavailable, or the PaddockError that fits what the keeper says."""
-        if self._peer is None:
+        if not self._connected:
             await self.connect()
         return await self._exchange(operation, fields)
 
     async def connect(self) -> None:
         async with self._connecting:
-            if self._peer is not None:
+            if self._connected:
                 return
             for _ in range(ATTEMPTS):
                 if await self._try_connect():
@@ -68,9 +71,10 @@ class KeeperClient:
                 await asyncio.to_thread(self._start)
             else:
                 raise KeeperUnavailable("the keeper does not answer", hint=f"see {self._state / layout.KEEPER_LOG}")
-        if self._was_connected:
-            self._on_replaced()
-        self._was_connected = True
+            self._connected = True
+            if self._was_connected:
+                self._on_replaced()
+            self._was_connected = True
 
     async def _try_connect(self) -> bool:
         peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -84,12 +88,20 @@ class KeeperClient:
         except (FileNotFoundError, ConnectionRefusedError, BlockingIOError):
             peer.close()
             return False
+        except OSError:
+            peer.close()
+            raise
         self._peer, self._inbox = peer, _wire.Inbox()
         asyncio.get_running_loop().add_reader(peer.fileno(), self._readable)
         try:
             self.facts = await self._exchange("hello", {"version": _wire.VERSION})
         except KeeperUnavailable:
             return False  # it was just leaving
+        except BaseException:
+            self._lost()  # the next one begins anew, and is told of what ended meanwhile
+            raise
+        if self._peer is not peer:
+            return False  # it answered, and left
         if self._inbox.descriptors:
             if self.pool is not None:
                 os.close(self.pool)
@@ -101,10 +113,10 @@ class KeeperClient:
             raise KeeperUnavailable("the keeper went away")
         self._number += 1
         number = self._number
+        self._send({"op": operation, "n": number, **fields})
         future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._waiting[number] = future
         try:
-            self._send({"op": operation, "n": number, **fields})
             answer = await future
         finally:
             self._waiting.pop(number, None)
@@ -113,16 +125,31 @@ class KeeperClient:
         return answer
 
     def _send(self, message: Message) -> None:
-        assert self._peer is not None
-        data = _wire.encode(message)
+        self._unsent += _wire.encode(message)
         try:
-            sent = self._peer.send(data)
+            self._write()
         except OSError as error:
             self._lost()
             raise KeeperUnavailable(f"the keeper went away: {error}") from error
-        if sent < len(data):  # a plan is a kilobyte; a socket that can't take it belongs to a keeper that is stuck
+
+    def _write(self) -> None:
+        """Sends what the socket takes now; the rest when it takes more. OSError."""
+        assert self._peer is not None
+        loop = asyncio.get_running_loop()
+        try:
+            del self._unsent[: self._peer.send(self._unsent)]
+        except BlockingIOError:
+            pass
+        if self._unsent:
+            loop.add_writer(self._peer.fileno(), self._writable)
+        else:
+            loop.remove_writer(self._peer.fileno())
+
+    def _writable(self) -> None:
+        try:
+            self._write()
+        except OSError:
             self._lost()
-            raise KeeperUnavailable("the keeper does not read what it is sent")
 
     def _readable(self) -> None:
         assert self._peer is not None
@@ -144,9 +171,13 @@ class KeeperClient:
     def _lost(self) -> None:
         if self._peer is None:
             return
-        asyncio.get_running_loop().remove_reader(self._peer.fileno())
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._peer.fileno())
+        loop.remove_writer(self._peer.fileno())
         self._peer.close()
-        self._peer = None
+        self._peer, self._connected = None, False
+        self._unsent.clear()
+        self._inbox.close()
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(KeeperUnavailable("the keeper went away before it answered"))

@@ -1,0 +1,106 @@
+"""The service's side of the keeper: what becomes of requests, endings and creates when somebody goes away half-way."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paddock.backends.jail import JailBackend
+from paddock.keeper import layout
+from paddock.keeper._records import Records
+from tests.keeper.conftest import Yard
+
+Play = Callable[[Callable[[Yard], Any]], Any]
+
+
+@contextmanager
+def stopped_keeper(yard: Yard) -> Generator[None]:
+    """The keeper hears nothing meanwhile."""
+    pid = int(yard.backend.keeper.facts["pid"])
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def pid_of(state_dir: Path, id: str) -> int:
+    directory = os.open(state_dir / layout.RUN, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        record = Records(directory).read(id)
+    finally:
+        os.close(directory)
+    assert record is not None
+    return record.pid
+
+
+def test_more_requests_than_a_socket_holds_are_all_answered(play: Play) -> None:
+    async def scene(yard: Yard) -> None:
+        keeper = yard.backend.keeper
+        with stopped_keeper(yard):
+            asking = [asyncio.ensure_future(keeper.request("usage", id="x" * 100_000)) for _ in range(20)]
+            await asyncio.sleep(0)
+        async with asyncio.timeout(60):
+            answers = await asyncio.gather(*asking)
+        assert [answer["known"] for answer in answers] == [False] * 20
+
+    play(scene)
+
+
+def test_a_cancelled_create_has_been_undone_when_the_caller_goes_on(play: Play) -> None:
+    async def scene(yard: Yard) -> None:
+        plan = yard.plan()
+        with stopped_keeper(yard):
+            creating = asyncio.ensure_future(yard.backend.create(plan))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            creating.cancel()
+            await asyncio.sleep(0)
+        with pytest.raises(asyncio.CancelledError):
+            await creating
+        assert plan.id not in await yard.backend.living()
+
+    play(scene)
+
+
+def test_an_end_that_comes_before_anybody_waits_for_it_is_not_missed(play: Play, state_dir: Path) -> None:
+    async def scene(yard: Yard) -> None:
+        made = await yard.create()
+        other = JailBackend(state_dir)
+        adopted = await other.adopt(made.id)
+        assert adopted is not None
+        os.kill(pid_of(state_dir, made.id), signal.SIGKILL)
+        async with asyncio.timeout(20):
+            while (await yard.backend.living())[made.id] is None:
+                pass
+            await other.living()  # behind this answer nothing is under way
+            for instance in (made, adopted):
+                assert (await instance.wait_ended()).reason == "its pid 1 ended"
+        await other.aclose()
+        await yard.backend.forget(made.id)
+
+    play(scene)
+
+
+def test_who_connects_after_a_cancelled_attempt_gets_a_whole_connection(play: Play, state_dir: Path) -> None:
+    async def scene(yard: Yard) -> None:
+        other = JailBackend(state_dir)
+        with stopped_keeper(yard):
+            first = asyncio.ensure_future(other.living())
+            for _ in range(3):
+                await asyncio.sleep(0)
+            first.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await first
+        assert os.fstat(await other.pool()).st_ino == os.fstat(await yard.backend.pool()).st_ino
+        assert await other.living() == {}
+        await other.aclose()
+
+    play(scene)
