@@ -82,9 +82,8 @@ def private_state(*, ignore: tuple[str, ...] = ()) -> Generator[Path]:
     before = Snapshot.take(directory)
     try:
         yield directory
-        orphans.wait_until(
-            lambda: not live_sandboxes(directory)
-        )  # one that has just reached its deadline goes by itself
+        # One that has just reached its deadline goes by itself.
+        orphans.wait_until(lambda: not live_sandboxes(directory))
         alive = live_sandboxes(directory)
         stop_keeper(directory)
         wait_until_clean(before, directory, sandboxes=[cgroup(directory)], ignore=("files", *ignore))
