@@ -51,7 +51,7 @@ class GuestInstance:
 
     def lost_error(self) -> PaddockError:
         """The exception for what was under way when a connection broke. Backends that know better say more."""
-        return SandboxDied(f"sandbox {self._id} went away", hint=f"paddock get {self._id}")
+        return SandboxDied(f"sandbox {self._id} went away", hint="`paddock ls --all` says why")
 
     async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> ExecHandle:
         identity, user = self.route(spec.user)
