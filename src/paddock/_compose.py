@@ -100,7 +100,7 @@ class LocalConnector:
             self._watching = True
             os.register_at_fork(after_in_child=self._forget)
             # Not `atexit`: that comes after the executors of `asyncio.to_thread` have been shut down.
-            threading._register_atexit(self.close)  # type: ignore[attr-defined] # pyright: ignore
+            threading._register_atexit(self.close)  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
 
     def _forget(self) -> None:
         """In a forked child the parent's threads do not exist, and its lock may be held by one of them."""

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -154,3 +157,39 @@ def test_an_error_keeps_its_class_and_shows_where_it_was_raised(rig: Rig) -> Non
     with pytest.raises(ZeroDivisionError, match="there") as caught:
         rig.loop.run(failing)
     assert "failing" in [entry.name for entry in caught.traceback]
+
+
+def test_control_c_at_the_very_end_of_a_call_does_not_wait_for_ever() -> None:
+    """The handler of a signal may run between the answer and the return; a trace function comes at that very place."""
+    loop, discarded, seen = LoopThread("test"), list[int](), list[BaseException]()
+
+    def interrupt(frame: FrameType, event: str, argument: object) -> Any:
+        if frame.f_code.co_name != "_wait":
+            return None
+        if event == "return":
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return interrupt
+
+    async def answer() -> int:
+        return 1
+
+    async def discard(number: int) -> None:
+        discarded.append(number)
+
+    def caller() -> None:
+        sys.settrace(interrupt)
+        try:
+            loop.run(answer, discard=discard)
+        except KeyboardInterrupt as error:
+            seen.append(error)
+        finally:
+            sys.settrace(None)
+
+    thread = threading.Thread(target=caller, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert seen
+    loop.run(asyncio.sleep, 0)
+    assert discarded == [1]
+    loop.stop()

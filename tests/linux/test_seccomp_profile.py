@@ -134,9 +134,10 @@ def test_personalities_are_the_harmless_ones() -> None:
 @pytest.mark.parametrize("name", sorted(seccomp_profile._TARGETED))
 def test_other_processes_can_be_left_out_of_reach(name: str) -> None:
     position = seccomp_profile._TARGETED[name]
-    own, other = [0] * 6, [0] * 6
-    other[position] = 1
+    own, first, other = [0] * 6, [0] * 6, [0] * 6
+    first[position], other[position] = 1, 2
     assert verdict(name, *other) == ALLOW
+    assert verdict(name, *first) == EPERM  # pid 1
     assert verdict(name, *own, foreign_targets=False) == ALLOW
     assert verdict(name, *other, foreign_targets=False) == EPERM
 

@@ -50,14 +50,14 @@ class LoopThread:
         self._refuse_misuse()
         try:
             self._post(call.start)
-            _wait(done)
+            _wait(done, call)
         except BaseException:
             # A signal may have come anywhere in there; what follows is right even if the call was never posted.
             if finish:
                 self._post(call.start)
             else:
                 self._post(call.cancel)
-                _wait(done)
+                _wait(done, call)
                 call.discard(discard)
             raise
         return call.result()
@@ -133,10 +133,13 @@ class LoopThread:
             raise InvalidState("a call from paddock's own thread would wait for itself")
 
 
-def _wait(done: threading.Lock) -> None:
-    """A signal that comes just before the thread blocks does not wake it: its Python handler runs at the next turn."""
-    while not done.acquire(timeout=_SIGNAL_SECONDS):
-        pass
+def _wait(done: threading.Lock, call: _Call[Any]) -> None:
+    """Returns when the call is over, however often it is called: `done` alone can be had only once.
+
+    A signal that comes just before the thread blocks does not wake it: its Python handler runs at the next turn.
+    """
+    while not call.over:
+        done.acquire(timeout=_SIGNAL_SECONDS)
 
 
 class _Call(Generic[R]):
@@ -152,6 +155,7 @@ class _Call(Generic[R]):
         self._thread = thread
         self._make: Callable[[], Coroutine[Any, Any, R]] | None = lambda: function(*arguments)
         self._wake = wake
+        self.over = False
         self._task: asyncio.Task[R] | None = None
 
     def start(self) -> None:
@@ -159,14 +163,18 @@ class _Call(Generic[R]):
         make, self._make = self._make, None
         if make is not None:
             self._task = self._thread.spawn(make())
-            self._task.add_done_callback(lambda _: self._wake())
+            self._task.add_done_callback(lambda _: self._finish())
 
     def cancel(self) -> None:
         if self._task is not None:
             self._task.cancel()
         elif self._make is not None:
             self._make = None
-            self._wake()
+            self._finish()
+
+    def _finish(self) -> None:
+        self.over = True
+        self._wake()
 
     def result(self) -> R:
         assert self._task is not None

@@ -44,7 +44,8 @@ def _fill(fd: int, place: bytes, root_mode: bool) -> None:
             os.mknod(name, stat.S_IFCHR | 0o666, os.makedev(major, minor), dir_fd=fd)
         else:
             os.close(os.open(name, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o666, dir_fd=fd))
-            mounts.bind(b"/dev/" + name.encode(), mounts.AT_FDCWD, place + b"/" + name.encode())
+            node = place + b"/" + name.encode()
+            mounts.bind(b"/dev/" + name.encode(), mounts.AT_FDCWD, node, attributes=mounts.NOSUID | mounts.NOEXEC)
     for name in _DIRECTORIES:
         os.mkdir(name, 0o755, dir_fd=fd)
     for name, target in _LINKS.items():

@@ -24,6 +24,7 @@ from paddock.linux import caps, cgroups, descriptors, mounts, namespaces, netlin
 
 NOTHING = mounts.NOSUID | mounts.NODEV | mounts.NOEXEC
 _LARGEST_MESSAGE = 1 << 18
+_TERMINALS = 128
 
 # Of the whole machine, not of the sandbox: hidden where they exist. What only the machine's root may read needs no
 # mask, since root inside is not that root; what can be written is covered by the read-only mount.
@@ -152,9 +153,9 @@ def _become_spare(inside: Inside, steps: Steps) -> Ready:
     # Read-only as a whole: covers /proc/sys, sysrq-trigger, irq, pressure and whatever a later kernel adds.
     proc = mounts.fs_mount("proc", (), NOTHING | mounts.RDONLY)
     writable_proc = mounts.fs_mount("proc", (), NOTHING)
-    terminals = mounts.fs_mount(
-        "devpts", (("newinstance", None), ("ptmxmode", "0666"), ("mode", "0620")), mounts.NOSUID | mounts.NOEXEC
-    )
+    # The machine has 4096 for all (kernel.pty.max): without a ceiling one sandbox leaves none to the others.
+    options = (("newinstance", None), ("ptmxmode", "0666"), ("mode", "0620"), ("max", str(_TERMINALS)))
+    terminals = mounts.fs_mount("devpts", options, mounts.NOSUID | mounts.NOEXEC)
     prctl.set_no_new_privileges()
     # For the first agent, whose id maps the kernel lets us write only so; nothing foreign runs yet.
     prctl.set_dumpable(True)

@@ -121,7 +121,7 @@ def _make_layers(
 ) -> tuple[int, int | None]:
     """The root file system and the machine's /usr, as detached mounts."""
     steps.begin("overlay")
-    view = house.pool if slot is None else house.slots.view(slot)
+    view = house.slots.view(slot)
     root = _overlay(house, plan, slot, view, late) if plan.layers else _whole(plan, view)
     late.append(root)
     steps.end("overlay")

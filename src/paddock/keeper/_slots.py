@@ -28,7 +28,7 @@ class Slots:
     pool: int
     _free: list[int] = field(default_factory=list[int])
     _next: int = 0
-    _views: dict[int, int] = field(default_factory=dict[int, int])
+    _views: dict[int | None, int] = field(default_factory=dict[int | None, int])
 
     def take(self) -> int:
         """The lowest free range. NoSlot."""
@@ -53,9 +53,14 @@ class Slots:
     def base(self, slot: int) -> int:
         return RUN_ID_BASE + slot * ID_COUNT
 
-    def view(self, slot: int) -> int:
-        """A descriptor of the pool, seen with the ids of `slot`. It stays the keeper's. OSError."""
-        if slot not in self._views:
+    def view(self, slot: int | None) -> int:
+        """A descriptor of the pool, seen with the ids of `slot`, or with its own for None. It stays the keeper's. OSError.
+
+        In either case it is a mount of its own, so that a sandbox sees no path of the host in its table of mounts.
+        """
+        if slot is None and None not in self._views:
+            self._views[None] = mounts.open_tree(b"", self.pool)
+        if slot is not None and slot not in self._views:
             maps = (IdMap(TREE_ID_BASE, self.base(slot), ID_COUNT),)
             owner = namespaces.id_mapping_namespace(maps, maps)
             try:

@@ -6,6 +6,7 @@ and runs nothing; it dies with the keeper, and its group is swept away by the ne
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -16,7 +17,7 @@ from paddock.keeper._errors import Died, JailError, as_jail_error
 from paddock.keeper._house import House
 from paddock.keeper._inside import Inside, become_sandbox
 from paddock.keeper._trace import Steps
-from paddock.linux import cgroups, namespaces, pidfd
+from paddock.linux import cgroups, fsids, namespaces, pidfd
 from paddock.linux.namespaces import IdMap
 from paddock.linux.undo import UndoStack
 
@@ -69,7 +70,10 @@ def _begin(house: House, fault: str, steps: Steps, undo: UndoStack) -> Spare:
     undo.push(sync.close)
     sync.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # the agent's pid, as this side sees it
     try:
-        pid = _clone(_inside(house, fault, theirs, joining), sync, joining.clone_into)
+        # Owned by an id of its own range: what the kernel counts by owner would else be root's, of the whole machine.
+        owner = contextlib.nullcontext() if slot is None else fsids.owning_as(house.slots.base(slot))
+        with owner:
+            pid = _clone(_inside(house, fault, theirs, joining), sync, joining.clone_into)
     finally:
         theirs.close()
         joining.close()

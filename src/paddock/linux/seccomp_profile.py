@@ -144,16 +144,19 @@ def verdicts(machine: str, *, foreign_targets: bool = True) -> dict[str, Verdict
     known = names.numbers(machine)
     table: dict[str, Verdict] = dict.fromkeys(ALLOWED, ALLOW) | dict.fromkeys(REFUSED, _EPERM) | _CONDITIONAL
     for name, argument in _TARGETED.items():
-        table[name] = ALLOW if foreign_targets else Cases(_when(argument, (0,), ALLOW), _EPERM)
+        # Pid 1 has the id of root inside, to whom the kernel would else allow it.
+        others = Cases(_when(argument, (1,), _EPERM), ALLOW)
+        table[name] = others if foreign_targets else Cases(_when(argument, (0,), ALLOW), _EPERM)
     return {name: verdict for name, verdict in table.items() if name in known}
 
 
 def build(machine: str, *, foreign_targets: bool = True) -> bytes:
     """The program for `machine` ("x86_64" or "aarch64").
 
-    `foreign_targets=False` refuses to set limits, priorities and schedulers of other processes than the caller: for
-    the mode where the processes that run a sandbox have the uid of its programs. Other architectures (32-bit
-    programs) are killed; numbers that the profile does not know, those of x32 among them, are ENOSYS.
+    Limits, priorities and schedulers of pid 1 are out of reach. `foreign_targets=False` refuses to set those of any
+    process but the caller: for the mode where the processes that run a sandbox have the uid of its programs. Other
+    architectures (32-bit programs) are killed; numbers that the profile does not know, those of x32 among them, are
+    ENOSYS.
     """
     known = names.numbers(machine)
     by_number = {known[name]: v for name, v in verdicts(machine, foreign_targets=foreign_targets).items()}
