@@ -11,7 +11,7 @@ import pytest
 from paddock import errors
 from paddock.cli import _main as cli
 
-_SENT = re.compile(r'(?:hint|fix)=f?"[^"]*?paddock ([a-z]+)\b')
+_SENT = re.compile(r'(?:hint|fix)=f?"(?:[^"]*`)?paddock ([a-z]+)\b')
 _LINE = re.compile(r"^( *)[*+-] (\w+)", re.MULTILINE)
 
 
