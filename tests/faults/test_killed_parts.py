@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import signal
@@ -66,7 +67,8 @@ def test_a_deadline_strikes_although_the_keeper_was_killed(jail: Sandbox, state_
 
 def test_a_killed_pid_1_ends_the_sandbox_and_that_is_said(jail: Sandbox, state_dir: Path) -> None:
     marker = _marked(jail)
-    os.kill(_pid_1(marker), signal.SIGKILL)
+    record = json.loads((state_dir / "run" / jail.id / "state.json").read_bytes())
+    os.kill(record["pid"], signal.SIGKILL)
     _until(lambda: not _processes(marker), "everything died with its pid 1")
     _until(lambda: _is_dead(jail), "commands are refused, and the reason is said")
     _until(lambda: jail.refresh().state in ("failed", "killed"), "the records know it")
@@ -147,19 +149,6 @@ def _processes(marker: str) -> list[int]:
         except OSError:
             continue
     return found
-
-
-def _pid_1(marker: str) -> int:
-    (pid,) = _processes(marker)
-    space = os.readlink(f"/proc/{pid}/ns/pid")
-    while True:
-        parent = _parent(pid)
-        try:
-            if os.readlink(f"/proc/{parent}/ns/pid") != space:
-                return pid
-        except OSError:
-            return pid
-        pid = parent
 
 
 def _parent(pid: int) -> int:

@@ -21,6 +21,8 @@ Limited = Callable[..., Attacker]
 
 def test_a_fork_bomb_is_held_while_a_neighbour_works(limited: Limited, bystander: Sandbox) -> None:
     attacker = limited(processes=100)
+    if attacker.sandbox.usage().processes is None:
+        pytest.skip("without a control group nobody counts processes here: RLIMIT_NPROC bounds them unseen")
     bomb = ("python3", "-I", "-S", "-c", "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass")
     with attacker.sandbox.start(bomb, user=attacker.user) as process:
         _until(lambda: (attacker.sandbox.usage().processes or 0) >= 90, "the bomb has filled its ceiling")

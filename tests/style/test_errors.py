@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pickle
 import re
+from pathlib import Path
 
 import pytest
 
 from paddock import errors
+from paddock.cli import _main as cli
 
+_SENT = re.compile(r'(?:hint|fix)=f?"(?:[^"]*`)?paddock ([a-z]+)\b')
 _LINE = re.compile(r"^( *)[*+-] (\w+)", re.MULTILINE)
 
 
@@ -46,3 +49,11 @@ def test_no_two_errors_share_a_code() -> None:
 
 def test_every_error_says_what_http_shall_say() -> None:
     assert all(400 <= cls.status < 600 for cls in errors.BY_CODE.values())
+
+
+def test_every_verb_that_an_error_sends_to_exists() -> None:
+    verbs = {verb.__name__.rpartition("._")[2] for verb in cli.VERBS}
+    sources = Path(errors.__file__).parent.rglob("*.py")
+    named = {word for path in sources for word in _SENT.findall(path.read_text())}
+    assert named
+    assert named <= verbs

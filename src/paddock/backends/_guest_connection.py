@@ -34,7 +34,7 @@ _CONNECT_TRIES = 1000
 
 
 def _died() -> PaddockError:
-    return SandboxDied("the connection to the sandbox's guest was lost", hint="paddock ps --all")
+    return SandboxDied("the connection to the sandbox's guest was lost", hint="`paddock ls --all` says why")
 
 
 class GuestConnection:

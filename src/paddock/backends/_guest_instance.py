@@ -51,7 +51,7 @@ class GuestInstance:
 
     def lost_error(self) -> PaddockError:
         """The exception for what was under way when a connection broke. Backends that know better say more."""
-        return SandboxDied(f"sandbox {self._id} went away", hint=f"paddock get {self._id}")
+        return SandboxDied(f"sandbox {self._id} went away", hint="`paddock ls --all` says why")
 
     async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> ExecHandle:
         identity, user = self.route(spec.user)
@@ -102,7 +102,10 @@ class GuestInstance:
         if user.name == self._template.default_user:
             return "user", None
         if not self._root_user:
-            raise Unsupported(f"commands as {user.name!r} need a user range, which this machine does not give")
+            raise Unsupported(
+                f"commands as {user.name!r} need a range of ids, which an ordinary user does not have here",
+                hint=f"run paddock as root, or leave it to {self._template.default_user!r}",
+            )
         return "root", None if user.uid == 0 else user.name
 
     async def connection(self, identity: str) -> GuestConnection:

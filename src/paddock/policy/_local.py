@@ -44,14 +44,14 @@ def _above(ceilings: Ceilings, action: AnyAction) -> str | None:
     match action:
         case CreateSandbox(spec=spec):
             if not spec.ttl_seconds <= ceilings.ttl_seconds:
-                return f"ttl_seconds={spec.ttl_seconds:g} is above the ceiling of {ceilings.ttl_seconds:g}"
+                return f"ttl_seconds={spec.ttl_seconds:.10g} is above the ceiling of {ceilings.ttl_seconds:.10g}"
             for field in Limits.__struct_fields__:
                 asked, most = getattr(spec.limits, field), getattr(ceilings.limits, field)
                 if not asked <= most:  # written so that NaN is refused
-                    return f"limits.{field}={asked:g} is above the ceiling of {most:g}"
+                    return f"limits.{field}={asked:.10g} is above the ceiling of {most:.10g}"
             return None
         case ExtendSandbox(ttl_seconds=ttl) if not ttl <= ceilings.ttl_seconds:
-            return f"ttl_seconds={ttl:g} is above the ceiling of {ceilings.ttl_seconds:g}"
+            return f"ttl_seconds={ttl:.10g} is above the ceiling of {ceilings.ttl_seconds:.10g}"
         case _:
             return None
 

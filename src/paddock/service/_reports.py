@@ -54,4 +54,8 @@ class Reports:
         try:
             return self._pool().checks()
         except Exception as error:
-            return (Check(area="storage", name="pool", status="missing", detail=str(error), fix="paddock setup"),)
+            return (
+                Check(
+                    area="storage", name="pool", status="missing", detail=str(error), fix="see `paddock run -- true`"
+                ),
+            )

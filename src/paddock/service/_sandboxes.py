@@ -296,7 +296,7 @@ class Sandboxes:
             known = sorted(self._templates.names())
             raise NotFound(
                 f"no template {name!r}; there are: {', '.join(known) or 'none'}",
-                hint="`paddock template ls` describes them",
+                hint="name one of those",
                 templates=known,
             ) from None
         self._built.add(name)
