@@ -56,7 +56,8 @@ class Slots:
     def view(self, slot: int | None) -> int:
         """A descriptor of the pool, seen with the ids of `slot`, or with its own for None. OSError.
 
-        It stays the keeper's. In either case it is a mount of its own, so that a sandbox sees no path of the host in its table of mounts.
+        It stays the keeper's. In either case it is a mount of its own, so that a sandbox sees no path of the host in
+        its table of mounts.
         """
         if slot is None and None not in self._views:
             self._views[None] = mounts.open_tree(b"", self.pool)

@@ -25,6 +25,10 @@ class Life:
     record: Record
     cause: Ended | None = None
     waiting: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
+    count_from: int = 0
+    """The inode number from which on there may be too many files. Numbers only grow: below it nothing is counted."""
+    count_after: float = 0.0
+    """When to count again: counting takes a tenth of the keeper's time at most."""
 
 
 class Undertaker:
@@ -102,25 +106,31 @@ class Undertaker:
     def watch_inodes(self) -> None:
         """Ends sandboxes that have more files than they may: btrfs itself limits bytes only."""
         for life in list(self.lives.values()):
-            if life.cause is None and self._inodes(life.record) > life.record.limits["inodes"]:
+            if life.cause is None and self._has_too_many_files(life):
                 self.end(life, Ended(limit="inodes", reason="it had more files than its limit allows"))
 
-    def _inodes(self, record: Record) -> int:
+    def _has_too_many_files(self, life: Life) -> bool:
+        most = int(life.record.limits["inodes"])
+        start = proc.boottime()
+        if start < life.count_after:
+            return False
         try:
-            tree = os.open(record.tree, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._house.pool)
+            tree = os.open(life.record.tree, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._house.pool)
         except OSError:
-            return 0
+            return False
         try:
-            # Numbers only grow: as long as the highest is within the limit, there is nothing to count.
-            if btrfs.highest_inode(tree) <= record.limits["inodes"]:
-                return 0
+            highest = btrfs.highest_inode(tree)
+            if highest < max(life.count_from, most):
+                return False
             count = 0
             for count in btrfs.count_inodes(tree):
-                if count > record.limits["inodes"]:
-                    break
-            return count
+                if count > most:
+                    return True
         finally:
             os.close(tree)
+        life.count_from = highest + most - count
+        life.count_after = start + 10 * (proc.boottime() - start)
+        return False
 
     def _own_death(self, life: Life) -> Ended:
         group = life.jail.group
