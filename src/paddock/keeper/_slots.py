@@ -54,9 +54,8 @@ class Slots:
         return RUN_ID_BASE + slot * ID_COUNT
 
     def view(self, slot: int | None) -> int:
-        """A descriptor of the pool, seen with the ids of `slot`, or with its own for None. OSError.
+        """A descriptor of the pool, seen with the ids of `slot`, or with its own for None. It stays ours. OSError.
 
-        It stays the keeper's.
         In either case it is a mount of its own, so that a sandbox sees no path of the host in its table of mounts.
         """
         if slot is None and None not in self._views:
