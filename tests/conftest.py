@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import shutil
 import signal
@@ -86,7 +85,7 @@ def private_state(*, ignore: tuple[str, ...] = ()) -> Generator[Path]:
         orphans.wait_until(lambda: not live_sandboxes(directory))
         alive = live_sandboxes(directory)
         stop_keeper(directory)
-        wait_until_clean(before, directory, sandboxes=[cgroup(directory)], ignore=("files", *ignore))
+        wait_until_clean(before, directory, ignore=("files", *ignore))
         assert not alive, f"sandboxes that nobody killed: {alive}"
     finally:
         stop_keeper(directory)
@@ -95,11 +94,6 @@ def private_state(*, ignore: tuple[str, ...] = ()) -> Generator[Path]:
 
 def live_sandboxes(state_dir: Path) -> list[str]:
     return sorted(entry.name for entry in (state_dir / layout.RUN).glob("*") if entry.is_dir())
-
-
-def cgroup(state_dir: Path) -> str:
-    """What the keeper of this directory calls its own (keeper/_house.py)."""
-    return f"paddock_{hashlib.sha256(os.fsencode(state_dir)).hexdigest()[:12]}"
 
 
 def stop_keeper(state_dir: Path) -> None:

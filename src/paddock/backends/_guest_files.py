@@ -273,16 +273,7 @@ async def _reader(connection: GuestConnection, request: Mapping[str, object]) ->
         return FileReader(channel, None)
     near, far = os.pipe2(os.O_CLOEXEC)
     pipe = PipeReader(near)
-    try:
-        try:
-            channel = connection.open(request, fds=(far,))
-        finally:
-            os.close(far)
-        await channel.reply(_Nothing)
-    except BaseException:
-        pipe.close()
-        raise
-    return FileReader(channel, pipe)
+    return FileReader(await _over_pipe(connection, request, pipe, far), pipe)
 
 
 async def _writer(connection: GuestConnection, request: Mapping[str, object]) -> FileWriter:
@@ -292,6 +283,13 @@ async def _writer(connection: GuestConnection, request: Mapping[str, object]) ->
         return FileWriter(channel, None)
     far, near = os.pipe2(os.O_CLOEXEC)
     pipe = PipeWriter(near)
+    return FileWriter(await _over_pipe(connection, request, pipe, far), pipe)
+
+
+async def _over_pipe(
+    connection: GuestConnection, request: Mapping[str, object], pipe: PipeReader | PipeWriter, far: int
+) -> Channel:
+    """Hands the far end in; `pipe` is closed if nothing comes of it."""
     try:
         try:
             channel = connection.open(request, fds=(far,))
@@ -301,7 +299,7 @@ async def _writer(connection: GuestConnection, request: Mapping[str, object]) ->
     except BaseException:
         pipe.close()
         raise
-    return FileWriter(channel, pipe)
+    return channel
 
 
 async def _watch(connection: GuestConnection, action: WatchFiles) -> Changes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from paddock.errors import SandboxDied
@@ -11,6 +13,7 @@ from paddock.model import (
     ExecId,
     ExecInfo,
     ExecResult,
+    Limit,
     ListExecs,
     Noun,
     RunExec,
@@ -25,9 +28,10 @@ from ._capture import Capture
 from ._collect import Collector
 from ._gate import Entry
 from ._handles import GuardedExec
-from ._live import Live
+from ._live import Held, Live
 from ._remains import Remains
 from ._sandboxes import Sandboxes
+from ._store import Row
 from ._tasks import Tasks
 
 
@@ -82,6 +86,30 @@ class Execs:
             handle = await held.instance.start(action.spec, id=id, background=action.background)
         except SandboxDied:
             raise await self._live.dead(row) from None
+        return self._guarded(
+            handle, row, held, entry, before, timeout_seconds=action.spec.timeout_seconds, background=action.background
+        )
+
+    async def attach(self, action: AttachExec, entry: Entry) -> ExecHandle:
+        row, held = await self._sandboxes.use(action.sandbox, entry)
+        try:
+            handle = await held.instance.attach(ExecId(action.exec))
+        except SandboxDied:
+            raise await self._live.dead(row) from None
+        # Its timeout is kept by the service that started it, and by the guest.
+        return self._guarded(handle, row, held, entry, held.strikes, timeout_seconds=None, background=True)
+
+    def _guarded(
+        self,
+        handle: ExecHandle,
+        row: Row,
+        held: Held,
+        entry: Entry,
+        before: Mapping[Limit, int],
+        *,
+        timeout_seconds: float | None,
+        background: bool,
+    ) -> GuardedExec:
         entry.defer()
         return GuardedExec(
             handle,
@@ -91,27 +119,8 @@ class Execs:
             entry=entry,
             tasks=self._tasks,
             before=before,
-            timeout_seconds=action.spec.timeout_seconds,
-            background=action.background,
-        )
-
-    async def attach(self, action: AttachExec, entry: Entry) -> ExecHandle:
-        row, held = await self._sandboxes.use(action.sandbox, entry)
-        try:
-            handle = await held.instance.attach(ExecId(action.exec))
-        except SandboxDied:
-            raise await self._live.dead(row) from None
-        entry.defer()
-        return GuardedExec(
-            handle,
-            row=row,
-            held=held,
-            live=self._live,
-            entry=entry,
-            tasks=self._tasks,
-            before=held.strikes,
-            timeout_seconds=None,  # is kept by the service that started it, and by the guest
-            background=True,
+            timeout_seconds=timeout_seconds,
+            background=background,
         )
 
     async def list(self, action: ListExecs, entry: Entry) -> tuple[ExecInfo, ...]:
