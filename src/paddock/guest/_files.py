@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable
@@ -71,7 +72,10 @@ def _mkdir(request: Json, config: AgentConfig) -> Json:
 def make_parents(place: bytes) -> None:
     parent = os.path.dirname(place.rstrip(b"/"))
     if parent and not os.path.isdir(parent):
-        os.makedirs(parent, exist_ok=True)
+        try:
+            os.makedirs(parent, exist_ok=True)
+        except FileExistsError:  # it is something else than a directory
+            raise NotADirectoryError(errno.ENOTDIR, "") from None
 
 
 def _set(request: Json, config: AgentConfig) -> Json:
