@@ -122,7 +122,12 @@ class PortStream:
         return await self._channel.read(STDOUT, size)
 
     async def write(self, data: bytes) -> None:
-        await self._channel.write(data)
+        try:
+            await self._channel.write(data)
+        except FileError as error:
+            if error.details.get("errno") in ("ECONNRESET", "EPIPE"):
+                raise BrokenPipeError(f"the other side of the port closed: {error.message}") from None
+            raise
 
     async def write_eof(self) -> None:
         self._channel.write_eof()

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import paddock.guest
 from paddock.backends._base import Capabilities, Ending, SandboxPlan
-from paddock.errors import InternalError
+from paddock.errors import AlreadyExists, InternalError
 from paddock.keeper import layout
 from paddock.model import Check, Level, SandboxId, User
 
@@ -53,7 +53,10 @@ class ProcessBackend:
 
     async def create(self, plan: SandboxPlan) -> ProcessInstance:
         run = self._state_dir / layout.RUN / plan.id
-        run.mkdir(parents=True, mode=0o700)
+        try:
+            run.mkdir(parents=True, mode=0o700)
+        except FileExistsError:
+            raise AlreadyExists(f"there is a sandbox {plan.id} already") from None
         with contextlib.ExitStack() as undo:
             undo.callback(shutil.rmtree, run, ignore_errors=True)
             root = run / "root"
