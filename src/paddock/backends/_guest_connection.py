@@ -56,6 +56,17 @@ def _require_sendable(value: object, depth: int = 1) -> None:
         raise InvalidArgument(f"a value of type {type(value).__name__}")
 
 
+def _copies(fds: Sequence[int]) -> list[int]:
+    copies: list[int] = []
+    try:
+        copies.extend(map(os.dup, fds))
+    except OSError:
+        for copy in copies:
+            os.close(copy)
+        raise
+    return copies
+
+
 def _died() -> PaddockError:
     return SandboxDied("the connection to the sandbox's guest was lost", hint="paddock ps --all")
 
@@ -136,7 +147,11 @@ class GuestConnection:
         self._last_channel += 1
         channel = Channel(self, self._last_channel, receives, sends)
         self._channels[channel.id] = channel
-        self.send(frame, fds)
+        try:
+            self.send(frame, fds)
+        except OSError:  # no descriptor left for the copies: nothing was sent
+            del self._channels[channel.id]
+            raise
         return channel
 
     def send(self, data: bytes | memoryview, fds: Sequence[int] = ()) -> None:
@@ -145,13 +160,15 @@ class GuestConnection:
             return
         view = memoryview(data)
         if self._out:
-            self._queue(view, [os.dup(fd) for fd in fds])
+            self._queue(view, _copies(fds))
             return
         try:
             sent = self._write(view, fds)
         except BlockingIOError:
-            self._queue(view, [os.dup(fd) for fd in fds])
-        except OSError:
+            self._queue(view, _copies(fds))
+        except OSError as error:
+            if error.errno == errno.ETOOMANYREFS:  # too many descriptors of this user are under way
+                raise
             self._fail(self.lost_error())
             return
         else:

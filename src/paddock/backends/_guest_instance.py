@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, cast
 
@@ -115,7 +116,9 @@ class GuestInstance:
             if known is None or known.closed:
                 try:
                     known = await self._connect(identity)
-                except OSError:
+                except OSError as error:
+                    if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+                        raise  # that is about this process, not about the sandbox
                     raise self.lost_error() from None
                 known.lost_error = self.lost_error
                 self._connections[identity] = known
