@@ -412,6 +412,48 @@ def test_an_archive_that_reaches_outside_is_refused(box, words, members):
     box(body)
 
 
+def test_a_virtualenv_comes_back_with_its_links_whatever_they_say(box):
+    targets = {
+        "bin/python": "/usr/bin/python3",
+        "bin/python3": "python",
+        "lib64": "../../lib",
+        "loop": "loop",
+        "no": "x",
+    }
+
+    async def body(files):
+        links = [(name, {"type": tarfile.SYMTYPE, "linkname": target}, b"") for name, target in targets.items()]
+        await upload(files, tar_of(*links, ("hard", {"type": tarfile.LNKTYPE, "linkname": "bin/python"}, b"")), "a")
+        await upload(files, await read_all(await files(DownloadTree, path="a")), "b")
+        for name, target in targets.items():
+            assert os.readlink(files.work / "b" / name) == target
+
+    box(body)
+
+
+def test_a_link_that_was_there_is_replaced_and_never_written_through(box):
+    async def body(files):
+        await files.write("outside/kept", b"kept")
+        for target in ("../outside/kept", str(files.work / "outside/kept")):
+            members = (("way", {"type": tarfile.SYMTYPE, "linkname": target}, b""), ("way", {}, b"new"))
+            await upload(files, tar_of(*members))
+            assert await files.read("in/way") == b"new"
+        assert await files.read("outside/kept") == b"kept"
+
+    box(body)
+
+
+def test_below_a_file_there_is_nothing(box):
+    async def body(files):
+        await files.write("f", b"")
+        for path in ("f/a", "f/a/b"):
+            with pytest.raises(FileError) as caught:
+                await files.write(path, b"")
+            assert caught.value.details["errno"] == "ENOTDIR"
+
+    box(body)
+
+
 def test_what_is_no_archive_is_refused(box):
     async def body(files):
         with pytest.raises(InvalidArgument, match="tar"):

@@ -149,10 +149,24 @@ def test_refusals_name_what_is_wrong(mode, agent):
     mode(body)
 
 
-def test_a_command_too_large_for_a_frame_is_refused_here(mode):
+def test_a_command_too_large_for_the_kernel_is_refused_with_the_limits(mode):
     async def body(connection):
-        with pytest.raises(InvalidArgument, match="256 KiB"):
+        with pytest.raises(InvalidArgument, match="128 KiB"):
             await start(connection, "true", "x" * 300_000)
+        with pytest.raises(InvalidArgument, match="13 MiB"):
+            await start(connection, "true", "x" * (14 << 20))
+        handle = await start(connection, "true")
+        assert (await handle.wait()).code == 0
+
+    mode(body)
+
+
+def test_arguments_of_nearly_what_the_kernel_takes_arrive_whole(mode):
+    async def body(connection):
+        arguments = ["\udcff\u00e9[" + "x" * 120_000] * 16  # brackets and escapes: the slow ways of the codec
+        handle = await start(connection, "sh", "-c", 'for a; do printf %s "$a"; done | wc -c', "sh", *arguments)
+        assert int(await handle.stdout.read()) == 16 * 120_004
+        assert (await handle.wait()).code == 0
 
     mode(body)
 

@@ -71,9 +71,12 @@ def assert_serves(target):
 
 
 names = st.sampled_from(["file", ".", "none", "a/b", "\udcff", "", "\0", "x" * 5000, "..", "\ud800"])
-odd = st.one_of(st.none(), st.booleans(), st.integers(-5, 1 << 40), names, st.lists(names, max_size=2), st.just({}))
+wild = st.sampled_from([-1, 1 << 20, 1 << 31, 1 << 32, 1 << 63, -(1 << 63), 10**19, 0.5, 1e308, -1e308, "x" * 300_000])
+odd = st.one_of(
+    st.none(), st.booleans(), st.integers(-5, 1 << 40), wild, names, st.lists(names, max_size=2), st.just({})
+)
 WORDS = """exec attach kill_exec signal execs ping read write stat list find grep mkdir set remove remove_tree
-copy upload download watch connect nosuch"""
+copy move move_tree upload download watch connect resize nosuch"""
 operations = st.sampled_from(WORDS.split())
 fields = {
     "id": st.sampled_from(["a", "b", "c"]) | odd,
@@ -81,16 +84,22 @@ fields = {
     "path": st.sampled_from(["file", "new/file", "none"]) | odd,
     "stdin": st.booleans() | odd,
     "background": st.booleans() | odd,
-    "pty": st.just({"rows": 2, "columns": 3}) | odd,
-    "env": st.just({"A": "b"}) | odd,
+    "pty": st.just({"rows": 2, "columns": 3}) | st.dictionaries(st.sampled_from(["rows", "columns"]), odd) | odd,
+    "env": st.just({"A": "b"}) | st.dictionaries(names, odd, max_size=2) | odd,
     "pattern": st.sampled_from(["x", "("]) | odd,
     **{key: odd for key in ("cwd", "user", "fds", "signal", "offset", "length")},  # noqa: C420
     **{key: odd for key in ("mode", "depth", "limit", "name", "port")},  # noqa: C420
+    **{key: odd for key in ("rows", "columns", "uid", "gid", "timeout_seconds")},  # noqa: C420
+    **{key: odd for key in ("append", "parents", "follow", "recursive", "missing_ok")},  # noqa: C420
+    **{key: st.sampled_from(["file", "none"]) | odd for key in ("source", "destination")},
 }
 requests = st.builds(lambda op, rest: {"op": op} | rest, operations | odd, st.fixed_dictionaries({}, optional=fields))
 channel = st.integers(1, 6)
 orders = st.sampled_from(
-    [{"order": "kill"}, {"order": "signal", "signal": 15}, {"order": "resize", "rows": 1, "columns": 1}]
+    [
+        *({"order": "nosuch"}, {"order": "signal", "signal": -1}, {"order": "resize", "rows": -1, "columns": 1 << 20}),
+        *({"order": "kill"}, {"order": "signal", "signal": 15}, {"order": "resize", "rows": 1, "columns": 1}),
+    ]
 )
 moves = st.one_of(
     st.builds(lambda c, b: pack(Kind.OPEN, c, b), channel, requests),
@@ -211,3 +220,20 @@ def test_a_host_that_never_reads_costs_bounded_memory(target):
                 stream.sendall(pack(Kind.OPEN, number, {"op": "stat", "path": "file"}))
         assert_serves(target)
         assert memory(target.process.pid) - before < 64 << 20
+
+
+def test_a_silly_order_costs_nobody_the_connection(target):
+    wire = pack(Kind.OPEN, 1, {"op": "exec", "id": "silly", "argv": ["cat"], "pty": {"rows": 2, "columns": 2}})
+    for order in ({"order": "resize", "rows": -1, "columns": 1 << 20}, {"order": "signal", "signal": 1 << 62}, {}):
+        wire += pack(Kind.CONTROL, 1, order)
+    wire += pack(Kind.OPEN, 2, {"op": "resize", "id": "silly", "rows": -1, "columns": 80})
+    wire += pack(Kind.OPEN, 3, {"op": "ping"})
+    with dialled(target) as stream:
+        stream.sendall(HELLO + wire)
+        decoder, answers = Decoder(), {}
+        while 3 not in answers:
+            data = stream.recv(65536)
+            assert data, "dropped"
+            answers |= {frame.channel: frame for frame in decoder.feed(data) if frame.kind is not Kind.CLOSE}
+    assert answers[2].kind is Kind.ERROR
+    assert answers[2].body["code"] == "invalid_argument"

@@ -5,16 +5,19 @@ from __future__ import annotations
 import array
 import asyncio
 import errno
+import math
 import os
 import socket
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import cast
 
 from paddock.errors import GuestProtocolError, InvalidArgument, PaddockError, SandboxDied
 from paddock.guest._frames import (
     MAX_CHANNEL,
-    MAX_PAYLOAD,
+    MAX_DEPTH,
+    MAX_REQUEST,
     VERSION,
     Decoder,
     Frame,
@@ -31,6 +34,37 @@ _LARGE_READ = 256 * 1024
 # A full backlog of a unix socket answers EAGAIN and says nothing when there is room again.
 _CONNECT_PAUSE_SECONDS = 0.005
 _CONNECT_TRIES = 1000
+
+
+def _require_sendable(value: object, depth: int = 1) -> None:
+    """InvalidArgument for what would be a breach of ours, and cost everybody the connection."""
+    if type(value) is str or type(value) is bool or value is None:
+        return
+    if isinstance(value, int):
+        if not -(1 << 63) <= value < 1 << 63:
+            raise InvalidArgument("an integer of more than 64 bits")
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise InvalidArgument(f"the number {value}")
+    elif isinstance(value, Mapping | list | tuple):
+        if depth > MAX_DEPTH:
+            raise InvalidArgument("values nested too deeply")
+        items = cast("Sequence[object]", value.values() if isinstance(value, Mapping) else value)
+        for item in items:
+            _require_sendable(item, depth + 1)
+    elif not isinstance(value, str):
+        raise InvalidArgument(f"a value of type {type(value).__name__}")
+
+
+def _copies(fds: Sequence[int]) -> list[int]:
+    copies: list[int] = []
+    try:
+        copies.extend(map(os.dup, fds))
+    except OSError:
+        for copy in copies:
+            os.close(copy)
+        raise
+    return copies
 
 
 def _died() -> PaddockError:
@@ -103,16 +137,21 @@ class GuestConnection:
         if self._last_channel == MAX_CHANNEL:
             raise self._fail(GuestProtocolError("all channel numbers are used up"))
         body = {**request, "fds": len(fds)} if fds else request
+        _require_sendable(body)
         try:
             frame = pack(Kind.OPEN, self._last_channel + 1, body)
         except ProtocolError:
             raise InvalidArgument(
-                f"a request of more than {MAX_PAYLOAD >> 10} KiB", hint="write what is long to a file, or to stdin"
+                f"a request of more than {MAX_REQUEST >> 20} MiB", hint="pass it on stdin or as a file"
             ) from None
         self._last_channel += 1
         channel = Channel(self, self._last_channel, receives, sends)
         self._channels[channel.id] = channel
-        self.send(frame, fds)
+        try:
+            self.send(frame, fds)
+        except OSError:  # no descriptor left for the copies: nothing was sent
+            del self._channels[channel.id]
+            raise
         return channel
 
     def send(self, data: bytes | memoryview, fds: Sequence[int] = ()) -> None:
@@ -121,13 +160,15 @@ class GuestConnection:
             return
         view = memoryview(data)
         if self._out:
-            self._queue(view, [os.dup(fd) for fd in fds])
+            self._queue(view, _copies(fds))
             return
         try:
             sent = self._write(view, fds)
         except BlockingIOError:
-            self._queue(view, [os.dup(fd) for fd in fds])
-        except OSError:
+            self._queue(view, _copies(fds))
+        except OSError as error:
+            if error.errno == errno.ETOOMANYREFS:  # too many descriptors of this user are under way
+                raise
             self._fail(self.lost_error())
             return
         else:

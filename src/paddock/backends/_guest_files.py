@@ -128,7 +128,9 @@ class PortStream:
         try:
             await self._channel.write(data)
         except FileError as error:
-            raise BrokenPipeError(error.message) from None
+            if error.details.get("errno") in ("ECONNRESET", "EPIPE"):
+                raise BrokenPipeError(f"the other side of the port closed: {error.message}") from None
+            raise
 
     async def write_eof(self) -> None:
         self._channel.write_eof()

@@ -15,7 +15,12 @@ _TURN = 64
 
 
 class PipeReader:
-    """`finish` ends the stream at what the pipe holds at that moment, whoever else still has its other side."""
+    """`finish` ends the stream at what the pipe holds at that moment, whoever else still has its other side.
+
+    Owns the descriptor: it is closed at the end of the stream, by `close`, or when nobody holds the reader any more.
+    """
+
+    _fd = -1
 
     def __init__(self, fd: int) -> None:
         os.set_blocking(fd, False)
@@ -30,8 +35,6 @@ class PipeReader:
         while self._fd >= 0:
             if self._left is not None:
                 size = min(size, self._left)
-                if not size:
-                    break
             try:
                 data = os.read(self._fd, size)
             except BlockingIOError:
@@ -39,6 +42,8 @@ class PipeReader:
                 continue
             self._count(len(data))
             if not data:
+                if size:
+                    self.close()
                 break
             self._reads += 1
             if self._reads % _TURN == 0:
@@ -49,6 +54,9 @@ class PipeReader:
     def _count(self, size: int) -> None:
         if self._left is not None:
             self._left -= size
+            if not self._left:
+                self.close()
+                return
         if self._total < _MUCH <= self._total + size:
             with contextlib.suppress(OSError):  # EPERM: the user's pipes hold too much already
                 fcntl.fcntl(self._fd, fcntl.F_SETPIPE_SZ, _GROWN)
@@ -71,7 +79,10 @@ class PipeReader:
     def finish(self) -> None:
         if self._fd >= 0 and self._left is None:
             (self._left,) = unpack("i", fcntl.ioctl(self._fd, termios.FIONREAD, b"\0\0\0\0"))
-            self._wake()
+            if self._left:
+                self._wake()
+            else:
+                self.close()
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -80,11 +91,18 @@ class PipeReader:
             self._fd = -1
             self._wake()
 
+    def __del__(self) -> None:
+        # Nobody waits for it, or it would be referenced: the loop knows nothing of it.
+        if self._fd >= 0:
+            os.close(self._fd)
+
     async def aclose(self) -> None:
         self.close()
 
 
 class PipeWriter:
+    _fd = -1
+
     def __init__(self, fd: int) -> None:
         os.set_blocking(fd, False)
         self._fd = fd
@@ -130,6 +148,10 @@ class PipeWriter:
             os.close(self._fd)
             self._fd = -1
             self._wake()
+
+    def __del__(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
 
     async def aclose(self) -> None:
         self.close()

@@ -160,6 +160,9 @@ class Agent:
         if operation == "signal":
             self._execs.signal(request)
             return {}
+        if operation == "resize":
+            self._execs.resize(request)
+            return {}
         if operation in OPERATIONS:
             return OPERATIONS[operation](request, self._config)
         raise Fault("unsupported", f"the guest cannot do {operation!r}"[:200])

@@ -1,8 +1,8 @@
 """Tar archives in and out, unpacked and packed inside, as the sandbox's own user. They run in a worker.
 
-Unpacking keeps to the rules of tarfile's "data" filter: nothing absolute, no `..`, no devices, links stay inside,
-owners and set-id bits are not taken over. Names of users and groups are never looked up: that would load libraries,
-which inside are the attacker's.
+Names are relative and hold no `..`; devices, owners and set-id bits are not taken over. A symbolic link may say what
+it likes, for no link is ever followed here: what comes later through one is refused. Names of users and groups are
+never looked up: that would load libraries, which inside are the attacker's.
 """
 
 from __future__ import annotations

@@ -6,11 +6,12 @@ import contextlib
 import os
 import stat
 
+from . import _requests as requests
 from ._config import AgentConfig
 from ._connection import Channel, Handler
 from ._exec import Exec, ExecFollower, Execs, log_paths
 from ._faults import Fault
-from ._frames import CHUNK, STDERR, STDOUT, Json, ProtocolError
+from ._frames import CHUNK, STDERR, STDOUT, Json
 from ._kernel import inotify_add_watch, inotify_init
 from ._loop import IN, Loop, Timer
 
@@ -47,12 +48,9 @@ class AttachHandler(Handler, ExecFollower):
         loop.soon(self.writable)
 
     def control(self, body: Json) -> None:
-        number = body.get("signal")
-        if body.get("order") != "signal" or type(number) is not int or not 1 <= number <= 64:
-            raise ProtocolError("an order that an attached command does not take")
-        if self._run.status is None:
-            with contextlib.suppress(OSError):
-                self._execs.send_signal(self._run, number)
+        if body.get("order") == "signal":
+            with contextlib.suppress(Fault, OSError):
+                self._execs.send_signal(self._run, requests.number(body, "signal", low=1, high=64))
 
     def writable(self) -> None:
         for stream, log in self._logs.items():

@@ -10,6 +10,7 @@ from struct import iter_unpack
 
 from ._faults import Fault, report
 from ._frames import (
+    MAX_REQUEST,
     MAX_WINDOW,
     STDIN,
     VERSION,
@@ -140,7 +141,7 @@ class Connection:
             os.set_blocking(fd, False)
         self._serve = serve
         self._lost = lost
-        self._decoder = Decoder()
+        self._decoder = Decoder(MAX_REQUEST)
         self._greeted = False
         self._last_channel = 0
         self._read_size = _SMALL_READ
@@ -291,10 +292,20 @@ class Connection:
         elif frame.kind is Kind.HELLO:
             raise ProtocolError("a second greeting")
         elif (channel := self.channels.get(frame.channel)) is not None:
-            channel.receive(frame)
+            self._receive_on(channel, frame)
         elif frame.channel > self._last_channel:
             raise ProtocolError("a channel that was never opened")
         # else: it crossed the end of its channel on the way.
+
+    def _receive_on(self, channel: Channel, frame: Frame) -> None:
+        try:
+            channel.receive(frame)
+        except ProtocolError:
+            raise
+        except Exception as error:
+            report(error)
+            channel.end(Fault.of(error))
+            channel.handler.close()
 
     def _open(self, frame: Frame) -> None:
         if frame.channel <= self._last_channel:
@@ -312,7 +323,11 @@ class Connection:
             handler = self._serve(channel, frame.body, descriptors)
             if handler is not None:
                 channel.handler = handler
-        except (Fault, OSError, MemoryError) as error:
+        except ProtocolError:
+            raise
+        except Exception as error:
+            if not isinstance(error, (Fault, OSError, MemoryError)):
+                report(error)  # a fault of ours; it ends this request and nothing else
             channel.end(Fault.of(error))
         finally:
             for fd in descriptors:  # what was used has been taken out of the list, or is a child's copy

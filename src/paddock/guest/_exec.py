@@ -16,7 +16,7 @@ from . import _requests as requests
 from ._config import AgentConfig, UserEntry
 from ._connection import Channel, Handler
 from ._faults import Fault, encode, show
-from ._frames import STDIN, Json, ProtocolError, dump_json
+from ._frames import STDIN, Json, dump_json
 from ._loop import Loop
 from ._paths import locate
 from ._pumps import Sink, Source
@@ -100,7 +100,7 @@ class Execs:
             stdio = piped(wants_stdin, self._null)
         try:
             if stdio.terminal is not None:
-                set_size(stdio.terminal, request["pty"])
+                set_size(stdio.terminal, checked_size(request["pty"]))
             run = self._spawn(exec_id, program, stdio.child, background=False)
         except BaseException:
             stdio.abandon()
@@ -132,6 +132,15 @@ class Execs:
     def signal(self, request: Json) -> None:
         run = self.find(request)
         self.send_signal(run, requests.number(request, "signal", low=1, high=64))
+
+    def resize(self, request: Json) -> None:
+        """Silent when the command has ended: that it would just have done so is nobody's mistake."""
+        run = self.find(request)
+        checked_size(request)
+        if run.handler is not None:
+            run.handler.resize(request)
+        elif run.background:
+            raise Fault("invalid_argument", "the command has no terminal")
 
     def send_signal(self, run: Exec, number: int) -> None:
         """To its process group, which it leads unless it has moved; then to itself."""
@@ -289,23 +298,20 @@ class ExecHandler(Handler):
     def control(self, body: Json) -> None:
         order = body.get("order")
         if order == "signal":
-            number = body.get("signal")
-            if type(number) is not int or not 1 <= number <= 64:
-                raise ProtocolError("signal without a number")
-            if self._run.status is None:
-                with contextlib.suppress(OSError):
-                    self._execs.send_signal(self._run, number)
+            with contextlib.suppress(Fault, OSError):
+                self._execs.send_signal(self._run, requests.number(body, "signal", low=1, high=64))
         elif order == "resize":
-            if self._terminal is not None:
-                try:
-                    with contextlib.suppress(OSError):
-                        set_size(self._terminal, body)
-                except Fault as fault:
-                    raise ProtocolError(fault.message) from None
+            with contextlib.suppress(Fault, OSError):  # there is no answer; whoever wants one uses the request
+                self.resize(body)
         elif order == "kill":
             self._kill()
-        else:
-            raise ProtocolError(f"unknown order {order!r}"[:100])
+
+    def resize(self, size: Json) -> None:
+        if not self._is_terminal:
+            raise Fault("invalid_argument", "the command has no terminal")
+        rows_and_columns = checked_size(size)
+        if self._terminal is not None:
+            set_size(self._terminal, rows_and_columns)
 
     def writable(self) -> None:
         for source in self._sources:
@@ -355,10 +361,14 @@ class ExecHandler(Handler):
             self._terminal = None
 
 
-def set_size(terminal: int, size: Any) -> None:
+def checked_size(size: Any) -> tuple[int, int]:
     if not isinstance(size, dict):
         raise Fault("invalid_argument", "the size of a terminal must be an object")
     fields = cast("Json", size)
     rows = requests.number(fields, "rows", low=1, high=65535)
-    columns = requests.number(fields, "columns", low=1, high=65535)
-    fcntl.ioctl(terminal, termios.TIOCSWINSZ, pack_struct("HHHH", rows, columns, 0, 0))  # the kernel sends SIGWINCH
+    return rows, requests.number(fields, "columns", low=1, high=65535)
+
+
+def set_size(terminal: int, rows_and_columns: tuple[int, int]) -> None:
+    # The kernel sends SIGWINCH.
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, pack_struct("HHHH", *rows_and_columns, 0, 0))

@@ -31,6 +31,8 @@ class Fault(Exception):
             return cls("file", f"{words}: {show(path)}" if path is not None else words, name=name)
         if isinstance(error, MemoryError):
             return cls("file", "out of memory", name="ENOMEM")
+        if isinstance(error, (ValueError, OverflowError, RecursionError)):  # a value that no call of the kernel takes
+            return cls("invalid_argument", f"{type(error).__name__}: {error}")
         return cls("sandbox", f"{type(error).__name__}: {error}")
 
     def body(self) -> Json:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from enum import IntEnum
 from struct import Struct
@@ -16,6 +17,8 @@ VERSION = 1
 CHUNK = 256 * 1024
 """Bytes of data that one DATA frame may carry."""
 MAX_PAYLOAD = CHUNK + 64
+MAX_REQUEST = 13 * 1024 * 1024
+"""Bytes of an OPEN: the kernel's 2 MiB of arguments and environment, at worst six characters for each byte."""
 WINDOW = 1024 * 1024
 """Bytes of one stream that may be under way before the receiver has granted more."""
 MAX_WINDOW = 64 * 1024 * 1024
@@ -67,10 +70,14 @@ class Frame(NamedTuple):
 
 
 class Decoder:
-    """Bytes in, frames out. Holds at most one unfinished frame; after a ProtocolError it is of no more use."""
+    """Bytes in, frames out. Holds at most one unfinished frame; after a ProtocolError it is of no more use.
 
-    def __init__(self) -> None:
+    `request_bytes` is the most that an OPEN may hold: only a guest takes more there than in other frames.
+    """
+
+    def __init__(self, request_bytes: int = MAX_PAYLOAD) -> None:
         self._buffer = bytearray()
+        self._request_bytes = request_bytes
 
     def feed(self, data: bytes | memoryview) -> list[Frame]:
         buffer = self._buffer
@@ -83,8 +90,8 @@ class Decoder:
                 kind = _KINDS.get(number)
                 if kind is None:
                     raise ProtocolError(f"unknown kind of frame {number}")
-                if length > MAX_PAYLOAD:
-                    raise ProtocolError(f"frame of {length} bytes, more than {MAX_PAYLOAD}")
+                if length > MAX_PAYLOAD and (kind is not Kind.OPEN or length > self._request_bytes):
+                    raise ProtocolError(f"{kind.name} of {length} bytes, more than it may hold")
                 start = position + HEADER_BYTES
                 if end - start < length:
                     break
@@ -159,22 +166,21 @@ def parse_json(payload: bytes) -> Json:
     return value  # pyright: ignore[reportUnknownVariableType]
 
 
+_STRINGS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
+_BRACKETS = re.compile(r"[\[\]{}]")
+
+
 def _check_depth(text: str) -> None:
     # Brackets inside strings count as well, so this is only the quick way to say yes.
     if text.count("[") + text.count("{") <= MAX_DEPTH:
         return
-    depth, inside, escaped = 0, False, False
-    for character in text:
-        if inside:
-            inside = escaped or character != '"'
-            escaped = character == "\\" and not escaped
-        elif character == '"':
-            inside = True
-        elif character in "[{":
+    depth = 0
+    for character in _BRACKETS.findall(_STRINGS.sub("", text)):
+        if character in "[{":
             depth += 1
             if depth > MAX_DEPTH:
                 raise ProtocolError("JSON nested too deeply")
-        elif character in "]}":
+        else:
             depth -= 1
 
 
@@ -185,8 +191,9 @@ def dump_json(value: Mapping[str, object]) -> bytes:
 def pack(kind: Kind, channel: int, body: Mapping[str, object]) -> bytes:
     """A JSON frame. ProtocolError if it would be too large for the other side."""
     payload = dump_json(body)
-    if len(payload) > MAX_PAYLOAD:
-        raise ProtocolError(f"{kind.name} of {len(payload)} bytes, more than {MAX_PAYLOAD}")
+    most = MAX_REQUEST if kind is Kind.OPEN else MAX_PAYLOAD
+    if len(payload) > most:
+        raise ProtocolError(f"{kind.name} of {len(payload)} bytes, more than {most}")
     return _HEADER.pack(len(payload), kind, channel) + payload
 
 

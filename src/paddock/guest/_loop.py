@@ -11,6 +11,8 @@ import signal
 import time
 from collections.abc import Callable
 
+from ._faults import report
+
 IN = select.EPOLLIN
 OUT = select.EPOLLOUT
 _AT_ONCE = 64
@@ -32,7 +34,11 @@ class Timer:
 
 
 class Loop:
-    """Calls what is registered, until `stop`. Exceptions of callbacks are the caller's: they end the loop."""
+    """Calls what is registered, until `stop`.
+
+    A callback that raises is reported, and its descriptor not watched any more: it must not take what the other
+    callbacks serve down with it.
+    """
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
@@ -74,12 +80,22 @@ class Loop:
         while self._running:
             soon, self._soon = self._soon, []
             for callback in soon:
-                callback()
+                self._call(callback)
             for fd, events in self._epoll.poll(self._timeout()):
                 ready = self._ready.get(fd)
                 if ready is not None:  # else: unwatched by an earlier callback of this round
-                    ready(events)
+                    try:
+                        ready(events)
+                    except Exception as error:
+                        report(error)
+                        self.unwatch(fd)
             self._run_timers()
+
+    def _call(self, callback: Callable[[], None]) -> None:
+        try:
+            callback()
+        except Exception as error:
+            report(error)
 
     def _timeout(self) -> float:
         if self._soon or not self._running:
@@ -95,7 +111,7 @@ class Loop:
         while self._timers and self._timers[0][0] <= boottime():
             timer = heapq.heappop(self._timers)[2]
             if not timer.cancelled:
-                timer.callback()
+                self._call(timer.callback)
 
 
 def boottime() -> float:

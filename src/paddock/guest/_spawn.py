@@ -105,7 +105,10 @@ def _explain(program: Program, report: bytes) -> Fault:
         return Fault("not_found", f"no program {shown!r}", name=name)
     if number == errno.EACCES:
         return Fault("invalid_argument", f"{shown!r} is not executable", name=name)
-    if number in (errno.ENOEXEC, errno.E2BIG, errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR):
+    if number == errno.E2BIG:
+        words = "the kernel takes 128 KiB in one argument or variable, and 2 MiB in all (less with a small stack limit)"
+        return Fault("invalid_argument", f"cannot execute {shown!r}: {reason}: {words}", name=name)
+    if number in (errno.ENOEXEC, errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR):
         return Fault("invalid_argument", f"cannot execute {shown!r}: {reason}", name=name)
     return Fault("sandbox", f"cannot execute {shown!r}: {reason}", name=name)
 
