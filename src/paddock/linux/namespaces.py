@@ -47,7 +47,8 @@ def clone(flags: int) -> int:
     """Forks into new namespaces: the child's pid, and 0 in the child, as os.fork does.
 
     clone(2) with SIGCHLD and no new stack. The child must end by `os._exit` in a `finally`, whatever happens: an
-    exception that escapes would go on in a copy of its parent.
+    exception that escapes would go on in a copy of its parent. Other threads of the caller have to be waiting:
+    a lock of malloc(3) that one holds at that moment is never released in the child, as fork(3) would see to.
     """
     return _fork(NR.CLONE, flags | signal.SIGCHLD, None, "clone")
 
