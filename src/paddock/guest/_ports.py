@@ -50,7 +50,8 @@ class PortHandler(Handler):
     def _decided(self, events: int) -> None:
         assert self._stream is not None
         self._loop.unwatch(self._stream.fileno())
-        if self._stream.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+        # A reset is an answer: it was connected, and the other side has hung up since. Reader and writer hear of it.
+        if self._stream.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) not in (0, errno.ECONNRESET, errno.EPIPE):
             self._drop_stream()
             self._attempt()
             return

@@ -20,6 +20,7 @@ from paddock.keeper._main import BOOTSTRAP, READY
 ATTEMPTS = 50
 START_SECONDS = 20.0
 _EXHAUSTED = {"EAGAIN", "EMFILE", "ENFILE", "ENOMEM", "ENOSPC", "EDQUOT", "ENOBUFS"}
+_REPEATABLE = frozenset({"deadline", "forget", "kill", "list", "usage"})
 Message = dict[str, Any]
 
 
@@ -59,6 +60,13 @@ class KeeperClient:
         """Asks and waits for the answer. KeeperUnavailable, or the PaddockError that fits what the keeper says."""
         if not self._connected:
             await self.connect()
+        try:
+            return await self._exchange(operation, fields)
+        except KeeperUnavailable:
+            if operation not in _REPEATABLE:
+                raise
+        # It had died before it was asked, perhaps: its successor knows as much, and asking twice does no harm.
+        await self.connect()
         return await self._exchange(operation, fields)
 
     async def connect(self) -> None:
