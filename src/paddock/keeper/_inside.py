@@ -101,7 +101,10 @@ def become_sandbox(inside: Inside) -> NoReturn:
     try:
         ready = _become_spare(inside, steps)
         _say(steps, steps.report())
-        _rehearse()
+        try:
+            _rehearse()
+        except Exception:
+            pass  # that is no reason to refuse the performance
         plan, gifts = _wait_for_plan(inside, steps)
         _fit_out(inside, ready, plan, gifts, steps)
         _serve(inside, plan, gifts, ready, steps)
