@@ -92,7 +92,10 @@ class Agents:
     def give(self, plan: JailPlan, listeners: Mapping[str, socket.socket]) -> None:
         """Tells the first agent, which goes on by itself from here. The root directory must be final."""
         self._plan, self._listeners = plan, listeners
-        socket.send_fds(self._tell, [plan.pack()], [listeners["user"].fileno()])
+        try:
+            socket.send_fds(self._tell, [plan.pack()], [listeners["user"].fileno()])
+        except ConnectionError:
+            os._exit(1)  # the agent died in waiting, and so this spare has: the keeper takes another one
         self._tell.close()
 
     def start(self, identity: str) -> int:
