@@ -224,6 +224,9 @@ class KeeperClient:
             raise KeeperUnavailable(f"the keeper could not start: {text.splitlines()[-1]}", hint="paddock doctor")
 
     async def aclose(self) -> None:
+        if self._connected and self._peer is not None and not self._unsent:
+            with contextlib.suppress(OSError):
+                self._peer.send(_wire.encode({"op": "bye"}))
         self._connected = False  # it is not lost
         self._lost()
         if self.pool is not None:
