@@ -232,6 +232,6 @@ def _error(answer: Message) -> PaddockError:
     name = errno.errorcode.get(number) if isinstance(number, int) else None
     if name in _EXHAUSTED:
         return ResourceExhausted(f"the sandbox could not be made: {text}", hint="paddock doctor", errno=name)
-    if answer.get("kind") == "PlanError":
+    if answer.get("kind") in ("PlanError", "MountError"):
         return InvalidArgument(text)
     return InternalError(f"the keeper failed: {text}", hint="paddock doctor", errno=name)
