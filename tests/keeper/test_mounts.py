@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,13 +18,13 @@ OVERLAID = (MountMode.COPY_ON_WRITE, MountMode.READ_ONLY)
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Iterator[Path]:
+def project(tmp_path: Path) -> Path:
     place = tmp_path / "project"
     (place / "src" / "deep").mkdir(parents=True)
     (place / "src" / "deep" / "code.py").write_text("print('hello')\n")
     (place / "README").write_text("read me\n")
     (place / "link").symlink_to("README")
-    yield place
+    return place
 
 
 def test_the_directory_is_seen_and_belongs_to_the_user(sandbox: SandboxFactory, project: Path) -> None:
@@ -96,9 +95,7 @@ def test_a_socket_in_it_leads_to_no_process_of_the_host(
 
 
 @pytest.mark.parametrize("mode", OVERLAID)
-def test_a_fifo_in_it_leads_to_no_process_of_the_host(
-    sandbox: SandboxFactory, project: Path, mode: MountMode
-) -> None:
+def test_a_fifo_in_it_leads_to_no_process_of_the_host(sandbox: SandboxFactory, project: Path, mode: MountMode) -> None:
     os.mkfifo(project / "pipe", 0o666)
     reader = os.open(project / "pipe", os.O_RDONLY | os.O_NONBLOCK)
     try:
