@@ -17,6 +17,12 @@ from bench.report import OUT, Section, machine, show
 BENCHMARKS = {
     "cycle": "create + exec + destroy, back to back and ten a second, beside bubblewrap",
     "warm": "a command in a sandbox that is there, beside subprocess.run",
+    "steps": "where the time of a create goes",
+    "crowd": "cycles a second with many callers, and the processor time of each",
+    "shell": "`paddock run -- true`, and where its time goes",
+    "stream": "1 GiB of stdout",
+    "transfer": "a file of 1 GiB, in and out",
+    "overhead": "computing, system calls, processes and files, inside and outside",
 }
 """Each a module of this package with `measure(plan)`; in this order."""
 
