@@ -252,6 +252,6 @@ def _error(answer: Message) -> PaddockError:
     if name in _EXHAUSTED:
         hint = _REMEDY.get(name, "paddock doctor")
         return ResourceExhausted(f"the sandbox could not be made: {text}", hint=hint, errno=name)
-    if answer.get("kind") == "PlanError":
+    if answer.get("kind") in ("PlanError", "MountError"):
         return InvalidArgument(text)
     return InternalError(f"the keeper failed: {text}", hint="paddock doctor", errno=name)
