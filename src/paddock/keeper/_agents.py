@@ -7,6 +7,7 @@ over the network; and they put on the filters first, so that whatever they start
 from __future__ import annotations
 
 import array
+import contextlib
 import os
 import resource
 import signal
@@ -15,6 +16,7 @@ from collections.abc import Mapping
 from typing import NoReturn
 
 from paddock import guest
+from paddock.keeper import _shares
 from paddock.keeper._plan import ORDINARY_ID, SAMPLE, JailPlan, User
 from paddock.linux import caps, landlock, namespaces, prctl, rlimits, seccomp
 from paddock.linux.namespaces import IdMap
@@ -69,7 +71,8 @@ class Agents:
     def conceive(self) -> None:
         """Makes the first agent, which waits for its plan, and the namespace of all. OSError."""
         mapped, tell = os.pipe()
-        pid = namespaces.clone(namespaces.NEWUSER)
+        with contextlib.nullcontext() if self._root_mode else _shares.bounding_resources():
+            pid = namespaces.clone(namespaces.NEWUSER)
         if pid == 0:
             try:
                 os.close(tell)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from paddock import guest
+from paddock.keeper import _shares
 from paddock.keeper._agents import Agents, limit
 from paddock.keeper._plan import SAMPLE, JailPlan
 from paddock.keeper._trace import Steps
@@ -157,6 +158,8 @@ def _become_spare(inside: Inside, steps: Steps) -> Ready:
     # Read-only as a whole: covers /proc/sys, sysrq-trigger, irq, pressure and whatever a later kernel adds.
     proc = mounts.fs_mount("proc", (), NOTHING | mounts.RDONLY)
     writable_proc = mounts.fs_mount("proc", (), NOTHING)
+    if not inside.root_mode:
+        _shares.bound_counts(writable_proc)
     # The machine has 4096 for all (kernel.pty.max): without a ceiling one sandbox leaves none to the others.
     options = (("newinstance", None), ("ptmxmode", "0666"), ("mode", "0620"), ("max", str(_TERMINALS)))
     terminals = mounts.fs_mount("devpts", options, mounts.NOSUID | mounts.NOEXEC)

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import fcntl
 import os
+import resource
 import signal
 import sys
 import traceback
@@ -35,6 +36,10 @@ def main(options: dict[str, Any]) -> None:
     os.environ.clear()
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
+    # Many sandboxes are many descriptors. And no more may be under way, of all that this user sends, than a sender may
+    # have open (unix(7)): an ordinary user's sandboxes must not have more than their keeper.
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     lock = os.open(state / layout.KEEPER_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
