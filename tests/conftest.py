@@ -6,10 +6,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -18,7 +21,9 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
+import paddock
 from paddock.keeper import _wire, layout
+from paddock.keeper._main import BOOTSTRAP
 from paddock.testing.leaks import Snapshot, wait_until_clean
 from tests import orphans
 
@@ -88,7 +93,7 @@ def private_state(*, ignore: tuple[str, ...] = ()) -> Generator[Path]:
         wait_until_clean(before, directory, ignore=("files", *ignore))
         assert not alive, f"sandboxes that nobody killed: {alive}"
     finally:
-        stop_keeper(directory)
+        succeed_keeper(directory)
         shutil.rmtree(directory, ignore_errors=True)
 
 
@@ -109,6 +114,24 @@ def stop_keeper(state_dir: Path) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         pytest.fail(f"the keeper of {state_dir} did not leave when it was told to")
+
+
+def succeed_keeper(state_dir: Path) -> None:
+    """Ends all that lives in this directory, even where a test that failed has killed its keeper: what that one had
+    is left to its successor, and nobody starts one for a directory that is gone.
+    """
+    stop_keeper(state_dir)
+    left = Snapshot.take(state_dir)
+    if live_sandboxes(state_dir) or left.cgroups or left.processes:
+        options = {"source": str(Path(paddock.__file__).parents[1]), "state": str(state_dir)}
+        subprocess.run(
+            [sys.executable, "-I", "-S", "-c", BOOTSTRAP],
+            input=json.dumps(options).encode(),
+            stdout=subprocess.PIPE,  # it says when it is ready
+            check=False,
+            timeout=orphans.PATIENCE_SECONDS,
+        )
+        stop_keeper(state_dir)
 
 
 def keepers(state_dir: Path) -> list[int]:

@@ -62,7 +62,8 @@ def main(options: dict[str, Any]) -> None:
 
 
 def _leave(house: _house.House, state: Path) -> None:
-    os.unlink(state / layout.KEEPER_SOCKET)
+    with contextlib.suppress(FileNotFoundError):  # somebody has deleted the state directory
+        os.unlink(state / layout.KEEPER_SOCKET)
     if house.groups is not None:
         with contextlib.suppress(OSError):  # a group that could not be removed is still there: the next keeper sweeps
             house.groups.remove()
