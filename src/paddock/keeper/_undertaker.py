@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import heapq
 import os
 import signal
 import traceback
@@ -18,6 +19,7 @@ LOST = Ended(limit=None, reason="it was found dead: the machine or the keeper we
 UNFINISHED = Ended(limit=None, reason="the keeper died while it was being made")
 _FIRST_PAUSE_SECONDS = 0.001
 _LONGEST_PAUSE_SECONDS = 1.0
+_LOOKED_AT_ONCE = 20
 
 
 @dataclass(slots=True)
@@ -50,6 +52,8 @@ class Undertaker:
         self._house = house
         self._on_ended = on_ended
         self.lives: dict[str, Life] = {}
+        self._deadlines: list[tuple[float, str]] = []  # a heap; what is not true any more is passed over
+        self._to_look_at: list[str] = []
         self._leaving: list[_Leaving] = []
 
     def adopt(self) -> None:
@@ -69,18 +73,25 @@ class Undertaker:
 
     def add(self, jail: Jail) -> None:
         self.lives[jail.record.id] = Life(jail, jail.record)
+        heapq.heappush(self._deadlines, (jail.record.deadline, jail.record.id))
 
     def next_deadline(self) -> float | None:
         """The earliest, in seconds of CLOCK_BOOTTIME."""
-        return min((life.record.deadline for life in self.lives.values() if life.cause is None), default=None)
+        while self._deadlines:
+            deadline, id = self._deadlines[0]
+            life = self.lives.get(id)
+            if life is not None and life.cause is None and life.record.deadline == deadline:
+                return deadline
+            heapq.heappop(self._deadlines)
+        return None
 
     def expire(self, now: float) -> None:
-        for life in self.lives.values():
-            if life.cause is None and life.record.deadline <= now:
-                self.end(life, Ended(limit="ttl", reason="its time to live was over"))
+        while (deadline := self.next_deadline()) is not None and deadline <= now:
+            self.end(self.lives[self._deadlines[0][1]], Ended(limit="ttl", reason="its time to live was over"))
 
     def set_deadline(self, life: Life, deadline: float) -> None:
         life.record.deadline = deadline
+        heapq.heappush(self._deadlines, (deadline, life.record.id))
         self._house.records.write(life.record)
 
     def end(self, life: Life, cause: Ended | None) -> None:
@@ -138,11 +149,20 @@ class Undertaker:
                 traceback.print_exc()
         self._leaving.clear()
 
-    def watch_inodes(self) -> None:
-        """Ends sandboxes that have more files than they may: btrfs itself limits bytes only."""
-        for life in list(self.lives.values()):
-            if life.cause is None and self._has_too_many_files(life):
+    def watch_inodes(self) -> float:
+        """Ends sandboxes that have more files than they may: btrfs itself limits bytes only.
+
+        Looks at some, for it takes its time; the others have their turn in the next calls. Returns which part of all
+        that was.
+        """
+        if not self._to_look_at:
+            self._to_look_at = list(self.lives)
+        some, self._to_look_at = self._to_look_at[:_LOOKED_AT_ONCE], self._to_look_at[_LOOKED_AT_ONCE:]
+        for id in some:
+            life = self.lives.get(id)
+            if life is not None and life.cause is None and self._has_too_many_files(life):
                 self.end(life, Ended(limit="inodes", reason="it had more files than its limit allows"))
+        return min(1.0, _LOOKED_AT_ONCE / max(1, len(self.lives)))
 
     def _has_too_many_files(self, life: Life) -> bool:
         most = int(life.record.limits["inodes"])
@@ -193,7 +213,7 @@ class Undertaker:
         groups = self._house.groups
         group = groups.group(record.group) if groups is not None and record.group is not None else None
         jail = Jail(pid=record.pid, pidfd=descriptor, group=group, slot=record.slot, record=record)
-        self.lives[record.id] = Life(jail, record)
+        self.add(jail)
 
     def _sweep_group(self, name: str) -> None:
         if self._house.groups is None:
