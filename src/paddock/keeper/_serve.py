@@ -71,6 +71,8 @@ class Keeper:
             "usage": self._usage,
             "list": self._list,
             "forget": self._forget,
+            "freeze": self._freeze,
+            "thaw": self._thaw,
             "stop": self._stop,
         }
 
@@ -116,6 +118,7 @@ class Keeper:
         if (removal := self._undertaker.next_removal()) is not None:
             times.append(removal)
         times += self._nursery.deadlines()
+        times += self._undertaker.freezer.deadlines()
         if self._inode_watch and self._undertaker.lives:
             times.append(self._watched_at + WATCH_SECONDS)
         return max(0.0, (min(times) - now) * 1000 + 1) if times else -1
@@ -128,6 +131,7 @@ class Keeper:
             self._watched_at = now
             self._undertaker.watch_inodes()
         self._nursery.expire(now)
+        self._undertaker.freezer.expire(now)
 
     # -- connections
 
@@ -161,6 +165,7 @@ class Keeper:
         if not alive:
             self._unwatch(connection.peer.fileno())
             self._connections.discard(connection)
+            self._undertaker.freezer.gone(connection)
             connection.inbox.close()
             connection.peer.close()
 
@@ -240,6 +245,16 @@ class Keeper:
             reply({"known": False})
             return
         reply({"known": True, **_usage_of(self._house, life)})
+
+    def _freeze(self, connection: Connection, message: Message, reply: Reply) -> None:
+        """Until `thaw`, or until the service that asks is gone."""
+        life = self._undertaker.lives.get(message["id"])
+        if life is not None:
+            self._undertaker.freezer.hold(life.record.id, life.jail, (connection, int(message["hold"])))
+        reply({"known": life is not None})
+
+    def _thaw(self, connection: Connection, message: Message, reply: Reply) -> None:
+        reply({"held": self._undertaker.freezer.let_go(str(message["id"]), (connection, int(message["hold"])))})
 
     def _list(self, connection: Connection, message: Message, reply: Reply) -> None:
         ended = {id: {"limit": e.limit, "reason": e.reason} for id, e in self._house.records.ended().items()}

@@ -14,12 +14,20 @@ class Lifecycle:
         self._store, self._clock = store, clock
 
     def move(
-        self, id: str, to: State, *, limit: Limit | None = None, reason: str | None = None, release_key: bool = False
+        self,
+        id: str,
+        to: State,
+        *,
+        limit: Limit | None = None,
+        reason: str | None = None,
+        release_key: bool = False,
+        restoring: str | None = None,
+        holder: str | None = None,
     ) -> Row:
         """The row as it is then. InvalidState: that move is not legal from where the sandbox is now.
 
         Other services move the same rows: the write names the state that it was decided on, and is decided again
-        if that has changed. States only go forward, so this ends.
+        if that has changed.
         """
         while True:
             row = self._store.get(id)
@@ -31,7 +39,15 @@ class Lifecycle:
                 )
             ended_at = self._clock.wall() if not LEGAL[to] else None
             if self._store.move(
-                id, row.state, to, ended_at=ended_at, limit=limit, reason=reason, release_key=release_key
+                id,
+                row.state,
+                to,
+                ended_at=ended_at,
+                limit=limit,
+                reason=reason,
+                release_key=release_key,
+                restoring=restoring,
+                holder=holder,
             ):
                 moved = self._store.get(id)
                 assert moved is not None

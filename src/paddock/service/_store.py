@@ -24,16 +24,16 @@ import msgspec
 from paddock.errors import AlreadyExists, InternalError, NotConfigured, ResourceExhausted
 from paddock.model import Level, Limit, Sandbox, SandboxId, SandboxSpec, State
 
-SCHEMA_VERSION = 1
-LIVING = (State.CREATING, State.RUNNING, State.PAUSED)
+SCHEMA_VERSION = 2
+LIVING = (State.CREATING, State.RESTORING, State.RUNNING, State.PAUSED)
 
 _COLUMNS = (
     "id, owner, name, state, level, backend, template, spec, created_at, expires_at, ended_at, limit_name, reason,"
-    " deadline, boot_id, holder"
+    " origin, deadline, boot_id, holder, restoring"
 )
 _SELECT = f"SELECT {_COLUMNS} FROM sandboxes"
-_ALIVE = "state IN ('creating', 'running', 'paused')"
-_INSERT = f"INSERT INTO sandboxes ({_COLUMNS}) VALUES ({', '.join('?' * 16)})"
+_ALIVE = "state IN ('creating', 'restoring', 'running', 'paused')"
+_INSERT = f"INSERT INTO sandboxes ({_COLUMNS}) VALUES ({', '.join('?' * 18)})"
 
 _encode_spec = msgspec.json.Encoder().encode
 _decode_spec = msgspec.json.Decoder(SandboxSpec).decode
@@ -47,7 +47,9 @@ class Row(msgspec.Struct, frozen=True):
     """CLOCK_BOOTTIME seconds, of the boot `boot_id`."""
     boot_id: str
     holder: str
-    """The service that made it."""
+    """The service that made it, or that is restoring it."""
+    restoring: str | None = None
+    """The snapshot that it is being taken back to."""
 
     @property
     def id(self) -> SandboxId:
@@ -91,7 +93,7 @@ class Store:
 
     def add(self, row: Row, key: Key | None = None) -> Known | None:
         """Records a new sandbox, or returns what `key` was used for before. AlreadyExists: the name is taken."""
-        with self._writing() as db:
+        with self.writing() as db:
             if key is not None:
                 found = db.execute(
                     "SELECT sandbox, digest FROM idempotency_keys WHERE owner = ? AND key = ?",
@@ -148,19 +150,22 @@ class Store:
         limit: Limit | None = None,
         reason: str | None = None,
         release_key: bool = False,
+        restoring: str | None = None,
+        holder: str | None = None,
     ) -> bool:
         """False if the state was not `expected` any more. Only `_lifecycle` may call this."""
-        with self._writing() as db:
+        with self.writing() as db:
             done = db.execute(
-                "UPDATE sandboxes SET state = ?, ended_at = ?, limit_name = ?, reason = ? WHERE id = ? AND state = ?",
-                (to.value, ended_at, limit and limit.value, reason, id, expected.value),
+                "UPDATE sandboxes SET state = ?, ended_at = ?, limit_name = ?, reason = ?, restoring = ?,"
+                " holder = coalesce(?, holder) WHERE id = ? AND state = ?",
+                (to.value, ended_at, limit and limit.value, reason, restoring, holder, id, expected.value),
             ).rowcount
             if done and release_key:
                 db.execute("DELETE FROM idempotency_keys WHERE sandbox = ?", (id,))
         return bool(done)
 
     def set_deadline(self, id: str, *, expires_at: float, deadline: float) -> bool:
-        with self._writing() as db:
+        with self.writing() as db:
             return bool(
                 db.execute(
                     f"UPDATE sandboxes SET expires_at = ?, deadline = ? WHERE id = ? AND {_ALIVE}",
@@ -170,11 +175,11 @@ class Store:
 
     def lease(self, name: str) -> tuple[str, int, float] | None:
         """Who holds it, the epoch, and until when (CLOCK_BOOTTIME seconds of the holder's boot)."""
-        return self._execute("SELECT holder, epoch, expires_at FROM leases WHERE name = ?", (name,)).fetchone()
+        return self.execute("SELECT holder, epoch, expires_at FROM leases WHERE name = ?", (name,)).fetchone()
 
     def take_lease(self, name: str, holder: str, until: float, *, over: int | None) -> int | None:
         """The new epoch, if the epoch was still `over` (None: if nobody ever held it)."""
-        with self._writing() as db:
+        with self.writing() as db:
             if over is None:
                 sql = "INSERT OR IGNORE INTO leases (name, holder, epoch, expires_at) VALUES (?, ?, 1, ?)"
                 return 1 if db.execute(sql, (name, holder, until)).rowcount else None
@@ -186,7 +191,7 @@ class Store:
 
     def prune(self, before: float) -> int:
         """Forgets what ended before that time, and its idempotency keys."""
-        with self._writing() as db:
+        with self.writing() as db:
             db.execute(
                 "DELETE FROM idempotency_keys WHERE sandbox IN (SELECT id FROM sandboxes WHERE ended_at < ?)", (before,)
             )
@@ -205,18 +210,18 @@ class Store:
         self._db.close()
 
     def _one(self, sql: str, values: Sequence[object]) -> Row | None:
-        found = self._execute(sql, values).fetchone()
+        found = self.execute(sql, values).fetchone()
         return None if found is None else _row(found)
 
     def _all(self, sql: str, values: Sequence[object]) -> tuple[Row, ...]:
-        return tuple(_row(found) for found in self._execute(sql, values).fetchall())
+        return tuple(_row(found) for found in self.execute(sql, values).fetchall())
 
-    def _execute(self, sql: str, values: Sequence[object]) -> sqlite3.Cursor:
+    def execute(self, sql: str, values: Sequence[object]) -> sqlite3.Cursor:
         with _translated(self.path):
             return self._db.execute(sql, values)
 
     @contextmanager
-    def _writing(self) -> Generator[sqlite3.Connection]:
+    def writing(self) -> Generator[sqlite3.Connection]:
         """One transaction that takes the write lock at its start: no upgrade that could fail half-way."""
         with _translated(self.path):
             self._db.execute("BEGIN IMMEDIATE")
@@ -288,16 +293,32 @@ def _values(row: Row) -> tuple[object, ...]:
         s.ended_at,
         s.limit and s.limit.value,
         s.reason,
+        s.origin,
         row.deadline,
         row.boot_id,
         row.holder,
+        row.restoring,
     )
 
 
 def _row(values: tuple[Any, ...]) -> Row:
-    (id, owner, _name, state, level, backend, template, spec, created_at, expires_at, ended_at, limit, reason, *own) = (
-        values
-    )
+    (
+        id,
+        owner,
+        _name,
+        state,
+        level,
+        backend,
+        template,
+        spec,
+        created_at,
+        expires_at,
+        ended_at,
+        limit,
+        reason,
+        origin,
+        *own,
+    ) = values
     return Row(
         Sandbox(
             id=SandboxId(id),
@@ -312,6 +333,7 @@ def _row(values: tuple[Any, ...]) -> Row:
             limit=Limit(limit) if limit else None,
             reason=reason,
             owner=owner,
+            origin=origin,
         ),
         *own,
     )
