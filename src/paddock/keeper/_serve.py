@@ -82,6 +82,7 @@ class Keeper:
         gc.collect()
         gc.freeze()
         gc.disable()  # nothing here makes cycles on the hot path; a collection would touch, and so copy, every page
+        self._nursery.open()
         while not self._finished():
             for fd, _ in self._poll.poll(self._timeout()):
                 handler = self._handlers.get(fd)
