@@ -219,7 +219,7 @@ class JailInstance(GuestInstance):
     """A live jail. Each identity of it has a socket in `run/<id>/`, so nothing has to be kept to reach it."""
 
     def __init__(self, backend: JailBackend, id: SandboxId, template: Template) -> None:
-        super().__init__(id, template, self._reach, root_user=backend.capabilities.root_user)
+        super().__init__(id, template, self._reach, root_user=os.getuid() == 0)
         self._backend = backend
 
     async def _reach(self, identity: str) -> GuestConnection:

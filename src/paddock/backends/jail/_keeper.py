@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from paddock.errors import InternalError, InvalidArgument, KeeperUnavailable, PaddockError, ResourceExhausted
 from paddock.keeper import _wire, layout
-from paddock.keeper._main import BOOTSTRAP, READY
+from paddock.keeper._bootstrap import BOOTSTRAP, READY
 
 ATTEMPTS = 50
 START_SECONDS = 20.0
