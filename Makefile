@@ -37,10 +37,9 @@ fix: setup ## whatever a tool can put right
 	$(BIN)/ruff check --quiet --fix $(STYLE)
 	$(BIN)/python tools/unasync.py
 
-bench: ## create + exec + destroy, interleaved with the reference (ARGS="--cycles 50")
+bench: ## what it costs, beside what else there is (ARGS="--only cycle", ARGS=--peers)
 	@tools/bootstrap bench
-	@$(BIN)/python -m bench.cycle $(ARGS)
-	@$(BIN)/python bench/create.py
+	@$(BIN)/python -m bench $(ARGS)
 
 docs: setup ## run the examples, follow the links, show the next change log
 	$(PYTEST) -q tests/style
