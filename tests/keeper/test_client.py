@@ -13,8 +13,14 @@ from typing import Any
 import pytest
 
 from paddock.backends.jail import JailBackend
+from paddock.backends.jail._keeper import _error
+from paddock.errors import ResourceExhausted
 from paddock.keeper import layout
+from paddock.keeper._errors import as_jail_error
+from paddock.keeper._nursery import problem
 from paddock.keeper._records import Records
+from paddock.keeper._slots import MOST, NoSlot, Slots
+from paddock.keeper._trace import Steps
 from tests.keeper.conftest import Yard
 
 Play = Callable[[Callable[[Yard], Any]], Any]
@@ -104,3 +110,13 @@ def test_who_connects_after_a_cancelled_attempt_gets_a_whole_connection(play: Pl
         await other.aclose()
 
     play(scene)
+
+
+def test_a_machine_without_a_free_range_of_ids_says_what_to_do() -> None:
+    slots = Slots(pool=-1, _next=MOST)
+    with pytest.raises(NoSlot) as caught:
+        slots.take()
+    answer = problem(as_jail_error(caught.value, Steps()))
+    error = _error(answer)
+    assert isinstance(error, ResourceExhausted)
+    assert "paddock ls" in str(error)

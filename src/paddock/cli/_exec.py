@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from ._values import Verbs, add_exec, add_json
+from ._values import add_exec, add_json
 
 
-def add(verbs: Verbs) -> None:
-    parser = verbs.add_parser(
-        "exec",
-        help="a command in a sandbox that lives",
-        description="Runs a command in a sandbox. What it leaves running is killed at its end. Options come first.",
-        allow_abbrev=False,
-    )
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Runs a command in a sandbox. What it leaves running is killed at its end. Options come first."
     add_json(parser)
     parser.add_argument("sandbox", metavar="ID", help="id, unique prefix of one, or name")
     add_exec(parser)

@@ -24,12 +24,16 @@ def note(text: str) -> None:
 
 
 def failure(error: PaddockError, *, as_json: bool) -> None:
+    problem(error.code, error.message, error.hint, as_json=as_json)
+
+
+def problem(code: str, message: str, hint: str | None, *, as_json: bool) -> None:
     if as_json:
-        document({"error": {"code": error.code, "message": error.message, "hint": error.hint}})
+        document({"error": {"code": code, "message": message, "hint": hint}})
         return
-    note(error.message)
-    if error.hint:
-        print(f"  try: {escape(error.hint)}", file=sys.stderr, flush=True)
+    note(message)
+    if hint:
+        print(f"  try: {escape(hint)}", file=sys.stderr, flush=True)
 
 
 def document(value: object) -> None:
@@ -38,6 +42,14 @@ def document(value: object) -> None:
 
     encoded = msgspec.json.format(msgspec.json.encode(value), indent=2)
     sys.stdout.write(encoded.decode() + "\n")
+
+
+def json_line(value: object) -> None:
+    """One JSON document on a line of its own, at once."""
+    import msgspec
+
+    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+    sys.stdout.flush()
 
 
 def raw(descriptor: int, data: bytes) -> None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 import re
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from paddock.model import Limits
-
-Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # pyright: ignore[reportPrivateUsage]
 
 _SIZE = re.compile(r"(\d+)(m|mib|g|gib)?", re.IGNORECASE)
 _TIME = re.compile(r"(\d+(?:\.\d+)?)(s|m|h)?")

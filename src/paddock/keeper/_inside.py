@@ -70,16 +70,17 @@ class Gifts:
 
     root: int
     usr: int | None
+    mounts: list[int]
     listeners: dict[str, int]
 
     def pack(self) -> list[int]:
-        return [fd for fd in (self.root, self.usr, *self.listeners.values()) if fd is not None]
+        return [fd for fd in (self.root, self.usr, *self.mounts, *self.listeners.values()) if fd is not None]
 
     @classmethod
-    def unpack(cls, fds: list[int], *, usr: bool, names: tuple[str, ...]) -> Gifts:
+    def unpack(cls, fds: list[int], *, usr: bool, mounts: int, names: tuple[str, ...]) -> Gifts:
         root, rest = fds[0], fds[1:]
         of_usr, rest = (rest[0], rest[1:]) if usr else (None, rest)
-        return cls(root, of_usr, dict(zip(names, rest, strict=True)))
+        return cls(root, of_usr, rest[:mounts], dict(zip(names, rest[mounts:], strict=True)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,13 +222,15 @@ def _rehearse() -> None:
 
 def _wait_for_plan(inside: Inside, steps: Steps) -> tuple[JailPlan, Gifts]:
     assert steps.voice is not None
-    data, ancillary, _, _ = steps.voice.recvmsg(_LARGEST_MESSAGE, 256, socket.MSG_CMSG_CLOEXEC)
+    data, ancillary, _, _ = steps.voice.recvmsg(_LARGEST_MESSAGE, 512, socket.MSG_CMSG_CLOEXEC)
     if not data:
         os._exit(0)  # not needed any more
     steps.restart()
     fds = array.array("i", ancillary[0][2])
     plan = JailPlan.unpack(data)
-    return plan, Gifts.unpack(list(fds), usr=plan.host_usr, names=listener_names(inside.root_mode))
+    return plan, Gifts.unpack(
+        list(fds), usr=plan.host_usr, mounts=len(plan.mounts), names=listener_names(inside.root_mode)
+    )
 
 
 def _fit_out(inside: Inside, ready: Ready, plan: JailPlan, gifts: Gifts, steps: Steps) -> None:
@@ -262,11 +265,32 @@ def _attach(inside: Inside, ready: Ready, plan: JailPlan, gifts: Gifts, steps: S
         options = (("mode", "1777"), ("size", str(size)), ("nr_inodes", str(plan.inodes)))
         mounts.move_mount(mounts.fs_mount("tmpfs", options, mounts.NOSUID | mounts.NODEV), _place(path))
     steps.end("tmp")
+    if plan.mounts:
+        steps.begin("mounts")
+        for mount, fd in sorted(zip(plan.mounts, gifts.mounts, strict=True), key=lambda pair: pair[0].target):
+            mounts.move_mount(fd, _made_place(os.fsencode(mount.target).lstrip(b"/")))
+        steps.end("mounts")
 
 
 def _place(path: bytes) -> int:
     """The directory to mount on, found without any link: the tree may have been written by an earlier sandbox."""
     return openat2.open_beneath(mounts.AT_FDCWD, path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, symlinks=False)
+
+
+def _made_place(path: bytes) -> int:
+    """As `_place`, and makes what is missing of it."""
+    parts = path.split(b"/")
+    strict = os.umask(0o022)
+    for depth in range(len(parts)):
+        above = _place(b"/".join(parts[:depth]) or b".")
+        try:
+            os.mkdir(parts[depth], dir_fd=above)
+        except FileExistsError:
+            continue
+        finally:
+            os.close(above)
+    os.umask(strict)
+    return _place(path)
 
 
 def _serve(inside: Inside, plan: JailPlan, gifts: Gifts, ready: Ready, steps: Steps) -> NoReturn:

@@ -89,6 +89,7 @@ class Keeper:
                     self._call(handler)
             self._call(self._housekeeping)
         self._nursery.close()
+        self._undertaker.close()
 
     def _call(self, handler: Callable[[], None]) -> None:
         """A fault of ours in one matter must not leave all the others without a keeper."""
@@ -112,6 +113,8 @@ class Keeper:
         times = [self._idle_since + IDLE_SECONDS] if not self._connections else []
         if (deadline := self._undertaker.next_deadline()) is not None:
             times.append(deadline)
+        if (removal := self._undertaker.next_removal()) is not None:
+            times.append(removal)
         times += self._nursery.deadlines()
         if self._inode_watch and self._undertaker.lives:
             times.append(self._watched_at + WATCH_SECONDS)
@@ -120,6 +123,7 @@ class Keeper:
     def _housekeeping(self) -> None:
         now = proc.boottime()
         self._undertaker.expire(now)
+        self._undertaker.remove_groups(now)
         if self._inode_watch and self._undertaker.lives and now >= self._watched_at + WATCH_SECONDS:
             self._watched_at = now
             self._undertaker.watch_inodes()

@@ -29,6 +29,8 @@ from paddock.model import (
     KillSandbox,
     Level,
     ListSandboxes,
+    Mount,
+    MountMode,
     Noun,
     Principal,
     Sandbox,
@@ -85,6 +87,9 @@ class Sandboxes:
         key = self._key(action)
         template = await self._template(spec.template)
         backend = self._backends.choose(spec.level)
+        if spec.mounts:
+            backend.capabilities.require("mounts", backend.name)
+            self._check_layers(spec.mounts)
         row = self._new_row(spec, template, entry.principal, backend.name, backend.level)
         with self._live.making(row.id):
             return await self._make(row, key, template, backend, entry)
@@ -108,7 +113,9 @@ class Sandboxes:
         async with AsyncExitStack() as undo:
             undo.push(self._fail(row))
             undo.push(_undo(lambda: self._pool().delete(row.id)))
-            self._pool().create(row.id, layers=template.layers, limit_bytes=spec.limits.disk_mib << 20)
+            self._pool().create(
+                row.id, layers=template.layers, limit_bytes=spec.limits.disk_mib << 20, mounts=len(spec.mounts)
+            )
             instance = await backend.create(plan)
             undo.push_async_exit(_undo_async(lambda: self._kill_unborn(backend, instance)))
             running = self._lifecycle.move(row.id, State.RUNNING)
@@ -280,6 +287,14 @@ class Sandboxes:
             owner=principal.id,
         )
         return Row(sandbox, boot_now + spec.ttl_seconds, self._boot, self._live.holder)
+
+    def _check_layers(self, mounts: tuple[Mount, ...]) -> None:
+        pool = self._pool()
+        if not pool.overlay and any(mount.mode is not MountMode.READ_WRITE for mount in mounts):
+            raise Unsupported(
+                f"the pool's driver {pool.driver!r} has no layers: a directory can only be mounted read-write",
+                hint="paddock doctor; or copy it in: paddock cp",
+            )
 
     def _key(self, action: CreateSandbox) -> Key | None:
         if action.idempotency_key is None:

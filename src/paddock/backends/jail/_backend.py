@@ -17,7 +17,7 @@ from paddock.backends.jail import _probe
 from paddock.backends.jail._keeper import KeeperClient, Message
 from paddock.errors import PaddockError, SandboxDied
 from paddock.keeper import layout
-from paddock.keeper._plan import JailPlan, User
+from paddock.keeper._plan import JailPlan, Mount, User
 from paddock.keeper._records import Record, Records
 from paddock.model import Check, Level, Limit, SandboxId, Template, Usage
 
@@ -59,7 +59,7 @@ class JailBackend:
             enforced |= {Limit.MEMORY, Limit.PROCESSES}
         if facts.get("btrfs", False) and root:
             enforced |= {Limit.DISK, Limit.INODES}
-        return Capabilities(isolation=True, enforced=frozenset(enforced), root_user=root, adopt=True)
+        return Capabilities(isolation=True, enforced=frozenset(enforced), root_user=root, adopt=True, mounts=True)
 
     def probe(self) -> str | None:
         return _probe.unusable()
@@ -121,6 +121,7 @@ class JailBackend:
             disk_bytes=limits.disk_mib * _MIB,
             inodes=limits.inodes,
             tmp_bytes=limits.tmp_mib * _MIB,
+            mounts=tuple(Mount(source=m.source, target=m.target, mode=m.mode.value) for m in plan.spec.mounts),
             trace=self.trace,
             fault=self.fault,
         )

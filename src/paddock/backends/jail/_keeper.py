@@ -19,7 +19,8 @@ from paddock.keeper._main import BOOTSTRAP, READY
 
 ATTEMPTS = 50
 START_SECONDS = 20.0
-_EXHAUSTED = {"EAGAIN", "EMFILE", "ENFILE", "ENOMEM", "ENOSPC", "EDQUOT", "ENOBUFS"}
+_EXHAUSTED = {"EAGAIN", "EMFILE", "ENFILE", "ENOMEM", "ENOSPC", "EDQUOT", "ENOBUFS", "EUSERS"}
+_REMEDY = {"EUSERS": "every sandbox has a range of ids of its own: kill some, `paddock ls` lists them"}
 _REPEATABLE = frozenset({"deadline", "forget", "kill", "list", "usage"})
 Message = dict[str, Any]
 
@@ -231,7 +232,8 @@ def _error(answer: Message) -> PaddockError:
     text, number = str(answer["error"]), answer.get("errno")
     name = errno.errorcode.get(number) if isinstance(number, int) else None
     if name in _EXHAUSTED:
-        return ResourceExhausted(f"the sandbox could not be made: {text}", hint="paddock doctor", errno=name)
-    if answer.get("kind") == "PlanError":
+        hint = _REMEDY.get(name, "paddock doctor")
+        return ResourceExhausted(f"the sandbox could not be made: {text}", hint=hint, errno=name)
+    if answer.get("kind") in ("PlanError", "MountError"):
         return InvalidArgument(text)
     return InternalError(f"the keeper failed: {text}", hint="paddock doctor", errno=name)
