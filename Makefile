@@ -31,11 +31,13 @@ check: ## format, lint, types, architecture, generated code
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 	$(BIN)/python tools/unasync.py --check
+	$(BIN)/python tools/reference.py --check
 
 fix: setup ## whatever a tool can put right
 	$(BIN)/ruff format --quiet $(STYLE)
 	$(BIN)/ruff check --quiet --fix $(STYLE)
 	$(BIN)/python tools/unasync.py
+	$(BIN)/python tools/reference.py
 
 bench: ## what it costs, beside what else there is (ARGS="--only cycle", ARGS=--peers)
 	@tools/bootstrap bench
