@@ -17,7 +17,7 @@ import socket
 from collections.abc import Sequence
 from typing import NoReturn
 
-from paddock import guest
+from paddock.guest import _everything as guest
 from paddock.keeper._errors import JailError
 from paddock.keeper._house import House
 from paddock.keeper._inside import Inside, become_sandbox
