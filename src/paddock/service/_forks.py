@@ -90,9 +90,9 @@ class Forks:
         snapshot = None if row.restoring is None else self._snapshots.get(row.restoring)
         backend = self._backends.find(row.sandbox.backend)
         if snapshot is None or backend is None:
-            self._lifecycle.move(row.id, State.FAILED, reason="the snapshot that it was being taken back to is gone")
+            self._lifecycle.move(row, State.FAILED, reason="the snapshot that it was being taken back to is gone")
             return
-        row = self._lifecycle.move(row.id, State.RESTORING, restoring=snapshot.id, holder=self._live.holder)
+        row = self._lifecycle.move(row, State.RESTORING, restoring=snapshot.id, holder=self._live.holder)
         with self._live.making(row.id):
             instance = await backend.adopt(row.id)
             if instance is not None:
@@ -103,7 +103,7 @@ class Forks:
 
     async def _rollback(self, row: Row, held: Held, snapshot: SnapshotRow) -> Sandbox:
         with self._live.making(row.id):
-            row = self._lifecycle.move(row.id, State.RESTORING, restoring=snapshot.id, holder=self._live.holder)
+            row = self._lifecycle.move(row, State.RESTORING, restoring=snapshot.id, holder=self._live.holder)
             held.dying = True
             with suppress(SandboxDied):
                 await held.instance.kill()
@@ -122,7 +122,7 @@ class Forks:
             await self._failed(row, error)
             raise
         try:
-            running = self._lifecycle.move(row.id, State.RUNNING)
+            running = self._lifecycle.move(row, State.RUNNING)
         except InvalidState:  # killed meanwhile
             with suppress(SandboxDied):
                 await instance.kill()
@@ -136,7 +136,7 @@ class Forks:
     async def _failed(self, row: Row, error: BaseException) -> None:
         now = self._store.get(row.id)
         if now is not None and not has_ended(now):
-            self._lifecycle.move(row.id, State.FAILED, reason=f"rollback failed: {words(error)}")
+            self._lifecycle.move(row, State.FAILED, reason=f"rollback failed: {words(error)}")
         with suppress(PaddockError):
             self._pool().delete(row.id)
 

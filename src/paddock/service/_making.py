@@ -86,7 +86,7 @@ class Making:
                     undo.push(undo_step(lambda id=birth.row.id: self._pool().delete(id)))
                 await fill()
                 instances = await self._create(births, undo)
-                running = tuple(self._lifecycle.move(birth.row.id, State.RUNNING) for birth in births)
+                running = tuple(self._lifecycle.move(birth.row, State.RUNNING) for birth in births)
                 recorded()
                 for row, birth, instance in zip(running, births, instances, strict=True):
                     self._live.admit(row, birth.backend, instance)
@@ -124,7 +124,7 @@ class Making:
             if error is None:
                 return
             try:
-                self._lifecycle.move(row.id, State.FAILED, reason=words(error), release_key=True)
+                self._lifecycle.move(row, State.FAILED, reason=words(error), release_key=True)
             except InvalidState:
                 # Killed while it was being made; the maker has cleaned up behind it.
                 ended = self._store.get(row.id)

@@ -205,7 +205,7 @@ class Sandboxes:
                 await self._live.release(row.id)  # whatever it is now: the next one who asks will find out
             raise
         try:
-            row = self._lifecycle.move(row.id, State.KILLED, reason=f"killed by {principal.id}")
+            row = self._lifecycle.move(row, State.KILLED, reason=f"killed by {principal.id}")
         except InvalidState:
             row = self._store.get(row.id) or row
         if held is not None:

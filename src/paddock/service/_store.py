@@ -151,13 +151,13 @@ class Store:
         reason: str | None = None,
         release_key: bool = False,
         restoring: str | None = None,
-        holder: str | None = None,
+        holder: str,
     ) -> bool:
         """False if the state was not `expected` any more. Only `_lifecycle` may call this."""
         with self.writing() as db:
             done = db.execute(
                 "UPDATE sandboxes SET state = ?, ended_at = ?, limit_name = ?, reason = ?, restoring = ?,"
-                " holder = coalesce(?, holder) WHERE id = ? AND state = ?",
+                " holder = ? WHERE id = ? AND state = ?",
                 (to.value, ended_at, limit and limit.value, reason, restoring, holder, id, expected.value),
             ).rowcount
             if done and release_key:
