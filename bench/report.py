@@ -105,7 +105,8 @@ def file_system(path: Path) -> str:
 
 
 def show(section: Section, console: Console) -> None:
-    table = Table(title=f"{section.name}: {section.title}", title_justify="left", header_style="bold", box=None)
+    console.print(f"[bold]{section.name}[/bold]: {section.title}")
+    table = Table(header_style="bold", box=None)
     table.add_column(section.unit)
     for column in ("median", "quartiles", "p95", "best", "n"):
         table.add_column(column, justify="right")
