@@ -85,7 +85,10 @@ class GuestInstance:
     async def file(self, action: Action[R]) -> R:
         identity, other = self.route(getattr(action, "user", None))
         if other is not None:
-            raise Unsupported(f"files as {other!r}", hint="as root, or as the template's default user")
+            raise Unsupported(
+                f"files cannot be touched as {other!r}: that is for root and {self._template.default_user!r}",
+                hint=f"do it as root and give it to {other!r}, or run a command as {other!r}",
+            )
         return await perform(await self.connection(identity), action)
 
     def close_connections(self) -> None:
@@ -105,7 +108,7 @@ class GuestInstance:
             return "user", None
         if not self._root_user:
             raise Unsupported(
-                f"commands as {user.name!r} need a range of ids, which an ordinary user does not have here",
+                f"nothing can be done as {user.name!r}: it needs a range of ids, which an ordinary user does not have",
                 hint=f"run paddock as root, or leave it to {self._template.default_user!r}",
             )
         return "root", None if user.uid == 0 else user.name
