@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 
 import msgspec
 
-from paddock.errors import InvalidArgument, NotFound, SandboxError
+from paddock.errors import GuestLost, InvalidArgument, NotFound, SandboxError
 from paddock.guest._frames import STDERR, STDOUT, Json
 from paddock.model import ExecId, ExecSpec, ExitStatus, PtySize
 from paddock.model.streams import ByteReader, ByteWriter
@@ -48,6 +49,11 @@ class _Survivors(msgspec.Struct, frozen=True):
     survivors: int
 
 
+def _killed(error: BaseException) -> bool:
+    """The agent is dead, and so is all that it had started."""
+    return isinstance(error, GuestLost) and error.details.get("killed") is True
+
+
 class ChannelReader:
     """A stream that comes in frames."""
 
@@ -56,7 +62,12 @@ class ChannelReader:
         self._stream = stream
 
     async def read(self, size: int = 65536) -> bytes:
-        return await self._channel.read(self._stream, size)
+        try:
+            return await self._channel.read(self._stream, size)
+        except GuestLost as error:
+            if not _killed(error):
+                raise
+            return b""  # as of a pipe whose writer was killed: the status says so
 
     async def aclose(self) -> None:
         """The channel is closed by whoever holds the whole."""
@@ -97,6 +108,7 @@ class GuestExecHandle:
         self._pid = 0
         self._stdin, self._stdout, self._stderr = stdin, stdout, stderr
         self._pty = pty
+        self._began = asyncio.get_running_loop().time()
         channel.when_result(self._finish_pipes)
 
     @property
@@ -127,9 +139,11 @@ class GuestExecHandle:
         except TimeoutError:
             self._close_pipes()
             raise self._connection.breach("it did not start a command in time") from None
-        except BaseException:
-            self._close_pipes()
-            raise
+        except BaseException as error:
+            if not _killed(error):
+                self._close_pipes()
+                raise
+            # Its agent was killed at that very moment, by the command itself perhaps: `wait` tells.
 
     def abandon(self) -> None:
         """Nobody will ever hold it."""
@@ -137,7 +151,14 @@ class GuestExecHandle:
         self._channel.close()
 
     async def wait(self) -> ExitStatus:
-        return (await self._channel.result(Exited)).status(self._connection)
+        try:
+            return (await self._channel.result(Exited)).status(self._connection)
+        except GuestLost as error:
+            if not _killed(error):
+                raise
+            # Whoever kills its agent kills the command: pid 1 has ended all that the agent left.
+            seconds = asyncio.get_running_loop().time() - self._began
+            return ExitStatus(signal=signal.SIGKILL, duration_seconds=round(seconds, 6))
 
     async def signal(self, number: int) -> None:
         await self._connection.open({"op": "signal", "id": self._id, "signal": number}).call(Json)
@@ -147,6 +168,10 @@ class GuestExecHandle:
             answer = await self._connection.open({"op": "kill_exec", "id": self._id}).call(_Survivors)
         except NotFound:  # ended so long ago that the guest has forgotten it
             return
+        except GuestLost:
+            if self._connection.closed and _killed(await self._connection.why()):
+                return
+            raise
         if answer.survivors:
             raise SandboxError(
                 f"{answer.survivors} processes of the command could not be killed", hint="kill the sandbox"
@@ -260,7 +285,8 @@ async def start_background(
         channel = connection.open(request, fds=far)
         handle = attach(connection, id, stdin)
         try:
-            await channel.call(Started)
+            with contextlib.suppress(GuestLost):  # then the handle knows as well
+                await channel.call(Started)
             await handle.started()
         except BaseException:
             handle.abandon()
