@@ -148,6 +148,17 @@ def test_the_commands_of_another_user_live_on_when_an_agent_is_killed(jail: Sand
     assert of_root.wait().code == 0
 
 
+def test_who_stops_everybody_inside_does_not_stop_the_sandbox(jail: Sandbox) -> None:
+    other = jail.start("sleep 600")
+    jail.exec("kill -STOP -1")
+    jail.filesystem.write("file", "content")
+    assert jail.filesystem.read_text("file") == "content"
+    jail.exec("kill -CONT -1")
+    other.kill()
+    assert other.wait().signal == 9
+    other.close()
+
+
 def test_a_stopped_agent_stops_nobody_else(jail: Sandbox, transport: LocalTransport) -> None:
     """A sandbox that says nothing must not hold up another one, nor its own kill."""
     (workload,) = _processes(_marked(jail))

@@ -74,8 +74,11 @@ def _died() -> PaddockError:
 class GuestConnection:
     """Many channels over one stream socket. Belongs to the event loop it is made in; owns the socket.
 
-    When the other side has gone, `explain` finds out why: what was under way then fails with what it returns.
+    A call whose guest is silent for `patience_seconds` fails. When the other side has gone, `explain` finds out why:
+    what was under way then fails with what it returns.
     """
+
+    patience_seconds = 30.0
 
     def __init__(self, stream: socket.socket) -> None:
         stream.setblocking(False)
@@ -92,6 +95,9 @@ class GuestConnection:
         self._failure: PaddockError | None = None
         self._explaining: asyncio.Task[None] | None = None
         self.explain: Callable[[], Awaitable[PaddockError]] | None = None
+        self.heard_at = 0.0
+        """When the guest last said anything, by the loop's clock."""
+        self._ping: Channel | None = None
         self.peer_pid: int | None = None
         """The guest's process id as it sees it itself; known when it has said anything."""
         self.descriptors = stream.family == socket.AF_UNIX
@@ -165,6 +171,11 @@ class GuestConnection:
             del self._channels[channel.id]
             raise
         return channel
+
+    def ping(self) -> None:
+        """Has the guest say something, if it can."""
+        if not self.closed and (self._ping is None or self._ping.over):
+            self._ping = self.open({"op": "ping"})
 
     def send(self, data: bytes | memoryview, fds: Sequence[int] = ()) -> None:
         """Sends now or when there is room. Silently nothing on a dead connection: its channels know."""
@@ -246,6 +257,7 @@ class GuestConnection:
         if not data:
             self._lost()
             return
+        self.heard_at = self._loop.time()
         self._read_size = _LARGE_READ if len(data) >= self._read_size else _SMALL_READ
         try:
             for frame in self._decoder.feed(data):

@@ -6,20 +6,19 @@ import asyncio
 import contextlib
 import os
 import signal
+from typing import Literal
 
 import msgspec
 
 from paddock.errors import GuestLost, InvalidArgument, NotFound, SandboxError
 from paddock.guest._frames import STDERR, STDOUT, Json
-from paddock.model import ExecId, ExecSpec, ExitStatus, PtySize
+from paddock.model import ExecId, ExecSpec, ExitStatus, Limit, PtySize
 from paddock.model.streams import ByteReader, ByteWriter
 
 from ._guest_channel import Channel
 from ._guest_connection import GuestConnection
 from ._guest_pipes import PipeReader, PipeWriter
 
-_PATIENCE_SECONDS = 10.0
-_START_SECONDS = 30.0
 _MOST_CELLS = 65535  # ioctl_tty(2): unsigned shorts
 
 
@@ -31,6 +30,8 @@ class Exited(msgspec.Struct, frozen=True):
     code: int | None
     signal: int | None
     duration_seconds: float
+    limit: Literal["time"] | None = None
+    """The one ceiling that a guest keeps by itself; of the others the kernel and the host know."""
 
     def status(self, connection: GuestConnection) -> ExitStatus:
         code, number = self.code, self.signal
@@ -42,7 +43,8 @@ class Exited(msgspec.Struct, frozen=True):
         )
         if not sound:
             raise connection.breach("an exit status that no kernel reports")
-        return ExitStatus(code=code, signal=number, duration_seconds=self.duration_seconds)
+        limit = None if self.limit is None else Limit.TIME
+        return ExitStatus(code=code, signal=number, limit=limit, duration_seconds=self.duration_seconds)
 
 
 class _Survivors(msgspec.Struct, frozen=True):
@@ -134,11 +136,8 @@ class GuestExecHandle:
     async def started(self) -> None:
         """Waits for the guest's word that it runs; on failure everything is closed."""
         try:
-            async with asyncio.timeout(_START_SECONDS):
+            with self._channel.attended():
                 self._pid = (await self._channel.reply(Started)).pid
-        except TimeoutError:
-            self._close_pipes()
-            raise self._connection.breach("it did not start a command in time") from None
         except BaseException as error:
             if not _killed(error):
                 self._close_pipes()
@@ -187,11 +186,8 @@ class GuestExecHandle:
     async def aclose(self) -> None:
         self._close_pipes()
         self._channel.close()
-        try:
-            async with asyncio.timeout(_PATIENCE_SECONDS):
-                await self._channel.ended()
-        except TimeoutError:
-            raise self._connection.breach("it did not end a command in time") from None
+        with self._channel.attended():
+            await self._channel.ended()
 
     def _finish_pipes(self) -> None:
         for reader in (self._stdout, self._stderr):
@@ -271,6 +267,8 @@ async def start_background(
 ) -> GuestExecHandle:
     """Its output is kept inside; the handle is attached to it in the same breath."""
     request = exec_request(spec, id, user) | {"background": True}
+    if spec.timeout_seconds is not None:
+        request["timeout_seconds"] = spec.timeout_seconds
     with contextlib.ExitStack() as inner, contextlib.ExitStack() as outer:
         far: list[int] = []
         stdin: PipeWriter | None = None
