@@ -192,7 +192,7 @@ async def test_a_guest_that_dies_is_noticed(rig: Rig) -> None:
         assert instance is not None
         os.kill(instance.instance._process.pid, signal.SIGKILL)  # pyright: ignore
         with pytest.raises(SandboxDied):
-            await service.perform(RunExec(sandbox=id, spec=sh("sleep 995")), ME)
+            await service.perform(RunExec(sandbox=id, spec=sh("sleep 1")), ME)
         assert (await service.perform(GetSandbox(sandbox=id), ME)).state is State.KILLED
 
 

@@ -174,7 +174,7 @@ class GuestConnection:
 
     def ping(self) -> None:
         """Has the guest say something, if it can."""
-        if not self.closed and (self._ping is None or self._ping.over):
+        if not self.closed and (self._ping is None or self._ping.has_ended):
             self._ping = self.open({"op": "ping"})
 
     def send(self, data: bytes | memoryview, fds: Sequence[int] = ()) -> None:
@@ -292,12 +292,12 @@ class GuestConnection:
         if self.explain is None:
             self._fail(_died())
             return
-        self._explaining = self._loop.create_task(self._explained(self.explain()))
+        self._explaining = self._loop.create_task(self._explained(self.explain))
         self._hang_up()
 
-    async def _explained(self, explanation: Awaitable[PaddockError]) -> None:
+    async def _explained(self, explain: Callable[[], Awaitable[PaddockError]]) -> None:
         try:
-            self._fail(await explanation)
+            self._fail(await explain())
         except Exception as error:
             self._fail(GuestLost(f"the connection to the guest was lost, and it is not known why: {error}"))
             raise

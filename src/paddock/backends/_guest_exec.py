@@ -185,6 +185,8 @@ class GuestExecHandle:
 
     async def aclose(self) -> None:
         self._close_pipes()
+        if self._channel.has_ended:
+            return
         self._channel.close()
         with self._channel.attended():
             await self._channel.ended()
@@ -241,24 +243,27 @@ async def start_foreground(
 
 
 def _over_pipes(connection: GuestConnection, request: dict[str, object], spec: ExecSpec, id: ExecId) -> GuestExecHandle:
-    with contextlib.ExitStack() as inner, contextlib.ExitStack() as outer:
-        far: list[int] = []
-        stdin: PipeWriter | None = None
+    far: list[int] = []
+    near: list[PipeReader] = []
+    stdin: PipeWriter | None = None
+    try:
         if spec.stdin:
             reader, writer = os.pipe2(os.O_CLOEXEC)
-            inner.callback(os.close, reader)
             far.append(reader)
             stdin = PipeWriter(writer)
-            outer.callback(stdin.close)
-        near: list[PipeReader] = []
         for _ in range(2):
             reader, writer = os.pipe2(os.O_CLOEXEC)
-            inner.callback(os.close, writer)
             far.append(writer)
             near.append(PipeReader(reader))
-            outer.callback(near[-1].close)
         channel = connection.open(request, fds=far)
-        outer.pop_all()
+    except BaseException:
+        for pipe in (stdin, *near):
+            if pipe is not None:
+                pipe.close()
+        raise
+    finally:
+        for fd in far:
+            os.close(fd)
     return GuestExecHandle(connection, channel, id=id, stdin=stdin, stdout=near[0], stderr=near[1])
 
 
