@@ -53,13 +53,14 @@ def no_guest_is_left(rig: Rig) -> Generator[None]:
 
 
 @asynccontextmanager
-async def opened(rig: Rig) -> AsyncGenerator[Service]:
+async def opened(rig: Rig, **options: Any) -> AsyncGenerator[Service]:
     service = Service(
         rig.state_dir,
         backends=lambda: [ProcessBackend(rig.state_dir)],
         pool=lambda: rig.pool,
         templates=OneTemplate(),
         policy=local_policy(os.getuid()),
+        **options,
     )
     async with service:
         yield service
