@@ -10,11 +10,11 @@ import math
 import os
 import socket
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
-from paddock.errors import GuestProtocolError, InvalidArgument, PaddockError, SandboxDied
+from paddock.errors import GuestLost, GuestProtocolError, InvalidArgument, PaddockError, SandboxDied
 from paddock.guest._frames import (
     MAX_CHANNEL,
     MAX_DEPTH,
@@ -77,8 +77,11 @@ def _died() -> PaddockError:
 class GuestConnection:
     """Many channels over one stream socket. Belongs to the event loop it is made in; owns the socket.
 
-    `lost_error` makes the exception for what was under way when the other side went away.
+    A call whose guest is silent for `patience_seconds` fails. When the other side has gone, `explain` finds out why:
+    what was under way then fails with what it returns.
     """
+
+    patience_seconds = 30.0
 
     def __init__(self, stream: socket.socket) -> None:
         stream.setblocking(False)
@@ -93,7 +96,13 @@ class GuestConnection:
         self._out_bytes = 0
         self._room: list[asyncio.Future[None]] = []
         self._failure: PaddockError | None = None
-        self.lost_error: Callable[[], PaddockError] = _died
+        self._explaining: asyncio.Task[None] | None = None
+        self.explain: Callable[[], Awaitable[PaddockError]] | None = None
+        self.heard_at = 0.0
+        """When the guest last said anything, by the loop's clock."""
+        self._ping: Channel | None = None
+        self.peer_pid: int | None = None
+        """The guest's process id as it sees it itself; known when it has said anything."""
         self.descriptors = stream.family == socket.AF_UNIX
         """True where file descriptors can be handed in."""
         self._loop.add_reader(stream.fileno(), self._readable)
@@ -124,7 +133,14 @@ class GuestConnection:
 
     @property
     def closed(self) -> bool:
-        return self._failure is not None
+        return self._failure is not None or self._explaining is not None
+
+    async def why(self) -> PaddockError:
+        """The error of a closed connection, once it is known."""
+        if self._explaining is not None:
+            await asyncio.wait((self._explaining,))
+        assert self._failure is not None
+        return self._failure
 
     def open(
         self,
@@ -140,6 +156,8 @@ class GuestConnection:
         """
         if self._failure is not None:
             raise self._failure
+        if self._explaining is not None:
+            raise GuestLost("the connection to the guest was lost", hint="try again")
         if self._last_channel == MAX_CHANNEL:
             raise self._fail(GuestProtocolError("all channel numbers are used up"))
         body = {**request, "fds": len(fds)} if fds else request
@@ -160,9 +178,14 @@ class GuestConnection:
             raise
         return channel
 
+    def ping(self) -> None:
+        """Has the guest say something, if it can."""
+        if not self.closed and (self._ping is None or self._ping.has_ended):
+            self._ping = self.open({"op": "ping"})
+
     def send(self, data: bytes | memoryview, fds: Sequence[int] = ()) -> None:
         """Sends now or when there is room. Silently nothing on a dead connection: its channels know."""
-        if self._failure is not None:
+        if self.closed:
             return
         view = memoryview(data)
         if self._out:
@@ -175,7 +198,7 @@ class GuestConnection:
         except OSError as error:
             if error.errno == errno.ETOOMANYREFS:  # too many descriptors of this user are under way
                 raise
-            self._fail(self.lost_error())
+            self._lost()
             return
         else:
             if sent < len(view):
@@ -195,7 +218,7 @@ class GuestConnection:
 
     async def drain(self) -> None:
         """Returns when little waits to be sent, or the connection has failed."""
-        while self._out_bytes > _HIGH and self._failure is None:
+        while self._out_bytes > _HIGH and not self.closed:
             waiter = self._loop.create_future()
             self._room.append(waiter)
             await waiter
@@ -215,7 +238,7 @@ class GuestConnection:
         except BlockingIOError:
             pass
         except OSError:
-            self._fail(self.lost_error())
+            self._lost()
             return
         if not self._out:
             self._loop.remove_writer(self._socket.fileno())
@@ -235,11 +258,12 @@ class GuestConnection:
         except BlockingIOError:
             return
         except OSError:
-            self._fail(self.lost_error())
+            self._lost()
             return
         if not data:
-            self._fail(self.lost_error())
+            self._lost()
             return
+        self.heard_at = self._loop.time()
         self._read_size = _LARGE_READ if len(data) >= self._read_size else _SMALL_READ
         try:
             for frame in self._decoder.feed(data):
@@ -252,6 +276,8 @@ class GuestConnection:
             if frame.kind is not Kind.HELLO or frame.body.get("version") != VERSION:
                 raise ProtocolError(f"no greeting in version {VERSION}")
             self._greeted = True
+            pid = frame.body.get("pid")
+            self.peer_pid = pid if type(pid) is int else None
             return
         channel = self._channels.get(frame.channel)
         if channel is None:
@@ -265,23 +291,47 @@ class GuestConnection:
         self._fail(error)
         return error
 
+    def _lost(self) -> None:
+        """The other side has gone. Nothing fails before it is known why."""
+        if self.closed:
+            return
+        if self.explain is None:
+            self._fail(_died())
+            return
+        self._explaining = self._loop.create_task(self._explained(self.explain))
+        self._hang_up()
+
+    async def _explained(self, explain: Callable[[], Awaitable[PaddockError]]) -> None:
+        try:
+            self._fail(await explain())
+        except Exception as error:
+            self._fail(GuestLost(f"the connection to the guest was lost, and it is not known why: {error}"))
+            raise
+
     def _fail(self, error: PaddockError) -> PaddockError:
         if self._failure is None:
             self._failure = error
-            self._loop.remove_reader(self._socket.fileno())
-            self._loop.remove_writer(self._socket.fileno())
-            self._socket.close()
-            for _, fds in self._out:
-                for fd in fds:
-                    os.close(fd)
-            self._out.clear()
-            self._out_bytes = 0
-            self._wake_writers()
+            self._hang_up()
             channels, self._channels = self._channels, {}
             for channel in channels.values():
                 channel.fail(error)
         return self._failure
 
+    def _hang_up(self) -> None:
+        if self._socket.fileno() < 0:
+            return
+        self._loop.remove_reader(self._socket.fileno())
+        self._loop.remove_writer(self._socket.fileno())
+        self._socket.close()
+        for _, fds in self._out:
+            for fd in fds:
+                os.close(fd)
+        self._out.clear()
+        self._out_bytes = 0
+        self._wake_writers()
+
     def close(self) -> None:
         """Cuts it. What runs in the foreground on it is ended by the guest."""
+        if self._explaining is not None:
+            self._explaining.cancel()
         self._fail(SandboxDied("the connection to the guest was closed by this side"))

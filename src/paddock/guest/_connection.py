@@ -163,7 +163,7 @@ class Connection:
         self.channels: dict[int, Channel] = {}
         self.closed = False
         self._watch()
-        self.send(pack(Kind.HELLO, 0, {"version": VERSION, "features": list(FEATURES)}))
+        self.send(pack(Kind.HELLO, 0, {"version": VERSION, "features": list(FEATURES), "pid": os.getpid()}))
 
     @property
     def roomy(self) -> bool:

@@ -25,6 +25,7 @@ from paddock.linux import btrfs, proc
 IDLE_SECONDS = 10.0
 WATCH_SECONDS = 2.0
 RECORDING_SECONDS = 15.0
+LONGEST_SLEEP_SECONDS = 60.0
 KILLED = Ended(limit=None, reason="it was killed")
 Message = dict[str, Any]
 
@@ -125,7 +126,8 @@ class Keeper:
         times += self._nursery.deadlines()
         if self._inode_watch and self._undertaker.lives:
             times.append(self._watched_at + WATCH_SECONDS)
-        return max(0.0, (min(times) - now) * 1000 + 1) if times else -1
+        # poll's clock stands still while the machine sleeps, that of deadlines does not: look again now and then.
+        return min(max(0.0, (min(times) - now) * 1000 + 1), LONGEST_SLEEP_SECONDS * 1000) if times else -1
 
     def _housekeeping(self) -> None:
         now = proc.boottime()
