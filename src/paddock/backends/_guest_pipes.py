@@ -38,6 +38,9 @@ class PipeReader:
             try:
                 data = os.read(self._fd, size)
             except BlockingIOError:
+                if self._left is not None:
+                    self.close()  # what it held at the end somebody inside has taken back out
+                    break
                 await self._readable()
                 continue
             self._count(len(data))
