@@ -35,7 +35,7 @@ def test_all_who_wait_are_answered_when_no_further_spare_can_be_made(monkeypatch
     nursery = Nursery(no_house, watch=handlers.__setitem__, unwatch=handlers.__delitem__, born=lambda jail: None)
     answers: list[dict[str, object]] = []
     for _ in range(5 * MOST_AT_ONCE):
-        nursery.create(JailPlan.unpack(SAMPLE), answers.append)
+        nursery.create(JailPlan.unpack(SAMPLE), None, answers.append)
 
     for voice in voices:
         voice.send(b'{"error": "it does not become one", "errno": null, "after": "clone"}')

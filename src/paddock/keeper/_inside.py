@@ -70,16 +70,21 @@ class Gifts:
 
     root: int
     usr: int | None
+    env: int | None
     listeners: dict[str, int]
 
     def pack(self) -> list[int]:
-        return [fd for fd in (self.root, self.usr, *self.listeners.values()) if fd is not None]
+        return [fd for fd in (self.root, self.usr, self.env, *self.listeners.values()) if fd is not None]
 
     @classmethod
-    def unpack(cls, fds: list[int], *, usr: bool, names: tuple[str, ...]) -> Gifts:
-        root, rest = fds[0], fds[1:]
-        of_usr, rest = (rest[0], rest[1:]) if usr else (None, rest)
-        return cls(root, of_usr, dict(zip(names, rest, strict=True)))
+    def unpack(cls, fds: list[int], *, usr: bool, env: bool, names: tuple[str, ...]) -> Gifts:
+        rest = iter(fds)
+        return cls(
+            root=next(rest),
+            usr=next(rest) if usr else None,
+            env=next(rest) if env else None,
+            listeners=dict(zip(names, rest, strict=True)),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,7 +232,12 @@ def _wait_for_plan(inside: Inside, steps: Steps) -> tuple[JailPlan, Gifts]:
     steps.restart()
     fds = array.array("i", ancillary[0][2])
     plan = JailPlan.unpack(data)
-    return plan, Gifts.unpack(list(fds), usr=plan.host_usr, names=listener_names(inside.root_mode))
+    names = listener_names(inside.root_mode)
+    gifts = Gifts.unpack(list(fds), usr=plan.host_usr, env=plan.env_follows, names=names)
+    if gifts.env is not None:
+        plan = plan.with_env(os.pread(gifts.env, os.fstat(gifts.env).st_size, 0))
+        os.close(gifts.env)
+    return plan, gifts
 
 
 def _fit_out(inside: Inside, ready: Ready, plan: JailPlan, gifts: Gifts, steps: Steps) -> None:

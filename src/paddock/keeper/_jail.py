@@ -53,27 +53,27 @@ class Pending:
     inside: dict[str, dict[str, float]] | None = None
 
 
-def begin(house: House, plan: JailPlan, spare: Spare) -> Pending:
-    """Fits out `spare`. JailError, with everything undone, the spare too."""
+def begin(house: House, plan: JailPlan, spare: Spare, env: int | None) -> Pending:
+    """Fits out `spare`; `env` stays the caller's. JailError, with everything undone, the spare too."""
     steps = Steps(plan.fault.removeprefix("keeper:") if plan.fault.startswith("keeper:") else "")
     undo = UndoStack()
     undo.take(spare.undo)
     try:
         with undo:
-            pending = _begin(house, plan, spare, steps, undo)
+            pending = _begin(house, plan, spare, env, steps, undo)
             pending.undo.take(undo)
             return pending
     except Exception as error:
         raise as_jail_error(error, steps) from None
 
 
-def _begin(house: House, plan: JailPlan, spare: Spare, steps: Steps, undo: UndoStack) -> Pending:
+def _begin(house: House, plan: JailPlan, spare: Spare, env: int | None, steps: Steps, undo: UndoStack) -> Pending:
     late: list[int] = []
     undo.push(_close_all, late)
     steps.begin("record")
     packed = plan.pack()
     if len(packed) > _LARGEST_PLAN:
-        raise JailError(f"the plan has {len(packed)} bytes, {_LARGEST_PLAN} at most: its environment is too large")
+        raise JailError(f"the plan has {len(packed)} bytes, {_LARGEST_PLAN} at most")
     directory = house.records.make(plan.id)
     late.append(directory)
     undo.push(house.records.remove, plan.id)
@@ -90,7 +90,7 @@ def _begin(house: House, plan: JailPlan, spare: Spare, steps: Steps, undo: UndoS
     root, usr = _make_layers(house, plan, spare.slot, steps, late)
     steps.begin("send")
     try:
-        socket.send_fds(spare.sync, [packed], Gifts(root, usr, listeners).pack())
+        socket.send_fds(spare.sync, [packed], Gifts(root, usr, env, listeners).pack())
     except ConnectionError:
         pass  # the child has failed already; why, it has said, and `receive` reads it
     steps.end("send")
@@ -128,9 +128,8 @@ def _make_layers(
     if not plan.host_usr:
         return root, None
     steps.begin("usr")
-    usr = mounts.open_tree(b"/usr", recursive=not house.root_mode)
+    usr = house.usr.mount(slot)
     late.append(usr)
-    mounts.set_attributes(usr, set=mounts.RDONLY | mounts.NOSUID | mounts.NODEV, recursive=not house.root_mode)
     steps.end("usr")
     return root, usr
 

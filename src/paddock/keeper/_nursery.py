@@ -28,6 +28,7 @@ def problem(error: Exception) -> Message:
 @dataclass(slots=True)
 class _Waiting:
     plan: JailPlan
+    env: int | None
     reply: Reply
     again: bool = True
     """A spare that had died in waiting is no reason to refuse: it is tried with another one, once."""
@@ -64,11 +65,12 @@ class Nursery:
     def deadlines(self) -> Iterable[float]:
         return self._limits.values()
 
-    def create(self, plan: JailPlan, reply: Reply) -> None:
+    def create(self, plan: JailPlan, env: int | None, reply: Reply) -> None:
+        """`env` must stay open until the reply."""
         if plan.fault:  # a test wants to see it fail: not at the cost of a spare that is whole
-            self._conceive(plan.fault, _Waiting(plan, reply))
+            self._conceive(plan.fault, _Waiting(plan, env, reply))
             return
-        self._waiting.append(_Waiting(plan, reply))
+        self._waiting.append(_Waiting(plan, env, reply))
         self._feed()
 
     def expire(self, now: float) -> None:
@@ -150,7 +152,7 @@ class Nursery:
 
     def _fit_out(self, spare: _spare.Spare, waiting: _Waiting) -> None:
         try:
-            pending = _jail.begin(self._house, waiting.plan, spare)
+            pending = _jail.begin(self._house, waiting.plan, spare, waiting.env)
         except JailError as error:
             waiting.reply(problem(error))
             return

@@ -31,8 +31,9 @@ class JailPlan:
     """One jail. `tree` and `layers` are names in the pool, topmost layer first; no layers: the tree is whole.
 
     `deadline` is in seconds of CLOCK_BOOTTIME. `template` is kept in the record for whoever adopts the sandbox,
-    unread. `fault` and `trace` are for tests and benchmarks:
-    the step at which to fail or die, and whether the reply says where the time went.
+    unread. `env_follows`: a descriptor of more variables comes along, which the keeper does not read.
+    `fault` and `trace` are for tests and benchmarks: the step at which to fail or die, and whether the reply says
+    where the time went.
     """
 
     id: str
@@ -54,6 +55,7 @@ class JailPlan:
     disk_bytes: int
     inodes: int
     tmp_bytes: int
+    env_follows: bool = False
     trace: bool = False
     fault: str = ""
 
@@ -72,6 +74,10 @@ class JailPlan:
         values = marshal.loads(data)  # noqa: S302
         values["users"] = tuple(User(name=n, uid=u, gid=g, home=h) for n, u, g, h in values["users"])
         return cls(**values)
+
+    def with_env(self, packed: bytes) -> JailPlan:
+        """With the variables that came apart from it."""
+        return dataclasses.replace(self, env={**self.env, **marshal.loads(packed)}, env_follows=False)  # noqa: S302
 
     def to_message(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

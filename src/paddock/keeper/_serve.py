@@ -61,7 +61,11 @@ class Keeper:
         self._nursery = Nursery(house, watch=self._watch, unwatch=self._unwatch, born=self._born)
         self._idle_since = proc.boottime()
         self._watched_at = 0.0
-        self._inode_watch = house.root_mode and btrfs.is_btrfs(house.pool)
+        self._watches: list[Callable[[], None]] = []
+        if house.groups is not None:
+            self._watches.append(self._undertaker.watch_queues)
+        if house.root_mode and btrfs.is_btrfs(house.pool):
+            self._watches.append(self._undertaker.watch_inodes)
         self._stopping = False
         self._operations: dict[str, Operation] = {
             "hello": self._hello,
@@ -113,16 +117,17 @@ class Keeper:
         if (deadline := self._undertaker.next_deadline()) is not None:
             times.append(deadline)
         times += self._nursery.deadlines()
-        if self._inode_watch and self._undertaker.lives:
+        if self._watches and self._undertaker.lives:
             times.append(self._watched_at + WATCH_SECONDS)
         return max(0.0, (min(times) - now) * 1000 + 1) if times else -1
 
     def _housekeeping(self) -> None:
         now = proc.boottime()
         self._undertaker.expire(now)
-        if self._inode_watch and self._undertaker.lives and now >= self._watched_at + WATCH_SECONDS:
+        if self._undertaker.lives and now >= self._watched_at + WATCH_SECONDS:
             self._watched_at = now
-            self._undertaker.watch_inodes()
+            for watch in self._watches:
+                watch()
         self._nursery.expire(now)
 
     # -- connections
@@ -197,13 +202,26 @@ class Keeper:
 
     def _create(self, connection: Connection, message: Message, reply: Reply) -> None:
         plan = JailPlan.from_message(cast("Message", message["plan"]))
+        env = connection.inbox.take() if plan.env_follows else None
+        try:
+            self._check(plan)
+        except PlanError:
+            _close(env)
+            raise
+
+        def answer(result: Message) -> None:
+            _close(env)
+            reply(result)
+
+        self._nursery.create(plan, env, answer)
+
+    def _check(self, plan: JailPlan) -> None:
         if plan.fault and not self._for_tests:
             raise PlanError("faults are injected only into a keeper that was started for tests")
         if plan.id in self._undertaker.lives:
             raise PlanError(f"{plan.id} is alive already")
         if not self._house.root_mode and (plan.user.uid, plan.user.gid) != (ORDINARY_ID, ORDINARY_ID):
             raise PlanError(f"an ordinary user's sandbox has the one id {ORDINARY_ID}; its user must have it")
-        self._nursery.create(plan, reply)
 
     def _born(self, jail: _jail.Jail) -> None:
         self._undertaker.add(jail)
@@ -251,6 +269,11 @@ class Keeper:
         for life in list(self._undertaker.lives.values()):
             self._undertaker.end(life, Ended(limit=None, reason="the keeper was told to stop"))
         reply({})
+
+
+def _close(descriptor: int | None) -> None:
+    if descriptor is not None:
+        os.close(descriptor)
 
 
 def _usage_of(house: House, life: Life) -> Message:

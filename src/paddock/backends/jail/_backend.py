@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import marshal
 import os
 from collections.abc import Coroutine, Mapping
 from pathlib import Path
@@ -15,7 +16,7 @@ from paddock.backends._base import Backend, Capabilities, Ending, SandboxPlan
 from paddock.backends._guest import GuestConnection, GuestInstance
 from paddock.backends.jail import _probe
 from paddock.backends.jail._keeper import KeeperClient, Message
-from paddock.errors import PaddockError, SandboxDied
+from paddock.errors import InvalidArgument, PaddockError, SandboxDied
 from paddock.keeper import layout
 from paddock.keeper._plan import JailPlan, User
 from paddock.keeper._records import Record, Records
@@ -23,6 +24,7 @@ from paddock.model import Check, Level, Limit, SandboxId, Template, Usage
 
 R = TypeVar("R")
 _MIB = 1 << 20
+_MOST_ENVIRONMENT = 128_000  # bytes; it becomes part of a message of a socket, which holds some 200,000
 _KILLED = Ending(limit=None, reason="it was killed")
 _GONE = Ending(limit=None, reason="it is gone")
 
@@ -76,7 +78,7 @@ class JailBackend:
 
     async def create(self, plan: SandboxPlan) -> JailInstance:
         jail = self._jail_plan(plan)
-        making = self._start(self.keeper.request("create", plan=jail.to_message()))
+        making = self._start(self._ask_for(jail, plan.spec.env))
         known = plan.id in self._endings
         self._being_made.add(plan.id)
         self.ending(plan.id)  # it may come in the same breath as the answer
@@ -94,6 +96,22 @@ class JailBackend:
         self.last_timings = cast("dict[str, float]", answer["timings"])
         return JailInstance(self, plan.id, plan.template)
 
+    async def _ask_for(self, jail: JailPlan, env: Mapping[str, str]) -> Message:
+        """What the caller put into `env` may be secret. The keeper, whose memory every sandbox begins with, only passes
+        it on."""
+        if not env:
+            return await self.keeper.request("create", plan=jail.to_message())
+        packed = marshal.dumps(dict(env))
+        if len(packed) > _MOST_ENVIRONMENT:
+            raise InvalidArgument(f"the environment takes {len(packed)} bytes, {_MOST_ENVIRONMENT} at most")
+        sealed = os.memfd_create("env", os.MFD_CLOEXEC)
+        try:
+            os.write(sealed, packed)
+            plan = {**jail.to_message(), "env_follows": True}
+            return await self.keeper.request("create", descriptors=(sealed,), plan=plan)
+        finally:
+            os.close(sealed)
+
     async def _unmake(self, id: SandboxId, making: asyncio.Task[Message]) -> None:
         with contextlib.suppress(PaddockError):  # it failed, or its keeper is gone: a sweep finds what is left
             await making
@@ -110,7 +128,7 @@ class JailBackend:
             users=tuple(User(name=u.name, uid=u.uid, gid=u.gid, home=u.home) for u in template.users),
             default_user=template.default_user,
             workdir=template.workdir,
-            env={**template.env, **plan.spec.env},
+            env=dict(template.env),
             template=msgspec.json.encode(template).decode(),
             deadline=plan.deadline,
             cpus=limits.cpus,

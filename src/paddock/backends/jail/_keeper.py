@@ -9,6 +9,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -47,7 +48,7 @@ class KeeperClient:
         self._inbox = _wire.Inbox()
         self._waiting: dict[int, asyncio.Future[Message]] = {}
         self._number = 0
-        self._unsent = bytearray()
+        self._unsent: deque[tuple[memoryview, tuple[int, ...]]] = deque()
         self._connecting = asyncio.Lock()
         self._connected = False
         """The keeper of `_peer` has said what it is. Before that only `connect` speaks with it."""
@@ -56,12 +57,15 @@ class KeeperClient:
         self.pool: int | None = None
         """The pool's directory, as the keeper mounted it; this client's own descriptor."""
 
-    async def request(self, operation: str, **fields: object) -> Message:
-        """Asks and waits for the answer. KeeperUnavailable, or the PaddockError that fits what the keeper says."""
+    async def request(self, operation: str, *, descriptors: tuple[int, ...] = (), **fields: object) -> Message:
+        """Asks and waits for the answer. KeeperUnavailable, or the PaddockError that fits what the keeper says.
+
+        `descriptors` go with it, and stay the caller's, who keeps them open until the answer is there.
+        """
         if not self._connected:
             await self.connect()
         try:
-            return await self._exchange(operation, fields)
+            return await self._exchange(operation, fields, descriptors)
         except KeeperUnavailable:
             if operation not in _REPEATABLE:
                 raise
@@ -116,12 +120,12 @@ class KeeperClient:
             self.pool = self._inbox.descriptors.pop(0)
         return True
 
-    async def _exchange(self, operation: str, fields: Message) -> Message:
+    async def _exchange(self, operation: str, fields: Message, descriptors: tuple[int, ...] = ()) -> Message:
         if self._peer is None:
             raise KeeperUnavailable("the keeper went away")
         self._number += 1
         number = self._number
-        self._send({"op": operation, "n": number, **fields})
+        self._send({"op": operation, "n": number, **fields}, descriptors)
         future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._waiting[number] = future
         try:
@@ -132,8 +136,8 @@ class KeeperClient:
             raise _error(answer)
         return answer
 
-    def _send(self, message: Message) -> None:
-        self._unsent += _wire.encode(message)
+    def _send(self, message: Message, descriptors: tuple[int, ...]) -> None:
+        self._unsent.append((memoryview(_wire.encode(message)), descriptors))
         try:
             self._write()
         except OSError as error:
@@ -145,7 +149,13 @@ class KeeperClient:
         assert self._peer is not None
         loop = asyncio.get_running_loop()
         try:
-            del self._unsent[: self._peer.send(self._unsent)]
+            while self._unsent:
+                data, descriptors = self._unsent[0]
+                sent = socket.send_fds(self._peer, [data], descriptors) if descriptors else self._peer.send(data)
+                if sent < len(data):
+                    self._unsent[0] = (data[sent:], ())
+                else:
+                    self._unsent.popleft()
         except BlockingIOError:
             pass
         if self._unsent:
