@@ -28,6 +28,11 @@ class House:
 
     root_mode: bool
     boot: str
+    state: str
+    """The real path of the state directory."""
+    host_mounts: int | None
+    """The mount namespace that the keeper came from; None where it still has all its mounts."""
+    own_mounts: int
     pool: int
     slots: Slots
     usr: Usr
@@ -48,7 +53,9 @@ def furnish(state: Path) -> House:
     root_mode = uid == 0
     config = _read_config(state)
     groups = _open_groups(state)
+    host_mounts = None
     if root_mode:
+        host_mounts = _open_mount_namespace()
         namespaces.unshare(namespaces.NEWNS)
         # So that overlay may be mounted with an id of the sandbox's range: a change of fsuid keeps capabilities.
         prctl.set_secure_bits(prctl.SECBIT_NO_SETUID_FIXUP)
@@ -70,6 +77,9 @@ def furnish(state: Path) -> House:
     return House(
         root_mode=root_mode,
         boot=proc.boot_id(),
+        state=os.path.realpath(state),
+        host_mounts=host_mounts,
+        own_mounts=_open_mount_namespace(),
         pool=pool,
         slots=Slots(pool),
         usr=Usr(mounts.open_tree(os.fsencode(places / "root"))),
@@ -99,6 +109,10 @@ def _open_groups(state: Path) -> cgroups.Base | None:
         return groups
     groups.close()
     return None
+
+
+def _open_mount_namespace() -> int:
+    return os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
 
 
 def _open_null() -> int:

@@ -17,6 +17,7 @@ from paddock.keeper import _posture
 from paddock.keeper._errors import JailError, as_jail_error
 from paddock.keeper._house import House
 from paddock.keeper._inside import Gifts, listener_names
+from paddock.keeper._mounts import make_mounts
 from paddock.keeper._plan import JailPlan
 from paddock.keeper._records import Record
 from paddock.keeper._spare import Spare, read_report
@@ -53,27 +54,27 @@ class Pending:
     inside: dict[str, dict[str, float]] | None = None
 
 
-def begin(house: House, plan: JailPlan, spare: Spare, env: int | None) -> Pending:
-    """Fits out `spare`; `env` stays the caller's. JailError, with everything undone, the spare too."""
+def begin(house: House, plan: JailPlan, spare: Spare) -> Pending:
+    """Fits out `spare`. JailError, with everything undone, the spare too."""
     steps = Steps(plan.fault.removeprefix("keeper:") if plan.fault.startswith("keeper:") else "")
     undo = UndoStack()
     undo.take(spare.undo)
     try:
         with undo:
-            pending = _begin(house, plan, spare, env, steps, undo)
+            pending = _begin(house, plan, spare, steps, undo)
             pending.undo.take(undo)
             return pending
     except Exception as error:
         raise as_jail_error(error, steps) from None
 
 
-def _begin(house: House, plan: JailPlan, spare: Spare, env: int | None, steps: Steps, undo: UndoStack) -> Pending:
+def _begin(house: House, plan: JailPlan, spare: Spare, steps: Steps, undo: UndoStack) -> Pending:
     late: list[int] = []
     undo.push(_close_all, late)
     steps.begin("record")
     packed = plan.pack()
     if len(packed) > _LARGEST_PLAN:
-        raise JailError(f"the plan has {len(packed)} bytes, {_LARGEST_PLAN} at most")
+        raise JailError(f"the plan has {len(packed)} bytes, {_LARGEST_PLAN} at most: its environment is too large")
     directory = house.records.make(plan.id)
     late.append(directory)
     undo.push(house.records.remove, plan.id)
@@ -88,9 +89,14 @@ def _begin(house: House, plan: JailPlan, spare: Spare, env: int | None, steps: S
     steps.end("limits")
     listeners = _listen(house, directory, steps, late)
     root, usr = _make_layers(house, plan, spare.slot, steps, late)
+    mounted: list[int] = []
+    if plan.mounts:
+        steps.begin("mounts")
+        mounted = make_mounts(house, plan, spare.slot, late)
+        steps.end("mounts")
     steps.begin("send")
     try:
-        socket.send_fds(spare.sync, [packed], Gifts(root, usr, env, listeners).pack())
+        socket.send_fds(spare.sync, [packed], Gifts(root, usr, mounted, listeners).pack())
     except ConnectionError:
         pass  # the child has failed already; why, it has said, and `receive` reads it
     steps.end("send")

@@ -11,6 +11,7 @@ from paddock.keeper import _jail, _spare
 from paddock.keeper._errors import Died, JailError
 from paddock.keeper._house import House
 from paddock.keeper._plan import JailPlan
+from paddock.keeper._stem import Stem
 from paddock.linux import proc
 
 CREATE_SECONDS = 20.0
@@ -28,7 +29,6 @@ def problem(error: Exception) -> Message:
 @dataclass(slots=True)
 class _Waiting:
     plan: JailPlan
-    env: int | None
     reply: Reply
     again: bool = True
     """A spare that had died in waiting is no reason to refuse: it is tried with another one, once."""
@@ -49,6 +49,7 @@ class Nursery:
         born: Callable[[_jail.Jail], None],
     ) -> None:
         self._house = house
+        self._stem = Stem(house)
         self._watch = watch
         self._unwatch = unwatch
         self._born = born
@@ -65,12 +66,15 @@ class Nursery:
     def deadlines(self) -> Iterable[float]:
         return self._limits.values()
 
-    def create(self, plan: JailPlan, env: int | None, reply: Reply) -> None:
-        """`env` must stay open until the reply."""
+    def open(self) -> None:
+        """Last of all before the first create: what the keeper has in memory now is shared with every sandbox."""
+        self._stem.start()
+
+    def create(self, plan: JailPlan, reply: Reply) -> None:
         if plan.fault:  # a test wants to see it fail: not at the cost of a spare that is whole
-            self._conceive(plan.fault, _Waiting(plan, env, reply))
+            self._conceive(plan.fault, _Waiting(plan, reply))
             return
-        self._waiting.append(_Waiting(plan, env, reply))
+        self._waiting.append(_Waiting(plan, reply))
         self._feed()
 
     def expire(self, now: float) -> None:
@@ -82,6 +86,7 @@ class Nursery:
             self._unwatch(spare.sync.fileno())
             spare.undo.unwind()
         self._spares.clear()
+        self._stem.close()
 
     # -- spares
 
@@ -105,7 +110,7 @@ class Nursery:
 
     def _conceive(self, fault: str, only_for: _Waiting | None) -> bool:
         try:
-            spare = _spare.begin(self._house, fault)
+            spare = _spare.begin(self._house, self._stem, fault)
         except JailError as error:
             self._refuse(only_for, error)
             return False
@@ -152,7 +157,7 @@ class Nursery:
 
     def _fit_out(self, spare: _spare.Spare, waiting: _Waiting) -> None:
         try:
-            pending = _jail.begin(self._house, waiting.plan, spare, waiting.env)
+            pending = _jail.begin(self._house, waiting.plan, spare)
         except JailError as error:
             waiting.reply(problem(error))
             return

@@ -79,12 +79,6 @@ class Inbox:
             del self._buffer[:end]
         return found
 
-    def take(self) -> int:
-        """The descriptor that came with the message at hand, now the caller's. WireError if there was none."""
-        if not self.descriptors:
-            raise WireError("a message announces a descriptor that did not come")
-        return self.descriptors.pop(0)
-
     def close(self) -> None:
         while self.descriptors:
             os.close(self.descriptors.pop())

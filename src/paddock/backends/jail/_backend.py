@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import marshal
 import os
 from collections.abc import Coroutine, Mapping
 from pathlib import Path
@@ -16,15 +15,14 @@ from paddock.backends._base import Backend, Capabilities, Ending, SandboxPlan
 from paddock.backends._guest import GuestConnection, GuestInstance
 from paddock.backends.jail import _probe
 from paddock.backends.jail._keeper import KeeperClient, Message
-from paddock.errors import InvalidArgument, PaddockError, SandboxDied
+from paddock.errors import PaddockError, SandboxDied
 from paddock.keeper import layout
-from paddock.keeper._plan import JailPlan, User
+from paddock.keeper._plan import JailPlan, Mount, User
 from paddock.keeper._records import Record, Records
 from paddock.model import Check, Level, Limit, SandboxId, Template, Usage
 
 R = TypeVar("R")
 _MIB = 1 << 20
-_MOST_ENVIRONMENT = 128_000  # bytes; it becomes part of a message of a socket, which holds some 200,000
 _KILLED = Ending(limit=None, reason="it was killed")
 _GONE = Ending(limit=None, reason="it is gone")
 
@@ -46,7 +44,11 @@ class JailBackend:
         self._being_made: set[SandboxId] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
         self.keeper = KeeperClient(
-            state_dir, on_ended=self._on_ended, on_replaced=self._on_replaced, for_tests=for_tests
+            state_dir,
+            on_ended=self._on_ended,
+            on_lost=self._on_lost,
+            on_replaced=self._on_replaced,
+            for_tests=for_tests,
         )
         self.trace = False
         self.fault = ""
@@ -61,7 +63,7 @@ class JailBackend:
             enforced |= {Limit.MEMORY, Limit.PROCESSES}
         if facts.get("btrfs", False) and root:
             enforced |= {Limit.DISK, Limit.INODES}
-        return Capabilities(isolation=True, enforced=frozenset(enforced), root_user=root, adopt=True)
+        return Capabilities(isolation=True, enforced=frozenset(enforced), root_user=root, adopt=True, mounts=True)
 
     def probe(self) -> str | None:
         return _probe.unusable()
@@ -78,7 +80,7 @@ class JailBackend:
 
     async def create(self, plan: SandboxPlan) -> JailInstance:
         jail = self._jail_plan(plan)
-        making = self._start(self._ask_for(jail, plan.spec.env))
+        making = self._start(self.keeper.request("create", plan=jail.to_message()))
         known = plan.id in self._endings
         self._being_made.add(plan.id)
         self.ending(plan.id)  # it may come in the same breath as the answer
@@ -96,22 +98,6 @@ class JailBackend:
         self.last_timings = cast("dict[str, float]", answer["timings"])
         return JailInstance(self, plan.id, plan.template)
 
-    async def _ask_for(self, jail: JailPlan, env: Mapping[str, str]) -> Message:
-        """What the caller put into `env` may be secret. The keeper, whose memory every sandbox begins with, only passes
-        it on."""
-        if not env:
-            return await self.keeper.request("create", plan=jail.to_message())
-        packed = marshal.dumps(dict(env))
-        if len(packed) > _MOST_ENVIRONMENT:
-            raise InvalidArgument(f"the environment takes {len(packed)} bytes, {_MOST_ENVIRONMENT} at most")
-        sealed = os.memfd_create("env", os.MFD_CLOEXEC)
-        try:
-            os.write(sealed, packed)
-            plan = {**jail.to_message(), "env_follows": True}
-            return await self.keeper.request("create", descriptors=(sealed,), plan=plan)
-        finally:
-            os.close(sealed)
-
     async def _unmake(self, id: SandboxId, making: asyncio.Task[Message]) -> None:
         with contextlib.suppress(PaddockError):  # it failed, or its keeper is gone: a sweep finds what is left
             await making
@@ -128,7 +114,7 @@ class JailBackend:
             users=tuple(User(name=u.name, uid=u.uid, gid=u.gid, home=u.home) for u in template.users),
             default_user=template.default_user,
             workdir=template.workdir,
-            env=dict(template.env),
+            env={**template.env, **plan.spec.env},
             template=msgspec.json.encode(template).decode(),
             deadline=plan.deadline,
             cpus=limits.cpus,
@@ -139,6 +125,7 @@ class JailBackend:
             disk_bytes=limits.disk_mib * _MIB,
             inodes=limits.inodes,
             tmp_bytes=limits.tmp_mib * _MIB,
+            mounts=tuple(Mount(source=m.source, target=m.target, mode=m.mode.value) for m in plan.spec.mounts),
             trace=self.trace,
             fault=self.fault,
         )
@@ -205,6 +192,15 @@ class JailBackend:
     def _on_ended(self, id: str, limit: str | None, reason: str) -> None:
         self._settle(SandboxId(id), _ending(limit, reason))
 
+    def _on_lost(self) -> None:
+        # Its successor takes over what lives and tells of it; whoever waits for an end need not ask for that.
+        async def reconnect() -> None:
+            with contextlib.suppress(PaddockError, OSError):  # whoever asks next is told
+                await self.keeper.connect()
+
+        if any(not ending.done() for ending in self._endings.values()):
+            self._start(reconnect())
+
     def _on_replaced(self) -> None:
         # The deaths that happened while there was no keeper to tell of them are in its records.
         async def catch_up() -> None:
@@ -236,7 +232,7 @@ class JailInstance(GuestInstance):
     """A live jail. Each identity of it has a socket in `run/<id>/`, so nothing has to be kept to reach it."""
 
     def __init__(self, backend: JailBackend, id: SandboxId, template: Template) -> None:
-        super().__init__(id, template, self._reach, root_user=backend.capabilities.root_user)
+        super().__init__(id, template, self._reach, root_user=os.getuid() == 0)
         self._backend = backend
 
     async def _reach(self, identity: str) -> GuestConnection:
