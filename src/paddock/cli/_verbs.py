@@ -22,6 +22,7 @@ VERBS: dict[str, Verb] = {
     "run": Verb("_run", "a command in a new sandbox, which is gone afterwards"),
     "create": Verb("_create", "a sandbox that stays until `kill` or its TTL; prints its id"),
     "exec": Verb("_exec", "a command in a sandbox that lives", names=True),
+    "sh": Verb("_sh", "a shell on this terminal, in a sandbox that lives or in a new one", names=True),
     "cp": Verb("_cp", "a file or a directory into a sandbox or out of it", names=True),
     "ls": Verb("_ls", "the sandboxes of this machine"),
     "kill": Verb("_kill", "end sandboxes at once and for good", names=True),
