@@ -37,5 +37,5 @@ def test_every_benchmark_measures_something(name: str, sandbox: SandboxFactory, 
     for section, data in found.items():
         assert data["rows"], section
         assert all(value >= 0 for row in data["rows"] for value in row["values"]), section
-        assert (tmp_path / f"{section}.svg").exists()
+        assert (tmp_path / f"{section.replace(' ', '-')}.svg").exists()
         assert not [note for note in data["notes"] if "not measured: " in note and "paddock" in note]
