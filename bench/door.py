@@ -168,7 +168,7 @@ def store_parts(store: Store, id: str, rounds: int) -> None:
     show("store: read one", timed(rounds, lambda: store.get(id)))
     flips = iter((State.RUNNING, State.PAUSED) * rounds)
     states = iter((State.PAUSED, State.RUNNING) * rounds)
-    show("store: move a state", timed(rounds, lambda: store.move(id, next(flips), next(states), holder="nobody")))
+    show("store: move a state", timed(rounds, lambda: store.move(id, next(flips), next(states))))
 
 
 def imports(rounds: int) -> None:
