@@ -32,6 +32,9 @@ def stop(jail: Jail) -> None:
             raise TimeoutError(f"processes {running} did not stop")
         _signal(running, signal.SIGSTOP)
         time.sleep(_PAUSE_SECONDS)
+        # Whoever has called vfork(2) stands in the kernel, but not still, until the child has called exec(2).
+        waiting = [pid for pid in running if proc.state(pid) == "D"]
+        _signal([child for pid in waiting for child in proc.descendants(pid)], signal.SIGCONT)
 
 
 def go_on(jail: Jail) -> None:

@@ -93,7 +93,7 @@ class Snapshots:
                 f"{reference!r} is the beginning of {', '.join(candidates)}", hint="give more characters"
             )
         if not found:
-            raise NotFound(f"no snapshot {reference!r}", hint="`paddock snapshot ls` lists them", snapshot=reference)
+            raise NotFound(f"no snapshot {reference!r}", hint="`paddock snapshots` lists them", snapshot=reference)
         if found[0].holder is not None:
             raise InvalidState(f"snapshot {found[0].id} is still being made", hint="wait until it is whole")
         return found[0]
