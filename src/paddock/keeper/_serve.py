@@ -81,6 +81,8 @@ class Keeper:
             "usage": self._usage,
             "list": self._list,
             "forget": self._forget,
+            "freeze": self._freeze,
+            "thaw": self._thaw,
             "stop": self._stop,
             "bye": self._bye,
         }
@@ -128,6 +130,7 @@ class Keeper:
         if (removal := self._undertaker.next_removal()) is not None:
             times.append(removal)
         times += self._nursery.deadlines()
+        times += self._undertaker.freezer.deadlines()
         if self._watches and self._undertaker.lives:
             times.append(self._watched_at + WATCH_SECONDS)
         # poll's clock stands still while the machine sleeps, that of deadlines does not: look again now and then.
@@ -142,6 +145,7 @@ class Keeper:
             for watch in self._watches:
                 watch()
         self._nursery.expire(now)
+        self._undertaker.freezer.expire(now)
 
     # -- connections
 
@@ -175,6 +179,7 @@ class Keeper:
         if not alive:
             self._unwatch(connection.peer.fileno())
             self._connections.discard(connection)
+            self._undertaker.freezer.gone(connection)
             self._record_kills(connection)
             connection.inbox.close()
             connection.peer.close()
@@ -275,6 +280,16 @@ class Keeper:
             reply({"known": False})
             return
         reply({"known": True, **_usage_of(self._house, life)})
+
+    def _freeze(self, connection: Connection, message: Message, reply: Reply) -> None:
+        """Until `thaw`, or until the service that asks is gone."""
+        life = self._undertaker.lives.get(message["id"])
+        if life is not None:
+            self._undertaker.freezer.hold(life.record.id, life.jail, (connection, int(message["hold"])))
+        reply({"known": life is not None})
+
+    def _thaw(self, connection: Connection, message: Message, reply: Reply) -> None:
+        reply({"held": self._undertaker.freezer.let_go(str(message["id"]), (connection, int(message["hold"])))})
 
     def _list(self, connection: Connection, message: Message, reply: Reply) -> None:
         ended = {id: {"limit": e.limit, "reason": e.reason} for id, e in self._house.records.ended().items()}
