@@ -79,7 +79,8 @@ if os.fork() == 0:
 
 
 @pytest.mark.parametrize("kind", SURVIVORS)
-def test_nothing_outlives_the_kill(kind: str, attacker: Attacker, shared_state: Path) -> None:
+def test_nothing_outlives_the_kill(kind: str, limited: Callable[..., Attacker], shared_state: Path) -> None:
+    attacker = limited(processes=120)
     mounts = host_mounts()
     with attacker.marked() as pid:
         space = os.readlink(f"/proc/{pid}/ns/pid") if os.getuid() == 0 else None
