@@ -25,6 +25,7 @@ from paddock.linux import btrfs, proc
 IDLE_SECONDS = 10.0
 WATCH_SECONDS = 2.0
 RECORDING_SECONDS = 15.0
+LONGEST_SLEEP_SECONDS = 60.0
 KILLED = Ended(limit=None, reason="it was killed")
 Message = dict[str, Any]
 
@@ -66,7 +67,11 @@ class Keeper:
         self._nursery = Nursery(house, watch=self._watch, unwatch=self._unwatch, born=self._born)
         self._idle_since = proc.boottime()
         self._watched_at = 0.0
-        self._inode_watch = house.root_mode and btrfs.is_btrfs(house.pool)
+        self._watches: list[Callable[[], None]] = []
+        if house.groups is not None:
+            self._watches.append(self._undertaker.watch_queues)
+        if house.root_mode and btrfs.is_btrfs(house.pool):
+            self._watches.append(self._undertaker.watch_inodes)
         self._stopping = False
         self._operations: dict[str, Operation] = {
             "hello": self._hello,
@@ -123,17 +128,19 @@ class Keeper:
         if (removal := self._undertaker.next_removal()) is not None:
             times.append(removal)
         times += self._nursery.deadlines()
-        if self._inode_watch and self._undertaker.lives:
+        if self._watches and self._undertaker.lives:
             times.append(self._watched_at + WATCH_SECONDS)
-        return max(0.0, (min(times) - now) * 1000 + 1) if times else -1
+        # poll's clock stands still while the machine sleeps, that of deadlines does not: look again now and then.
+        return min(max(0.0, (min(times) - now) * 1000 + 1), LONGEST_SLEEP_SECONDS * 1000) if times else -1
 
     def _housekeeping(self) -> None:
         now = proc.boottime()
         self._undertaker.expire(now)
         self._undertaker.remove_groups(now)
-        if self._inode_watch and self._undertaker.lives and now >= self._watched_at + WATCH_SECONDS:
+        if self._undertaker.lives and now >= self._watched_at + WATCH_SECONDS:
             self._watched_at = now
-            self._undertaker.watch_inodes()
+            for watch in self._watches:
+                watch()
         self._nursery.expire(now)
 
     # -- connections
