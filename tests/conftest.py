@@ -5,14 +5,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-import json
 import os
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -21,9 +19,8 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
-import paddock
+from paddock.backends.jail import KeeperClient
 from paddock.keeper import _wire, layout
-from paddock.keeper._main import BOOTSTRAP
 from paddock.testing.leaks import Snapshot, wait_until_clean
 from tests import orphans
 
@@ -123,15 +120,18 @@ def succeed_keeper(state_dir: Path) -> None:
     stop_keeper(state_dir)
     left = Snapshot.take(state_dir)
     if live_sandboxes(state_dir) or left.cgroups or left.processes:
-        options = {"source": str(Path(paddock.__file__).parents[1]), "state": str(state_dir)}
-        subprocess.run(
-            [sys.executable, "-I", "-S", "-c", BOOTSTRAP],
-            input=json.dumps(options).encode(),
-            stdout=subprocess.PIPE,  # it says when it is ready
-            check=False,
-            timeout=orphans.PATIENCE_SECONDS,
-        )
+        asyncio.run(_start_keeper(state_dir))
         stop_keeper(state_dir)
+
+
+async def _start_keeper(state_dir: Path) -> None:
+    client = KeeperClient(
+        state_dir, on_ended=lambda id, limit, reason: None, on_lost=lambda: None, on_replaced=lambda: None
+    )
+    try:
+        await client.connect()
+    finally:
+        await client.aclose()
 
 
 def keepers(state_dir: Path) -> list[int]:

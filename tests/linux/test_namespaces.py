@@ -205,7 +205,7 @@ def test_a_clone_beside_busy_threads_does_not_wait_for_them() -> None:
         "        try: sum(range(1000))\n"
         "        finally: os._exit(7)\n"
         "    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7\n"
-        "print('all')\n"
+        "print('all', flush=True)\n"
         "os._exit(0)\n"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True) as program:
@@ -225,3 +225,23 @@ def test_a_clone_beside_threads_says_why_it_failed() -> None:
     finally:
         release.set()
         thread.join()
+
+
+@pytest.mark.root
+def test_a_clone_for_the_parent_is_the_parents_child() -> None:
+    reader, writer = os.pipe()
+    middle = os.fork()
+    if middle == 0:
+        try:
+            pid = namespaces.clone(namespaces.NEWUSER | namespaces.NEWPID | namespaces.PARENT)
+            if pid:
+                os.write(writer, b"%d" % pid)
+            else:
+                os._exit(7)
+        finally:
+            os._exit(0)
+    pid = int(os.read(reader, 32))
+    os.waitpid(middle, 0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+    os.close(reader)
+    os.close(writer)

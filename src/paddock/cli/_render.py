@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import sys
 from collections.abc import Sequence
 
@@ -56,7 +57,10 @@ def raw(descriptor: int, data: bytes) -> None:
     """A command's own bytes, as they are, at once."""
     view = memoryview(data)
     while view:
-        view = view[os.write(descriptor, view) :]
+        try:
+            view = view[os.write(descriptor, view) :]
+        except BlockingIOError:  # somebody who shares it with us made it so
+            select.select((), (descriptor,), ())
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, marks: Sequence[str] = ()) -> None:

@@ -18,9 +18,14 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from paddock import Sandbox
 
-    from ._stream import run_command
+    from ._stream import checked, run_command
 
+    checked(options)
     with Sandbox.create(
-        options.template, level=options.level, ttl_seconds=options.ttl, limits=limits(options)
+        options.template,
+        level=options.level,
+        ttl_seconds=options.ttl,
+        limits=limits(options),
+        snapshot=options.snapshot,
     ) as sandbox:
         return run_command(sandbox, options)

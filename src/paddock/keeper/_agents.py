@@ -15,7 +15,7 @@ import socket
 from collections.abc import Mapping
 from typing import NoReturn
 
-from paddock import guest
+from paddock.guest import _everything as guest
 from paddock.keeper import _shares
 from paddock.keeper._plan import ORDINARY_ID, SAMPLE, JailPlan, User
 from paddock.linux import caps, landlock, namespaces, prctl, rlimits, seccomp

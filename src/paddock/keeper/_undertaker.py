@@ -10,16 +10,19 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from paddock.keeper._freezer import Freezer, go_on
 from paddock.keeper._house import House
 from paddock.keeper._jail import Jail
 from paddock.keeper._records import Ended, Record
+from paddock.keeper._spare import SOCKET_BYTES
 from paddock.linux import btrfs, cgroups, pidfd, proc
 
 LOST = Ended(limit=None, reason="it was found dead: the machine or the keeper went down while it lived")
 UNFINISHED = Ended(limit=None, reason="the keeper died while it was being made")
+MOST_SOCKET_BYTES = 4 * SOCKET_BYTES
 _FIRST_PAUSE_SECONDS = 0.001
 _LONGEST_PAUSE_SECONDS = 1.0
-_LOOKED_AT_ONCE = 20
+_WATCHED_AT_ONCE = 20
 
 
 @dataclass(slots=True)
@@ -53,7 +56,8 @@ class Undertaker:
         self._on_ended = on_ended
         self.lives: dict[str, Life] = {}
         self._deadlines: list[tuple[float, str]] = []  # a heap; what is not true any more is passed over
-        self._to_look_at: list[str] = []
+        self._to_watch: list[str] = []
+        self.freezer = Freezer()
         self._leaving: list[_Leaving] = []
 
     def adopt(self) -> None:
@@ -61,8 +65,7 @@ class Undertaker:
         records = self._house.records
         for id in records.living():
             record = records.read(id)
-            if record is not None and self._is_alive(record):
-                self._take_over(record)
+            if record is not None and self._take_over(record):
                 continue
             records.remove(id)
             records.write_ended(id, UNFINISHED if record is None else LOST)
@@ -97,6 +100,7 @@ class Undertaker:
     def end(self, life: Life, cause: Ended | None) -> None:
         """Sends death to pid 1, with which the kernel ends its whole namespace; `bury` follows when it has come."""
         life.cause = life.cause or cause
+        self.freezer.end(life.record.id)
         try:
             pidfd.send_signal(life.jail.pidfd, signal.SIGKILL)
         except ProcessLookupError:
@@ -105,6 +109,7 @@ class Undertaker:
     def bury(self, life: Life) -> Ended:
         """Its pid 1 is dead, and with it every process of its namespace. Takes away what is left of it."""
         jail, id = life.jail, life.record.id
+        self.freezer.end(id)
         del self.lives[id]  # first: its descriptor's number may soon be another's
         cause = life.cause or self._own_death(life)
         try:
@@ -126,6 +131,16 @@ class Undertaker:
         if jail.group is not None:
             self._remove(jail.group)
         return cause
+
+    def watch_queues(self, lives: list[Life]) -> None:
+        """Ends those that hold far more than they may in buffers of sockets.
+
+        Each socket of TCP may go over the ceiling by some tens of KiB, and what netlink answers is counted for nobody:
+        thousands of sockets would be the machine's memory.
+        """
+        for life in lives:
+            if _socket_bytes(life) > MOST_SOCKET_BYTES:
+                self.end(life, Ended(limit="memory", reason="its sockets held more than they may in their buffers"))
 
     def next_removal(self) -> float | None:
         """When to look again for groups that could not be removed yet, in seconds of CLOCK_BOOTTIME."""
@@ -149,20 +164,22 @@ class Undertaker:
                 traceback.print_exc()
         self._leaving.clear()
 
-    def watch_inodes(self) -> float:
-        """Ends sandboxes that have more files than they may: btrfs itself limits bytes only.
+    def next_to_watch(self) -> tuple[list[Life], float]:
+        """Some of the living, so that to look at them takes no long time, and which part of all they are.
 
-        Looks at some, for it takes its time; the others have their turn in the next calls. Returns which part of all
-        that was.
+        Call after call, all have their turn.
         """
-        if not self._to_look_at:
-            self._to_look_at = list(self.lives)
-        some, self._to_look_at = self._to_look_at[:_LOOKED_AT_ONCE], self._to_look_at[_LOOKED_AT_ONCE:]
-        for id in some:
-            life = self.lives.get(id)
-            if life is not None and life.cause is None and self._has_too_many_files(life):
+        if not self._to_watch:
+            self._to_watch = list(self.lives)
+        some, self._to_watch = self._to_watch[:_WATCHED_AT_ONCE], self._to_watch[_WATCHED_AT_ONCE:]
+        living = [life for id in some if (life := self.lives.get(id)) is not None and life.cause is None]
+        return living, min(1.0, _WATCHED_AT_ONCE / max(1, len(self.lives)))
+
+    def watch_inodes(self, lives: list[Life]) -> None:
+        """Ends those that have more files than they may: btrfs itself limits bytes only."""
+        for life in lives:
+            if self._has_too_many_files(life):
                 self.end(life, Ended(limit="inodes", reason="it had more files than its limit allows"))
-        return min(1.0, _LOOKED_AT_ONCE / max(1, len(self.lives)))
 
     def _has_too_many_files(self, life: Life) -> bool:
         most = int(life.record.limits["inodes"])
@@ -201,19 +218,24 @@ class Undertaker:
         except (OSError, ValueError):
             return False
 
-    def _take_over(self, record: Record) -> None:
+    def _take_over(self, record: Record) -> bool:
+        """False if it is dead."""
         try:
             descriptor = pidfd.open(record.pid)
         except OSError:
-            self._house.records.remove(record.id)
-            self._house.records.write_ended(record.id, LOST)
-            return
+            return False
+        # Only now: its number can't pass to another process any more, which would be killed in its place one day.
+        if not self._is_alive(record):
+            os.close(descriptor)
+            return False
         if record.slot is not None:
             self._house.slots.reserve(record.slot)
         groups = self._house.groups
         group = groups.group(record.group) if groups is not None and record.group is not None else None
         jail = Jail(pid=record.pid, pidfd=descriptor, group=group, slot=record.slot, record=record)
         self.add(jail)
+        go_on(jail)  # the keeper before may have died while it was held still
+        return True
 
     def _sweep_group(self, name: str) -> None:
         if self._house.groups is None:
@@ -239,3 +261,8 @@ def _removed(group: cgroups.Group) -> bool:
             raise
         return False
     return True
+
+
+def _socket_bytes(life: Life) -> int:
+    group = life.jail.group
+    return proc.netlink_bytes(life.record.pid) + (group.socket_bytes() if group is not None else 0)

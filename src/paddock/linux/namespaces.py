@@ -24,9 +24,10 @@ NEWIPC = 0x0800_0000
 NEWUSER = 0x1000_0000
 NEWPID = 0x2000_0000
 NEWNET = 0x4000_0000
+PARENT = 0x8000
+"""CLONE_PARENT: not a child of the caller, but of the caller's parent, which has to wait for it."""
 
 _CLONE_PIDFD = 0x1000
-_CLONE_PARENT = 0x8000
 _CLONE_INTO_CGROUP = 0x2_0000_0000
 _WALL = 0x4000_0000  # waitpid: also children whose exit signal is not SIGCHLD
 # struct clone_args of clone3(2): flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls,
@@ -53,8 +54,8 @@ def clone(flags: int) -> int:
     clone(2) with SIGCHLD and no new stack. The child must end by `os._exit` in a `finally`, whatever happens: an
     exception that escapes would go on in a copy of its parent. In a program with threads it takes one fork(2) more.
     """
-    if _has_threads():
-        return _hand_over(lambda: _fork(NR.CLONE, flags | _CLONE_PARENT, None, "clone"))
+    if _has_threads() and not flags & PARENT:
+        return _hand_over(lambda: clone(flags | PARENT))
     return _fork(NR.CLONE, flags | signal.SIGCHLD, None, "clone")
 
 
@@ -63,17 +64,14 @@ def clone_into(flags: int, cgroup_fd: int) -> tuple[int, int]:
 
     clone3(2) with CLONE_INTO_CGROUP (Linux 5.7) and CLONE_PIDFD.
     """
-    flags |= _CLONE_INTO_CGROUP
-    if _has_threads():
-        alone = ctypes.create_string_buffer(
-            _CLONE_ARGS.pack(flags | _CLONE_PARENT, 0, 0, 0, 0, 0, 0, 0, 0, 0, cgroup_fd), _CLONE_ARGS.size
-        )
-        pid = _hand_over(lambda: _fork(NR.CLONE3, ctypes.addressof(alone), _CLONE_ARGS.size, "clone3"))
+    if _has_threads() and not flags & PARENT:
+        pid = _hand_over(lambda: clone_into(flags | PARENT, cgroup_fd)[0])
         return (pid, os.pidfd_open(pid)) if pid else (0, -1)
     pidfd = ctypes.create_string_buffer(4)
-    flags |= _CLONE_PIDFD
+    flags |= _CLONE_INTO_CGROUP | _CLONE_PIDFD
+    exit_signal = 0 if flags & PARENT else signal.SIGCHLD  # with PARENT it is the caller's own, and none may be named
     arguments = ctypes.create_string_buffer(
-        _CLONE_ARGS.pack(flags, ctypes.addressof(pidfd), 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, cgroup_fd),
+        _CLONE_ARGS.pack(flags, ctypes.addressof(pidfd), 0, 0, exit_signal, 0, 0, 0, 0, 0, cgroup_fd),
         _CLONE_ARGS.size,
     )
     pid = _fork(NR.CLONE3, ctypes.addressof(arguments), _CLONE_ARGS.size, "clone3")
