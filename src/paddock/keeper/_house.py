@@ -15,10 +15,21 @@ from paddock.keeper._inside import MASKED
 from paddock.keeper._records import Records
 from paddock.keeper._slots import Slots
 from paddock.keeper.pool import open_pool
-from paddock.linux import cgroups, landlock, mountinfo, mounts, namespaces, prctl, proc, seccomp, seccomp_profile
+from paddock.linux import (
+    cgroups,
+    landlock,
+    mountinfo,
+    mounts,
+    namespaces,
+    overlay,
+    prctl,
+    proc,
+    seccomp,
+    seccomp_profile,
+)
 from paddock.linux.namespaces import IdMap
 
-PLACES = "keeper"  # below the state directory: two empty directories to mount on, seen by the keeper alone
+PLACES = "keeper"  # below the state directory: empty directories to mount on, seen by the keeper alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +80,7 @@ def furnish(state: Path) -> House:
         root_mode=root_mode,
         boot=proc.boot_id(),
         pool=pool,
-        slots=Slots(pool),
+        slots=Slots(pool, None if overlay.takes_detached_layers() else os.fsencode(places / "views")),
         groups=groups,
         records=Records(os.open(run, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)),
         mount_point=os.fsencode(places / "root"),
