@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from paddock.linux import _cgroup_delegation as delegation
 from paddock.linux import _cgroup_files as control
 from paddock.linux import namespaces, prctl
 from paddock.linux.cgroups import Base, Group, GroupLimits
@@ -324,12 +325,15 @@ def test_handing_controllers_down_moves_the_caller_aside(own_group: tuple[Path, 
     def body() -> None:
         (own / "cgroup.procs").write_text("0")
         missing: dict[str, str] = {}
-        assert control.hand_down(str(own), "p", frozenset({controller, "absent"}), missing) == {controller}
+        assert delegation.find(str(own), str(own), "p", frozenset({controller, "absent"}), missing) == (
+            f"{own}/p",
+            {controller},
+        )
         assert missing == {}
         assert (own / "p/cgroup.subtree_control").read_text().split() == [controller]
         assert Path("/proc/self/cgroup").read_text().rstrip().endswith("/own/p.self")
         # From the leaf, once more: the same place.
-        assert control.hand_down(str(own), "p", frozenset({controller}), missing) == {controller}
+        assert delegation.find(str(own), str(own), "p", frozenset({controller}), missing)[1] == {controller}
 
     run_in_child(body)
 
@@ -344,7 +348,7 @@ def test_others_in_the_callers_group_are_a_reason_that_is_told(own_group: tuple[
             forever()
         missing: dict[str, str] = {}
         try:
-            assert control.hand_down(str(own), "p", frozenset({controller}), missing) == frozenset()
+            assert delegation.find(str(own), str(own), "p", frozenset({controller}), missing)[1] == frozenset()
             assert "Delegate=yes" in missing[controller]
         finally:
             os.kill(other, signal.SIGKILL)

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import fcntl
 import os
+import select
 import signal
 import sys
 import traceback
@@ -14,6 +15,7 @@ from typing import Any, cast
 
 from paddock import guest
 from paddock.keeper import _house, _serve, layout
+from paddock.linux import pidfd
 
 # What a service runs: `python -I -S -c BOOTSTRAP`, with {"source", "state", "for_tests"} as JSON on stdin. Not in
 # arguments: every process inside a sandbox that is a copy of the keeper would show them.
@@ -27,8 +29,10 @@ _TITLE = b"paddock"
 
 def main(options: dict[str, Any]) -> None:
     """Serves the state directory; leaves at once where another keeper holds the lock. Says READY on stdout."""
+    parent = os.getpid()
     if os.fork():
         os._exit(0)  # nobody's child: no service has to wait for it, none is left with a zombie
+    _outlive(parent)
     state = Path(cast("str", options["state"]))
     os.umask(0o077)
     os.chdir("/")
@@ -54,6 +58,16 @@ def main(options: dict[str, Any]) -> None:
         traceback.print_exc()
         sys.stderr.flush()
         os._exit(1)
+
+
+def _outlive(parent: int) -> None:
+    """Waits until `parent` has ended: who shares a cgroup with another can have no controllers below it."""
+    try:
+        descriptor = pidfd.open(parent)
+    except ProcessLookupError:
+        return
+    select.select([descriptor], [], [])
+    os.close(descriptor)
 
 
 def _leave(house: _house.House, state: Path) -> None:

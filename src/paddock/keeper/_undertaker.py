@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import traceback
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 from paddock.keeper._house import House
 from paddock.keeper._jail import Jail
 from paddock.keeper._records import Ended, Record
-from paddock.linux import btrfs, pidfd, proc
+from paddock.linux import btrfs, cgroups, pidfd, proc
 
 LOST = Ended(limit=None, reason="it was found dead: the machine or the keeper went down while it lived")
 UNFINISHED = Ended(limit=None, reason="the keeper died while it was being made")
@@ -101,6 +102,10 @@ class Undertaker:
             self._house.slots.give_back(jail.slot)
         if jail.group is not None:
             jail.group.remove()
+            if jail.group.base is not self._house.groups:
+                with contextlib.suppress(OSError):  # others of the earlier keeper's are left in it
+                    jail.group.base.remove()
+                jail.group.base.close()
         return cause
 
     def watch_inodes(self) -> None:
@@ -147,16 +152,17 @@ class Undertaker:
             return False
 
     def _take_over(self, record: Record) -> None:
+        group: cgroups.Group | None = None
         try:
             descriptor = pidfd.open(record.pid)
+            if self._house.groups is not None and record.group is not None:
+                group = self._house.groups.of_process(record.pid, record.group).group(record.group)
         except OSError:
             self._house.records.remove(record.id)
             self._house.records.write_ended(record.id, LOST)
             return
         if record.slot is not None:
             self._house.slots.reserve(record.slot)
-        groups = self._house.groups
-        group = groups.group(record.group) if groups is not None and record.group is not None else None
         jail = Jail(pid=record.pid, pidfd=descriptor, group=group, slot=record.slot, record=record)
         self.lives[record.id] = Life(jail, record)
 
