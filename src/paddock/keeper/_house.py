@@ -41,6 +41,8 @@ class House:
     pool: int
     slots: Slots
     groups: cgroups.Base | None
+    missing: tuple[str, ...]
+    """Why control groups give less than all, one sentence each."""
     records: Records
     mount_point: bytes
     dev_tree: bytes
@@ -50,13 +52,18 @@ class House:
     own_namespaces: dict[str, int] | None
     masks: tuple[bytes, ...]
 
+    @property
+    def held(self) -> frozenset[str]:
+        """The limits that control groups keep here."""
+        return frozenset() if self.groups is None else self.groups.enforced
+
 
 def furnish(state: Path) -> House:
     """Enters the keeper's own namespaces and opens everything. OSError, ValueError for a damaged keeper.json."""
     uid = os.getuid()
     root_mode = uid == 0
     config = _read_config(state)
-    groups = _open_groups(state)
+    groups, missing = _open_groups(state)
     if root_mode:
         namespaces.unshare(namespaces.NEWNS)
         # So that overlay may be mounted with an id of the sandbox's range: a change of fsuid keeps capabilities.
@@ -82,6 +89,7 @@ def furnish(state: Path) -> House:
         pool=pool,
         slots=Slots(pool, None if overlay.takes_detached_layers() else os.fsencode(places / "views")),
         groups=groups,
+        missing=missing,
         records=Records(os.open(run, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)),
         mount_point=os.fsencode(places / "root"),
         dev_tree=dev_tree,
@@ -100,13 +108,14 @@ def _read_config(state: Path) -> dict[str, Any]:
     return cast("dict[str, Any]", config)
 
 
-def _open_groups(state: Path) -> cgroups.Base | None:
+def _open_groups(state: Path) -> tuple[cgroups.Base | None, tuple[str, ...]]:
     """None where not one ceiling can be had: an ordinary user without a delegated tree."""
     groups = cgroups.Base.open(f"paddock_{hashlib.sha256(os.fsencode(state)).hexdigest()[:12]}")
+    missing = groups.missing()
     if groups.enforced:
-        return groups
+        return groups, missing
     groups.close()
-    return None
+    return None, missing
 
 
 def _open_null() -> int:

@@ -48,6 +48,7 @@ class Inside:
     """What the child inherits. Descriptors are the keeper's; those not named here are closed first of all."""
 
     root_mode: bool
+    held: frozenset[str]
     sync: socket.socket
     joining: cgroups.Joining
     mount_point: bytes
@@ -145,8 +146,7 @@ def _become_spare(inside: Inside, steps: Steps) -> Ready:
     steps.begin("join")
     joining.enter()
     joining.close()
-    if inside.root_mode:
-        namespaces.unshare(namespaces.NEWCGROUP)
+    namespaces.unshare(namespaces.NEWCGROUP)
     steps.end("join")
     # The state directory is closed to the uids of sandboxes: what is needed of it is opened before they are taken.
     place = os.open(inside.mount_point, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -168,6 +168,7 @@ def _become_spare(inside: Inside, steps: Steps) -> Ready:
     agents = Agents(
         steps.voice,
         root_mode=inside.root_mode,
+        held=inside.held,
         filter=inside.filter,
         landlock_abi=inside.landlock_abi,
         proc=writable_proc,
@@ -274,7 +275,7 @@ def _serve(inside: Inside, plan: JailPlan, gifts: Gifts, ready: Ready, steps: St
     control = listeners.pop("init")
     ready.agents.give(plan, listeners)
     steps.begin("limits")
-    limit(plan, inside.root_mode)
+    limit(plan, inside.held)
     steps.end("limits")
 
     def start(identity: str) -> int:

@@ -224,7 +224,12 @@ def finish(house: House, pending: Pending) -> tuple[Jail, dict[str, float]]:
             deadline=plan.deadline,
             tree=plan.tree,
             template=plan.template,
-            limits={"disk_bytes": plan.disk_bytes, "inodes": plan.inodes, "memory_bytes": plan.memory_bytes},
+            limits={
+                "disk_bytes": plan.disk_bytes,
+                "inodes": plan.inodes,
+                "memory_bytes": plan.memory_bytes,
+                "processes": plan.processes,
+            },
         )
         house.records.write(record)
         steps.end("written")

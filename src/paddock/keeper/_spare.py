@@ -95,6 +95,7 @@ def _begin(house: House, fault: str, steps: Steps, undo: UndoStack) -> Spare:
 def _inside(house: House, fault: str, sync: socket.socket, joining: cgroups.Joining) -> Inside:
     return Inside(
         root_mode=house.root_mode,
+        held=house.held,
         sync=sync,
         joining=joining,
         mount_point=house.mount_point,

@@ -1,18 +1,33 @@
-"""Can this machine hold jails, what will hold in them, and what would mend what does not."""
+"""Can this machine hold jails, what will hold in them and by what, and what would mend what does not."""
 
 from __future__ import annotations
 
+import getpass
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from paddock.backends._base import Capabilities
-from paddock.linux import cgroups, landlock
+from paddock.backends.jail import _userns
+from paddock.linux import landlock
 from paddock.model import Check, Limit
 
-_ENFORCEABLE = (Limit.MEMORY, Limit.PROCESSES, Limit.DISK, Limit.INODES)
-_SWITCHES = {
-    "/proc/sys/kernel/unprivileged_userns_clone": "1",
-    "/proc/sys/kernel/apparmor_restrict_unprivileged_userns": "0",
+_AS_ROOT = "run paddock as root"
+_CONTROLLERS = {Limit.MEMORY: "memory", Limit.PROCESSES: "pids"}
+_BY_BTRFS = {Limit.DISK: "btrfs quota", Limit.INODES: "the keeper, who counts them by btrfs"}
+_WATCHED = {
+    Limit.MEMORY: "watched, not hard: the keeper looks four times a second, ends the largest process, then the"
+    " sandbox; each process is limited by RLIMIT_DATA",
+    Limit.PROCESSES: "each user inside is limited by RLIMIT_NPROC, which nothing counts; all together are watched",
+    Limit.DISK: "watched, not hard: the keeper walks through the tree; each file is limited by RLIMIT_FSIZE",
+    Limit.INODES: "watched, not hard: the keeper walks through the tree",
+}
+_NOTHING = {
+    Limit.MEMORY: "not enforced for the sandbox: no cgroup; each process is limited by RLIMIT_DATA",
+    Limit.PROCESSES: "each user inside is limited by RLIMIT_NPROC, which nothing counts",
+    Limit.DISK: "not enforced for the sandbox: no quota; each file is limited by RLIMIT_FSIZE",
+    Limit.INODES: "not enforced",
 }
 
 
@@ -24,52 +39,25 @@ def unusable() -> str | None:
         return f"jails know the system calls of x86_64 and aarch64, not of {os.uname().machine}"
     if not Path("/proc/self/ns/user").exists():
         return "this kernel has no user namespaces (CONFIG_USER_NS)"
-    if os.getuid() == 0:
-        return None
-    for switch, wanted in _SWITCHES.items():
-        name = switch.removeprefix("/proc/sys/").replace("/", ".")
-        if (value := _read(switch)) not in (None, wanted):
-            return (
-                f"ordinary users may make no user namespaces here: {name}={value}; sysctl -w {name}={wanted} allows it"
-            )
-    if _read("/proc/sys/user/max_user_namespaces") == "0":
-        return "user namespaces are switched off; sysctl -w user.max_user_namespaces=10000 allows them"
-    return None
+    return None if os.getuid() == 0 else _userns.refused()
 
 
-def _read(path: str) -> str | None:
-    try:
-        return Path(path).read_text().strip()
-    except OSError:
-        return None
-
-
-def checks(capabilities: Capabilities) -> tuple[Check, ...]:
-    """Lines for `doctor`."""
+def checks(capabilities: Capabilities, facts: Mapping[str, Any]) -> tuple[Check, ...]:
+    """Lines for `doctor`. `facts` are the keeper's, none where none could be started."""
     reason = unusable()
     if reason is not None:
         return (Check(area="level", name="jail", status="missing", detail=reason),)
-    lines = [Check(area="level", name="jail", status="ok", detail="namespaces, seccomp, Landlock")]
     abi = landlock.kernel_abi()
-    lines.append(
-        Check(
-            area="jail",
-            name="landlock",
-            status="ok" if abi >= 6 else "weak",
-            detail=landlock.level(abi),
-        )
-    )
-    for limit in _ENFORCEABLE:
-        held = limit in capabilities.enforced
-        lines.append(
-            Check(
-                area="limits",
-                name=limit.value,
-                status="ok" if held else "weak",
-                detail="enforced" if held else _instead(limit),
-                fix=None if held else "run paddock as root",
-            )
-        )
+    lines = [
+        Check(area="level", name="jail", status="ok", detail="namespaces, seccomp, Landlock"),
+        Check(area="jail", name="landlock", status="ok" if abi >= 6 else "weak", detail=landlock.level(abi)),
+    ]
+    lines += [_limit(limit, capabilities) for limit in (Limit.MEMORY, Limit.PROCESSES, Limit.DISK, Limit.INODES)]
+    lines.append(_cpus("cpu" in facts.get("cgroups", ())))
+    missing = tuple(facts.get("missing", ()))
+    if missing and not facts["cgroups"]:  # one reason says it for all
+        missing = (next((text for text in missing if text.startswith("memory")), missing[0]),)
+    lines += [Check(area="limits", name="cgroup", status="weak", detail=text, fix=_cgroup_fix()) for text in missing]
     lines.append(
         Check(
             area="jail",
@@ -78,23 +66,40 @@ def checks(capabilities: Capabilities) -> tuple[Check, ...]:
             detail="while sandboxes are made, one is kept ready ahead: about 3 MB, runs nothing",
         )
     )
-    if os.getuid() == 0:
-        lines += [Check(area="limits", name="cgroup", status="weak", detail=text) for text in _missing_controllers()]
     return tuple(lines)
 
 
-def _missing_controllers() -> tuple[str, ...]:
-    base = cgroups.Base.open("paddock_probe")
-    try:
-        return base.missing()
-    finally:
-        base.remove()
+def _limit(limit: Limit, capabilities: Capabilities) -> Check:
+    controller = _CONTROLLERS.get(limit)
+    if limit in capabilities.enforced:
+        by = (
+            f"the {controller} cgroup"
+            if controller
+            else "btrfs quota"
+            if limit is Limit.DISK
+            else "the keeper, who counts by btrfs"
+        )
+        return Check(area="limits", name=limit.value, status="ok", detail=f"enforced by {by}")
+    return Check(
+        area="limits",
+        name=limit.value,
+        status="weak",
+        detail=(_WATCHED if limit in capabilities.watched else _NOTHING)[limit],
+        fix=_cgroup_fix() if controller else _AS_ROOT if os.getuid() else None,
+    )
 
 
-def _instead(limit: Limit) -> str:
-    return {
-        Limit.MEMORY: "not enforced for the sandbox: no cgroup; each process is limited by RLIMIT_DATA",
-        Limit.PROCESSES: "enforced by RLIMIT_NPROC of the sandbox's own user namespace, not counted",
-        Limit.DISK: "not enforced for the sandbox: no quota; each file is limited by RLIMIT_FSIZE",
-        Limit.INODES: "not enforced",
-    }[limit]
+def _cpus(held: bool) -> Check:
+    if held:
+        return Check(area="limits", name="cpus", status="ok", detail="enforced by the cpu cgroup")
+    return Check(area="limits", name="cpus", status="weak", detail="not enforced: no cgroup", fix=_cgroup_fix())
+
+
+def _cgroup_fix() -> str | None:
+    """The command that gets control groups for this user here."""
+    uid = os.getuid()
+    if uid == 0:
+        return None
+    if os.path.isdir("/run/systemd/system") and not os.path.isdir(f"/run/user/{uid}/systemd"):
+        return f"loginctl enable-linger {getpass.getuser()}"  # a service manager of one's own delegates
+    return _AS_ROOT
