@@ -38,6 +38,11 @@ class House:
 
     root_mode: bool
     boot: str
+    state: str
+    """The real path of the state directory."""
+    host_mounts: int | None
+    """The mount namespace that the keeper came from; None where it still has all its mounts."""
+    own_mounts: int
     pool: int
     slots: Slots
     groups: cgroups.Base | None
@@ -64,7 +69,9 @@ def furnish(state: Path) -> House:
     root_mode = uid == 0
     config = _read_config(state)
     groups, missing = _open_groups(state)
+    host_mounts = None
     if root_mode:
+        host_mounts = _open_mount_namespace()
         namespaces.unshare(namespaces.NEWNS)
         # So that overlay may be mounted with an id of the sandbox's range: a change of fsuid keeps capabilities.
         prctl.set_secure_bits(prctl.SECBIT_NO_SETUID_FIXUP)
@@ -86,6 +93,9 @@ def furnish(state: Path) -> House:
     return House(
         root_mode=root_mode,
         boot=proc.boot_id(),
+        state=os.path.realpath(state),
+        host_mounts=host_mounts,
+        own_mounts=_open_mount_namespace(),
         pool=pool,
         slots=Slots(pool, None if overlay.takes_detached_layers() else os.fsencode(places / "views")),
         groups=groups,
@@ -116,6 +126,10 @@ def _open_groups(state: Path) -> tuple[cgroups.Base | None, tuple[str, ...]]:
         return groups, missing
     groups.close()
     return None, missing
+
+
+def _open_mount_namespace() -> int:
+    return os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
 
 
 def _open_null() -> int:

@@ -8,7 +8,6 @@ descriptors, namespaces and ids. When it is given a plan it builds its tree of m
 from __future__ import annotations
 
 import array
-import fcntl
 import json
 import os
 import signal
@@ -16,7 +15,7 @@ import socket
 from dataclasses import dataclass
 from typing import NoReturn
 
-from paddock import guest
+from paddock.guest import _everything as guest
 from paddock.keeper._agents import Agents, limit
 from paddock.keeper._plan import SAMPLE, JailPlan
 from paddock.keeper._trace import Steps
@@ -71,16 +70,17 @@ class Gifts:
 
     root: int
     usr: int | None
+    mounts: list[int]
     listeners: dict[str, int]
 
     def pack(self) -> list[int]:
-        return [fd for fd in (self.root, self.usr, *self.listeners.values()) if fd is not None]
+        return [fd for fd in (self.root, self.usr, *self.mounts, *self.listeners.values()) if fd is not None]
 
     @classmethod
-    def unpack(cls, fds: list[int], *, usr: bool, names: tuple[str, ...]) -> Gifts:
+    def unpack(cls, fds: list[int], *, usr: bool, mounts: int, names: tuple[str, ...]) -> Gifts:
         root, rest = fds[0], fds[1:]
         of_usr, rest = (rest[0], rest[1:]) if usr else (None, rest)
-        return cls(root, of_usr, dict(zip(names, rest, strict=True)))
+        return cls(root, of_usr, rest[:mounts], dict(zip(names, rest[mounts:], strict=True)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,14 +138,15 @@ def _report_failure(steps: Steps, error: BaseException) -> None:
 
 def _become_spare(inside: Inside, steps: Steps) -> Ready:
     prctl.set_parent_death_signal(signal.SIGKILL)
-    joining = _shed(inside, steps)
+    _shed(inside, steps)
     steps.begin("unshare")
     namespaces.unshare(namespaces.NEWNET | namespaces.NEWIPC | namespaces.NEWUTS)
     netlink.set_loopback_up()
     steps.end("unshare")
     steps.begin("join")
-    joining.enter()
-    joining.close()
+    inside.joining.enter()
+    for fd in inside.joining.tasks:
+        os.close(fd)
     namespaces.unshare(namespaces.NEWCGROUP)
     steps.end("join")
     # The state directory is closed to the uids of sandboxes: what is needed of it is opened before they are taken.
@@ -178,19 +179,13 @@ def _become_spare(inside: Inside, steps: Steps) -> Ready:
     return Ready(place=place, dev=dev, terminals=terminals, proc=proc, writable_proc=writable_proc, agents=agents)
 
 
-def _shed(inside: Inside, steps: Steps) -> cgroups.Joining:
-    """Closes all that the keeper has open: a descriptor of a directory left here would be a way out."""
+def _shed(inside: Inside, steps: Steps) -> None:
+    """Closes all that is not named: a descriptor of a directory left here would be a way out."""
     steps.begin("shed")
     for number in (0, 1, 2):
         os.dup2(inside.null, number)
-    kept = [inside.sync.fileno(), *inside.joining.tasks]
-    high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 1000) for fd in kept]
-    low = [os.dup2(fd, 3 + index, inheritable=False) for index, fd in enumerate(high)]
-    inside.sync.detach()
-    descriptors.close_from(3 + len(low))
-    steps.voice = socket.socket(fileno=low[0])
+    descriptors.close_all_but(inside.sync.fileno(), *inside.joining.tasks)
     steps.end("shed")
-    return cgroups.Joining(None, tuple(low[1:]))
 
 
 def _become_root_inside(steps: Steps) -> None:
@@ -222,13 +217,15 @@ def _rehearse() -> None:
 
 def _wait_for_plan(inside: Inside, steps: Steps) -> tuple[JailPlan, Gifts]:
     assert steps.voice is not None
-    data, ancillary, _, _ = steps.voice.recvmsg(_LARGEST_MESSAGE, 256, socket.MSG_CMSG_CLOEXEC)
+    data, ancillary, _, _ = steps.voice.recvmsg(_LARGEST_MESSAGE, 512, socket.MSG_CMSG_CLOEXEC)
     if not data:
         os._exit(0)  # not needed any more
     steps.restart()
     fds = array.array("i", ancillary[0][2])
     plan = JailPlan.unpack(data)
-    return plan, Gifts.unpack(list(fds), usr=plan.host_usr, names=listener_names(inside.root_mode))
+    return plan, Gifts.unpack(
+        list(fds), usr=plan.host_usr, mounts=len(plan.mounts), names=listener_names(inside.root_mode)
+    )
 
 
 def _fit_out(inside: Inside, ready: Ready, plan: JailPlan, gifts: Gifts, steps: Steps) -> None:
@@ -263,11 +260,32 @@ def _attach(inside: Inside, ready: Ready, plan: JailPlan, gifts: Gifts, steps: S
         options = (("mode", "1777"), ("size", str(size)), ("nr_inodes", str(plan.inodes)))
         mounts.move_mount(mounts.fs_mount("tmpfs", options, mounts.NOSUID | mounts.NODEV), _place(path))
     steps.end("tmp")
+    if plan.mounts:
+        steps.begin("mounts")
+        for mount, fd in sorted(zip(plan.mounts, gifts.mounts, strict=True), key=lambda pair: pair[0].target):
+            mounts.move_mount(fd, _made_place(os.fsencode(mount.target).lstrip(b"/")))
+        steps.end("mounts")
 
 
 def _place(path: bytes) -> int:
     """The directory to mount on, found without any link: the tree may have been written by an earlier sandbox."""
     return openat2.open_beneath(mounts.AT_FDCWD, path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, symlinks=False)
+
+
+def _made_place(path: bytes) -> int:
+    """As `_place`, and makes what is missing of it."""
+    parts = path.split(b"/")
+    strict = os.umask(0o022)
+    for depth in range(len(parts)):
+        above = _place(b"/".join(parts[:depth]) or b".")
+        try:
+            os.mkdir(parts[depth], dir_fd=above)
+        except FileExistsError:
+            continue
+        finally:
+            os.close(above)
+    os.umask(strict)
+    return _place(path)
 
 
 def _serve(inside: Inside, plan: JailPlan, gifts: Gifts, ready: Ready, steps: Steps) -> NoReturn:

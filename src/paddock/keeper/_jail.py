@@ -16,6 +16,7 @@ from paddock.keeper import _posture
 from paddock.keeper._errors import JailError, as_jail_error
 from paddock.keeper._house import House
 from paddock.keeper._inside import Gifts, listener_names
+from paddock.keeper._mounts import make_mounts
 from paddock.keeper._plan import JailPlan
 from paddock.keeper._records import Record
 from paddock.keeper._spare import Spare, read_report
@@ -87,9 +88,14 @@ def _begin(house: House, plan: JailPlan, spare: Spare, steps: Steps, undo: UndoS
     steps.end("limits")
     listeners = _listen(house, directory, steps, late)
     root, usr = _make_layers(house, plan, spare.slot, steps, late)
+    mounted: list[int] = []
+    if plan.mounts:
+        steps.begin("mounts")
+        mounted = make_mounts(house, plan, spare.slot, late)
+        steps.end("mounts")
     steps.begin("send")
     try:
-        socket.send_fds(spare.sync, [packed], Gifts(root, usr, listeners).pack())
+        socket.send_fds(spare.sync, [packed], Gifts(root, usr, mounted, listeners).pack())
     except ConnectionError:
         pass  # the child has failed already; why, it has said, and `receive` reads it
     steps.end("send")

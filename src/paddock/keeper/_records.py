@@ -47,9 +47,13 @@ class Records:
         self.directory = directory
 
     def make(self, id: str) -> int:
-        """The directory of a new sandbox. FileExistsError."""
+        """The directory of a new sandbox, open; or none. FileExistsError."""
         os.mkdir(id, 0o700, dir_fd=self.directory)
-        return os.open(id, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.directory)
+        try:
+            return os.open(id, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.directory)
+        except OSError:
+            os.rmdir(id, dir_fd=self.directory)
+            raise
 
     def write(self, record: Record) -> None:
         self._replace(f"{record.id}/{STATE}", dataclasses.asdict(record))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import os
 import signal
 import traceback
@@ -16,6 +16,8 @@ from paddock.linux import btrfs, cgroups, pidfd, proc
 
 LOST = Ended(limit=None, reason="it was found dead: the machine or the keeper went down while it lived")
 UNFINISHED = Ended(limit=None, reason="the keeper died while it was being made")
+_FIRST_PAUSE_SECONDS = 0.001
+_LONGEST_PAUSE_SECONDS = 1.0
 
 
 @dataclass(slots=True)
@@ -32,6 +34,15 @@ class Life:
     """When to count again: counting takes a tenth of the keeper's time at most."""
 
 
+@dataclass(slots=True)
+class _Leaving:
+    """A group that was not empty when its sandbox was buried."""
+
+    group: cgroups.Group
+    again: float
+    pause: float
+
+
 class Undertaker:
     """`on_ended(id, ended)` is called for every death."""
 
@@ -39,6 +50,7 @@ class Undertaker:
         self._house = house
         self._on_ended = on_ended
         self.lives: dict[str, Life] = {}
+        self._leaving: list[_Leaving] = []
 
     def adopt(self) -> None:
         """Finds what an earlier keeper left: takes over the living, sweeps away the rest."""
@@ -101,12 +113,30 @@ class Undertaker:
         if jail.slot is not None:
             self._house.slots.give_back(jail.slot)
         if jail.group is not None:
-            jail.group.remove()
-            if jail.group.base is not self._house.groups:
-                with contextlib.suppress(OSError):  # others of the earlier keeper's are left in it
-                    jail.group.base.remove()
-                jail.group.base.close()
+            self._remove(jail.group)
         return cause
+
+    def next_removal(self) -> float | None:
+        """When to look again for groups that could not be removed yet, in seconds of CLOCK_BOOTTIME."""
+        return min((leaving.again for leaving in self._leaving), default=None)
+
+    def remove_groups(self, now: float) -> None:
+        """The kernel takes its time with the last of a group's processes; the keeper does not wait for it."""
+        for leaving in [leaving for leaving in self._leaving if leaving.again <= now]:
+            if self._removed(leaving.group):
+                self._leaving.remove(leaving)
+            else:
+                leaving.pause = min(leaving.pause * 2, _LONGEST_PAUSE_SECONDS)
+                leaving.again = now + leaving.pause
+
+    def close(self) -> None:
+        """The last chance of groups that are still there; the next keeper sweeps what stays even so."""
+        for leaving in self._leaving:
+            try:
+                leaving.group.remove()
+            except OSError:
+                traceback.print_exc()
+        self._leaving.clear()
 
     def watch_inodes(self) -> None:
         """Ends sandboxes that have more files than they may: btrfs itself limits bytes only."""
@@ -174,4 +204,23 @@ class Undertaker:
             group.kill()
         except FileNotFoundError:
             pass  # it is left in some of the hierarchies only, or in none
-        group.remove()
+        self._remove(group)
+
+    def _remove(self, group: cgroups.Group) -> None:
+        if not self._removed(group):
+            self._leaving.append(_Leaving(group, proc.boottime() + _FIRST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS))
+
+    def _removed(self, group: cgroups.Group) -> bool:
+        """Whether it is gone now."""
+        try:
+            group.remove(timeout_seconds=0.0)
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+            return False
+        if group.base is not self._house.groups:
+            try:
+                group.base.remove()
+            except OSError:
+                group.base.close()  # others of the earlier keeper's are left in it
+        return True

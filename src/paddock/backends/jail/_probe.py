@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from paddock.backends._base import Capabilities
-from paddock.backends.jail import _userns
-from paddock.linux import landlock
 from paddock.model import Check, Limit
 
 _AS_ROOT = "run paddock as root"
@@ -39,11 +36,17 @@ def unusable() -> str | None:
         return f"jails know the system calls of x86_64 and aarch64, not of {os.uname().machine}"
     if not Path("/proc/self/ns/user").exists():
         return "this kernel has no user namespaces (CONFIG_USER_NS)"
-    return None if os.getuid() == 0 else _userns.refused()
+    if os.getuid() == 0:
+        return None
+    from paddock.backends.jail import _userns
+
+    return _userns.refused()
 
 
 def checks(capabilities: Capabilities, facts: Mapping[str, Any]) -> tuple[Check, ...]:
     """Lines for `doctor`. `facts` are the keeper's, none where none could be started."""
+    from paddock.linux import landlock
+
     reason = unusable()
     if reason is not None:
         return (Check(area="level", name="jail", status="missing", detail=reason),)
@@ -101,5 +104,7 @@ def _cgroup_fix() -> str | None:
     if uid == 0:
         return None
     if os.path.isdir("/run/systemd/system") and not os.path.isdir(f"/run/user/{uid}/systemd"):
+        import getpass
+
         return f"loginctl enable-linger {getpass.getuser()}"  # a service manager of one's own delegates
     return _AS_ROOT

@@ -7,7 +7,6 @@ lets everybody make one and takes its capabilities away, unless the program has 
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -45,6 +44,8 @@ def refused() -> str | None:
 
 
 def _try() -> str | None:
+    import subprocess
+
     source = str(Path(__file__).parents[3])
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", _CODE, source],
