@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import heapq
 import os
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from paddock.keeper.layout import ID_COUNT, RUN_ID_BASE, TREE_ID_BASE
@@ -78,6 +80,20 @@ class Slots:
                 os.close(owner)
             self._views[slot] = self._settle(str(slot), view)
         return self._views[slot]
+
+    @contextmanager
+    def attached(self, mount: int) -> Generator[None]:
+        """Within the block the detached `mount` may be a layer of an overlay, which keeps it."""
+        if self.place is None:
+            yield
+            return
+        path = os.path.join(self.place, b"passing")
+        os.makedirs(path, 0o700, exist_ok=True)
+        mounts.move_mount(mount, mounts.AT_FDCWD, path)
+        try:
+            yield
+        finally:
+            mounts.umount(path, detach=True)
 
     def _settle(self, name: str, view: int) -> int:
         if self.place is not None:
