@@ -363,3 +363,47 @@ def test_an_error_of_a_control_file_names_file_and_value(base: Base) -> None:
     with pytest.raises(OSError) as caught:
         control.apply(base.by_controller["pids"], b"x", "pids", GroupLimits(pids=-1))
     assert caught.value.filename == "write x/pids.max -1"
+
+
+def test_where_others_run_beside_the_caller_groups_go_to_the_delegated_one_above(own_group: tuple[Path, str]) -> None:
+    own, controller = own_group
+    leaf = own / "leaf"
+    leaf.mkdir()
+
+    def body() -> None:
+        (leaf / "cgroup.procs").write_text("0")
+        other = os.fork()
+        if other == 0:
+            forever()
+        missing: dict[str, str] = {}
+        try:
+            place = delegation.find(str(leaf), str(own), "p", frozenset({controller}), missing)
+            assert place == (f"{own}/p", {controller})
+            assert missing == {}
+            assert Path("/proc/self/cgroup").read_text().rstrip().endswith("/leaf"), "nobody was moved"
+        finally:
+            os.kill(other, signal.SIGKILL)
+            os.waitpid(other, 0)
+
+    try:
+        run_in_child(body)
+    finally:
+        leaf.rmdir()
+
+
+def test_a_group_that_another_base_holds_is_found_by_its_process(base: Base) -> None:
+    group = base.create("x", GroupLimits())
+    pid = start(group, forever)
+    other = Base.open(f"{NAME}-other")
+    try:
+        held = other.of_process(pid, "x")
+        assert held is not other
+        assert {tree.path for tree in held.trees} == {tree.path for tree in base.trees}
+        assert held.enforced == base.enforced
+        assert held.group("x").processes() == {pid}
+        held.group("x").kill()
+        assert outcome(pid) == -signal.SIGKILL
+        held.group("x").remove(timeout_seconds=20)
+        held.close()
+    finally:
+        other.remove()
