@@ -14,6 +14,7 @@ from paddock.keeper import _dev, layout
 from paddock.keeper._inside import MASKED
 from paddock.keeper._records import Records
 from paddock.keeper._slots import Slots
+from paddock.keeper._usr import Usr
 from paddock.keeper.pool import open_pool
 from paddock.linux import (
     cgroups,
@@ -45,6 +46,7 @@ class House:
     own_mounts: int
     pool: int
     slots: Slots
+    usr: Usr
     groups: cgroups.Base | None
     missing: tuple[str, ...]
     """Why control groups give less than all, one sentence each."""
@@ -90,6 +92,7 @@ def furnish(state: Path) -> House:
     run.mkdir(mode=0o700, exist_ok=True)
     if root_mode:
         _slim(state)
+    detached, empty = overlay.takes_detached_layers(), os.fsencode(places / "root")
     return House(
         root_mode=root_mode,
         boot=proc.boot_id(),
@@ -97,11 +100,12 @@ def furnish(state: Path) -> House:
         host_mounts=host_mounts,
         own_mounts=_open_mount_namespace(),
         pool=pool,
-        slots=Slots(pool, None if overlay.takes_detached_layers() else os.fsencode(places / "views")),
+        slots=Slots(pool, None if detached else os.fsencode(places / "views")),
+        usr=Usr(mounts.open_tree(empty) if detached else os.open(empty, os.O_PATH | os.O_CLOEXEC), shared=detached),
         groups=groups,
         missing=missing,
         records=Records(os.open(run, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)),
-        mount_point=os.fsencode(places / "root"),
+        mount_point=empty,
         dev_tree=dev_tree,
         null=_open_null(),
         filter=seccomp.Filter(seccomp_profile.build(os.uname().machine, foreign_targets=root_mode)),

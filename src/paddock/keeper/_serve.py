@@ -26,6 +26,7 @@ from paddock.linux import btrfs, proc
 IDLE_SECONDS = 10.0
 WATCH_SECONDS = 2.0
 RECORDING_SECONDS = 15.0
+LONGEST_SLEEP_SECONDS = 60.0
 KILLED = Ended(limit=None, reason="it was killed")
 Message = dict[str, Any]
 
@@ -67,14 +68,19 @@ class Keeper:
         self._nursery = Nursery(house, watch=self._watch, unwatch=self._unwatch, born=self._born)
         self._idle_since = proc.boottime()
         self._watched_at = 0.0
-        self._inode_watch = house.root_mode and btrfs.is_btrfs(house.pool)
+        on_btrfs = house.root_mode and btrfs.is_btrfs(house.pool)
         self._limits_watch = Watch(
             house.pool,
             self._undertaker.lives,
             self._undertaker.end,
             memory=not house.held >= {"memory", "pids"},
-            disk=not self._inode_watch,
+            disk=not on_btrfs,
         )
+        self._watches: list[Callable[[], None]] = []
+        if house.groups is not None:
+            self._watches.append(self._undertaker.watch_queues)
+        if on_btrfs:
+            self._watches.append(self._undertaker.watch_inodes)
         self._stopping = False
         self._operations: dict[str, Operation] = {
             "hello": self._hello,
@@ -131,19 +137,21 @@ class Keeper:
         if (removal := self._undertaker.next_removal()) is not None:
             times.append(removal)
         times += self._nursery.deadlines()
-        if self._inode_watch and self._undertaker.lives:
+        if self._watches and self._undertaker.lives:
             times.append(self._watched_at + WATCH_SECONDS)
         if (look := self._limits_watch.next()) is not None:
             times.append(look)
-        return max(0.0, (min(times) - now) * 1000 + 1) if times else -1
+        # poll's clock stands still while the machine sleeps, that of deadlines does not: look again now and then.
+        return min(max(0.0, (min(times) - now) * 1000 + 1), LONGEST_SLEEP_SECONDS * 1000) if times else -1
 
     def _housekeeping(self) -> None:
         now = proc.boottime()
         self._undertaker.expire(now)
         self._undertaker.remove_groups(now)
-        if self._inode_watch and self._undertaker.lives and now >= self._watched_at + WATCH_SECONDS:
+        if self._undertaker.lives and now >= self._watched_at + WATCH_SECONDS:
             self._watched_at = now
-            self._undertaker.watch_inodes()
+            for watch in self._watches:
+                watch()
         self._limits_watch.look(now)
         self._nursery.expire(now)
 

@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from paddock.keeper._house import House
 from paddock.keeper._jail import Jail
 from paddock.keeper._records import Ended, Record
+from paddock.keeper._spare import SOCKET_BYTES
 from paddock.linux import btrfs, cgroups, pidfd, proc
 
 LOST = Ended(limit=None, reason="it was found dead: the machine or the keeper went down while it lived")
 UNFINISHED = Ended(limit=None, reason="the keeper died while it was being made")
+MOST_SOCKET_BYTES = 4 * SOCKET_BYTES
 _FIRST_PAUSE_SECONDS = 0.001
 _LONGEST_PAUSE_SECONDS = 1.0
 
@@ -57,8 +59,7 @@ class Undertaker:
         records = self._house.records
         for id in records.living():
             record = records.read(id)
-            if record is not None and self._is_alive(record):
-                self._take_over(record)
+            if record is not None and self._take_over(record):
                 continue
             records.remove(id)
             records.write_ended(id, UNFINISHED if record is None else LOST)
@@ -115,6 +116,16 @@ class Undertaker:
         if jail.group is not None:
             self._remove(jail.group)
         return cause
+
+    def watch_queues(self) -> None:
+        """Ends sandboxes that hold far more than they may in buffers of sockets.
+
+        Each socket of TCP may go over the ceiling by some tens of KiB, and what netlink answers is counted for nobody:
+        thousands of sockets would be the machine's memory.
+        """
+        for life in list(self.lives.values()):
+            if life.cause is None and _socket_bytes(life) > MOST_SOCKET_BYTES:
+                self.end(life, Ended(limit="memory", reason="its sockets held more than they may in their buffers"))
 
     def next_removal(self) -> float | None:
         """When to look again for groups that could not be removed yet, in seconds of CLOCK_BOOTTIME."""
@@ -181,20 +192,32 @@ class Undertaker:
         except (OSError, ValueError):
             return False
 
-    def _take_over(self, record: Record) -> None:
-        group: cgroups.Group | None = None
+    def _take_over(self, record: Record) -> bool:
+        """False if it is dead."""
         try:
             descriptor = pidfd.open(record.pid)
-            if self._house.groups is not None and record.group is not None:
-                group = self._house.groups.of_process(record.pid, record.group).group(record.group)
         except OSError:
-            self._house.records.remove(record.id)
-            self._house.records.write_ended(record.id, LOST)
-            return
+            return False
+        # Only now: its number can't pass to another process any more, which would be killed in its place one day.
+        if not self._is_alive(record):
+            os.close(descriptor)
+            return False
+        try:
+            group = self._group_of(record)
+        except OSError:
+            os.close(descriptor)
+            return False
         if record.slot is not None:
             self._house.slots.reserve(record.slot)
         jail = Jail(pid=record.pid, pidfd=descriptor, group=group, slot=record.slot, record=record)
         self.lives[record.id] = Life(jail, record)
+        return True
+
+    def _group_of(self, record: Record) -> cgroups.Group | None:
+        groups = self._house.groups
+        if groups is None or record.group is None:
+            return None
+        return groups.of_process(record.pid, record.group).group(record.group)
 
     def _sweep_group(self, name: str) -> None:
         if self._house.groups is None:
@@ -224,3 +247,8 @@ class Undertaker:
             except OSError:
                 group.base.close()  # others of the earlier keeper's are left in it
         return True
+
+
+def _socket_bytes(life: Life) -> int:
+    group = life.jail.group
+    return proc.netlink_bytes(life.record.pid) + (group.socket_bytes() if group is not None else 0)

@@ -95,6 +95,10 @@ class JailBackend:
         self.ending(plan.id)  # it may come in the same breath as the answer
         try:
             answer = await asyncio.shield(making)
+            instance = JailInstance(self, plan.id, plan.template)
+            with contextlib.suppress(PaddockError, OSError):  # whoever asks next is told
+                # The agent turns to us while this is being recorded, and not when somebody waits for a first command.
+                await instance.connection("user")
         except BaseException as error:
             if not known:
                 self._endings.pop(plan.id, None)
@@ -105,7 +109,7 @@ class JailBackend:
         finally:
             self._being_made.discard(plan.id)
         self.last_timings = cast("dict[str, float]", answer["timings"])
-        return JailInstance(self, plan.id, plan.template)
+        return instance
 
     async def _unmake(self, id: SandboxId, making: asyncio.Task[Message]) -> None:
         with contextlib.suppress(PaddockError):  # it failed, or its keeper is gone: a sweep finds what is left
