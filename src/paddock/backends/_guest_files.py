@@ -65,12 +65,13 @@ class FileReader:
             channel.when_ended(pipe.finish)
 
     async def read(self, size: int = 65536) -> bytes:
-        if self._pipe is None:
-            return await self._channel.read(STDOUT, size)
-        data = await self._pipe.read(size)
-        if not data:
-            await self._channel.finished()  # was that the end, or did something break?
-        return data
+        with self._channel.attended():
+            if self._pipe is None:
+                return await self._channel.read(STDOUT, size)
+            data = await self._pipe.read(size)
+            if not data:
+                await self._channel.finished()  # was that the end, or did something break?
+            return data
 
     async def aclose(self) -> None:
         if self._pipe is not None:
@@ -89,14 +90,15 @@ class FileWriter:
             channel.when_ended(pipe.close)
 
     async def write(self, data: bytes) -> None:
-        if self._pipe is None:
-            await self._channel.write(data)
-            return
-        try:
-            await self._pipe.write(data)
-        except BrokenPipeError:
-            await self._channel.finished()  # the reason, if there is one
-            raise
+        with self._channel.attended():
+            if self._pipe is None:
+                await self._channel.write(data)
+                return
+            try:
+                await self._pipe.write(data)
+            except BrokenPipeError:
+                await self._channel.finished()  # the reason, if there is one
+                raise
 
     async def aclose(self) -> FileInfo | None:
         if not self._ended:
@@ -104,14 +106,16 @@ class FileWriter:
             if self._pipe is not None:
                 self._pipe.close()
             self._channel.write_eof()
-        return await self._channel.result(FileInfo)
+        with self._channel.attended():
+            return await self._channel.result(FileInfo)
 
     async def abort(self) -> None:
         self._ended = True
         self._channel.close()
         if self._pipe is not None:
             self._pipe.close()
-        await self._channel.ended()
+        with self._channel.attended():
+            await self._channel.ended()
 
 
 class PortStream:
@@ -274,7 +278,7 @@ async def _upload(connection: GuestConnection, action: UploadTree) -> FileWriter
 async def _reader(connection: GuestConnection, request: Mapping[str, object]) -> FileReader:
     if not connection.descriptors:
         channel = connection.open(request, receives=(STDOUT,))
-        await channel.reply(_Nothing)
+        await _answered(channel)
         return FileReader(channel, None)
     near, far = os.pipe2(os.O_CLOEXEC)
     pipe = PipeReader(near)
@@ -284,7 +288,7 @@ async def _reader(connection: GuestConnection, request: Mapping[str, object]) ->
 async def _writer(connection: GuestConnection, request: Mapping[str, object]) -> FileWriter:
     if not connection.descriptors:
         channel = connection.open(request, sends=True)
-        await channel.reply(_Nothing)
+        await _answered(channel)
         return FileWriter(channel, None)
     far, near = os.pipe2(os.O_CLOEXEC)
     pipe = PipeWriter(near)
@@ -300,22 +304,28 @@ async def _over_pipe(
             channel = connection.open(request, fds=(far,))
         finally:
             os.close(far)
-        await channel.reply(_Nothing)
+        await _answered(channel)
     except BaseException:
         pipe.close()
         raise
     return channel
 
 
+async def _answered(channel: Channel) -> None:
+    with channel.attended():
+        await channel.reply(_Nothing)
+
+
 async def _watch(connection: GuestConnection, action: WatchFiles) -> Changes:
     request = {"op": "watch", "path": action.path, "recursive": action.recursive}
     channel = connection.open(request, receives=(STDOUT,))
     try:
-        await channel.reply(_Nothing)
-        lines = _Lines(connection, channel)
-        first = await lines.some(_Armed)
-        if not first:
-            await channel.result(_Nothing)  # raises what was refused
+        with channel.attended():
+            await channel.reply(_Nothing)
+            lines = _Lines(connection, channel)
+            first = await lines.some(_Armed)
+            if not first:
+                await channel.result(_Nothing)  # raises what was refused
         return Changes(lines, channel)
     except BaseException:
         channel.close()
@@ -324,7 +334,7 @@ async def _watch(connection: GuestConnection, action: WatchFiles) -> Changes:
 
 async def _connect(connection: GuestConnection, action: ConnectPort) -> PortStream:
     channel = connection.open({"op": "connect", "port": action.port}, receives=(STDOUT,), sends=True)
-    await channel.reply(_Nothing)
+    await _answered(channel)
     return PortStream(channel)
 
 
@@ -335,8 +345,9 @@ async def _call(connection: GuestConnection, op: str, request: Mapping[str, obje
 async def _work(connection: GuestConnection, op: str, request: Mapping[str, object], type: type[T]) -> T:
     channel = connection.open({"op": op, **request})
     try:
-        await channel.reply(_Nothing)
-        return await channel.result(type)
+        with channel.attended():
+            await channel.reply(_Nothing)
+            return await channel.result(type)
     except BaseException:
         channel.close()
         raise
@@ -347,9 +358,10 @@ async def _lines(
 ) -> tuple[tuple[T, ...], bool]:
     channel = connection.open({"op": op, **request}, receives=(STDOUT,))
     try:
-        await channel.reply(_Nothing)
-        found = [item async for item in _Lines(connection, channel).all(type)]
-        return tuple(found), (await channel.result(_Truncated)).truncated
+        with channel.attended():
+            await channel.reply(_Nothing)
+            found = [item async for item in _Lines(connection, channel).all(type)]
+            return tuple(found), (await channel.result(_Truncated)).truncated
     except BaseException:
         channel.close()
         raise
