@@ -19,11 +19,12 @@ from paddock.model import Limit, Limits, SandboxId
 from tests.keeper.conftest import Yard, open_yard, run
 from tests.orphans import wait_until
 
-_SPARE = ("cgroup", "clone", "maps")
-_SPARE_CHILD = ("shed", "unshare", "join", "identity", "prepare", "agent")
+_SPARE = ("cgroup", "sockets", "clone", "maps")
+_FITTING = ("overlay", "usr", "attach", "stage", "pivot")
 # Of a spare, then of the sandbox that it becomes.
-KEEPER_STEPS = (*_SPARE, "record", "limits", "sockets", "overlay", "usr", "send", "posture", "written")
-CHILD_STEPS = (*_SPARE_CHILD, "attach", "dev", "proc", "tmp", "pivot", "limits", "drop")
+KEEPER_STEPS = (*_SPARE, "record", "limits", *_FITTING, "send", "posture", "written")
+# Of pid 1, then of the first agent.
+CHILD_STEPS = ("shed", "unshare", "join", "identity", "stage", "agent", "drop", "limits", "user", "confine")
 Play = Callable[[Callable[[Yard], Any]], Any]
 
 

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from paddock.keeper import _spare
+from paddock.keeper._door import Door
 from paddock.keeper._errors import JailError
 from paddock.keeper._nursery import MOST_AT_ONCE, Nursery
 from paddock.keeper._plan import SAMPLE, JailPlan
@@ -27,7 +28,10 @@ def test_all_who_wait_are_answered_when_no_further_spare_can_be_made(monkeypatch
         voices.append(voice)
         undo = UndoStack()
         undo.push(sync.close)
-        return _spare.Spare(pid=0, pidfd=-1, group=None, slot=None, sync=sync, undo=undo, steps=Steps())
+        door = Door(-1, -1)
+        return _spare.Spare(
+            pid=0, pidfd=-1, group=None, slot=None, sync=sync, name="", door=door, undo=undo, steps=Steps()
+        )
 
     monkeypatch.setattr(_spare, "begin", begin)
     handlers: dict[int, Callable[[], None]] = {}

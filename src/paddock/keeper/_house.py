@@ -5,20 +5,22 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from paddock.keeper import _dev, layout
-from paddock.keeper._inside import MASKED
+from paddock.keeper._door import Door
+from paddock.keeper._inside import MASKED, STAGED
 from paddock.keeper._records import Records
 from paddock.keeper._slots import Slots
 from paddock.keeper.pool import open_pool
 from paddock.linux import cgroups, landlock, mountinfo, mounts, namespaces, prctl, proc, seccomp, seccomp_profile
 from paddock.linux.namespaces import IdMap
 
-PLACES = "keeper"  # below the state directory: two empty directories to mount on, seen by the keeper alone
+PLACES = "keeper"  # below the state directory: what the keeper and its spares need of it, seen by nobody else
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +33,10 @@ class House:
     slots: Slots
     groups: cgroups.Base | None
     records: Records
+    spares: int
     mount_point: bytes
+    stage: bytes
+    home: Door
     dev_tree: bytes
     null: int
     filter: seccomp.Filter
@@ -52,11 +57,12 @@ def furnish(state: Path) -> House:
         prctl.set_secure_bits(prctl.SECBIT_NO_SETUID_FIXUP)
     else:
         gid = os.getgid()
-        namespaces.unshare(namespaces.NEWUSER | namespaces.NEWNS)
+        # Of all that the keeper leaves to go into a sandbox, it must own what it comes back to.
+        namespaces.unshare(namespaces.NEWUSER | namespaces.NEWNS | namespaces.NEWUTS)
         namespaces.write_id_maps(os.getpid(), (IdMap(0, uid, 1),), (IdMap(0, gid, 1),), deny_setgroups=True)
     mounts.make_all_private()
     places = state / PLACES
-    for name in ("root", "dev"):
+    for name in ("root", "dev", *(f"stage/{os.fsdecode(name)}" for name in STAGED)):
         (places / name).mkdir(mode=0o700, parents=True, exist_ok=True)
     dev_tree = os.fsencode(places / "dev")
     _dev.build(dev_tree, root_mode=root_mode)
@@ -72,7 +78,10 @@ def furnish(state: Path) -> House:
         slots=Slots(pool),
         groups=groups,
         records=Records(os.open(run, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)),
+        spares=_clear(places / "spares"),
         mount_point=os.fsencode(places / "root"),
+        stage=os.fsencode(places / "stage"),
+        home=_home(),
         dev_tree=dev_tree,
         null=_open_null(),
         filter=seccomp.Filter(seccomp_profile.build(os.uname().machine, foreign_targets=root_mode)),
@@ -80,6 +89,24 @@ def furnish(state: Path) -> House:
         own_namespaces=proc.namespaces() if root_mode else None,
         masks=tuple(name for name in MASKED if os.path.lexists(b"/proc/" + name)),
     )
+
+
+def _clear(directory: Path) -> int:
+    """An empty directory: an earlier keeper's spares died with it."""
+    if directory.exists():
+        shutil.rmtree(directory)
+    directory.mkdir(mode=0o700)
+    return os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def _home() -> Door:
+    """The keeper's own namespaces. ValueError where entering them leads elsewhere."""
+    home = Door.of(os.getpid())
+    before = os.stat("/")
+    home.enter()
+    if not os.path.samestat(before, os.stat("/")):
+        raise ValueError("the root directory is not that of the mount namespace (chroot): no sandbox can be made here")
+    return home
 
 
 def _read_config(state: Path) -> dict[str, Any]:

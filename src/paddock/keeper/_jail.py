@@ -15,8 +15,9 @@ from typing import NoReturn
 
 from paddock.keeper import _posture
 from paddock.keeper._errors import JailError, as_jail_error
+from paddock.keeper._fitting import fit_out
 from paddock.keeper._house import House
-from paddock.keeper._inside import Gifts, listener_names
+from paddock.keeper._inside import COMMITTED
 from paddock.keeper._plan import JailPlan
 from paddock.keeper._records import Record
 from paddock.keeper._spare import Spare, read_report
@@ -31,13 +32,19 @@ _LARGEST_PLAN = 150_000  # bytes; one message of a socket holds some 200,000
 
 @dataclass(slots=True, kw_only=True)
 class Jail:
-    """A living jail."""
+    """A living jail. Its pid 1 notices the end of `tether`; an earlier keeper's has noticed it already."""
 
     pid: int
     pidfd: int
     group: cgroups.Group | None
     slot: int | None
     record: Record
+    tether: socket.socket | None = None
+
+    def close(self) -> None:
+        os.close(self.pidfd)
+        if self.tether is not None:
+            self.tether.close()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -74,8 +81,7 @@ def _begin(house: House, plan: JailPlan, spare: Spare, steps: Steps, undo: UndoS
     packed = plan.pack()
     if len(packed) > _LARGEST_PLAN:
         raise JailError(f"the plan has {len(packed)} bytes, {_LARGEST_PLAN} at most: its environment is too large")
-    directory = house.records.make(plan.id)
-    late.append(directory)
+    house.records.adopt(plan.id, house.spares, spare.name)
     undo.push(house.records.remove, plan.id)
     steps.end("record")
     steps.begin("limits")
@@ -86,29 +92,15 @@ def _begin(house: House, plan: JailPlan, spare: Spare, steps: Steps, undo: UndoS
             )
         )
     steps.end("limits")
-    listeners = _listen(house, directory, steps, late)
     root, usr = _make_layers(house, plan, spare.slot, steps, late)
+    fit_out(house, plan, spare.door, root, usr, steps)
     steps.begin("send")
     try:
-        socket.send_fds(spare.sync, [packed], Gifts(root, usr, listeners).pack())
+        spare.sync.send(packed)
     except ConnectionError:
         pass  # the child has failed already; why, it has said, and `receive` reads it
     steps.end("send")
     return Pending(plan=plan, spare=spare, undo=UndoStack(), steps=steps, late=late)
-
-
-def _listen(house: House, directory: int, steps: Steps, late: list[int]) -> dict[str, int]:
-    steps.begin("sockets")
-    listeners: dict[str, int] = {}
-    for name in listener_names(house.root_mode):
-        # Through the descriptor: a socket's address holds 107 bytes, a state directory's path may be longer.
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-            listener.bind(f"/proc/self/fd/{directory}/{name}.sock")
-            listener.listen(64)
-            listeners[name] = listener.detach()
-        late.append(listeners[name])
-    steps.end("sockets")
-    return listeners
 
 
 def _close_all(descriptors: list[int]) -> None:
@@ -186,18 +178,15 @@ def _whole(plan: JailPlan, view: int) -> int:
 
 
 def receive(pending: Pending) -> bool:
-    """Takes what is said inside. True when all of it is there. JailError if it failed, with everything undone."""
+    """Takes what the agent says. True when it is ready. JailError if it failed, with everything undone."""
     try:
         message, sender = read_report(pending.spare.sync)
     except JailError as error:
         abandon(pending, error)
     if message is None:
         return False
-    if "agent" in message:
-        pending.agent_pid = sender
-    else:
-        pending.inside = message
-    return bool(pending.agent_pid) and pending.inside is not None
+    pending.agent_pid, pending.inside = sender, message
+    return True
 
 
 def abandon(pending: Pending, error: JailError) -> NoReturn:
@@ -229,17 +218,18 @@ def finish(house: House, pending: Pending) -> tuple[Jail, dict[str, float]]:
             limits={"disk_bytes": plan.disk_bytes, "inodes": plan.inodes, "memory_bytes": plan.memory_bytes},
         )
         house.records.write(record)
+        spare.sync.send(COMMITTED)
         steps.end("written")
     except BaseException as error:
         abandon(pending, JailError(f"the sandbox is not as planned: {type(error).__name__}: {error}"))
     pending.undo.release()
-    spare.sync.close()
     jail = Jail(
         pid=spare.pid,
         pidfd=spare.pidfd,
         group=spare.group,
         slot=spare.slot,
         record=record,
+        tether=spare.sync,
     )
     return jail, _timings(pending) if plan.trace else {}
 
@@ -256,3 +246,4 @@ def _timings(pending: Pending) -> dict[str, float]:
 def close_late(pending: Pending) -> None:
     """Closes what the layers were built with: closing a mount waits for the kernel, so it is done after the reply."""
     _close_all(pending.late)
+    pending.spare.door.close()

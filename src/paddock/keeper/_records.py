@@ -46,10 +46,9 @@ class Records:
     def __init__(self, directory: int) -> None:
         self.directory = directory
 
-    def make(self, id: str) -> int:
-        """The directory of a new sandbox. FileExistsError."""
-        os.mkdir(id, 0o700, dir_fd=self.directory)
-        return os.open(id, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.directory)
+    def adopt(self, id: str, directory: int, name: str) -> None:
+        """Makes `name`, a directory in `directory`, that of a new sandbox. OSError ENOTEMPTY if it has one."""
+        os.rename(name, id, src_dir_fd=directory, dst_dir_fd=self.directory)
 
     def write(self, record: Record) -> None:
         self._replace(f"{record.id}/{STATE}", dataclasses.asdict(record))
@@ -79,16 +78,7 @@ class Records:
 
     def remove(self, id: str) -> None:
         """Takes away the directory and its sockets; nothing if there is none."""
-        try:
-            directory = os.open(id, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.directory)
-        except FileNotFoundError:
-            return
-        try:
-            for name in os.listdir(directory):
-                os.unlink(name, dir_fd=directory)
-        finally:
-            os.close(directory)
-        os.rmdir(id, dir_fd=self.directory)
+        remove_directory(self.directory, id)
 
     def forget(self, id: str) -> None:
         try:
@@ -111,3 +101,17 @@ class Records:
             return cast("dict[str, Any]", json.loads(os.read(fd, 65536)))
         finally:
             os.close(fd)
+
+
+def remove_directory(parent: int, name: str) -> None:
+    """A directory of files; nothing if there is none."""
+    try:
+        directory = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=parent)
+    except FileNotFoundError:
+        return
+    try:
+        for file in os.listdir(directory):
+            os.unlink(file, dir_fd=directory)
+    finally:
+        os.close(directory)
+    os.rmdir(name, dir_fd=parent)

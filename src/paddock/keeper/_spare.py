@@ -12,8 +12,11 @@ import socket
 from dataclasses import dataclass
 from typing import Any, cast
 
+from paddock.keeper._door import Door
 from paddock.keeper._errors import Died, JailError, as_jail_error
 from paddock.keeper._house import House
+from paddock.keeper._inside import listener_names
+from paddock.keeper._records import remove_directory
 from paddock.keeper._stem import Stem
 from paddock.keeper._trace import Steps
 from paddock.linux import cgroups, namespaces, pidfd
@@ -23,13 +26,18 @@ from paddock.linux.undo import UndoStack
 
 @dataclass(slots=True, kw_only=True)
 class Spare:
-    """`undo` takes all of it away again. `sync` is where its processes report."""
+    """`undo` takes all of it away again. `sync` is where its processes report and get their plan.
+
+    `name` is that of its directory among the spares and of its group.
+    """
 
     pid: int
     pidfd: int
     group: cgroups.Group | None
     slot: int | None
     sync: socket.socket
+    name: str
+    door: Door
     undo: UndoStack
     steps: Steps
     ready: bool = False
@@ -51,15 +59,21 @@ def begin(house: House, stem: Stem, fault: str = "") -> Spare:
 
 
 def _begin(house: House, stem: Stem, fault: str, steps: Steps, undo: UndoStack) -> Spare:
+    # Not named after a sandbox, which is not known yet; the record of the sandbox will name its group.
+    name = f"gr_{os.urandom(8).hex()}"
     steps.begin("cgroup")
     group: cgroups.Group | None = None
     joining = cgroups.Joining(None, ())
     if house.groups is not None:
-        # Not named after a sandbox, which is not known yet; the record of the sandbox will name it.
-        group = house.groups.create(f"gr_{os.urandom(8).hex()}", cgroups.GroupLimits())
+        group = house.groups.create(name, cgroups.GroupLimits())
         undo.push(_remove_group, group)
         joining = group.join_descriptors()
     steps.end("cgroup")
+    steps.begin("sockets")
+    os.mkdir(name, 0o700, dir_fd=house.spares)
+    undo.push(remove_directory, house.spares, name)
+    listeners = _listen(house, name)
+    steps.end("sockets")
     steps.begin("clone")
     slot = None
     if house.root_mode:
@@ -70,23 +84,57 @@ def _begin(house: House, stem: Stem, fault: str, steps: Steps, undo: UndoStack) 
     sync.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # the agent's pid, as this side sees it
     try:
         base = None if slot is None else house.slots.base(slot)
-        pid = stem.clone(theirs, joining, base=base, fault=fault)
+        pid = stem.clone(theirs, [listener.fileno() for listener in listeners], joining, base=base, fault=fault)
     finally:
         theirs.close()
         joining.close()
+        for listener in listeners:
+            listener.close()
     undo.push(_reap, pid)
     descriptor = pidfd.open(pid)
     undo.push(os.close, descriptor)
     steps.end("clone")
     steps.begin("maps")
-    _write_maps(house, pid, slot)
-    try:
-        sync.send(b"m")
-    except ConnectionError:
-        pass  # it has failed already; why, it has said, and `receive` reads it
     sync.setblocking(False)
+    try:
+        _write_maps(house, pid, slot)
+        door = Door.of(pid)
+        undo.push(door.close)
+        sync.send(b"m")
+    except OSError:
+        read_report(sync)  # it has failed already; why, it has said
+        raise
     steps.end("maps")
-    return Spare(pid=pid, pidfd=descriptor, group=group, slot=slot, sync=sync, undo=undo, steps=steps)
+    return Spare(
+        pid=pid,
+        pidfd=descriptor,
+        group=group,
+        slot=slot,
+        sync=sync,
+        name=name,
+        door=door,
+        undo=undo,
+        steps=steps,
+    )
+
+
+def _listen(house: House, name: str) -> list[socket.socket]:
+    """The sockets of a sandbox; they will move with their directory."""
+    directory = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=house.spares)
+    listeners: list[socket.socket] = []
+    try:
+        for identity in listener_names(house.root_mode):
+            listeners.append(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            # Through the descriptor: a socket's address holds 107 bytes, a state directory's path may be longer.
+            listeners[-1].bind(f"/proc/self/fd/{directory}/{identity}.sock")
+            listeners[-1].listen(64)
+    except BaseException:
+        for listener in listeners:
+            listener.close()
+        raise
+    finally:
+        os.close(directory)
+    return listeners
 
 
 def _write_maps(house: House, pid: int, slot: int | None) -> None:

@@ -20,7 +20,7 @@ from typing import NoReturn
 from paddock import guest
 from paddock.keeper._errors import JailError
 from paddock.keeper._house import House
-from paddock.keeper._inside import Inside, become_sandbox
+from paddock.keeper._inside import Inside, become_sandbox, listener_names
 from paddock.linux import cgroups, descriptors, fsids, namespaces, prctl
 
 _NULL, _PEER = 0, 3  # its descriptors, beside the log; all others are closed
@@ -53,18 +53,26 @@ class Stem:
         theirs.close()
         self._pid, self._peer = pid, peer
 
-    def clone(self, sync: socket.socket, joining: cgroups.Joining, *, base: int | None, fault: str) -> int:
-        """The pid of a new child of the keeper, on its way to become a sandbox. `base`: see `fsids.owning_as`.
+    def clone(
+        self,
+        sync: socket.socket,
+        listeners: Sequence[int],
+        joining: cgroups.Joining,
+        *,
+        base: int | None,
+        fault: str,
+    ) -> int:
+        """The pid of a new child of the keeper, on its way to become a sandbox. JailError.
 
-        JailError.
+        `listeners` in the order of `listener_names`. `base`: see `fsids.owning_as`.
         """
+        fds = [sync.fileno(), *listeners, *joining.tasks]
+        if joining.clone_into is not None:
+            fds.append(joining.clone_into)
         for _ in range(2):
             if self._peer is None:
                 self.start()
-            answer = self._ask(
-                marshal.dumps((base, fault, joining.clone_into is not None)),
-                [sync.fileno(), *joining.tasks, *([] if joining.clone_into is None else [joining.clone_into])],
-            )
+            answer = self._ask(marshal.dumps((base, fault, joining.clone_into is not None)), fds)
             if answer:
                 pid, number, text = marshal.loads(answer)  # noqa: S302
                 if pid:
@@ -96,6 +104,7 @@ def _serve(house: House, peer: socket.socket) -> NoReturn:
         if select.select([peer], [], [], 0)[0]:
             break  # somebody waits
         _rehearse()
+    names = listener_names(house.root_mode)
     while True:
         data, ancillary, _, _ = peer.recvmsg(
             _ORDER_BYTES, socket.CMSG_SPACE(_MOST_DESCRIPTORS * 4), socket.MSG_CMSG_CLOEXEC
@@ -106,11 +115,13 @@ def _serve(house: House, peer: socket.socket) -> NoReturn:
         try:
             base, fault, unified = marshal.loads(data)  # noqa: S302
             into = fds.pop() if unified else None
+            count = len(names)
             inside = Inside(
                 root_mode=house.root_mode,
                 sync=socket.socket(fileno=fds[0]),
-                joining=cgroups.Joining(into, tuple(fds[1:])),
-                mount_point=house.mount_point,
+                listeners=dict(zip(names, fds[1:], strict=False)),
+                joining=cgroups.Joining(into, tuple(fds[1 + count :])),
+                stage=house.stage,
                 dev_tree=house.dev_tree,
                 masks=house.masks,
                 null=_NULL,
@@ -121,6 +132,8 @@ def _serve(house: House, peer: socket.socket) -> NoReturn:
             answer = _clone(inside, base), None, ""
             inside.sync.close()
             inside.joining.close()
+            for fd in inside.listeners.values():
+                os.close(fd)
         except OSError as error:
             answer = 0, error.errno, f"{type(error).__name__} at the clone: {error}"
         peer.send(marshal.dumps(answer))
@@ -136,15 +149,14 @@ def _shed(house: House, peer: socket.socket) -> socket.socket:
 
 def _rehearse() -> None:
     guest.rehearse_agent()
-    guest.rehearse_init()
     signal.set_wakeup_fd(-1)
     descriptors.close_from(_PEER + 1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 def _clone(inside: Inside, base: int | None) -> int:
-    # net, ipc, uts and cgroup follow in the child. Its parent is the keeper, which buries it.
-    flags = namespaces.NEWUSER | namespaces.NEWPID | namespaces.NEWNS | namespaces.PARENT
+    # net, ipc and cgroup follow in the child. Its parent is the keeper, which buries it.
+    flags = namespaces.NEWUSER | namespaces.NEWPID | namespaces.NEWNS | namespaces.NEWUTS | namespaces.PARENT
     into = inside.joining.clone_into
     # Owned by an id of its own range: what the kernel counts by owner would else be root's, of the whole machine.
     with contextlib.nullcontext() if base is None else fsids.owning_as(base):

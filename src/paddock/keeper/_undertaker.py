@@ -87,7 +87,7 @@ class Undertaker:
             os.waitpid(jail.pid, 0)
         except ChildProcessError:
             pass  # an earlier keeper's child: the machine's init has reaped it
-        os.close(jail.pidfd)
+        jail.close()
         try:
             if not life.waiting:
                 self._house.records.write_ended(id, cause)

@@ -33,6 +33,7 @@ class NR:
     FSOPEN = _number(430, 430)
     FSCONFIG = _number(431, 431)
     FSMOUNT = _number(432, 432)
+    FSPICK = _number(433, 433)
     MOUNT_SETATTR = _number(442, 442)
     OPENAT2 = _number(437, 437)
     STATFS = _number(137, 43)

@@ -27,7 +27,8 @@ _CLOEXEC = 1  # FSOPEN_CLOEXEC, FSMOUNT_CLOEXEC
 _OPEN_TREE_CLONE = 1
 _MOVE_MOUNT_F_EMPTY_PATH = 0x04
 _MOVE_MOUNT_T_EMPTY_PATH = 0x40
-_SET_FLAG, _SET_STRING, _SET_FD, _CREATE = 0, 1, 5, 6  # enum fsconfig_command
+_SET_FLAG, _SET_STRING, _SET_FD, _CREATE, _RECONFIGURE = 0, 1, 5, 6, 7  # enum fsconfig_command
+_FSPICK_CLOEXEC, _FSPICK_EMPTY_PATH = 1, 8
 _MS_REC = 0x4000
 _MS_PRIVATE = 0x4_0000
 _MNT_DETACH = 2
@@ -53,6 +54,17 @@ def fs_mount(fstype: str, options: Sequence[Option] = (), attributes: int = 0) -
             _configure(context, fstype, option, value)
         _fsconfig(context, _CREATE, None, None, 0, ("fsconfig", fstype, "create"))
         return call(NR.FSMOUNT, context, _CLOEXEC, attributes, what=("fsmount", fstype))
+    finally:
+        os.close(context)
+
+
+def reconfigure(mount: int, fstype: str, options: Sequence[Option]) -> None:
+    """Changes options of the file system that `mount` shows (fspick(2)); what is not named stays."""
+    context = call(NR.FSPICK, mount, b"", _FSPICK_CLOEXEC | _FSPICK_EMPTY_PATH, what=("fspick", fstype))
+    try:
+        for option, value in options:
+            _configure(context, fstype, option, value)
+        _fsconfig(context, _RECONFIGURE, None, None, 0, ("fsconfig", fstype, "reconfigure"))
     finally:
         os.close(context)
 
