@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -49,6 +50,11 @@ class Records:
     def adopt(self, id: str, directory: int, name: str) -> None:
         """Makes `name`, a directory in `directory`, that of a new sandbox. OSError ENOTEMPTY if it has one."""
         os.rename(name, id, src_dir_fd=directory, dst_dir_fd=self.directory)
+
+    def retire(self, id: str, directory: int) -> None:
+        """Moves what `adopt` made to `directory`, for somebody to remove; nothing if there is none."""
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(id, id, src_dir_fd=self.directory, dst_dir_fd=directory)
 
     def write(self, record: Record) -> None:
         self._replace(f"{record.id}/{STATE}", dataclasses.asdict(record))
