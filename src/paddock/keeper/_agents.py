@@ -6,6 +6,7 @@ over the network; and they put on the filters first, so that whatever they start
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import signal
@@ -16,7 +17,7 @@ from typing import NoReturn
 from paddock import guest
 from paddock.keeper._plan import ORDINARY_ID, SAMPLE, JailPlan, User
 from paddock.keeper._trace import Steps, report_failure
-from paddock.linux import caps, landlock, namespaces, prctl, rlimits, seccomp
+from paddock.linux import caps, forked_memory, landlock, namespaces, prctl, rlimits, seccomp
 from paddock.linux.namespaces import IdMap
 
 EXEC_DIRECTORY = ".paddock/exec"  # below the home directory: what background commands print
@@ -51,6 +52,7 @@ class Agents:
         landlock_abi: int,
         proc: int,
         listeners: Mapping[str, socket.socket],
+        memory: forked_memory.Pages | None,
         steps: Steps,
     ) -> None:
         self.listeners = listeners
@@ -61,6 +63,7 @@ class Agents:
         self._filter = filter
         self._landlock_abi = landlock_abi
         self._proc = proc
+        self._memory = memory
         self._steps = steps
         self._inner = -1
 
@@ -113,11 +116,7 @@ class Agents:
 
     def _wait_for_plan(self) -> None:
         oom_score = self._open_oom_score()
-        try:
-            guest.rehearse_agent()
-        except Exception:
-            pass  # a rehearsal that fails, for want of descriptors perhaps, is no reason to refuse the performance
-        JailPlan.unpack(SAMPLE)
+        _prepare(self._memory)
         data = self._sync.recv(_LARGEST_MESSAGE, socket.MSG_PEEK)  # pid 1 reads it, should it ever wake up
         if not data:
             os._exit(0)  # the keeper is gone
@@ -187,6 +186,22 @@ class Agents:
             may_switch_user=identity == "root",
             oom_score=oom_score,
         )
+
+
+def rehearse() -> None:
+    """What an agent does until its first command has ended, once for nothing. Leaves descriptors behind."""
+    JailPlan.unpack(SAMPLE)
+    guest.rehearse_agent()
+
+
+def _prepare(memory: forked_memory.Pages | None) -> None:
+    """Copies now what is going to be written when somebody waits. That it can't be done is no reason to refuse."""
+    with contextlib.suppress(Exception):
+        if memory is not None:
+            with contextlib.suppress(OSError):
+                memory.copy()
+                return
+        rehearse()
 
 
 def _entry(plan: JailPlan, identity: str) -> User:

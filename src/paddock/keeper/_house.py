@@ -16,10 +16,12 @@ from paddock.keeper._door import Door
 from paddock.keeper._inside import MASKED, STAGED
 from paddock.keeper._records import Records
 from paddock.keeper._slots import Slots
+from paddock.keeper.layout import DEFAULT_SPARES
 from paddock.keeper.pool import open_pool
 from paddock.linux import cgroups, landlock, mountinfo, mounts, namespaces, prctl, proc, seccomp, seccomp_profile
 from paddock.linux.namespaces import IdMap
 
+MOST_SPARES = 64
 PLACES = "keeper"  # below the state directory: what the keeper and its spares need of it, seen by nobody else
 
 
@@ -34,6 +36,7 @@ class House:
     groups: cgroups.Base | None
     records: Records
     spares: int
+    spare_count: int
     mount_point: bytes
     stage: bytes
     home: Door
@@ -50,6 +53,7 @@ def furnish(state: Path) -> House:
     uid = os.getuid()
     root_mode = uid == 0
     config = _read_config(state)
+    spare_count = _spare_count(config)
     groups = _open_groups(state)
     if root_mode:
         namespaces.unshare(namespaces.NEWNS)
@@ -79,6 +83,7 @@ def furnish(state: Path) -> House:
         groups=groups,
         records=Records(os.open(run, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)),
         spares=_clear(places / "spares"),
+        spare_count=spare_count,
         mount_point=os.fsencode(places / "root"),
         stage=os.fsencode(places / "stage"),
         home=_home(),
@@ -114,6 +119,13 @@ def _read_config(state: Path) -> dict[str, Any]:
     if config.get("version") != 1:
         raise ValueError(f"{state / layout.KEEPER_CONFIG} has version {config.get('version')!r}; this keeper knows 1")
     return cast("dict[str, Any]", config)
+
+
+def _spare_count(config: dict[str, Any]) -> int:
+    count = config.get("spares", DEFAULT_SPARES)
+    if type(count) is not int or not 0 <= count <= MOST_SPARES:
+        raise ValueError(f"keeper.json: spares must be a number from 0 to {MOST_SPARES}, not {count!r}")
+    return count
 
 
 def _open_groups(state: Path) -> cgroups.Base | None:

@@ -18,7 +18,19 @@ from paddock import guest
 from paddock.keeper._agents import Agents, limit
 from paddock.keeper._plan import JailPlan
 from paddock.keeper._trace import Steps, report_failure
-from paddock.linux import caps, cgroups, descriptors, mounts, namespaces, netlink, pidfd, prctl, proc, seccomp
+from paddock.linux import (
+    caps,
+    cgroups,
+    descriptors,
+    forked_memory,
+    mounts,
+    namespaces,
+    netlink,
+    pidfd,
+    prctl,
+    proc,
+    seccomp,
+)
 
 NOTHING = mounts.NOSUID | mounts.NODEV | mounts.NOEXEC
 STAGED = (b"dev", b"proc", b"tmp")  # directories below the stage
@@ -61,6 +73,7 @@ class Inside:
     null: int
     filter: seccomp.Filter
     landlock_abi: int
+    memory: forked_memory.Pages | None
     fault: str
 
 
@@ -178,6 +191,7 @@ def _conceive(inside: Inside, writable_proc: int) -> Agents:
         landlock_abi=inside.landlock_abi,
         proc=writable_proc,
         listeners={name: socket.socket(fileno=fd) for name, fd in inside.listeners.items()},
+        memory=inside.memory,
         steps=Steps(inside.fault),
     )
     agents.conceive()

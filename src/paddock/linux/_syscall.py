@@ -50,6 +50,7 @@ class NR:
     PIDFD_SEND_SIGNAL = _number(424, 424)
     PIDFD_OPEN = _number(434, 434)
     CLOSE_RANGE = _number(436, 436)
+    PROCESS_MADVISE = _number(440, 440)
 
 
 # What a system call takes: a number, bytes (as a pointer to them), a ctypes buffer, or nothing.

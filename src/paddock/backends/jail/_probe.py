@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from paddock.backends._base import Capabilities
+from paddock.keeper.layout import DEFAULT_SPARES
 from paddock.linux import cgroups, landlock
 from paddock.model import Check, Limit
 
@@ -73,9 +74,9 @@ def checks(capabilities: Capabilities) -> tuple[Check, ...]:
     lines.append(
         Check(
             area="jail",
-            name="spare",
+            name="spares",
             status="ok",
-            detail="while sandboxes are made, one is kept ready ahead: about 3 MB, runs nothing",
+            detail=f"while sandboxes are made, {DEFAULT_SPARES} are kept ready ahead: about 3 MB each, run nothing",
         )
     )
     if os.getuid() == 0:
