@@ -1,133 +1,83 @@
-"""`make bench`: create + first exec + destroy, in process, cycle by cycle beside the reference.
+"""create + first exec + destroy, back to back and at ten a second, beside bubblewrap over a private overlay.
 
-Both sides alternate within one loop, so that whatever the machine does to one it does to the other. A warm
-`exec("true")` stands beside `subprocess.run(["true"])` in the same way. `out/bench.json` holds every timing.
+Back to back each side pays for all that it starts, also for what it makes ahead. At ten a second, what a caller of
+paddock sees is what is left when there was time to make a spare.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import platform
-import subprocess
-import sys
 import tempfile
 import time
-from collections import defaultdict
-from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
-from bench.figures import ratio, summarize
+from bench.contest import Contender, contest
+from bench.plan import Plan
 from bench.reference import Reference
+from bench.report import Section
+from bench.worker import TOTAL
 from paddock import Sandbox
 
-OUT = Path(__file__).parent.parent / "out"
-Series = dict[str, list[float]]
+PADDOCK = Contender("paddock", "bench.cycle:Cycle", state=True)
+REFERENCE = Contender("overlay + bwrap" if os.geteuid() == 0 else "bwrap", "bench.cycle:ReferenceCycle")
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cycles", type=int, default=200)
-    parser.add_argument("--warm-up", type=int, default=5, help="cycles that are not counted")
-    parser.add_argument("--output", type=Path, default=OUT / "bench.json")
-    arguments = parser.parse_args()
+class Cycle:
+    """A sandbox's whole life, in process, as its caller sees it."""
 
-    with tempfile.TemporaryDirectory(prefix="paddock-bench-") as directory:
-        os.environ["PADDOCK_STATE_DIR"] = f"{directory}/state"
+    def __init__(self) -> None:
+        self.once()  # the pool, the keeper, the template
+
+    def once(self) -> dict[str, float]:
+        start = time.perf_counter()
+        sandbox = Sandbox.create(ttl_seconds=60)
+        created = time.perf_counter()
         try:
-            reference = Reference(Path(directory))
-        except FileNotFoundError as error:
-            print(f"bench: {error}", file=sys.stderr)
-            return 1
-        cycles = measure_cycles(reference, arguments.cycles, arguments.warm_up)
-        warm = measure_warm(arguments.cycles)
-        report = {
-            "machine": {"kernel": platform.release(), "cpus": os.cpu_count(), "python": platform.python_version()},
-            "uid": os.geteuid(),
-            "reference": reference.name,
-            "seconds": {**cycles, **warm},
-            "milliseconds": {name: asdict(summarize(series)) for name, series in {**cycles, **warm}.items()},
-            "ratios": {
-                "cycle / reference": asdict(ratio(cycles["cycle"], cycles["reference"])),
-                "warm exec / subprocess.run": asdict(ratio(warm["warm exec"], warm["subprocess.run"])),
-            },
+            result = sandbox.exec("true")
+            executed = time.perf_counter()
+        finally:
+            sandbox.kill()
+        killed = time.perf_counter()
+        assert result.ok, result
+        return {
+            TOTAL: killed - start,
+            "create": created - start,
+            "first exec": executed - created,
+            "destroy": killed - executed,
         }
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text(json.dumps(report, indent=1))
-    show(cycles, warm, reference.name)
-    return 0
+
+    def close(self) -> None: ...
 
 
-def measure_cycles(reference: Reference, count: int, warm_up: int) -> Series:
-    series: Series = defaultdict(list)
-    for number in range(-warm_up, count):
-        parts = one_cycle()
-        parts["reference"] = timed(reference.cycle)
-        if number >= 0:
-            for name, seconds in parts.items():
-                series[name].append(seconds)
-    return dict(series)
+class ReferenceCycle:
+    """The same isolation without limits, ids, seccomp or audit: the least that can be asked of bubblewrap."""
+
+    def __init__(self) -> None:
+        self._directory = tempfile.TemporaryDirectory(prefix="pb-", dir="/var/tmp")
+        self._reference = Reference(Path(self._directory.name))
+
+    def once(self) -> dict[str, float]:
+        start = time.perf_counter()
+        self._reference.cycle()
+        return {TOTAL: time.perf_counter() - start}
+
+    def close(self) -> None:
+        self._directory.cleanup()
 
 
-def one_cycle() -> dict[str, float]:
-    start = time.perf_counter()
-    sandbox = Sandbox.create(template="host", ttl_seconds=60)
-    created = time.perf_counter()
-    try:
-        result = sandbox.exec("true")
-        executed = time.perf_counter()
-    finally:
-        sandbox.kill()
-    killed = time.perf_counter()
-    assert result.ok, result
-    return {
-        "cycle": killed - start,
-        "- create": created - start,
-        "- first exec": executed - created,
-        "- destroy": killed - executed,
-    }
-
-
-def measure_warm(count: int) -> Series:
-    series: Series = {"warm exec": [], "warm exec, argv": [], "subprocess.run": []}
-    with Sandbox.create(template="host", ttl_seconds=120) as sandbox:
-        for number in range(-10, count):
-            parts = (
-                timed(lambda: sandbox.exec("true")),
-                timed(lambda: sandbox.exec(["true"])),
-                timed(lambda: subprocess.run(["true"], check=True)),
-            )
-            if number >= 0:
-                for values, seconds in zip(series.values(), parts, strict=True):
-                    values.append(seconds)
-    return series
-
-
-def timed(act: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    act()
-    return time.perf_counter() - start
-
-
-def show(cycles: Series, warm: Series, reference: str) -> None:
-    console = Console()
-    table = Table(title="milliseconds", title_justify="left", header_style="bold")
-    table.add_column("what")
-    for column in ("median", "p95", "best"):
-        table.add_column(column, justify="right")
-    for name, series in {**cycles, **warm}.items():
-        summary = summarize(series)
-        label = reference if name == "reference" else name
-        table.add_row(label, f"{summary.median:.2f}", f"{summary.p95:.2f}", f"{summary.best:.2f}")
-    console.print(table)
-    console.print(f"cycle / reference: {ratio(cycles['cycle'], cycles['reference'])}")
-    console.print(f"warm exec / subprocess.run: {ratio(warm['warm exec'], warm['subprocess.run'])}")
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+def measure(plan: Plan) -> list[Section]:
+    found: list[Section] = []
+    for name, title, rounds, interval in (
+        ("cycle", "create + exec true + destroy, back to back", 10 if plan.with_peers else 20, None),
+        ("paced", "the same, ten a second", 8, 0.1),
+    ):
+        contenders = [PADDOCK, REFERENCE, *(plan.peers("cycle") if interval is None else ())]
+        records = contest(contenders, rounds=plan.rounds(rounds), block=10, interval=interval)
+        section = Section(name, title)
+        for record in records.values():
+            section.add(record)
+        for record in (records[PADDOCK.name], records[REFERENCE.name]):
+            section.add_cpu(record)
+        section.compare(records[PADDOCK.name], [records[c.name] for c in contenders[1:]])
+        found.append(section)
+    return found

@@ -44,7 +44,9 @@ from tests.service.service_world import ME, FolderPool, Held, OneTemplate, Place
 class NoPool(FolderPool):
     """Trees that cost nothing."""
 
-    def create(self, name: str, *, layers: tuple[str, ...] = (), limit_bytes: int | None = None) -> None: ...
+    def create(
+        self, name: str, *, layers: tuple[str, ...] = (), limit_bytes: int | None = None, mounts: int = 0
+    ) -> None: ...
     def delete(self, name: str) -> None: ...
 
 

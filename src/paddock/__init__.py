@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from paddock.model import Level as Level
     from paddock.model import Limit as Limit
     from paddock.model import Limits as Limits
+    from paddock.model import Mount as Mount
+    from paddock.model import MountMode as MountMode
     from paddock.model import PtySize as PtySize
     from paddock.model import State as State
     from paddock.model import Usage as Usage
@@ -36,6 +38,8 @@ _HOMES = {
     "Level": "paddock.model",
     "Limit": "paddock.model",
     "Limits": "paddock.model",
+    "Mount": "paddock.model",
+    "MountMode": "paddock.model",
     "PaddockError": "paddock.errors",
     "PtySize": "paddock.model",
     "Sandbox": "paddock._compose",
@@ -53,6 +57,8 @@ __all__ = [
     "Level",
     "Limit",
     "Limits",
+    "Mount",
+    "MountMode",
     "PaddockError",
     "PtySize",
     "Sandbox",

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack
 from copy import copy
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,16 +74,12 @@ class LocalConnector:
             return self._homes[path][0]
 
     def close(self) -> None:
-        """Ends the services; what is not persistent dies. Idempotent."""
+        """Ends the services; what is not persistent dies. Idempotent. One that fails does not keep the others."""
         with self._lock:
             homes, self._homes = self._homes, {}
-        for home, stack in homes.values():
-            try:
-                home.loop.run(_closing, stack)
-            except TimeoutError:
-                pass  # the keeper holds every deadline
-            finally:
-                home.loop.stop()
+        with contextlib.ExitStack() as closing:
+            for home, stack in homes.values():
+                closing.callback(_close, home, stack)
 
     def _open(self, path: Path) -> tuple[Home, AsyncExitStack]:
         loop, stack = LoopThread("paddock"), AsyncExitStack()
@@ -121,7 +118,7 @@ async def open_service(state_dir: Path, stack: AsyncExitStack) -> Door:
     await storage.open(jail)
     service = Service(
         state_dir,
-        backends=lambda: (jail, *_other_backends(state_dir)),
+        backends=lambda: chain((jail,), _other_backends(state_dir)),
         pool=storage.pool,
         templates=storage,
         policy=local_policy(os.getuid()),
@@ -178,6 +175,15 @@ class _Storage:
     def close(self) -> None:
         if self._pool is not None:
             self._pool.close()
+
+
+def _close(home: Home, stack: AsyncExitStack) -> None:
+    try:
+        home.loop.run(_closing, stack)
+    except TimeoutError:
+        pass  # the keeper holds every deadline
+    finally:
+        home.loop.stop()
 
 
 async def _closing(stack: AsyncExitStack) -> None:

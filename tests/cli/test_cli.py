@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import pty
@@ -14,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from paddock.cli import _render
-from paddock.cli._main import parser
 from paddock.cli._values import command, mebibytes, seconds
+from paddock.cli._verbs import VERBS, option_names, parse, parser, verb_parser
 from tests.cli.command_line import Paddock, argv, environment, started
 
 
@@ -207,12 +208,44 @@ def test_help_imports_nothing_heavy() -> None:
 
 
 def test_every_verb_explains_itself_and_speaks_json() -> None:
-    for verb in ("run", "create", "exec", "ls", "kill", "cp", "doctor"):
+    for verb in VERBS:
         with pytest.raises(SystemExit) as ended:
-            parser().parse_args([verb, "--help"])
+            parse([verb, "--help"])
         assert ended.value.code == 0
-    for arguments in (["ls"], ["kill", "x"], ["doctor"], ["audit", "verify"], ["cp", "a", "b:c"], ["create"]):
-        assert parser().parse_args([*arguments, "--json"]).json is True
+    for verb in VERBS:
+        for part in parts(verb_parser(parser(verb), verb)):
+            assert "--json" in option_names(part), part.prog
+
+
+def parts(one: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
+    """A verb, or what it has for verbs of its own."""
+    for action in one._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            return list(action.choices.values())
+    return [one]
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("lss",), "paddock ls"),
+        (("zzz",), "paddock --help"),
+        (("run", "--memroy", "5", "--", "true"), "paddock run --memory"),
+        (("kill",), "paddock kill --help"),
+        ((), "paddock --help"),
+    ],
+)
+def test_a_slip_is_answered_with_what_was_meant(paddock: Paddock, words: tuple[str, ...], hint: str) -> None:
+    done = paddock(*words)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr.splitlines()[-1].decode() == f"  try: {hint}"
+
+
+def test_wrong_usage_speaks_json_too(paddock: Paddock) -> None:
+    done = paddock("exec", "--json")
+    assert (done.returncode, done.stderr) == (2, b"")
+    assert json.loads(done.stdout)["error"]["code"] == "usage"
+    assert paddock("runn", "--", "x", "--json").stdout == b""
 
 
 @pytest.mark.parametrize(("text", "value"), [("512", 512), ("512m", 512), ("2g", 2048), ("1GiB", 1024)])

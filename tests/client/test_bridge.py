@@ -128,6 +128,43 @@ def test_closing_ends_what_others_wait_for() -> None:
     assert len(problems) == 1
 
 
+def test_a_call_that_comes_while_the_loop_is_being_closed_is_answered() -> None:
+    loop = LoopThread("short")
+    problems: list[BaseException] = []
+    started, closing, posted = threading.Event(), threading.Event(), threading.Event()
+
+    async def slow_to_end() -> None:
+        try:
+            started.set()
+            await asyncio.sleep(60)
+        finally:
+            closing.set()
+            posted.wait(20)  # as one that is busy at that moment
+
+    def call(function: Callable[[], Any]) -> None:
+        try:
+            loop.run(function)
+        except InvalidState as error:
+            problems.append(error)
+
+    first = threading.Thread(target=call, args=(slow_to_end,))
+    late = threading.Thread(target=call, args=(lambda: asyncio.sleep(60),), daemon=True)
+    ending = threading.Thread(target=loop.stop)
+    first.start()
+    assert started.wait(20)
+    ending.start()
+    assert closing.wait(20)
+    late.start()
+    while len(loop._calls) < 2:  # it is posted right after
+        posted.wait(0.001)
+    posted.wait(0.05)
+    posted.set()
+    for thread in (first, ending, late):
+        thread.join(20)
+    assert not late.is_alive(), "it waits for ever"
+    assert len(problems) == 2
+
+
 def test_the_loop_never_waits_for_itself(rig: Rig) -> None:
     async def blocking() -> None:
         Sandbox.create(transport=rig.transport)

@@ -16,6 +16,7 @@ import pytest
 
 from paddock import AsyncSandbox, Limit, PtySize, Sandbox
 from paddock.errors import FileError, NotFound, SandboxDied
+from tests.orphans import wait_until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 Make = Callable[..., Sandbox]
@@ -172,6 +173,17 @@ def test_control_c_stops_what_runs_and_leaves_the_sandbox_usable(sandbox: Make) 
         box.exec("touch /tmp/runs; exec sleep 61")
     thread.join()
     assert box.exec("pgrep -x sleep").exit_code == 1
+
+
+def test_a_dropped_handle_keeps_no_pipe_of_this_program(sandbox: Make) -> None:
+    box = sandbox()
+    box.exec("true")
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        with pytest.warns(ResourceWarning, match="never closed"):
+            box.start("sleep 62", stdin=True)
+    assert wait_until(lambda: len(os.listdir("/proc/self/fd")) <= before)
+    assert wait_until(lambda: box.exec("pgrep -x sleep").exit_code == 1), "it runs on although nobody holds it"
 
 
 def test_a_forked_child_gets_a_service_of_its_own(sandbox: Make) -> None:

@@ -13,6 +13,7 @@ import pytest
 from paddock.client import AsyncSandbox, Sandbox
 from paddock.errors import FileError, GuestProtocolError, InvalidState
 from tests.client.door import Rig
+from tests.orphans import wait_until
 
 
 @pytest.fixture
@@ -52,6 +53,25 @@ def test_leaving_the_block_kills_what_runs(sandbox: Sandbox) -> None:
     with sandbox.start("sleep 60") as process:
         pass
     assert process.wait().signal == 9
+
+
+def test_a_dropped_handle_lets_go_of_its_command_and_says_so(sandbox: Sandbox, rig: Rig) -> None:
+    with pytest.warns(ResourceWarning, match="never closed"):
+        sandbox.start("sleep 60")
+    assert wait_until(lambda: not rig.door.open), "it still holds the command"
+
+
+def test_a_dropped_handle_of_a_command_that_was_waited_for_says_nothing(sandbox: Sandbox, rig: Rig) -> None:
+    sandbox.start("true").wait()
+    assert wait_until(lambda: not rig.door.open), "it still holds the pipes"
+
+
+def test_who_keeps_a_stream_keeps_the_command(sandbox: Sandbox, rig: Rig) -> None:
+    stream = sandbox.start("sleep 0.05; echo late").stdout
+    assert list(stream.lines()) == ["late"]
+    with pytest.warns(ResourceWarning, match="never closed"):
+        del stream
+    assert wait_until(lambda: not rig.door.open)
 
 
 def test_a_missing_stream_is_explained(sandbox: Sandbox) -> None:

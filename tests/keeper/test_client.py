@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,9 +13,16 @@ from typing import Any
 
 import pytest
 
+from paddock.backends import Ending
 from paddock.backends.jail import JailBackend
-from paddock.keeper import layout
+from paddock.backends.jail._keeper import _error
+from paddock.errors import ResourceExhausted
+from paddock.keeper import _wire, layout
+from paddock.keeper._errors import as_jail_error
+from paddock.keeper._nursery import problem
 from paddock.keeper._records import Records
+from paddock.keeper._slots import MOST, NoSlot, Slots
+from paddock.keeper._trace import Steps
 from tests.keeper.conftest import Yard
 
 Play = Callable[[Callable[[Yard], Any]], Any]
@@ -89,6 +97,40 @@ def test_an_end_that_comes_before_anybody_waits_for_it_is_not_missed(play: Play,
     play(scene)
 
 
+@pytest.mark.parametrize("reads", [True, False])
+def test_the_end_of_a_kill_is_known_although_the_one_who_asked_for_it_died(
+    play: Play, state_dir: Path, reads: bool
+) -> None:
+    async def scene(yard: Yard) -> None:
+        made = await yard.create()
+        with socket.socket(socket.AF_UNIX) as asker:
+            asker.connect(str(state_dir / layout.KEEPER_SOCKET))
+            _wire.send(asker, {"op": "kill", "n": 1, "id": made.id})
+            if reads:
+                assert await asyncio.to_thread(asker.recv, 100)
+        async with asyncio.timeout(20):
+            while made.id not in (known := await yard.backend.living()) or known[made.id] is None:
+                pass
+        assert known[made.id] == Ending(limit=None, reason="it was killed")
+        await yard.backend.forget(made.id)
+
+    play(scene)
+
+
+def test_a_service_that_leaves_in_order_leaves_no_record_of_what_it_killed(play: Play, state_dir: Path) -> None:
+    async def scene(yard: Yard) -> None:
+        made = await yard.create()
+        other = JailBackend(state_dir)
+        adopted = await other.adopt(made.id)
+        assert adopted is not None
+        await adopted.kill()
+        await other.aclose()
+        assert await yard.backend.living() == {}
+        assert os.listdir(state_dir / layout.RUN) == []
+
+    play(scene)
+
+
 def test_who_connects_after_a_cancelled_attempt_gets_a_whole_connection(play: Play, state_dir: Path) -> None:
     async def scene(yard: Yard) -> None:
         other = JailBackend(state_dir)
@@ -104,3 +146,13 @@ def test_who_connects_after_a_cancelled_attempt_gets_a_whole_connection(play: Pl
         await other.aclose()
 
     play(scene)
+
+
+def test_a_machine_without_a_free_range_of_ids_says_what_to_do() -> None:
+    slots = Slots(pool=-1, _next=MOST)
+    with pytest.raises(NoSlot) as caught:
+        slots.take()
+    answer = problem(as_jail_error(caught.value, Steps()))
+    error = _error(answer)
+    assert isinstance(error, ResourceExhausted)
+    assert "paddock ls" in str(error)

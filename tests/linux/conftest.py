@@ -31,7 +31,7 @@ def what_is_ours(temporary: str) -> dict[str, list[str]]:
             if name.startswith(f"paddock-test-{os.getpid()}-")
         ),
         "children": sorted(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()),
-        "descriptors": sorted(proc.descriptors()),
+        "descriptors": sorted(f"{number}: {target}" for number, target in proc.descriptors().items()),
     }
 
 

@@ -365,7 +365,9 @@ class FolderPool:
         self._root, self.used_bytes = root, 0
         root.mkdir(parents=True, exist_ok=True)
 
-    def create(self, name: str, *, layers: tuple[str, ...] = (), limit_bytes: int | None = None) -> None:
+    def create(
+        self, name: str, *, layers: tuple[str, ...] = (), limit_bytes: int | None = None, mounts: int = 0
+    ) -> None:
         try:
             (self._root / name).mkdir()
         except FileExistsError:

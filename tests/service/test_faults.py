@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from service_world import ME, Rig
 
-from paddock.errors import PaddockError, ResourceExhausted, Unrecorded
-from paddock.model import CreateSandbox, ExecSpec, KillSandbox, ListSandboxes, RunExec, SandboxSpec, State
+from paddock.backends._base import Ending
+from paddock.errors import PaddockError, ResourceExhausted, SandboxDied, Unrecorded
+from paddock.model import CreateSandbox, ExecSpec, KillSandbox, Limit, ListSandboxes, RunExec, SandboxSpec, State
 from paddock.service import Service
 
 
@@ -157,6 +158,26 @@ async def test_a_closed_backend_connection_is_made_anew(rig: Rig) -> None:
         await service._live.release(made.id)
         result = await service.perform(RunExec(sandbox=made.id, spec=ExecSpec(argv=("echo", "again"))), ME)
         assert result.stdout == "again\n"
+
+
+async def test_one_that_dies_while_it_is_taken_over_is_said_to_have_died_and_of_what(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from service_world import Held
+
+    async with rig.service() as service:
+        made = await service.perform(CreateSandbox(spec=SandboxSpec(persistent=True)), ME)
+    async with rig.service() as service:
+
+        async def die(held: Held) -> None:
+            await rig.world.places[held.id].end(Ending(limit=Limit.MEMORY, reason="memory ran out"))
+            raise SandboxDied(f"{held.id} is dead")
+
+        monkeypatch.setattr(Held, "usage", die)
+        with pytest.raises(SandboxDied, match="memory ran out") as caught:
+            await service.perform(RunExec(sandbox=made.id, spec=ExecSpec(argv=("true",))), ME)
+        assert caught.value.details["limit"] == "memory"
+        assert await consistent(service, rig) == ()
 
 
 def _fail_at(monkeypatch: pytest.MonkeyPatch, owner: object, method: str, call: int, error: Exception) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
 from paddock.errors import NotConfigured
+from paddock.storage import PoolConfig, open_pool
+from paddock.storage._copy import CopyPool
 from paddock.testing.pool import PoolConformance
 from tests.storage.drivers import DriverHarness
 
@@ -37,3 +41,15 @@ class TestCopy(PoolConformance):
     @pytest.fixture
     def harness(self, tmp_path: Path) -> Generator[DriverHarness]:
         yield from harness_for("copy", tmp_path / "state")
+
+
+def test_a_pool_that_cannot_be_opened_keeps_no_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: CopyPool) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(CopyPool, "sweep", fail)
+    fd = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    with pytest.raises(OSError, match="Input/output"):
+        open_pool(tmp_path, PoolConfig(driver="copy"), fd)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)

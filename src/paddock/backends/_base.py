@@ -37,6 +37,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """`user="root"` works inside."""
     adopt: bool = False
     """A later service finds what an earlier one left running."""
+    mounts: bool = False
+    """Directories of the host can be seen inside."""
 
     def require(self, feature: str, backend: str) -> None:
         if not getattr(self, feature):

@@ -121,15 +121,15 @@ class GuestExecHandle:
 
     async def started(self) -> None:
         """Waits for the guest's word that it runs; on failure everything is closed."""
+        late = "it did not start a command in time"
+        alarm = asyncio.get_running_loop().call_later(_START_SECONDS, self._connection.breach, late)
         try:
-            async with asyncio.timeout(_START_SECONDS):
-                self._pid = (await self._channel.reply(Started)).pid
-        except TimeoutError:
-            self._close_pipes()
-            raise self._connection.breach("it did not start a command in time") from None
+            self._pid = (await self._channel.reply(Started)).pid
         except BaseException:
             self._close_pipes()
             raise
+        finally:
+            alarm.cancel()
 
     def abandon(self) -> None:
         """Nobody will ever hold it."""
@@ -161,6 +161,8 @@ class GuestExecHandle:
 
     async def aclose(self) -> None:
         self._close_pipes()
+        if self._channel.has_ended:
+            return
         self._channel.close()
         try:
             async with asyncio.timeout(_PATIENCE_SECONDS):
@@ -220,24 +222,27 @@ async def start_foreground(
 
 
 def _over_pipes(connection: GuestConnection, request: dict[str, object], spec: ExecSpec, id: ExecId) -> GuestExecHandle:
-    with contextlib.ExitStack() as inner, contextlib.ExitStack() as outer:
-        far: list[int] = []
-        stdin: PipeWriter | None = None
+    far: list[int] = []
+    near: list[PipeReader] = []
+    stdin: PipeWriter | None = None
+    try:
         if spec.stdin:
             reader, writer = os.pipe2(os.O_CLOEXEC)
-            inner.callback(os.close, reader)
             far.append(reader)
             stdin = PipeWriter(writer)
-            outer.callback(stdin.close)
-        near: list[PipeReader] = []
         for _ in range(2):
             reader, writer = os.pipe2(os.O_CLOEXEC)
-            inner.callback(os.close, writer)
             far.append(writer)
             near.append(PipeReader(reader))
-            outer.callback(near[-1].close)
         channel = connection.open(request, fds=far)
-        outer.pop_all()
+    except BaseException:
+        for pipe in (stdin, *near):
+            if pipe is not None:
+                pipe.close()
+        raise
+    finally:
+        for fd in far:
+            os.close(fd)
     return GuestExecHandle(connection, channel, id=id, stdin=stdin, stdout=near[0], stderr=near[1])
 
 

@@ -44,6 +44,7 @@ class GuestInstance:
         self._root_user = root_user
         self._connections: dict[str, GuestConnection] = {}
         self._connecting: dict[str, asyncio.Lock] = {}
+        self._closings = 0
 
     @property
     def id(self) -> SandboxId:
@@ -88,7 +89,8 @@ class GuestInstance:
         return await perform(await self.connection(identity), action)
 
     def close_connections(self) -> None:
-        """Foreground commands of this instance end with them."""
+        """Foreground commands of this instance end with them. One that is just being made is closed when it is."""
+        self._closings += 1
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
@@ -116,12 +118,16 @@ class GuestInstance:
         async with self._connecting.setdefault(identity, asyncio.Lock()):
             known = self._connections.get(identity)
             if known is None or known.closed:
+                closings = self._closings
                 try:
                     known = await self._connect(identity)
                 except OSError as error:
                     if error.errno in OUT_OF:
                         raise  # it is not the sandbox that is at its end
                     raise self.lost_error() from None
+                if closings != self._closings:
+                    known.close()
+                    raise self.lost_error()
                 known.lost_error = self.lost_error
                 self._connections[identity] = known
             return known

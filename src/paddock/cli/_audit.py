@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 
 from . import _render
-from ._values import Verbs, add_json
+from ._values import add_json
 
 
-def add(verbs: Verbs) -> None:
-    parser = verbs.add_parser("audit", help="the record of what was asked, decided and done", allow_abbrev=False)
+def add(parser: argparse.ArgumentParser) -> None:
     audit = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
     check = audit.add_parser(
         "verify",

@@ -9,18 +9,15 @@ from typing import TYPE_CHECKING
 from paddock.errors import InvalidArgument
 
 from . import _render
-from ._values import Verbs, add_json
+from ._values import add_json
 
 if TYPE_CHECKING:
     from paddock.client import Filesystem
 
 
-def add(verbs: Verbs) -> None:
-    parser = verbs.add_parser(
-        "cp",
-        help="a file or a directory into a sandbox or out of it",
-        description="One of both is ID:PATH. A directory that comes out is made new, and holds nothing that leads out.",
-        allow_abbrev=False,
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "One of both is ID:PATH. A directory that comes out is made new, and holds nothing that leads out."
     )
     parser.add_argument("source", metavar="SOURCE", help="a local path, or ID:PATH")
     parser.add_argument("target", metavar="TARGET", help="a local path, or ID:PATH")

@@ -5,16 +5,11 @@ from __future__ import annotations
 import argparse
 
 from . import _render
-from ._values import Verbs, add_json, add_spec, limits, pair
+from ._values import add_json, add_spec, limits, pair
 
 
-def add(verbs: Verbs) -> None:
-    parser = verbs.add_parser(
-        "create",
-        help="a sandbox that stays until `kill` or its TTL; prints its id",
-        description="Makes a sandbox that stays until `paddock kill` or its TTL, and prints its id.",
-        allow_abbrev=False,
-    )
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Makes a sandbox that stays until `paddock kill` or its TTL, and prints its id."
     parser.add_argument("--name", help="another way to say which; unique among the living")
     parser.add_argument("--env", type=pair, action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--label", type=pair, action="append", default=[], metavar="NAME=VALUE")

@@ -5,15 +5,12 @@ from __future__ import annotations
 import argparse
 
 from . import _render
-from ._values import Verbs, add_json
+from ._values import add_json
 
 
-def add(verbs: Verbs) -> None:
-    parser = verbs.add_parser(
-        "doctor",
-        help="what this machine can do, and how to mend what it cannot",
-        description="Exit code 1 if no level can be used here.",
-        allow_abbrev=False,
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "What this machine can do, and how to mend what it cannot. Exit code 1 if no level can be used here."
     )
     add_json(parser)
     parser.set_defaults(run=run)

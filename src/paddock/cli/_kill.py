@@ -7,11 +7,10 @@ import argparse
 from paddock.errors import PaddockError
 
 from . import _render
-from ._values import Verbs, add_json
+from ._values import add_json
 
 
-def add(verbs: Verbs) -> None:
-    parser = verbs.add_parser("kill", help="end sandboxes at once and for good", allow_abbrev=False)
+def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("sandboxes", nargs="+", metavar="ID", help="id, unique prefix of one, or name")
     add_json(parser)
     parser.set_defaults(run=run)

@@ -7,14 +7,13 @@ import time
 from typing import TYPE_CHECKING
 
 from . import _render
-from ._values import Verbs, add_json
+from ._values import add_json
 
 if TYPE_CHECKING:
     from paddock.model import Sandbox
 
 
-def add(verbs: Verbs) -> None:
-    parser = verbs.add_parser("ls", help="the sandboxes of this machine", allow_abbrev=False)
+def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-a", "--all", action="store_true", help="those that have ended too")
     add_json(parser)
     parser.set_defaults(run=run)

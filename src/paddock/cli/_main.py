@@ -2,42 +2,30 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Sequence
 from types import FrameType
 
-from paddock import __version__
 from paddock.errors import PaddockError
 
-from . import _audit, _cp, _create, _doctor, _exec, _kill, _ls, _render, _run
-
-VERBS = (_run, _create, _exec, _ls, _kill, _cp, _doctor, _audit)
+from . import _render
+from ._verbs import WrongUsage, parse
 
 FAILED = 125
+WRONG_USAGE = 2
 INTERRUPTED = 128 + signal.SIGINT
 CLOSED_PIPE = 128 + signal.SIGPIPE
 
 
-def parser() -> argparse.ArgumentParser:
-    root = argparse.ArgumentParser(
-        prog="paddock",
-        description="Disposable computers for coding agents, on this machine.",
-        epilog="Exit codes: the command's own; 125 paddock failed; 126 not executable; 127 not found; 2 wrong usage.",
-        allow_abbrev=False,
-    )
-    root.add_argument("--version", action="version", version=f"paddock {__version__}")
-    verbs = root.add_subparsers(title="verbs", metavar="VERB", required=True)
-    for verb in VERBS:
-        verb.add(verbs)
-    return root
-
-
 def run(arguments: Sequence[str] | None) -> int:
-    options = parser().parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        options = parse(words)
+    except WrongUsage as wrong:
+        _render.problem("usage", wrong.message, wrong.hint, as_json=_asks_for_json(words))
+        return WRONG_USAGE
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)
     as_json = getattr(options, "json", False)
@@ -45,6 +33,9 @@ def run(arguments: Sequence[str] | None) -> int:
         code = options.run(options)
         sys.stdout.flush()
         return code
+    except WrongUsage as wrong:
+        _render.problem("usage", wrong.message, wrong.hint, as_json=as_json)
+        return WRONG_USAGE
     except PaddockError as error:
         _render.failure(error, as_json=as_json)
         return FAILED
@@ -58,8 +49,15 @@ def run(arguments: Sequence[str] | None) -> int:
         _render.failure(PaddockError(f"{error.filename or 'the machine'}: {error.strerror}"), as_json=as_json)
         return FAILED
     except Exception:  # ours: whoever reports it needs all of it
+        import traceback
+
         traceback.print_exc()
         return FAILED
+
+
+def _asks_for_json(words: list[str]) -> bool:
+    """Before the command, whose own options these may be."""
+    return "--json" in words[: words.index("--") if "--" in words else None]
 
 
 def _end(number: int, frame: FrameType | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import sys
 from collections.abc import Sequence
 
@@ -24,12 +25,16 @@ def note(text: str) -> None:
 
 
 def failure(error: PaddockError, *, as_json: bool) -> None:
+    problem(error.code, error.message, error.hint, as_json=as_json)
+
+
+def problem(code: str, message: str, hint: str | None, *, as_json: bool) -> None:
     if as_json:
-        document({"error": {"code": error.code, "message": error.message, "hint": error.hint}})
+        document({"error": {"code": code, "message": message, "hint": hint}})
         return
-    note(error.message)
-    if error.hint:
-        print(f"  try: {escape(error.hint)}", file=sys.stderr, flush=True)
+    note(message)
+    if hint:
+        print(f"  try: {escape(hint)}", file=sys.stderr, flush=True)
 
 
 def document(value: object) -> None:
@@ -40,11 +45,22 @@ def document(value: object) -> None:
     sys.stdout.write(encoded.decode() + "\n")
 
 
+def json_line(value: object) -> None:
+    """One JSON document on a line of its own, at once."""
+    import msgspec
+
+    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+    sys.stdout.flush()
+
+
 def raw(descriptor: int, data: bytes) -> None:
     """A command's own bytes, as they are, at once."""
     view = memoryview(data)
     while view:
-        view = view[os.write(descriptor, view) :]
+        try:
+            view = view[os.write(descriptor, view) :]
+        except BlockingIOError:  # somebody who shares it with us made it so
+            select.select((), (descriptor,), ())
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, marks: Sequence[str] = ()) -> None:

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from ._values import Verbs, add_exec, add_json, add_spec, limits
+from ._values import add_exec, add_json, add_spec, limits
 
 
-def add(verbs: Verbs) -> None:
-    parser = verbs.add_parser(
-        "run",
-        help="a command in a new sandbox, which is gone afterwards",
-        description="Runs a command in a new sandbox and kills the sandbox. Output is passed on as it comes.",
-        allow_abbrev=False,
-    )
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Runs a command in a new sandbox and kills the sandbox. Output is passed on as it comes."
     add_spec(parser)
     add_json(parser)
     add_exec(parser)
@@ -23,8 +18,9 @@ def add(verbs: Verbs) -> None:
 def run(options: argparse.Namespace) -> int:
     from paddock import Sandbox
 
-    from ._stream import run_command
+    from ._stream import checked, run_command
 
+    checked(options)
     with Sandbox.create(
         options.template, level=options.level, ttl_seconds=options.ttl, limits=limits(options)
     ) as sandbox:

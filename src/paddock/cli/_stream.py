@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from paddock.errors import InvalidArgument, PaddockError, RequestError
 
 from . import _render
+from ._terminal import Keyboard, is_terminal, size
 from ._values import command
 
 if TYPE_CHECKING:
@@ -42,17 +43,58 @@ _REMEDY = {
 
 
 def run_command(sandbox: Sandbox, options: argparse.Namespace) -> int:
-    argv = command(options.command)
-    if not argv:
-        raise InvalidArgument("no command was given", hint="paddock run -- COMMAND ...")
+    argv = checked(options)
+    way = _as_json if options.json else on_terminal if options.tty else _live
     try:
-        return _as_json(sandbox, options, argv) if options.json else _live(sandbox, options, argv)
+        return way(sandbox, options, argv)
     except RequestError as error:
         code = _START_FAILED.get(str(error.details.get("errno")))
         if code is None:
             raise
         _render.failure(error, as_json=options.json)
         return code
+
+
+def checked(options: argparse.Namespace) -> list[str]:
+    """The command, before anything is made for it. InvalidArgument."""
+    argv = command(options.command)
+    if not argv:
+        raise InvalidArgument("no command was given", hint="paddock run -- COMMAND ...")
+    if options.tty and options.json:
+        raise InvalidArgument("a terminal has no JSON", hint="leave out -t or --json")
+    if options.tty and not is_terminal():
+        raise InvalidArgument("-t needs a terminal, and stdin is none", hint="leave out -t: stdin is passed as it is")
+    return argv
+
+
+def on_terminal(sandbox: Sandbox, options: argparse.Namespace, argv: list[str], *, leaves: bool = False) -> int:
+    """As if the command ran here, on this terminal. `leaves`: what it started lives on when it has ended by itself."""
+    here = {name: os.environ[name] for name in ("TERM", "COLORTERM") if name in os.environ}
+    with sandbox.start(
+        argv,
+        stdin=True,
+        pty=size(),
+        cwd=options.cwd,
+        env=here | dict(options.env),
+        user=options.user,
+        timeout_seconds=options.timeout,
+    ) as process:
+        keyboard = Keyboard(
+            process.stdin.write, lambda new: process.resize(rows=new.rows, columns=new.columns), process.kill
+        )
+        try:
+            with keyboard.lent():
+                pump = _Pump(process.stdout, 1, process)
+                status = process.wait()
+                if not leaves:
+                    process.kill()
+                pump.finish()
+        except PaddockError:
+            _render.raw(2, b"\n")  # the cursor stands somewhere
+            raise
+    if status.limit is not None:
+        _tell(status.limit)
+    return status.exit_code
 
 
 def _as_json(sandbox: Sandbox, options: argparse.Namespace, argv: list[str]) -> int:
@@ -109,7 +151,7 @@ def _tell(limit: Limit) -> None:
 
 
 def _passes_stdin(options: argparse.Namespace) -> bool:
-    return options.interactive or (sys.stdin is not None and not sys.stdin.isatty())  # pyright: ignore[reportUnnecessaryComparison]
+    return options.interactive or (sys.stdin is not None and not os.isatty(0))  # pyright: ignore[reportUnnecessaryComparison]
 
 
 class _Pump:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 import re
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from paddock.model import Limits
-
-Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # pyright: ignore[reportPrivateUsage]
 
 _SIZE = re.compile(r"(\d+)(m|mib|g|gib)?", re.IGNORECASE)
 _TIME = re.compile(r"(\d+(?:\.\d+)?)(s|m|h)?")
@@ -48,12 +46,14 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
-def add_spec(parser: argparse.ArgumentParser) -> None:
+def add_spec(parser: argparse.ArgumentParser, *, ttl_seconds: float = 300.0) -> None:
     """What kind of sandbox."""
     group = parser.add_argument_group("the sandbox")
     group.add_argument("--template", default="host", help="what it starts from (default: host)")
     group.add_argument("--level", help="strength of the wall; default: the strongest that is quick enough here")
-    group.add_argument("--ttl", type=seconds, default=300.0, metavar="TIME", help="dies after that (default: 300)")
+    group.add_argument(
+        "--ttl", type=seconds, default=ttl_seconds, metavar="TIME", help="dies after that (default: %(default)g)"
+    )
     group.add_argument("--memory", type=mebibytes, metavar="SIZE", help="MiB, or 2g")
     group.add_argument("--cpus", type=float, metavar="N", help="1.5 is one and a half cores")
     group.add_argument("--disk", type=mebibytes, metavar="SIZE", help="MiB, or 2g")
@@ -64,11 +64,17 @@ def add_exec(parser: argparse.ArgumentParser) -> None:
     """How a command is run."""
     group = parser.add_argument_group("the command")
     group.add_argument("--timeout", type=seconds, metavar="TIME", help="ends it with all that it started")
+    add_place(group)
+    group.add_argument("-t", "--tty", action="store_true", help="on this terminal, as with ssh: see `paddock sh`")
+    group.add_argument("-i", "--interactive", action="store_true", help="pass stdin even if it is a terminal")
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND ...")
+
+
+def add_place(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[reportPrivateUsage]
+    """Where, as whom and with what a command runs."""
     group.add_argument("--env", type=pair, action="append", default=[], metavar="NAME=VALUE")
     group.add_argument("--user", metavar="NAME")
     group.add_argument("--cwd", metavar="PATH")
-    group.add_argument("-i", "--interactive", action="store_true", help="pass stdin even if it is a terminal")
-    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND ...")
 
 
 def limits(options: argparse.Namespace) -> Limits:

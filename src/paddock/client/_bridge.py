@@ -30,6 +30,7 @@ class LoopThread:
         self._pid = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._calls: set[_Call[Any]] = set()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -49,6 +50,7 @@ class LoopThread:
         call = _Call(self, function, arguments, done.release)
         self._refuse_misuse()
         try:
+            self._calls.add(call)
             self._post(call.start)
             _wait(done, call)
         except BaseException:
@@ -79,6 +81,7 @@ class LoopThread:
 
         call = _Call(self, function, arguments, wake)
         self._refuse_misuse()
+        self._calls.add(call)
         self._post(call.start)
         try:
             await asyncio.shield(done)
@@ -97,6 +100,12 @@ class LoopThread:
         task.add_done_callback(self._ended)
         return task
 
+    def give_up(self, function: Callable[[*Arguments], Coroutine[Any, Any, object]], *arguments: *Arguments) -> None:
+        """Has it run sometime, if the loop still runs. For finalizers: it neither waits nor fails."""
+        if self._pid == os.getpid():
+            with contextlib.suppress(InvalidState):
+                self._post(lambda: self.spawn(function(*arguments)))
+
     def stop(self) -> None:
         """Cancels what runs, then ends the thread. Idempotent; not for the thread itself."""
         if self._pid != os.getpid() or self._loop.is_closed():
@@ -108,12 +117,24 @@ class LoopThread:
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_forever()
+            self._cancel_all()
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._cancel_all()
+        finally:
+            self._loop.close()
+            # A call is noted before it is posted: either it is seen here, or its caller finds the loop closed.
+            for call in tuple(self._calls):
+                call.refuse()
+
+    def _cancel_all(self) -> None:
+        while self._tasks:  # what comes meanwhile too
             for task in self._tasks:
                 task.cancel()
             self._loop.run_until_complete(asyncio.gather(*self._tasks, return_exceptions=True))
-            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-        finally:
-            self._loop.close()
+
+    def forget(self, call: _Call[Any]) -> None:
+        """It is over."""
+        self._calls.discard(call)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
@@ -172,23 +193,34 @@ class _Call(Generic[R]):
             self._make = None
             self._finish()
 
+    def refuse(self) -> None:
+        """It came when the loop was at its end, and will not be done."""
+        self._make = None
+        self._finish()
+
     def _finish(self) -> None:
+        self._thread.forget(self)
         self.over = True
         self._wake()
 
     def result(self) -> R:
-        assert self._task is not None
         try:
-            return self._task.result()
-        except asyncio.CancelledError:  # not the caller's doing, so not the caller's to see
-            raise InvalidState("paddock was closed in this process") from None
+            if self._task is not None:
+                return self._task.result()
+        except (asyncio.CancelledError, asyncio.InvalidStateError):
+            pass  # not the caller's doing, so not the caller's to see
+        raise InvalidState("paddock was closed in this process")
 
     def discard(self, undo: Undo[R]) -> None:
         """For whoever was woken and does not want the result."""
         task = self._task
         if task is None or task.cancelled() or task.exception() is not None:
             return
-        coroutine = undo(task.result())
-        if coroutine is not None:
-            with contextlib.suppress(InvalidState):
-                self._thread._post(lambda: self._thread.spawn(coroutine))  # pyright: ignore[reportPrivateUsage]
+        result = task.result()
+        self._thread.give_up(_undoing, undo, result)
+
+
+async def _undoing(undo: Undo[R], result: R) -> None:
+    coroutine = undo(result)
+    if coroutine is not None:
+        await coroutine

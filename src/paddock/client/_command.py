@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 
+from msgspec.structs import replace
+
 from paddock.errors import CommandFailed, InvalidArgument
-from paddock.model import ExecResult, ExecSpec, PtySize
+from paddock.model import ExecResult, ExecSpec, Mount, PtySize
 
 
 def exec_spec(
@@ -50,3 +53,8 @@ def checked(result: ExecResult, command: str | Sequence[str]) -> ExecResult:
         ending = f"exited with {result.exit_code}"
     said = result.err.tail[-500:] or result.err.head[-500:] or result.out.tail[-500:] or result.out.head[-500:]
     raise CommandFailed(f"{what[:200]!r} {ending}", hint=said.decode("utf-8", "replace").strip() or None, result=result)
+
+
+def absolute(mount: Mount) -> Mount:
+    """Its source, which may be relative to this program's directory, as the service needs it."""
+    return replace(mount, source=os.path.abspath(mount.source))

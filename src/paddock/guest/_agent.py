@@ -148,8 +148,7 @@ class Agent:
             return PortHandler(self._loop, channel, request)
         if operation in WORK:
             return start_work(self._workers, self._config, channel, request, descriptors)
-        channel.reply(self._at_once(operation, request))
-        channel.end()
+        channel.answer(self._at_once(operation, request))
         return None
 
     def _at_once(self, operation: str, request: Json) -> Json:

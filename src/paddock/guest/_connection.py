@@ -92,10 +92,21 @@ class Channel:
         self._window[stream] += count
         self._send(pack_credit(self.id, stream, count))
 
+    def answer(self, body: Json) -> None:
+        """The reply and the end. One write: the host is woken once."""
+        self._last(pack(Kind.REPLY, self.id, body), pack_close(self.id))
+
+    def conclude(self, body: Json) -> None:
+        """The result and the end."""
+        self._last(pack(Kind.EXIT, self.id, body), pack_close(self.id))
+
     def end(self, fault: Fault | None = None) -> None:
-        """The last word about this channel."""
+        self._last(pack_close(self.id) if fault is None else pack(Kind.ERROR, self.id, fault.body()))
+
+    def _last(self, *parts: bytes) -> None:
+        """The last word about this channel. Nothing comes of another one."""
         if not self.ended:
-            self._send(pack_close(self.id) if fault is None else pack(Kind.ERROR, self.id, fault.body()))
+            self.connection.send(*parts)
             self.ended = True
             self.connection.forget(self)
 

@@ -153,8 +153,7 @@ class Execs:
 
     def kill(self, channel: Channel, request: Json) -> Handler:
         def killed(survivors: int) -> None:
-            channel.reply({"survivors": survivors})
-            channel.end()
+            channel.answer({"survivors": survivors})
 
         self.kill_tree(self.find(request), killed)
         return Handler()  # the host may let go, the kill goes on
@@ -259,8 +258,7 @@ class Execs:
         finally:
             for fd in files:
                 os.close(fd)
-        channel.reply({"pid": run.pid})
-        channel.end()
+        channel.answer({"pid": run.pid})
 
 
 def log_paths(config: AgentConfig, exec_id: str) -> tuple[bytes, bytes]:
@@ -318,6 +316,10 @@ class ExecHandler(Handler):
             source.resume()
 
     def ended(self, status: Json) -> None:
+        if not self._sources and not self._killing:
+            self._finish()
+            self._channel.conclude(status)
+            return
         self._channel.exit(status)
         for source in self._sources:
             source.cut()

@@ -137,8 +137,7 @@ class WorkerHandler(Handler):
         report = os.read(self._result, _MAX_RESULT)  # all of it: it fits into a pipe
         os.close(self._result)
         if report[:1] == b"+":
-            self._channel.exit(parse_json(report[1:]))
-            self._channel.end()
+            self._channel.conclude(parse_json(report[1:]))
         elif report[:1] == b"-":
             body = parse_json(report[1:])
             self._channel.end(Fault(body["code"], body["message"], name=body.get("errno")))

@@ -13,6 +13,10 @@ class JailError(Exception):
         self.errno = errno
 
 
+class MountError(JailError):
+    """A directory of the host that cannot be mounted: the caller's to put right."""
+
+
 class Died(JailError):
     """Its processes ended without a word: killed from outside, or by the kernel."""
 

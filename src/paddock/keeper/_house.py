@@ -31,6 +31,10 @@ class House:
 
     root_mode: bool
     boot: str
+    state: str
+    """The real path of the state directory."""
+    host_mounts: int | None
+    """The mount namespace that the keeper came from; None where it still has all its mounts."""
     pool: int
     slots: Slots
     groups: cgroups.Base | None
@@ -55,7 +59,9 @@ def furnish(state: Path) -> House:
     config = _read_config(state)
     spare_count = _spare_count(config)
     groups = _open_groups(state)
+    host_mounts = None
     if root_mode:
+        host_mounts = _open_mount_namespace()
         namespaces.unshare(namespaces.NEWNS)
         # So that overlay may be mounted with an id of the sandbox's range: a change of fsuid keeps capabilities.
         prctl.set_secure_bits(prctl.SECBIT_NO_SETUID_FIXUP)
@@ -78,6 +84,8 @@ def furnish(state: Path) -> House:
     return House(
         root_mode=root_mode,
         boot=proc.boot_id(),
+        state=os.path.realpath(state),
+        host_mounts=host_mounts,
         pool=pool,
         slots=Slots(pool),
         groups=groups,
@@ -135,6 +143,10 @@ def _open_groups(state: Path) -> cgroups.Base | None:
         return groups
     groups.close()
     return None
+
+
+def _open_mount_namespace() -> int:
+    return os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
 
 
 def _open_null() -> int:

@@ -14,7 +14,7 @@ import socket
 from dataclasses import dataclass
 from typing import NoReturn
 
-from paddock import guest
+from paddock.guest import _everything as guest
 from paddock.keeper._agents import Agents, limit
 from paddock.keeper._plan import JailPlan
 from paddock.keeper._trace import Steps, report_failure

@@ -15,9 +15,10 @@ from typing import NoReturn
 
 from paddock.keeper import _posture
 from paddock.keeper._errors import JailError, as_jail_error
-from paddock.keeper._fitting import fit_out
+from paddock.keeper._fitting import Layers, fit_out
 from paddock.keeper._house import House
 from paddock.keeper._inside import COMMITTED
+from paddock.keeper._mounts import make_mounts
 from paddock.keeper._plan import JailPlan
 from paddock.keeper._records import Record
 from paddock.keeper._spare import Spare, read_report
@@ -56,6 +57,7 @@ class Pending:
     undo: UndoStack
     steps: Steps
     late: list[int]
+    root: os.stat_result
     agent_pid: int = 0
     inside: dict[str, dict[str, float]] | None = None
 
@@ -93,14 +95,19 @@ def _begin(house: House, plan: JailPlan, spare: Spare, steps: Steps, undo: UndoS
         )
     steps.end("limits")
     root, usr = _make_layers(house, plan, spare.slot, steps, late)
-    fit_out(house, plan, spare.door, root, usr, steps)
+    mounted: list[int] = []
+    if plan.mounts:
+        steps.begin("mounts")
+        mounted = make_mounts(house, plan, spare.slot, late)
+        steps.end("mounts")
+    fit_out(house, plan, spare, Layers(root, usr, mounted), steps)
     steps.begin("send")
     try:
         spare.sync.send(packed)
     except ConnectionError:
         pass  # the child has failed already; why, it has said, and `receive` reads it
     steps.end("send")
-    return Pending(plan=plan, spare=spare, undo=UndoStack(), steps=steps, late=late)
+    return Pending(plan=plan, spare=spare, undo=UndoStack(), steps=steps, late=late, root=os.fstat(root))
 
 
 def _close_all(descriptors: list[int]) -> None:
@@ -202,7 +209,7 @@ def finish(house: House, pending: Pending) -> tuple[Jail, dict[str, float]]:
         steps.end("inside")
         steps.begin("posture")
         base = 0 if spare.slot is None else house.slots.base(spare.slot)  # 0: as the keeper's own namespace shows it
-        _posture.check(spare.pid, pending.agent_pid, base=base, own=house.own_namespaces)
+        _posture.check(spare.pid, pending.agent_pid, base=base, root=pending.root, own=house.own_namespaces)
         steps.end("posture")
         steps.begin("written")
         record = Record(

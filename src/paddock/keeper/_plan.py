@@ -27,6 +27,15 @@ class User:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    """The directory `source` of the host at `target`. `mode` is cow, ro or rw."""
+
+    source: str
+    target: str
+    mode: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class JailPlan:
     """One jail. `tree` and `layers` are names in the pool, topmost layer first; no layers: the tree is whole.
 
@@ -54,6 +63,7 @@ class JailPlan:
     disk_bytes: int
     inodes: int
     tmp_bytes: int
+    mounts: tuple[Mount, ...] = ()
     trace: bool = False
     fault: str = ""
 
@@ -65,16 +75,21 @@ class JailPlan:
         """For the way from the keeper to its own children, which is trusted and short: no text is parsed there."""
         values = {name: getattr(self, name) for name in self.__slots__}
         values["users"] = tuple((u.name, u.uid, u.gid, u.home) for u in self.users)
+        values["mounts"] = tuple((m.source, m.target, m.mode) for m in self.mounts)
         return marshal.dumps(values)
 
     @classmethod
     def unpack(cls, data: bytes) -> JailPlan:
         values = marshal.loads(data)  # noqa: S302
         values["users"] = tuple(User(name=n, uid=u, gid=g, home=h) for n, u, g, h in values["users"])
+        values["mounts"] = tuple(Mount(source=s, target=t, mode=m) for s, t, m in values["mounts"])
         return cls(**values)
 
     def to_message(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        message: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
+        message["users"] = [{"name": u.name, "uid": u.uid, "gid": u.gid, "home": u.home} for u in self.users]
+        message["mounts"] = [{"source": m.source, "target": m.target, "mode": m.mode} for m in self.mounts]
+        return message
 
     @classmethod
     def from_message(cls, message: dict[str, Any]) -> JailPlan:
@@ -86,6 +101,7 @@ class JailPlan:
             values = dict(message)
             values["layers"] = tuple(cast("list[str]", message["layers"]))
             values["users"] = tuple(User(**user) for user in cast("list[dict[str, Any]]", message["users"]))
+            values["mounts"] = tuple(Mount(**mount) for mount in cast("list[dict[str, Any]]", message["mounts"]))
             plan = cls(**values)
         except (TypeError, KeyError) as error:
             raise PlanError(f"not a plan: {error}") from None
@@ -107,6 +123,18 @@ def _check(plan: JailPlan) -> None:
     for field in ("cpus", "memory_bytes", "processes", "open_files", "tmp_bytes", "disk_bytes", "inodes"):
         if not getattr(plan, field) > 0:
             raise PlanError(f"{field} must be positive, not {getattr(plan, field)!r}")
+    for mount in plan.mounts:
+        _check_mount(mount)
+
+
+def _check_mount(mount: Mount) -> None:
+    if mount.mode not in ("cow", "ro", "rw"):
+        raise PlanError(f"mode {mount.mode!r} of a mount is none of cow, ro and rw")
+    if not mount.source.startswith("/") or "\0" in mount.source:
+        raise PlanError(f"the source of a mount is an absolute path, not {mount.source!r}")
+    parts = mount.target.split("/")
+    if parts[0] or not all(parts[1:]) or {".", ".."} & set(parts) or "\0" in mount.target:
+        raise PlanError(f"the target of a mount is an absolute path without `.` and `..`, not {mount.target!r}")
 
 
 def is_name(text: object) -> bool:

@@ -9,6 +9,7 @@ import select
 import socket
 import sys
 import traceback
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -23,6 +24,8 @@ from paddock.linux import btrfs, proc
 
 IDLE_SECONDS = 10.0
 WATCH_SECONDS = 2.0
+RECORDING_SECONDS = 15.0
+KILLED = Ended(limit=None, reason="it was killed")
 Message = dict[str, Any]
 
 
@@ -33,6 +36,8 @@ class Connection:
         self.peer = peer
         self.inbox = _wire.Inbox()
         self.watching = False
+        self.killed: deque[tuple[float, str]] = deque()
+        """When what was killed for it; it records that itself, in a moment."""
 
     def send(self, message: Message, descriptors: tuple[int, ...] = ()) -> None:
         # A service that is gone or does not read is no concern of the others. It may have got half of this: what
@@ -72,6 +77,7 @@ class Keeper:
             "list": self._list,
             "forget": self._forget,
             "stop": self._stop,
+            "bye": self._bye,
         }
 
     def run(self) -> None:
@@ -90,6 +96,7 @@ class Keeper:
                     self._call(handler)
             self._call(self._housekeeping)
         self._nursery.close()
+        self._undertaker.close()
 
     def _call(self, handler: Callable[[], None]) -> None:
         """A fault of ours in one matter must not leave all the others without a keeper."""
@@ -113,6 +120,8 @@ class Keeper:
         times = [self._idle_since + IDLE_SECONDS] if not self._connections else []
         if (deadline := self._undertaker.next_deadline()) is not None:
             times.append(deadline)
+        if (removal := self._undertaker.next_removal()) is not None:
+            times.append(removal)
         times += self._nursery.deadlines()
         if self._inode_watch and self._undertaker.lives:
             times.append(self._watched_at + WATCH_SECONDS)
@@ -121,6 +130,7 @@ class Keeper:
     def _housekeeping(self) -> None:
         now = proc.boottime()
         self._undertaker.expire(now)
+        self._undertaker.remove_groups(now)
         if self._inode_watch and self._undertaker.lives and now >= self._watched_at + WATCH_SECONDS:
             self._watched_at = now
             self._undertaker.watch_inodes()
@@ -158,6 +168,7 @@ class Keeper:
         if not alive:
             self._unwatch(connection.peer.fileno())
             self._connections.discard(connection)
+            self._record_kills(connection)
             connection.inbox.close()
             connection.peer.close()
 
@@ -222,8 +233,28 @@ class Keeper:
         if life is None:
             reply({"known": False})
             return
-        life.waiting.append(lambda: reply({"known": True}))
-        self._undertaker.end(life, Ended(limit=None, reason="it was killed"))
+
+        def answer() -> None:
+            reply({"known": True})
+            now = proc.boottime()
+            while connection.killed and connection.killed[0][0] < now - RECORDING_SECONDS:
+                connection.killed.popleft()
+            connection.killed.append((now, life.record.id))
+            if connection not in self._connections:
+                self._record_kills(connection)
+
+        life.waiting.append(answer)
+        self._undertaker.end(life, KILLED)
+
+    def _record_kills(self, connection: Connection) -> None:
+        """A service that died may not have come to recording what it had killed. Else these are swept away unread."""
+        for _, id in connection.killed:
+            self._house.records.write_ended(id, KILLED)
+        connection.killed.clear()
+
+    def _bye(self, connection: Connection, message: Message, reply: Reply) -> None:
+        """It has recorded everything."""
+        connection.killed.clear()
 
     def _deadline(self, connection: Connection, message: Message, reply: Reply) -> None:
         life = self._undertaker.lives.get(message["id"])

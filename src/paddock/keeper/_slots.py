@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import heapq
 import os
 from dataclasses import dataclass, field
@@ -13,8 +14,8 @@ from paddock.linux.namespaces import IdMap
 MOST = (TREE_ID_BASE - RUN_ID_BASE) // ID_COUNT
 
 
-class NoSlot(Exception):
-    """Every range of ids is in use."""
+class NoSlot(OSError):
+    """Every range of ids is in use: EUSERS, which no system call of a create answers."""
 
 
 @dataclass(slots=True)
@@ -35,7 +36,7 @@ class Slots:
         if self._free:
             return heapq.heappop(self._free)
         if self._next >= MOST:
-            raise NoSlot(f"all {MOST} ranges of ids are in use")
+            raise NoSlot(errno.EUSERS, f"all {MOST} ranges of ids are in use")
         self._next += 1
         return self._next - 1
 

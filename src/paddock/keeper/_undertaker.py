@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import traceback
@@ -11,10 +12,12 @@ from dataclasses import dataclass, field
 from paddock.keeper._house import House
 from paddock.keeper._jail import Jail
 from paddock.keeper._records import Ended, Record, remove_directory
-from paddock.linux import btrfs, pidfd, proc
+from paddock.linux import btrfs, cgroups, pidfd, proc
 
 LOST = Ended(limit=None, reason="it was found dead: the machine or the keeper went down while it lived")
 UNFINISHED = Ended(limit=None, reason="the keeper died while it was being made")
+_FIRST_PAUSE_SECONDS = 0.001
+_LONGEST_PAUSE_SECONDS = 1.0
 
 
 @dataclass(slots=True)
@@ -31,6 +34,15 @@ class Life:
     """When to count again: counting takes a tenth of the keeper's time at most."""
 
 
+@dataclass(slots=True)
+class _Leaving:
+    """A group that was not empty when its sandbox was buried."""
+
+    group: cgroups.Group
+    again: float
+    pause: float
+
+
 class Undertaker:
     """`on_ended(id, ended)` is called for every death."""
 
@@ -38,6 +50,7 @@ class Undertaker:
         self._house = house
         self._on_ended = on_ended
         self.lives: dict[str, Life] = {}
+        self._leaving: list[_Leaving] = []
 
     def adopt(self) -> None:
         """Finds what an earlier keeper left: takes over the living, sweeps away the rest."""
@@ -100,12 +113,34 @@ class Undertaker:
         for answer in life.waiting:
             answer()  # nothing of it runs any more; what follows nobody has to wait for
         self._on_ended(id, cause)
-        remove_directory(self._house.spares, id)
         if jail.slot is not None:
             self._house.slots.give_back(jail.slot)
         if jail.group is not None:
-            jail.group.remove()
+            self._remove(jail.group)
+        remove_directory(self._house.spares, id)
         return cause
+
+    def next_removal(self) -> float | None:
+        """When to look again for groups that could not be removed yet, in seconds of CLOCK_BOOTTIME."""
+        return min((leaving.again for leaving in self._leaving), default=None)
+
+    def remove_groups(self, now: float) -> None:
+        """The kernel takes its time with the last of a group's processes; the keeper does not wait for it."""
+        for leaving in [leaving for leaving in self._leaving if leaving.again <= now]:
+            if _removed(leaving.group):
+                self._leaving.remove(leaving)
+            else:
+                leaving.pause = min(leaving.pause * 2, _LONGEST_PAUSE_SECONDS)
+                leaving.again = now + leaving.pause
+
+    def close(self) -> None:
+        """The last chance of groups that are still there; the next keeper sweeps what stays even so."""
+        for leaving in self._leaving:
+            try:
+                leaving.group.remove()
+            except OSError:
+                traceback.print_exc()
+        self._leaving.clear()
 
     def watch_inodes(self) -> None:
         """Ends sandboxes that have more files than they may: btrfs itself limits bytes only."""
@@ -172,4 +207,19 @@ class Undertaker:
             group.kill()
         except FileNotFoundError:
             pass  # it is left in some of the hierarchies only, or in none
-        group.remove()
+        self._remove(group)
+
+    def _remove(self, group: cgroups.Group) -> None:
+        if not _removed(group):
+            self._leaving.append(_Leaving(group, proc.boottime() + _FIRST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS))
+
+
+def _removed(group: cgroups.Group) -> bool:
+    """Whether it is gone now."""
+    try:
+        group.remove(timeout_seconds=0.0)
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        return False
+    return True

@@ -49,6 +49,8 @@ from .ids import mint as mint
 from .limits import Limit as Limit
 from .limits import Limits as Limits
 from .limits import Usage as Usage
+from .mounts import Mount as Mount
+from .mounts import MountMode as MountMode
 from .reports import AuditReport as AuditReport
 from .reports import Check as Check
 from .reports import Diagnosis as Diagnosis

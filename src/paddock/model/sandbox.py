@@ -8,6 +8,7 @@ import msgspec
 
 from .ids import SandboxId
 from .limits import Limit, Limits
+from .mounts import Mount
 
 
 class Level(StrEnum):
@@ -58,6 +59,7 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     limits: Limits = Limits()
     env: dict[str, str] = {}
     labels: dict[str, str] = {}
+    mounts: tuple[Mount, ...] = ()
 
 
 class Sandbox(msgspec.Struct, frozen=True, kw_only=True):

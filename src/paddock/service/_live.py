@@ -188,8 +188,14 @@ class Live:
         if instance is None:
             ending = (await backend.living()).get(row.id)
             raise died((await self.ended(row, ending)).sandbox)
-        # What struck before we came is not the fault of the next command.
-        strikes = (await instance.usage()).strikes
+        try:
+            # What struck before we came is not the fault of the next command.
+            strikes = (await instance.usage()).strikes
+        except BaseException as error:
+            await instance.aclose()
+            if isinstance(error, SandboxDied):
+                raise await self.dead(row) from None
+            raise
         return self.admit(row, backend, instance, strikes)
 
     async def _watch(self, held: Held) -> None:
@@ -199,8 +205,10 @@ class Live:
             # The connection is lost, which says nothing about the sandbox. Whoever asks next will find out.
             await self.release(held.id)
             return
+        if held.dying:
+            return
         row = self._store.get(held.id)
-        if row is not None and not held.dying:
+        if row is not None:
             await self.ended(row, ending)
 
 

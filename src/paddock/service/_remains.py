@@ -45,9 +45,7 @@ class Remains:
             "sandbox.ended", sandbox=row.id, state=state.value, limit=limit and limit.value, reason=reason
         )
         try:
-            row = self._lifecycle.move(
-                row.id, state, limit=limit, reason=reason, release_key=row.state is State.CREATING
-            )
+            row = self._lifecycle.move(row, state, limit=limit, reason=reason, release_key=row.state is State.CREATING)
         except InvalidState:
             row = self._store.get(row.id) or row  # somebody else was there first
         await self.bury(row)

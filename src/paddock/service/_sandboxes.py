@@ -29,6 +29,8 @@ from paddock.model import (
     KillSandbox,
     Level,
     ListSandboxes,
+    Mount,
+    MountMode,
     Noun,
     Principal,
     Sandbox,
@@ -85,6 +87,9 @@ class Sandboxes:
         key = self._key(action)
         template = await self._template(spec.template)
         backend = self._backends.choose(spec.level)
+        if spec.mounts:
+            backend.capabilities.require("mounts", backend.name)
+            self._check_layers(spec.mounts)
         row = self._new_row(spec, template, entry.principal, backend.name, backend.level)
         with self._live.making(row.id):
             return await self._make(row, key, template, backend, entry)
@@ -108,10 +113,12 @@ class Sandboxes:
         async with AsyncExitStack() as undo:
             undo.push(self._fail(row))
             undo.push(_undo(lambda: self._pool().delete(row.id)))
-            self._pool().create(row.id, layers=template.layers, limit_bytes=spec.limits.disk_mib << 20)
+            self._pool().create(
+                row.id, layers=template.layers, limit_bytes=spec.limits.disk_mib << 20, mounts=len(spec.mounts)
+            )
             instance = await backend.create(plan)
             undo.push_async_exit(_undo_async(lambda: self._kill_unborn(backend, instance)))
-            running = self._lifecycle.move(row.id, State.RUNNING)
+            running = self._lifecycle.move(row, State.RUNNING)
             # An outcome that cannot be recorded undoes the sandbox as well.
             entry.done({"level": backend.level.value, "backend": backend.name, "template": template.digest})
             self._live.admit(running, backend, instance)
@@ -213,7 +220,7 @@ class Sandboxes:
                 await self._live.release(row.id)  # whatever it is now: the next one who asks will find out
             raise
         try:
-            row = self._lifecycle.move(row.id, State.KILLED, reason=f"killed by {principal.id}")
+            row = self._lifecycle.move(row, State.KILLED, reason=f"killed by {principal.id}")
         except InvalidState:
             row = self._store.get(row.id) or row
         if held is not None:
@@ -238,7 +245,7 @@ class Sandboxes:
             if error is None:
                 return
             try:
-                self._lifecycle.move(row.id, State.FAILED, reason=words(error), release_key=True)
+                self._lifecycle.move(row, State.FAILED, reason=words(error), release_key=True)
             except InvalidState:
                 # Killed while it was being made; the maker has cleaned up behind it.
                 ended = self._store.get(row.id)
@@ -280,6 +287,14 @@ class Sandboxes:
             owner=principal.id,
         )
         return Row(sandbox, boot_now + spec.ttl_seconds, self._boot, self._live.holder)
+
+    def _check_layers(self, mounts: tuple[Mount, ...]) -> None:
+        pool = self._pool()
+        if not pool.overlay and any(mount.mode is not MountMode.READ_WRITE for mount in mounts):
+            raise Unsupported(
+                f"the pool's driver {pool.driver!r} has no layers: a directory can only be mounted read-write",
+                hint="paddock doctor; or copy it in: paddock cp",
+            )
 
     def _key(self, action: CreateSandbox) -> Key | None:
         if action.idempotency_key is None:

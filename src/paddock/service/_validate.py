@@ -6,13 +6,15 @@ import math
 import re
 
 from paddock.errors import InvalidArgument
-from paddock.model import Action, ExecSpec, Limits, RunExec, SandboxSpec
+from paddock.model import Action, ExecSpec, Limits, Mount, RunExec, SandboxSpec
 
 MAX_TTL_SECONDS = 30 * 86_400
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _MAX_ARGUMENT_BYTES = 2 << 20  # the kernel's own ceiling is a quarter of the stack: 2 MiB
 _MAX_LABELS = 64
 _MAX_KEY_CHARS = 255
+_MAX_MOUNTS = 16
+_NOT_MOUNTED_OVER = frozenset({"proc", "sys", "dev", ".paddock"})
 
 
 def check_spec(spec: SandboxSpec) -> None:
@@ -29,6 +31,29 @@ def check_spec(spec: SandboxSpec) -> None:
     check_env(spec.env)
     if len(spec.labels) > _MAX_LABELS or any(len(k) > 255 or len(v) > 4096 for k, v in spec.labels.items()):
         raise InvalidArgument(f"at most {_MAX_LABELS} labels of 255 and 4096 characters", field="labels")
+    check_mounts(spec.mounts)
+
+
+def check_mounts(mounts: tuple[Mount, ...]) -> None:
+    """What words can tell; whether there is such a directory, the backend says."""
+    if len(mounts) > _MAX_MOUNTS:
+        raise InvalidArgument(f"at most {_MAX_MOUNTS} mounts", field="mounts")
+    targets = [mount.target for mount in mounts]
+    for mount in mounts:
+        if not mount.source.startswith("/") or "\0" in mount.source:
+            raise InvalidArgument(f"the source of a mount is an absolute path, not {mount.source!r}", field="mounts")
+        parts = mount.target.split("/")
+        if parts[0] or not all(parts[1:]) or {".", ".."} & set(parts) or "\0" in mount.target:
+            raise InvalidArgument(
+                f"the target of a mount is an absolute path without `.`, `..` and a last `/`, not {mount.target!r}",
+                field="mounts",
+            )
+        if parts[1] in _NOT_MOUNTED_OVER:
+            raise InvalidArgument(
+                f"nothing can be mounted at {mount.target!r}: /{parts[1]} is paddock's", field="mounts"
+            )
+        if targets.count(mount.target) > 1:
+            raise InvalidArgument(f"two mounts have the target {mount.target!r}", field="mounts")
 
 
 def check_ttl(seconds: float) -> None:

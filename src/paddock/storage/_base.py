@@ -17,7 +17,8 @@ class TreeUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pool(Protocol):
-    """Trees are directories `<pool>/<name>/` that hold `root` (and `work`, where an overlay needs it).
+    """Trees are directories `<pool>/<name>/` that hold `root` (and `work`, where an overlay needs it), and for each
+    mount of the sandbox that has its own writable layer `mount0`, `work0` and so on.
 
     Names match `[a-z]{2}_[a-z0-9_]{1,60}`. On disk, file owners are `keeper.TREE_ID_BASE + id` where paddock runs as
     root, and the caller's own uid where it does not. All calls are quick and synchronous.
@@ -33,7 +34,9 @@ class Pool(Protocol):
         """A sandbox's tree is the writable layer over its template's; else it is a whole copy."""
         ...
 
-    def create(self, name: str, *, layers: tuple[str, ...] = (), limit_bytes: int | None = None) -> None:
+    def create(
+        self, name: str, *, layers: tuple[str, ...] = (), limit_bytes: int | None = None, mounts: int = 0
+    ) -> None:
         """An empty tree to be written over `layers` (`copy`: with their content). AlreadyExists, ResourceExhausted."""
         ...
 

@@ -15,7 +15,16 @@ from paddock.storage._checks import pool_checks
 from paddock.storage._config import PoolConfig
 from paddock.storage._directories import Directories
 from paddock.storage._removal import remove
-from paddock.storage._trees import DIRECTORY, WORK, check_name, make_frame, make_part, names_in, open_to_all, tree_error
+from paddock.storage._trees import (
+    DIRECTORY,
+    check_name,
+    make_frame,
+    make_part,
+    names_in,
+    open_to_all,
+    tree_error,
+    works_in,
+)
 
 _NOT_SO = frozenset({errno.ENOTEMPTY, errno.EPERM, errno.EACCES, errno.EINVAL, errno.ENOTDIR})
 _FIRST_SUBVOLUME = 256
@@ -33,9 +42,11 @@ class BtrfsPool(Directories):
         self._quota: btrfs.QuotaMode = "off" if self._base is None else btrfs.quota_mode(fd)
         self._stale: list[int] = []  # quota groups of deleted trees, which full quotas leave behind
 
-    def create(self, name: str, *, layers: tuple[str, ...] = (), limit_bytes: int | None = None) -> None:
+    def create(
+        self, name: str, *, layers: tuple[str, ...] = (), limit_bytes: int | None = None, mounts: int = 0
+    ) -> None:
         def fill(tree: int) -> None:
-            make_frame(tree, self._base)
+            make_frame(tree, self._base, mounts)
             self._limit(tree, limit_bytes)
 
         self._make(name, fill)
@@ -46,8 +57,9 @@ class BtrfsPool(Directories):
 
         def fill(tree: int) -> None:
             # A work directory belongs to one mount: overlayfs refuses what another one has left in it.
-            remove(tree, WORK)
-            make_part(tree, WORK, self._base)
+            for work in works_in(tree):
+                remove(tree, work)
+                make_part(tree, work, self._base)
             self._limit(tree, limit_bytes)
 
         origin = self.open(source)

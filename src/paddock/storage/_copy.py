@@ -14,10 +14,12 @@ class CopyPool(OverlayPool):
     driver = "copy"
     overlay = False
 
-    def create(self, name: str, *, layers: tuple[str, ...] = (), limit_bytes: int | None = None) -> None:
+    def create(
+        self, name: str, *, layers: tuple[str, ...] = (), limit_bytes: int | None = None, mounts: int = 0
+    ) -> None:
         with ExitStack() as stack:
             origins: list[int] = []
             for layer in reversed(layers):
                 origins.append(self.open(layer))
                 stack.callback(os.close, origins[-1])
-            self._make(name, lambda tree: self._fill(tree, tuple(origins)))
+            self._make(name, lambda tree: self._fill(tree, tuple(origins), mounts))

@@ -18,7 +18,8 @@ _DRIVERS = {driver.driver: driver for driver in (BtrfsPool, OverlayPool, CopyPoo
 
 
 def open_pool(state_dir: Path, config: PoolConfig, pool_fd: int | None = None) -> Pool:
-    """The pool whose directory the keeper has opened as `pool_fd`, which is the pool's from now on.
+    """The pool whose directory the keeper has opened as `pool_fd`, which is the pool's from now on, and closed if
+    this fails.
 
     Without a descriptor, `<state_dir>/pool` itself, where the pool is no image. What killed processes have left half
     made is deleted now.
@@ -30,6 +31,10 @@ def open_pool(state_dir: Path, config: PoolConfig, pool_fd: int | None = None) -
             pool_fd = os.open(state_dir / POOL, DIRECTORY)
         except FileNotFoundError as error:
             raise NotConfigured(f"{state_dir} holds no pool", hint="paddock doctor") from error
-    pool = _DRIVERS[config.driver](pool_fd, config, str(state_dir / POOL))
-    pool.sweep()
+    try:
+        pool = _DRIVERS[config.driver](pool_fd, config, str(state_dir / POOL))
+        pool.sweep()
+    except BaseException:
+        os.close(pool_fd)
+        raise
     return pool

@@ -6,7 +6,7 @@ import os
 
 from paddock.storage._copying import Copier
 from paddock.storage._directories import Directories
-from paddock.storage._trees import DIRECTORY, ROOT, make_frame
+from paddock.storage._trees import DIRECTORY, layers_in, make_frame
 
 
 class OverlayPool(Directories):
@@ -15,26 +15,33 @@ class OverlayPool(Directories):
     driver = "overlay"
     overlay = True
 
-    def create(self, name: str, *, layers: tuple[str, ...] = (), limit_bytes: int | None = None) -> None:
-        self._make(name, lambda tree: make_frame(tree, self._base))
+    def create(
+        self, name: str, *, layers: tuple[str, ...] = (), limit_bytes: int | None = None, mounts: int = 0
+    ) -> None:
+        self._make(name, lambda tree: make_frame(tree, self._base, mounts))
 
     def snapshot(self, source: str, name: str, *, limit_bytes: int | None = None) -> None:
         origin = self.open(source)
         try:
-            self._make(name, lambda tree: self._fill(tree, (origin,)), doing="copy")
+            mounts = len(layers_in(origin)) - 1
+            self._make(name, lambda tree: self._fill(tree, (origin,), mounts), doing="copy")
         finally:
             os.close(origin)
 
-    def _fill(self, tree: int, origins: tuple[int, ...]) -> None:
+    def _fill(self, tree: int, origins: tuple[int, ...], mounts: int = 0) -> None:
         """Makes `tree` with the content of `origins`, lowest first."""
-        make_frame(tree, self._base)
-        target = os.open(ROOT, DIRECTORY, dir_fd=tree)
+        make_frame(tree, self._base, mounts)
+        for origin in origins:
+            for part in layers_in(origin):
+                self._copy(origin, tree, part)
+
+    def _copy(self, origin: int, tree: int, part: str) -> None:
+        source = os.open(part, DIRECTORY, dir_fd=origin)
         try:
-            for origin in origins:
-                source = os.open(ROOT, DIRECTORY, dir_fd=origin)
-                try:
-                    Copier(keep_owners=self._base is not None).copy(source, target)
-                finally:
-                    os.close(source)
+            target = os.open(part, DIRECTORY, dir_fd=tree)
+            try:
+                Copier(keep_owners=self._base is not None).copy(source, target)
+            finally:
+                os.close(target)
         finally:
-            os.close(target)
+            os.close(source)

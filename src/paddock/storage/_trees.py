@@ -22,6 +22,9 @@ NAME = re.compile(r"[a-z]{2}_[a-z0-9_]{1,60}", re.ASCII)
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 ROOT = "root"
 WORK = "work"
+MOUNT = "mount"
+_MOUNT = re.compile(r"mount\d{1,3}", re.ASCII)
+_WORK = re.compile(r"work\d{0,3}", re.ASCII)
 
 
 def owner_base() -> int | None:
@@ -51,10 +54,21 @@ def tree_error(error: OSError, name: str, doing: str) -> PaddockError:
             return PlatformError(f"cannot {doing} tree {name!r}: {error}", hint="paddock doctor", name=name)
 
 
-def make_frame(tree: int, base: int | None) -> None:
-    """Makes `root` and `work` in the new directory `tree`, owned by id 0 of trees."""
-    make_part(tree, ROOT, base)
-    make_part(tree, WORK, base)
+def make_frame(tree: int, base: int | None, mounts: int = 0) -> None:
+    """Makes `root` and `work` in the new directory `tree`, and a pair for each mount, owned by id 0 of trees."""
+    for number in ("", *map(str, range(mounts))):
+        make_part(tree, f"{MOUNT}{number}" if number else ROOT, base)
+        make_part(tree, f"{WORK}{number}", base)
+
+
+def layers_in(tree: int) -> list[str]:
+    """The parts of a tree that hold what was written: `root`, and one for each mount."""
+    return sorted(name for name in names_in(tree) if name == ROOT or _MOUNT.fullmatch(name))
+
+
+def works_in(tree: int) -> list[str]:
+    """The directories that belong to one overlay while it is mounted, and to no copy of the tree."""
+    return sorted(name for name in names_in(tree) if _WORK.fullmatch(name))
 
 
 def make_part(tree: int, part: str, base: int | None) -> None:

@@ -17,7 +17,7 @@ from paddock.backends.jail import _probe
 from paddock.backends.jail._keeper import KeeperClient, Message
 from paddock.errors import PaddockError, SandboxDied
 from paddock.keeper import layout
-from paddock.keeper._plan import JailPlan, User
+from paddock.keeper._plan import JailPlan, Mount, User
 from paddock.keeper._records import Record, Records
 from paddock.model import Check, Level, Limit, SandboxId, Template, Usage
 
@@ -44,7 +44,11 @@ class JailBackend:
         self._being_made: set[SandboxId] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
         self.keeper = KeeperClient(
-            state_dir, on_ended=self._on_ended, on_replaced=self._on_replaced, for_tests=for_tests
+            state_dir,
+            on_ended=self._on_ended,
+            on_lost=self._on_lost,
+            on_replaced=self._on_replaced,
+            for_tests=for_tests,
         )
         self.trace = False
         self.fault = ""
@@ -59,7 +63,7 @@ class JailBackend:
             enforced |= {Limit.MEMORY, Limit.PROCESSES}
         if facts.get("btrfs", False) and root:
             enforced |= {Limit.DISK, Limit.INODES}
-        return Capabilities(isolation=True, enforced=frozenset(enforced), root_user=root, adopt=True)
+        return Capabilities(isolation=True, enforced=frozenset(enforced), root_user=root, adopt=True, mounts=True)
 
     def probe(self) -> str | None:
         return _probe.unusable()
@@ -121,6 +125,7 @@ class JailBackend:
             disk_bytes=limits.disk_mib * _MIB,
             inodes=limits.inodes,
             tmp_bytes=limits.tmp_mib * _MIB,
+            mounts=tuple(Mount(source=m.source, target=m.target, mode=m.mode.value) for m in plan.spec.mounts),
             trace=self.trace,
             fault=self.fault,
         )
@@ -187,6 +192,15 @@ class JailBackend:
     def _on_ended(self, id: str, limit: str | None, reason: str) -> None:
         self._settle(SandboxId(id), _ending(limit, reason))
 
+    def _on_lost(self) -> None:
+        # Its successor takes over what lives and tells of it; whoever waits for an end need not ask for that.
+        async def reconnect() -> None:
+            with contextlib.suppress(PaddockError, OSError):  # whoever asks next is told
+                await self.keeper.connect()
+
+        if any(not ending.done() for ending in self._endings.values()):
+            self._start(reconnect())
+
     def _on_replaced(self) -> None:
         # The deaths that happened while there was no keeper to tell of them are in its records.
         async def catch_up() -> None:
@@ -218,7 +232,7 @@ class JailInstance(GuestInstance):
     """A live jail. Each identity of it has a socket in `run/<id>/`, so nothing has to be kept to reach it."""
 
     def __init__(self, backend: JailBackend, id: SandboxId, template: Template) -> None:
-        super().__init__(id, template, self._reach, root_user=backend.capabilities.root_user)
+        super().__init__(id, template, self._reach, root_user=os.getuid() == 0)
         self._backend = backend
 
     async def _reach(self, identity: str) -> GuestConnection:

@@ -9,17 +9,18 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, cast
 
 from paddock.errors import InternalError, InvalidArgument, KeeperUnavailable, PaddockError, ResourceExhausted
 from paddock.keeper import _wire, layout
-from paddock.keeper._main import BOOTSTRAP, READY
+from paddock.keeper._bootstrap import BOOTSTRAP, READY
 
 ATTEMPTS = 50
 START_SECONDS = 20.0
-_EXHAUSTED = {"EAGAIN", "EMFILE", "ENFILE", "ENOMEM", "ENOSPC", "EDQUOT", "ENOBUFS"}
+_EXHAUSTED = {"EAGAIN", "EMFILE", "ENFILE", "ENOMEM", "ENOSPC", "EDQUOT", "ENOBUFS", "EUSERS"}
+_REMEDY = {"EUSERS": "every sandbox has a range of ids of its own: kill some, `paddock ls` lists them"}
 _REPEATABLE = frozenset({"deadline", "forget", "kill", "list", "usage"})
 Message = dict[str, Any]
 
@@ -27,8 +28,8 @@ Message = dict[str, Any]
 class KeeperClient:
     """One connection to the keeper of `state_dir`; made when first needed, and again when the keeper was replaced.
 
-    `on_ended(id, limit, reason)` is called for each sandbox that died unasked; `on_replaced()` after a new
-    connection was made in place of a lost one: what was missed can then be listed.
+    `on_ended(id, limit, reason)` is called for each sandbox that died unasked; `on_lost()` when the keeper has gone;
+    `on_replaced()` after a new connection was made in place of a lost one: what was missed can then be listed.
     """
 
     def __init__(
@@ -36,11 +37,13 @@ class KeeperClient:
         state_dir: Path,
         *,
         on_ended: Callable[[str, str | None, str], None],
+        on_lost: Callable[[], None],
         on_replaced: Callable[[], None],
         for_tests: bool = False,
     ) -> None:
         self._state = state_dir
         self._on_ended = on_ended
+        self._on_lost = on_lost
         self._on_replaced = on_replaced
         self._for_tests = for_tests
         self._peer: socket.socket | None = None
@@ -76,7 +79,7 @@ class KeeperClient:
             for _ in range(ATTEMPTS):
                 if await self._try_connect():
                     break
-                await asyncio.to_thread(self._start)
+                await _to_its_end(asyncio.to_thread(self._start))
             else:
                 raise KeeperUnavailable("the keeper does not answer", hint=f"see {self._state / layout.KEEPER_LOG}")
             self._connected = True
@@ -183,12 +186,14 @@ class KeeperClient:
         loop.remove_reader(self._peer.fileno())
         loop.remove_writer(self._peer.fileno())
         self._peer.close()
-        self._peer, self._connected = None, False
+        was_connected, self._peer, self._connected = self._connected, None, False
         self._unsent.clear()
         self._inbox.close()
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(KeeperUnavailable("the keeper went away before it answered"))
+        if was_connected:
+            self._on_lost()
 
     def _start(self) -> None:
         """Starts a keeper and waits until it is ready or gone: gone is no error, another one may hold the lock."""
@@ -219,10 +224,24 @@ class KeeperClient:
             raise KeeperUnavailable(f"the keeper could not start: {text.splitlines()[-1]}", hint="paddock doctor")
 
     async def aclose(self) -> None:
+        if self._connected and self._peer is not None and not self._unsent:
+            with contextlib.suppress(OSError):
+                self._peer.send(_wire.encode({"op": "bye"}))
+        self._connected = False  # it is not lost
         self._lost()
         if self.pool is not None:
             os.close(self.pool)
             self.pool = None
+
+
+async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
+    """What runs in a thread can't be cancelled, only be forgotten, and then starts a keeper that nobody wants."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait((task,))
+        raise
 
 
 def _error(answer: Message) -> PaddockError:
@@ -231,7 +250,8 @@ def _error(answer: Message) -> PaddockError:
     text, number = str(answer["error"]), answer.get("errno")
     name = errno.errorcode.get(number) if isinstance(number, int) else None
     if name in _EXHAUSTED:
-        return ResourceExhausted(f"the sandbox could not be made: {text}", hint="paddock doctor", errno=name)
-    if answer.get("kind") == "PlanError":
+        hint = _REMEDY.get(name, "paddock doctor")
+        return ResourceExhausted(f"the sandbox could not be made: {text}", hint=hint, errno=name)
+    if answer.get("kind") in ("PlanError", "MountError"):
         return InvalidArgument(text)
     return InternalError(f"the keeper failed: {text}", hint="paddock doctor", errno=name)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from paddock.backends._base import Capabilities
 from paddock.keeper.layout import DEFAULT_SPARES
-from paddock.linux import cgroups, landlock
 from paddock.model import Check, Limit
 
 _ENFORCEABLE = (Limit.MEMORY, Limit.PROCESSES, Limit.DISK, Limit.INODES)
@@ -47,6 +46,8 @@ def _read(path: str) -> str | None:
 
 def checks(capabilities: Capabilities) -> tuple[Check, ...]:
     """Lines for `doctor`."""
+    from paddock.linux import landlock
+
     reason = unusable()
     if reason is not None:
         return (Check(area="level", name="jail", status="missing", detail=reason),)
@@ -85,6 +86,8 @@ def checks(capabilities: Capabilities) -> tuple[Check, ...]:
 
 
 def _missing_controllers() -> tuple[str, ...]:
+    from paddock.linux import cgroups
+
     base = cgroups.Base.open("paddock_probe")
     try:
         return base.missing()

@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -63,7 +62,7 @@ class ProcessBackend:
             user = plan.template.user(None) or User(name="user", uid=os.getuid(), gid=os.getgid(), home="/")
             for directory in (plan.template.workdir, user.home, "/tmp"):  # noqa: S108 - below the root of the sandbox
                 (root / directory.lstrip("/")).mkdir(parents=True, exist_ok=True)
-            process = await asyncio.shield(self._start(plan, run, root, user))
+            process = await self._start(plan, run, root, user)
             undo.pop_all()
         instance = ProcessInstance(plan, process, run)
         self._instances[plan.id] = instance
@@ -97,8 +96,8 @@ class ProcessBackend:
                 async with asyncio.timeout(_START_SECONDS):
                     if await _first_bytes(reader) != b"ready\n":
                         raise InternalError("the guest did not start", hint="its last words are on stderr")
-            except BaseException:
-                process.send_signal(signal.SIGTERM)
+            except BaseException:  # also where the caller has left
+                process.terminate()  # and what it has started
                 process.wait()
                 raise
             return process

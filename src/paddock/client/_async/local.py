@@ -8,6 +8,7 @@ from typing import Any
 from paddock import model
 from paddock.client._bridge import LoopThread
 from paddock.client._home import Home, ending, letting_go
+from paddock.client._lease import Lease
 from paddock.model import (
     Action,
     AttachExec,
@@ -43,8 +44,10 @@ class AsyncLocalTransport:
             discard=lambda late: home.undo(action, late),
         )
         match action:
-            case StartExec() | AttachExec():
-                return _Exec(home.loop, result)
+            case StartExec(background=background):
+                return _Exec(home.loop, result, kills=not background)
+            case AttachExec():
+                return _Exec(home.loop, result, kills=False)
             case ReadFile() | DownloadTree():
                 return _Reader(home.loop, result)
             case WriteFile() | UploadTree():
@@ -61,9 +64,10 @@ class AsyncLocalTransport:
 
 
 class _Reader:
-    def __init__(self, loop: LoopThread, there: model.ByteReader) -> None:
+    def __init__(self, loop: LoopThread, there: model.ByteReader, lease: Lease | None = None) -> None:
         self._loop = loop
         self._there = there
+        self._lease = lease
 
     async def read(self, size: int = 65536) -> bytes:
         return await self._loop.arun(self._there.read, size)
@@ -73,9 +77,10 @@ class _Reader:
 
 
 class _Writer:
-    def __init__(self, loop: LoopThread, there: model.ByteWriter) -> None:
+    def __init__(self, loop: LoopThread, there: model.ByteWriter, lease: Lease | None = None) -> None:
         self._loop = loop
         self._there = there
+        self._lease = lease
 
     async def write(self, data: bytes) -> None:
         await self._loop.arun(self._there.write, data)
@@ -109,17 +114,22 @@ class _Changes:
 
 
 class _Exec:
-    def __init__(self, loop: LoopThread, there: model.ExecHandle) -> None:
+    """`kills`: to let go of the command is its end."""
+
+    def __init__(self, loop: LoopThread, there: model.ExecHandle, *, kills: bool) -> None:
         self._loop = loop
         self._there = there
+        self._lease = lease = Lease(loop, there, warn=kills)
         self.id: ExecId = there.id
         self.pid: int = there.pid
-        self.stdin = _Writer(loop, there.stdin) if there.stdin is not None else None
-        self.stdout = _Reader(loop, there.stdout) if there.stdout is not None else None
-        self.stderr = _Reader(loop, there.stderr) if there.stderr is not None else None
+        self.stdin = _Writer(loop, there.stdin, lease) if there.stdin is not None else None
+        self.stdout = _Reader(loop, there.stdout, lease) if there.stdout is not None else None
+        self.stderr = _Reader(loop, there.stderr, lease) if there.stderr is not None else None
 
     async def wait(self) -> ExitStatus:
-        return await self._loop.arun(self._there.wait)
+        status = await self._loop.arun(self._there.wait)
+        self._lease.over()
+        return status
 
     async def signal(self, number: int) -> None:
         await self._loop.arun(self._there.signal, number)
@@ -131,4 +141,5 @@ class _Exec:
         await self._loop.arun(self._there.resize, size)
 
     async def aclose(self) -> None:
+        self._lease.end()
         await self._loop.arun(ending, self._there, finish=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 
-from paddock.client._command import checked, exec_spec
+from paddock.client._command import absolute, checked, exec_spec
 from paddock.client._default import default_async_transport
 from paddock.errors import InvalidArgument, SandboxDied
 from paddock.model import (
@@ -21,6 +21,7 @@ from paddock.model import (
     Limits,
     ListExecs,
     ListSandboxes,
+    Mount,
     PtySize,
     RunExec,
     SandboxSpec,
@@ -66,6 +67,7 @@ class AsyncSandbox:
         limits: Limits | None = None,
         env: Mapping[str, str] | None = None,
         labels: Mapping[str, str] | None = None,
+        mounts: Sequence[Mount] = (),
         idempotency_key: str | None = None,
         transport: AsyncTransport | None = None,
     ) -> AsyncSandbox:
@@ -73,7 +75,8 @@ class AsyncSandbox:
 
         `level=None` takes the strongest that is quick enough here; a named one is that one or an error. It dies
         after `ttl_seconds` whatever happens to this program. A `persistent` one outlives this program; another
-        finds it by id or name. The same `idempotency_key` returns the sandbox of the first call.
+        finds it by id or name. The same `idempotency_key` returns the sandbox of the first call. Of `mounts`, a
+        `source` may be relative to this program's directory.
 
         Raises LevelUnavailable, NotFound (no such template), AlreadyExists (the name), PolicyDenied,
         ResourceExhausted, NotConfigured.
@@ -87,6 +90,7 @@ class AsyncSandbox:
             limits=limits or Limits(),
             env=dict(env or {}),
             labels=dict(labels or {}),
+            mounts=tuple(map(absolute, mounts)),
         )
         transport = transport or default_async_transport()
         return cls(await transport.perform(CreateSandbox(spec=spec, idempotency_key=idempotency_key)), transport)

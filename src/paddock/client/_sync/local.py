@@ -9,6 +9,7 @@ from typing import Any
 from paddock import model
 from paddock.client._bridge import LoopThread
 from paddock.client._home import Home, ending, letting_go
+from paddock.client._lease import Lease
 from paddock.model import (
     Action,
     AttachExec,
@@ -44,8 +45,10 @@ class LocalTransport:
             discard=lambda late: home.undo(action, late),
         )
         match action:
-            case StartExec() | AttachExec():
-                return _Exec(home.loop, result)
+            case StartExec(background=background):
+                return _Exec(home.loop, result, kills=not background)
+            case AttachExec():
+                return _Exec(home.loop, result, kills=False)
             case ReadFile() | DownloadTree():
                 return _Reader(home.loop, result)
             case WriteFile() | UploadTree():
@@ -62,9 +65,10 @@ class LocalTransport:
 
 
 class _Reader:
-    def __init__(self, loop: LoopThread, there: model.ByteReader) -> None:
+    def __init__(self, loop: LoopThread, there: model.ByteReader, lease: Lease | None = None) -> None:
         self._loop = loop
         self._there = there
+        self._lease = lease
 
     def read(self, size: int = 65536) -> bytes:
         return self._loop.run(self._there.read, size)
@@ -74,9 +78,10 @@ class _Reader:
 
 
 class _Writer:
-    def __init__(self, loop: LoopThread, there: model.ByteWriter) -> None:
+    def __init__(self, loop: LoopThread, there: model.ByteWriter, lease: Lease | None = None) -> None:
         self._loop = loop
         self._there = there
+        self._lease = lease
 
     def write(self, data: bytes) -> None:
         self._loop.run(self._there.write, data)
@@ -110,17 +115,22 @@ class _Changes:
 
 
 class _Exec:
-    def __init__(self, loop: LoopThread, there: model.ExecHandle) -> None:
+    """`kills`: to let go of the command is its end."""
+
+    def __init__(self, loop: LoopThread, there: model.ExecHandle, *, kills: bool) -> None:
         self._loop = loop
         self._there = there
+        self._lease = lease = Lease(loop, there, warn=kills)
         self.id: ExecId = there.id
         self.pid: int = there.pid
-        self.stdin = _Writer(loop, there.stdin) if there.stdin is not None else None
-        self.stdout = _Reader(loop, there.stdout) if there.stdout is not None else None
-        self.stderr = _Reader(loop, there.stderr) if there.stderr is not None else None
+        self.stdin = _Writer(loop, there.stdin, lease) if there.stdin is not None else None
+        self.stdout = _Reader(loop, there.stdout, lease) if there.stdout is not None else None
+        self.stderr = _Reader(loop, there.stderr, lease) if there.stderr is not None else None
 
     def wait(self) -> ExitStatus:
-        return self._loop.run(self._there.wait)
+        status = self._loop.run(self._there.wait)
+        self._lease.over()
+        return status
 
     def signal(self, number: int) -> None:
         self._loop.run(self._there.signal, number)
@@ -132,4 +142,5 @@ class _Exec:
         self._loop.run(self._there.resize, size)
 
     def close(self) -> None:
+        self._lease.end()
         self._loop.run(ending, self._there, finish=True)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 
-from paddock.client._command import checked, exec_spec
+from paddock.client._command import absolute, checked, exec_spec
 from paddock.client._default import default_transport
 from paddock.errors import InvalidArgument, SandboxDied
 from paddock.model import (
@@ -22,6 +22,7 @@ from paddock.model import (
     Limits,
     ListExecs,
     ListSandboxes,
+    Mount,
     PtySize,
     RunExec,
     SandboxSpec,
@@ -67,6 +68,7 @@ class Sandbox:
         limits: Limits | None = None,
         env: Mapping[str, str] | None = None,
         labels: Mapping[str, str] | None = None,
+        mounts: Sequence[Mount] = (),
         idempotency_key: str | None = None,
         transport: Transport | None = None,
     ) -> Sandbox:
@@ -74,7 +76,8 @@ class Sandbox:
 
         `level=None` takes the strongest that is quick enough here; a named one is that one or an error. It dies
         after `ttl_seconds` whatever happens to this program. A `persistent` one outlives this program; another
-        finds it by id or name. The same `idempotency_key` returns the sandbox of the first call.
+        finds it by id or name. The same `idempotency_key` returns the sandbox of the first call. Of `mounts`, a
+        `source` may be relative to this program's directory.
 
         Raises LevelUnavailable, NotFound (no such template), AlreadyExists (the name), PolicyDenied,
         ResourceExhausted, NotConfigured.
@@ -88,6 +91,7 @@ class Sandbox:
             limits=limits or Limits(),
             env=dict(env or {}),
             labels=dict(labels or {}),
+            mounts=tuple(map(absolute, mounts)),
         )
         transport = transport or default_transport()
         return cls(transport.perform(CreateSandbox(spec=spec, idempotency_key=idempotency_key)), transport)

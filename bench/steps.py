@@ -1,0 +1,86 @@
+"""Where the time of a create goes: each step of storage, keeper and child, and after how many page faults."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+import time
+from collections import defaultdict
+from itertools import pairwise
+from pathlib import Path
+
+from bench.contest import stop_keeper
+from bench.figures import summarize
+from bench.plan import Plan
+from bench.report import Row, Section
+from paddock.backends import SandboxPlan
+from paddock.backends.jail import JailBackend
+from paddock.linux import proc
+from paddock.model import ExecId, ExecSpec, Noun, SandboxId, SandboxSpec, Template, mint
+from paddock.storage import Pool, Templates, open_pool, prepare
+
+LIFE = ("tree", "create", "first exec", "warm exec", "kill", "delete")
+Times = dict[str, list[float]]
+
+
+def measure(plan: Plan) -> list[Section]:
+    with tempfile.TemporaryDirectory(prefix="pb-", dir="/var/tmp") as directory:
+        state = Path(directory)
+        try:
+            life, steps = asyncio.run(_measure(state, plan.rounds(100)))
+        finally:
+            stop_keeper(state)
+    whole = Section("steps", "a sandbox's life below the service: storage, keeper, guest")
+    whole.rows = [Row(name, [1e3 * value for value in life[name]]) for name in LIFE]
+    inner = Section("create", "the steps of create (inside.*: in the sandbox; spare.*: ahead, when nobody waits)")
+    for name, seconds in steps.items():
+        if not name.startswith("faults."):
+            faults = steps.get(f"faults.{name}")
+            note = f"  ({summarize(faults).median:.0f} page faults by then)" if faults else ""
+            inner.rows.append(Row(name + note, [1e3 * value for value in seconds]))
+    return [whole, inner]
+
+
+async def _measure(state: Path, count: int) -> tuple[Times, Times]:
+    life: Times = defaultdict(list)
+    steps: Times = defaultdict(list)
+    config = prepare(state)
+    backend = JailBackend(state)
+    backend.trace = True
+    pool = open_pool(state, config, os.dup(await backend.pool()))
+    try:
+        template = Templates(pool, state).get("host")
+        for _ in range(count):
+            marks = await _live(backend, pool, template)
+            for name, (start, end) in zip(LIFE, pairwise(marks), strict=True):
+                life[name].append(end - start)
+            for name, value in backend.last_timings.items():
+                steps[name].append(value)
+    finally:
+        await backend.aclose()
+        pool.close()
+    return life, steps
+
+
+async def _live(backend: JailBackend, pool: Pool, template: Template) -> list[float]:
+    id = SandboxId(mint(Noun.SANDBOX))
+    marks = [time.perf_counter()]
+    pool.create(id, layers=template.layers, limit_bytes=2 << 30)
+    marks.append(time.perf_counter())
+    plan = SandboxPlan(
+        id=id, hostname="bench", spec=SandboxSpec(), template=template, tree=id, deadline=proc.boottime() + 60
+    )
+    instance = await backend.create(plan)
+    marks.append(time.perf_counter())
+    for _ in range(2):
+        handle = await instance.start(ExecSpec(argv=("true",)), id=ExecId(mint(Noun.EXEC)), background=False)
+        status = await handle.wait()
+        await handle.aclose()
+        assert status.code == 0, status
+        marks.append(time.perf_counter())
+    await instance.kill()
+    marks.append(time.perf_counter())
+    pool.delete(id)
+    marks.append(time.perf_counter())
+    return marks

@@ -1,0 +1,178 @@
+"""The terminal that we were started on, lent to a command inside: raw while it runs, given back whatever happens."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import sys
+import termios
+import threading
+import tty
+from collections.abc import Callable, Generator
+from enum import Enum
+from types import FrameType
+
+from paddock.model import PtySize
+
+_WATCHED = (signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT)
+_STOP = b"\0"
+_STOP_SECONDS = 1.0
+_READ_BYTES = 1 << 16
+
+
+def is_terminal() -> bool:
+    """Somebody types here. (A stream that was closed before we were started is None.)"""
+    return sys.stdin is not None and os.isatty(0)  # pyright: ignore[reportUnnecessaryComparison]
+
+
+def size() -> PtySize:
+    """A terminal that does not know (a serial line) is an ordinary one."""
+    with contextlib.suppress(OSError):
+        columns, rows = os.get_terminal_size(0)
+        if columns and rows:
+            return PtySize(rows=rows, columns=columns)
+    return PtySize()
+
+
+class Order(Enum):
+    """What is typed for us, not for the command: `~` at the beginning of a line, and one more key."""
+
+    END = b"."
+    SUSPEND = b"\x1a"
+    HELP = b"?"
+
+
+ESCAPES = "~. ends the session, ~^Z suspends it, ~~ is ~"
+
+
+class Escapes:
+    """Finds orders in what is typed."""
+
+    def __init__(self) -> None:
+        self._fresh = True
+        self._held = False
+
+    def split(self, data: bytes) -> list[bytes | Order]:
+        """In the order in which they were typed. A `~` that may begin an order waits for the next key."""
+        parts: list[bytes | Order] = []
+        passed = bytearray()
+        for key in (data[i : i + 1] for i in range(len(data))):
+            if self._held:
+                self._held = False
+                if key in {order.value for order in Order}:
+                    parts += [bytes(passed), Order(key)]
+                    passed.clear()
+                    self._fresh = True
+                    continue
+                passed += b"~"
+                if key == b"~":
+                    self._fresh = False
+                    continue
+            elif self._fresh and key == b"~":
+                self._held = True
+                continue
+            passed += key
+            self._fresh = key in (b"\r", b"\n")
+        return [part for part in (*parts, bytes(passed)) if part]
+
+
+class Keyboard:
+    """Passes on what is typed, and what happens to the terminal, on a thread of its own.
+
+    `typed` and `resized` may block and may raise; `lost` is called when the terminal is gone or a
+    person has had enough.
+    """
+
+    def __init__(
+        self, typed: Callable[[bytes], object], resized: Callable[[PtySize], object], lost: Callable[[], object]
+    ) -> None:
+        self._typed, self._resized, self._lost = typed, resized, lost
+        self._escapes = Escapes()
+        self._near, self._far = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    @contextlib.contextmanager
+    def lent(self) -> Generator[None]:
+        """While it lasts, keys go inside, and so does the terminal's size. Main thread only."""
+        saved = termios.tcgetattr(0)
+        handlers = {number: signal.getsignal(number) for number in _WATCHED}
+        wakeup = signal.set_wakeup_fd(self._far, warn_on_full_buffer=False)
+        try:
+            # The kernel's own handler writes the signal's number; these say only that it does not kill us.
+            signal.signal(signal.SIGWINCH, lambda number, frame: None)
+            signal.signal(signal.SIGTSTP, lambda number, frame: _stop(saved))
+            signal.signal(signal.SIGCONT, _continued)
+            tty.setraw(0, termios.TCSADRAIN)
+            self._thread.start()
+            yield
+        finally:
+            _give_back(saved)
+            signal.set_wakeup_fd(wakeup)
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+            os.write(self._far, _STOP)
+            self._thread.join(_STOP_SECONDS)
+            if not self._thread.is_alive():  # else it is writing still; it ends with us
+                os.close(self._near)
+                os.close(self._far)
+
+    def _run(self) -> None:
+        from paddock.errors import PaddockError
+
+        try:
+            self._pass_on()
+        except (OSError, PaddockError):
+            return  # the command has ended, or its sandbox: who waits for it learns that
+
+    def _pass_on(self) -> None:
+        self._resized(size())  # it may have changed since the command was told
+        while True:
+            ready, _, _ = select.select((0, self._near), (), ())
+            if self._near in ready:
+                told = os.read(self._near, _READ_BYTES)
+                if _STOP in told:
+                    return
+                if {signal.SIGWINCH, signal.SIGCONT} & set(told):
+                    self._resized(size())
+                continue  # keys that came after the end are not ours
+            if not self._take_keys():
+                self._lost()
+                return
+
+    def _take_keys(self) -> bool:
+        try:
+            data = os.read(0, _READ_BYTES)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        for part in self._escapes.split(data):
+            match part:
+                case Order.END:
+                    return False
+                case Order.SUSPEND:
+                    os.kill(os.getpid(), signal.SIGTSTP)
+                case Order.HELP:
+                    os.write(2, f"\r\n{ESCAPES}\r\n".encode())
+                case _:
+                    self._typed(part)
+        return bool(data)
+
+
+def _give_back(saved: list[object]) -> None:
+    # At once: to wait until all is shown would wait for ever where nobody reads.
+    with contextlib.suppress(OSError, termios.error):
+        termios.tcsetattr(0, termios.TCSANOW, saved)  # pyright: ignore[reportArgumentType]
+
+
+def _stop(saved: list[object]) -> None:
+    """As the shell expects it: with its terminal as it was."""
+    _give_back(saved)
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def _continued(number: int, frame: FrameType | None) -> None:
+    with contextlib.suppress(OSError, termios.error):
+        tty.setraw(0, termios.TCSADRAIN)

@@ -1,0 +1,116 @@
+"""The verbs, and the parser of a command line: of a verb nothing is imported before it is asked for."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from importlib import import_module
+from typing import NamedTuple, NoReturn
+
+from paddock import __version__
+
+
+class Verb(NamedTuple):
+    """`module` has `add(parser)`; `names` says whether completion offers ids and names of sandboxes."""
+
+    module: str
+    help: str
+    names: bool = False
+
+
+VERBS: dict[str, Verb] = {
+    "run": Verb("_run", "a command in a new sandbox, which is gone afterwards"),
+    "create": Verb("_create", "a sandbox that stays until `kill` or its TTL; prints its id"),
+    "exec": Verb("_exec", "a command in a sandbox that lives", names=True),
+    "sh": Verb("_sh", "a shell on this terminal, in a sandbox that lives or in a new one", names=True),
+    "cp": Verb("_cp", "a file or a directory into a sandbox or out of it", names=True),
+    "ls": Verb("_ls", "the sandboxes of this machine"),
+    "kill": Verb("_kill", "end sandboxes at once and for good", names=True),
+    "doctor": Verb("_doctor", "what this machine can do, and how to mend what it cannot"),
+    "audit": Verb("_audit", "the record of what was asked, decided and done"),
+}
+
+_EPILOG = """\
+ID is the id of a sandbox, a unique prefix of one, or a name.
+`paddock VERB --help` says more.
+Exit codes: the command's own; 125 paddock failed; 126 not executable; 127 not found; 2 wrong usage.
+"""
+
+
+class WrongUsage(Exception):
+    """What is wrong with a command line, and what to try."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.message, self.hint = message, hint
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises instead of printing and leaving: errors have one shape, and `--json` is one of it."""
+
+    def error(self, message: str) -> NoReturn:
+        raise WrongUsage(message, f"{self.prog} --help")
+
+
+def parser(*loaded: str) -> argparse.ArgumentParser:
+    """Of the verbs `loaded` with all that they take; without any, of all verbs by name and purpose."""
+    root = Parser(
+        prog="paddock",
+        usage=None if loaded else "paddock VERB ...",
+        description="Disposable computers for coding agents, on this machine.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    root.add_argument("--version", action="version", version=f"paddock {__version__}")
+    verbs = root.add_subparsers(title="verbs", metavar="VERB", required=True)
+    for name in loaded or VERBS:
+        one = verbs.add_parser(name, help=VERBS[name].help, description=VERBS[name].help, allow_abbrev=False)
+        if loaded:
+            import_module(f"{__package__}.{VERBS[name].module}").add(one)
+    return root
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """WrongUsage; SystemExit after `--help` and `--version`."""
+    asked = arguments[0] if arguments else None
+    if asked is None:
+        raise WrongUsage("no verb was given", "paddock --help")
+    if asked.startswith("-"):
+        return parser().parse_args(arguments)
+    if asked not in VERBS:
+        near = nearest(asked, VERBS)
+        raise WrongUsage(f"there is no verb {asked!r}", f"paddock {near}" if near else "paddock --help")
+    root = parser(asked)
+    options, unknown = root.parse_known_args(arguments)
+    if unknown:
+        raise _unknown(root, asked, unknown)
+    return options
+
+
+def nearest(word: str, known: Sequence[str] | dict[str, Verb]) -> str | None:
+    """What was meant, perhaps."""
+    from difflib import get_close_matches
+
+    return next(iter(get_close_matches(word, list(known), n=1, cutoff=0.5)), None)
+
+
+def verb_parser(root: argparse.ArgumentParser, verb: str) -> argparse.ArgumentParser:
+    """The part of `parser(…)` that is about `verb`."""
+    for action in root._actions:  # pyright: ignore[reportPrivateUsage]
+        if isinstance(action, argparse._SubParsersAction):  # pyright: ignore[reportPrivateUsage]
+            return action.choices[verb]  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+    raise LookupError(verb)
+
+
+def option_names(parser: argparse.ArgumentParser) -> tuple[str, ...]:
+    return tuple(name for action in parser._actions for name in action.option_strings)  # pyright: ignore[reportPrivateUsage]
+
+
+def _unknown(root: argparse.ArgumentParser, verb: str, words: list[str]) -> WrongUsage:
+    option = next((word for word in words if word.startswith("-")), None)
+    if option is None:
+        return WrongUsage(f"too many arguments: {' '.join(words)}", f"paddock {verb} --help")
+    near = nearest(option.partition("=")[0], option_names(verb_parser(root, verb)))
+    hint = f"paddock {verb} {near}" if near else f"paddock {verb} --help"
+    return WrongUsage(f"`paddock {verb}` has no option {option!r}", hint)

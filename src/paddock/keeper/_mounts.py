@@ -1,0 +1,150 @@
+"""Directories of the host inside a sandbox: found in the host's own mounts, shown with the ids of the sandbox.
+
+Copy-on-write and read-only ones are overlays: what lies below them, a socket or a fifo too, is then only a name, and
+leads to no process of the host (overlayfs gives special files an inode of its own, fs/overlayfs/inode.c).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Generator
+from contextlib import contextmanager, nullcontext
+
+from paddock.keeper._errors import MountError
+from paddock.keeper._house import House
+from paddock.keeper._plan import JailPlan, Mount
+from paddock.keeper.layout import TREE_ID_BASE
+from paddock.linux import fsids, mounts, namespaces
+from paddock.linux.namespaces import IdMap
+
+_PLACE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# No redirects and no metadata-only copies: the layer alone then tells what was changed.
+_LAYERED = (("redirect_dir", "nofollow"), ("metacopy", "off"))
+_ATTRIBUTES = mounts.NOSUID | mounts.NODEV
+_NOT_OF_PEOPLE = ("/proc", "/sys", "/dev")
+
+
+def make_mounts(house: House, plan: JailPlan, slot: int | None, late: list[int]) -> list[int]:
+    """A detached mount for each of the plan's, in its order; all descriptors are put on `late`. MountError."""
+    return [_make(house, plan, number, mount, slot, late) for number, mount in enumerate(plan.mounts)]
+
+
+def _make(house: House, plan: JailPlan, number: int, mount: Mount, slot: int | None, late: list[int]) -> int:
+    try:
+        host, info = _open_host(house, mount, late)
+        if slot is not None:
+            _show_as(host, info, house.slots.base(slot), plan)
+        if mount.mode == "rw":
+            mounts.set_attributes(host, set=_ATTRIBUTES, recursive=slot is None)
+            return host
+        return _layered(house, plan, number, mount, host, info, slot, late)
+    except OSError as error:
+        raise MountError(_words(mount, error), error.errno) from None
+
+
+def _open_host(house: House, mount: Mount, late: list[int]) -> tuple[int, os.stat_result]:
+    """The directory, as a detached mount, and what it is. The keeper has let go of most mounts of the host: it looks
+    for it where it came from."""
+    with _among_host_mounts(house):
+        place = os.open(mount.source, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            _refuse(mount, os.readlink(f"/proc/self/fd/{place}"), house.state)
+            # An ordinary user's namespace may not show what the host's mounts hide: all of them or nothing.
+            fd = mounts.open_tree(b"", place, recursive=not house.root_mode)
+            late.append(fd)
+            return fd, os.fstat(place)
+        finally:
+            os.close(place)
+
+
+def _refuse(mount: Mount, path: str, state: str) -> None:
+    """MountError for what no sandbox may be given: paddock's own records, and what the kernel makes up."""
+    inside = _is_below(path, state)
+    if inside or _is_below(state, path):
+        where = "lies in" if inside else "contains"
+        raise MountError(f"{mount.source!r} {where} the state directory of paddock, which no sandbox may see")
+    if any(_is_below(path, root) for root in _NOT_OF_PEOPLE):
+        raise MountError(f"{mount.source!r} is a file system of the kernel's")
+
+
+def _is_below(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(directory.rstrip("/") + "/")
+
+
+@contextmanager
+def _among_host_mounts(house: House) -> Generator[None]:
+    if house.host_mounts is None:
+        yield
+        return
+    namespaces.setns(house.host_mounts, namespaces.NEWNS)
+    try:
+        yield
+    finally:
+        namespaces.setns(house.home.mounts, namespaces.NEWNS)
+
+
+def _show_as(host: int, info: os.stat_result, base: int, plan: JailPlan) -> None:
+    uids = (IdMap(info.st_uid, base + plan.user.uid, 1),)
+    gids = (IdMap(info.st_gid, base + plan.user.gid, 1),)
+    owner = namespaces.id_mapping_namespace(uids, gids)
+    try:
+        mounts.set_attributes(host, userns_fd=owner)
+    finally:
+        os.close(owner)
+
+
+def _layered(
+    house: House,
+    plan: JailPlan,
+    number: int,
+    mount: Mount,
+    host: int,
+    info: os.stat_result,
+    slot: int | None,
+    late: list[int],
+) -> int:
+    _adapt(house, plan, f"{plan.tree}/mount{number}", info, slot)
+    view = house.slots.view(slot)
+
+    def part(name: str) -> int:
+        fd = os.open(f"{plan.tree}/{name}{number}", _PLACE, dir_fd=view)
+        late.append(fd)
+        return fd
+
+    own: tuple[mounts.Option, ...] = (("upperdir", part("mount")), ("workdir", part("work")), ("volatile", None))
+    attributes = _ATTRIBUTES
+    if mount.mode == "ro":
+        own = (("lowerdir+", part("mount")),)  # an overlay without an upper layer has two lower ones
+        attributes |= mounts.RDONLY
+    options = (("lowerdir+", host), *own, *((("userxattr", None),) if slot is None else _LAYERED))
+    acting = nullcontext() if slot is None else fsids.acting_as(house.slots.base(slot), house.slots.base(slot))
+    with acting:
+        fd = mounts.fs_mount("overlay", options, attributes)
+    late.append(fd)
+    return fd
+
+
+def _adapt(house: House, plan: JailPlan, part: str, info: os.stat_result, slot: int | None) -> None:
+    """Gives a new upper layer, whose root stands for the directory itself, the directory's mode and owner."""
+    fd = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=house.pool)
+    try:
+        if os.listdir(fd):
+            return
+        os.fchmod(fd, stat.S_IMODE(info.st_mode) & 0o777)
+        if slot is not None:
+            os.fchown(fd, TREE_ID_BASE + plan.user.uid, TREE_ID_BASE + plan.user.gid)
+    finally:
+        os.close(fd)
+
+
+def _words(mount: Mount, error: OSError) -> str:
+    match error.errno:
+        case errno.ENOENT | errno.ENOTDIR:
+            why = "there is no such directory"
+        case errno.EINVAL:
+            why = "its file system cannot be shown with other owners, or other file systems are mounted below it"
+        case _:
+            why = str(error)
+    return f"{mount.source!r} cannot be mounted at {mount.target!r}: {why}"

@@ -1,0 +1,94 @@
+"""What becomes of descriptors and connections when somebody goes away at the wrong moment."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import socket
+
+import pytest
+
+from paddock.backends._guest import GuestConnection, GuestInstance
+from paddock.backends.process import ProcessBackend
+from paddock.errors import SandboxDied
+from paddock.guest._frames import Kind, pack
+from paddock.model import SandboxId
+from tests.backends.boxes import TEMPLATE, plan
+from tests.orphans import descendants, wait_until
+
+
+def descriptors() -> list[str]:
+    return sorted(os.listdir("/proc/self/fd"))
+
+
+def test_a_connection_that_is_being_made_when_all_are_closed_is_closed_too() -> None:
+    made: list[GuestConnection] = []
+
+    async def main() -> None:
+        go = asyncio.Event()
+        ours, theirs = socket.socketpair()
+
+        async def connect(identity: str) -> GuestConnection:
+            await go.wait()
+            made.append(GuestConnection(ours))
+            return made[0]
+
+        instance = GuestInstance(SandboxId("sb_x"), TEMPLATE, connect, root_user=False)
+        connecting = asyncio.ensure_future(instance.connection("user"))
+        await asyncio.sleep(0)
+        instance.close_connections()
+        go.set()
+        with pytest.raises(SandboxDied):
+            await connecting
+        assert made[0].closed
+        theirs.close()
+
+    asyncio.run(main())
+
+
+def test_a_request_that_cannot_be_copied_for_later_leaves_no_descriptor() -> None:
+    async def main() -> None:
+        ours, theirs = socket.socketpair()
+        connection = GuestConnection(ours)
+        while not connection._out:  # until nothing more can be sent at once
+            connection.send(pack(Kind.CONTROL, 1, {"order": "x" * 60_000}))
+        fds = [os.open("/dev/null", os.O_RDONLY) for _ in range(4)]
+        before = descriptors()
+        free = [os.dup(0) for _ in range(3)]
+        for fd in free:
+            os.close(fd)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free[2], hard))  # room for two copies
+        try:
+            with pytest.raises(OSError, match="Too many open files"):
+                connection.open({"op": "exec"}, fds=fds)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert descriptors() == before
+        connection.close()
+        theirs.close()
+        for fd in fds:
+            os.close(fd)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("turns", range(4))
+def test_a_create_of_the_process_backend_that_is_cancelled_leaves_no_process(tmp_path, turns: int) -> None:
+    async def main() -> None:
+        backend = ProcessBackend(tmp_path)
+        creating = asyncio.ensure_future(backend.create(plan()))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        creating.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await creating
+        # Before the loop ends, and with it all that was forgotten in it.
+        assert await asyncio.to_thread(wait_until, lambda: set(descendants(os.getpid())) <= before)
+        assert await backend.living() == {}
+        await backend.aclose()
+
+    before = set(descendants(os.getpid()))
+    asyncio.run(main())
+    assert not (tmp_path / "run").exists() or os.listdir(tmp_path / "run") == []
