@@ -179,11 +179,12 @@ def receive(spare: Spare) -> bool:
 def read_report(sync: socket.socket) -> tuple[dict[str, Any] | None, int]:
     """What a process of the sandbox says, None if nothing yet, and its pid. JailError: it failed, or it died."""
     try:
-        data, ancillary, _, _ = sync.recvmsg(65536, socket.CMSG_SPACE(16))
+        try:
+            data, ancillary, _, _ = sync.recvmsg(65536, socket.CMSG_SPACE(16))
+        except ConnectionResetError:  # it ended with a message of ours unread; what it said comes after that news
+            data, ancillary, _, _ = sync.recvmsg(65536, socket.CMSG_SPACE(16))
     except BlockingIOError:
         return None, 0
-    except OSError:
-        data, ancillary = b"", []  # it was killed with a message of ours unread
     if not data:
         raise Died("the child died before it was ready")
     try:
