@@ -7,6 +7,7 @@ earlier sandbox, so no place in it is found through a link.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -29,8 +30,13 @@ class Layers:
     mounts: list[int]
 
 
-def fit_out(house: House, plan: JailPlan, spare: Spare, layers: Layers, steps: Steps) -> None:
-    """Makes `layers` the tree of the spare's processes, and puts in place what is on its stage."""
+def fit_out(
+    house: House, plan: JailPlan, spare: Spare, layers: Layers, steps: Steps, *, send: Callable[[], None]
+) -> None:
+    """Makes `layers` the tree of the spare's processes, and puts in place what is on its stage.
+
+    `send` is called when they have their root; while the agent goes on, the kernel lets go of the old one.
+    """
     with visit(spare.door, house.home):
         steps.begin("attach")
         namespaces.set_hostname(plan.hostname.encode())
@@ -53,8 +59,14 @@ def fit_out(house: House, plan: JailPlan, spare: Spare, layers: Layers, steps: S
             _attach_mounts(house, plan, spare.slot, layers.mounts)
             steps.end("places")
         steps.begin("pivot")
-        mounts.pivot_into()  # takes along all whose root was the old one
+        mounts.pivot()
         steps.end("pivot")
+        steps.begin("send")
+        send()
+        steps.end("send")
+        steps.begin("detach")
+        mounts.detach_old_root()
+        steps.end("detach")
 
 
 def _attach_usr(usr: int) -> None:

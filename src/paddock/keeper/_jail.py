@@ -100,13 +100,14 @@ def _begin(house: House, plan: JailPlan, spare: Spare, steps: Steps, undo: UndoS
         steps.begin("mounts")
         mounted = make_mounts(house, plan, spare.slot, late)
         steps.end("mounts")
-    fit_out(house, plan, spare, Layers(root, usr, mounted), steps)
-    steps.begin("send")
-    try:
-        spare.sync.send(packed)
-    except ConnectionError:
-        pass  # the child has failed already; why, it has said, and `receive` reads it
-    steps.end("send")
+
+    def send() -> None:
+        try:
+            spare.sync.send(packed)
+        except ConnectionError:
+            pass  # the child has failed already; why, it has said, and `receive` reads it
+
+    fit_out(house, plan, spare, Layers(root, usr, mounted), steps, send=send)
     return Pending(plan=plan, spare=spare, undo=UndoStack(), steps=steps, late=late, root=os.fstat(root))
 
 

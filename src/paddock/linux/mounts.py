@@ -175,13 +175,16 @@ def make_all_private() -> None:
     call(NR.MOUNT, None, b"/", None, _MS_REC | _MS_PRIVATE, None, what="make all mounts private")
 
 
-def pivot_into(dir_fd: int | None = None) -> None:
-    """Makes `dir_fd` (default: the working directory), which must be a mount, the root; the old root is gone.
+def pivot() -> None:
+    """Makes the working directory, which must be a mount, the root of all whose root was the old one.
 
-    By the `pivot_root(".", ".")` of pivot_root(2), which needs no directory for the old root.
+    By the `pivot_root(".", ".")` of pivot_root(2), which needs no directory for the old root. That one is still there,
+    over the new one and above it, and goes by `detach_old_root`.
     """
-    if dir_fd is not None:
-        os.fchdir(dir_fd)
     call(NR.PIVOT_ROOT, b".", b".", what="pivot_root")
+
+
+def detach_old_root() -> None:
+    """Follows `pivot`, in the same working directory. Waits until no processor can be on its way in the old tree."""
     call(NR.UMOUNT2, b".", _MNT_DETACH, what="umount the old root")
     os.chdir(b"/")
