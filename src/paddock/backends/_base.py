@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -37,6 +38,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """`user="root"` works inside."""
     adopt: bool = False
     """A later service finds what an earlier one left running."""
+    freeze: bool = False
+    """It can be stopped for an instant, and its files are in the tree of its plan."""
     mounts: bool = False
     """Directories of the host can be seen inside."""
 
@@ -73,7 +76,11 @@ class Instance(Protocol):
     @property
     def id(self) -> SandboxId: ...
     async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> ExecHandle:
-        """RequestError subclasses: NotFound (no such program, cwd or user), InvalidArgument, Unsupported."""
+        """RequestError subclasses: NotFound (no such program, cwd or user), InvalidArgument, Unsupported.
+
+        The timeout of a background command is the backend's to keep, whoever lives: its status then says Limit.TIME.
+        That of a foreground command, which ends with the one who started it, is the caller's.
+        """
         ...
 
     async def attach(self, exec: ExecId) -> ExecHandle:
@@ -88,6 +95,18 @@ class Instance(Protocol):
 
     async def set_deadline(self, deadline: float) -> None: ...
     async def usage(self) -> Usage: ...
+    @property
+    def template(self) -> Template:
+        """What it was made from, as it was then."""
+        ...
+
+    def frozen(self) -> AbstractAsyncContextManager[None]:
+        """While the block lasts no process of it runs. Leaving it raises InvalidState if that did not hold throughout.
+
+        Needs the capability `freeze`.
+        """
+        ...
+
     async def kill(self) -> None:
         """Returns when no process of the sandbox is left. Idempotent."""
         ...

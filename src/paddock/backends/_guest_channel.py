@@ -26,6 +26,8 @@ from paddock.guest._frames import (
     pack_eof,
 )
 
+from ._guest_patience import Patience
+
 if TYPE_CHECKING:
     from ._guest_connection import GuestConnection
 
@@ -113,9 +115,9 @@ class Channel:
         self._credit = WINDOW
         self._refused = False
         self._waiters: list[asyncio.Future[None]] = []
-        self._reply = _Once[Json](loop)
-        self._result = _Once[Json](loop)
-        self._end = _Once[None](loop)
+        self._reply: _Once[Json] = _Once(loop)
+        self._result: _Once[Json] = _Once(loop)
+        self._end: _Once[None] = _Once(loop)
         self._letting_go = False
         self._error: PaddockError | None = None
 
@@ -134,13 +136,27 @@ class Channel:
         return await self._awaited(self._result, type)
 
     async def call(self, type: type[T]) -> T:
-        """The answer of a request that has nothing but an answer."""
-        reply = await self.reply(type)
-        await self._end.get()
-        return reply
+        """The answer of a request that has nothing but an answer. GuestLost if the guest falls silent."""
+        with self.attended():
+            reply = await self.reply(type)
+            await self._end.get()
+            return reply
+
+    def attended(self) -> Patience:
+        """In a `with`: whoever waits meanwhile gets GuestLost when the guest falls silent."""
+        return Patience(self._connection, self)
+
+    def give_up(self, error: PaddockError) -> None:
+        """Lets go without waiting for the guest's last word."""
+        if not self._end.done:
+            if not self._letting_go:
+                self._letting_go = True
+                self._connection.send(pack_close(self.id))
+            self._finish(error)
 
     @property
     def has_ended(self) -> bool:
+        """The guest has said its last word, or is not listened to any more."""
         return self._end.done
 
     async def ended(self) -> None:
@@ -232,6 +248,8 @@ class Channel:
     def receive(self, frame: Frame) -> bool:
         """True: that was its last word. ProtocolError if it may not be said now."""
         kind = frame.kind
+        if self._end.done:  # it was given up
+            return kind is Kind.CLOSE or kind is Kind.ERROR
         if kind is Kind.CLOSE:
             if not self._reply.done and not self._letting_go:
                 raise ProtocolError("CLOSE in place of an answer")

@@ -86,6 +86,11 @@ class Workers:
         if handler is not None:
             handler.died()
 
+    def stopped(self, pid: int) -> None:
+        """Commands may stop what has their uid; whoever asked for the work would wait for ever."""
+        if pid in self._running:
+            os.kill(pid, signal.SIGCONT)
+
 
 class WorkerHandler(Handler):
     def __init__(

@@ -100,8 +100,7 @@ class Agents:
         assert self.plan is not None
         if self.first and identity == "user":
             pid, self.first = self.first, 0
-            if os.waitpid(pid, os.WNOHANG)[0] == 0:
-                return pid
+            return pid
         pid = namespaces.clone(0)
         if pid == 0:
             try:

@@ -16,6 +16,7 @@ from paddock.keeper._door import Door
 from paddock.keeper._inside import MASKED, STAGED
 from paddock.keeper._records import Records
 from paddock.keeper._slots import Slots
+from paddock.keeper._usr import Usr
 from paddock.keeper.layout import DEFAULT_SPARES
 from paddock.keeper.pool import open_pool
 from paddock.linux import cgroups, landlock, mountinfo, mounts, namespaces, prctl, proc, seccomp, seccomp_profile
@@ -37,6 +38,7 @@ class House:
     """The mount namespace that the keeper came from; None where it still has all its mounts."""
     pool: int
     slots: Slots
+    usr: Usr
     groups: cgroups.Base | None
     records: Records
     spares: int
@@ -88,6 +90,7 @@ def furnish(state: Path) -> House:
         host_mounts=host_mounts,
         pool=pool,
         slots=Slots(pool),
+        usr=Usr(mounts.open_tree(os.fsencode(places / "root"))),
         groups=groups,
         records=Records(os.open(run, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)),
         spares=_clear(places / "spares"),

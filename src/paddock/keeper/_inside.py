@@ -215,6 +215,7 @@ def _doze(inside: Inside, agents: Agents) -> JailPlan:
         if name != "user":
             poll.register(listener, select.POLLIN)
     poll.register(pidfd.open(agents.first), select.POLLIN)
+    poll.register(_hear_of_children(), select.POLLIN)  # commands may stop their agent
     seconds = _DOZE_SECONDS
     while not poll.poll(seconds * 1000):
         plan = _read_plan(inside, socket.MSG_PEEK)
@@ -227,6 +228,16 @@ def _doze(inside: Inside, agents: Agents) -> JailPlan:
     if plan is None or _read(inside, 0) != COMMITTED:
         os._exit(0)  # a spare that nobody needs any more, or a sandbox that was never finished
     return plan
+
+
+def _hear_of_children() -> int:
+    reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    signal.set_wakeup_fd(writer)
+    signal.signal(signal.SIGCHLD, _note)  # without a handler nothing is written
+    return reader
+
+
+def _note(number: int, frame: object) -> None: ...
 
 
 def _read_plan(inside: Inside, flags: int) -> JailPlan | None:
@@ -247,8 +258,8 @@ def _serve(inside: Inside, plan: JailPlan, agents: Agents) -> NoReturn:
     config = guest.InitConfig(
         control=agents.listeners["init"], agents=listeners, deadline=plan.deadline, grace_seconds=_GRACE_SECONDS
     )
-    guest.run_init(config, agents.start, _nothing, keep=(inside.sync.fileno(), *agents.descriptors()))
+    guest.run_init(config, agents.start, _look_again, keep=(inside.sync.fileno(), *agents.descriptors()))
 
 
-def _nothing() -> None:
-    pass
+def _look_again() -> None:
+    signal.raise_signal(signal.SIGCHLD)  # what became of the agent while nobody watched

@@ -23,6 +23,9 @@ from paddock.linux import cgroups, namespaces, pidfd
 from paddock.linux.namespaces import IdMap
 from paddock.linux.undo import UndoStack
 
+SOCKET_BYTES = 64 << 20
+"""What a sandbox may hold in the buffers of sockets, where the kernel does not count that as memory."""
+
 
 @dataclass(slots=True, kw_only=True)
 class Spare:
@@ -65,7 +68,8 @@ def _begin(house: House, stem: Stem, fault: str, steps: Steps, undo: UndoStack) 
     group: cgroups.Group | None = None
     joining = cgroups.Joining(None, ())
     if house.groups is not None:
-        group = house.groups.create(name, cgroups.GroupLimits())
+        # The ceiling for sockets is the same for every plan: set ahead.
+        group = house.groups.create(name, cgroups.GroupLimits(socket_bytes=SOCKET_BYTES))
         undo.push(_remove_group, group)
         joining = group.join_descriptors()
     steps.end("cgroup")

@@ -9,13 +9,16 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from paddock.keeper._freezer import Freezer, go_on
 from paddock.keeper._house import House
 from paddock.keeper._jail import Jail
 from paddock.keeper._records import Ended, Record, remove_directory
+from paddock.keeper._spare import SOCKET_BYTES
 from paddock.linux import btrfs, cgroups, pidfd, proc
 
 LOST = Ended(limit=None, reason="it was found dead: the machine or the keeper went down while it lived")
 UNFINISHED = Ended(limit=None, reason="the keeper died while it was being made")
+MOST_SOCKET_BYTES = 4 * SOCKET_BYTES
 _FIRST_PAUSE_SECONDS = 0.001
 _LONGEST_PAUSE_SECONDS = 1.0
 
@@ -50,6 +53,7 @@ class Undertaker:
         self._house = house
         self._on_ended = on_ended
         self.lives: dict[str, Life] = {}
+        self.freezer = Freezer()
         self._leaving: list[_Leaving] = []
 
     def adopt(self) -> None:
@@ -57,8 +61,7 @@ class Undertaker:
         records = self._house.records
         for id in records.living():
             record = records.read(id)
-            if record is not None and self._is_alive(record):
-                self._take_over(record)
+            if record is not None and self._take_over(record):
                 continue
             records.remove(id)
             records.write_ended(id, UNFINISHED if record is None else LOST)
@@ -86,6 +89,7 @@ class Undertaker:
     def end(self, life: Life, cause: Ended | None) -> None:
         """Sends death to pid 1, with which the kernel ends its whole namespace; `bury` follows when it has come."""
         life.cause = life.cause or cause
+        self.freezer.end(life.record.id)
         if life.jail.group is not None:
             life.jail.group.kill_at_once()  # all at the same time, where the kernel can: pid 1 waits for the others
         try:
@@ -96,6 +100,7 @@ class Undertaker:
     def bury(self, life: Life) -> Ended:
         """Its pid 1 is dead, and with it every process of its namespace. Takes away what is left of it."""
         jail, id = life.jail, life.record.id
+        self.freezer.end(id)
         del self.lives[id]  # first: its descriptor's number may soon be another's
         cause = life.cause or self._own_death(life)
         try:
@@ -119,6 +124,16 @@ class Undertaker:
             self._remove(jail.group)
         remove_directory(self._house.spares, id)
         return cause
+
+    def watch_queues(self) -> None:
+        """Ends sandboxes that hold far more than they may in buffers of sockets.
+
+        Each socket of TCP may go over the ceiling by some tens of KiB, and what netlink answers is counted for nobody:
+        thousands of sockets would be the machine's memory.
+        """
+        for life in list(self.lives.values()):
+            if life.cause is None and _socket_bytes(life) > MOST_SOCKET_BYTES:
+                self.end(life, Ended(limit="memory", reason="its sockets held more than they may in their buffers"))
 
     def next_removal(self) -> float | None:
         """When to look again for groups that could not be removed yet, in seconds of CLOCK_BOOTTIME."""
@@ -185,19 +200,24 @@ class Undertaker:
         except (OSError, ValueError):
             return False
 
-    def _take_over(self, record: Record) -> None:
+    def _take_over(self, record: Record) -> bool:
+        """False if it is dead."""
         try:
             descriptor = pidfd.open(record.pid)
         except OSError:
-            self._house.records.remove(record.id)
-            self._house.records.write_ended(record.id, LOST)
-            return
+            return False
+        # Only now: its number can't pass to another process any more, which would be killed in its place one day.
+        if not self._is_alive(record):
+            os.close(descriptor)
+            return False
         if record.slot is not None:
             self._house.slots.reserve(record.slot)
         groups = self._house.groups
         group = groups.group(record.group) if groups is not None and record.group is not None else None
         jail = Jail(pid=record.pid, pidfd=descriptor, group=group, slot=record.slot, record=record)
         self.lives[record.id] = Life(jail, record)
+        go_on(jail)  # the keeper before may have died while it was held still
+        return True
 
     def _sweep_group(self, name: str) -> None:
         if self._house.groups is None:
@@ -223,3 +243,8 @@ def _removed(group: cgroups.Group) -> bool:
             raise
         return False
     return True
+
+
+def _socket_bytes(life: Life) -> int:
+    group = life.jail.group
+    return proc.netlink_bytes(life.record.pid) + (group.socket_bytes() if group is not None else 0)
