@@ -49,15 +49,15 @@ def test_processes_that_use_too_much_memory_together_lose_the_largest(sandbox: F
 @pytest.mark.user
 def test_a_tree_that_grows_beyond_its_disk_limit_ends_the_sandbox(sandbox: Factory) -> None:
     box = sandbox(level="jail", limits=Limits(disk_mib=64))
-    box.start("for n in $(seq 100); do head -c 4M /dev/zero > /workspace/$n; done; sleep 600", background=True)
-    assert wait_until(lambda: ended_by(box) == "disk"), box.refresh()
+    box.start("for n in $(seq 20); do head -c 4M /dev/zero > /workspace/$n; done; sleep 600", background=True)
+    assert wait_until(lambda: ended_by(box) == "disk", seconds=60), box.refresh()
 
 
 @pytest.mark.user
 def test_a_tree_of_too_many_files_ends_the_sandbox(sandbox: Factory) -> None:
     box = sandbox(level="jail", limits=Limits(inodes=2000))
     box.start("mkdir /workspace/d; cd /workspace/d; seq 3000 | xargs touch; sleep 600", background=True)
-    assert wait_until(lambda: ended_by(box) == "inodes"), box.refresh()
+    assert wait_until(lambda: ended_by(box) == "inodes", seconds=60), box.refresh()
 
 
 def test_every_process_of_a_family_is_found_and_what_it_uses() -> None:
