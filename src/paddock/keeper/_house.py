@@ -50,6 +50,7 @@ def furnish(state: Path) -> House:
     uid = os.getuid()
     root_mode = uid == 0
     config = _read_config(state)
+    boot = proc.boot_id()
     groups = _open_groups(state)
     host_mounts = None
     if root_mode:
@@ -74,7 +75,7 @@ def furnish(state: Path) -> House:
         _slim(state)
     return House(
         root_mode=root_mode,
-        boot=proc.boot_id(),
+        boot=boot,
         state=os.path.realpath(state),
         host_mounts=host_mounts,
         own_mounts=_open_mount_namespace(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,7 +15,9 @@ from paddock.keeper._jail import Jail
 from paddock.keeper._records import Ended, Record
 from paddock.linux import btrfs, cgroups, pidfd, proc
 
-LOST = Ended(limit=None, reason="it was found dead: the machine or the keeper went down while it lived")
+LOST = Ended(limit=None, reason="it was found dead, and there was no keeper to see why")
+RESTARTED = Ended(limit=None, reason="the machine was restarted")
+EXPIRED = Ended(limit="ttl", reason="its time to live was over")
 UNFINISHED = Ended(limit=None, reason="the keeper died while it was being made")
 _FIRST_PAUSE_SECONDS = 0.001
 _LONGEST_PAUSE_SECONDS = 1.0
@@ -60,12 +63,12 @@ class Undertaker:
             if record is not None and self._is_alive(record):
                 self._take_over(record)
                 continue
-            records.remove(id)
-            records.write_ended(id, UNFINISHED if record is None else LOST)
+            attempt(records.write_ended, id, UNFINISHED if record is None else self._fate(record))
+            attempt(records.remove, id)
         if self._house.groups is not None:
             owned = {life.record.group for life in self.lives.values()}
             for name in self._house.groups.children() - owned:
-                self._sweep_group(name)
+                attempt(self._sweep_group, name)
 
     def add(self, jail: Jail) -> None:
         self.lives[jail.record.id] = Life(jail, jail.record)
@@ -77,7 +80,7 @@ class Undertaker:
     def expire(self, now: float) -> None:
         for life in self.lives.values():
             if life.cause is None and life.record.deadline <= now:
-                self.end(life, Ended(limit="ttl", reason="its time to live was over"))
+                self.end(life, EXPIRED)
 
     def set_deadline(self, life: Life, deadline: float) -> None:
         life.record.deadline = deadline
@@ -101,19 +104,16 @@ class Undertaker:
         except ChildProcessError:
             pass  # an earlier keeper's child: the machine's init has reaped it
         os.close(jail.pidfd)
-        try:
-            if not life.waiting:
-                self._house.records.write_ended(id, cause)
-        except OSError:
-            traceback.print_exc()  # a full disk: only the services of this moment learn of the cause
-        self._house.records.remove(id)
-        self._on_ended(id, cause)
+        if not life.waiting:  # on a full disk only the services of this moment learn of the cause
+            attempt(self._house.records.write_ended, id, cause)
+        attempt(self._house.records.remove, id)
+        attempt(self._on_ended, id, cause)
         for answer in life.waiting:
-            answer()  # nothing of it runs any more; what follows nobody has to wait for
+            attempt(answer)  # nothing of it runs any more; what follows nobody has to wait for
         if jail.slot is not None:
-            self._house.slots.give_back(jail.slot)
+            attempt(self._house.slots.give_back, jail.slot)
         if jail.group is not None:
-            self._remove(jail.group)
+            attempt(self._remove, jail.group)
         return cause
 
     def next_removal(self) -> float | None:
@@ -172,8 +172,14 @@ class Undertaker:
         if group is not None and group.stats().oom_kills:
             return Ended(limit="memory", reason="the kernel killed its pid 1 because memory ran out")
         if life.record.deadline <= proc.boottime() + 0.01:
-            return Ended(limit="ttl", reason="its time to live was over")
+            return EXPIRED
         return Ended(limit=None, reason="its pid 1 ended")
+
+    def _fate(self, record: Record) -> Ended:
+        """What can be said of one that died while there was no keeper."""
+        if record.boot != self._house.boot:
+            return RESTARTED
+        return EXPIRED if record.deadline <= proc.boottime() else LOST
 
     def _is_alive(self, record: Record) -> bool:
         try:
@@ -184,9 +190,9 @@ class Undertaker:
     def _take_over(self, record: Record) -> None:
         try:
             descriptor = pidfd.open(record.pid)
-        except OSError:
-            self._house.records.remove(record.id)
-            self._house.records.write_ended(record.id, LOST)
+        except ProcessLookupError:
+            attempt(self._house.records.write_ended, record.id, self._fate(record))
+            attempt(self._house.records.remove, record.id)
             return
         if record.slot is not None:
             self._house.slots.reserve(record.slot)
@@ -208,6 +214,16 @@ class Undertaker:
     def _remove(self, group: cgroups.Group) -> None:
         if not _removed(group):
             self._leaving.append(_Leaving(group, proc.boottime() + _FIRST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS))
+
+
+def attempt(step: Callable[..., object], *arguments: object) -> None:
+    """What fails, for want of room or for a fault of ours, must not keep the rest from being done: the log has it, and
+    the next keeper sweeps."""
+    try:
+        step(*arguments)
+    except Exception:
+        traceback.print_exc()
+        sys.stderr.flush()
 
 
 def _removed(group: cgroups.Group) -> bool:
