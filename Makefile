@@ -5,7 +5,7 @@ unexport PYTHONDONTWRITEBYTECODE PYTHONPATH PYTHONHOME PYTHONSAFEPATH PYTHONWARN
 .PHONY: help setup demo test test-all check fix bench bench-peers docs doctor clean
 
 BIN := .venv/bin
-STYLE := src tests tools demo bench
+STYLE := src tests tools demo bench examples
 # In a checkout of someone else there is nowhere to keep pytest's cache.
 PYTEST := $(BIN)/pytest -n 2 --dist loadfile $(shell test -w . || echo -p no:cacheprovider)
 

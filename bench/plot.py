@@ -17,7 +17,7 @@ _OURS, _THEIRS, _INK = "#2f6f4f", "#b9b4a7", "#222"
 def write(section: Section, directory: Path) -> Path:
     """`directory/<name>.svg`; parts are left out, as they are parts of a bar that is there."""
     bars = [(row.label, summarize(row.values)) for row in section.rows if row.values and not row.part]
-    file = directory / f"{section.name}.svg"
+    file = directory / f"{section.name.replace(' ', '-')}.svg"
     file.write_text(draw(f"{section.name}: {section.title}", section.unit, bars))
     return file
 

@@ -42,8 +42,10 @@ class Section:
 
     def add(self, record: Record, *, parts: bool = True) -> None:
         """Rows for the whole and its parts, in milliseconds; a note if there is nothing."""
-        if record.failure is not None and not record.samples:
-            self.notes.append(f"{record.name}: not measured: {record.failure}")
+        if record.failure is not None:
+            done = f"stopped after {len(record.samples)} rounds" if record.samples else "not measured"
+            self.notes.append(f"{record.name}: {done}: {record.failure}")
+        if not record.samples:
             return
         label = f"{record.name} {record.version}" if record.version else record.name
         self.rows.append(Row(label, [1e3 * value for value in record.seconds()]))

@@ -45,6 +45,16 @@ def test_a_section_has_wholes_parts_ratios_and_what_failed() -> None:
     assert made.notes == ["gone: not measured: no engine"]
 
 
+def test_one_that_broke_off_has_its_row_and_the_reason() -> None:
+    broken = record("late", 0.01)
+    broken.failure = "no more"
+    made = Section("cycle", "a title")
+    made.add(broken)
+    made.compare(record("paddock", 0.02), [broken])
+    assert len(made.rows) == 2
+    assert made.notes == ["late: stopped after 4 rounds: no more"]
+
+
 def test_the_table_shows_medians_in_milliseconds() -> None:
     out = io.StringIO()
     show(section(), Console(file=out, width=120))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import socket
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from paddock.backends import Ending
+from paddock.backends._guest import GuestConnection
 from paddock.backends.jail import JailBackend
 from paddock.backends.jail._keeper import _error
 from paddock.errors import ResourceExhausted
@@ -23,7 +25,7 @@ from paddock.keeper._nursery import problem
 from paddock.keeper._records import Records
 from paddock.keeper._slots import MOST, NoSlot, Slots
 from paddock.keeper._trace import Steps
-from tests.keeper.conftest import Yard
+from tests.keeper.conftest import Yard, run
 
 Play = Callable[[Callable[[Yard], Any]], Any]
 
@@ -74,6 +76,42 @@ def test_a_cancelled_create_has_been_undone_when_the_caller_goes_on(play: Play) 
         with pytest.raises(asyncio.CancelledError):
             await creating
         assert plan.id not in await yard.backend.living()
+
+    play(scene)
+
+
+def test_a_create_that_is_cancelled_at_its_first_connection_leaves_no_sandbox(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene(yard: Yard) -> None:
+        connecting = asyncio.Event()
+
+        async def connect(path: Path) -> GuestConnection:
+            connecting.set()
+            return await asyncio.Future()
+
+        monkeypatch.setattr(GuestConnection, "connect", connect)
+        creating = asyncio.ensure_future(yard.create())
+        await connecting.wait()
+        creating.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await creating
+        assert await yard.backend.living() == {}
+
+    play(scene)
+
+
+def test_a_sandbox_that_cannot_be_reached_yet_is_made_all_the_same(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene(yard: Yard) -> None:
+        with monkeypatch.context() as patch:
+
+            async def connect(path: Path) -> GuestConnection:
+                raise OSError(errno.EMFILE, "no more")
+
+            patch.setattr(GuestConnection, "connect", connect)
+            instance = await yard.create()
+        assert (await run(instance, "echo", "here"))[1] == b"here\n"
+        await instance.kill()
 
     play(scene)
 

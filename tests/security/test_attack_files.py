@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from attacking import REFUSALS, Attacker, host_mounts
+from attacking import REFUSALS, Attacker, host_mounts, needs
 
 from paddock import Sandbox
 from paddock.errors import PaddockError
@@ -139,8 +139,7 @@ def test_every_mount_that_can_be_written_ignores_set_user_id_and_devices(attacke
 
 
 def test_what_is_made_inside_never_belongs_to_a_person_of_the_host(attacker: Attacker, shared_state: Path) -> None:
-    if os.getuid() != 0:
-        pytest.skip("an ordinary user has one uid for everything")
+    needs("ids")
     from paddock.keeper.layout import TREE_ID_BASE
 
     name = f"mine-{secrets.token_hex(6)}"
@@ -266,9 +265,9 @@ with Sandbox.create(level='jail') as sandbox:
 """
 
 
-def test_variables_and_descriptors_of_a_careless_caller_do_not_come_in(tmp_path: Path) -> None:
+def test_variables_and_descriptors_of_a_careless_caller_do_not_come_in(state_dir: Path) -> None:
     canary = secrets.token_hex(16)
-    environment = {**os.environ, "PADDOCK_STATE_DIR": str(tmp_path), "PADDOCK_OTHER_CANARY": canary}
+    environment = {**os.environ, "PADDOCK_STATE_DIR": str(state_dir), "PADDOCK_OTHER_CANARY": canary}
     result = subprocess.run(
         [sys.executable, "-c", _CARELESS, canary], capture_output=True, text=True, env=environment, check=False
     )

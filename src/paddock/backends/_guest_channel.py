@@ -115,9 +115,9 @@ class Channel:
         self._credit = WINDOW
         self._refused = False
         self._waiters: list[asyncio.Future[None]] = []
-        self._reply = _Once[Json](loop)
-        self._result = _Once[Json](loop)
-        self._end = _Once[None](loop)
+        self._reply: _Once[Json] = _Once(loop)
+        self._result: _Once[Json] = _Once(loop)
+        self._end: _Once[None] = _Once(loop)
         self._letting_go = False
         self._error: PaddockError | None = None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import asyncio
+import contextlib
 import errno
 import math
 import os
@@ -28,6 +29,7 @@ from paddock.guest._frames import (
 
 from ._guest_channel import Channel
 
+_MAX_ADDRESS = 107  # bytes of sun_path without its NUL, unix(7)
 _HIGH = 4 * 1024 * 1024
 _SMALL_READ = 16 * 1024
 _LARGE_READ = 256 * 1024
@@ -38,7 +40,8 @@ _CONNECT_TRIES = 1000
 
 def _require_sendable(value: object, depth: int = 1) -> None:
     """InvalidArgument for what would be a breach of ours, and cost everybody the connection."""
-    if type(value) is str or type(value) is bool or value is None:
+    kind = type(value)
+    if kind is str or kind is bool or value is None:
         return
     if isinstance(value, int):
         if not -(1 << 63) <= value < 1 << 63:
@@ -46,7 +49,7 @@ def _require_sendable(value: object, depth: int = 1) -> None:
     elif isinstance(value, float):
         if not math.isfinite(value):
             raise InvalidArgument(f"the number {value}")
-    elif isinstance(value, Mapping | list | tuple):
+    elif kind is tuple or kind is list or kind is dict or isinstance(value, Mapping | list | tuple):
         if depth > MAX_DEPTH:
             raise InvalidArgument("values nested too deeply")
         items = cast("Sequence[object]", value.values() if isinstance(value, Mapping) else value)
@@ -108,22 +111,25 @@ class GuestConnection:
     @classmethod
     async def connect(cls, path: Path) -> GuestConnection:
         """OSError as connect(2) has it. The path may be longer than a socket address holds."""
-        directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            stream.setblocking(False)
-            for _ in range(_CONNECT_TRIES):
-                try:
-                    stream.connect(f"/proc/self/fd/{directory}/{path.name}")
-                    return cls(stream)
-                except BlockingIOError:
-                    await asyncio.sleep(_CONNECT_PAUSE_SECONDS)
-            raise OSError(errno.ETIMEDOUT, "the guest accepts no connection", os.fspath(path))
-        except BaseException:
-            stream.close()
-            raise
-        finally:
-            os.close(directory)
+        with contextlib.ExitStack() as opened:
+            address = os.fspath(path)
+            if len(os.fsencode(address)) > _MAX_ADDRESS:
+                directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+                opened.callback(os.close, directory)
+                address = f"/proc/self/fd/{directory}/{path.name}"
+            stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                stream.setblocking(False)
+                for _ in range(_CONNECT_TRIES):
+                    try:
+                        stream.connect(address)
+                        return cls(stream)
+                    except BlockingIOError:
+                        await asyncio.sleep(_CONNECT_PAUSE_SECONDS)
+                raise OSError(errno.ETIMEDOUT, "the guest accepts no connection", os.fspath(path))
+            except BaseException:
+                stream.close()
+                raise
 
     @property
     def closed(self) -> bool:

@@ -164,7 +164,7 @@ class _Lines:
     def __init__(self, connection: GuestConnection, channel: Channel) -> None:
         self._connection = connection
         self._channel = channel
-        self._rest = b""
+        self._rest = bytearray()
 
     async def some(self, type: type[T]) -> list[T]:
         """What is there, at least one; nothing at the end."""
@@ -174,12 +174,15 @@ class _Lines:
                 if self._rest:
                     raise self._connection.breach("a line without an end")
                 return []
-            whole, found, rest = (self._rest + data).rpartition(b"\n")
-            self._rest = rest
-            if len(rest) > _MAX_LINE:
+            # Nothing is searched or copied twice before a line ends: the guest chooses the pieces.
+            self._rest += data
+            lines = bytes(self._rest).split(b"\n") if b"\n" in data else []
+            if lines:
+                self._rest = bytearray(lines.pop())
+            if len(self._rest) > _MAX_LINE:
                 raise self._connection.breach("a line without an end")
-            if found:
-                return [self._parse(line, type) for line in whole.split(b"\n")]
+            if lines:
+                return [self._parse(line, type) for line in lines]
 
     async def all(self, type: type[T]) -> AsyncIterator[T]:
         total = 0

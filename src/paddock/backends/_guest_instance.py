@@ -57,6 +57,10 @@ class GuestInstance:
     def id(self) -> SandboxId:
         return self._id
 
+    @property
+    def template(self) -> Template:
+        return self._template
+
     def lost_error(self) -> PaddockError:
         """The exception for what was under way when the sandbox died. Backends that know better say more."""
         return SandboxDied(f"sandbox {self._id} went away", hint="`paddock ls --all` says why")
@@ -92,7 +96,10 @@ class GuestInstance:
     async def file(self, action: Action[R]) -> R:
         identity, other = self.route(getattr(action, "user", None))
         if other is not None:
-            raise Unsupported(f"files as {other!r}", hint="as root, or as the template's default user")
+            raise Unsupported(
+                f"files cannot be touched as {other!r}: that is for root and {self._template.default_user!r}",
+                hint=f"do it as root and give it to {other!r}, or run a command as {other!r}",
+            )
         return await perform(await self.connection(identity), action)
 
     def close_connections(self) -> None:
@@ -112,7 +119,7 @@ class GuestInstance:
             return "user", None
         if not self._root_user:
             raise Unsupported(
-                f"commands as {user.name!r} need a range of ids, which an ordinary user does not have here",
+                f"nothing can be done as {user.name!r}: it needs a range of ids, which an ordinary user does not have",
                 hint=f"run paddock as root, or leave it to {self._template.default_user!r}",
             )
         return "root", None if user.uid == 0 else user.name

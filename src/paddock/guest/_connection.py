@@ -147,6 +147,7 @@ class Connection:
     ) -> None:
         self._loop = loop
         self._socket = stream if isinstance(stream, socket.socket) else None
+        self._brings_descriptors = self._socket is not None and self._socket.family == socket.AF_UNIX
         self._fds = (stream.fileno(), stream.fileno()) if isinstance(stream, socket.socket) else stream
         for fd in self._fds:
             os.set_blocking(fd, False)
@@ -281,7 +282,7 @@ class Connection:
             self._watch()
 
     def _read(self) -> bytes:
-        if self._socket is None or self._socket.family != socket.AF_UNIX:
+        if self._socket is None or not self._brings_descriptors:
             return os.read(self._fds[0], self._read_size)
         space = socket.CMSG_SPACE(MAX_DESCRIPTORS * 4)
         data, ancillary, flags, _ = self._socket.recvmsg(self._read_size, space, socket.MSG_CMSG_CLOEXEC)

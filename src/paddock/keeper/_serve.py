@@ -67,7 +67,11 @@ class Keeper:
         self._nursery = Nursery(house, watch=self._watch, unwatch=self._unwatch, born=self._born)
         self._idle_since = proc.boottime()
         self._watched_at = 0.0
-        self._inode_watch = house.root_mode and btrfs.is_btrfs(house.pool)
+        self._watches: list[Callable[[], None]] = []
+        if house.groups is not None:
+            self._watches.append(self._undertaker.watch_queues)
+        if house.root_mode and btrfs.is_btrfs(house.pool):
+            self._watches.append(self._undertaker.watch_inodes)
         self._stopping = False
         self._operations: dict[str, Operation] = {
             "hello": self._hello,
@@ -77,6 +81,8 @@ class Keeper:
             "usage": self._usage,
             "list": self._list,
             "forget": self._forget,
+            "freeze": self._freeze,
+            "thaw": self._thaw,
             "stop": self._stop,
             "bye": self._bye,
         }
@@ -125,7 +131,8 @@ class Keeper:
         if (removal := self._undertaker.next_removal()) is not None:
             times.append(removal)
         times += self._nursery.deadlines()
-        if self._inode_watch and self._undertaker.lives:
+        times += self._undertaker.freezer.deadlines()
+        if self._watches and self._undertaker.lives:
             times.append(self._watched_at + WATCH_SECONDS)
         # poll's clock stands still while the machine sleeps, that of deadlines does not: look again now and then.
         return min(max(0.0, (min(times) - now) * 1000 + 1), LONGEST_SLEEP_SECONDS * 1000) if times else -1
@@ -134,10 +141,12 @@ class Keeper:
         now = proc.boottime()
         self._undertaker.expire(now)
         self._undertaker.remove_groups(now)
-        if self._inode_watch and self._undertaker.lives and now >= self._watched_at + WATCH_SECONDS:
+        if self._undertaker.lives and now >= self._watched_at + WATCH_SECONDS:
             self._watched_at = now
-            self._undertaker.watch_inodes()
+            for watch in self._watches:
+                watch()
         self._nursery.expire(now)
+        self._undertaker.freezer.expire(now)
 
     # -- connections
 
@@ -171,6 +180,7 @@ class Keeper:
         if not alive:
             self._unwatch(connection.peer.fileno())
             self._connections.discard(connection)
+            self._undertaker.freezer.gone(connection)
             self._record_kills(connection)
             connection.inbox.close()
             connection.peer.close()
@@ -271,6 +281,16 @@ class Keeper:
             reply({"known": False})
             return
         reply({"known": True, **_usage_of(self._house, life)})
+
+    def _freeze(self, connection: Connection, message: Message, reply: Reply) -> None:
+        """Until `thaw`, or until the service that asks is gone."""
+        life = self._undertaker.lives.get(message["id"])
+        if life is not None:
+            self._undertaker.freezer.hold(life.record.id, life.jail, (connection, int(message["hold"])))
+        reply({"known": life is not None})
+
+    def _thaw(self, connection: Connection, message: Message, reply: Reply) -> None:
+        reply({"held": self._undertaker.freezer.let_go(str(message["id"]), (connection, int(message["hold"])))})
 
     def _list(self, connection: Connection, message: Message, reply: Reply) -> None:
         ended = {id: {"limit": e.limit, "reason": e.reason} for id, e in self._house.records.ended().items()}

@@ -20,6 +20,9 @@ from paddock.linux import cgroups, namespaces, pidfd
 from paddock.linux.namespaces import IdMap
 from paddock.linux.undo import UndoStack
 
+SOCKET_BYTES = 64 << 20
+"""What a sandbox may hold in the buffers of sockets, where the kernel does not count that as memory."""
+
 
 @dataclass(slots=True, kw_only=True)
 class Spare:
@@ -56,7 +59,8 @@ def _begin(house: House, stem: Stem, fault: str, steps: Steps, undo: UndoStack) 
     joining = cgroups.Joining(None, ())
     if house.groups is not None:
         # Not named after a sandbox, which is not known yet; the record of the sandbox will name it.
-        group = house.groups.create(f"gr_{os.urandom(8).hex()}", cgroups.GroupLimits())
+        ceilings = cgroups.GroupLimits(socket_bytes=SOCKET_BYTES)  # the same for every plan: set ahead
+        group = house.groups.create(f"gr_{os.urandom(8).hex()}", ceilings)
         undo.push(_remove_group, group)
         joining = group.join_descriptors()
     steps.end("cgroup")

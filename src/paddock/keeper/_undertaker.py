@@ -10,17 +10,21 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from paddock.keeper._freezer import Freezer, go_on
 from paddock.keeper._house import House
 from paddock.keeper._jail import Jail
 from paddock.keeper._records import Ended, Record
+from paddock.keeper._spare import SOCKET_BYTES
 from paddock.linux import btrfs, cgroups, pidfd, proc
 
 LOST = Ended(limit=None, reason="it was found dead, and there was no keeper to see why")
 RESTARTED = Ended(limit=None, reason="the machine was restarted")
 EXPIRED = Ended(limit="ttl", reason="its time to live was over")
 UNFINISHED = Ended(limit=None, reason="the keeper died while it was being made")
+MOST_SOCKET_BYTES = 4 * SOCKET_BYTES
 _FIRST_PAUSE_SECONDS = 0.001
 _LONGEST_PAUSE_SECONDS = 1.0
+_LAST_CHANCE_SECONDS = 10.0
 
 
 @dataclass(slots=True)
@@ -53,6 +57,7 @@ class Undertaker:
         self._house = house
         self._on_ended = on_ended
         self.lives: dict[str, Life] = {}
+        self.freezer = Freezer()
         self._leaving: list[_Leaving] = []
 
     def adopt(self) -> None:
@@ -60,8 +65,7 @@ class Undertaker:
         records = self._house.records
         for id in records.living():
             record = records.read(id)
-            if record is not None and self._is_alive(record):
-                self._take_over(record)
+            if record is not None and self._take_over(record):
                 continue
             attempt(records.write_ended, id, UNFINISHED if record is None else self._fate(record))
             attempt(records.remove, id)
@@ -89,6 +93,7 @@ class Undertaker:
     def end(self, life: Life, cause: Ended | None) -> None:
         """Sends death to pid 1, with which the kernel ends its whole namespace; `bury` follows when it has come."""
         life.cause = life.cause or cause
+        self.freezer.end(life.record.id)
         try:
             pidfd.send_signal(life.jail.pidfd, signal.SIGKILL)
         except ProcessLookupError:
@@ -97,6 +102,7 @@ class Undertaker:
     def bury(self, life: Life) -> Ended:
         """Its pid 1 is dead, and with it every process of its namespace. Takes away what is left of it."""
         jail, id = life.jail, life.record.id
+        self.freezer.end(id)
         del self.lives[id]  # first: its descriptor's number may soon be another's
         cause = life.cause or self._own_death(life)
         try:
@@ -116,6 +122,16 @@ class Undertaker:
             attempt(self._remove, jail.group)
         return cause
 
+    def watch_queues(self) -> None:
+        """Ends sandboxes that hold far more than they may in buffers of sockets.
+
+        Each socket of TCP may go over the ceiling by some tens of KiB, and what netlink answers is counted for nobody:
+        thousands of sockets would be the machine's memory.
+        """
+        for life in list(self.lives.values()):
+            if life.cause is None and _socket_bytes(life) > MOST_SOCKET_BYTES:
+                self.end(life, Ended(limit="memory", reason="its sockets held more than they may in their buffers"))
+
     def next_removal(self) -> float | None:
         """When to look again for groups that could not be removed yet, in seconds of CLOCK_BOOTTIME."""
         return min((leaving.again for leaving in self._leaving), default=None)
@@ -133,7 +149,7 @@ class Undertaker:
         """The last chance of groups that are still there; the next keeper sweeps what stays even so."""
         for leaving in self._leaving:
             try:
-                leaving.group.remove()
+                leaving.group.remove(timeout_seconds=_LAST_CHANCE_SECONDS)
             except OSError:
                 traceback.print_exc()
         self._leaving.clear()
@@ -187,19 +203,26 @@ class Undertaker:
         except (OSError, ValueError):
             return False
 
-    def _take_over(self, record: Record) -> None:
+    def _take_over(self, record: Record) -> bool:
+        """False if it is dead."""
         try:
             descriptor = pidfd.open(record.pid)
-        except ProcessLookupError:
-            attempt(self._house.records.write_ended, record.id, self._fate(record))
-            attempt(self._house.records.remove, record.id)
-            return
+        except OSError as error:
+            if error.errno not in (errno.ESRCH, errno.EINVAL):  # no such process, or a thread of another
+                raise
+            return False
+        # Only now: its number can't pass to another process any more, which would be killed in its place one day.
+        if not self._is_alive(record):
+            os.close(descriptor)
+            return False
         if record.slot is not None:
             self._house.slots.reserve(record.slot)
         groups = self._house.groups
         group = groups.group(record.group) if groups is not None and record.group is not None else None
         jail = Jail(pid=record.pid, pidfd=descriptor, group=group, slot=record.slot, record=record)
         self.lives[record.id] = Life(jail, record)
+        go_on(jail)  # the keeper before may have died while it was held still
+        return True
 
     def _sweep_group(self, name: str) -> None:
         if self._house.groups is None:
@@ -235,3 +258,8 @@ def _removed(group: cgroups.Group) -> bool:
             raise
         return False
     return True
+
+
+def _socket_bytes(life: Life) -> int:
+    group = life.jail.group
+    return proc.netlink_bytes(life.record.pid) + (group.socket_bytes() if group is not None else 0)

@@ -27,6 +27,31 @@ def boottime() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
+def state(pid: int) -> str:
+    """One letter, field 3 of proc_pid_stat(5); "X" where there is no such process any more."""
+    try:
+        stat = _files.read(b"/proc/%d/stat" % pid)
+    except (FileNotFoundError, ProcessLookupError):
+        return "X"
+    return chr(stat[stat.rindex(b")") + 2])
+
+
+def descendants(pid: int) -> list[int]:
+    """All processes below `pid`, by what its threads and theirs list as children (proc_tid_children(5))."""
+    found: list[int] = []
+    waiting = [pid]
+    while waiting:
+        parent = waiting.pop()
+        try:
+            for task in os.listdir(f"/proc/{parent}/task"):
+                children = _files.read(f"/proc/{parent}/task/{task}/children").split()
+                waiting += map(int, children)
+                found += map(int, children)
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
+
+
 def status(pid: int | str = "self") -> dict[str, str]:
     """The fields of proc_pid_status(5) as text: `CapEff`, `Seccomp`, `NoNewPrivs`, `Uid`, `NSpid`, …"""
     fields: dict[str, str] = {}
@@ -41,6 +66,33 @@ def namespaces(pid: int | str = "self") -> dict[str, int]:
     """Inode number by name of namespace (namespaces(7)): equal numbers are the same namespace."""
     directory = f"/proc/{pid}/ns"
     return {name: os.stat(f"{directory}/{name}").st_ino for name in os.listdir(directory)}
+
+
+_LONGEST_TABLE = 1 << 20
+_ENDLESS = 1 << 62
+
+
+def netlink_bytes(pid: int) -> int:
+    """What the netlink sockets of the network namespace of `pid` hold unread (`Rmem` of /proc/net/netlink).
+
+    The kernel counts it for nobody. Ten thousand sockets and more, which nobody needs, are endlessly many bytes: their
+    table is not read to its end. 0 where the process is gone.
+    """
+    try:
+        fd = os.open(b"/proc/%d/net/netlink" % pid, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return 0
+    table = bytearray()
+    try:
+        while piece := os.read(fd, 65536):
+            table += piece
+            if len(table) > _LONGEST_TABLE:
+                return _ENDLESS
+    except OSError:
+        return 0  # it has died meanwhile
+    finally:
+        os.close(fd)
+    return sum(int(line.split()[4]) for line in table.splitlines()[1:])
 
 
 def open_descriptors(pid: int | str = "self") -> int:

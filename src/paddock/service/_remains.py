@@ -61,11 +61,12 @@ class Remains:
 
     def remove_outputs(self, id: str) -> None:
         """A flat directory of files, if there is one."""
+        folder = f"{self.outputs}/{id}"
         try:
-            with os.scandir(self.outputs / id) as files:
+            with os.scandir(folder) as files:
                 for file in files:
                     os.unlink(file.path)
-            os.rmdir(self.outputs / id)
+            os.rmdir(folder)
         except OSError:
             pass  # not there; or an exec that ends this moment writes into it: the next sweep takes it
 

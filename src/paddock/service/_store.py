@@ -21,19 +21,24 @@ from typing import Any
 
 import msgspec
 
-from paddock.errors import AlreadyExists, InternalError, NotConfigured, ResourceExhausted
+from paddock.errors import AlreadyExists, InternalError, NotConfigured, PaddockError, ResourceExhausted
 from paddock.model import Level, Limit, Sandbox, SandboxId, SandboxSpec, State
 
-SCHEMA_VERSION = 1
-LIVING = (State.CREATING, State.RUNNING, State.PAUSED)
+SCHEMA_VERSION = 2
+LIVING = (State.CREATING, State.RESTORING, State.RUNNING, State.PAUSED)
 
 _COLUMNS = (
     "id, owner, name, state, level, backend, template, spec, created_at, expires_at, ended_at, limit_name, reason,"
-    " deadline, boot_id, holder"
+    " origin, deadline, boot_id, holder, restoring"
 )
 _SELECT = f"SELECT {_COLUMNS} FROM sandboxes"
-_ALIVE = "state IN ('creating', 'running', 'paused')"
-_INSERT = f"INSERT INTO sandboxes ({_COLUMNS}) VALUES ({', '.join('?' * 16)})"
+_ALIVE = "state IN ('creating', 'restoring', 'running', 'paused')"
+_INSERT = f"INSERT INTO sandboxes ({_COLUMNS}) VALUES ({', '.join('?' * 18)})"
+
+_MOVE = (
+    "UPDATE sandboxes SET state = ?, ended_at = ?, limit_name = ?, reason = ?, restoring = ?,"
+    " holder = coalesce(?, holder) WHERE id = ? AND state = ?"
+)
 
 _encode_spec = msgspec.json.Encoder().encode
 _decode_spec = msgspec.json.Decoder(SandboxSpec).decode
@@ -47,7 +52,9 @@ class Row(msgspec.Struct, frozen=True):
     """CLOCK_BOOTTIME seconds, of the boot `boot_id`."""
     boot_id: str
     holder: str
-    """The service that made it."""
+    """The service that made it, or that is restoring it."""
+    restoring: str | None = None
+    """The snapshot that it is being taken back to."""
 
     @property
     def id(self) -> SandboxId:
@@ -91,27 +98,31 @@ class Store:
 
     def add(self, row: Row, key: Key | None = None) -> Known | None:
         """Records a new sandbox, or returns what `key` was used for before. AlreadyExists: the name is taken."""
-        with self._writing() as db:
-            if key is not None:
-                found = db.execute(
-                    "SELECT sandbox, digest FROM idempotency_keys WHERE owner = ? AND key = ?",
-                    (row.sandbox.owner, key.text),
-                ).fetchone()
-                if found is not None:
-                    return Known(*found)
-            try:
-                db.execute(_INSERT, _values(row))
-            except sqlite3.IntegrityError:
-                raise AlreadyExists(
-                    f"a living sandbox is already named {row.sandbox.spec.name!r}",
-                    hint=f"kill it or take another name: paddock kill {row.sandbox.spec.name}",
-                ) from None
-            if key is not None:
-                db.execute(
-                    "INSERT INTO idempotency_keys (owner, key, digest, sandbox, created_at) VALUES (?, ?, ?, ?, ?)",
-                    (row.sandbox.owner, key.text, key.digest, row.id, row.sandbox.created_at),
-                )
+        if key is None:
+            self._insert(row)
+            return None
+        with self.writing() as db:
+            found = db.execute(
+                "SELECT sandbox, digest FROM idempotency_keys WHERE owner = ? AND key = ?",
+                (row.sandbox.owner, key.text),
+            ).fetchone()
+            if found is not None:
+                return Known(*found)
+            self._insert(row)
+            db.execute(
+                "INSERT INTO idempotency_keys (owner, key, digest, sandbox, created_at) VALUES (?, ?, ?, ?, ?)",
+                (row.sandbox.owner, key.text, key.digest, row.id, row.sandbox.created_at),
+            )
         return None
+
+    def _insert(self, row: Row) -> None:
+        try:
+            self.execute(_INSERT, _values(row))
+        except sqlite3.IntegrityError:
+            raise AlreadyExists(
+                f"a living sandbox is already named {row.sandbox.spec.name!r}",
+                hint=f"kill it or take another name: paddock kill {row.sandbox.spec.name}",
+            ) from None
 
     def get(self, id: str) -> Row | None:
         return self._one(f"{_SELECT} WHERE id = ?", (id,))
@@ -148,33 +159,30 @@ class Store:
         limit: Limit | None = None,
         reason: str | None = None,
         release_key: bool = False,
+        restoring: str | None = None,
+        holder: str | None = None,
     ) -> bool:
         """False if the state was not `expected` any more. Only `_lifecycle` may call this."""
-        with self._writing() as db:
-            done = db.execute(
-                "UPDATE sandboxes SET state = ?, ended_at = ?, limit_name = ?, reason = ? WHERE id = ? AND state = ?",
-                (to.value, ended_at, limit and limit.value, reason, id, expected.value),
-            ).rowcount
-            if done and release_key:
+        values = (to.value, ended_at, limit and limit.value, reason, restoring, holder, id, expected.value)
+        if not release_key:
+            return bool(self.execute(_MOVE, values).rowcount)
+        with self.writing() as db:
+            done = db.execute(_MOVE, values).rowcount
+            if done:
                 db.execute("DELETE FROM idempotency_keys WHERE sandbox = ?", (id,))
         return bool(done)
 
     def set_deadline(self, id: str, *, expires_at: float, deadline: float) -> bool:
-        with self._writing() as db:
-            return bool(
-                db.execute(
-                    f"UPDATE sandboxes SET expires_at = ?, deadline = ? WHERE id = ? AND {_ALIVE}",
-                    (expires_at, deadline, id),
-                ).rowcount
-            )
+        sql = f"UPDATE sandboxes SET expires_at = ?, deadline = ? WHERE id = ? AND {_ALIVE}"
+        return bool(self.execute(sql, (expires_at, deadline, id)).rowcount)
 
     def lease(self, name: str) -> tuple[str, int, float] | None:
         """Who holds it, the epoch, and until when (CLOCK_BOOTTIME seconds of the holder's boot)."""
-        return self._execute("SELECT holder, epoch, expires_at FROM leases WHERE name = ?", (name,)).fetchone()
+        return self.execute("SELECT holder, epoch, expires_at FROM leases WHERE name = ?", (name,)).fetchone()
 
     def take_lease(self, name: str, holder: str, until: float, *, over: int | None) -> int | None:
         """The new epoch, if the epoch was still `over` (None: if nobody ever held it)."""
-        with self._writing() as db:
+        with self.writing() as db:
             if over is None:
                 sql = "INSERT OR IGNORE INTO leases (name, holder, epoch, expires_at) VALUES (?, ?, 1, ?)"
                 return 1 if db.execute(sql, (name, holder, until)).rowcount else None
@@ -186,7 +194,7 @@ class Store:
 
     def prune(self, before: float) -> int:
         """Forgets what ended before that time, and its idempotency keys."""
-        with self._writing() as db:
+        with self.writing() as db:
             db.execute(
                 "DELETE FROM idempotency_keys WHERE sandbox IN (SELECT id FROM sandboxes WHERE ended_at < ?)", (before,)
             )
@@ -205,18 +213,24 @@ class Store:
         self._db.close()
 
     def _one(self, sql: str, values: Sequence[object]) -> Row | None:
-        found = self._execute(sql, values).fetchone()
+        found = self.execute(sql, values).fetchone()
         return None if found is None else _row(found)
 
     def _all(self, sql: str, values: Sequence[object]) -> tuple[Row, ...]:
-        return tuple(_row(found) for found in self._execute(sql, values).fetchall())
+        return tuple(_row(found) for found in self.execute(sql, values).fetchall())
 
-    def _execute(self, sql: str, values: Sequence[object]) -> sqlite3.Cursor:
-        with _translated(self.path):
+    def execute(self, sql: str, values: Sequence[object]) -> sqlite3.Cursor:
+        """One statement, which outside of `writing` is a transaction by itself: SQLite takes the write lock before it
+        reads, and waits for it."""
+        try:
             return self._db.execute(sql, values)
+        except sqlite3.IntegrityError:
+            raise
+        except sqlite3.DatabaseError as error:
+            raise _translation(self.path, error) from error
 
     @contextmanager
-    def _writing(self) -> Generator[sqlite3.Connection]:
+    def writing(self) -> Generator[sqlite3.Connection]:
         """One transaction that takes the write lock at its start: no upgrade that could fail half-way."""
         with _translated(self.path):
             self._db.execute("BEGIN IMMEDIATE")
@@ -257,19 +271,20 @@ def _connect(path: Path, busy_seconds: float) -> sqlite3.Connection:
 def _translated(path: Path) -> Generator[None]:
     try:
         yield
-    except sqlite3.OperationalError as error:
-        name = error.sqlite_errorname if hasattr(error, "sqlite_errorname") else ""
-        if name.startswith(("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_CANTOPEN")):
-            raise ResourceExhausted(
-                f"{path} cannot be written: {error}", hint="free disk space or descriptors"
-            ) from error
-        if name.startswith("SQLITE_BUSY"):
-            raise ResourceExhausted(f"{path} is held by another writer: {error}", hint="try again") from error
-        raise InternalError(f"{path}: {error}") from error
     except sqlite3.DatabaseError as error:
-        raise InternalError(
-            f"{path}: {error}", hint="the file is damaged; move it away and run `paddock doctor`"
-        ) from error
+        raise _translation(path, error) from error
+
+
+def _translation(path: Path, error: sqlite3.DatabaseError) -> PaddockError:
+    """The error that a caller gets."""
+    if not isinstance(error, sqlite3.OperationalError):
+        return InternalError(f"{path}: {error}", hint="the file is damaged; move it away and run `paddock doctor`")
+    name = error.sqlite_errorname if hasattr(error, "sqlite_errorname") else ""
+    if name.startswith(("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_CANTOPEN")):
+        return ResourceExhausted(f"{path} cannot be written: {error}", hint="free disk space or descriptors")
+    if name.startswith("SQLITE_BUSY"):
+        return ResourceExhausted(f"{path} is held by another writer: {error}", hint="try again")
+    return InternalError(f"{path}: {error}")
 
 
 def _values(row: Row) -> tuple[object, ...]:
@@ -288,16 +303,32 @@ def _values(row: Row) -> tuple[object, ...]:
         s.ended_at,
         s.limit and s.limit.value,
         s.reason,
+        s.origin,
         row.deadline,
         row.boot_id,
         row.holder,
+        row.restoring,
     )
 
 
 def _row(values: tuple[Any, ...]) -> Row:
-    (id, owner, _name, state, level, backend, template, spec, created_at, expires_at, ended_at, limit, reason, *own) = (
-        values
-    )
+    (
+        id,
+        owner,
+        _name,
+        state,
+        level,
+        backend,
+        template,
+        spec,
+        created_at,
+        expires_at,
+        ended_at,
+        limit,
+        reason,
+        origin,
+        *own,
+    ) = values
     return Row(
         Sandbox(
             id=SandboxId(id),
@@ -312,6 +343,7 @@ def _row(values: tuple[Any, ...]) -> Row:
             limit=Limit(limit) if limit else None,
             reason=reason,
             owner=owner,
+            origin=origin,
         ),
         *own,
     )

@@ -54,6 +54,7 @@ class KeeperClient:
         self._waiting: dict[int, asyncio.Future[Message]] = {}
         self._number = 0
         self._unsent = bytearray()
+        self._waits_for_room = False
         self._connecting = asyncio.Lock()
         self._connected = False
         """The keeper of `_peer` has said what it is. Before that only `connect` speaks with it."""
@@ -155,8 +156,10 @@ class KeeperClient:
         except BlockingIOError:
             pass
         if self._unsent:
+            self._waits_for_room = True
             loop.add_writer(self._peer.fileno(), self._writable)
-        else:
+        elif self._waits_for_room:
+            self._waits_for_room = False
             loop.remove_writer(self._peer.fileno())
 
     def _writable(self) -> None:

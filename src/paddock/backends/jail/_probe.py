@@ -8,7 +8,7 @@ from pathlib import Path
 from paddock.backends._base import Capabilities
 from paddock.model import Check, Limit
 
-_ENFORCEABLE = (Limit.MEMORY, Limit.PROCESSES, Limit.DISK, Limit.INODES)
+LIMITS = (Limit.MEMORY, Limit.PROCESSES, Limit.DISK, Limit.INODES)
 _SWITCHES = {
     "/proc/sys/kernel/unprivileged_userns_clone": "1",
     "/proc/sys/kernel/apparmor_restrict_unprivileged_userns": "0",
@@ -60,17 +60,7 @@ def checks(capabilities: Capabilities) -> tuple[Check, ...]:
             detail=landlock.level(abi),
         )
     )
-    for limit in _ENFORCEABLE:
-        held = limit in capabilities.enforced
-        lines.append(
-            Check(
-                area="limits",
-                name=limit.value,
-                status="ok" if held else "weak",
-                detail="enforced" if held else _instead(limit),
-                fix=None if held else "run paddock as root",
-            )
-        )
+    lines += guarantees(capabilities.enforced, root=os.getuid() == 0)
     lines.append(
         Check(
             area="jail",
@@ -82,6 +72,37 @@ def checks(capabilities: Capabilities) -> tuple[Check, ...]:
     if os.getuid() == 0:
         lines += [Check(area="limits", name="cgroup", status="weak", detail=text) for text in _missing_controllers()]
     return tuple(lines)
+
+
+def guarantees(enforced: frozenset[Limit], *, root: bool) -> list[Check]:
+    """One line for each thing that only some machines or users can enforce: `weak`, and what holds instead, or `ok`."""
+    from paddock.linux import mountinfo
+
+    counted = Limit.MEMORY in enforced
+    held = {limit.value: (limit in enforced, _instead(limit)) for limit in LIMITS} | {
+        "cpus": (counted, "not enforced: no cgroup"),
+        "sockets": (counted, "not enforced: no cgroup; what sockets hold in buffers counts for the machine"),
+    }
+    lines = [_line("limits", name, ok, instead) for name, (ok, instead) in held.items()]
+    if not root:
+        lines += [
+            _line("jail", "ids", False, "what runs inside has your own uid: the namespaces alone separate it from you"),
+            _line("jail", "tables", False, "inotify instances and pending signals inside are counted with your own"),
+        ]
+        if any(info.mount_point.startswith(b"/usr/") for info in mountinfo.read()):
+            told = "something is mounted below /usr: sandboxes can watch which programs of it are started"
+            lines.append(Check(area="jail", name="activity", status="weak", detail=told))
+    return lines
+
+
+def _line(area: str, name: str, ok: bool, instead: str) -> Check:
+    return Check(
+        area=area,
+        name=name,
+        status="ok" if ok else "weak",
+        detail="enforced" if ok else instead,
+        fix=None if ok else "run paddock as root",
+    )
 
 
 def _missing_controllers() -> tuple[str, ...]:
