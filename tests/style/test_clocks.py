@@ -11,6 +11,7 @@ SOURCE = Path(paddock.__file__).parent
 READERS = {
     "audit/_log.py": "the time of a record, beside its boot time; the order of segments",
     "cli/_ls.py": "how long it will be until `expires_at`, in words",
+    "cli/_snapshots.py": "`created_at`, as people write it",
     "guest/_exec.py": "`started_at`",
     "model/ids.py": "ids in the order of their making",
     "service/_clock.py": "`Clock.wall`: `created_at`, `expires_at`, `ended_at`, and when ended records are dropped",

@@ -28,6 +28,7 @@ def run(options: argparse.Namespace) -> int:
         ttl_seconds=options.ttl,
         persistent=True,
         limits=limits(options),
+        snapshot=options.snapshot,
         env=dict(options.env),
         labels=dict(options.label),
     )

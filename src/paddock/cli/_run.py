@@ -22,6 +22,10 @@ def run(options: argparse.Namespace) -> int:
 
     checked(options)
     with Sandbox.create(
-        options.template, level=options.level, ttl_seconds=options.ttl, limits=limits(options)
+        options.template,
+        level=options.level,
+        ttl_seconds=options.ttl,
+        limits=limits(options),
+        snapshot=options.snapshot,
     ) as sandbox:
         return run_command(sandbox, options)

@@ -90,6 +90,8 @@ class Keeper:
             "usage": self._usage,
             "list": self._list,
             "forget": self._forget,
+            "freeze": self._freeze,
+            "thaw": self._thaw,
             "stop": self._stop,
             "bye": self._bye,
         }
@@ -137,6 +139,7 @@ class Keeper:
         if (removal := self._undertaker.next_removal()) is not None:
             times.append(removal)
         times += self._nursery.deadlines()
+        times += self._undertaker.freezer.deadlines()
         if self._watches and self._undertaker.lives:
             times.append(self._watched_at + WATCH_SECONDS)
         if (look := self._limits_watch.next()) is not None:
@@ -154,6 +157,7 @@ class Keeper:
                 watch()
         self._limits_watch.look(now)
         self._nursery.expire(now)
+        self._undertaker.freezer.expire(now)
 
     # -- connections
 
@@ -187,6 +191,7 @@ class Keeper:
         if not alive:
             self._unwatch(connection.peer.fileno())
             self._connections.discard(connection)
+            self._undertaker.freezer.gone(connection)
             self._record_kills(connection)
             connection.inbox.close()
             connection.peer.close()
@@ -292,6 +297,16 @@ class Keeper:
             reply({"known": False})
             return
         reply({"known": True, **_usage_of(self._house, life, self._limits_watch.seen(life))})
+
+    def _freeze(self, connection: Connection, message: Message, reply: Reply) -> None:
+        """Until `thaw`, or until the service that asks is gone."""
+        life = self._undertaker.lives.get(message["id"])
+        if life is not None:
+            self._undertaker.freezer.hold(life.record.id, life.jail, (connection, int(message["hold"])))
+        reply({"known": life is not None})
+
+    def _thaw(self, connection: Connection, message: Message, reply: Reply) -> None:
+        reply({"held": self._undertaker.freezer.let_go(str(message["id"]), (connection, int(message["hold"])))})
 
     def _list(self, connection: Connection, message: Message, reply: Reply) -> None:
         ended = {id: {"limit": e.limit, "reason": e.reason} for id, e in self._house.records.ended().items()}

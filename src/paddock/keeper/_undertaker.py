@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from paddock.keeper._freezer import Freezer, go_on
 from paddock.keeper._house import House
 from paddock.keeper._jail import Jail
 from paddock.keeper._records import Ended, Record
@@ -52,6 +53,7 @@ class Undertaker:
         self._house = house
         self._on_ended = on_ended
         self.lives: dict[str, Life] = {}
+        self.freezer = Freezer()
         self._leaving: list[_Leaving] = []
 
     def adopt(self) -> None:
@@ -87,6 +89,7 @@ class Undertaker:
     def end(self, life: Life, cause: Ended | None) -> None:
         """Sends death to pid 1, with which the kernel ends its whole namespace; `bury` follows when it has come."""
         life.cause = life.cause or cause
+        self.freezer.end(life.record.id)
         try:
             pidfd.send_signal(life.jail.pidfd, signal.SIGKILL)
         except ProcessLookupError:
@@ -95,6 +98,7 @@ class Undertaker:
     def bury(self, life: Life) -> Ended:
         """Its pid 1 is dead, and with it every process of its namespace. Takes away what is left of it."""
         jail, id = life.jail, life.record.id
+        self.freezer.end(id)
         del self.lives[id]  # first: its descriptor's number may soon be another's
         cause = life.cause or self._own_death(life)
         try:
@@ -211,6 +215,7 @@ class Undertaker:
             self._house.slots.reserve(record.slot)
         jail = Jail(pid=record.pid, pidfd=descriptor, group=group, slot=record.slot, record=record)
         self.lives[record.id] = Life(jail, record)
+        go_on(jail)  # the keeper before may have died while it was held still
         return True
 
     def _group_of(self, record: Record) -> cgroups.Group | None:

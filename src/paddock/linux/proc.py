@@ -54,6 +54,31 @@ def boottime() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
+def state(pid: int) -> str:
+    """One letter, field 3 of proc_pid_stat(5); "X" where there is no such process any more."""
+    try:
+        stat = _files.read(b"/proc/%d/stat" % pid)
+    except (FileNotFoundError, ProcessLookupError):
+        return "X"
+    return chr(stat[stat.rindex(b")") + 2])
+
+
+def descendants(pid: int) -> list[int]:
+    """All processes below `pid`, by what its threads and theirs list as children (proc_tid_children(5))."""
+    found: list[int] = []
+    waiting = [pid]
+    while waiting:
+        parent = waiting.pop()
+        try:
+            for task in os.listdir(f"/proc/{parent}/task"):
+                children = _files.read(f"/proc/{parent}/task/{task}/children").split()
+                waiting += map(int, children)
+                found += map(int, children)
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
+
+
 def status(pid: int | str = "self") -> dict[str, str]:
     """The fields of proc_pid_status(5) as text: `CapEff`, `Seccomp`, `NoNewPrivs`, `Uid`, `NSpid`, …"""
     fields: dict[str, str] = {}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
-from collections.abc import Coroutine, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -15,7 +16,7 @@ from paddock.backends._base import Backend, Capabilities, Ending, SandboxPlan
 from paddock.backends._guest import GuestConnection, GuestInstance
 from paddock.backends.jail import _probe
 from paddock.backends.jail._keeper import KeeperClient, Message
-from paddock.errors import PaddockError, SandboxDied
+from paddock.errors import InvalidState, PaddockError, SandboxDied
 from paddock.keeper import layout
 from paddock.keeper._plan import JailPlan, Mount, User
 from paddock.keeper._records import Record, Records
@@ -50,6 +51,7 @@ class JailBackend:
             on_replaced=self._on_replaced,
             for_tests=for_tests,
         )
+        self.holds = itertools.count(1)
         self.trace = False
         self.fault = ""
         self.last_timings: dict[str, float] = {}
@@ -71,6 +73,7 @@ class JailBackend:
             watched=frozenset(watched),
             root_user=root,
             adopt=True,
+            freeze=True,
             mounts=True,
         )
 
@@ -89,7 +92,7 @@ class JailBackend:
 
     async def create(self, plan: SandboxPlan) -> JailInstance:
         jail = self._jail_plan(plan)
-        making = self._start(self.keeper.request("create", plan=jail.to_message()))
+        making = self.start(self.keeper.request("create", plan=jail.to_message()))
         known = plan.id in self._endings
         self._being_made.add(plan.id)
         self.ending(plan.id)  # it may come in the same breath as the answer
@@ -104,7 +107,7 @@ class JailBackend:
                 self._endings.pop(plan.id, None)
             if isinstance(error, asyncio.CancelledError):
                 # The keeper goes on all the same. Should the caller lose patience here too, this is still done.
-                await asyncio.shield(self._start(self._unmake(plan.id, making)))
+                await asyncio.shield(self.start(self._unmake(plan.id, making)))
             raise
         finally:
             self._being_made.discard(plan.id)
@@ -212,7 +215,7 @@ class JailBackend:
                 await self.keeper.connect()
 
         if any(not ending.done() for ending in self._endings.values()):
-            self._start(reconnect())
+            self.start(reconnect())
 
     def _on_replaced(self) -> None:
         # The deaths that happened while there was no keeper to tell of them are in its records.
@@ -228,9 +231,9 @@ class JailBackend:
                 if ending is not None:
                     self._settle(id, ending)
 
-        self._start(catch_up())
+        self.start(catch_up())
 
-    def _start(self, work: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
+    def start(self, work: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -271,6 +274,21 @@ class JailInstance(GuestInstance):
         answer.pop("re")
         strikes = {Limit(k): v for k, v in cast("dict[str, int | None]", answer.pop("strikes", {})).items() if v}
         return Usage(**answer, strikes=strikes)
+
+    @contextlib.asynccontextmanager
+    async def frozen(self) -> AsyncGenerator[None]:
+        hold = next(self._backend.holds)
+        answer = await self._backend.keeper.request("freeze", id=self.id, hold=hold)
+        if not answer["known"]:
+            raise SandboxDied(f"{self.id} is dead")
+        try:
+            yield
+        finally:
+            # Whoever is cancelled here leaves it standing otherwise, until the keeper loses patience.
+            thawing = self._backend.start(self._backend.keeper.request("thaw", id=self.id, hold=hold))
+            answer = await asyncio.shield(thawing)
+        if not answer["held"]:
+            raise InvalidState(f"{self.id} did not stand still for as long as it took", hint="try again")
 
     async def kill(self) -> None:
         self.close_connections()

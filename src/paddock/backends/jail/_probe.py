@@ -10,6 +10,7 @@ from typing import Any
 from paddock.backends._base import Capabilities
 from paddock.model import Check, Limit
 
+LIMITS = (Limit.MEMORY, Limit.PROCESSES, Limit.DISK, Limit.INODES)
 _AS_ROOT = "run paddock as root"
 _CONTROLLERS = {Limit.MEMORY: "memory", Limit.PROCESSES: "pids"}
 _BY_BTRFS = {Limit.DISK: "btrfs quota", Limit.INODES: "the keeper, who counts them by btrfs"}
@@ -55,12 +56,12 @@ def checks(capabilities: Capabilities, facts: Mapping[str, Any]) -> tuple[Check,
         Check(area="level", name="jail", status="ok", detail="namespaces, seccomp, Landlock"),
         Check(area="jail", name="landlock", status="ok" if abi >= 6 else "weak", detail=landlock.level(abi)),
     ]
-    lines += [_limit(limit, capabilities) for limit in (Limit.MEMORY, Limit.PROCESSES, Limit.DISK, Limit.INODES)]
-    lines.append(_cpus("cpu" in facts.get("cgroups", ())))
+    lines += guarantees(capabilities, root=os.getuid() == 0, cpus="cpu" in facts.get("cgroups", ()))
     missing = tuple(facts.get("missing", ()))
     if missing and not facts["cgroups"]:  # one reason says it for all
         missing = (next((text for text in missing if text.startswith("memory")), missing[0]),)
-    lines += [Check(area="limits", name="cgroup", status="weak", detail=text, fix=_cgroup_fix()) for text in missing]
+    fix = _cgroup_fix() if os.getuid() else None
+    lines += [Check(area="limits", name="cgroup", status="weak", detail=text, fix=fix) for text in missing]
     lines.append(
         Check(
             area="jail",
@@ -72,7 +73,30 @@ def checks(capabilities: Capabilities, facts: Mapping[str, Any]) -> tuple[Check,
     return tuple(lines)
 
 
-def _limit(limit: Limit, capabilities: Capabilities) -> Check:
+def guarantees(capabilities: Capabilities, *, root: bool, cpus: bool) -> list[Check]:
+    """One line for each thing that only some machines or users can enforce: `weak`, and what holds instead, or `ok`."""
+    from paddock.linux import mountinfo
+
+    lines = [*(_limit(limit, capabilities, root=root) for limit in LIMITS), _cpus(cpus, root=root)]
+    counted = Limit.MEMORY in capabilities.enforced
+    uncounted = "not enforced: no cgroup; what sockets hold in buffers counts for the machine"
+    lines.append(_line("limits", "sockets", uncounted, ok=counted))
+    if not root:
+        same = "what runs inside has your own uid: the namespaces alone separate it from you"
+        lines.append(_line("jail", "ids", same))
+        lines.append(_line("jail", "tables", "inotify instances and pending signals inside are counted with your own"))
+        if any(info.mount_point.startswith(b"/usr/") for info in mountinfo.read()):
+            told = "something is mounted below /usr: sandboxes can watch which programs of it are started"
+            lines.append(Check(area="jail", name="activity", status="weak", detail=told))
+    return lines
+
+
+def _line(area: str, name: str, instead: str, *, ok: bool = False) -> Check:
+    detail, fix = ("enforced", None) if ok else (instead, _AS_ROOT)
+    return Check(area=area, name=name, status="ok" if ok else "weak", detail=detail, fix=fix)
+
+
+def _limit(limit: Limit, capabilities: Capabilities, *, root: bool) -> Check:
     controller = _CONTROLLERS.get(limit)
     if limit in capabilities.enforced:
         by = (
@@ -88,21 +112,20 @@ def _limit(limit: Limit, capabilities: Capabilities) -> Check:
         name=limit.value,
         status="weak",
         detail=(_WATCHED if limit in capabilities.watched else _NOTHING)[limit],
-        fix=_cgroup_fix() if controller else _AS_ROOT if os.getuid() else None,
+        fix=None if root else _cgroup_fix() if controller else _AS_ROOT,
     )
 
 
-def _cpus(held: bool) -> Check:
+def _cpus(held: bool, *, root: bool) -> Check:
     if held:
         return Check(area="limits", name="cpus", status="ok", detail="enforced by the cpu cgroup")
-    return Check(area="limits", name="cpus", status="weak", detail="not enforced: no cgroup", fix=_cgroup_fix())
+    fix = None if root else _cgroup_fix()
+    return Check(area="limits", name="cpus", status="weak", detail="not enforced: no cgroup", fix=fix)
 
 
-def _cgroup_fix() -> str | None:
-    """The command that gets control groups for this user here."""
+def _cgroup_fix() -> str:
+    """The command that gets control groups for this ordinary user here."""
     uid = os.getuid()
-    if uid == 0:
-        return None
     if os.path.isdir("/run/systemd/system") and not os.path.isdir(f"/run/user/{uid}/systemd"):
         import getpass
 

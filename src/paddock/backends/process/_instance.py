@@ -8,11 +8,12 @@ import shutil
 import signal
 import subprocess
 import time
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from paddock.backends._base import Ending, SandboxPlan
 from paddock.backends._guest import GuestConnection, GuestInstance
-from paddock.errors import PaddockError, SandboxDied
+from paddock.errors import PaddockError, SandboxDied, Unsupported
 from paddock.guest._frames import Json
 from paddock.model import Limit, Usage
 
@@ -56,6 +57,9 @@ class ProcessInstance(GuestInstance):
         if self.ending is not None:
             raise self.lost_error()
         return Usage()
+
+    def frozen(self) -> AbstractAsyncContextManager[None]:
+        raise Unsupported("backend 'process' cannot hold a sandbox still", hint="use an isolating level")
 
     async def kill(self) -> None:
         if not self._ended.is_set():
