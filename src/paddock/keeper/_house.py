@@ -92,6 +92,7 @@ def _furnish(
 ) -> House:
     uid = os.getuid()
     root_mode = uid == 0
+    boot = proc.boot_id()
     host_mounts = None
     if root_mode:
         host_mounts = _open_mount_namespace()
@@ -117,7 +118,7 @@ def _furnish(
     detached, empty = overlay.takes_detached_layers(), os.fsencode(places / "root")
     return House(
         root_mode=root_mode,
-        boot=proc.boot_id(),
+        boot=boot,
         state=os.path.realpath(state),
         host_mounts=host_mounts,
         pool=pool,
