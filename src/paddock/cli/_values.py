@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -29,6 +30,25 @@ def seconds(text: str) -> float:
     return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2] or "s"]
 
 
+def positive(text: str) -> int:
+    """`20`."""
+    if not text.isascii() or not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+    return int(text)
+
+
+def moment(text: str) -> float:
+    """`10m` is ten minutes ago; `2026-01-31` and `2026-01-31T12:00` are local times. Seconds since the epoch."""
+    if _TIME.fullmatch(text):
+        return time.time() - seconds(text)
+    from datetime import datetime
+
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time: write 10m (ago) or 2026-01-31T12:00") from None
+
+
 def pair(text: str) -> tuple[str, str]:
     """`NAME=VALUE`."""
     name, equals, value = text.partition("=")
@@ -40,6 +60,10 @@ def pair(text: str) -> tuple[str, str]:
 def command(words: list[str]) -> list[str]:
     """Without the `--` before it."""
     return words[1:] if words[:1] == ["--"] else words
+
+
+def add_sandbox(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("sandbox", metavar="ID", help="id, unique prefix of one, or name")
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
