@@ -28,6 +28,7 @@ def test_an_orphan_in_a_session_of_its_own_is_found_and_no_name_deceives() -> No
             assert child.stdout.readline() == b"ready\n"
             assert wait_until(lambda: sorted(one.state for one in below(child.pid)) == ["S", "S", "Z"])
             first, *others = below(child.pid)
+            assert [one.inner_pid for one in others] == sorted(one.inner_pid for one in others)
             assert first.pid == child.pid
             assert first.name == b") R 1 1 1\n(x"
             assert first.argv[0] == os.fsencode(sys.executable)

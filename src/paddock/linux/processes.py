@@ -46,9 +46,13 @@ class _Stat(NamedTuple):
 
 
 def below(first: int) -> tuple[Process, ...]:
-    """`first` and all that descend from it, by pid. Empty if it is gone. It may take a moment where there are many."""
-    described = (_describe(pid, stat) for pid, stat in sorted(_family(first).items()))
-    return tuple(process for process in described if process is not None)
+    """`first`, and after it all that descend from it, by their numbers inside (those of the host begin again some day).
+
+    Empty if it is gone. It may take a moment where there are many.
+    """
+    described = (_describe(pid, stat) for pid, stat in _family(first).items())
+    found = [process for process in described if process is not None]
+    return tuple(sorted(found, key=lambda one: (one.pid != first, one.inner_pid)))
 
 
 def _family(first: int) -> dict[int, _Stat]:

@@ -56,7 +56,7 @@ def _family(record: Record) -> tuple[processes.Process, ...]:
     if not _lives(record):
         return ()
     found = processes.below(record.pid)
-    return found if _lives(record) else ()
+    return found if found and found[0].pid == record.pid and _lives(record) else ()
 
 
 def _lives(record: Record) -> bool:
