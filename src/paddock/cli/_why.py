@@ -38,11 +38,12 @@ def run(options: argparse.Namespace) -> int:
     trouble = transport.perform(ListAudit(sandbox=id, trouble=True, limit=_MOST))
     asked = () if id is None else transport.perform(ListAudit(sandbox=id, tag="exec"))
     last = tuple(record for record in asked if record.action in ("exec.run", "exec.start"))[-_LAST:]
+    kills = () if id is None else transport.perform(ListAudit(sandbox=id, tag="sandbox.kill"))
     if options.json:
         _render.document(_document(known, trouble, last))
         return 0
     if known is not None:
-        _tell_end(known)
+        _tell_end(known, kills[0].principal if kills else None)
     _tell_trouble(tuple(record for record in trouble if record.action != "sandbox.ended"), known)
     if last and known is not None and known.sandbox.ended_at is not None:
         _render.line("\nits last commands")
@@ -65,7 +66,7 @@ def advice(box: Sandbox) -> str:
     return "paddock doctor" if box.state == "failed" else "create another one; `paddock logs` while it lives says more"
 
 
-def _tell_end(known: Inspection) -> None:
+def _tell_end(known: Inspection, killer: str | None) -> None:
     box = known.sandbox
     name = f" ({box.spec.name})" if box.spec.name else ""
     if box.ended_at is None:
@@ -79,7 +80,10 @@ def _tell_end(known: Inspection) -> None:
             _render.escape(f"{box.id}{name} {how} on {_render.when(box.ended_at)}, {after} after it was asked for")
         )
         limit = f" (limit: {box.limit})" if box.limit else ""
-        _render.line(_render.escape(f"  because: {box.reason or 'nobody recorded why'}{limit}"))
+        reason = box.reason or "nobody recorded why"
+        if reason == "it was killed" and killer is not None:  # who watched it was quicker than who killed it
+            reason = f"it was killed by {killer}"
+        _render.line(_render.escape(f"  because: {reason}{limit}"))
         _render.line(_render.escape(f"  to do: {advice(box)}"))
     if known.usage is not None:
         for limit, count in known.usage.strikes.items():
