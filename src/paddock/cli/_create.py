@@ -21,16 +21,19 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from paddock import Sandbox
 
-    sandbox = Sandbox.create(
-        options.template,
-        level=options.level,
-        name=options.name,
-        ttl_seconds=options.ttl,
-        persistent=True,
-        limits=limits(options),
-        env=dict(options.env),
-        labels=dict(options.label),
-    )
+    from ._progress import progress
+
+    with progress("making the sandbox"):
+        sandbox = Sandbox.create(
+            options.template,
+            level=options.level,
+            name=options.name,
+            ttl_seconds=options.ttl,
+            persistent=True,
+            limits=limits(options),
+            env=dict(options.env),
+            labels=dict(options.label),
+        )
     if options.json:
         _render.document(sandbox.info)
     else:

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 from paddock.errors import InvalidArgument, PaddockError, RequestError
 
 from . import _render
+from ._progress import progress
 from ._remedies import REMEDY
 from ._terminal import Keyboard, is_terminal, size
-from ._values import command
+from ._values import command, limits
 
 if TYPE_CHECKING:
     from paddock.client import Process, Sandbox, Writer
@@ -55,6 +56,14 @@ def checked(options: argparse.Namespace) -> list[str]:
     if options.tty and not is_terminal():
         raise InvalidArgument("-t needs a terminal, and stdin is none", hint="leave out -t: stdin is passed as it is")
     return argv
+
+
+def disposable(options: argparse.Namespace) -> Sandbox:
+    """A new one, for a `with` block at whose end it is gone."""
+    from paddock import Sandbox
+
+    with progress("making the sandbox"):
+        return Sandbox.create(options.template, level=options.level, ttl_seconds=options.ttl, limits=limits(options))
 
 
 def on_terminal(sandbox: Sandbox, options: argparse.Namespace, argv: list[str], *, leaves: bool = False) -> int:

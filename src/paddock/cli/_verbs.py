@@ -32,7 +32,8 @@ VERBS: dict[str, Verb] = {
     "why": Verb("_why", "why a sandbox died, and what was refused", names=True),
     "kill": Verb("_kill", "end sandboxes at once and for good", names=True),
     "doctor": Verb("_doctor", "what this machine can do, and how to mend what it cannot"),
-    "audit": Verb("_audit", "the record of what was asked, decided and done"),
+    "audit": Verb("_audit", "the record of what was asked, decided and done", names=True),
+    "completion": Verb("_completion", "completion of verbs, options, ids and names, for bash, zsh and fish"),
 }
 
 _EPILOG = """\
