@@ -2,10 +2,10 @@
 # Environment variables that change what Python or uv do are kept out, so that a run is the same everywhere.
 unexport PYTHONDONTWRITEBYTECODE PYTHONPATH PYTHONHOME PYTHONSAFEPATH PYTHONWARNINGS VIRTUAL_ENV
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check fix bench docs doctor clean
+.PHONY: help setup demo test test-all check fix bench bench-peers docs doctor clean
 
 BIN := .venv/bin
-STYLE := src tests tools demo bench
+STYLE := src tests tools demo bench examples
 # In a checkout of someone else there is nowhere to keep pytest's cache.
 PYTEST := $(BIN)/pytest -n 2 --dist loadfile $(shell test -w . || echo -p no:cacheprovider)
 
@@ -31,15 +31,21 @@ check: ## format, lint, types, architecture, generated code
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 	$(BIN)/python tools/unasync.py --check
+	$(BIN)/python tools/reference.py --check
 
 fix: setup ## whatever a tool can put right
 	$(BIN)/ruff format --quiet $(STYLE)
 	$(BIN)/ruff check --quiet --fix $(STYLE)
 	$(BIN)/python tools/unasync.py
+	$(BIN)/python tools/reference.py
 
 bench: ## what it costs, beside what else there is (ARGS="--only cycle", ARGS=--peers)
 	@tools/bootstrap bench
 	@$(BIN)/python -m bench $(ARGS)
+
+bench-peers: ## other people's sandboxes, for `make bench ARGS=--peers`
+	@tools/bootstrap bench
+	@$(BIN)/python -m bench.peers
 
 docs: setup ## run the examples, follow the links, show the next change log
 	$(PYTEST) -q tests/style

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from bench import plot
 from bench.plan import Plan
 from bench.report import OUT, Section, machine, show
 
@@ -47,6 +48,9 @@ def main() -> int:
     report = json.dumps({"machine": facts, "benchmarks": {section.name: section.data() for section in sections}})
     options.output.mkdir(parents=True, exist_ok=True)
     (options.output / "bench.json").write_text(report)
+    for section in sections:
+        plot.write(section, options.output)
+    console.print(f"all values: {options.output / 'bench.json'}; a plot of each beside it", style="dim")
     if options.json:
         print(report)
     return 0

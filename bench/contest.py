@@ -87,15 +87,14 @@ class Worker:
         if self._state is not None:
             environment["PADDOCK_STATE_DIR"] = str(self._state)
         argv = [contender.python, "-m", "bench.worker", contender.subject, json.dumps(dict(contender.arguments))]
-        self._process = subprocess.Popen(
-            argv,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            env=environment,
-            text=True,
-            cwd=directory,
-        )
+        pipe = subprocess.PIPE
+        try:
+            self._process = subprocess.Popen(
+                argv, stdin=pipe, stdout=pipe, stderr=self._log, env=environment, text=True, cwd=directory
+            )
+        except OSError:
+            self._log.close()
+            raise
 
     def ready(self) -> dict[str, Any]:
         return self._answer()
@@ -172,10 +171,10 @@ def contest(
         for number, contender in enumerate(contenders):
             directory = top / str(number)
             directory.mkdir()
-            worker = stack.enter_context(Worker(contender, directory))
             try:
+                worker = stack.enter_context(Worker(contender, directory))
                 records[contender.name].version = worker.ready()["version"]
-            except Failed as reason:
+            except (Failed, OSError) as reason:  # OSError: its Python is not installed
                 records[contender.name].failure = str(reason)
             else:
                 workers.append(worker)

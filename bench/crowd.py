@@ -87,7 +87,7 @@ def measure(plan: Plan) -> list[Section]:
         for side in (PADDOCK, REFERENCE)
         for n in CALLERS
     ]
-    records = contest(contenders, rounds=plan.rounds(6), block=1)
+    records = contest(contenders, rounds=plan.rounds(5), block=1)
     for record in records.values():
         _add(section, record)
     ours, theirs = (list(records.values())[n : n + len(CALLERS)] for n in (0, len(CALLERS)))

@@ -68,7 +68,7 @@ class ReferenceCycle:
 def measure(plan: Plan) -> list[Section]:
     found: list[Section] = []
     for name, title, rounds, interval in (
-        ("cycle", "create + exec true + destroy, back to back", 20, None),
+        ("cycle", "create + exec true + destroy, back to back", 10 if plan.with_peers else 20, None),
         ("paced", "the same, ten a second", 8, 0.1),
     ):
         contenders = [PADDOCK, REFERENCE, *(plan.peers("cycle") if interval is None else ())]

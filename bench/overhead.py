@@ -116,7 +116,7 @@ def _measure(plan: Plan, work: str) -> Section:
     if work == "files" and os.geteuid() == 0:
         place = {"work": work, "on_pool": True}
         contenders.append(Contender("outside, on the pool", "bench.overhead:Outside", place, state=True))
-    records = contest(contenders, rounds=plan.rounds(8), block=1)
+    records = contest(contenders, rounds=plan.rounds(6), block=1)
     section = Section(work, f"{work}, inside and outside")
     for record in records.values():
         section.add(record)

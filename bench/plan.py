@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bench.contest import Contender
+from bench.peers.table import contenders
 
 
 @dataclass(frozen=True)
@@ -19,5 +20,5 @@ class Plan:
         return self.repeat or default
 
     def peers(self, kind: str) -> Sequence[Contender]:
-        """Other people's sandboxes that can do this."""
-        return ()
+        """Other people's sandboxes that can do this; see `peers.table`."""
+        return contenders(kind) if self.with_peers else ()

@@ -42,8 +42,10 @@ class Section:
 
     def add(self, record: Record, *, parts: bool = True) -> None:
         """Rows for the whole and its parts, in milliseconds; a note if there is nothing."""
-        if record.failure is not None and not record.samples:
-            self.notes.append(f"{record.name}: not measured: {record.failure}")
+        if record.failure is not None:
+            done = f"stopped after {len(record.samples)} rounds" if record.samples else "not measured"
+            self.notes.append(f"{record.name}: {done}: {record.failure}")
+        if not record.samples:
             return
         label = f"{record.name} {record.version}" if record.version else record.name
         self.rows.append(Row(label, [1e3 * value for value in record.seconds()]))
@@ -105,7 +107,8 @@ def file_system(path: Path) -> str:
 
 
 def show(section: Section, console: Console) -> None:
-    table = Table(title=f"{section.name}: {section.title}", title_justify="left", header_style="bold", box=None)
+    console.print(f"[bold]{section.name}[/bold]: {section.title}")
+    table = Table(header_style="bold", box=None)
     table.add_column(section.unit)
     for column in ("median", "quartiles", "p95", "best", "n"):
         table.add_column(column, justify="right")

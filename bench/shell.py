@@ -47,7 +47,7 @@ def measure(plan: Plan) -> list[Section]:
         command("paddock --help (the command line)", _PADDOCK, "--help", state=True),
         command("python -c pass (this environment's)", sys.executable, "-c", "pass"),
     )
-    contenders = [run, *steps, REFERENCE, *plan.peers("shell")]
+    contenders = [run, *steps, REFERENCE]
     records = contest(contenders, rounds=plan.rounds(10), block=2)
     for record in records.values():
         section.add(record)

@@ -76,7 +76,7 @@ def measure(plan: Plan) -> list[Section]:
         Contender("a copy on the host", "bench.transfer:Copy", {"direction": "in"}),
     ]
     section = Section("transfer", f"a file of {BYTES >> 20} MiB", unit="MB/s")
-    records = contest(contenders, rounds=plan.rounds(4), block=1)
+    records = contest(contenders, rounds=plan.rounds(3), block=1)
     for record in records.values():
         add_rates(section, record, BYTES)
     into, out, copy = records.values()

@@ -44,7 +44,9 @@ class Subprocess:
 
 def measure(plan: Plan) -> list[Section]:
     section = Section("warm", 'exec("true") in a living sandbox')
-    records = contest([PADDOCK, ARGV, REFERENCE, *plan.peers("warm")], rounds=plan.rounds(20), block=20)
+    records = contest(
+        [PADDOCK, ARGV, REFERENCE, *plan.peers("warm")], rounds=plan.rounds(8 if plan.with_peers else 20), block=20
+    )
     first, *others = records.values()
     for record in records.values():
         section.add(record)

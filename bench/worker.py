@@ -40,7 +40,7 @@ def main(target: str, arguments: str) -> int:
         module, _, name = target.partition(":")
         subject: Subject = getattr(importlib.import_module(module), name)(**json.loads(arguments))
     except Exception as error:
-        say({"error": f"{type(error).__name__}: {error}"})
+        say({"error": _in_a_line(error)})
         return 1
     try:
         state = os.environ.get("PADDOCK_STATE_DIR")
@@ -49,7 +49,7 @@ def main(target: str, arguments: str) -> int:
         for line in sys.stdin:
             say(block(subject, account, **json.loads(line)))
     except Exception as error:
-        say({"error": f"{type(error).__name__}: {error}"})
+        say({"error": _in_a_line(error)})
         return 1
     finally:
         subject.close()
@@ -67,6 +67,11 @@ def block(subject: Subject, account: Account, count: int, interval: float | None
     after = account.read()
     cpu = {name: seconds - before[name] for name, seconds in after.items()}
     return {"samples": samples, "cpu": cpu, "exact": account.exact}
+
+
+def _in_a_line(error: Exception) -> str:
+    first, *_ = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {first[:300]}"
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack
 from copy import copy
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -113,7 +114,7 @@ async def open_service(state_dir: Path, stack: AsyncExitStack) -> Door:
     await storage.open(jail)
     service = Service(
         state_dir,
-        backends=lambda: (jail, *_other_backends(state_dir)),
+        backends=lambda: chain((jail,), _other_backends(state_dir)),
         pool=storage.pool,
         templates=storage,
         policy=local_policy(os.getuid()),

@@ -14,6 +14,7 @@
     - FileError               a file operation was refused inside the sandbox
     - CommandFailed           a command exited non-zero and `check=True` was asked
     - SandboxDied             it is gone: killed, expired, out of memory
+    - GuestLost               it lives; what serves it inside was killed or does not answer: try again
     - GuestProtocolError      what came from inside is not our protocol
   + PlatformError             paddock or the machine did it
     - Unrecorded              the audit log cannot be written, so nothing was done
@@ -110,6 +111,10 @@ class CommandFailed(SandboxError, code="command_failed", status=422): ...
 
 
 class SandboxDied(SandboxError, code="sandbox_died", status=410): ...
+
+
+class GuestLost(SandboxError, code="guest_lost", status=503):
+    """`details["killed"]` is true if all that it had started is known to be dead as well."""
 
 
 class GuestProtocolError(SandboxError, code="guest_protocol", status=502): ...

@@ -7,13 +7,14 @@ import os
 import resource
 import socket
 
+import msgspec
 import pytest
 
 from paddock.backends._guest import GuestConnection, GuestInstance
 from paddock.backends.process import ProcessBackend
-from paddock.errors import SandboxDied
+from paddock.errors import NotFound, SandboxDied, Unsupported
 from paddock.guest._frames import Kind, pack
-from paddock.model import SandboxId
+from paddock.model import SandboxId, StatFile, User
 from tests.backends.boxes import TEMPLATE, plan
 from tests.orphans import descendants, wait_until
 
@@ -92,3 +93,27 @@ def test_a_create_of_the_process_backend_that_is_cancelled_leaves_no_process(tmp
     before = set(descendants(os.getpid()))
     asyncio.run(main())
     assert not (tmp_path / "run").exists() or os.listdir(tmp_path / "run") == []
+
+
+def test_a_user_without_an_agent_touches_no_files_and_is_told_what_to_do() -> None:
+    users = (*TEMPLATE.users, User(name="guest", uid=2000, gid=2000, home="/"))
+    template = msgspec.structs.replace(TEMPLATE, users=users)
+
+    async def connect(identity: str) -> GuestConnection:
+        raise AssertionError(f"nobody is to be asked, least of all {identity}")
+
+    async def main() -> None:
+        as_root = GuestInstance(SandboxId("sb_x"), template, connect, root_user=True)
+        for user in ("guest", "2000"):
+            with pytest.raises(Unsupported, match=r"as 'guest'.* root and 'user'") as refused:
+                await as_root.file(StatFile(sandbox="", path="/", user=user))
+            assert refused.value.hint is not None
+        with pytest.raises(NotFound, match="no user 'nobody'") as unknown:
+            await as_root.file(StatFile(sandbox="", path="/", user="nobody"))
+        assert unknown.value.hint == "users: user, root, guest"
+        ordinary = GuestInstance(SandboxId("sb_x"), template, connect, root_user=False)
+        for user in ("root", "guest"):
+            with pytest.raises(Unsupported, match="range of ids"):
+                await ordinary.file(StatFile(sandbox="", path="/", user=user))
+
+    asyncio.run(main())

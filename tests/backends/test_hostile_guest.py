@@ -17,6 +17,7 @@ from paddock.backends._guest_files import perform
 from paddock.errors import FileError, GuestProtocolError, PaddockError, SandboxDied
 from paddock.guest._frames import (
     MAX_WINDOW,
+    VERSION,
     WINDOW,
     Kind,
     data_header,
@@ -27,7 +28,7 @@ from paddock.guest._frames import (
 )
 from paddock.model import ExecId, ExecSpec, GrepFiles, ListFiles, ReadFile, StatFile, WatchFiles, WriteFile
 
-HELLO = pack(Kind.HELLO, 0, {"version": 1})
+HELLO = pack(Kind.HELLO, 0, {"version": VERSION})
 EXIT = {"code": 0, "signal": None, "duration_seconds": 0.1}
 INFO = {
     "path": "/x",
@@ -125,7 +126,7 @@ def test_a_guest_that_keeps_to_the_protocol_is_believed():
     "wire",
     [
         reply(pid=3),
-        pack(Kind.HELLO, 0, {"version": 2}),
+        pack(Kind.HELLO, 0, {"version": VERSION - 1}),
         pack(Kind.HELLO, 0, {}),
         HELLO + HELLO,
         HELLO + reply(channel=2, pid=3),

@@ -41,3 +41,20 @@ def test_importing_the_client_does_not_import_a_service() -> None:
     script = "import paddock; paddock.Sandbox; import sys; print('paddock.service' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+def test_a_first_command_loads_nothing_but_what_it_needs() -> None:
+    """Each of these takes as long as several sandboxes: the guest and the keeper are other processes."""
+    needed = "paddock._compose, paddock.backends.jail, paddock.policy, paddock.service, paddock.storage"
+    heavy = (
+        "importlib.metadata",
+        "paddock.client._unpack",
+        "paddock.guest._agent",
+        "paddock.keeper._serve",
+        "paddock.linux.cgroups",
+        "sqlalchemy",
+        "tarfile",
+    )
+    script = f"import {needed}, sys; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -71,6 +71,7 @@ HOSTILE = {
     "path upwards, harmless": [("a/../b", FILE, b"x")],
     "NUL in a pax path": [("a" * 200 + "\0b", FILE, b"x")],
     "path too long": [("a/" * 3000 + "b", FILE, b"x")],
+    "path too deep": [("a/" * 1500 + "b", FILE, b"x")],
     "name too long": [("a" * 300, FILE, b"x")],
     "the directory itself as a file": [(".", FILE, b"x")],
     "absolute link": [("link", SYM, "/etc/passwd")],

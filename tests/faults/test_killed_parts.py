@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import secrets
@@ -16,7 +17,8 @@ import pytest
 from paddock import Sandbox
 from paddock._compose import LocalConnector, open_service
 from paddock.client import LocalTransport
-from paddock.errors import LevelUnavailable, PaddockError, SandboxDied
+from paddock.errors import GuestLost, LevelUnavailable, PaddockError, SandboxDied, SandboxError
+from paddock.model import Limit, Limits
 from paddock.testing.leaks import Snapshot, wait_until_clean
 from tests.conftest import keepers, live_sandboxes
 
@@ -93,6 +95,68 @@ def test_a_killed_agent_is_started_again(jail: Sandbox) -> None:
         _until(lambda agent=agent: _gone(agent), "the agent is dead")
         _until(lambda: _answers(jail), "a new agent answers")
         assert jail.refresh().state == "running"
+
+
+def test_who_kills_everybody_inside_kills_commands_and_not_the_sandbox(jail: Sandbox) -> None:
+    jail.exec("head -c 8000000 /dev/zero >big")
+    foreground, background = jail.start("cat", stdin=True), jail.start("sleep 600", background=True)
+    descriptors = len(os.listdir("/proc/self/fd"))
+
+    class Target(io.BytesIO):
+        def write(self, data: object) -> int:
+            if not self.tell():
+                assert jail.exec("kill -9 -1; sleep 600").signal == signal.SIGKILL
+            return super().write(data)  # type: ignore[arg-type]
+
+    with pytest.raises(GuestLost, match="was killed by signal 9") as caught:
+        jail.filesystem.read_to("big", Target())
+    assert not isinstance(caught.value, SandboxDied)
+    assert (foreground.wait().signal, background.wait().signal) == (9, 9)
+    foreground.close()
+    background.close()
+    assert jail.exec("echo next").stdout == "next\n"
+    assert jail.refresh().state == "running"
+    assert len(os.listdir("/proc/self/fd")) < descriptors
+
+
+@pytest.mark.root
+def test_the_memory_ceiling_is_named_when_it_was_what_killed_the_agent(transport: LocalTransport) -> None:
+    limits = Limits(memory_mib=48, tmp_mib=512)
+    with Sandbox.create(level="jail", ttl_seconds=60, limits=limits, transport=transport) as box:
+        foreground, background = box.start("sleep 600"), box.start("sleep 600", background=True)
+        # No command writes here: what grows beyond the ceiling belongs to the agent itself.
+        with pytest.raises(SandboxError):
+            box.filesystem.write("/tmp/big", bytes(200 << 20))
+        for command in (foreground, background):
+            try:
+                status = command.wait()
+                assert (status.exit_code, status.limit) == (128 + 9, Limit.MEMORY)
+            except SandboxDied:  # pid 1 was chosen as well
+                assert box.refresh().limit is Limit.MEMORY
+            command.close()
+
+
+@pytest.mark.root
+def test_the_commands_of_another_user_live_on_when_an_agent_is_killed(jail: Sandbox) -> None:
+    of_root = jail.start("while ! test -e /tmp/go; do sleep 0.01; done; echo fine", user="root")
+    of_user = jail.start("sleep 600")
+    assert jail.exec("kill -9 -1").signal == 9
+    assert of_user.wait().signal == 9
+    jail.exec("touch /tmp/go")
+    assert of_root.stdout is not None
+    assert of_root.stdout.read() == b"fine\n"
+    assert of_root.wait().code == 0
+
+
+def test_who_stops_everybody_inside_does_not_stop_the_sandbox(jail: Sandbox) -> None:
+    other = jail.start("sleep 600")
+    jail.exec("kill -STOP -1")
+    jail.filesystem.write("file", "content")
+    assert jail.filesystem.read_text("file") == "content"
+    jail.exec("kill -CONT -1")
+    other.kill()
+    assert other.wait().signal == 9
+    other.close()
 
 
 def test_a_stopped_agent_stops_nobody_else(jail: Sandbox, transport: LocalTransport) -> None:

@@ -54,6 +54,24 @@ def test_a_persistent_sandbox_of_a_killed_program_is_found_with_all_it_had(progr
     assert later == {"id": facts["id"], "content": "content", "out": "early\nlate\n", "code": 0, "state": "killed"}
 
 
+def test_the_timeout_of_a_background_command_of_a_killed_program_holds(program: Start) -> None:
+    marker = _marker()
+    first = program(
+        "s = Sandbox.create(level='jail', persistent=True, name='kept', ttl_seconds=120)\n"
+        f"p = s.start(['sh', '-c', 'setsid sleep 600 & sleep 600; : {marker}'], background=True, timeout_seconds=3)\n"
+        "say(exec=p.id); input()"
+    )
+    facts = first.hears()
+    first.kill()
+    assert _processes(marker)
+    _until(lambda: not _processes(marker), "it was ended with nobody there")
+    later = program(
+        "s = Sandbox.connect('kept'); status = s.attach({!r}).wait(); left = s.exec('pgrep sleep').stdout; s.kill()\n"
+        "say(limit=status.limit, signal=status.signal, left=left)".format(facts["exec"])
+    ).hears()
+    assert later == {"limit": "time", "signal": 9, "left": ""}
+
+
 @pytest.mark.parametrize("step", ["create", "exec", "write", "upload", "kill"])
 def test_a_program_killed_in_the_middle_of_anything_leaves_nothing(
     step: str, program: Start, state_dir: Path, tmp_path: Path

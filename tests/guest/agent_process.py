@@ -10,7 +10,7 @@ sys.path.insert(0, sys.argv[1])
 import os
 import socket
 
-from paddock.guest import AgentConfig, UserEntry, run_agent, seal_imports
+from paddock.guest._everything import AgentConfig, UserEntry, run_agent, seal_imports
 
 listener = socket.socket(socket.AF_UNIX)
 listener.bind(sys.argv[2])

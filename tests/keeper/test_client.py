@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
+import socket
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,16 +14,18 @@ from typing import Any
 
 import pytest
 
+from paddock.backends import Ending
+from paddock.backends._guest import GuestConnection
 from paddock.backends.jail import JailBackend
 from paddock.backends.jail._keeper import _error
 from paddock.errors import ResourceExhausted
-from paddock.keeper import layout
+from paddock.keeper import _wire, layout
 from paddock.keeper._errors import as_jail_error
 from paddock.keeper._nursery import problem
 from paddock.keeper._records import Records
 from paddock.keeper._slots import MOST, NoSlot, Slots
 from paddock.keeper._trace import Steps
-from tests.keeper.conftest import Yard
+from tests.keeper.conftest import Yard, run
 
 Play = Callable[[Callable[[Yard], Any]], Any]
 
@@ -76,6 +80,42 @@ def test_a_cancelled_create_has_been_undone_when_the_caller_goes_on(play: Play) 
     play(scene)
 
 
+def test_a_create_that_is_cancelled_at_its_first_connection_leaves_no_sandbox(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene(yard: Yard) -> None:
+        connecting = asyncio.Event()
+
+        async def connect(path: Path) -> GuestConnection:
+            connecting.set()
+            return await asyncio.Future()
+
+        monkeypatch.setattr(GuestConnection, "connect", connect)
+        creating = asyncio.ensure_future(yard.create())
+        await connecting.wait()
+        creating.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await creating
+        assert await yard.backend.living() == {}
+
+    play(scene)
+
+
+def test_a_sandbox_that_cannot_be_reached_yet_is_made_all_the_same(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene(yard: Yard) -> None:
+        with monkeypatch.context() as patch:
+
+            async def connect(path: Path) -> GuestConnection:
+                raise OSError(errno.EMFILE, "no more")
+
+            patch.setattr(GuestConnection, "connect", connect)
+            instance = await yard.create()
+        assert (await run(instance, "echo", "here"))[1] == b"here\n"
+        await instance.kill()
+
+    play(scene)
+
+
 def test_an_end_that_comes_before_anybody_waits_for_it_is_not_missed(play: Play, state_dir: Path) -> None:
     async def scene(yard: Yard) -> None:
         made = await yard.create()
@@ -91,6 +131,40 @@ def test_an_end_that_comes_before_anybody_waits_for_it_is_not_missed(play: Play,
                 assert (await instance.wait_ended()).reason == "its pid 1 ended"
         await other.aclose()
         await yard.backend.forget(made.id)
+
+    play(scene)
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_the_end_of_a_kill_is_known_although_the_one_who_asked_for_it_died(
+    play: Play, state_dir: Path, reads: bool
+) -> None:
+    async def scene(yard: Yard) -> None:
+        made = await yard.create()
+        with socket.socket(socket.AF_UNIX) as asker:
+            asker.connect(str(state_dir / layout.KEEPER_SOCKET))
+            _wire.send(asker, {"op": "kill", "n": 1, "id": made.id})
+            if reads:
+                assert await asyncio.to_thread(asker.recv, 100)
+        async with asyncio.timeout(20):
+            while made.id not in (known := await yard.backend.living()) or known[made.id] is None:
+                pass
+        assert known[made.id] == Ending(limit=None, reason="it was killed")
+        await yard.backend.forget(made.id)
+
+    play(scene)
+
+
+def test_a_service_that_leaves_in_order_leaves_no_record_of_what_it_killed(play: Play, state_dir: Path) -> None:
+    async def scene(yard: Yard) -> None:
+        made = await yard.create()
+        other = JailBackend(state_dir)
+        adopted = await other.adopt(made.id)
+        assert adopted is not None
+        await adopted.kill()
+        await other.aclose()
+        assert await yard.backend.living() == {}
+        assert os.listdir(state_dir / layout.RUN) == []
 
     play(scene)
 

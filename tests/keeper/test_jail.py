@@ -113,6 +113,22 @@ def test_a_dead_keeper_loses_no_sandbox_and_the_next_one_can_kill_it(play: Play)
     play(scene)
 
 
+def test_who_waits_for_an_end_hears_of_it_although_the_keeper_died(play: Play, state_dir: Path) -> None:
+    async def scene(yard: Yard) -> None:
+        instance = await yard.create()
+        waiting = asyncio.ensure_future(instance.wait_ended())
+        first = keeper_pid(yard)
+        record = state_of(state_dir, instance.id)
+        os.kill(first, signal.SIGKILL)
+        os.kill(record["pid"], signal.SIGKILL)
+        async with asyncio.timeout(60):
+            assert (await waiting).reason  # nobody asks anything
+        assert keeper_pid(yard) != first
+        await yard.backend.forget(instance.id)
+
+    play(scene)
+
+
 def test_a_deadline_is_kept_with_no_service_alive(state_dir: Path) -> None:
     async def create() -> SandboxId:
         async with open_yard(state_dir) as yard:

@@ -65,6 +65,12 @@ def test_limits_of_version_1() -> None:
     assert list(control.writes("cpu", 1, LIMITS)) == [(b"/cpu.cfs_quota_us", b"150000")]
 
 
+def test_what_sockets_hold_has_a_ceiling_of_its_own_in_version_1_only() -> None:
+    limits = GroupLimits(socket_bytes=1 << 20)
+    assert list(control.writes("memory", 1, limits)) == [(b"/memory.kmem.tcp.limit_in_bytes", b"1048576")]
+    assert list(control.writes("memory", 2, limits)) == []
+
+
 def test_limits_of_version_2() -> None:
     assert list(control.writes("memory", 2, LIMITS)) == [
         (b"/memory.max", b"67108864"),

@@ -188,3 +188,23 @@ def test_status_and_descriptors_are_those_of_the_kernel() -> None:
     assert fields["NoNewPrivs"] in ("0", "1")
     assert proc.open_descriptors() in (len(proc.descriptors()), len(proc.descriptors()) - 1)
     assert len(proc.boot_id()) == 36
+
+
+@pytest.mark.root
+def test_a_clone_for_the_parent_is_the_parents_child() -> None:
+    reader, writer = os.pipe()
+    middle = os.fork()
+    if middle == 0:
+        try:
+            pid = namespaces.clone(namespaces.NEWUSER | namespaces.NEWPID | namespaces.PARENT)
+            if pid:
+                os.write(writer, b"%d" % pid)
+            else:
+                os._exit(7)
+        finally:
+            os._exit(0)
+    pid = int(os.read(reader, 32))
+    os.waitpid(middle, 0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+    os.close(reader)
+    os.close(writer)

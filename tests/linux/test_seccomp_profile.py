@@ -134,12 +134,36 @@ def test_personalities_are_the_harmless_ones() -> None:
 @pytest.mark.parametrize("name", sorted(seccomp_profile._TARGETED))
 def test_other_processes_can_be_left_out_of_reach(name: str) -> None:
     position = seccomp_profile._TARGETED[name]
-    own, first, other = [0] * 6, [0] * 6, [0] * 6
+    own, first, other = ([1 if position else 0, *[0] * 5] for _ in range(3))  # kind 1: a group, or a process
     first[position], other[position] = 1, 2
     assert verdict(name, *other) == ALLOW
     assert verdict(name, *first) == EPERM  # pid 1
     assert verdict(name, *own, foreign_targets=False) == ALLOW
     assert verdict(name, *other, foreign_targets=False) == EPERM
+
+
+@pytest.mark.parametrize(("name", "whole_id"), [("setpriority", 2), ("ioprio_set", 3)])
+@pytest.mark.parametrize("foreign_targets", [True, False])
+def test_no_priority_is_set_for_all_processes_of_an_id(name: str, whole_id: int, foreign_targets: bool) -> None:
+    for who in (0, 1000):
+        assert verdict(name, whole_id, who, foreign_targets=foreign_targets) == EPERM
+        assert verdict(name, whole_id | 1 << 32, who, foreign_targets=foreign_targets) == EPERM
+
+
+def test_what_the_machine_has_once_for_all_is_left_to_it() -> None:
+    no_memory = fail_with(errno.ENOMEM)
+    for name, at, flag in (("mmap", 3, 0x40000), ("memfd_create", 1, 4), ("shmget", 2, 0o4000)):
+        arguments = [0] * 6
+        assert verdict(name, *arguments) == ALLOW
+        arguments[at] = flag | 2 | 1 << 40
+        assert verdict(name, *arguments) == no_memory
+    assert verdict("io_setup", 1) == ENOSYS
+    assert verdict("sync") == fail_with(0)
+    for option in (26, 50, 51, 52):
+        assert verdict("setsockopt", 3, 1, option) == EPERM
+        assert verdict("setsockopt", 3, 1 | 1 << 32, option | 1 << 32) == EPERM
+        assert verdict("setsockopt", 3, 6, option) == ALLOW
+    assert verdict("setsockopt", 3, 1, 7) == ALLOW
 
 
 # ---- against libseccomp

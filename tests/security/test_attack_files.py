@@ -266,9 +266,9 @@ with Sandbox.create(level='jail') as sandbox:
 """
 
 
-def test_variables_and_descriptors_of_a_careless_caller_do_not_come_in(tmp_path: Path) -> None:
+def test_variables_and_descriptors_of_a_careless_caller_do_not_come_in(state_dir: Path) -> None:
     canary = secrets.token_hex(16)
-    environment = {**os.environ, "PADDOCK_STATE_DIR": str(tmp_path), "PADDOCK_OTHER_CANARY": canary}
+    environment = {**os.environ, "PADDOCK_STATE_DIR": str(state_dir), "PADDOCK_OTHER_CANARY": canary}
     result = subprocess.run(
         [sys.executable, "-c", _CARELESS, canary], capture_output=True, text=True, env=environment, check=False
     )

@@ -146,15 +146,18 @@ async def test_doctor_tells_level_backends_audit_and_state(rig: Rig) -> None:
 async def test_only_legal_moves_change_a_state(rig: Rig, start: State, to: State) -> None:
     async with rig.service() as service:
         made = await service.perform(CreateSandbox(), ME)
+        seen = service._store.get(made.id)  # which is old by the time it is used
+        assert seen is not None
         service._store.move(made.id, State.RUNNING, start)
         lifecycle = service._sandboxes._lifecycle
         if to in LEGAL[start]:
-            moved = lifecycle.move(made.id, to)
+            moved = lifecycle.move(seen, to)
             assert moved.state is to
+            assert moved == service._store.get(made.id)
             assert (moved.sandbox.ended_at is not None) is (not LEGAL[to])
         else:
             with pytest.raises(InvalidState):
-                lifecycle.move(made.id, to)
+                lifecycle.move(seen, to)
 
 
 async def test_a_closed_service_says_so(rig: Rig) -> None:

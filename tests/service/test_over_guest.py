@@ -53,13 +53,14 @@ def no_guest_is_left(rig: Rig) -> Generator[None]:
 
 
 @asynccontextmanager
-async def opened(rig: Rig) -> AsyncGenerator[Service]:
+async def opened(rig: Rig, **options: Any) -> AsyncGenerator[Service]:
     service = Service(
         rig.state_dir,
         backends=lambda: [ProcessBackend(rig.state_dir)],
         pool=lambda: rig.pool,
         templates=OneTemplate(),
         policy=local_policy(os.getuid()),
+        **options,
     )
     async with service:
         yield service
@@ -192,7 +193,7 @@ async def test_a_guest_that_dies_is_noticed(rig: Rig) -> None:
         assert instance is not None
         os.kill(instance.instance._process.pid, signal.SIGKILL)  # pyright: ignore
         with pytest.raises(SandboxDied):
-            await service.perform(RunExec(sandbox=id, spec=sh("sleep 995")), ME)
+            await service.perform(RunExec(sandbox=id, spec=sh("sleep 1")), ME)
         assert (await service.perform(GetSandbox(sandbox=id), ME)).state is State.KILLED
 
 

@@ -13,6 +13,7 @@ from tests.conftest import SandboxFactory
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+RUN = [ROOT / "README.md", ROOT / "docs" / "tutorial.md", *sorted((ROOT / "docs" / "howto").glob("*.md"))]
 _LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)(?:#[^)]*)?\)")
 _BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
@@ -43,8 +44,8 @@ def test_every_example_is_python(example: Example) -> None:
     compile(example.code, f"{example.page}:{example.number}", "exec", flags)
 
 
-@pytest.mark.parametrize("example", examples(ROOT / "README.md", ROOT / "docs" / "tutorial.md"), ids=name)
-def test_the_examples_that_are_read_first_run(example: Example, sandbox: SandboxFactory) -> None:
+@pytest.mark.parametrize("example", examples(*RUN), ids=name)
+def test_the_examples_of_readme_tutorial_and_guides_run(example: Example, sandbox: SandboxFactory) -> None:
     sandbox()  # skips with the reason where no sandbox can be had; its state directory is the example's
     exec(compile(example.code, f"{example.page}:{example.number}", "exec"), {"__name__": "example"})
 

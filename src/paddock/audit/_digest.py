@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -53,13 +53,7 @@ def redact_secrets(argv: Sequence[str]) -> list[str]:
 
 def describe(action: Action[Any], *, redact: Redact = redact_secrets) -> dict[str, object]:
     """The fields of `action` as a record keeps them."""
-    detail: dict[str, object] = {}
-    defaults = _defaults(type(action))
-    for field in action.__struct_fields__:
-        value = getattr(action, field)
-        if value is not None and (field not in defaults or value != defaults[field]):
-            detail[field] = _value(value, redact)
-    return detail
+    return {field: _value(value, redact) for field, value in _changed(action) if value is not None}
 
 
 def _value(value: object, redact: Redact) -> object:
@@ -69,33 +63,27 @@ def _value(value: object, redact: Redact) -> object:
         case bytes():
             return digest(value)
         case ExecSpec():
-            kept = _plain(value)
+            kept = dict(_changed(value))
             kept["argv"] = _argv(value.argv, redact)
             kept["env"] = _env(value.env)
             return kept
         case SandboxSpec():
-            kept = _plain(value)
+            kept = dict(_changed(value))
             kept["env"] = _env(value.env)
             return kept
         case _:
             return value
 
 
-def _plain(spec: msgspec.Struct) -> dict[str, object]:
+def _changed(struct: msgspec.Struct) -> Iterator[tuple[str, object]]:
     """Fields that differ from the default: the rest is noise in every record."""
-    defaults = _defaults(type(spec))
-    kept: dict[str, object] = {}
-    for field in spec.__struct_fields__:
-        value = getattr(spec, field)
-        if field not in defaults or value != defaults[field]:
-            kept[field] = value
-    return kept
-
-
-def _defaults(kind: type[msgspec.Struct]) -> dict[str, object]:
     # kw_only structs: NODEFAULT stands where there is none, and factories are told by their type only.
-    names, values = kind.__struct_fields__, kind.__struct_defaults__
-    return dict(zip(names[len(names) - len(values) :], values, strict=True))
+    names, defaults = struct.__struct_fields__, struct.__struct_defaults__
+    required = len(names) - len(defaults)
+    for index, name in enumerate(names):
+        value = getattr(struct, name)
+        if index < required or value != defaults[index - required]:
+            yield name, value
 
 
 def _env(env: Mapping[str, str]) -> dict[str, object]:

@@ -75,7 +75,11 @@ class Instance(Protocol):
     @property
     def id(self) -> SandboxId: ...
     async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> ExecHandle:
-        """RequestError subclasses: NotFound (no such program, cwd or user), InvalidArgument, Unsupported."""
+        """RequestError subclasses: NotFound (no such program, cwd or user), InvalidArgument, Unsupported.
+
+        The timeout of a background command is the backend's to keep, whoever lives: its status then says Limit.TIME.
+        That of a foreground command, which ends with the one who started it, is the caller's.
+        """
         ...
 
     async def attach(self, exec: ExecId) -> ExecHandle:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
 
@@ -25,6 +25,8 @@ from paddock.guest._frames import (
     pack_credit,
     pack_eof,
 )
+
+from ._guest_patience import Patience
 
 if TYPE_CHECKING:
     from ._guest_connection import GuestConnection
@@ -59,6 +61,47 @@ class _Inbox:
             self.waiter.set_result(None)
 
 
+class _Once(Generic[T]):
+    """What comes once, or fails to. Whoever waits is woken by it and by nothing between; one who is cancelled takes
+    nothing from the others."""
+
+    __slots__ = ("_callbacks", "_error", "_loop", "_value", "_waiters", "done")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.done = False
+        self._value: T | None = None
+        self._error: PaddockError | None = None
+        self._waiters: list[asyncio.Future[None]] = []
+        self._callbacks: list[Callable[[], None]] = []
+
+    async def get(self) -> T:
+        if not self.done:
+            waiter = self._loop.create_future()
+            self._waiters.append(waiter)
+            await waiter
+        if self._error is not None:
+            raise self._error
+        return self._value  # pyright: ignore[reportReturnType]
+
+    def set(self, value: T | None, error: PaddockError | None = None) -> None:
+        self.done, self._value, self._error = True, value, error
+        for callback in self._callbacks:
+            callback()
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._callbacks.clear()
+        self._waiters.clear()
+
+    def then(self, callback: Callable[[], None]) -> None:
+        """Calls it before anybody who waits goes on; at once, if it is there already."""
+        if self.done:
+            callback()
+        else:
+            self._callbacks.append(callback)
+
+
 class Channel:
     """Made by `GuestConnection.open`."""
 
@@ -72,9 +115,9 @@ class Channel:
         self._credit = WINDOW
         self._refused = False
         self._waiters: list[asyncio.Future[None]] = []
-        self._reply: asyncio.Future[Json] = loop.create_future()
-        self._result: asyncio.Future[Json] = loop.create_future()
-        self._end: asyncio.Future[None] = loop.create_future()
+        self._reply: _Once[Json] = _Once(loop)
+        self._result: _Once[Json] = _Once(loop)
+        self._end: _Once[None] = _Once(loop)
         self._letting_go = False
         self._error: PaddockError | None = None
 
@@ -93,14 +136,32 @@ class Channel:
         return await self._awaited(self._result, type)
 
     async def call(self, type: type[T]) -> T:
-        """The answer of a request that has nothing but an answer."""
-        reply = await self.reply(type)
-        await asyncio.shield(self._end)
-        return reply
+        """The answer of a request that has nothing but an answer. GuestLost if the guest falls silent."""
+        with self.attended():
+            reply = await self.reply(type)
+            await self._end.get()
+            return reply
+
+    def attended(self) -> Patience:
+        """In a `with`: whoever waits meanwhile gets GuestLost when the guest falls silent."""
+        return Patience(self._connection, self)
+
+    def give_up(self, error: PaddockError) -> None:
+        """Lets go without waiting for the guest's last word."""
+        if not self._end.done:
+            if not self._letting_go:
+                self._letting_go = True
+                self._connection.send(pack_close(self.id))
+            self._finish(error)
+
+    @property
+    def has_ended(self) -> bool:
+        """The guest has said its last word, or is not listened to any more."""
+        return self._end.done
 
     async def ended(self) -> None:
         """Returns when the guest has said its last word about the channel, whatever it was."""
-        await asyncio.wait([self._end])
+        await self._end.get()
 
     async def finished(self) -> None:
         """As `ended`, and raises what was wrong in the end."""
@@ -110,26 +171,26 @@ class Channel:
 
     def when_result(self, callback: Callable[[], None]) -> None:
         """Called when the result is there, or never will be."""
-        self._result.add_done_callback(lambda _: callback())
+        self._result.then(callback)
 
     def when_ended(self, callback: Callable[[], None]) -> None:
         """Called when the guest has said its last word, or the connection is lost."""
-        self._end.add_done_callback(lambda _: callback())
+        self._end.then(callback)
 
-    async def _awaited(self, future: asyncio.Future[Json], type: type[T]) -> T:
-        body = await asyncio.shield(future)
+    async def _awaited(self, answer: _Once[Json], type: type[T]) -> T:
+        body = await answer.get()
         try:
             return msgspec.convert(body, type)
         except msgspec.ValidationError as error:
             raise self._connection.breach(f"an answer with {error}") from None
 
     def control(self, body: Json) -> None:
-        if not self._end.done():
+        if not self._end.done:
             self._connection.send(pack(Kind.CONTROL, self.id, body))
 
     def close(self) -> None:
         """Lets go; idempotent. The guest cleans up and then ends the channel."""
-        if not self._letting_go and not self._end.done():
+        if not self._letting_go and not self._end.done:
             self._letting_go = True
             self._connection.send(pack_close(self.id))
             for inbox in self._inboxes.values():
@@ -145,7 +206,7 @@ class Channel:
                 return b""
             if self._error is not None:
                 raise self._error
-            if self._end.done():
+            if self._end.done:
                 return b""
             inbox.waiter = self._loop.create_future()
             await inbox.waiter
@@ -165,7 +226,7 @@ class Channel:
         while view:
             if self._error is not None:
                 raise self._error
-            if self._refused or self._letting_go or self._end.done():
+            if self._refused or self._letting_go or self._end.done:
                 raise BrokenPipeError("nobody inside reads it any more")
             if not self._credit:
                 waiter = self._loop.create_future()
@@ -179,7 +240,7 @@ class Channel:
             await self._connection.drain()
 
     def write_eof(self) -> None:
-        if not self._letting_go and not self._end.done():
+        if not self._letting_go and not self._end.done:
             self._connection.send(pack_eof(self.id, STDIN))
 
     # what the guest does
@@ -187,8 +248,10 @@ class Channel:
     def receive(self, frame: Frame) -> bool:
         """True: that was its last word. ProtocolError if it may not be said now."""
         kind = frame.kind
+        if self._end.done:  # it was given up
+            return kind is Kind.CLOSE or kind is Kind.ERROR
         if kind is Kind.CLOSE:
-            if not self._reply.done() and not self._letting_go:
+            if not self._reply.done and not self._letting_go:
                 raise ProtocolError("CLOSE in place of an answer")
             self._finish(None)
             return True
@@ -196,11 +259,11 @@ class Channel:
             self._finish(_error(frame.body))
             return True
         if kind is Kind.REPLY:
-            if self._reply.done():
+            if self._reply.done:
                 raise ProtocolError("a second answer")
-            self._reply.set_result(frame.body)
+            self._reply.set(frame.body)
             return False
-        if not self._reply.done():
+        if not self._reply.done:
             raise ProtocolError(f"{kind.name} before the answer")
         if kind is Kind.DATA:
             self._data(frame)
@@ -209,9 +272,9 @@ class Channel:
         elif kind is Kind.CREDIT:
             self._grant(frame)
         elif kind is Kind.EXIT:
-            if self._result.done():
+            if self._result.done:
                 raise ProtocolError("a second result")
-            self._result.set_result(frame.body)
+            self._result.set(frame.body)
         else:
             raise ProtocolError(f"{kind.name} from a guest")
         return False
@@ -252,17 +315,16 @@ class Channel:
 
     def fail(self, error: PaddockError) -> None:
         """The connection is lost."""
-        if not self._end.done():
+        if not self._end.done:
             self._finish(error)
 
     def _finish(self, error: PaddockError | None) -> None:
         self._error = error
         failure = error or SandboxError("the guest ended the request without a result")
-        for future in (self._reply, self._result):
-            if not future.done():
-                future.set_exception(failure)
-                future.exception()  # perhaps nobody asks: not a thing to be logged
-        self._end.set_result(None)
+        for answer in (self._reply, self._result):
+            if not answer.done:
+                answer.set(None, failure)
+        self._end.set(None)
         for inbox in self._inboxes.values():
             inbox.wake()
         self._wake_writers()

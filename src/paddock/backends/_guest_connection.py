@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import array
 import asyncio
+import contextlib
 import errno
 import math
 import os
 import socket
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
-from paddock.errors import GuestProtocolError, InvalidArgument, PaddockError, SandboxDied
+from paddock.errors import GuestLost, GuestProtocolError, InvalidArgument, PaddockError, SandboxDied
 from paddock.guest._frames import (
     MAX_CHANNEL,
     MAX_DEPTH,
@@ -28,6 +29,7 @@ from paddock.guest._frames import (
 
 from ._guest_channel import Channel
 
+_MAX_ADDRESS = 107  # bytes of sun_path without its NUL, unix(7)
 _HIGH = 4 * 1024 * 1024
 _SMALL_READ = 16 * 1024
 _LARGE_READ = 256 * 1024
@@ -38,7 +40,8 @@ _CONNECT_TRIES = 1000
 
 def _require_sendable(value: object, depth: int = 1) -> None:
     """InvalidArgument for what would be a breach of ours, and cost everybody the connection."""
-    if type(value) is str or type(value) is bool or value is None:
+    kind = type(value)
+    if kind is str or kind is bool or value is None:
         return
     if isinstance(value, int):
         if not -(1 << 63) <= value < 1 << 63:
@@ -46,7 +49,7 @@ def _require_sendable(value: object, depth: int = 1) -> None:
     elif isinstance(value, float):
         if not math.isfinite(value):
             raise InvalidArgument(f"the number {value}")
-    elif isinstance(value, Mapping | list | tuple):
+    elif kind is tuple or kind is list or kind is dict or isinstance(value, Mapping | list | tuple):
         if depth > MAX_DEPTH:
             raise InvalidArgument("values nested too deeply")
         items = cast("Sequence[object]", value.values() if isinstance(value, Mapping) else value)
@@ -74,8 +77,11 @@ def _died() -> PaddockError:
 class GuestConnection:
     """Many channels over one stream socket. Belongs to the event loop it is made in; owns the socket.
 
-    `lost_error` makes the exception for what was under way when the other side went away.
+    A call whose guest is silent for `patience_seconds` fails. When the other side has gone, `explain` finds out why:
+    what was under way then fails with what it returns.
     """
+
+    patience_seconds = 30.0
 
     def __init__(self, stream: socket.socket) -> None:
         stream.setblocking(False)
@@ -90,7 +96,13 @@ class GuestConnection:
         self._out_bytes = 0
         self._room: list[asyncio.Future[None]] = []
         self._failure: PaddockError | None = None
-        self.lost_error: Callable[[], PaddockError] = _died
+        self._explaining: asyncio.Task[None] | None = None
+        self.explain: Callable[[], Awaitable[PaddockError]] | None = None
+        self.heard_at = 0.0
+        """When the guest last said anything, by the loop's clock."""
+        self._ping: Channel | None = None
+        self.peer_pid: int | None = None
+        """The guest's process id as it sees it itself; known when it has said anything."""
         self.descriptors = stream.family == socket.AF_UNIX
         """True where file descriptors can be handed in."""
         self._loop.add_reader(stream.fileno(), self._readable)
@@ -99,26 +111,36 @@ class GuestConnection:
     @classmethod
     async def connect(cls, path: Path) -> GuestConnection:
         """OSError as connect(2) has it. The path may be longer than a socket address holds."""
-        directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            stream.setblocking(False)
-            for _ in range(_CONNECT_TRIES):
-                try:
-                    stream.connect(f"/proc/self/fd/{directory}/{path.name}")
-                    return cls(stream)
-                except BlockingIOError:
-                    await asyncio.sleep(_CONNECT_PAUSE_SECONDS)
-            raise OSError(errno.ETIMEDOUT, "the guest accepts no connection", os.fspath(path))
-        except BaseException:
-            stream.close()
-            raise
-        finally:
-            os.close(directory)
+        with contextlib.ExitStack() as opened:
+            address = os.fspath(path)
+            if len(os.fsencode(address)) > _MAX_ADDRESS:
+                directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+                opened.callback(os.close, directory)
+                address = f"/proc/self/fd/{directory}/{path.name}"
+            stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                stream.setblocking(False)
+                for _ in range(_CONNECT_TRIES):
+                    try:
+                        stream.connect(address)
+                        return cls(stream)
+                    except BlockingIOError:
+                        await asyncio.sleep(_CONNECT_PAUSE_SECONDS)
+                raise OSError(errno.ETIMEDOUT, "the guest accepts no connection", os.fspath(path))
+            except BaseException:
+                stream.close()
+                raise
 
     @property
     def closed(self) -> bool:
-        return self._failure is not None
+        return self._failure is not None or self._explaining is not None
+
+    async def why(self) -> PaddockError:
+        """The error of a closed connection, once it is known."""
+        if self._explaining is not None:
+            await asyncio.wait((self._explaining,))
+        assert self._failure is not None
+        return self._failure
 
     def open(
         self,
@@ -134,6 +156,8 @@ class GuestConnection:
         """
         if self._failure is not None:
             raise self._failure
+        if self._explaining is not None:
+            raise GuestLost("the connection to the guest was lost", hint="try again")
         if self._last_channel == MAX_CHANNEL:
             raise self._fail(GuestProtocolError("all channel numbers are used up"))
         body = {**request, "fds": len(fds)} if fds else request
@@ -154,9 +178,14 @@ class GuestConnection:
             raise
         return channel
 
+    def ping(self) -> None:
+        """Has the guest say something, if it can."""
+        if not self.closed and (self._ping is None or self._ping.has_ended):
+            self._ping = self.open({"op": "ping"})
+
     def send(self, data: bytes | memoryview, fds: Sequence[int] = ()) -> None:
         """Sends now or when there is room. Silently nothing on a dead connection: its channels know."""
-        if self._failure is not None:
+        if self.closed:
             return
         view = memoryview(data)
         if self._out:
@@ -169,7 +198,7 @@ class GuestConnection:
         except OSError as error:
             if error.errno == errno.ETOOMANYREFS:  # too many descriptors of this user are under way
                 raise
-            self._fail(self.lost_error())
+            self._lost()
             return
         else:
             if sent < len(view):
@@ -189,7 +218,7 @@ class GuestConnection:
 
     async def drain(self) -> None:
         """Returns when little waits to be sent, or the connection has failed."""
-        while self._out_bytes > _HIGH and self._failure is None:
+        while self._out_bytes > _HIGH and not self.closed:
             waiter = self._loop.create_future()
             self._room.append(waiter)
             await waiter
@@ -209,7 +238,7 @@ class GuestConnection:
         except BlockingIOError:
             pass
         except OSError:
-            self._fail(self.lost_error())
+            self._lost()
             return
         if not self._out:
             self._loop.remove_writer(self._socket.fileno())
@@ -229,11 +258,12 @@ class GuestConnection:
         except BlockingIOError:
             return
         except OSError:
-            self._fail(self.lost_error())
+            self._lost()
             return
         if not data:
-            self._fail(self.lost_error())
+            self._lost()
             return
+        self.heard_at = self._loop.time()
         self._read_size = _LARGE_READ if len(data) >= self._read_size else _SMALL_READ
         try:
             for frame in self._decoder.feed(data):
@@ -246,6 +276,8 @@ class GuestConnection:
             if frame.kind is not Kind.HELLO or frame.body.get("version") != VERSION:
                 raise ProtocolError(f"no greeting in version {VERSION}")
             self._greeted = True
+            pid = frame.body.get("pid")
+            self.peer_pid = pid if type(pid) is int else None
             return
         channel = self._channels.get(frame.channel)
         if channel is None:
@@ -259,23 +291,47 @@ class GuestConnection:
         self._fail(error)
         return error
 
+    def _lost(self) -> None:
+        """The other side has gone. Nothing fails before it is known why."""
+        if self.closed:
+            return
+        if self.explain is None:
+            self._fail(_died())
+            return
+        self._explaining = self._loop.create_task(self._explained(self.explain))
+        self._hang_up()
+
+    async def _explained(self, explain: Callable[[], Awaitable[PaddockError]]) -> None:
+        try:
+            self._fail(await explain())
+        except Exception as error:
+            self._fail(GuestLost(f"the connection to the guest was lost, and it is not known why: {error}"))
+            raise
+
     def _fail(self, error: PaddockError) -> PaddockError:
         if self._failure is None:
             self._failure = error
-            self._loop.remove_reader(self._socket.fileno())
-            self._loop.remove_writer(self._socket.fileno())
-            self._socket.close()
-            for _, fds in self._out:
-                for fd in fds:
-                    os.close(fd)
-            self._out.clear()
-            self._out_bytes = 0
-            self._wake_writers()
+            self._hang_up()
             channels, self._channels = self._channels, {}
             for channel in channels.values():
                 channel.fail(error)
         return self._failure
 
+    def _hang_up(self) -> None:
+        if self._socket.fileno() < 0:
+            return
+        self._loop.remove_reader(self._socket.fileno())
+        self._loop.remove_writer(self._socket.fileno())
+        self._socket.close()
+        for _, fds in self._out:
+            for fd in fds:
+                os.close(fd)
+        self._out.clear()
+        self._out_bytes = 0
+        self._wake_writers()
+
     def close(self) -> None:
         """Cuts it. What runs in the foreground on it is ended by the guest."""
+        if self._explaining is not None:
+            self._explaining.cancel()
         self._fail(SandboxDied("the connection to the guest was closed by this side"))

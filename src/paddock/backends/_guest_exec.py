@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
+from typing import Literal
 
 import msgspec
 
-from paddock.errors import InvalidArgument, NotFound, SandboxError
+from paddock.errors import GuestLost, InvalidArgument, NotFound, SandboxError
 from paddock.guest._frames import STDERR, STDOUT, Json
-from paddock.model import ExecId, ExecSpec, ExitStatus, PtySize
+from paddock.model import ExecId, ExecSpec, ExitStatus, Limit, PtySize
 from paddock.model.streams import ByteReader, ByteWriter
 
 from ._guest_channel import Channel
@@ -18,8 +20,6 @@ from ._guest_connection import GuestConnection
 from ._guest_files import FileReader
 from ._guest_pipes import PipeReader, PipeWriter
 
-_PATIENCE_SECONDS = 10.0
-_START_SECONDS = 30.0
 _MOST_CELLS = 65535  # ioctl_tty(2): unsigned shorts
 
 
@@ -31,6 +31,8 @@ class Exited(msgspec.Struct, frozen=True):
     code: int | None
     signal: int | None
     duration_seconds: float
+    limit: Literal["time"] | None = None
+    """The one ceiling that a guest keeps by itself; of the others the kernel and the host know."""
 
     def status(self, connection: GuestConnection) -> ExitStatus:
         code, number = self.code, self.signal
@@ -42,11 +44,17 @@ class Exited(msgspec.Struct, frozen=True):
         )
         if not sound:
             raise connection.breach("an exit status that no kernel reports")
-        return ExitStatus(code=code, signal=number, duration_seconds=self.duration_seconds)
+        limit = None if self.limit is None else Limit.TIME
+        return ExitStatus(code=code, signal=number, limit=limit, duration_seconds=self.duration_seconds)
 
 
 class _Survivors(msgspec.Struct, frozen=True):
     survivors: int
+
+
+def _killed(error: BaseException) -> bool:
+    """The agent is dead, and so is all that it had started."""
+    return isinstance(error, GuestLost) and error.details.get("killed") is True
 
 
 class ChannelReader:
@@ -57,7 +65,12 @@ class ChannelReader:
         self._stream = stream
 
     async def read(self, size: int = 65536) -> bytes:
-        return await self._channel.read(self._stream, size)
+        try:
+            return await self._channel.read(self._stream, size)
+        except GuestLost as error:
+            if not _killed(error):
+                raise
+            return b""  # as of a pipe whose writer was killed: the status says so
 
     async def aclose(self) -> None:
         """The channel is closed by whoever holds the whole."""
@@ -98,6 +111,7 @@ class GuestExecHandle:
         self._pid = 0
         self._stdin, self._stdout, self._stderr = stdin, stdout, stderr
         self._pty = pty
+        self._began = asyncio.get_running_loop().time()
         channel.when_result(self._finish_pipes)
 
     @property
@@ -123,14 +137,13 @@ class GuestExecHandle:
     async def started(self) -> None:
         """Waits for the guest's word that it runs; on failure everything is closed."""
         try:
-            async with asyncio.timeout(_START_SECONDS):
+            with self._channel.attended():
                 self._pid = (await self._channel.reply(Started)).pid
-        except TimeoutError:
-            self._close_pipes()
-            raise self._connection.breach("it did not start a command in time") from None
-        except BaseException:
-            self._close_pipes()
-            raise
+        except BaseException as error:
+            if not _killed(error):
+                self._close_pipes()
+                raise
+            # Its agent was killed at that very moment, by the command itself perhaps: `wait` tells.
 
     def abandon(self) -> None:
         """Nobody will ever hold it."""
@@ -138,7 +151,14 @@ class GuestExecHandle:
         self._channel.close()
 
     async def wait(self) -> ExitStatus:
-        return (await self._channel.result(Exited)).status(self._connection)
+        try:
+            return (await self._channel.result(Exited)).status(self._connection)
+        except GuestLost as error:
+            if not _killed(error):
+                raise
+            # Whoever kills its agent kills the command: pid 1 has ended all that the agent left.
+            seconds = asyncio.get_running_loop().time() - self._began
+            return ExitStatus(signal=signal.SIGKILL, duration_seconds=round(seconds, 6))
 
     async def signal(self, number: int) -> None:
         await self._connection.open({"op": "signal", "id": self._id, "signal": number}).call(Json)
@@ -148,6 +168,10 @@ class GuestExecHandle:
             answer = await self._connection.open({"op": "kill_exec", "id": self._id}).call(_Survivors)
         except NotFound:  # ended so long ago that the guest has forgotten it
             return
+        except GuestLost:
+            if self._connection.closed and _killed(await self._connection.why()):
+                return
+            raise
         if answer.survivors:
             raise SandboxError(
                 f"{answer.survivors} processes of the command could not be killed", hint="kill the sandbox"
@@ -162,12 +186,11 @@ class GuestExecHandle:
 
     async def aclose(self) -> None:
         self._close_pipes()
+        if self._channel.has_ended:
+            return
         self._channel.close()
-        try:
-            async with asyncio.timeout(_PATIENCE_SECONDS):
-                await self._channel.ended()
-        except TimeoutError:
-            raise self._connection.breach("it did not end a command in time") from None
+        with self._channel.attended():
+            await self._channel.ended()
 
     def _finish_pipes(self) -> None:
         for reader in (self._stdout, self._stderr):
@@ -221,24 +244,27 @@ async def start_foreground(
 
 
 def _over_pipes(connection: GuestConnection, request: dict[str, object], spec: ExecSpec, id: ExecId) -> GuestExecHandle:
-    with contextlib.ExitStack() as inner, contextlib.ExitStack() as outer:
-        far: list[int] = []
-        stdin: PipeWriter | None = None
+    far: list[int] = []
+    near: list[PipeReader] = []
+    stdin: PipeWriter | None = None
+    try:
         if spec.stdin:
             reader, writer = os.pipe2(os.O_CLOEXEC)
-            inner.callback(os.close, reader)
             far.append(reader)
             stdin = PipeWriter(writer)
-            outer.callback(stdin.close)
-        near: list[PipeReader] = []
         for _ in range(2):
             reader, writer = os.pipe2(os.O_CLOEXEC)
-            inner.callback(os.close, writer)
             far.append(writer)
             near.append(PipeReader(reader))
-            outer.callback(near[-1].close)
         channel = connection.open(request, fds=far)
-        outer.pop_all()
+    except BaseException:
+        for pipe in (stdin, *near):
+            if pipe is not None:
+                pipe.close()
+        raise
+    finally:
+        for fd in far:
+            os.close(fd)
     return GuestExecHandle(connection, channel, id=id, stdin=stdin, stdout=near[0], stderr=near[1])
 
 
@@ -247,6 +273,8 @@ async def start_background(
 ) -> GuestExecHandle:
     """Its output is kept inside; the handle is attached to it in the same breath."""
     request = exec_request(spec, id, user) | {"background": True}
+    if spec.timeout_seconds is not None:
+        request["timeout_seconds"] = spec.timeout_seconds
     with contextlib.ExitStack() as inner, contextlib.ExitStack() as outer:
         far: list[int] = []
         stdin: PipeWriter | None = None
@@ -261,7 +289,8 @@ async def start_background(
         channel = connection.open(request, fds=far)
         handle = attach(connection, id, stdin)
         try:
-            await channel.call(Started)
+            with contextlib.suppress(GuestLost):  # then the handle knows as well
+                await channel.call(Started)
             await handle.started()
         except BaseException:
             handle.abandon()

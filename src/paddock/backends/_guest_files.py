@@ -65,12 +65,13 @@ class FileReader:
             channel.when_ended(pipe.finish)
 
     async def read(self, size: int = 65536) -> bytes:
-        if self._pipe is None:
-            return await self._channel.read(STDOUT, size)
-        data = await self._pipe.read(size)
-        if not data:
-            await self._channel.finished()  # was that the end, or did something break?
-        return data
+        with self._channel.attended():
+            if self._pipe is None:
+                return await self._channel.read(STDOUT, size)
+            data = await self._pipe.read(size)
+            if not data:
+                await self._channel.finished()  # was that the end, or did something break?
+            return data
 
     async def aclose(self) -> None:
         if self._pipe is not None:
@@ -89,14 +90,15 @@ class FileWriter:
             channel.when_ended(pipe.close)
 
     async def write(self, data: bytes) -> None:
-        if self._pipe is None:
-            await self._channel.write(data)
-            return
-        try:
-            await self._pipe.write(data)
-        except BrokenPipeError:
-            await self._channel.finished()  # the reason, if there is one
-            raise
+        with self._channel.attended():
+            if self._pipe is None:
+                await self._channel.write(data)
+                return
+            try:
+                await self._pipe.write(data)
+            except BrokenPipeError:
+                await self._channel.finished()  # the reason, if there is one
+                raise
 
     async def aclose(self) -> FileInfo | None:
         if not self._ended:
@@ -104,14 +106,16 @@ class FileWriter:
             if self._pipe is not None:
                 self._pipe.close()
             self._channel.write_eof()
-        return await self._channel.result(FileInfo)
+        with self._channel.attended():
+            return await self._channel.result(FileInfo)
 
     async def abort(self) -> None:
         self._ended = True
         self._channel.close()
         if self._pipe is not None:
             self._pipe.close()
-        await self._channel.ended()
+        with self._channel.attended():
+            await self._channel.ended()
 
 
 class PortStream:
@@ -160,7 +164,7 @@ class _Lines:
     def __init__(self, connection: GuestConnection, channel: Channel) -> None:
         self._connection = connection
         self._channel = channel
-        self._rest = b""
+        self._rest = bytearray()
 
     async def some(self, type: type[T]) -> list[T]:
         """What is there, at least one; nothing at the end."""
@@ -170,12 +174,15 @@ class _Lines:
                 if self._rest:
                     raise self._connection.breach("a line without an end")
                 return []
-            whole, found, rest = (self._rest + data).rpartition(b"\n")
-            self._rest = rest
-            if len(rest) > _MAX_LINE:
+            # Nothing is searched or copied twice before a line ends: the guest chooses the pieces.
+            self._rest += data
+            lines = bytes(self._rest).split(b"\n") if b"\n" in data else []
+            if lines:
+                self._rest = bytearray(lines.pop())
+            if len(self._rest) > _MAX_LINE:
                 raise self._connection.breach("a line without an end")
-            if found:
-                return [self._parse(line, type) for line in whole.split(b"\n")]
+            if lines:
+                return [self._parse(line, type) for line in lines]
 
     async def all(self, type: type[T]) -> AsyncIterator[T]:
         total = 0
@@ -271,7 +278,7 @@ async def _upload(connection: GuestConnection, action: UploadTree) -> FileWriter
 async def _reader(connection: GuestConnection, request: Mapping[str, object]) -> FileReader:
     if not connection.descriptors:
         channel = connection.open(request, receives=(STDOUT,))
-        await channel.reply(_Nothing)
+        await _answered(channel)
         return FileReader(channel, None)
     near, far = os.pipe2(os.O_CLOEXEC)
     pipe = PipeReader(near)
@@ -281,7 +288,7 @@ async def _reader(connection: GuestConnection, request: Mapping[str, object]) ->
 async def _writer(connection: GuestConnection, request: Mapping[str, object]) -> FileWriter:
     if not connection.descriptors:
         channel = connection.open(request, sends=True)
-        await channel.reply(_Nothing)
+        await _answered(channel)
         return FileWriter(channel, None)
     far, near = os.pipe2(os.O_CLOEXEC)
     pipe = PipeWriter(near)
@@ -297,22 +304,28 @@ async def _over_pipe(
             channel = connection.open(request, fds=(far,))
         finally:
             os.close(far)
-        await channel.reply(_Nothing)
+        await _answered(channel)
     except BaseException:
         pipe.close()
         raise
     return channel
 
 
+async def _answered(channel: Channel) -> None:
+    with channel.attended():
+        await channel.reply(_Nothing)
+
+
 async def _watch(connection: GuestConnection, action: WatchFiles) -> Changes:
     request = {"op": "watch", "path": action.path, "recursive": action.recursive}
     channel = connection.open(request, receives=(STDOUT,))
     try:
-        await channel.reply(_Nothing)
-        lines = _Lines(connection, channel)
-        first = await lines.some(_Armed)
-        if not first:
-            await channel.result(_Nothing)  # raises what was refused
+        with channel.attended():
+            await channel.reply(_Nothing)
+            lines = _Lines(connection, channel)
+            first = await lines.some(_Armed)
+            if not first:
+                await channel.result(_Nothing)  # raises what was refused
         return Changes(lines, channel)
     except BaseException:
         channel.close()
@@ -321,7 +334,7 @@ async def _watch(connection: GuestConnection, action: WatchFiles) -> Changes:
 
 async def _connect(connection: GuestConnection, action: ConnectPort) -> PortStream:
     channel = connection.open({"op": "connect", "port": action.port}, receives=(STDOUT,), sends=True)
-    await channel.reply(_Nothing)
+    await _answered(channel)
     return PortStream(channel)
 
 
@@ -332,8 +345,9 @@ async def _call(connection: GuestConnection, op: str, request: Mapping[str, obje
 async def _work(connection: GuestConnection, op: str, request: Mapping[str, object], type: type[T]) -> T:
     channel = connection.open({"op": op, **request})
     try:
-        await channel.reply(_Nothing)
-        return await channel.result(type)
+        with channel.attended():
+            await channel.reply(_Nothing)
+            return await channel.result(type)
     except BaseException:
         channel.close()
         raise
@@ -344,9 +358,10 @@ async def _lines(
 ) -> tuple[tuple[T, ...], bool]:
     channel = connection.open({"op": op, **request}, receives=(STDOUT,))
     try:
-        await channel.reply(_Nothing)
-        found = [item async for item in _Lines(connection, channel).all(type)]
-        return tuple(found), (await channel.result(_Truncated)).truncated
+        with channel.attended():
+            await channel.reply(_Nothing)
+            found = [item async for item in _Lines(connection, channel).all(type)]
+            return tuple(found), (await channel.result(_Truncated)).truncated
     except BaseException:
         channel.close()
         raise

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import msgspec
 
-from paddock.errors import OUT_OF, NotFound, PaddockError, SandboxDied, Unsupported
+from paddock.errors import OUT_OF, GuestLost, NotFound, PaddockError, SandboxDied, Unsupported
 from paddock.guest._frames import Json
 from paddock.model import Action, ByteReader, ExecHandle, ExecId, ExecInfo, ExecSpec, SandboxId, Template
 
@@ -17,6 +18,7 @@ from ._guest_exec import Exited, attach, output, start_background, start_foregro
 from ._guest_files import perform
 
 R = TypeVar("R")
+_VERDICT_SECONDS = 10.0
 Connect = Callable[[str], Awaitable[GuestConnection]]
 
 
@@ -29,13 +31,18 @@ class _ExecItem(msgspec.Struct, frozen=True):
     status: Exited | None
 
 
+class _Lost(msgspec.Struct, frozen=True):
+    alive: bool
+    signal: int | None
+
+
 class _ExecList(msgspec.Struct, frozen=True):
     execs: tuple[_ExecItem, ...]
 
 
 class GuestInstance:
-    """The part of `Instance` that the guest serves. `connect(identity)` gives a connection to the agent of an identity:
-    `user` (the template's default user) or `root`; OSError from it means that the sandbox is gone."""
+    """The part of `Instance` that the guest serves. `connect(name)` gives a connection to the agent of an identity,
+    `user` (the template's default user) or `root`, or to pid 1: `init`. OSError from it: the sandbox is gone."""
 
     def __init__(self, id: SandboxId, template: Template, connect: Connect, *, root_user: bool) -> None:
         self._id = id
@@ -51,7 +58,7 @@ class GuestInstance:
         return self._id
 
     def lost_error(self) -> PaddockError:
-        """The exception for what was under way when a connection broke. Backends that know better say more."""
+        """The exception for what was under way when the sandbox died. Backends that know better say more."""
         return SandboxDied(f"sandbox {self._id} went away", hint="`paddock ls --all` says why")
 
     async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> ExecHandle:
@@ -88,7 +95,10 @@ class GuestInstance:
     async def file(self, action: Action[R]) -> R:
         identity, other = self.route(getattr(action, "user", None))
         if other is not None:
-            raise Unsupported(f"files as {other!r}", hint="as root, or as the template's default user")
+            raise Unsupported(
+                f"files cannot be touched as {other!r}: that is for root and {self._template.default_user!r}",
+                hint=f"do it as root and give it to {other!r}, or run a command as {other!r}",
+            )
         return await perform(await self.connection(identity), action)
 
     def close_connections(self) -> None:
@@ -108,7 +118,7 @@ class GuestInstance:
             return "user", None
         if not self._root_user:
             raise Unsupported(
-                f"commands as {user.name!r} need a range of ids, which an ordinary user does not have here",
+                f"nothing can be done as {user.name!r}: it needs a range of ids, which an ordinary user does not have",
                 hint=f"run paddock as root, or leave it to {self._template.default_user!r}",
             )
         return "root", None if user.uid == 0 else user.name
@@ -122,6 +132,8 @@ class GuestInstance:
             known = self._connections.get(identity)
             if known is None or known.closed:
                 closings = self._closings
+                if known is not None and isinstance(error := await known.why(), SandboxDied):
+                    raise error
                 try:
                     known = await self._connect(identity)
                 except OSError as error:
@@ -131,9 +143,42 @@ class GuestInstance:
                 if closings != self._closings:
                     known.close()
                     raise self.lost_error()
-                known.lost_error = self.lost_error
+                known.explain = partial(self._explain, identity, known)
                 self._connections[identity] = known
             return known
+
+    async def _explain(self, identity: str, lost: GuestConnection) -> PaddockError:
+        """Why a connection was lost. Only pid 1 can tell a dead agent from a dead sandbox, if it answers."""
+        pid = {} if lost.peer_pid is None else {"pid": lost.peer_pid}
+        try:
+            control = await self._connect("init")
+        except OSError as error:
+            if error.errno not in OUT_OF:
+                return self.lost_error()
+            return self._agent_lost(identity, f"was lost, and why is not known: {error.strerror}")
+        try:
+            async with asyncio.timeout(_VERDICT_SECONDS):
+                answer = await control.open({"op": "lost", "agent": identity, **pid}).call(_Lost)
+        except SandboxDied:
+            return self.lost_error()
+        except TimeoutError:
+            return self._agent_lost(identity, "was lost, and its pid 1 does not answer either")
+        except PaddockError as error:
+            return error
+        finally:
+            control.close()
+        if answer.alive:
+            return self._agent_lost(identity, "closed the connection")
+        how = "ended" if answer.signal is None else f"was killed by signal {answer.signal}"
+        return self._agent_lost(identity, f"{how}, and all that it had started was ended", killed=bool(pid))
+
+    def _agent_lost(self, identity: str, how: str, *, killed: bool = False) -> GuestLost:
+        return GuestLost(
+            f"what serves {identity!r} inside sandbox {self._id} {how}",
+            hint="the sandbox lives, and what was asked may have been done in part: look, and try again",
+            sandbox=self._id,
+            killed=killed,
+        )
 
     async def _first(self, attempt: Callable[[GuestConnection], Awaitable[R]]) -> R:
         """A command belongs to the agent that started it: `user`, or else `root` if that one was ever used."""

@@ -7,6 +7,7 @@ import contextlib
 import fcntl
 import os
 import termios
+from collections.abc import Callable
 from struct import unpack
 
 _GROWN = 1024 * 1024
@@ -14,11 +15,8 @@ _MUCH = 256 * 1024
 _TURN = 64
 
 
-class PipeReader:
-    """`finish` ends the stream at what the pipe holds at that moment, whoever else still has its other side.
-
-    Owns the descriptor: it is closed at the end of the stream, by `close`, or when nobody holds the reader any more.
-    """
+class _Pipe:
+    """One end, not blocking. Owned: closed by `close`, or when nobody holds it any more."""
 
     _fd = -1
 
@@ -27,66 +25,42 @@ class PipeReader:
         self._fd = fd
         self._loop = asyncio.get_running_loop()
         self._waiter: asyncio.Future[None] | None = None
-        self._left: int | None = None
         self._total = 0
-        self._reads = 0
+        self._turns = 0
 
-    async def read(self, size: int = 65536) -> bytes:
-        while self._fd >= 0:
-            if self._left is not None:
-                size = min(size, self._left)
-            try:
-                data = os.read(self._fd, size)
-            except BlockingIOError:
-                await self._readable()
-                continue
-            self._count(len(data))
-            if not data:
-                if size:
-                    self.close()
-                break
-            self._reads += 1
-            if self._reads % _TURN == 0:
-                await asyncio.sleep(0)  # a quick writer must not keep everybody else waiting
-            return data
-        return b""
-
-    def _count(self, size: int) -> None:
-        if self._left is not None:
-            self._left -= size
-            if not self._left:
-                self.close()
-                return
-        if self._total < _MUCH <= self._total + size:
-            with contextlib.suppress(OSError):  # EPERM: the user's pipes hold too much already
-                fcntl.fcntl(self._fd, fcntl.F_SETPIPE_SZ, _GROWN)
-        self._total += size
-
-    async def _readable(self) -> None:
+    async def _ready(self, watch: Callable[[int, Callable[[], None]], None], unwatch: Callable[[int], bool]) -> None:
+        """Waits until the pipe has something, or room, or was closed."""
         self._waiter = self._loop.create_future()
-        self._loop.add_reader(self._fd, self._wake)
+        watch(self._fd, self._wake)
         try:
             await self._waiter
         finally:
             self._waiter = None
             if self._fd >= 0:
-                self._loop.remove_reader(self._fd)
+                unwatch(self._fd)
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    def finish(self) -> None:
-        if self._fd >= 0 and self._left is None:
-            (self._left,) = unpack("i", fcntl.ioctl(self._fd, termios.FIONREAD, b"\0\0\0\0"))
-            if self._left:
-                self._wake()
-            else:
-                self.close()
+    def _count(self, size: int) -> None:
+        """Who moves much gets a large pipe."""
+        if self._total < _MUCH <= self._total + size:
+            with contextlib.suppress(OSError):  # EPERM: the user's pipes hold too much already
+                fcntl.fcntl(self._fd, fcntl.F_SETPIPE_SZ, _GROWN)
+        self._total += size
+
+    async def _give_way(self) -> None:
+        """Who is quick must not keep everybody else waiting."""
+        self._turns += 1
+        if self._turns % _TURN == 0:
+            await asyncio.sleep(0)
 
     def close(self) -> None:
         if self._fd >= 0:
-            self._loop.remove_reader(self._fd)
+            if self._waiter is not None:
+                self._loop.remove_reader(self._fd)
+                self._loop.remove_writer(self._fd)
             os.close(self._fd)
             self._fd = -1
             self._wake()
@@ -100,61 +74,60 @@ class PipeReader:
         self.close()
 
 
-class PipeWriter:
-    _fd = -1
+class PipeReader(_Pipe):
+    """Closed at the end of the stream. `finish` ends it at what the pipe holds at that moment, whoever else still has
+    its other side.
+    """
 
-    def __init__(self, fd: int) -> None:
-        os.set_blocking(fd, False)
-        self._fd = fd
-        self._loop = asyncio.get_running_loop()
-        self._waiter: asyncio.Future[None] | None = None
-        self._writes = 0
-        self._total = 0
+    _left: int | None = None
 
+    async def read(self, size: int = 65536) -> bytes:
+        while self._fd >= 0:
+            if self._left is not None:
+                size = min(size, self._left)
+            try:
+                data = os.read(self._fd, size)
+            except BlockingIOError:
+                if self._left:
+                    # What was in it when the command ended, somebody inside has taken: an ordinary user's sandbox has
+                    # this user's own uid, and may open the pipe anew. There is nothing to wait for.
+                    self.close()
+                    break
+                await self._ready(self._loop.add_reader, self._loop.remove_reader)
+                continue
+            self._count(len(data))
+            if self._left is not None:
+                self._left -= len(data)
+            if self._left == 0 or (size and not data):
+                self.close()
+            if not data:
+                break
+            await self._give_way()
+            return data
+        return b""
+
+    def finish(self) -> None:
+        if self._fd >= 0 and self._left is None:
+            (self._left,) = unpack("i", fcntl.ioctl(self._fd, termios.FIONREAD, b"\0\0\0\0"))
+            if self._left:
+                self._wake()
+            else:
+                self.close()
+
+
+class PipeWriter(_Pipe):
     async def write(self, data: bytes) -> None:
         view = memoryview(data)
-        if self._fd >= 0 and self._total < _MUCH <= self._total + len(view):
-            with contextlib.suppress(OSError):
-                fcntl.fcntl(self._fd, fcntl.F_SETPIPE_SZ, _GROWN)
-        self._total += len(view)
+        if self._fd >= 0:
+            self._count(len(view))
         while view:
             if self._fd < 0:
                 raise BrokenPipeError("the stream is closed")
             try:
                 view = view[os.write(self._fd, view) :]
             except BlockingIOError:
-                await self._writable()
-        self._writes += 1
-        if self._writes % _TURN == 0:
-            await asyncio.sleep(0)
-
-    async def _writable(self) -> None:
-        self._waiter = self._loop.create_future()
-        self._loop.add_writer(self._fd, self._wake)
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
-            if self._fd >= 0:
-                self._loop.remove_writer(self._fd)
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    def close(self) -> None:
-        if self._fd >= 0:
-            self._loop.remove_writer(self._fd)
-            os.close(self._fd)
-            self._fd = -1
-            self._wake()
-
-    def __del__(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-
-    async def aclose(self) -> None:
-        self.close()
+                await self._ready(self._loop.add_writer, self._loop.remove_writer)
+        await self._give_way()
 
     async def abort(self) -> None:
         """What was sent has been read, perhaps: there is nothing to take back."""

@@ -22,6 +22,8 @@ from ._transfer import TransferReport
 
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_MAX_DEPTH = 300
+"""More than a guest walks: a way is opened name by name for each entry, and what is deep can hardly be removed."""
 _SKIPPED_BYTES = 16 << 20
 """Of names that are kept for the report."""
 
@@ -218,6 +220,8 @@ def _parts(path: str) -> Parts:
     parts = tuple(part for part in path.split("/") if part not in ("", "."))
     if ".." in parts:
         raise _Unsafe("its path leads upwards")
+    if len(parts) > _MAX_DEPTH:
+        raise _Unsafe(f"it lies more than {_MAX_DEPTH} directories deep")
     return parts
 
 

@@ -1,12 +1,2 @@
 """What runs inside sandboxes: init, agents, and the frames they speak. Standard library only; imports nothing of ours
-but itself, and all of it now: after this import nothing in here imports anything again."""
-
-from ._agent import run_agent as run_agent
-from ._agent import run_agent_on as run_agent_on
-from ._config import AgentConfig as AgentConfig
-from ._config import InitConfig as InitConfig
-from ._config import UserEntry as UserEntry
-from ._init import run_init as run_init
-from ._rehearsal import rehearse_agent as rehearse_agent
-from ._rehearsal import rehearse_init as rehearse_init
-from ._seal import seal_imports as seal_imports
+but itself. `_everything` is all of it, for whoever becomes a guest; a host needs the frames."""

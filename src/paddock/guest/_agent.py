@@ -26,6 +26,20 @@ from ._work import WORK, start_work
 from ._worker import Workers
 
 MAX_CONNECTIONS = 64
+# Commands have the uid of their agent: what they send to everybody, as `kill -TERM -1` does, must not end it. Handled,
+# not ignored: what is ignored stays so for the commands.
+_HARMLESS = (
+    signal.SIGHUP,
+    signal.SIGINT,
+    signal.SIGQUIT,
+    signal.SIGTERM,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGALRM,
+    signal.SIGTSTP,
+    signal.SIGTTIN,
+    signal.SIGTTOU,
+)
 
 
 def run_agent(listener: socket.socket, config: AgentConfig) -> NoReturn:
@@ -36,6 +50,8 @@ def run_agent(listener: socket.socket, config: AgentConfig) -> NoReturn:
     code = 1
     try:
         prepare_process(keep=(listener.fileno(), config.oom_score))
+        for number in _HARMLESS:
+            signal.signal(number, _passed_over)
         Agent(config).serve(listener)
         code = 0
     except BaseException as error:  # the last resort: nothing may unwind into whoever forked us
@@ -84,6 +100,10 @@ def close_others(keep: tuple[int, ...]) -> None:
     os.closerange(low, 1 << 30)
 
 
+def _passed_over(number: int, frame: object) -> None:
+    pass
+
+
 class Agent:
     def __init__(self, config: AgentConfig) -> None:
         self._config = config
@@ -94,7 +114,7 @@ class Agent:
             become_subreaper()
         self._execs = Execs(self._loop, config)
         self._workers = Workers(self._loop)
-        self._children = ChildWatch(self._loop, self._died)
+        self._children = ChildWatch(self._loop, self._died, self._workers.stopped)
 
     def serve(self, listener: socket.socket) -> None:
         listener.setblocking(False)
@@ -150,8 +170,7 @@ class Agent:
             return PortHandler(self._loop, channel, request)
         if operation in WORK:
             return start_work(self._workers, self._config, channel, request, descriptors)
-        channel.reply(self._at_once(operation, request))
-        channel.end()
+        channel.answer(self._at_once(operation, request))
         return None
 
     def _at_once(self, operation: str, request: Json) -> Json:

@@ -90,8 +90,7 @@ class AttachHandler(Handler, ExecFollower):
         for stream, log in self._logs.items():
             self._send(stream, log)
         if self._run.status is not None and all(log.fd < 0 for log in self._logs.values()) and not self._channel.ended:
-            self._channel.exit(self._run.status)
-            self._channel.end()
+            self._channel.conclude(self._run.status)
             self._release()
 
     def exec_ended(self) -> None:

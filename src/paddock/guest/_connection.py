@@ -92,10 +92,21 @@ class Channel:
         self._window[stream] += count
         self._send(pack_credit(self.id, stream, count))
 
+    def answer(self, body: Json) -> None:
+        """The reply and the end. One write: the host is woken once."""
+        self._last(pack(Kind.REPLY, self.id, body), pack_close(self.id))
+
+    def conclude(self, body: Json) -> None:
+        """The result and the end."""
+        self._last(pack(Kind.EXIT, self.id, body), pack_close(self.id))
+
     def end(self, fault: Fault | None = None) -> None:
-        """The last word about this channel."""
+        self._last(pack_close(self.id) if fault is None else pack(Kind.ERROR, self.id, fault.body()))
+
+    def _last(self, *parts: bytes) -> None:
+        """The last word about this channel. Nothing comes of another one."""
         if not self.ended:
-            self._send(pack_close(self.id) if fault is None else pack(Kind.ERROR, self.id, fault.body()))
+            self.connection.send(*parts)
             self.ended = True
             self.connection.forget(self)
 
@@ -136,6 +147,7 @@ class Connection:
     ) -> None:
         self._loop = loop
         self._socket = stream if isinstance(stream, socket.socket) else None
+        self._brings_descriptors = self._socket is not None and self._socket.family == socket.AF_UNIX
         self._fds = (stream.fileno(), stream.fileno()) if isinstance(stream, socket.socket) else stream
         for fd in self._fds:
             os.set_blocking(fd, False)
@@ -151,7 +163,7 @@ class Connection:
         self.channels: dict[int, Channel] = {}
         self.closed = False
         self._watch()
-        self.send(pack(Kind.HELLO, 0, {"version": VERSION, "features": list(FEATURES)}))
+        self.send(pack(Kind.HELLO, 0, {"version": VERSION, "features": list(FEATURES), "pid": os.getpid()}))
 
     @property
     def roomy(self) -> bool:
@@ -270,7 +282,7 @@ class Connection:
             self._watch()
 
     def _read(self) -> bytes:
-        if self._socket is None or self._socket.family != socket.AF_UNIX:
+        if self._socket is None or not self._brings_descriptors:
             return os.read(self._fds[0], self._read_size)
         space = socket.CMSG_SPACE(MAX_DESCRIPTORS * 4)
         data, ancillary, flags, _ = self._socket.recvmsg(self._read_size, space, socket.MSG_CMSG_CLOEXEC)

@@ -17,7 +17,7 @@ from ._config import AgentConfig, UserEntry
 from ._connection import Channel, Handler
 from ._faults import Fault, encode, show
 from ._frames import STDIN, Json, dump_json
-from ._loop import Loop
+from ._loop import Loop, Timer
 from ._paths import locate
 from ._pumps import Sink, Source
 from ._spawn import Program, spawn
@@ -42,6 +42,8 @@ class Exec:
     started_at: float = field(default_factory=time.time)
     started: float = field(default_factory=time.monotonic)
     status: Json | None = None
+    limit: str | None = None
+    timer: Timer | None = None
     handler: ExecHandler | None = None
     followers: list[ExecFollower] = field(default_factory=list["ExecFollower"])
 
@@ -89,7 +91,10 @@ class Execs:
             raise Fault("already_exists", f"there is a command {exec_id} already")
         program = self._program(request, exec_id)
         if requests.flag(request, "background"):
-            self._start_background(channel, exec_id, program, descriptors)
+            timeout_seconds = requests.optional_seconds(request, "timeout_seconds")
+            run = self._start_background(channel, exec_id, program, descriptors)
+            if timeout_seconds is not None:
+                self._watch_time(run, timeout_seconds)
             return None
         wants_stdin = requests.flag(request, "stdin")
         if program.terminal:
@@ -153,14 +158,22 @@ class Execs:
 
     def kill(self, channel: Channel, request: Json) -> Handler:
         def killed(survivors: int) -> None:
-            channel.reply({"survivors": survivors})
-            channel.end()
+            channel.answer({"survivors": survivors})
 
         self.kill_tree(self.find(request), killed)
         return Handler()  # the host may let go, the kill goes on
 
     def kill_tree(self, run: Exec, done: Callable[[int], None]) -> None:
         self._kills.append(TreeKill(self._loop, run.family, done))
+
+    def _watch_time(self, run: Exec, timeout_seconds: float) -> None:
+        """Ends it when it has run so long, whoever else lives. While the machine sleeps no time passes for it."""
+        left = run.started + timeout_seconds - time.monotonic()
+        if left > 0:
+            run.timer = self._loop.after(left, lambda: self._watch_time(run, timeout_seconds))
+        elif run.status is None:
+            run.limit = "time"
+            self.kill_tree(run, _whoever_survives)
 
     # life and death
 
@@ -172,8 +185,11 @@ class Execs:
             run.status = {
                 "code": code if code >= 0 else None,
                 "signal": -code if code < 0 else None,
+                "limit": run.limit,
                 "duration_seconds": round(time.monotonic() - run.started, 6),
             }
+            if run.timer is not None:
+                run.timer.cancel()
             handler, run.handler = run.handler, None
             if handler is not None:
                 handler.ended(run.status)
@@ -240,7 +256,7 @@ class Execs:
         self._all[exec_id] = self._running[pid] = run
         return run
 
-    def _start_background(self, channel: Channel, exec_id: str, program: Program, descriptors: list[int]) -> None:
+    def _start_background(self, channel: Channel, exec_id: str, program: Program, descriptors: list[int]) -> Exec:
         if program.terminal:
             raise Fault("unsupported", "a background command with a terminal")
         out, err = log_paths(self._config, exec_id)
@@ -259,8 +275,12 @@ class Execs:
         finally:
             for fd in files:
                 os.close(fd)
-        channel.reply({"pid": run.pid})
-        channel.end()
+        channel.answer({"pid": run.pid})
+        return run
+
+
+def _whoever_survives(count: int) -> None:
+    """There is nobody to tell."""
 
 
 def log_paths(config: AgentConfig, exec_id: str) -> tuple[bytes, bytes]:
@@ -318,6 +338,10 @@ class ExecHandler(Handler):
             source.resume()
 
     def ended(self, status: Json) -> None:
+        if not self._sources and not self._killing:
+            self._finish()
+            self._channel.conclude(status)
+            return
         self._channel.exit(status)
         for source in self._sources:
             source.cut()

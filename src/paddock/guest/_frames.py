@@ -13,7 +13,7 @@ from enum import IntEnum
 from struct import Struct
 from typing import Any, NamedTuple, NoReturn
 
-VERSION = 1
+VERSION = 2
 CHUNK = 256 * 1024
 """Bytes of data that one DATA frame may carry."""
 MAX_PAYLOAD = CHUNK + 64

@@ -17,14 +17,14 @@ from ._faults import Fault, report
 from ._frames import Json
 from ._kernel import become_subreaper
 from ._loop import IN, ChildWatch, Loop, Timer
-from ._tree import Family
+from ._tree import Orphans, TreeKill
 
 StartAgent = Callable[[str], int]
 _QUICK_DEATH_SECONDS = 1.0
 _FIRST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 5.0
+_EXIT_SECONDS = 1.0
 MAX_CONNECTIONS = 32
-_NO_TAG = -1
 
 
 def run_init(
@@ -54,7 +54,7 @@ def kill_descendants() -> None:
     """Everything below this process, which must be a subreaper; returns when nothing is left, or after five seconds."""
     deadline = time.monotonic() + 5
     while time.monotonic() < deadline:
-        for pid in Family(exec_id="", pid=os.getpid(), tag=_NO_TAG).stop():
+        for pid in Orphans(set).stop():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         try:
@@ -66,11 +66,26 @@ def kill_descendants() -> None:
 
 
 class _Agent:
+    """`clearing` is the end of what a dead one left behind; `asked` are called when that is over."""
+
     def __init__(self, name: str) -> None:
         self.name = name
         self.pid: int | None = None
         self.started = 0.0
         self.pause = 0.0
+        self.clearing: TreeKill | None = None
+        self.last: tuple[int, int] | None = None
+        self.asked: list[Callable[[], None]] = []
+
+
+class _Asked(Handler):
+    """A question that is answered later."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    def close(self) -> None:
+        self._channel.end()
 
 
 class Init:
@@ -82,7 +97,7 @@ class Init:
         self._connections: set[Connection] = set()
         self._timer: Timer | None = None
         self._deadline = config.deadline
-        self._children = ChildWatch(self._loop, self._died)
+        self._children = ChildWatch(self._loop, self._died, self._stopped)
         if os.getpid() != 1:  # pid 1 adopts everybody, and ignores signals that it does not handle
             become_subreaper()
             signal.signal(signal.SIGTERM, self._terminated)
@@ -127,12 +142,35 @@ class Init:
     def _died(self, pid: int, status: int) -> None:
         for agent in self._agents.values():
             if agent.pid == pid:
-                agent.pid = None
-                if time.monotonic() - agent.started < _QUICK_DEATH_SECONDS:
-                    self._later(agent)
-                else:
-                    agent.pause = 0.0
-                    self._listen(agent)
+                agent.pid, agent.last = None, (pid, status)
+                self._clear(agent)
+            elif agent.clearing is not None:
+                agent.clearing.reaped(pid)
+
+    def _stopped(self, pid: int) -> None:
+        """Commands have the same uid as their agent and may stop it: `kill -STOP -1` does."""
+        if any(agent.pid == pid for agent in self._agents.values()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+    def _clear(self, agent: _Agent) -> None:
+        """Ends what an agent left behind: nobody could list it, attach to it, or end it on time. Then the next one."""
+
+        def cleared(survivors: int) -> None:
+            agent.clearing = None
+            asked, agent.asked = agent.asked, []
+            for answer in asked:
+                answer()
+            if time.monotonic() - agent.started < _QUICK_DEATH_SECONDS:
+                self._later(agent)
+            else:
+                agent.pause = 0.0
+                self._listen(agent)
+
+        agent.clearing = TreeKill(self._loop, Orphans(self._living), cleared)
+
+    def _living(self) -> set[int]:
+        return {agent.pid for agent in self._agents.values() if agent.pid is not None}
 
     def _later(self, agent: _Agent) -> None:
         """It died as soon as it was there: not again at once, lest we do nothing else."""
@@ -161,12 +199,39 @@ class Init:
                 raise Fault("invalid_argument", "boottime must be a number")
             self._set_deadline(float(value))  # pyright: ignore[reportArgumentType]
             channel.reply({})
+        elif operation == "lost":
+            return self._lost(channel, request)
         elif operation == "agents":
             channel.reply({"agents": {agent.name: agent.pid for agent in self._agents.values()}})
         else:
             raise Fault("unsupported", f"init cannot do {operation!r}"[:200])
         channel.end()
         return None
+
+    def _lost(self, channel: Channel, request: Json) -> Handler:
+        """What became of an agent whose connection ended: told when nothing that it had started is left."""
+        agent = self._agents.get(requests.text(request, "agent"))
+        if agent is None:
+            raise Fault("not_found", "no such agent")
+        pid = requests.optional_number(request, "pid", low=1)
+
+        def answer() -> None:
+            number = os.WTERMSIG(agent.last[1]) if agent.last is not None and agent.last[0] == pid else 0
+            channel.reply({"alive": agent.pid == pid, "signal": number or None})
+            channel.end()
+
+        def it_lives() -> None:
+            if agent.pid == pid:
+                agent.asked.remove(answer)
+                answer()
+
+        if agent.clearing is None and (pid is None or agent.pid != pid):
+            answer()
+        else:
+            # A connection ends before the process is reaped to which it belonged; or it was only the connection.
+            agent.asked.append(answer)
+            self._loop.after(_EXIT_SECONDS, it_lives)
+        return _Asked(channel)
 
     # the end
 

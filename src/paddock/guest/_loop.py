@@ -119,11 +119,13 @@ def boottime() -> float:
 
 
 class ChildWatch:
-    """Calls `died(pid, wait_status)` for every child that died. Reaps them all, whoever they are."""
+    """Calls `died(pid, wait_status)` for every child that died, and `stopped(pid)` for every one that was stopped.
+    Reaps them all, whoever they are."""
 
-    def __init__(self, loop: Loop, died: Callable[[int, int], None]) -> None:
+    def __init__(self, loop: Loop, died: Callable[[int, int], None], stopped: Callable[[int], None]) -> None:
         self._loop = loop
         self._died = died
+        self._stopped = stopped
         self._reader, self._writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, _noted)
@@ -137,12 +139,15 @@ class ChildWatch:
     def reap(self) -> None:
         for _ in range(_AT_ONCE):
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
             except ChildProcessError:
                 return
             if pid == 0:
                 return
-            self._died(pid, status)
+            if os.WIFSTOPPED(status):
+                self._stopped(pid)
+            else:
+                self._died(pid, status)
         self._loop.soon(self.reap)  # there may be no end of them: others want to be served too
 
 

@@ -34,6 +34,13 @@ def optional_number(request: Json, key: str, *, low: int = 0, high: int = (1 << 
     return None if request.get(key) is None else number(request, key, low=low, high=high)
 
 
+def optional_seconds(request: Json, key: str) -> float | None:
+    value = request.get(key)
+    if value is not None and (type(value) not in (int, float) or not value > 0):
+        raise Fault("invalid_argument", f"{key} must be seconds above 0")
+    return value
+
+
 def flag(request: Json, key: str) -> bool:
     value = request.get(key, False)
     if type(value) is not bool:

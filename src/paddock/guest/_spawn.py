@@ -80,7 +80,7 @@ def candidates(program: Program) -> tuple[bytes, ...]:
     if b"/" in name:
         return (name,)
     path = program.env.get(b"PATH", DEFAULT_PATH)
-    return tuple(os.path.join(directory, name) for directory in path.split(b":"))
+    return tuple([directory + b"/" + name if directory else name for directory in path.split(b":")])
 
 
 def _explain(program: Program, report: bytes) -> Fault:

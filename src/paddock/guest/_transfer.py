@@ -167,8 +167,7 @@ class WriteHandler(Handler):
             if self._temporary is not None:
                 os.rename(self._temporary, name, src_dir_fd=self._directory, dst_dir_fd=self._directory)
                 self._temporary = None
-            self._channel.exit(describe(name, self._name, dir_fd=self._directory))
-            self._channel.end()
+            self._channel.conclude(describe(name, self._name, dir_fd=self._directory))
         except OSError as error:
             self._channel.end(Fault.of(error, self._name))
         finally:

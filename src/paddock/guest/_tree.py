@@ -13,6 +13,7 @@ import os
 import resource
 import signal
 from collections.abc import Callable
+from typing import Protocol
 
 from ._loop import Loop, Timer, boottime
 
@@ -59,6 +60,73 @@ class Tags:
             self._next = 0
 
 
+class Tree(Protocol):
+    """Processes that are ended together."""
+
+    def stop(self) -> set[int]:
+        """SIGSTOP to everyone, until a look around finds nobody new. They can do nothing any more but be killed."""
+        ...
+
+    def members(self) -> set[int]:
+        """Everyone alive, zombies excluded."""
+        ...
+
+
+class Orphans:
+    """Everyone in this pid namespace that no living agent stands above. For pid 1, to which they have fallen.
+
+    Where the caller is not pid 1: everyone below it, of whom the same is true.
+    """
+
+    def __init__(self, agents: Callable[[], set[int]]) -> None:
+        self._agents = agents
+
+    def stop(self) -> set[int]:
+        stopped: set[int] = set()
+        for _ in range(_ROUNDS):
+            found, conclusive = self._look()
+            for pid in found:
+                _send(pid, signal.SIGSTOP)
+            if found <= stopped and conclusive:
+                break
+            stopped |= found
+        return stopped
+
+    def members(self) -> set[int]:
+        return self._look()[0]
+
+    def _look(self) -> tuple[set[int], bool]:
+        """Who is one, and whether that was all of them: not if somebody vanished, who may have left a child."""
+        found: set[int] = set()
+        conclusive = True
+        agents = self._agents()
+        for pid in _processes() - {os.getpid()}:
+            orphan = self._is_orphan(pid, agents)
+            if orphan:
+                found.add(pid)
+            conclusive = conclusive and orphan is not None
+        return found, conclusive
+
+    def _is_orphan(self, pid: int, agents: set[int]) -> bool | None:
+        """None: somebody on the way up to us died at this moment."""
+        parent, state = _parent_and_state(pid)
+        if not state:
+            return None
+        if state in b"ZX":
+            return False
+        # Read anew for each: a list that is a moment old would count children of somebody who just died as orphans.
+        while pid not in agents:
+            if parent == os.getpid():
+                return True
+            if parent <= 1:
+                return False  # not below us
+            pid = parent
+            parent, state = _parent_and_state(pid)
+            if not state:
+                return None
+        return False
+
+
 class Family:
     """Who belongs to one exec: by tag, by descent from `pid`, and where there are no tags by a variable."""
 
@@ -68,7 +136,6 @@ class Family:
         self._marker = MARKER + b"=" + exec_id.encode()
 
     def stop(self) -> set[int]:
-        """SIGSTOP to everyone, until a look around finds nobody new. They can do nothing any more but be killed."""
         parents: dict[int, int] = {}
         seen = {os.getpid()}
         stopped: set[int] = set()
@@ -94,7 +161,6 @@ class Family:
         return stopped
 
     def members(self) -> set[int]:
-        """Everyone alive, zombies excluded."""
         parents: dict[int, int] = {}
         found: set[int] = set()
         for pid in _processes() - {os.getpid()}:
@@ -156,9 +222,9 @@ def _tag_of(pid: int) -> int | None:
 class TreeKill:
     """Stops every member until no new one is found, kills them all, and calls `done(survivors)` when they are gone."""
 
-    def __init__(self, loop: Loop, family: Family, done: Callable[[int], None]) -> None:
+    def __init__(self, loop: Loop, tree: Tree, done: Callable[[int], None]) -> None:
         self._loop = loop
-        self._family = family
+        self._tree = tree
         self._done = done
         self._deadline = boottime() + _PATIENCE_SECONDS
         self._timer: Timer | None = None
@@ -167,7 +233,7 @@ class TreeKill:
         self._strike()
 
     def _strike(self) -> None:
-        stopped = self._family.stop()
+        stopped = self._tree.stop()
         for pid in stopped:
             _send(pid, signal.SIGKILL)
         self._pending = stopped
@@ -186,4 +252,4 @@ class TreeKill:
             self._strike()
 
     def _report(self) -> None:
-        self._done(len(self._family.members()))
+        self._done(len(self._tree.members()))

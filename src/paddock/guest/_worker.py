@@ -86,6 +86,11 @@ class Workers:
         if handler is not None:
             handler.died()
 
+    def stopped(self, pid: int) -> None:
+        """Commands may stop what has their uid; whoever asked for the work would wait for ever."""
+        if pid in self._running:
+            os.kill(pid, signal.SIGCONT)
+
 
 class WorkerHandler(Handler):
     def __init__(
@@ -137,8 +142,7 @@ class WorkerHandler(Handler):
         report = os.read(self._result, _MAX_RESULT)  # all of it: it fits into a pipe
         os.close(self._result)
         if report[:1] == b"+":
-            self._channel.exit(parse_json(report[1:]))
-            self._channel.end()
+            self._channel.conclude(parse_json(report[1:]))
         elif report[:1] == b"-":
             body = parse_json(report[1:])
             self._channel.end(Fault(body["code"], body["message"], name=body.get("errno")))

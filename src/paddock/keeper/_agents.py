@@ -14,7 +14,7 @@ import socket
 from collections.abc import Mapping
 from typing import NoReturn
 
-from paddock import guest
+from paddock.guest import _everything as guest
 from paddock.keeper._plan import ORDINARY_ID, SAMPLE, JailPlan, User
 from paddock.linux import caps, landlock, namespaces, prctl, rlimits, seccomp
 from paddock.linux.namespaces import IdMap

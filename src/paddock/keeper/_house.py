@@ -14,6 +14,7 @@ from paddock.keeper import _dev, layout
 from paddock.keeper._inside import MASKED
 from paddock.keeper._records import Records
 from paddock.keeper._slots import Slots
+from paddock.keeper._usr import Usr
 from paddock.keeper.pool import open_pool
 from paddock.linux import cgroups, landlock, mountinfo, mounts, namespaces, prctl, proc, seccomp, seccomp_profile
 from paddock.linux.namespaces import IdMap
@@ -34,6 +35,7 @@ class House:
     own_mounts: int
     pool: int
     slots: Slots
+    usr: Usr
     groups: cgroups.Base | None
     records: Records
     mount_point: bytes
@@ -80,6 +82,7 @@ def furnish(state: Path) -> House:
         own_mounts=_open_mount_namespace(),
         pool=pool,
         slots=Slots(pool),
+        usr=Usr(mounts.open_tree(os.fsencode(places / "root"))),
         groups=groups,
         records=Records(os.open(run, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)),
         mount_point=os.fsencode(places / "root"),

@@ -8,7 +8,6 @@ descriptors, namespaces and ids. When it is given a plan it builds its tree of m
 from __future__ import annotations
 
 import array
-import fcntl
 import json
 import os
 import signal
@@ -16,7 +15,7 @@ import socket
 from dataclasses import dataclass
 from typing import NoReturn
 
-from paddock import guest
+from paddock.guest import _everything as guest
 from paddock.keeper._agents import Agents, limit
 from paddock.keeper._plan import SAMPLE, JailPlan
 from paddock.keeper._trace import Steps
@@ -138,14 +137,15 @@ def _report_failure(steps: Steps, error: BaseException) -> None:
 
 def _become_spare(inside: Inside, steps: Steps) -> Ready:
     prctl.set_parent_death_signal(signal.SIGKILL)
-    joining = _shed(inside, steps)
+    _shed(inside, steps)
     steps.begin("unshare")
     namespaces.unshare(namespaces.NEWNET | namespaces.NEWIPC | namespaces.NEWUTS)
     netlink.set_loopback_up()
     steps.end("unshare")
     steps.begin("join")
-    joining.enter()
-    joining.close()
+    inside.joining.enter()
+    for fd in inside.joining.tasks:
+        os.close(fd)
     if inside.root_mode:
         namespaces.unshare(namespaces.NEWCGROUP)
     steps.end("join")
@@ -178,19 +178,13 @@ def _become_spare(inside: Inside, steps: Steps) -> Ready:
     return Ready(place=place, dev=dev, terminals=terminals, proc=proc, writable_proc=writable_proc, agents=agents)
 
 
-def _shed(inside: Inside, steps: Steps) -> cgroups.Joining:
-    """Closes all that the keeper has open: a descriptor of a directory left here would be a way out."""
+def _shed(inside: Inside, steps: Steps) -> None:
+    """Closes all that is not named: a descriptor of a directory left here would be a way out."""
     steps.begin("shed")
     for number in (0, 1, 2):
         os.dup2(inside.null, number)
-    kept = [inside.sync.fileno(), *inside.joining.tasks]
-    high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 1000) for fd in kept]
-    low = [os.dup2(fd, 3 + index, inheritable=False) for index, fd in enumerate(high)]
-    inside.sync.detach()
-    descriptors.close_from(3 + len(low))
-    steps.voice = socket.socket(fileno=low[0])
+    descriptors.close_all_but(inside.sync.fileno(), *inside.joining.tasks)
     steps.end("shed")
-    return cgroups.Joining(None, tuple(low[1:]))
 
 
 def _become_root_inside(steps: Steps) -> None:

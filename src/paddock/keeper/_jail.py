@@ -134,9 +134,8 @@ def _make_layers(
     if not plan.host_usr:
         return root, None
     steps.begin("usr")
-    usr = mounts.open_tree(b"/usr", recursive=not house.root_mode)
+    usr = house.usr.mount(slot)
     late.append(usr)
-    mounts.set_attributes(usr, set=mounts.RDONLY | mounts.NOSUID | mounts.NODEV, recursive=not house.root_mode)
     steps.end("usr")
     return root, usr
 

@@ -12,16 +12,10 @@ import traceback
 from pathlib import Path
 from typing import Any, cast
 
-from paddock import guest
+from paddock.guest import _everything as guest
 from paddock.keeper import _house, _serve, layout
+from paddock.keeper._bootstrap import READY
 
-# What a service runs: `python -I -S -c BOOTSTRAP`, with {"source", "state", "for_tests"} as JSON on stdin. Not in
-# arguments: every process inside a sandbox that is a copy of the keeper would show them.
-BOOTSTRAP = (
-    "import sys,json;o=json.load(sys.stdin);sys.path.insert(0,o['source']);"
-    "from paddock.keeper._main import main;main(o)"
-)
-READY = b"ready\n"
 _TITLE = b"paddock"
 
 

@@ -11,6 +11,7 @@ from paddock.keeper import _jail, _spare
 from paddock.keeper._errors import Died, JailError
 from paddock.keeper._house import House
 from paddock.keeper._plan import JailPlan
+from paddock.keeper._stem import Stem
 from paddock.linux import proc
 
 CREATE_SECONDS = 20.0
@@ -48,6 +49,7 @@ class Nursery:
         born: Callable[[_jail.Jail], None],
     ) -> None:
         self._house = house
+        self._stem = Stem(house)
         self._watch = watch
         self._unwatch = unwatch
         self._born = born
@@ -63,6 +65,10 @@ class Nursery:
 
     def deadlines(self) -> Iterable[float]:
         return self._limits.values()
+
+    def open(self) -> None:
+        """Last of all before the first create: what the keeper has in memory now is shared with every sandbox."""
+        self._stem.start()
 
     def create(self, plan: JailPlan, reply: Reply) -> None:
         if plan.fault:  # a test wants to see it fail: not at the cost of a spare that is whole
@@ -80,6 +86,7 @@ class Nursery:
             self._unwatch(spare.sync.fileno())
             spare.undo.unwind()
         self._spares.clear()
+        self._stem.close()
 
     # -- spares
 
@@ -103,7 +110,7 @@ class Nursery:
 
     def _conceive(self, fault: str, only_for: _Waiting | None) -> bool:
         try:
-            spare = _spare.begin(self._house, fault)
+            spare = _spare.begin(self._house, self._stem, fault)
         except JailError as error:
             self._refuse(only_for, error)
             return False

@@ -86,7 +86,10 @@ class JailPlan:
         return cls(**values)
 
     def to_message(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        message: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
+        message["users"] = [{"name": u.name, "uid": u.uid, "gid": u.gid, "home": u.home} for u in self.users]
+        message["mounts"] = [{"source": m.source, "target": m.target, "mode": m.mode} for m in self.mounts]
+        return message
 
     @classmethod
     def from_message(cls, message: dict[str, Any]) -> JailPlan:

@@ -9,6 +9,7 @@ import select
 import socket
 import sys
 import traceback
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -23,6 +24,9 @@ from paddock.linux import btrfs, proc
 
 IDLE_SECONDS = 10.0
 WATCH_SECONDS = 2.0
+RECORDING_SECONDS = 15.0
+LONGEST_SLEEP_SECONDS = 60.0
+KILLED = Ended(limit=None, reason="it was killed")
 Message = dict[str, Any]
 
 
@@ -33,6 +37,8 @@ class Connection:
         self.peer = peer
         self.inbox = _wire.Inbox()
         self.watching = False
+        self.killed: deque[tuple[float, str]] = deque()
+        """When what was killed for it; it records that itself, in a moment."""
 
     def send(self, message: Message, descriptors: tuple[int, ...] = ()) -> None:
         # A service that is gone or does not read is no concern of the others. It may have got half of this: what
@@ -61,7 +67,11 @@ class Keeper:
         self._nursery = Nursery(house, watch=self._watch, unwatch=self._unwatch, born=self._born)
         self._idle_since = proc.boottime()
         self._watched_at = 0.0
-        self._inode_watch = house.root_mode and btrfs.is_btrfs(house.pool)
+        self._watches: list[Callable[[], None]] = []
+        if house.groups is not None:
+            self._watches.append(self._undertaker.watch_queues)
+        if house.root_mode and btrfs.is_btrfs(house.pool):
+            self._watches.append(self._undertaker.watch_inodes)
         self._stopping = False
         self._operations: dict[str, Operation] = {
             "hello": self._hello,
@@ -72,6 +82,7 @@ class Keeper:
             "list": self._list,
             "forget": self._forget,
             "stop": self._stop,
+            "bye": self._bye,
         }
 
     def run(self) -> None:
@@ -82,6 +93,7 @@ class Keeper:
         gc.collect()
         gc.freeze()
         gc.disable()  # nothing here makes cycles on the hot path; a collection would touch, and so copy, every page
+        self._nursery.open()
         while not self._finished():
             for fd, _ in self._poll.poll(self._timeout()):
                 handler = self._handlers.get(fd)
@@ -116,17 +128,19 @@ class Keeper:
         if (removal := self._undertaker.next_removal()) is not None:
             times.append(removal)
         times += self._nursery.deadlines()
-        if self._inode_watch and self._undertaker.lives:
+        if self._watches and self._undertaker.lives:
             times.append(self._watched_at + WATCH_SECONDS)
-        return max(0.0, (min(times) - now) * 1000 + 1) if times else -1
+        # poll's clock stands still while the machine sleeps, that of deadlines does not: look again now and then.
+        return min(max(0.0, (min(times) - now) * 1000 + 1), LONGEST_SLEEP_SECONDS * 1000) if times else -1
 
     def _housekeeping(self) -> None:
         now = proc.boottime()
         self._undertaker.expire(now)
         self._undertaker.remove_groups(now)
-        if self._inode_watch and self._undertaker.lives and now >= self._watched_at + WATCH_SECONDS:
+        if self._undertaker.lives and now >= self._watched_at + WATCH_SECONDS:
             self._watched_at = now
-            self._undertaker.watch_inodes()
+            for watch in self._watches:
+                watch()
         self._nursery.expire(now)
 
     # -- connections
@@ -161,6 +175,7 @@ class Keeper:
         if not alive:
             self._unwatch(connection.peer.fileno())
             self._connections.discard(connection)
+            self._record_kills(connection)
             connection.inbox.close()
             connection.peer.close()
 
@@ -225,8 +240,28 @@ class Keeper:
         if life is None:
             reply({"known": False})
             return
-        life.waiting.append(lambda: reply({"known": True}))
-        self._undertaker.end(life, Ended(limit=None, reason="it was killed"))
+
+        def answer() -> None:
+            reply({"known": True})
+            now = proc.boottime()
+            while connection.killed and connection.killed[0][0] < now - RECORDING_SECONDS:
+                connection.killed.popleft()
+            connection.killed.append((now, life.record.id))
+            if connection not in self._connections:
+                self._record_kills(connection)
+
+        life.waiting.append(answer)
+        self._undertaker.end(life, KILLED)
+
+    def _record_kills(self, connection: Connection) -> None:
+        """A service that died may not have come to recording what it had killed. Else these are swept away unread."""
+        for _, id in connection.killed:
+            self._house.records.write_ended(id, KILLED)
+        connection.killed.clear()
+
+    def _bye(self, connection: Connection, message: Message, reply: Reply) -> None:
+        """It has recorded everything."""
+        connection.killed.clear()
 
     def _deadline(self, connection: Connection, message: Message, reply: Reply) -> None:
         life = self._undertaker.lives.get(message["id"])

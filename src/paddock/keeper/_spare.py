@@ -6,7 +6,6 @@ and runs nothing; it dies with the keeper, and its group is swept away by the ne
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import socket
@@ -15,11 +14,14 @@ from typing import Any, cast
 
 from paddock.keeper._errors import Died, JailError, as_jail_error
 from paddock.keeper._house import House
-from paddock.keeper._inside import Inside, become_sandbox
+from paddock.keeper._stem import Stem
 from paddock.keeper._trace import Steps
-from paddock.linux import cgroups, fsids, namespaces, pidfd
+from paddock.linux import cgroups, namespaces, pidfd
 from paddock.linux.namespaces import IdMap
 from paddock.linux.undo import UndoStack
+
+SOCKET_BYTES = 64 << 20
+"""What a sandbox may hold in the buffers of sockets, where the kernel does not count that as memory."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -37,13 +39,13 @@ class Spare:
     report: dict[str, dict[str, float]] | None = None
 
 
-def begin(house: House, fault: str = "") -> Spare:
+def begin(house: House, stem: Stem, fault: str = "") -> Spare:
     """Sends one on its way; `receive` says when it is there. JailError, with everything undone."""
     steps = Steps(fault.removeprefix("keeper:") if fault.startswith("keeper:") else "")
     undo = UndoStack()
     try:
         with undo:
-            spare = _begin(house, fault, steps, undo)
+            spare = _begin(house, stem, fault, steps, undo)
             spare.undo = UndoStack()
             spare.undo.take(undo)
             return spare
@@ -51,13 +53,14 @@ def begin(house: House, fault: str = "") -> Spare:
         raise as_jail_error(error, steps) from None
 
 
-def _begin(house: House, fault: str, steps: Steps, undo: UndoStack) -> Spare:
+def _begin(house: House, stem: Stem, fault: str, steps: Steps, undo: UndoStack) -> Spare:
     steps.begin("cgroup")
     group: cgroups.Group | None = None
     joining = cgroups.Joining(None, ())
     if house.groups is not None:
         # Not named after a sandbox, which is not known yet; the record of the sandbox will name it.
-        group = house.groups.create(f"gr_{os.urandom(8).hex()}", cgroups.GroupLimits())
+        ceilings = cgroups.GroupLimits(socket_bytes=SOCKET_BYTES)  # the same for every plan: set ahead
+        group = house.groups.create(f"gr_{os.urandom(8).hex()}", ceilings)
         undo.push(_remove_group, group)
         joining = group.join_descriptors()
     steps.end("cgroup")
@@ -70,10 +73,8 @@ def _begin(house: House, fault: str, steps: Steps, undo: UndoStack) -> Spare:
     undo.push(sync.close)
     sync.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # the agent's pid, as this side sees it
     try:
-        # Owned by an id of its own range: what the kernel counts by owner would else be root's, of the whole machine.
-        owner = contextlib.nullcontext() if slot is None else fsids.owning_as(house.slots.base(slot))
-        with owner:
-            pid = _clone(_inside(house, fault, theirs, joining), sync, joining.clone_into)
+        base = None if slot is None else house.slots.base(slot)
+        pid = stem.clone(theirs, joining, base=base, fault=fault)
     finally:
         theirs.close()
         joining.close()
@@ -90,39 +91,6 @@ def _begin(house: House, fault: str, steps: Steps, undo: UndoStack) -> Spare:
     sync.setblocking(False)
     steps.end("maps")
     return Spare(pid=pid, pidfd=descriptor, group=group, slot=slot, sync=sync, undo=undo, steps=steps)
-
-
-def _inside(house: House, fault: str, sync: socket.socket, joining: cgroups.Joining) -> Inside:
-    return Inside(
-        root_mode=house.root_mode,
-        sync=sync,
-        joining=joining,
-        mount_point=house.mount_point,
-        dev_tree=house.dev_tree,
-        masks=house.masks,
-        null=house.null,
-        filter=house.filter,
-        landlock_abi=house.landlock_abi,
-        fault=fault,
-    )
-
-
-def _clone(inside: Inside, sync: socket.socket, into: int | None) -> int:
-    # net, ipc, uts and cgroup follow in the child.
-    flags = namespaces.NEWUSER | namespaces.NEWPID | namespaces.NEWNS
-    if into is None:
-        pid = namespaces.clone(flags)
-    else:
-        pid, descriptor = namespaces.clone_into(flags, into)
-        if pid:
-            os.close(descriptor)
-    if pid == 0:
-        try:
-            sync.close()
-            become_sandbox(inside)
-        finally:
-            os._exit(1)
-    return pid
 
 
 def _write_maps(house: House, pid: int, slot: int | None) -> None:

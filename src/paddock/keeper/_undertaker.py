@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from paddock.keeper._house import House
 from paddock.keeper._jail import Jail
 from paddock.keeper._records import Ended, Record
+from paddock.keeper._spare import SOCKET_BYTES
 from paddock.linux import btrfs, cgroups, pidfd, proc
 
 LOST = Ended(limit=None, reason="it was found dead: the machine or the keeper went down while it lived")
 UNFINISHED = Ended(limit=None, reason="the keeper died while it was being made")
+MOST_SOCKET_BYTES = 4 * SOCKET_BYTES
 _FIRST_PAUSE_SECONDS = 0.001
 _LONGEST_PAUSE_SECONDS = 1.0
 
@@ -57,8 +59,7 @@ class Undertaker:
         records = self._house.records
         for id in records.living():
             record = records.read(id)
-            if record is not None and self._is_alive(record):
-                self._take_over(record)
+            if record is not None and self._take_over(record):
                 continue
             records.remove(id)
             records.write_ended(id, UNFINISHED if record is None else LOST)
@@ -115,6 +116,16 @@ class Undertaker:
         if jail.group is not None:
             self._remove(jail.group)
         return cause
+
+    def watch_queues(self) -> None:
+        """Ends sandboxes that hold far more than they may in buffers of sockets.
+
+        Each socket of TCP may go over the ceiling by some tens of KiB, and what netlink answers is counted for nobody:
+        thousands of sockets would be the machine's memory.
+        """
+        for life in list(self.lives.values()):
+            if life.cause is None and _socket_bytes(life) > MOST_SOCKET_BYTES:
+                self.end(life, Ended(limit="memory", reason="its sockets held more than they may in their buffers"))
 
     def next_removal(self) -> float | None:
         """When to look again for groups that could not be removed yet, in seconds of CLOCK_BOOTTIME."""
@@ -181,19 +192,23 @@ class Undertaker:
         except (OSError, ValueError):
             return False
 
-    def _take_over(self, record: Record) -> None:
+    def _take_over(self, record: Record) -> bool:
+        """False if it is dead."""
         try:
             descriptor = pidfd.open(record.pid)
         except OSError:
-            self._house.records.remove(record.id)
-            self._house.records.write_ended(record.id, LOST)
-            return
+            return False
+        # Only now: its number can't pass to another process any more, which would be killed in its place one day.
+        if not self._is_alive(record):
+            os.close(descriptor)
+            return False
         if record.slot is not None:
             self._house.slots.reserve(record.slot)
         groups = self._house.groups
         group = groups.group(record.group) if groups is not None and record.group is not None else None
         jail = Jail(pid=record.pid, pidfd=descriptor, group=group, slot=record.slot, record=record)
         self.lives[record.id] = Life(jail, record)
+        return True
 
     def _sweep_group(self, name: str) -> None:
         if self._house.groups is None:
@@ -219,3 +234,8 @@ def _removed(group: cgroups.Group) -> bool:
             raise
         return False
     return True
+
+
+def _socket_bytes(life: Life) -> int:
+    group = life.jail.group
+    return proc.netlink_bytes(life.record.pid) + (group.socket_bytes() if group is not None else 0)

@@ -16,12 +16,17 @@ _PERIOD = 100_000  # microseconds over which processor time is shared out
 
 
 class GroupLimits(NamedTuple):
-    """Ceilings; None is no ceiling. `swap_bytes` is what may be used beside `memory_bytes`."""
+    """Ceilings; None is no ceiling. `swap_bytes` is what may be used beside `memory_bytes`.
+
+    `socket_bytes` is what TCP and UDP may hold in buffers, in version 1, which else counts that for nobody; version 2
+    counts it as memory.
+    """
 
     memory_bytes: int | None = None
     swap_bytes: int | None = None
     pids: int | None = None
     cpus: float | None = None
+    socket_bytes: int | None = None
 
 
 class Tree(NamedTuple):
@@ -34,6 +39,8 @@ class Tree(NamedTuple):
 
 
 SWAP = {1: b"/memory.memsw.limit_in_bytes", 2: b"/memory.swap.max"}
+SOCKETS = b"/memory.kmem.tcp.limit_in_bytes"
+SOCKETS_CURRENT = b"/memory.kmem.tcp.usage_in_bytes"
 MEMORY_CURRENT = {1: b"/memory.usage_in_bytes", 2: b"/memory.current"}
 MEMORY_PEAK = {1: b"/memory.max_usage_in_bytes", 2: b"/memory.peak"}
 MEMORY_EVENTS = {1: b"/memory.oom_control", 2: b"/memory.events"}
@@ -52,6 +59,8 @@ def writes(controller: str, version: int, limits: GroupLimits) -> Iterator[tuple
             yield SWAP[2], b"%d" % limits.swap_bytes
         elif limits.memory_bytes is not None:
             yield SWAP[1], b"%d" % (limits.memory_bytes + limits.swap_bytes)
+    if controller == "memory" and limits.socket_bytes is not None and version == 1:
+        yield SOCKETS, b"%d" % limits.socket_bytes
     if controller == "pids" and limits.pids is not None:
         yield b"/pids.max", b"%d" % limits.pids
     if controller == "cpu" and limits.cpus is not None:
@@ -63,18 +72,23 @@ def writes(controller: str, version: int, limits: GroupLimits) -> Iterator[tuple
 
 
 def apply(tree: Tree, group: bytes, controller: str, limits: GroupLimits) -> None:
-    """Sets the ceilings of one controller. Swap is left alone where the kernel has no file for it."""
+    """Sets the ceilings of one controller. Swap and sockets are left alone where the kernel has no file for them."""
     for file, value in writes(controller, tree.version, limits):
         try:
             _files.write(group + file, value, tree.fd)
         except FileNotFoundError:
-            if file not in SWAP.values():
+            if file not in (*SWAP.values(), SOCKETS):
                 raise
 
 
 def limits_swap(tree: Tree) -> bool:
     """Whether groups of this memory hierarchy have a ceiling for swap."""
     return os.path.exists(os.fsencode(tree.path) + SWAP[tree.version])
+
+
+def limits_sockets(tree: Tree) -> bool:
+    """Whether what sockets hold in this memory hierarchy is bounded: version 2 counts it as memory."""
+    return tree.version == 2 or os.path.exists(os.fsencode(tree.path) + SOCKETS)
 
 
 def number(tree: Tree, file: bytes) -> int | None:

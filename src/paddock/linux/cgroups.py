@@ -123,6 +123,8 @@ class Base:
                 lines.setdefault(controller, f"{controller}: there is no such cgroup controller here")
         if not self.limits_swap:
             lines.setdefault("swap", "swap: the kernel keeps no account of it (boot parameter swapaccount=1)")
+        if "memory" in self.by_controller and not control.limits_sockets(self.by_controller["memory"]):
+            lines.setdefault("sockets", "sockets: the kernel has no ceiling for what TCP and UDP hold in buffers")
         if not self.kills_at_once:
             lines.setdefault("kill", "kill: no cgroup.kill (Linux 5.14, unified tree); processes are killed one by one")
         if not self.freezes:
@@ -201,6 +203,13 @@ class Group:
         for controller in _CONTROLLERS:
             if tree := self.base.by_controller.get(controller):
                 control.apply(tree, self.name, controller, limits)
+
+    def socket_bytes(self) -> int:
+        """What TCP and UDP hold in buffers; 0 where that counts as memory (version 2) or is not counted."""
+        tree = self.base.by_controller.get("memory")
+        if tree is None or tree.version == 2:
+            return 0
+        return control.number(tree, self.name + control.SOCKETS_CURRENT) or 0
 
     def processes(self) -> frozenset[int]:
         """Pids (of the caller's pid namespace) of all processes in the group, in whichever hierarchy."""

@@ -10,3 +10,13 @@ _LAST = 0xFFFF_FFFF
 def close_from(first: int) -> None:
     """Closes `first` and all above it, by one call (close_range(2), Linux 5.9)."""
     call(NR.CLOSE_RANGE, first, _LAST, 0, what=("close_range from", first))
+
+
+def close_all_but(*kept: int) -> None:
+    """Closes every descriptor above 2 that is not named."""
+    first = 3
+    for fd in sorted(kept):
+        if fd > first:
+            call(NR.CLOSE_RANGE, first, fd - 1, 0, what=("close_range", first, fd - 1))
+        first = max(first, fd + 1)
+    close_from(first)

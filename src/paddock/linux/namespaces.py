@@ -21,6 +21,8 @@ NEWIPC = 0x0800_0000
 NEWUSER = 0x1000_0000
 NEWPID = 0x2000_0000
 NEWNET = 0x4000_0000
+PARENT = 0x8000
+"""CLONE_PARENT: not a child of the caller, but of the caller's parent, which has to wait for it."""
 
 _CLONE_PIDFD = 0x1000
 _CLONE_INTO_CGROUP = 0x2_0000_0000
@@ -60,8 +62,9 @@ def clone_into(flags: int, cgroup_fd: int) -> tuple[int, int]:
     """
     pidfd = ctypes.create_string_buffer(4)
     flags |= _CLONE_INTO_CGROUP | _CLONE_PIDFD
+    exit_signal = 0 if flags & PARENT else signal.SIGCHLD  # with PARENT it is the caller's own, and none may be named
     arguments = ctypes.create_string_buffer(
-        _CLONE_ARGS.pack(flags, ctypes.addressof(pidfd), 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, cgroup_fd),
+        _CLONE_ARGS.pack(flags, ctypes.addressof(pidfd), 0, 0, exit_signal, 0, 0, 0, 0, 0, cgroup_fd),
         _CLONE_ARGS.size,
     )
     pid = _fork(NR.CLONE3, ctypes.addressof(arguments), _CLONE_ARGS.size, "clone3")

@@ -13,7 +13,7 @@ from paddock.linux.seccomp import ALLOW, AUDIT_ARCH, Case, Cases, Compare, Verdi
 
 _ALLOWED = """
 read readv pread64 preadv preadv2 write writev pwrite64 pwritev pwritev2 lseek sendfile copy_file_range
-splice tee vmsplice readahead fadvise64 cachestat sync syncfs fsync fdatasync sync_file_range fallocate
+splice tee vmsplice readahead fadvise64 cachestat syncfs fsync fdatasync sync_file_range fallocate
 
 open openat openat2 creat close close_range dup dup2 dup3 fcntl flock pipe pipe2
 stat fstat lstat newfstatat statx statfs fstatfs access faccessat faccessat2 name_to_handle_at
@@ -26,14 +26,13 @@ inotify_init inotify_init1 inotify_add_watch inotify_rm_watch
 
 poll ppoll select pselect6 epoll_create epoll_create1 epoll_ctl epoll_wait epoll_pwait epoll_pwait2
 eventfd eventfd2 signalfd signalfd4 timerfd_create timerfd_settime timerfd_gettime
-io_setup io_destroy io_submit io_cancel io_getevents io_pgetevents
 
-accept accept4 bind connect listen shutdown getsockname getpeername getsockopt setsockopt
+accept accept4 bind connect listen shutdown getsockname getpeername getsockopt
 sendto recvfrom sendmsg recvmsg sendmmsg recvmmsg
 
-mmap mprotect munmap mremap msync mincore madvise mlock mlock2 mlockall munlock munlockall brk
-remap_file_pages memfd_create mseal map_shadow_stack pkey_alloc pkey_free pkey_mprotect membarrier
-shmget shmat shmctl shmdt semget semop semtimedop semctl msgget msgsnd msgrcv msgctl
+mprotect munmap mremap msync mincore madvise mlock mlock2 mlockall munlock munlockall brk
+remap_file_pages mseal map_shadow_stack pkey_alloc pkey_free pkey_mprotect membarrier
+shmat shmctl shmdt semget semop semtimedop semctl msgget msgsnd msgrcv msgctl
 mq_open mq_unlink mq_timedsend mq_timedreceive mq_notify mq_getsetattr
 
 fork vfork execve execveat exit exit_group wait4 waitid set_tid_address arch_prctl set_thread_area get_thread_area
@@ -81,6 +80,10 @@ _AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
 _STREAM, _DATAGRAM, _TYPE_MASK = 1, 2, 0xF
 _S_IFMT, _S_IFCHR, _S_IFBLK = 0o170000, 0o020000, 0o060000
 _TIOCSTI, _TIOCLINUX, _TIOCSETD = 0x5412, 0x541C, 0x5423
+# include/uapi/linux/{mman,memfd,shm}.h and asm-generic/socket.h
+_MAP_HUGETLB, _MFD_HUGETLB, _SHM_HUGETLB = 0x4_0000, 0x4, 0o4000
+_SOL_SOCKET = 1
+_ATTACHING = (26, 50, 51, 52)  # SO_ATTACH_FILTER, SO_ATTACH_BPF, SO_ATTACH_REUSEPORT_CBPF and _EBPF
 _PERSONALITIES = (0, 0x0008, 0x2_0000, 0x2_0008, 0xFFFF_FFFF)  # Linux, 32 bits, "2.6", both, and the question
 
 
@@ -114,7 +117,26 @@ def _make_node(mode: int) -> Cases:
     return Cases(_when(mode, (_S_IFCHR, _S_IFBLK), _EPERM, _S_IFMT), ALLOW)
 
 
+def _unless(argument: int, flag: int, action: int) -> Cases:
+    return Cases(_when(argument, (flag,), action, flag), ALLOW)
+
+
+_ENOMEM = fail_with(errno.ENOMEM)
+
 _CONDITIONAL: dict[str, Verdict] = {
+    # The machine has one number of asynchronous requests for all (fs.aio-max-nr): one sandbox could take them all from
+    # the databases outside. Programs go on with threads, as on a kernel without them.
+    **dict.fromkeys(("io_setup", "io_destroy", "io_submit", "io_cancel", "io_getevents", "io_pgetevents"), _ENOSYS),
+    # It flushes all file systems of the machine; nothing of a sandbox's own needs it. There is no failure to answer.
+    "sync": fail_with(0),
+    # Huge pages are the machine's reserve, which no control group for memory counts.
+    "mmap": _unless(3, _MAP_HUGETLB, _ENOMEM),
+    "memfd_create": _unless(1, _MFD_HUGETLB, _ENOMEM),
+    "shmget": _unless(2, _SHM_HUGETLB, _ENOMEM),
+    # Programs for sockets use up the room for compiled ones, which the machine has once (net.core.bpf_jit_limit).
+    "setsockopt": Cases(
+        tuple(Case((Compare(1, _SOL_SOCKET), Compare(2, option)), _EPERM) for option in _ATTACHING), ALLOW
+    ),
     # Its arguments lie in memory, where no filter sees them; libraries go on with clone.
     "clone3": _ENOSYS,
     "clone": Cases(_when(0, (0,), ALLOW, _NEW_NAMESPACES), _EPERM),
@@ -137,6 +159,23 @@ _TARGETED = {
     "sched_setparam": 0,
     "sched_setscheduler": 0,
 }
+# What their first argument says the second names: a process or a group of them, and all processes of an id, which
+# pid 1 is one of.
+_KINDS_OF_TARGET = {"setpriority": ((0, 1), 2), "ioprio_set": ((1, 2), 3)}
+
+
+def _any_but_pid_1(name: str, argument: int) -> Cases:
+    # Pid 1 has the id of root inside, to whom the kernel would else allow it.
+    _, whole_id = _KINDS_OF_TARGET.get(name, ((), None))
+    refused = () if whole_id is None else _when(0, (whole_id,), _EPERM)
+    return Cases((*refused, *_when(argument, (1,), _EPERM)), ALLOW)
+
+
+def _only_itself(name: str, argument: int) -> Cases:
+    own = Compare(argument, 0)
+    kinds, _ = _KINDS_OF_TARGET.get(name, ((), None))
+    cases = [Case((Compare(0, kind), own), ALLOW) for kind in kinds] or [Case((own,), ALLOW)]
+    return Cases(tuple(cases), _EPERM)
 
 
 def verdicts(machine: str, *, foreign_targets: bool = True) -> dict[str, Verdict]:
@@ -144,9 +183,7 @@ def verdicts(machine: str, *, foreign_targets: bool = True) -> dict[str, Verdict
     known = names.numbers(machine)
     table: dict[str, Verdict] = dict.fromkeys(ALLOWED, ALLOW) | dict.fromkeys(REFUSED, _EPERM) | _CONDITIONAL
     for name, argument in _TARGETED.items():
-        # Pid 1 has the id of root inside, to whom the kernel would else allow it.
-        others = Cases(_when(argument, (1,), _EPERM), ALLOW)
-        table[name] = others if foreign_targets else Cases(_when(argument, (0,), ALLOW), _EPERM)
+        table[name] = _any_but_pid_1(name, argument) if foreign_targets else _only_itself(name, argument)
     return {name: verdict for name, verdict in table.items() if name in known}
 
 

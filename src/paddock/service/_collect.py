@@ -37,16 +37,14 @@ class Collector:
         What it left running may hold its streams open for ever: then it is enough that nothing has come
         for a quarter of a second. Everything that the command itself printed was in the pipe when it ended.
         """
-        tasks = [
+        pumps = [
             self._task(self._pump(i, reader, capture)) for i, (reader, capture) in enumerate(self._streams) if reader
         ]
-        pumps = tuple(tasks)
-        ended = self._task(self._handle.wait())
-        tasks.append(ended)
+        tasks = list(pumps)
         if self._input is not None and self._handle.stdin is not None:
             tasks.append(self._task(_feed(self._handle.stdin, self._input)))
         try:
-            status = await self._wait(ended, timeout_seconds)
+            status = await self._wait(timeout_seconds)
             await self._drain(pumps)
             for pump in pumps:
                 if pump.done():
@@ -64,18 +62,26 @@ class Collector:
             status = msgspec.structs.replace(status, limit=self.limit)
         return status
 
-    async def _wait(self, ended: asyncio.Task[ExitStatus], timeout_seconds: float | None) -> ExitStatus:
-        await asyncio.wait((ended,), timeout=timeout_seconds)
-        if not ended.done():
-            if self.limit is None:
-                self.limit = Limit.TIME
-            await self._handle.kill()
-            await asyncio.wait((ended,), timeout=_DEATH_SECONDS)
-            if not ended.done():
-                raise InternalError("a command does not die although it was killed", hint="kill the sandbox")
-        return ended.result()
+    async def _wait(self, timeout_seconds: float | None) -> ExitStatus:
+        if timeout_seconds is None:
+            return await self._handle.wait()
+        timeout = asyncio.timeout(timeout_seconds)
+        try:
+            async with timeout:
+                return await self._handle.wait()
+        except TimeoutError:
+            if not timeout.expired():
+                raise
+        if self.limit is None:
+            self.limit = Limit.TIME
+        await self._handle.kill()
+        try:
+            async with asyncio.timeout(_DEATH_SECONDS):
+                return await self._handle.wait()
+        except TimeoutError:
+            raise InternalError("a command does not die although it was killed", hint="kill the sandbox") from None
 
-    async def _drain(self, pumps: tuple[asyncio.Task[Any], ...]) -> None:
+    async def _drain(self, pumps: list[asyncio.Task[Any]]) -> None:
         pending = {pump for pump in pumps if not pump.done()}
         while pending:
             before = self._read

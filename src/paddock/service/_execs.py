@@ -89,8 +89,10 @@ class Execs:
             handle = await held.instance.start(action.spec, id=id, background=action.background)
         except SandboxDied:
             raise await self._live.dead(row) from None
+        # Of a background command the backend keeps the time, also when this service is dead.
+        timeout_seconds = None if action.background else action.spec.timeout_seconds
         return self._guarded(
-            handle, row, held, entry, before, timeout_seconds=action.spec.timeout_seconds, background=action.background
+            handle, row, held, entry, before, timeout_seconds=timeout_seconds, background=action.background
         )
 
     async def attach(self, action: AttachExec, entry: Entry) -> ExecHandle:
@@ -99,7 +101,6 @@ class Execs:
             handle = await held.instance.attach(ExecId(action.exec))
         except SandboxDied:
             raise await self._live.dead(row) from None
-        # Its timeout is kept by the service that started it, and by the guest.
         return self._guarded(handle, row, held, entry, held.strikes, timeout_seconds=None, background=True)
 
     def _guarded(

@@ -37,7 +37,6 @@ class GuardedExec:
     ) -> None:
         self._inner, self._row, self._held, self._live, self._entry = inner, row, held, live, entry
         self._tasks, self._before, self._timeout, self._background = tasks, before, timeout_seconds, background
-        self._began = asyncio.get_running_loop().time()
         self._limit: Limit | None = None
         self._read_bytes = 0
         self._stdout = None if inner.stdout is None else _CountedReader(inner.stdout, self._count)
@@ -90,22 +89,7 @@ class GuardedExec:
         await self._inner.aclose()
         if not self._end.done():
             self._entry.done({"let_go": self._background, "killed": not self._background, **self._printed()})
-            if self._background and self._timeout is not None:
-                left = self._timeout - (asyncio.get_running_loop().time() - self._began)
-                self._tasks.start(self._end_late(left), name=f"timeout {self.id}")
             self._end.cancel()
-
-    async def _end_late(self, seconds: float) -> None:
-        """The timeout of a background command that was let go of, kept as long as this service lives."""
-        await asyncio.sleep(max(0.0, seconds))
-        with contextlib.suppress(PaddockError):  # it or its sandbox has ended, which was the aim
-            running = {info.id for info in await self._held.instance.execs() if info.status is None}
-            if self.id in running:
-                handle = await self._held.instance.attach(self.id)
-                try:
-                    await handle.kill()
-                finally:
-                    await handle.aclose()
 
     async def _supervise(self) -> ExitStatus | Exception:
         """Errors are its result: nobody may be waiting, and the record holds them."""
@@ -130,6 +114,8 @@ class GuardedExec:
             status = await ended
         finally:
             ended.cancel()
+        if status.limit is not None:
+            return status
         if self._limit is not None:
             return msgspec.structs.replace(status, limit=self._limit)
         error_text = b"" if self._stderr is None else bytes(self._stderr.ending)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from paddock.errors import InvalidState, NotFound
 from paddock.model import LEGAL, Limit, State
 
@@ -14,25 +16,27 @@ class Lifecycle:
         self._store, self._clock = store, clock
 
     def move(
-        self, id: str, to: State, *, limit: Limit | None = None, reason: str | None = None, release_key: bool = False
+        self, row: Row, to: State, *, limit: Limit | None = None, reason: str | None = None, release_key: bool = False
     ) -> Row:
         """The row as it is then. InvalidState: that move is not legal from where the sandbox is now.
 
-        Other services move the same rows: the write names the state that it was decided on, and is decided again
-        if that has changed. States only go forward, so this ends.
+        Other services move the same rows, and `row` may be what was so a while ago: the write names the state that it
+        was decided on, and is decided again if that has changed. States only go forward, so this ends.
         """
+        current = False
         while True:
-            row = self._store.get(id)
-            if row is None:
-                raise NotFound(f"no sandbox {id!r}")
-            if to not in LEGAL[row.state]:
+            if to in LEGAL[row.state]:
+                ended_at = self._clock.wall() if not LEGAL[to] else None
+                if self._store.move(
+                    row.id, row.state, to, ended_at=ended_at, limit=limit, reason=reason, release_key=release_key
+                ):
+                    sandbox = replace(row.sandbox, state=to, ended_at=ended_at, limit=limit, reason=reason)
+                    return replace(row, sandbox=sandbox)
+            elif current:
                 raise InvalidState(
-                    f"sandbox {id} is {row.state.value}; it cannot become {to.value}", state=row.state.value
+                    f"sandbox {row.id} is {row.state.value}; it cannot become {to.value}", state=row.state.value
                 )
-            ended_at = self._clock.wall() if not LEGAL[to] else None
-            if self._store.move(
-                id, row.state, to, ended_at=ended_at, limit=limit, reason=reason, release_key=release_key
-            ):
-                moved = self._store.get(id)
-                assert moved is not None
-                return moved
+            now = self._store.get(row.id)
+            if now is None:
+                raise NotFound(f"no sandbox {row.id!r}")
+            row, current = now, True

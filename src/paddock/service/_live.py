@@ -205,8 +205,10 @@ class Live:
             # The connection is lost, which says nothing about the sandbox. Whoever asks next will find out.
             await self.release(held.id)
             return
+        if held.dying:
+            return
         row = self._store.get(held.id)
-        if row is not None and not held.dying:
+        if row is not None:
             await self.ended(row, ending)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
 from paddock.backends._base import Backend
@@ -24,32 +24,35 @@ class Templates(Protocol):
 
 
 class Backends:
-    """The backends of this installation, loaded when the first sandbox needs one."""
+    """The backends of this installation. Each is loaded when it is the next that may be the one looked for: to find
+    out what else is installed takes longer than to make a sandbox."""
 
     def __init__(
         self,
-        source: Sequence[Backend] | Callable[[], Sequence[Backend]],
+        source: Iterable[Backend] | Callable[[], Iterable[Backend]],
         measured: Mapping[Level, float] = MEASURED_CREATE_MS,
     ) -> None:
         self._source, self._measured = source, measured
-        self._loaded: dict[str, Backend] | None = None
+        self._unloaded: Iterator[Backend] | None = None
+        self._loaded: dict[str, Backend] = {}
         self._usable: set[str] = set()
 
     def all(self) -> tuple[Backend, ...]:
-        return tuple(self._load().values())
+        return tuple(self._each())
 
     def loaded(self) -> tuple[Backend, ...]:
         """Without loading any."""
-        return tuple((self._loaded or {}).values())
+        return tuple(self._loaded.values())
 
     def named(self, name: str) -> Backend:
-        try:
-            return self._load()[name]
-        except KeyError:
-            raise NotConfigured(f"backend {name!r} is not installed here", hint="paddock doctor") from None
+        backend = self.find(name)
+        if backend is None:
+            raise NotConfigured(f"backend {name!r} is not installed here", hint="paddock doctor")
+        return backend
 
     def find(self, name: str) -> Backend | None:
-        return self._load().get(name)
+        known = self._loaded.get(name)
+        return known or next((backend for backend in self._each() if backend.name == name), None)
 
     def choose(self, level: Level | None) -> Backend:
         """The named level or a refusal; else the strongest that is quick enough. Never `process` unasked."""
@@ -76,7 +79,7 @@ class Backends:
 
     def _of_level(self, level: Level) -> Backend:
         refusals: list[str] = []
-        for backend in self._load().values():
+        for backend in self._each():
             if backend.level is not level:
                 continue
             if backend.name in self._usable:
@@ -89,8 +92,11 @@ class Backends:
         because = "; ".join(refusals) or "no backend of that level is installed"
         raise LevelUnavailable(f"level {level.value!r} is not available here: {because}", hint="paddock doctor")
 
-    def _load(self) -> dict[str, Backend]:
-        if self._loaded is None:
-            source = self._source() if callable(self._source) else self._source
-            self._loaded = {backend.name: backend for backend in source}
-        return self._loaded
+    def _each(self) -> Iterator[Backend]:
+        """Those that are loaded, then one more at a time."""
+        yield from tuple(self._loaded.values())
+        if self._unloaded is None:
+            self._unloaded = iter(self._source() if callable(self._source) else self._source)
+        for backend in self._unloaded:
+            self._loaded.setdefault(backend.name, backend)
+            yield backend

@@ -45,9 +45,7 @@ class Remains:
             "sandbox.ended", sandbox=row.id, state=state.value, limit=limit and limit.value, reason=reason
         )
         try:
-            row = self._lifecycle.move(
-                row.id, state, limit=limit, reason=reason, release_key=row.state is State.CREATING
-            )
+            row = self._lifecycle.move(row, state, limit=limit, reason=reason, release_key=row.state is State.CREATING)
         except InvalidState:
             row = self._store.get(row.id) or row  # somebody else was there first
         await self.bury(row)
@@ -63,11 +61,12 @@ class Remains:
 
     def remove_outputs(self, id: str) -> None:
         """A flat directory of files, if there is one."""
+        folder = f"{self.outputs}/{id}"
         try:
-            with os.scandir(self.outputs / id) as files:
+            with os.scandir(folder) as files:
                 for file in files:
                     os.unlink(file.path)
-            os.rmdir(self.outputs / id)
+            os.rmdir(folder)
         except OSError:
             pass  # not there; or an exec that ends this moment writes into it: the next sweep takes it
 

@@ -122,7 +122,7 @@ class Sandboxes:
             )
             instance = await backend.create(plan)
             undo.push_async_exit(_undo_async(lambda: self._kill_unborn(backend, instance)))
-            running = self._lifecycle.move(row.id, State.RUNNING)
+            running = self._lifecycle.move(row, State.RUNNING)
             # An outcome that cannot be recorded undoes the sandbox as well.
             entry.done({"level": backend.level.value, "backend": backend.name, "template": template.digest})
             self._live.admit(running, backend, instance)
@@ -244,7 +244,7 @@ class Sandboxes:
                 await self._live.release(row.id)  # whatever it is now: the next one who asks will find out
             raise
         try:
-            row = self._lifecycle.move(row.id, State.KILLED, reason=f"killed by {principal.id}")
+            row = self._lifecycle.move(row, State.KILLED, reason=f"killed by {principal.id}")
         except InvalidState:
             row = self._store.get(row.id) or row
         if held is not None:
@@ -269,7 +269,7 @@ class Sandboxes:
             if error is None:
                 return
             try:
-                self._lifecycle.move(row.id, State.FAILED, reason=words(error), release_key=True)
+                self._lifecycle.move(row, State.FAILED, reason=words(error), release_key=True)
             except InvalidState:
                 # Killed while it was being made; the maker has cleaned up behind it.
                 ended = self._store.get(row.id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -85,7 +85,7 @@ class Service:
         self,
         state_dir: Path,
         *,
-        backends: Sequence[Backend] | Callable[[], Sequence[Backend]],
+        backends: Iterable[Backend] | Callable[[], Iterable[Backend]],
         pool: Callable[[], Pool],
         templates: Templates,
         policy: Policy,

@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from paddock.errors import AlreadyExists, InternalError, NotConfigured, ResourceExhausted
+from paddock.errors import AlreadyExists, InternalError, NotConfigured, PaddockError, ResourceExhausted
 from paddock.model import Level, Limit, Sandbox, SandboxId, SandboxSpec, State
 
 SCHEMA_VERSION = 1
@@ -34,6 +34,8 @@ _COLUMNS = (
 _SELECT = f"SELECT {_COLUMNS} FROM sandboxes"
 _ALIVE = "state IN ('creating', 'running', 'paused')"
 _INSERT = f"INSERT INTO sandboxes ({_COLUMNS}) VALUES ({', '.join('?' * 16)})"
+
+_MOVE = "UPDATE sandboxes SET state = ?, ended_at = ?, limit_name = ?, reason = ? WHERE id = ? AND state = ?"
 
 _encode_spec = msgspec.json.Encoder().encode
 _decode_spec = msgspec.json.Decoder(SandboxSpec).decode
@@ -91,27 +93,31 @@ class Store:
 
     def add(self, row: Row, key: Key | None = None) -> Known | None:
         """Records a new sandbox, or returns what `key` was used for before. AlreadyExists: the name is taken."""
+        if key is None:
+            self._insert(row)
+            return None
         with self._writing() as db:
-            if key is not None:
-                found = db.execute(
-                    "SELECT sandbox, digest FROM idempotency_keys WHERE owner = ? AND key = ?",
-                    (row.sandbox.owner, key.text),
-                ).fetchone()
-                if found is not None:
-                    return Known(*found)
-            try:
-                db.execute(_INSERT, _values(row))
-            except sqlite3.IntegrityError:
-                raise AlreadyExists(
-                    f"a living sandbox is already named {row.sandbox.spec.name!r}",
-                    hint=f"kill it or take another name: paddock kill {row.sandbox.spec.name}",
-                ) from None
-            if key is not None:
-                db.execute(
-                    "INSERT INTO idempotency_keys (owner, key, digest, sandbox, created_at) VALUES (?, ?, ?, ?, ?)",
-                    (row.sandbox.owner, key.text, key.digest, row.id, row.sandbox.created_at),
-                )
+            found = db.execute(
+                "SELECT sandbox, digest FROM idempotency_keys WHERE owner = ? AND key = ?",
+                (row.sandbox.owner, key.text),
+            ).fetchone()
+            if found is not None:
+                return Known(*found)
+            self._insert(row)
+            db.execute(
+                "INSERT INTO idempotency_keys (owner, key, digest, sandbox, created_at) VALUES (?, ?, ?, ?, ?)",
+                (row.sandbox.owner, key.text, key.digest, row.id, row.sandbox.created_at),
+            )
         return None
+
+    def _insert(self, row: Row) -> None:
+        try:
+            self._execute(_INSERT, _values(row))
+        except sqlite3.IntegrityError:
+            raise AlreadyExists(
+                f"a living sandbox is already named {row.sandbox.spec.name!r}",
+                hint=f"kill it or take another name: paddock kill {row.sandbox.spec.name}",
+            ) from None
 
     def get(self, id: str) -> Row | None:
         return self._one(f"{_SELECT} WHERE id = ?", (id,))
@@ -150,23 +156,18 @@ class Store:
         release_key: bool = False,
     ) -> bool:
         """False if the state was not `expected` any more. Only `_lifecycle` may call this."""
+        values = (to.value, ended_at, limit and limit.value, reason, id, expected.value)
+        if not release_key:
+            return bool(self._execute(_MOVE, values).rowcount)
         with self._writing() as db:
-            done = db.execute(
-                "UPDATE sandboxes SET state = ?, ended_at = ?, limit_name = ?, reason = ? WHERE id = ? AND state = ?",
-                (to.value, ended_at, limit and limit.value, reason, id, expected.value),
-            ).rowcount
-            if done and release_key:
+            done = db.execute(_MOVE, values).rowcount
+            if done:
                 db.execute("DELETE FROM idempotency_keys WHERE sandbox = ?", (id,))
         return bool(done)
 
     def set_deadline(self, id: str, *, expires_at: float, deadline: float) -> bool:
-        with self._writing() as db:
-            return bool(
-                db.execute(
-                    f"UPDATE sandboxes SET expires_at = ?, deadline = ? WHERE id = ? AND {_ALIVE}",
-                    (expires_at, deadline, id),
-                ).rowcount
-            )
+        sql = f"UPDATE sandboxes SET expires_at = ?, deadline = ? WHERE id = ? AND {_ALIVE}"
+        return bool(self._execute(sql, (expires_at, deadline, id)).rowcount)
 
     def lease(self, name: str) -> tuple[str, int, float] | None:
         """Who holds it, the epoch, and until when (CLOCK_BOOTTIME seconds of the holder's boot)."""
@@ -212,8 +213,14 @@ class Store:
         return tuple(_row(found) for found in self._execute(sql, values).fetchall())
 
     def _execute(self, sql: str, values: Sequence[object]) -> sqlite3.Cursor:
-        with _translated(self.path):
+        """One statement, which outside of `_writing` is a transaction by itself: SQLite takes the write lock before it
+        reads, and waits for it."""
+        try:
             return self._db.execute(sql, values)
+        except sqlite3.IntegrityError:
+            raise
+        except sqlite3.DatabaseError as error:
+            raise _translation(self.path, error) from error
 
     @contextmanager
     def _writing(self) -> Generator[sqlite3.Connection]:
@@ -257,19 +264,20 @@ def _connect(path: Path, busy_seconds: float) -> sqlite3.Connection:
 def _translated(path: Path) -> Generator[None]:
     try:
         yield
-    except sqlite3.OperationalError as error:
-        name = error.sqlite_errorname if hasattr(error, "sqlite_errorname") else ""
-        if name.startswith(("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_CANTOPEN")):
-            raise ResourceExhausted(
-                f"{path} cannot be written: {error}", hint="free disk space or descriptors"
-            ) from error
-        if name.startswith("SQLITE_BUSY"):
-            raise ResourceExhausted(f"{path} is held by another writer: {error}", hint="try again") from error
-        raise InternalError(f"{path}: {error}") from error
     except sqlite3.DatabaseError as error:
-        raise InternalError(
-            f"{path}: {error}", hint="the file is damaged; move it away and run `paddock doctor`"
-        ) from error
+        raise _translation(path, error) from error
+
+
+def _translation(path: Path, error: sqlite3.DatabaseError) -> PaddockError:
+    """The error that a caller gets."""
+    if not isinstance(error, sqlite3.OperationalError):
+        return InternalError(f"{path}: {error}", hint="the file is damaged; move it away and run `paddock doctor`")
+    name = error.sqlite_errorname if hasattr(error, "sqlite_errorname") else ""
+    if name.startswith(("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_CANTOPEN")):
+        return ResourceExhausted(f"{path} cannot be written: {error}", hint="free disk space or descriptors")
+    if name.startswith("SQLITE_BUSY"):
+        return ResourceExhausted(f"{path} is held by another writer: {error}", hint="try again")
+    return InternalError(f"{path}: {error}")
 
 
 def _values(row: Row) -> tuple[object, ...]:

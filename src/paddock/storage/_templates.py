@@ -11,7 +11,7 @@ from pathlib import Path
 from paddock.errors import NotFound
 from paddock.keeper.layout import TEMPLATES
 from paddock.model import Template, User
-from paddock.storage import _debian, _host, _interpreter
+from paddock.storage import _host
 from paddock.storage._base import Pool
 from paddock.storage._recipe import Progress, Recipe
 from paddock.storage._trees import DIRECTORY, ROOT, owner_base, sync_file_system
@@ -20,9 +20,23 @@ _USERS = (
     User(name="root", uid=0, gid=0, home="/root"),
     User(name="user", uid=1000, gid=1000, home="/home/user"),
 )
+
+
+def _interpreter(machine: Path) -> Recipe:
+    from paddock.storage import _interpreter  # importlib.metadata alone takes as long as two sandboxes
+
+    return _interpreter.recipe(machine)
+
+
+def _debian(machine: Path) -> Recipe:
+    from paddock.storage import _debian
+
+    return _debian.recipe(machine)
+
+
 _RECIPES: dict[str, Callable[[Path], Recipe]] = {
-    "code-interpreter": _interpreter.recipe,
-    "debian": _debian.recipe,
+    "code-interpreter": _interpreter,
+    "debian": _debian,
     "host": _host.recipe,
 }
 

@@ -44,7 +44,11 @@ class JailBackend:
         self._being_made: set[SandboxId] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
         self.keeper = KeeperClient(
-            state_dir, on_ended=self._on_ended, on_replaced=self._on_replaced, for_tests=for_tests
+            state_dir,
+            on_ended=self._on_ended,
+            on_lost=self._on_lost,
+            on_replaced=self._on_replaced,
+            for_tests=for_tests,
         )
         self.trace = False
         self.fault = ""
@@ -82,6 +86,10 @@ class JailBackend:
         self.ending(plan.id)  # it may come in the same breath as the answer
         try:
             answer = await asyncio.shield(making)
+            instance = JailInstance(self, plan.id, plan.template)
+            with contextlib.suppress(PaddockError, OSError):  # whoever asks next is told
+                # The agent turns to us while this is being recorded, and not when somebody waits for a first command.
+                await instance.connection("user")
         except BaseException as error:
             if not known:
                 self._endings.pop(plan.id, None)
@@ -92,7 +100,7 @@ class JailBackend:
         finally:
             self._being_made.discard(plan.id)
         self.last_timings = cast("dict[str, float]", answer["timings"])
-        return JailInstance(self, plan.id, plan.template)
+        return instance
 
     async def _unmake(self, id: SandboxId, making: asyncio.Task[Message]) -> None:
         with contextlib.suppress(PaddockError):  # it failed, or its keeper is gone: a sweep finds what is left
@@ -195,6 +203,15 @@ class JailBackend:
     def _on_ended(self, id: str, limit: str | None, reason: str) -> None:
         self._settle(SandboxId(id), _ending(limit, reason))
 
+    def _on_lost(self) -> None:
+        # Its successor takes over what lives and tells of it; whoever waits for an end need not ask for that.
+        async def reconnect() -> None:
+            with contextlib.suppress(PaddockError, OSError):  # whoever asks next is told
+                await self.keeper.connect()
+
+        if any(not ending.done() for ending in self._endings.values()):
+            self._start(reconnect())
+
     def _on_replaced(self) -> None:
         # The deaths that happened while there was no keeper to tell of them are in its records.
         async def catch_up() -> None:
@@ -226,7 +243,7 @@ class JailInstance(GuestInstance):
     """A live jail. Each identity of it has a socket in `run/<id>/`, so nothing has to be kept to reach it."""
 
     def __init__(self, backend: JailBackend, id: SandboxId, template: Template) -> None:
-        super().__init__(id, template, self._reach, root_user=backend.capabilities.root_user)
+        super().__init__(id, template, self._reach, root_user=os.getuid() == 0)
         self._backend = backend
 
     async def _reach(self, identity: str) -> GuestConnection:

@@ -9,13 +9,13 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, cast
 
 from paddock.errors import InternalError, InvalidArgument, KeeperUnavailable, PaddockError, ResourceExhausted
 from paddock.keeper import _wire, layout
-from paddock.keeper._main import BOOTSTRAP, READY
+from paddock.keeper._bootstrap import BOOTSTRAP, READY
 
 ATTEMPTS = 50
 START_SECONDS = 20.0
@@ -28,8 +28,8 @@ Message = dict[str, Any]
 class KeeperClient:
     """One connection to the keeper of `state_dir`; made when first needed, and again when the keeper was replaced.
 
-    `on_ended(id, limit, reason)` is called for each sandbox that died unasked; `on_replaced()` after a new
-    connection was made in place of a lost one: what was missed can then be listed.
+    `on_ended(id, limit, reason)` is called for each sandbox that died unasked; `on_lost()` when the keeper has gone;
+    `on_replaced()` after a new connection was made in place of a lost one: what was missed can then be listed.
     """
 
     def __init__(
@@ -37,11 +37,13 @@ class KeeperClient:
         state_dir: Path,
         *,
         on_ended: Callable[[str, str | None, str], None],
+        on_lost: Callable[[], None],
         on_replaced: Callable[[], None],
         for_tests: bool = False,
     ) -> None:
         self._state = state_dir
         self._on_ended = on_ended
+        self._on_lost = on_lost
         self._on_replaced = on_replaced
         self._for_tests = for_tests
         self._peer: socket.socket | None = None
@@ -49,6 +51,7 @@ class KeeperClient:
         self._waiting: dict[int, asyncio.Future[Message]] = {}
         self._number = 0
         self._unsent = bytearray()
+        self._waits_for_room = False
         self._connecting = asyncio.Lock()
         self._connected = False
         """The keeper of `_peer` has said what it is. Before that only `connect` speaks with it."""
@@ -77,7 +80,7 @@ class KeeperClient:
             for _ in range(ATTEMPTS):
                 if await self._try_connect():
                     break
-                await asyncio.to_thread(self._start)
+                await _to_its_end(asyncio.to_thread(self._start))
             else:
                 raise KeeperUnavailable("the keeper does not answer", hint=f"see {self._state / layout.KEEPER_LOG}")
             self._connected = True
@@ -150,8 +153,10 @@ class KeeperClient:
         except BlockingIOError:
             pass
         if self._unsent:
+            self._waits_for_room = True
             loop.add_writer(self._peer.fileno(), self._writable)
-        else:
+        elif self._waits_for_room:
+            self._waits_for_room = False
             loop.remove_writer(self._peer.fileno())
 
     def _writable(self) -> None:
@@ -184,12 +189,14 @@ class KeeperClient:
         loop.remove_reader(self._peer.fileno())
         loop.remove_writer(self._peer.fileno())
         self._peer.close()
-        self._peer, self._connected = None, False
+        was_connected, self._peer, self._connected = self._connected, None, False
         self._unsent.clear()
         self._inbox.close()
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(KeeperUnavailable("the keeper went away before it answered"))
+        if was_connected:
+            self._on_lost()
 
     def _start(self) -> None:
         """Starts a keeper and waits until it is ready or gone: gone is no error, another one may hold the lock."""
@@ -220,10 +227,24 @@ class KeeperClient:
             raise KeeperUnavailable(f"the keeper could not start: {text.splitlines()[-1]}", hint="paddock doctor")
 
     async def aclose(self) -> None:
+        if self._connected and self._peer is not None and not self._unsent:
+            with contextlib.suppress(OSError):
+                self._peer.send(_wire.encode({"op": "bye"}))
+        self._connected = False  # it is not lost
         self._lost()
         if self.pool is not None:
             os.close(self.pool)
             self.pool = None
+
+
+async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
+    """What runs in a thread can't be cancelled, only be forgotten, and then starts a keeper that nobody wants."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait((task,))
+        raise
 
 
 def _error(answer: Message) -> PaddockError:

@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 
 from paddock.backends._base import Capabilities
-from paddock.linux import cgroups, landlock
 from paddock.model import Check, Limit
 
 _ENFORCEABLE = (Limit.MEMORY, Limit.PROCESSES, Limit.DISK, Limit.INODES)
@@ -46,6 +45,8 @@ def _read(path: str) -> str | None:
 
 def checks(capabilities: Capabilities) -> tuple[Check, ...]:
     """Lines for `doctor`."""
+    from paddock.linux import landlock
+
     reason = unusable()
     if reason is not None:
         return (Check(area="level", name="jail", status="missing", detail=reason),)
@@ -84,6 +85,8 @@ def checks(capabilities: Capabilities) -> tuple[Check, ...]:
 
 
 def _missing_controllers() -> tuple[str, ...]:
+    from paddock.linux import cgroups
+
     base = cgroups.Base.open("paddock_probe")
     try:
         return base.missing()

@@ -48,8 +48,10 @@ class ProcessInstance(GuestInstance):
                 self._control = await self._dial("init")
             except OSError:
                 raise self.lost_error() from None
-            self._control.lost_error = self.lost_error
-        await self._control.open({"op": "deadline", "boottime": deadline}).call(Json)
+        try:
+            await self._control.open({"op": "deadline", "boottime": deadline}).call(Json)
+        except SandboxDied:
+            raise self.lost_error() from None
         self._deadline = deadline
 
     async def usage(self) -> Usage:

@@ -6,9 +6,7 @@ import os
 from typing import BinaryIO
 
 from paddock.client._blocking import CHUNK_BYTES, AsyncContent, achunks, arun_blocking, open_local
-from paddock.client._pack import Packer
 from paddock.client._transfer import Moved, TransferReport
-from paddock.client._unpack import Unpacker
 from paddock.errors import FileError, InternalError
 from paddock.model import (
     CopyFile,
@@ -212,6 +210,8 @@ class AsyncFilesystem:
         Symbolic links go as links; sockets, pipes and devices are left out and reported. `exclude` are shell
         patterns of names that are passed over, with what is below them. `moved` is called with the bytes of each step.
         """
+        from paddock.client._pack import Packer
+
         packer = await arun_blocking(Packer, local_dir, exclude=exclude)
         handle = await self._transport.perform(UploadTree(sandbox=self._sandbox, path=os.fspath(path), user=self._user))
         try:
@@ -242,6 +242,8 @@ class AsyncFilesystem:
         bounds) are passed over and reported. Owners and setuid bits are dropped. AlreadyExists if `local_dir`
         holds anything. `moved` is called with the bytes of each step.
         """
+        from paddock.client._unpack import Unpacker
+
         action = DownloadTree(sandbox=self._sandbox, path=os.fspath(path), user=self._user)
         unpacker = await arun_blocking(
             Unpacker, local_dir, max_bytes=max_bytes, max_files=max_files, skip_unsafe=skip_unsafe

@@ -48,7 +48,7 @@ class ExecHandle(Protocol):
     def id(self) -> ExecId: ...
     @property
     def pid(self) -> int:
-        """Its process id inside the sandbox."""
+        """Its process id inside the sandbox; 0 if it was killed before that could be told."""
         ...
 
     @property

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from paddock.errors import NotFound, RequestError
-from paddock.model import ByteReader, ExecId, ExecInfo, Noun, mint
+from paddock.model import ByteReader, ExecId, ExecInfo, Limit, Noun, mint
 
 from ._box import Box, drain, finish, read_until
 from ._host import processes
@@ -223,6 +223,33 @@ class BackgroundConformance(Bench):
         assert [info.id for info in infos] == [handle.id for handle in handles]
         for handle in handles:
             await handle.aclose()
+
+    @guarantee()
+    async def test_its_timeout_holds_when_nobody_holds_it_and_is_named_to_whoever_asks(self, lab: Lab) -> None:
+        box = await lab.box()
+        script = f"setsid sh -c 'sleep 600; : {lab.marker}' & sleep 600; :"
+        first = await box.start("sh", "-c", script, "sh", lab.marker, background=True, timeout_seconds=0.5)
+        await first.aclose()
+
+        async def over() -> bool:
+            return (await _only(box)).status is not None and not processes(lab.marker)
+
+        await eventually("it is over, with all that it had started", over)
+        status = (await _only(box)).status
+        assert status is not None
+        assert (status.signal, status.limit) == (signal.SIGKILL, Limit.TIME)
+        finished = await finish(await box.instance.attach(first.id))
+        assert (finished.status.signal, finished.status.limit) == (signal.SIGKILL, Limit.TIME)
+
+    @guarantee()
+    async def test_a_background_command_that_ends_in_time_is_not_touched(self, lab: Lab) -> None:
+        box = await lab.box()
+        finished = await finish(await box.start("sh", "-c", "exit 4", background=True, timeout_seconds=0.3))
+        assert (finished.status.code, finished.status.limit) == (4, None)
+        other = await box.start("sleep", "600", background=True, timeout_seconds=600)
+        await asyncio.sleep(0.4)
+        assert [info.status for info in await box.instance.execs() if info.id == other.id] == [None]
+        await other.aclose()
 
     @guarantee("adopt")
     async def test_a_background_command_is_found_again_by_a_later_service(self, lab: Lab) -> None:

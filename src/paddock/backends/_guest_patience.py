@@ -1,0 +1,52 @@
+"""Waiting for a guest that may have been stopped: as long as it gives signs of life, and no longer."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from paddock.errors import GuestLost
+
+if TYPE_CHECKING:
+    from ._guest_channel import Channel
+    from ._guest_connection import GuestConnection
+
+
+class Patience:
+    """While it is entered, `channel` is given up, with GuestLost, when its guest is silent for `patience_seconds`.
+
+    Half of that is for silence, the other half for the answer to a ping: work that takes long and says nothing goes on.
+    """
+
+    def __init__(self, connection: GuestConnection, channel: Channel) -> None:
+        self._connection = connection
+        self._channel = channel
+        self._loop = asyncio.get_running_loop()
+        self._half = connection.patience_seconds / 2
+        self._asked: float | None = None
+
+    def __enter__(self) -> None:
+        self._since = self._loop.time()
+        self._timer = self._loop.call_later(self._half, self._look)
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+
+    def _look(self) -> None:
+        heard = max(self._since, self._connection.heard_at)
+        if self._asked is not None and heard < self._asked:
+            seconds = self._connection.patience_seconds
+            self._channel.give_up(
+                GuestLost(
+                    f"what serves the sandbox inside has not answered for {seconds:g} s: perhaps it was stopped there",
+                    hint="what was asked may have been done in part: look, and try again, or kill the sandbox",
+                )
+            )
+            return
+        # Not before it was asked: it may be this process that slept.
+        self._asked = None
+        left = heard + self._half - self._loop.time()
+        if left <= 0:
+            self._asked, left = self._loop.time(), self._half
+            self._connection.ping()
+        self._timer = self._loop.call_later(left, self._look)

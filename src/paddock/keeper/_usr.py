@@ -1,0 +1,57 @@
+"""The machine's /usr as sandboxes see it: the same files, but inodes of their own.
+
+On a plain bind mount inotify would tell a sandbox which programs the machine and its neighbours start, and a lock or a
+syncfs would reach them. An overlay's inodes are its own; the content, and so the memory, stays shared.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import dataclass, field
+
+from paddock.linux import mounts, proc
+
+_RENEW_SECONDS = 30.0
+_FLAGS = mounts.RDONLY | mounts.NOSUID | mounts.NODEV
+
+
+@dataclass(slots=True)
+class Usr:
+    """`empty` is an empty directory: an overlay that is only read has two layers at least.
+
+    It is a mount of its own, so that a sandbox reads no path of the machine in its table of mounts.
+    """
+
+    empty: int
+    _of_slots: dict[int, tuple[int, float]] = field(default_factory=dict[int, tuple[int, float]])
+
+    def mount(self, slot: int | None) -> int:
+        """A detached mount for one sandbox. OSError.
+
+        Those who have a range of ids one after the other have an overlay in common, so that its lookups stay warm:
+        for a while, since it does not notice that the machine's packages are replaced.
+        """
+        if slot is None:
+            return self._ordinary()
+        now = proc.boottime()
+        kept, made = self._of_slots.get(slot, (-1, 0.0))
+        if kept < 0 or now - made > _RENEW_SECONDS:
+            self._of_slots[slot] = (self._overlay(), now)
+            if kept >= 0:
+                os.close(kept)
+        return mounts.open_tree(b"", self._of_slots[slot][0])
+
+    def _ordinary(self) -> int:
+        try:
+            return self._overlay(("userxattr", None))
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+        # Something is mounted below /usr, which may not be looked under. `doctor` says what that means.
+        usr = mounts.open_tree(b"/usr", recursive=True)
+        mounts.set_attributes(usr, set=_FLAGS, recursive=True)
+        return usr
+
+    def _overlay(self, *options: mounts.Option) -> int:
+        return mounts.fs_mount("overlay", (("lowerdir+", b"/usr"), ("lowerdir+", self.empty), *options), _FLAGS)

@@ -1,0 +1,65 @@
+"""The host's ends of pipes whose other ends are an attacker's."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+import pytest
+
+from paddock.backends._guest_pipes import PipeReader, PipeWriter
+
+
+def test_output_that_somebody_inside_steals_is_not_waited_for() -> None:
+    async def main() -> None:
+        near, far = os.pipe()
+        os.write(far, b"x" * 100)
+        reader = PipeReader(near)
+        reader.finish()
+        thief = os.open(f"/proc/self/fd/{far}", os.O_RDONLY)
+        assert len(os.read(thief, 60)) == 60
+        async with asyncio.timeout(20):
+            assert len(await reader.read()) == 40
+            assert await reader.read() == b""
+        os.close(thief)
+        os.close(far)
+
+    asyncio.run(main())
+
+
+def test_packets_that_are_larger_than_what_is_read_are_not_waited_for() -> None:
+    """pipe(2), O_DIRECT: what a read leaves of a packet is thrown away. Whoever holds the far end can ask for that."""
+
+    async def main() -> None:
+        near, far = os.pipe2(os.O_DIRECT)
+        os.write(far, b"x" * 100)
+        reader = PipeReader(near)
+        reader.finish()
+        async with asyncio.timeout(20):
+            assert len(await reader.read(10)) == 10
+            assert await reader.read(10) == b""
+        os.close(far)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", [PipeReader, PipeWriter])
+def test_who_waits_is_woken_when_the_pipe_is_closed(kind: type[PipeReader | PipeWriter]) -> None:
+    async def main() -> None:
+        ends = os.pipe()
+        if kind is PipeReader:
+            pipe = PipeReader(ends[0])
+            waiting = asyncio.ensure_future(pipe.read())
+        else:
+            pipe = PipeWriter(ends[1])
+            waiting = asyncio.ensure_future(pipe.write(b"x" * 10_000_000))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert pipe._waiter is not None
+        pipe.close()
+        async with asyncio.timeout(20):
+            outcome = (await asyncio.gather(waiting, return_exceptions=True))[0]
+        assert outcome == b"" or isinstance(outcome, BrokenPipeError)
+        os.close(ends[1] if kind is PipeReader else ends[0])
+
+    asyncio.run(main())

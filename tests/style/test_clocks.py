@@ -1,0 +1,45 @@
+"""No deadline hangs on the wall clock: it is read in few places, each of which has its reason here."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import paddock
+
+SOURCE = Path(paddock.__file__).parent
+READERS = {
+    "audit/_log.py": "the time of a record, beside its boot time; the order of segments",
+    "cli/_ls.py": "how long it will be until `expires_at`, in words",
+    "guest/_exec.py": "`started_at`",
+    "model/ids.py": "ids in the order of their making",
+    "service/_clock.py": "`Clock.wall`: `created_at`, `expires_at`, `ended_at`, and when ended records are dropped",
+}
+_OF_TIME = {"time", "time_ns", "localtime", "gmtime", "ctime", "asctime", "strftime", "CLOCK_REALTIME", "CLOCK_TAI"}
+_OF_DATETIME = {"now", "utcnow", "today"}
+
+
+def reads_the_wall_clock(code: str) -> bool:
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.ImportFrom) and node.module == "time":
+            return True  # whatever it is, it could not be seen any more where it is used
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            owner, name = node.value.id, node.attr
+            if (owner == "time" and name in _OF_TIME) or (owner in ("datetime", "date") and name in _OF_DATETIME):
+                return True
+    return False
+
+
+def test_the_wall_clock_is_read_where_a_reason_is_given_and_nowhere_else() -> None:
+    found = {
+        str(path.relative_to(SOURCE))
+        for path in SOURCE.rglob("*.py")
+        if "testing" not in path.parts and reads_the_wall_clock(path.read_text())
+    }
+    assert found == READERS.keys()
+
+
+def test_a_reader_is_recognised() -> None:
+    for code in ("time.time()", "from time import time", "clock = time.time_ns", "datetime.now(UTC)", "f(time.time)"):
+        assert reads_the_wall_clock(code), code
+    assert not reads_the_wall_clock("time.monotonic(); time.clock_gettime(time.CLOCK_BOOTTIME); time.sleep(1)")

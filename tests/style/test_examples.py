@@ -1,0 +1,34 @@
+"""The programs in `examples/` run, and do what they say. (Those of `step*.py`: tests/client/test_client_real.py.)"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.conftest import SandboxFactory
+
+EXAMPLES = Path(__file__).parent.parent.parent / "examples"
+
+
+def output(name: str, sandbox: SandboxFactory) -> str:
+    sandbox()  # skips with the reason where no sandbox can be had; its state directory is the example's
+    run = subprocess.run([sys.executable, EXAMPLES / name], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
+def test_no_example_is_left_out() -> None:
+    assert {path.name for path in EXAMPLES.glob("*.py")} == {"step1.py", "step2.py", "attempts.py", "repository.py"}
+
+
+def test_of_several_attempts_the_right_one_is_kept(sandbox: SandboxFactory) -> None:
+    said = output("attempts.py", sandbox)
+    assert "kept: is right" in said
+
+
+def test_a_directory_is_worked_on_without_being_changed(sandbox: SandboxFactory) -> None:
+    said = output("repository.py", sandbox)
+    assert "changed README.md" in said
+    assert "gone obsolete.txt" in said
+    assert "new report.txt" in said
