@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from . import _render
-from ._values import add_json, add_spec, limits, pair
+from ._values import add_json, add_spec, limits, mounts, pair
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -31,6 +31,7 @@ def run(options: argparse.Namespace) -> int:
             ttl_seconds=options.ttl,
             persistent=True,
             limits=limits(options),
+            mounts=mounts(options),
             env=dict(options.env),
             labels=dict(options.label),
         )

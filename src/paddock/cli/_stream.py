@@ -16,7 +16,7 @@ from . import _render
 from ._progress import progress
 from ._remedies import REMEDY
 from ._terminal import Keyboard, is_terminal, size
-from ._values import command, limits
+from ._values import command, limits, mounts
 
 if TYPE_CHECKING:
     from paddock.client import Process, Sandbox, Writer
@@ -63,7 +63,13 @@ def disposable(options: argparse.Namespace) -> Sandbox:
     from paddock import Sandbox
 
     with progress("making the sandbox"):
-        return Sandbox.create(options.template, level=options.level, ttl_seconds=options.ttl, limits=limits(options))
+        return Sandbox.create(
+            options.template,
+            level=options.level,
+            ttl_seconds=options.ttl,
+            limits=limits(options),
+            mounts=mounts(options),
+        )
 
 
 def on_terminal(sandbox: Sandbox, options: argparse.Namespace, argv: list[str], *, leaves: bool = False) -> int:

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from paddock.model import Limits
+    from paddock.model import Limits, Mount
 
 _SIZE = re.compile(r"(\d+)(m|mib|g|gib)?", re.IGNORECASE)
 _TIME = re.compile(r"(\d+(?:\.\d+)?)(s|m|h)?")
@@ -82,6 +82,13 @@ def add_spec(parser: argparse.ArgumentParser, *, ttl_seconds: float = 300.0) -> 
     group.add_argument("--cpus", type=float, metavar="N", help="1.5 is one and a half cores")
     group.add_argument("--disk", type=mebibytes, metavar="SIZE", help="MiB, or 2g")
     group.add_argument("--processes", type=int, metavar="N")
+    group.add_argument(
+        "--mount",
+        action="append",
+        default=[],
+        metavar="DIR[:TARGET][:ro|:rw]",
+        help="a directory of the host, at /workspace if nothing else is said; it never changes, unless :rw",
+    )
 
 
 def add_exec(parser: argparse.ArgumentParser) -> None:
@@ -99,6 +106,25 @@ def add_place(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[report
     group.add_argument("--env", type=pair, action="append", default=[], metavar="NAME=VALUE")
     group.add_argument("--user", metavar="NAME")
     group.add_argument("--cwd", metavar="PATH")
+
+
+def mounts(options: argparse.Namespace) -> tuple[Mount, ...]:
+    return tuple(mount(text) for text in options.mount)
+
+
+def mount(text: str) -> Mount:
+    """`DIR`, `DIR:TARGET`, either with `:ro` or `:rw` at its end. InvalidArgument."""
+    from paddock.errors import InvalidArgument
+    from paddock.model import Mount, MountMode
+
+    rest, colon, last = text.rpartition(":")
+    mode = MountMode.COPY_ON_WRITE
+    if colon and last in tuple(MountMode):
+        text, mode = rest, MountMode(last)
+    source, _, target = text.partition(":")
+    if not source or ":" in target:
+        raise InvalidArgument(f"{text!r} is no mount", hint="--mount DIR, DIR:/target, DIR:ro or DIR:/target:ro")
+    return Mount(source=source, mode=mode, **({"target": target} if target else {}))
 
 
 def limits(options: argparse.Namespace) -> Limits:
