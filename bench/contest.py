@@ -51,6 +51,8 @@ class Record:
     cpu: list[dict[str, float]] = field(default_factory=list[dict[str, float]])
     exact: bool = True
     version: str | None = None
+    source: str | None = None
+    """Where its paddock was loaded from."""
     failure: str | None = None
 
     @property
@@ -173,7 +175,8 @@ def contest(
             directory.mkdir()
             try:
                 worker = stack.enter_context(Worker(contender, directory))
-                records[contender.name].version = worker.ready()["version"]
+                ready = worker.ready()
+                records[contender.name].version, records[contender.name].source = ready["version"], ready["source"]
             except (Failed, OSError) as reason:  # OSError: its Python is not installed
                 records[contender.name].failure = str(reason)
             else:

@@ -39,18 +39,20 @@ def command(name: str, *argv: str, state: bool = False) -> Contender:
     return Contender(name, "bench.shell:Command", {"argv": argv}, state=state)
 
 
+PADDOCK = command("paddock run -- true", _PADDOCK, "run", "--", "true", state=True)
+
+
 def measure(plan: Plan) -> list[Section]:
     section = Section("shell", "a command of a sandbox, from the shell; every line does what those below it do")
-    run = command("paddock run -- true", _PADDOCK, "run", "--", "true", state=True)
     steps = (
         command("paddock ls (a service opens)", _PADDOCK, "ls", state=True),
         command("paddock --help (the command line)", _PADDOCK, "--help", state=True),
         command("python -c pass (this environment's)", sys.executable, "-c", "pass"),
     )
-    contenders = [run, *steps, REFERENCE]
+    contenders = [PADDOCK, *steps, REFERENCE]
     records = contest(contenders, rounds=plan.rounds(10), block=2)
     for record in records.values():
         section.add(record)
-    section.add_cpu(records[run.name])
-    section.compare(records[run.name], [records[c.name] for c in contenders[len(steps) + 1 :]])
+    section.add_cpu(records[PADDOCK.name])
+    section.compare(records[PADDOCK.name], [records[c.name] for c in contenders[len(steps) + 1 :]])
     return [section]

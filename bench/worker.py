@@ -45,7 +45,9 @@ def main(target: str, arguments: str) -> int:
     try:
         state = os.environ.get("PADDOCK_STATE_DIR")
         account = Account(Path(state) if state else None)
-        say({"ready": True, "version": getattr(subject, "version", None)})
+        paddock = sys.modules.get("paddock")
+        source = paddock.__file__ if paddock else None
+        say({"ready": True, "version": getattr(subject, "version", None), "source": source})
         for line in sys.stdin:
             say(block(subject, account, **json.loads(line)))
     except Exception as error:

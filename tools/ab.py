@@ -24,7 +24,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from bench import cycle, warm  # noqa: E402 - a script knows only its own directory
+from bench import crowd, cycle, shell, stream, warm  # noqa: E402 - a script knows only its own directory
 from bench.contest import Contender, Record, contest  # noqa: E402
 from bench.figures import Ratio, ratio  # noqa: E402
 from bench.worker import TOTAL  # noqa: E402
@@ -40,6 +40,9 @@ BENCHES = {
     "cycle": Bench(cycle.PADDOCK, 10),
     "paced": Bench(cycle.PADDOCK, 10, interval=0.1),
     "warm": Bench(warm.PADDOCK, 50),
+    "crowd": Bench(replace(crowd.PADDOCK, arguments={"callers": 4}), 1),
+    "shell": Bench(shell.PADDOCK, 2),
+    "stream": Bench(stream.PADDOCK, 1),
 }
 
 
@@ -53,7 +56,9 @@ def main() -> int:
             sides.append(replace(bench.contender, name=letter, paths=(tree / "src",), python=python_for(tree)))
         records = contest(sides, rounds=options.rounds, block=options.block or bench.block, interval=bench.interval)
     a, b = records["A"], records["B"]
-    for record, revision in ((a, options.a), (b, options.b)):
+    for record, revision, side in ((a, options.a, sides[0]), (b, options.b, sides[1])):
+        if record.source is not None and not Path(record.source).is_relative_to(side.paths[0]):
+            record.failure = f"{record.source} was measured, which is another revision"
         if record.failure is not None:
             print(f"{record.name} ({revision}): {record.failure}", file=sys.stderr)
             return 1

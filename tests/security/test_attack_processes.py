@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from attacking import REFUSALS, Attacker, status_on_host
+from attacking import REFUSALS, Attacker, needs, status_on_host
 
 from paddock import Sandbox
 from paddock.errors import SandboxDied
@@ -89,8 +89,7 @@ def test_the_agents_give_nothing_away(attacker: Attacker) -> None:
 
 
 def test_every_process_has_a_uid_of_the_sandboxs_range_on_the_host(attacker: Attacker) -> None:
-    if os.getuid() != 0:
-        pytest.skip("an ordinary user has one uid for everything")
+    needs("ids")
     pids = attacker.pids_on_host()
     assert len(pids) >= 2, "pid 1 and an agent at least"
     for pid in pids:
@@ -104,8 +103,7 @@ def test_every_process_has_a_uid_of_the_sandboxs_range_on_the_host(attacker: Att
 
 
 def test_two_sandboxes_have_no_uid_in_common(create: Callable[..., Sandbox]) -> None:
-    if os.getuid() != 0:
-        pytest.skip("an ordinary user has one uid for everything")
+    needs("ids")
     ranges: list[int] = []
     for sandbox in (create(), create()):
         with Attacker(sandbox, None).marked() as pid:

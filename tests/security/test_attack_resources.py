@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from attacking import Attacker
+from attacking import Attacker, needs
 
 from paddock import Sandbox
-from paddock.errors import PaddockError, SandboxDied
+from paddock.errors import SandboxDied
 from paddock.model import Limit
 
 MIB = 1 << 20
@@ -21,8 +21,7 @@ Limited = Callable[..., Attacker]
 
 def test_a_fork_bomb_is_held_while_a_neighbour_works(limited: Limited, bystander: Sandbox) -> None:
     attacker = limited(processes=100)
-    if attacker.sandbox.usage().processes is None:
-        pytest.skip("without a control group nobody counts processes here: RLIMIT_NPROC bounds them unseen")
+    needs("processes")
     bomb = ("python3", "-I", "-S", "-c", "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass")
     with attacker.sandbox.start(bomb, user=attacker.user) as process:
         _until(lambda: (attacker.sandbox.usage().processes or 0) >= 90, "the bomb has filled its ceiling")
@@ -64,8 +63,7 @@ HOGS = {
 
 @pytest.mark.parametrize("kind", HOGS)
 def test_a_hog_of_memory_is_ended_and_named(kind: str, limited: Limited, bystander: Sandbox) -> None:
-    if os.getuid() != 0:
-        pytest.skip("an ordinary user has no control group for memory here")
+    needs("memory")
     attacker = limited(memory_mib=128, tmp_mib=16)
     result = attacker.run(HOGS[kind])
     assert result.exit_code != 0
@@ -79,8 +77,7 @@ def test_memory_that_belongs_to_no_process_is_bounded_and_its_end_is_named(
     limited: Limited, bystander: Sandbox
 ) -> None:
     """A memfd counts for the sandbox but for no process of it: the kernel may choose the agent, or pid 1, instead."""
-    if os.getuid() != 0:
-        pytest.skip("an ordinary user has no control group for memory here")
+    needs("memory")
     attacker = limited(memory_mib=128, tmp_mib=16)
     limit = None
     try:
@@ -122,7 +119,7 @@ def test_the_number_of_temporary_files_is_bounded(limited: Limited) -> None:
 
 def test_a_full_disk_is_refused_named_and_costs_the_host_no_more(limited: Limited, shared_state: Path) -> None:
     attacker = limited(disk_mib=64)
-    _needs_disk_ceiling(attacker.sandbox)
+    needs("disk")
     free = shutil.disk_usage(shared_state).free
     result = attacker.run(
         "f = os.open('/workspace/fill', os.O_CREAT | os.O_WRONLY)\n"
@@ -138,7 +135,7 @@ def test_a_full_disk_is_refused_named_and_costs_the_host_no_more(limited: Limite
 
 def test_a_deleted_file_that_is_still_open_counts(limited: Limited) -> None:
     attacker = limited(disk_mib=64)
-    _needs_disk_ceiling(attacker.sandbox)
+    needs("disk")
     answer = attacker.probe(
         "held, total = [], 0\n"
         "try:\n"
@@ -169,7 +166,7 @@ def test_a_file_with_a_hole_is_no_larger_than_what_is_in_it(limited: Limited) ->
 
 def test_too_many_files_end_or_are_refused_and_are_named(limited: Limited, bystander: Sandbox) -> None:
     attacker = limited(inodes=3000)
-    _needs_disk_ceiling(attacker.sandbox)
+    needs("inodes")
     try:
         result = attacker.run(
             "n = 0\n"
@@ -212,8 +209,7 @@ def test_open_files_are_bounded_for_all_processes_and_the_host_keeps_its_own(lim
 
 
 def test_processor_time_is_shared_out(limited: Limited) -> None:
-    if os.getuid() != 0:
-        pytest.skip("an ordinary user has no control group for processors here")
+    needs("cpus")
     attacker = limited(cpus=0.25)
     used, passed = attacker.probe(
         "import time\n"
@@ -255,15 +251,6 @@ def test_a_sandbox_under_pressure_of_memory_is_killed_like_any_other(limited: Li
     attacker.sandbox.start(("python3", "-I", "-S", "-c", hog), user=attacker.user, background=True)
     attacker.sandbox.kill()
     assert attacker.sandbox.state == "killed"
-
-
-def _needs_disk_ceiling(sandbox: Sandbox) -> None:
-    try:
-        known = sandbox.usage().disk_bytes is not None
-    except PaddockError:
-        known = False
-    if not known or os.getuid() != 0:
-        pytest.skip("this machine's pool has no disk ceiling (paddock doctor says so)")
 
 
 def _struck(sandbox: Sandbox, limit: str) -> bool:

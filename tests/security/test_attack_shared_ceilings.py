@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from attacking import PREAMBLE, Attacker
+from attacking import PREAMBLE, Attacker, needs
 
 from paddock import Sandbox
 
@@ -17,8 +17,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _HOLD = "print('held', flush=True); input()"
 
 
-@pytest.mark.root
 def test_inotify_instances_run_out_inside_only(attacker: Attacker, bystander: Sandbox) -> None:
+    needs("tables")
     most = int(Path("/proc/sys/fs/inotify/max_user_instances").read_text())
     if most > 2000:
         pytest.skip(f"{most} inotify instances are too many to use up")
@@ -26,8 +26,8 @@ def test_inotify_instances_run_out_inside_only(attacker: Attacker, bystander: Sa
     _while_held(attacker, take, lambda: (_takes_an_inotify_instance(), _answers(bystander, "libc.inotify_init1(0)")))
 
 
-@pytest.mark.root
 def test_queued_signals_run_out_inside_only(attacker: Attacker, bystander: Sandbox) -> None:
+    needs("tables")
     take = (
         "import resource\nsignal.pthread_sigmask(signal.SIG_BLOCK, [40])\n"
         "most = min(resource.getrlimit(resource.RLIMIT_SIGPENDING)[0], 150_000)\n"

@@ -175,6 +175,7 @@ class Place:
         self.strikes: dict[Limit, int] = {}
         self.disk_bytes: int | None = None
         self.usage_asked = 0
+        self.frozen = 0
         self.deadline = plan.deadline
         self.ended: Ending | None = None
         self.over = asyncio.Event()
@@ -207,6 +208,18 @@ class Held:
     @property
     def id(self) -> SandboxId:
         return self._place.plan.id
+
+    @property
+    def template(self) -> Template:
+        return self._place.plan.template
+
+    @asynccontextmanager
+    async def frozen(self) -> AsyncGenerator[None]:
+        self._live().frozen += 1
+        try:
+            yield
+        finally:
+            self._place.frozen -= 1
 
     def _live(self) -> Place:
         if self._place.ended is not None:
@@ -326,7 +339,7 @@ class WorldBackend:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(isolation=False, adopt=self._adopt)
+        return Capabilities(isolation=False, adopt=self._adopt, freeze=True)
 
     def probe(self) -> str | None:
         return self._world.refusal

@@ -179,6 +179,7 @@ def _some(kind: Any, sandbox: str = "x") -> Any:
         "ttl_seconds": 60.0,
         "port": 80,
         "pattern": "x",
+        "snapshot": "sn_none",
     }
     required = [f for f in kind.__struct_fields__ if f in (*fills, "path", "source", "destination")]
     if kind is CreateSandbox:

@@ -106,9 +106,11 @@ async def test_a_name_is_free_again_after_its_holder_died_whenever_that_seems_to
 
 def test_a_keeper_looks_at_the_clock_soon_after_the_machine_slept() -> None:
     """poll's own clock stands still meanwhile; a machine can't be put to sleep in a test."""
-    undertaker = SimpleNamespace(next_deadline=lambda: proc.boottime() + 7 * 86_400, next_removal=lambda: None)
-    nursery = SimpleNamespace(deadlines=lambda: [])
-    keeper = SimpleNamespace(
-        _idle_since=0.0, _connections={1}, _undertaker=undertaker, _nursery=nursery, _inode_watch=False
+    undertaker = SimpleNamespace(
+        next_deadline=lambda: proc.boottime() + 7 * 86_400,
+        next_removal=lambda: None,
+        freezer=SimpleNamespace(deadlines=lambda: []),
     )
+    nursery = SimpleNamespace(deadlines=lambda: [])
+    keeper = SimpleNamespace(_idle_since=0.0, _connections={1}, _undertaker=undertaker, _nursery=nursery, _watches=())
     assert Keeper._timeout(keeper) <= LONGEST_SLEEP_SECONDS * 1000  # pyright: ignore

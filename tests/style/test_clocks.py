@@ -20,6 +20,7 @@ READERS = {
     "cli/_values.py": "`--since 10m`",
     "cli/_why.py": "how long until, in words",
     "cli/_ls.py": "how long it will be until `expires_at`, in words",
+    "cli/_snapshots.py": "`created_at`, as people write it",
     "guest/_exec.py": "`started_at`",
     "model/ids.py": "ids in the order of their making",
     "service/_clock.py": "`Clock.wall`: `created_at`, `expires_at`, `ended_at`, and when ended records are dropped",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -34,11 +35,15 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     isolation: bool
     enforced: frozenset[Limit] = frozenset()
     """Ceilings that hold and are reported when they strike."""
+    watched: frozenset[Limit] = frozenset()
+    """Ceilings that are kept by looking now and then: soft, but reported when they strike."""
     pty: bool = True
     root_user: bool = False
     """`user="root"` works inside."""
     adopt: bool = False
     """A later service finds what an earlier one left running."""
+    freeze: bool = False
+    """It can be stopped for an instant, and its files are in the tree of its plan."""
     mounts: bool = False
     """Directories of the host can be seen inside."""
 
@@ -106,6 +111,18 @@ class Instance(Protocol):
 
     async def set_deadline(self, deadline: float) -> None: ...
     async def usage(self) -> Usage: ...
+    @property
+    def template(self) -> Template:
+        """What it was made from, as it was then."""
+        ...
+
+    def frozen(self) -> AbstractAsyncContextManager[None]:
+        """While the block lasts no process of it runs. Leaving it raises InvalidState if that did not hold throughout.
+
+        Needs the capability `freeze`.
+        """
+        ...
+
     async def kill(self) -> None:
         """Returns when no process of the sandbox is left. Idempotent."""
         ...

@@ -57,6 +57,10 @@ class GuestInstance:
     def id(self) -> SandboxId:
         return self._id
 
+    @property
+    def template(self) -> Template:
+        return self._template
+
     def lost_error(self) -> PaddockError:
         """The exception for what was under way when the sandbox died. Backends that know better say more."""
         return SandboxDied(f"sandbox {self._id} went away", hint="`paddock ls --all` says why")

@@ -32,6 +32,7 @@ def run(options: argparse.Namespace) -> int:
             persistent=True,
             limits=limits(options),
             mounts=mounts(options),
+            snapshot=options.snapshot,
             env=dict(options.env),
             labels=dict(options.label),
         )

@@ -69,6 +69,7 @@ def disposable(options: argparse.Namespace) -> Sandbox:
             ttl_seconds=options.ttl,
             limits=limits(options),
             mounts=mounts(options),
+            snapshot=options.snapshot,
         )
 
 

@@ -74,6 +74,7 @@ def add_spec(parser: argparse.ArgumentParser, *, ttl_seconds: float = 300.0) -> 
     """What kind of sandbox."""
     group = parser.add_argument_group("the sandbox")
     group.add_argument("--template", default="host", help="what it starts from (default: host)")
+    group.add_argument("--snapshot", metavar="SNAPSHOT", help="start with its files: id, unique prefix, or name")
     group.add_argument("--level", help="strength of the wall; default: the strongest that is quick enough here")
     group.add_argument(
         "--ttl", type=seconds, default=ttl_seconds, metavar="TIME", help="dies after that (default: %(default)g)"

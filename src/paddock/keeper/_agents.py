@@ -47,12 +47,14 @@ class Agents:
         sync: socket.socket,
         *,
         root_mode: bool,
+        held: frozenset[str],
         filter: seccomp.Filter,
         landlock_abi: int,
         proc: int,
     ) -> None:
         self._sync = sync
         self._root_mode = root_mode
+        self._held = held
         self._filter = filter
         self._landlock_abi = landlock_abi
         self._proc = proc
@@ -127,7 +129,7 @@ class Agents:
             return  # pid 1 is gone
         (listener,) = array.array("i", ancillary[0][2])
         plan = JailPlan.unpack(data)
-        limit(plan, self._root_mode)
+        limit(plan, self._held)
         self._become("user", plan, socket.socket(fileno=listener), oom_score)
 
     def _write_maps(self, pid: int) -> None:
@@ -176,14 +178,17 @@ class Agents:
         )
 
 
-def limit(plan: JailPlan, root_mode: bool) -> None:
-    """The ceilings of each process, for the caller and all that it starts, beside those that hold for all plans."""
+def limit(plan: JailPlan, held: frozenset[str]) -> None:
+    """The ceilings of each process, for the caller and all that it starts, beside those that hold for all plans.
+
+    `held` is what control groups limit for all processes together, and count; the rest is limited here, for each.
+    """
     rlimits.apply(
         rlimits.ResourceLimits(
             open_files=plan.open_files,
-            processes=None if root_mode else plan.processes,  # the pids cgroup is better: it counts its refusals
+            processes=None if "pids" in held else plan.processes,
             file_bytes=plan.disk_bytes,
         )
     )
-    if not root_mode:
-        rlimits.set_limit(resource.RLIMIT_DATA, plan.memory_bytes)  # no cgroup: at least no single process is a hog
+    if "memory" not in held:
+        rlimits.set_limit(resource.RLIMIT_DATA, plan.memory_bytes)

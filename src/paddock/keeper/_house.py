@@ -16,10 +16,21 @@ from paddock.keeper._records import Records
 from paddock.keeper._slots import Slots
 from paddock.keeper._usr import Usr
 from paddock.keeper.pool import open_pool
-from paddock.linux import cgroups, landlock, mountinfo, mounts, namespaces, prctl, proc, seccomp, seccomp_profile
+from paddock.linux import (
+    cgroups,
+    landlock,
+    mountinfo,
+    mounts,
+    namespaces,
+    overlay,
+    prctl,
+    proc,
+    seccomp,
+    seccomp_profile,
+)
 from paddock.linux.namespaces import IdMap
 
-PLACES = "keeper"  # below the state directory: two empty directories to mount on, seen by the keeper alone
+PLACES = "keeper"  # below the state directory: empty directories to mount on, seen by the keeper alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +48,8 @@ class House:
     slots: Slots
     usr: Usr
     groups: cgroups.Base | None
+    missing: tuple[str, ...]
+    """Why control groups give less than all, one sentence each."""
     records: Records
     mount_point: bytes
     dev_tree: bytes
@@ -46,13 +59,18 @@ class House:
     own_namespaces: dict[str, int] | None
     masks: tuple[bytes, ...]
 
+    @property
+    def held(self) -> frozenset[str]:
+        """The limits that control groups keep here."""
+        return frozenset() if self.groups is None else self.groups.enforced
+
 
 def furnish(state: Path) -> House:
     """Enters the keeper's own namespaces and opens everything. OSError, ValueError for a damaged keeper.json."""
     uid = os.getuid()
     root_mode = uid == 0
     config = _read_config(state)
-    groups = _open_groups(state)
+    groups, missing = _open_groups(state)
     host_mounts = None
     if root_mode:
         host_mounts = _open_mount_namespace()
@@ -74,6 +92,7 @@ def furnish(state: Path) -> House:
     run.mkdir(mode=0o700, exist_ok=True)
     if root_mode:
         _slim(state)
+    detached, empty = overlay.takes_detached_layers(), os.fsencode(places / "root")
     return House(
         root_mode=root_mode,
         boot=proc.boot_id(),
@@ -81,11 +100,12 @@ def furnish(state: Path) -> House:
         host_mounts=host_mounts,
         own_mounts=_open_mount_namespace(),
         pool=pool,
-        slots=Slots(pool),
-        usr=Usr(mounts.open_tree(os.fsencode(places / "root"))),
+        slots=Slots(pool, None if detached else os.fsencode(places / "views")),
+        usr=Usr(mounts.open_tree(empty) if detached else os.open(empty, os.O_PATH | os.O_CLOEXEC), shared=detached),
         groups=groups,
+        missing=missing,
         records=Records(os.open(run, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)),
-        mount_point=os.fsencode(places / "root"),
+        mount_point=empty,
         dev_tree=dev_tree,
         null=_open_null(),
         filter=seccomp.Filter(seccomp_profile.build(os.uname().machine, foreign_targets=root_mode)),
@@ -102,13 +122,14 @@ def _read_config(state: Path) -> dict[str, Any]:
     return cast("dict[str, Any]", config)
 
 
-def _open_groups(state: Path) -> cgroups.Base | None:
+def _open_groups(state: Path) -> tuple[cgroups.Base | None, tuple[str, ...]]:
     """None where not one ceiling can be had: an ordinary user without a delegated tree."""
     groups = cgroups.Base.open(f"paddock_{hashlib.sha256(os.fsencode(state)).hexdigest()[:12]}")
+    missing = groups.missing()
     if groups.enforced:
-        return groups
+        return groups, missing
     groups.close()
-    return None
+    return None, missing
 
 
 def _open_mount_namespace() -> int:

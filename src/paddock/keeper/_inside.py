@@ -47,6 +47,7 @@ class Inside:
     """What the child inherits. Descriptors are the keeper's; those not named here are closed first of all."""
 
     root_mode: bool
+    held: frozenset[str]
     sync: socket.socket
     joining: cgroups.Joining
     mount_point: bytes
@@ -146,8 +147,7 @@ def _become_spare(inside: Inside, steps: Steps) -> Ready:
     inside.joining.enter()
     for fd in inside.joining.tasks:
         os.close(fd)
-    if inside.root_mode:
-        namespaces.unshare(namespaces.NEWCGROUP)
+    namespaces.unshare(namespaces.NEWCGROUP)
     steps.end("join")
     # The state directory is closed to the uids of sandboxes: what is needed of it is opened before they are taken.
     place = os.open(inside.mount_point, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -169,6 +169,7 @@ def _become_spare(inside: Inside, steps: Steps) -> Ready:
     agents = Agents(
         steps.voice,
         root_mode=inside.root_mode,
+        held=inside.held,
         filter=inside.filter,
         landlock_abi=inside.landlock_abi,
         proc=writable_proc,
@@ -292,7 +293,7 @@ def _serve(inside: Inside, plan: JailPlan, gifts: Gifts, ready: Ready, steps: St
     control = listeners.pop("init")
     ready.agents.give(plan, listeners)
     steps.begin("limits")
-    limit(plan, inside.root_mode)
+    limit(plan, inside.held)
     steps.end("limits")
 
     def start(identity: str) -> int:

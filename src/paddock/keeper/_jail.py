@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -22,7 +21,7 @@ from paddock.keeper._plan import JailPlan
 from paddock.keeper._records import Record
 from paddock.keeper._spare import Spare, read_report
 from paddock.keeper._trace import Steps
-from paddock.linux import cgroups, fsids, mounts, proc
+from paddock.linux import cgroups, fsids, mounts, overlay, proc
 from paddock.linux.undo import UndoStack
 
 _OVERLAY_ROOT = (("volatile", None), ("redirect_dir", "on"), ("metacopy", "on"))
@@ -146,25 +145,24 @@ def _overlay(house: House, plan: JailPlan, slot: int | None, view: int, late: li
         late.append(fd)
         return fd
 
-    lower = [("lowerdir+", directory(f"{layer}/root")) for layer in plan.layers]
-    upper = ("upperdir", directory(f"{plan.tree}/root"))
-    work = ("workdir", directory(f"{plan.tree}/work"))
-    options = (*lower, upper, work, *(_OVERLAY_USER if slot is None else _OVERLAY_ROOT))
+    lower = [directory(f"{layer}/root") for layer in plan.layers]
+    upper, work = directory(f"{plan.tree}/root"), directory(f"{plan.tree}/work")
     try:
-        return _mount_overlay(house, slot, options)
+        return _mount_overlay(house, slot, lower, upper, work)
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
         _forget_volatile(house.pool, plan.tree)
-        return _mount_overlay(house, slot, options)
+        return _mount_overlay(house, slot, lower, upper, work)
 
 
-def _mount_overlay(house: House, slot: int | None, options: Sequence[mounts.Option]) -> int:
+def _mount_overlay(house: House, slot: int | None, lower: list[int], upper: int, work: int) -> int:
+    attributes = mounts.NODEV | mounts.NOSUID
     if slot is None:
-        return mounts.fs_mount("overlay", options, mounts.NODEV | mounts.NOSUID)
+        return overlay.mount(lower, upper, work, _OVERLAY_USER, attributes)
     # What overlay makes by itself in the upper layer is owned by whoever mounts it: that must be an id of the range.
     with fsids.acting_as(house.slots.base(slot), house.slots.base(slot)):
-        return mounts.fs_mount("overlay", options, mounts.NODEV | mounts.NOSUID)
+        return overlay.mount(lower, upper, work, _OVERLAY_ROOT, attributes)
 
 
 def _forget_volatile(pool: int, tree: str) -> None:
@@ -231,7 +229,12 @@ def finish(house: House, pending: Pending) -> tuple[Jail, dict[str, float]]:
             deadline=plan.deadline,
             tree=plan.tree,
             template=plan.template,
-            limits={"disk_bytes": plan.disk_bytes, "inodes": plan.inodes, "memory_bytes": plan.memory_bytes},
+            limits={
+                "disk_bytes": plan.disk_bytes,
+                "inodes": plan.inodes,
+                "memory_bytes": plan.memory_bytes,
+                "processes": plan.processes,
+            },
         )
         house.records.write(record)
         steps.end("written")

@@ -108,6 +108,7 @@ def _serve(house: House, peer: socket.socket) -> NoReturn:
             into = fds.pop() if unified else None
             inside = Inside(
                 root_mode=house.root_mode,
+                held=house.held,
                 sync=socket.socket(fileno=fds[0]),
                 joining=cgroups.Joining(into, tuple(fds[1:])),
                 mount_point=house.mount_point,

@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from paddock.keeper._freezer import Freezer, go_on
 from paddock.keeper._house import House
 from paddock.keeper._jail import Jail
 from paddock.keeper._records import Ended, Record
@@ -52,6 +53,7 @@ class Undertaker:
         self._house = house
         self._on_ended = on_ended
         self.lives: dict[str, Life] = {}
+        self.freezer = Freezer()
         self._leaving: list[_Leaving] = []
 
     def adopt(self) -> None:
@@ -87,6 +89,7 @@ class Undertaker:
     def end(self, life: Life, cause: Ended | None) -> None:
         """Sends death to pid 1, with which the kernel ends its whole namespace; `bury` follows when it has come."""
         life.cause = life.cause or cause
+        self.freezer.end(life.record.id)
         try:
             pidfd.send_signal(life.jail.pidfd, signal.SIGKILL)
         except ProcessLookupError:
@@ -95,6 +98,7 @@ class Undertaker:
     def bury(self, life: Life) -> Ended:
         """Its pid 1 is dead, and with it every process of its namespace. Takes away what is left of it."""
         jail, id = life.jail, life.record.id
+        self.freezer.end(id)
         del self.lives[id]  # first: its descriptor's number may soon be another's
         cause = life.cause or self._own_death(life)
         try:
@@ -134,7 +138,7 @@ class Undertaker:
     def remove_groups(self, now: float) -> None:
         """The kernel takes its time with the last of a group's processes; the keeper does not wait for it."""
         for leaving in [leaving for leaving in self._leaving if leaving.again <= now]:
-            if _removed(leaving.group):
+            if self._removed(leaving.group):
                 self._leaving.remove(leaving)
             else:
                 leaving.pause = min(leaving.pause * 2, _LONGEST_PAUSE_SECONDS)
@@ -202,13 +206,23 @@ class Undertaker:
         if not self._is_alive(record):
             os.close(descriptor)
             return False
+        try:
+            group = self._group_of(record)
+        except OSError:
+            os.close(descriptor)
+            return False
         if record.slot is not None:
             self._house.slots.reserve(record.slot)
-        groups = self._house.groups
-        group = groups.group(record.group) if groups is not None and record.group is not None else None
         jail = Jail(pid=record.pid, pidfd=descriptor, group=group, slot=record.slot, record=record)
         self.lives[record.id] = Life(jail, record)
+        go_on(jail)  # the keeper before may have died while it was held still
         return True
+
+    def _group_of(self, record: Record) -> cgroups.Group | None:
+        groups = self._house.groups
+        if groups is None or record.group is None:
+            return None
+        return groups.of_process(record.pid, record.group).group(record.group)
 
     def _sweep_group(self, name: str) -> None:
         if self._house.groups is None:
@@ -221,19 +235,23 @@ class Undertaker:
         self._remove(group)
 
     def _remove(self, group: cgroups.Group) -> None:
-        if not _removed(group):
+        if not self._removed(group):
             self._leaving.append(_Leaving(group, proc.boottime() + _FIRST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS))
 
-
-def _removed(group: cgroups.Group) -> bool:
-    """Whether it is gone now."""
-    try:
-        group.remove(timeout_seconds=0.0)
-    except OSError as error:
-        if error.errno != errno.EBUSY:
-            raise
-        return False
-    return True
+    def _removed(self, group: cgroups.Group) -> bool:
+        """Whether it is gone now."""
+        try:
+            group.remove(timeout_seconds=0.0)
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+            return False
+        if group.base is not self._house.groups:
+            try:
+                group.base.remove()
+            except OSError:
+                group.base.close()  # others of the earlier keeper's are left in it
+        return True
 
 
 def _socket_bytes(life: Life) -> int:

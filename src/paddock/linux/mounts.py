@@ -41,10 +41,8 @@ Option = tuple[str, str | bytes | int | None]
 def fs_mount(fstype: str, options: Sequence[Option] = (), attributes: int = 0) -> int:
     """Makes a file system and returns the descriptor of a detached mount of it (fsopen(2), fsconfig(2), fsmount(2)).
 
-    Descriptors are handed over as such (overlay's `lowerdir+`, `upperdir`, `workdir`: since Linux 6.13, see
-    fs/overlayfs/params.c); where the kernel does not take one, as `/proc/self/fd/N`. On kernels before 6.15 overlay
-    refuses layers that are themselves detached (fs/namespace.c, clone_private_mount): attach them somewhere first.
-    The error's text ends with what the kernel logged in the context.
+    Descriptors are handed over as such; where the kernel does not take one (before Linux 6.13, see
+    fs/overlayfs/params.c), as `/proc/self/fd/N`. The error's text ends with what the kernel logged in the context.
     """
     name = fstype.encode()
     context = call(NR.FSOPEN, name, _CLOEXEC, what=("fsopen", name))
@@ -66,7 +64,7 @@ def _configure(context: int, fstype: str, option: str, value: str | bytes | int 
         try:
             _fsconfig(context, _SET_FD, name, None, value, what)
         except OSError as error:
-            if error.errno != errno.EINVAL:
+            if error.errno not in (errno.EINVAL, errno.EBADF, errno.EOPNOTSUPP):
                 raise
             _fsconfig(context, _SET_STRING, name, b"/proc/self/fd/%d" % value, 0, what)
     else:

@@ -6,10 +6,13 @@ from .actions import AttachExec as AttachExec
 from .actions import ConnectPort as ConnectPort
 from .actions import CopyFile as CopyFile
 from .actions import CreateSandbox as CreateSandbox
+from .actions import CreateSnapshot as CreateSnapshot
+from .actions import DeleteSnapshot as DeleteSnapshot
 from .actions import Diagnose as Diagnose
 from .actions import DownloadTree as DownloadTree
 from .actions import ExtendSandbox as ExtendSandbox
 from .actions import FindFiles as FindFiles
+from .actions import ForkSandbox as ForkSandbox
 from .actions import GetSandbox as GetSandbox
 from .actions import GetUsage as GetUsage
 from .actions import GrepFiles as GrepFiles
@@ -20,11 +23,13 @@ from .actions import ListExecs as ListExecs
 from .actions import ListFiles as ListFiles
 from .actions import ListProcesses as ListProcesses
 from .actions import ListSandboxes as ListSandboxes
+from .actions import ListSnapshots as ListSnapshots
 from .actions import MakeDirectory as MakeDirectory
 from .actions import MoveFile as MoveFile
 from .actions import ReadFile as ReadFile
 from .actions import ReadOutput as ReadOutput
 from .actions import RemoveFile as RemoveFile
+from .actions import RollbackSandbox as RollbackSandbox
 from .actions import RunExec as RunExec
 from .actions import SetFileAttributes as SetFileAttributes
 from .actions import SignalExec as SignalExec
@@ -49,6 +54,7 @@ from .files import GrepMatch as GrepMatch
 from .ids import ExecId as ExecId
 from .ids import Noun as Noun
 from .ids import SandboxId as SandboxId
+from .ids import SnapshotId as SnapshotId
 from .ids import mint as mint
 from .limits import Limit as Limit
 from .limits import Limits as Limits
@@ -66,6 +72,7 @@ from .sandbox import Level as Level
 from .sandbox import Sandbox as Sandbox
 from .sandbox import SandboxSpec as SandboxSpec
 from .sandbox import State as State
+from .snapshot import Snapshot as Snapshot
 from .streams import ByteReader as ByteReader
 from .streams import ByteStream as ByteStream
 from .streams import ByteWriter as ByteWriter

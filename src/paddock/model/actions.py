@@ -16,6 +16,7 @@ from .files import FileInfo, GrepMatch
 from .limits import Usage
 from .reports import AuditRecord, AuditReport, Diagnosis, Inspection, Process
 from .sandbox import Sandbox, SandboxSpec
+from .snapshot import Snapshot
 from .streams import ByteReader, ByteStream, ByteWriter, ChangeStream, ExecHandle
 
 R_co = TypeVar("R_co", covariant=True)
@@ -67,6 +68,43 @@ class ListProcesses(Action[tuple[Process, ...]], frozen=True, tag="sandbox.proce
     """Asked of the kernel, outside: nothing inside can hide or lie."""
 
     sandbox: str
+
+
+class CreateSnapshot(Action[Snapshot], frozen=True, tag="snapshot.create"):
+    """Of a running sandbox, at one instant; it goes on."""
+
+    sandbox: str
+    name: str | None = None
+
+
+class ListSnapshots(Action[tuple[Snapshot, ...]], frozen=True, tag="snapshot.list"):
+    """Oldest first; with `sandbox`, only those of that one."""
+
+    sandbox: str | None = None
+
+
+class DeleteSnapshot(Action[None], frozen=True, tag="snapshot.delete"):
+    """By id, unique prefix of one, or name."""
+
+    snapshot: str
+
+
+class ForkSandbox(Action[tuple[Sandbox, ...]], frozen=True, tag="sandbox.fork"):
+    """`count` new sandboxes with the files of a running one at one instant. All or none.
+
+    They have its spec but its name; `ttl_seconds=None` is the parent's, counted anew.
+    """
+
+    sandbox: str
+    count: int = 1
+    ttl_seconds: float | None = None
+
+
+class RollbackSandbox(Action[Sandbox], frozen=True, tag="sandbox.rollback"):
+    """Ends all its processes; the files become those of the snapshot, and it runs on under its id."""
+
+    sandbox: str
+    snapshot: str
 
 
 class RunExec(Action[ExecResult], frozen=True, tag="exec.run"):
@@ -279,6 +317,11 @@ AnyAction: TypeAlias = (
     | GetUsage
     | InspectSandbox
     | ListProcesses
+    | CreateSnapshot
+    | ListSnapshots
+    | DeleteSnapshot
+    | ForkSandbox
+    | RollbackSandbox
     | RunExec
     | StartExec
     | AttachExec

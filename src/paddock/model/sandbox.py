@@ -28,6 +28,7 @@ RANK: tuple[Level, ...] = tuple(Level)
 
 class State(StrEnum):
     CREATING = "creating"
+    RESTORING = "restoring"
     RUNNING = "running"
     PAUSED = "paused"
     KILLED = "killed"
@@ -37,8 +38,9 @@ class State(StrEnum):
 # The lifecycle, as data: every legal move and nothing else.
 LEGAL: dict[State, frozenset[State]] = {
     State.CREATING: frozenset({State.RUNNING, State.FAILED, State.KILLED}),
-    State.RUNNING: frozenset({State.PAUSED, State.KILLED, State.FAILED}),
-    State.PAUSED: frozenset({State.RUNNING, State.KILLED, State.FAILED}),
+    State.RESTORING: frozenset({State.RESTORING, State.RUNNING, State.FAILED, State.KILLED}),
+    State.RUNNING: frozenset({State.PAUSED, State.RESTORING, State.KILLED, State.FAILED}),
+    State.PAUSED: frozenset({State.RUNNING, State.RESTORING, State.KILLED, State.FAILED}),
     State.KILLED: frozenset(),
     State.FAILED: frozenset(),
 }
@@ -49,6 +51,8 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     `level=None` takes the strongest level that is quick enough here (`paddock doctor` names it).
     `persistent` means: it outlives the program that made it, until `kill` or its TTL.
+    With `snapshot` (an id, a unique prefix of one, or a name) it starts with those files, on the template and the
+    mounts that they were made on.
     """
 
     template: str = "host"
@@ -60,6 +64,7 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     env: dict[str, str] = {}
     labels: dict[str, str] = {}
     mounts: tuple[Mount, ...] = ()
+    snapshot: str | None = None
 
 
 class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,3 +84,5 @@ class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None
     """Why it ended or failed, in words."""
     owner: str = ""
+    origin: str | None = None
+    """The sandbox or the snapshot whose files it started with."""

@@ -16,22 +16,39 @@ class Lifecycle:
         self._store, self._clock = store, clock
 
     def move(
-        self, row: Row, to: State, *, limit: Limit | None = None, reason: str | None = None, release_key: bool = False
+        self,
+        row: Row,
+        to: State,
+        *,
+        limit: Limit | None = None,
+        reason: str | None = None,
+        release_key: bool = False,
+        restoring: str | None = None,
+        holder: str | None = None,
     ) -> Row:
         """The row as it is then. InvalidState: that move is not legal from where the sandbox is now.
 
         Other services move the same rows, and `row` may be what was so a while ago: the write names the state that it
-        was decided on, and is decided again if that has changed. States only go forward, so this ends.
+        was decided on, and is decided again if that has changed. `holder`: the service that has it in hand from now on.
         """
         current = False
         while True:
             if to in LEGAL[row.state]:
                 ended_at = self._clock.wall() if not LEGAL[to] else None
+                holder = holder or row.holder
                 if self._store.move(
-                    row.id, row.state, to, ended_at=ended_at, limit=limit, reason=reason, release_key=release_key
+                    row.id,
+                    row.state,
+                    to,
+                    ended_at=ended_at,
+                    limit=limit,
+                    reason=reason,
+                    release_key=release_key,
+                    restoring=restoring,
+                    holder=holder,
                 ):
                     sandbox = replace(row.sandbox, state=to, ended_at=ended_at, limit=limit, reason=reason)
-                    return replace(row, sandbox=sandbox)
+                    return replace(row, sandbox=sandbox, restoring=restoring, holder=holder)
             elif current:
                 raise InvalidState(
                     f"sandbox {row.id} is {row.state.value}; it cannot become {to.value}", state=row.state.value

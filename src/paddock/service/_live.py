@@ -83,7 +83,7 @@ class Live:
         said: dict[str, Mapping[SandboxId, Ending | None]] = {}
         checked: list[Row] = []
         for row in rows:
-            if row.state is State.CREATING and not self._is_being_made(row):
+            if row.state is State.CREATING and not self.is_being_made(row):
                 checked.append(await self._unmake(row))
                 continue
             backend = self._backends.find(row.sandbox.backend) if row.state is State.RUNNING else None
@@ -113,7 +113,7 @@ class Live:
         finally:
             self._making.discard(id)
 
-    def _is_being_made(self, row: Row) -> bool:
+    def is_being_made(self, row: Row) -> bool:
         return row.id in self._making if row.holder == self.holder else holder_alive(row.holder)
 
     async def _unmake(self, row: Row) -> Row:

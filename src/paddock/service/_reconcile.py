@@ -6,13 +6,15 @@ from collections.abc import Callable, Mapping
 
 from paddock.audit import AuditLog
 from paddock.backends._base import Backend, Ending
-from paddock.errors import SandboxDied
-from paddock.model import Noun, SandboxId
+from paddock.errors import PaddockError, SandboxDied
+from paddock.model import Noun, SandboxId, State
 from paddock.storage._base import Pool
 
+from ._forks import Forks
 from ._live import Live
 from ._providers import Backends
 from ._remains import Remains, has_ended
+from ._snapshots import Snapshots
 from ._store import Store
 
 
@@ -29,7 +31,10 @@ class Reconciler:
         backends: Backends,
         pool: Callable[[], Pool],
         audit: AuditLog,
+        snapshots: Snapshots,
+        forks: Forks,
     ) -> None:
+        self._snapshots, self._forks = snapshots, forks
         self._store, self._live, self._remains = store, live, remains
         self._backends, self._pool, self._audit = backends, pool, audit
 
@@ -38,7 +43,9 @@ class Reconciler:
             if backend.probe() is None:
                 await self._instances(backend, await backend.living())
         await self._rows()
+        await self._rollbacks()
         self._trees()
+        self._snapshots.sweep(self._audit)
         self._outputs()
 
     async def _instances(self, backend: Backend, living: Mapping[SandboxId, Ending | None]) -> None:
@@ -65,6 +72,14 @@ class Reconciler:
     async def _rows(self) -> None:
         """Rows first, then the backends: what is recorded as running was there before it was recorded."""
         await self._live.check_all(self._store.list())
+
+    async def _rollbacks(self) -> None:
+        for row in self._store.list():
+            if row.state is State.RESTORING and not self._live.is_being_made(row):
+                try:
+                    await self._forks.resume(row)
+                except PaddockError as error:
+                    self._audit.event("rollback.failed", sandbox=row.id, message=error.message[:1024])
 
     def _trees(self) -> None:
         pool = self._pool()

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, suppress
-from types import TracebackType
-from typing import TypeAlias
+from collections.abc import Callable
+from contextlib import suppress
 
 import msgspec
 
-from paddock.backends._base import Backend, Instance, SandboxPlan
 from paddock.errors import (
     AlreadyExists,
     InvalidArgument,
     InvalidState,
     NotFound,
-    PaddockError,
     SandboxDied,
     Unsupported,
 )
@@ -29,7 +25,6 @@ from paddock.model import (
     Inspection,
     InspectSandbox,
     KillSandbox,
-    Level,
     ListProcesses,
     ListSandboxes,
     Mount,
@@ -39,30 +34,27 @@ from paddock.model import (
     Process,
     Sandbox,
     SandboxId,
-    SandboxSpec,
     State,
     Template,
     Usage,
-    mint,
 )
 from paddock.storage._base import Pool
 
 from . import _validate
-from ._clock import Clock, boot_id
+from ._clock import Clock
 from ._gate import Entry
 from ._lifecycle import Lifecycle
 from ._live import Held, Live
+from ._making import Birth, Making
 from ._providers import Backends, Templates
-from ._remains import Remains, died, has_ended, words
+from ._remains import Remains, died, has_ended
+from ._snapshots import Snapshots
 from ._store import Key, Row, Store
 from ._tasks import Tasks
 
 _LEAST_PREFIX = 6
 _CANDIDATES = 8
 _spec_bytes = msgspec.json.Encoder(order="deterministic").encode
-
-
-_Exit: TypeAlias = Callable[[type[BaseException] | None, BaseException | None, TracebackType | None], None]
 
 
 class Sandboxes:
@@ -78,55 +70,48 @@ class Sandboxes:
         templates: Templates,
         tasks: Tasks,
         clock: Clock,
+        making: Making,
+        snapshots: Snapshots,
     ) -> None:
+        self._making, self._snapshots = making, snapshots
         self._store, self._lifecycle, self._live, self._remains = store, lifecycle, live, remains
         self._backends, self._pool, self._templates = backends, pool, templates
         self._tasks, self._clock = tasks, clock
         self._built: set[str] = set()
-        self._boot = boot_id()
 
     async def create(self, action: CreateSandbox, entry: Entry) -> Sandbox:
         spec = action.spec
         _validate.check_spec(spec)
         key = self._key(action)
-        template = await self._template(spec.template)
+        source, origin = None, None
+        if spec.snapshot is None:
+            template = await self._template(spec.template)
+        else:
+            source = self._snapshots.find(spec.snapshot, entry.principal.id)
+            template, spec, origin = source.template, self._snapshots.spec_from(source, spec), source.id
         backend = self._backends.choose(spec.level)
         if spec.mounts:
             backend.capabilities.require("mounts", backend.name)
             self._check_layers(spec.mounts)
-        row = self._new_row(spec, template, entry.principal, backend.name, backend.level)
-        with self._live.making(row.id):
-            return await self._make(row, key, template, backend, entry)
-
-    async def _make(self, row: Row, key: Key | None, template: Template, backend: Backend, entry: Entry) -> Sandbox:
-        spec = row.sandbox.spec
+        row = self._making.row(spec, template, entry.principal.id, backend.name, backend.level, origin)
         known = self._store.add(row, key)
         entry.sandbox = row.id if known is None else known.id
         if known is not None:
             assert key is not None
             return await self._made_before(known.id, key.digest == known.digest)
-        plan = SandboxPlan(
-            id=row.id,
-            hostname=spec.name or row.id.replace("_", "-"),
-            spec=spec,
-            template=template,
-            tree=row.id,
-            deadline=row.deadline,
-        )
-        # Every step's undo is pushed before the step; the last line forgets them all.
-        async with AsyncExitStack() as undo:
-            undo.push(self._fail(row))
-            undo.push(_undo(lambda: self._pool().delete(row.id)))
-            self._pool().create(
-                row.id, layers=template.layers, limit_bytes=spec.limits.disk_mib << 20, mounts=len(spec.mounts)
-            )
-            instance = await backend.create(plan)
-            undo.push_async_exit(_undo_async(lambda: self._kill_unborn(backend, instance)))
-            running = self._lifecycle.move(row, State.RUNNING)
+
+        async def fill() -> None:
+            limit = spec.limits.disk_mib << 20
+            if source is None:
+                self._pool().create(row.id, layers=template.layers, limit_bytes=limit, mounts=len(spec.mounts))
+            else:
+                await asyncio.to_thread(self._pool().snapshot, source.id, row.id, limit_bytes=limit)
+
+        def recorded() -> None:
             # An outcome that cannot be recorded undoes the sandbox as well.
             entry.done({"level": backend.level.value, "backend": backend.name, "template": template.digest})
-            self._live.admit(running, backend, instance)
-            undo.pop_all()
+
+        (running,) = await self._making.bear((Birth(row, template, backend),), fill, recorded)
         return running.sandbox
 
     async def get(self, action: GetSandbox, entry: Entry) -> Sandbox:
@@ -254,32 +239,6 @@ class Sandboxes:
         await self._remains.bury(row)
         return row.sandbox
 
-    async def _kill_unborn(self, backend: Backend, instance: Instance) -> None:
-        async def kill() -> None:
-            try:
-                await instance.kill()
-                await backend.forget(instance.id)
-            finally:
-                await instance.aclose()
-
-        await self._tasks.finish(kill(), name=f"undo create {instance.id}")
-
-    def _fail(self, row: Row) -> _Exit:
-        def fail(kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-            if error is None:
-                return
-            try:
-                self._lifecycle.move(row, State.FAILED, reason=words(error), release_key=True)
-            except InvalidState:
-                # Killed while it was being made; the maker has cleaned up behind it.
-                ended = self._store.get(row.id)
-                if ended is not None and isinstance(error, InvalidState):
-                    raise died(ended.sandbox) from None
-            except PaddockError as another:
-                error.add_note(f"and this could not be recorded: {another}")
-
-        return fail
-
     async def _made_before(self, id: SandboxId, same: bool) -> Sandbox:
         """What the first call with that key made; waits for it if it is still at it, here or in another service."""
         if not same:
@@ -296,21 +255,6 @@ class Sandboxes:
                 return (await self._live.check(row)).sandbox
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, 0.1)
-
-    def _new_row(self, spec: SandboxSpec, template: Template, principal: Principal, backend: str, level: Level) -> Row:
-        now, boot_now = self._clock.wall(), self._clock.boottime()
-        sandbox = Sandbox(
-            id=SandboxId(mint(Noun.SANDBOX)),
-            spec=spec,
-            state=State.CREATING,
-            level=level,
-            backend=backend,
-            template=template.name,
-            created_at=now,
-            expires_at=now + spec.ttl_seconds,
-            owner=principal.id,
-        )
-        return Row(sandbox, boot_now + spec.ttl_seconds, self._boot, self._live.holder)
 
     def _check_layers(self, mounts: tuple[Mount, ...]) -> None:
         pool = self._pool()
@@ -340,27 +284,3 @@ class Sandboxes:
             ) from None
         self._built.add(name)
         return template
-
-
-def _undo(step: Callable[[], None]) -> _Exit:
-    """A step of an undo that cannot hide why there is one, nor stop the others. What it leaves, a sweep finds."""
-
-    def run(kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        try:
-            step()
-        except Exception as another:
-            if error is not None:
-                error.add_note(f"and undoing it failed: {words(another)}")
-
-    return run
-
-
-def _undo_async(step: Callable[[], Awaitable[None]]) -> Callable[..., Awaitable[None]]:
-    async def run(kind: object, error: BaseException | None, trace: object) -> None:
-        try:
-            await step()
-        except Exception as another:
-            if error is not None:
-                error.add_note(f"and undoing it failed: {words(another)}")
-
-    return run

@@ -22,10 +22,13 @@ from paddock.model import (
     ConnectPort,
     CopyFile,
     CreateSandbox,
+    CreateSnapshot,
+    DeleteSnapshot,
     Diagnose,
     DownloadTree,
     ExtendSandbox,
     FindFiles,
+    ForkSandbox,
     GetSandbox,
     GetUsage,
     GrepFiles,
@@ -37,12 +40,14 @@ from paddock.model import (
     ListFiles,
     ListProcesses,
     ListSandboxes,
+    ListSnapshots,
     MakeDirectory,
     MoveFile,
     Principal,
     ReadFile,
     ReadOutput,
     RemoveFile,
+    RollbackSandbox,
     RunExec,
     SetFileAttributes,
     SignalExec,
@@ -60,14 +65,18 @@ from ._clock import Clock, holder_id
 from ._execs import Execs
 from ._expiry import PERIOD_SECONDS, Expiry
 from ._files import Files
+from ._forks import Forks
 from ._gate import Entry, Gate
 from ._lifecycle import Lifecycle
 from ._live import Live
+from ._making import Making
 from ._providers import MEASURED_CREATE_MS, Backends, Templates
 from ._reconcile import Reconciler
 from ._remains import Remains
 from ._reports import Reports
 from ._sandboxes import Sandboxes
+from ._snapshot_store import SnapshotStore
+from ._snapshots import Snapshots
 from ._store import Store
 from ._tasks import Tasks
 
@@ -114,6 +123,20 @@ class Service:
             self.state_dir, store=store, lifecycle=lifecycle, audit=audit, backends=backends, pool=pool, clock=clock
         )
         live = self._live = Live(holder=holder, store=store, backends=backends, remains=remains, pool=pool, tasks=tasks)
+        making = Making(store=store, lifecycle=lifecycle, live=live, pool=pool, tasks=tasks, clock=clock)
+        snapshots = self._snapshots = Snapshots(
+            store=SnapshotStore(store), pool=pool, clock=clock, tasks=tasks, holder=holder
+        )
+        forks = self._forks = Forks(
+            store=store,
+            lifecycle=lifecycle,
+            live=live,
+            backends=backends,
+            pool=pool,
+            making=making,
+            snapshots=snapshots,
+            tasks=tasks,
+        )
         self._sandboxes = Sandboxes(
             store=store,
             lifecycle=lifecycle,
@@ -124,13 +147,24 @@ class Service:
             templates=templates,
             tasks=tasks,
             clock=clock,
+            making=making,
+            snapshots=snapshots,
         )
         self._execs = Execs(sandboxes=self._sandboxes, live=live, remains=remains, tasks=tasks)
         self._files = Files(sandboxes=self._sandboxes, live=live)
         self._reports = Reports(
             self.state_dir, store=store, audit=audit, backends=backends, pool=pool, find=self._sandboxes.find
         )
-        reconciler = Reconciler(store=store, live=live, remains=remains, backends=backends, pool=pool, audit=audit)
+        reconciler = Reconciler(
+            store=store,
+            live=live,
+            remains=remains,
+            backends=backends,
+            pool=pool,
+            audit=audit,
+            snapshots=snapshots,
+            forks=forks,
+        )
         self.expiry = Expiry(
             store=store,
             reconciler=reconciler,
@@ -172,6 +206,17 @@ class Service:
                 return await self._sandboxes.inspect(action, entry)
             case ListProcesses():
                 return await self._sandboxes.processes(action, entry)
+            case CreateSnapshot():
+                return await self._snapshots.create(action, *await self._sandboxes.use(action.sandbox, entry), entry)
+            case ListSnapshots():
+                source = None if action.sandbox is None else self._sandboxes.find(action.sandbox, entry).id
+                return self._snapshots.list(source, entry)
+            case DeleteSnapshot():
+                return self._snapshots.delete(action, entry)
+            case ForkSandbox():
+                return await self._forks.fork(action, *await self._sandboxes.use(action.sandbox, entry), entry)
+            case RollbackSandbox():
+                return await self._forks.rollback(action, *await self._sandboxes.use(action.sandbox, entry), entry)
             case RunExec():
                 return await self._execs.run(action, entry)
             case StartExec():

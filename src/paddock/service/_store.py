@@ -24,18 +24,21 @@ import msgspec
 from paddock.errors import AlreadyExists, InternalError, NotConfigured, PaddockError, ResourceExhausted
 from paddock.model import Level, Limit, Sandbox, SandboxId, SandboxSpec, State
 
-SCHEMA_VERSION = 1
-LIVING = (State.CREATING, State.RUNNING, State.PAUSED)
+SCHEMA_VERSION = 2
+LIVING = (State.CREATING, State.RESTORING, State.RUNNING, State.PAUSED)
 
 _COLUMNS = (
     "id, owner, name, state, level, backend, template, spec, created_at, expires_at, ended_at, limit_name, reason,"
-    " deadline, boot_id, holder"
+    " origin, deadline, boot_id, holder, restoring"
 )
 _SELECT = f"SELECT {_COLUMNS} FROM sandboxes"
-_ALIVE = "state IN ('creating', 'running', 'paused')"
-_INSERT = f"INSERT INTO sandboxes ({_COLUMNS}) VALUES ({', '.join('?' * 16)})"
+_ALIVE = "state IN ('creating', 'restoring', 'running', 'paused')"
+_INSERT = f"INSERT INTO sandboxes ({_COLUMNS}) VALUES ({', '.join('?' * 18)})"
 
-_MOVE = "UPDATE sandboxes SET state = ?, ended_at = ?, limit_name = ?, reason = ? WHERE id = ? AND state = ?"
+_MOVE = (
+    "UPDATE sandboxes SET state = ?, ended_at = ?, limit_name = ?, reason = ?, restoring = ?,"
+    " holder = coalesce(?, holder) WHERE id = ? AND state = ?"
+)
 
 _encode_spec = msgspec.json.Encoder().encode
 _decode_spec = msgspec.json.Decoder(SandboxSpec).decode
@@ -49,7 +52,9 @@ class Row(msgspec.Struct, frozen=True):
     """CLOCK_BOOTTIME seconds, of the boot `boot_id`."""
     boot_id: str
     holder: str
-    """The service that made it."""
+    """The service that made it, or that is restoring it."""
+    restoring: str | None = None
+    """The snapshot that it is being taken back to."""
 
     @property
     def id(self) -> SandboxId:
@@ -96,7 +101,7 @@ class Store:
         if key is None:
             self._insert(row)
             return None
-        with self._writing() as db:
+        with self.writing() as db:
             found = db.execute(
                 "SELECT sandbox, digest FROM idempotency_keys WHERE owner = ? AND key = ?",
                 (row.sandbox.owner, key.text),
@@ -112,7 +117,7 @@ class Store:
 
     def _insert(self, row: Row) -> None:
         try:
-            self._execute(_INSERT, _values(row))
+            self.execute(_INSERT, _values(row))
         except sqlite3.IntegrityError:
             raise AlreadyExists(
                 f"a living sandbox is already named {row.sandbox.spec.name!r}",
@@ -154,12 +159,14 @@ class Store:
         limit: Limit | None = None,
         reason: str | None = None,
         release_key: bool = False,
+        restoring: str | None = None,
+        holder: str | None = None,
     ) -> bool:
         """False if the state was not `expected` any more. Only `_lifecycle` may call this."""
-        values = (to.value, ended_at, limit and limit.value, reason, id, expected.value)
+        values = (to.value, ended_at, limit and limit.value, reason, restoring, holder, id, expected.value)
         if not release_key:
-            return bool(self._execute(_MOVE, values).rowcount)
-        with self._writing() as db:
+            return bool(self.execute(_MOVE, values).rowcount)
+        with self.writing() as db:
             done = db.execute(_MOVE, values).rowcount
             if done:
                 db.execute("DELETE FROM idempotency_keys WHERE sandbox = ?", (id,))
@@ -167,15 +174,15 @@ class Store:
 
     def set_deadline(self, id: str, *, expires_at: float, deadline: float) -> bool:
         sql = f"UPDATE sandboxes SET expires_at = ?, deadline = ? WHERE id = ? AND {_ALIVE}"
-        return bool(self._execute(sql, (expires_at, deadline, id)).rowcount)
+        return bool(self.execute(sql, (expires_at, deadline, id)).rowcount)
 
     def lease(self, name: str) -> tuple[str, int, float] | None:
         """Who holds it, the epoch, and until when (CLOCK_BOOTTIME seconds of the holder's boot)."""
-        return self._execute("SELECT holder, epoch, expires_at FROM leases WHERE name = ?", (name,)).fetchone()
+        return self.execute("SELECT holder, epoch, expires_at FROM leases WHERE name = ?", (name,)).fetchone()
 
     def take_lease(self, name: str, holder: str, until: float, *, over: int | None) -> int | None:
         """The new epoch, if the epoch was still `over` (None: if nobody ever held it)."""
-        with self._writing() as db:
+        with self.writing() as db:
             if over is None:
                 sql = "INSERT OR IGNORE INTO leases (name, holder, epoch, expires_at) VALUES (?, ?, 1, ?)"
                 return 1 if db.execute(sql, (name, holder, until)).rowcount else None
@@ -187,7 +194,7 @@ class Store:
 
     def prune(self, before: float) -> int:
         """Forgets what ended before that time, and its idempotency keys."""
-        with self._writing() as db:
+        with self.writing() as db:
             db.execute(
                 "DELETE FROM idempotency_keys WHERE sandbox IN (SELECT id FROM sandboxes WHERE ended_at < ?)", (before,)
             )
@@ -206,14 +213,14 @@ class Store:
         self._db.close()
 
     def _one(self, sql: str, values: Sequence[object]) -> Row | None:
-        found = self._execute(sql, values).fetchone()
+        found = self.execute(sql, values).fetchone()
         return None if found is None else _row(found)
 
     def _all(self, sql: str, values: Sequence[object]) -> tuple[Row, ...]:
-        return tuple(_row(found) for found in self._execute(sql, values).fetchall())
+        return tuple(_row(found) for found in self.execute(sql, values).fetchall())
 
-    def _execute(self, sql: str, values: Sequence[object]) -> sqlite3.Cursor:
-        """One statement, which outside of `_writing` is a transaction by itself: SQLite takes the write lock before it
+    def execute(self, sql: str, values: Sequence[object]) -> sqlite3.Cursor:
+        """One statement, which outside of `writing` is a transaction by itself: SQLite takes the write lock before it
         reads, and waits for it."""
         try:
             return self._db.execute(sql, values)
@@ -223,7 +230,7 @@ class Store:
             raise _translation(self.path, error) from error
 
     @contextmanager
-    def _writing(self) -> Generator[sqlite3.Connection]:
+    def writing(self) -> Generator[sqlite3.Connection]:
         """One transaction that takes the write lock at its start: no upgrade that could fail half-way."""
         with _translated(self.path):
             self._db.execute("BEGIN IMMEDIATE")
@@ -296,16 +303,32 @@ def _values(row: Row) -> tuple[object, ...]:
         s.ended_at,
         s.limit and s.limit.value,
         s.reason,
+        s.origin,
         row.deadline,
         row.boot_id,
         row.holder,
+        row.restoring,
     )
 
 
 def _row(values: tuple[Any, ...]) -> Row:
-    (id, owner, _name, state, level, backend, template, spec, created_at, expires_at, ended_at, limit, reason, *own) = (
-        values
-    )
+    (
+        id,
+        owner,
+        _name,
+        state,
+        level,
+        backend,
+        template,
+        spec,
+        created_at,
+        expires_at,
+        ended_at,
+        limit,
+        reason,
+        origin,
+        *own,
+    ) = values
     return Row(
         Sandbox(
             id=SandboxId(id),
@@ -320,6 +343,7 @@ def _row(values: tuple[Any, ...]) -> Row:
             limit=Limit(limit) if limit else None,
             reason=reason,
             owner=owner,
+            origin=origin,
         ),
         *own,
     )

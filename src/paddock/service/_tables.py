@@ -25,12 +25,14 @@ sandboxes = Table(
     Column("deadline", Float, nullable=False),
     Column("boot_id", String, nullable=False),
     Column("holder", String, nullable=False),
+    Column("origin", String),
+    Column("restoring", String),
     Index(
         "one_living_name",
         "owner",
         "name",
         unique=True,
-        sqlite_where=text("name IS NOT NULL AND state IN ('creating', 'running', 'paused')"),
+        sqlite_where=text("name IS NOT NULL AND state IN ('creating', 'restoring', 'running', 'paused')"),
     ),
     Index("sandboxes_by_state", "state"),
     Index("sandboxes_by_name", "owner", "name"),
@@ -45,6 +47,21 @@ idempotency_keys = Table(
     Column("sandbox", String, nullable=False),
     Column("created_at", Float, nullable=False),
     Index("idempotency_keys_by_sandbox", "sandbox"),
+)
+
+snapshots = Table(
+    "snapshots",
+    metadata,
+    Column("id", String, primary_key=True, nullable=False),
+    Column("owner", String, nullable=False),
+    Column("name", String),
+    Column("source", String, nullable=False),
+    Column("template", LargeBinary, nullable=False),
+    Column("spec", LargeBinary, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("holder", String),
+    Index("one_snapshot_name", "owner", "name", unique=True, sqlite_where=text("name IS NOT NULL")),
+    Index("snapshots_by_source", "owner", "source"),
 )
 
 leases = Table(

@@ -21,12 +21,7 @@ _NOT_MOUNTED_OVER = frozenset({"proc", "sys", "dev", ".paddock"})
 def check_spec(spec: SandboxSpec) -> None:
     check_ttl(spec.ttl_seconds)
     check_limits(spec.limits)
-    if spec.name is not None and (not _NAME.fullmatch(spec.name) or spec.name.startswith("sb_")):
-        raise InvalidArgument(
-            f"name {spec.name!r} is not a name: 1 to 63 letters, digits, `_`, `.` and `-`, the first a letter or digit,"
-            " and no `sb_` in front, which is for ids",
-            field="name",
-        )
+    check_name(spec.name, Noun.SANDBOX)
     if not spec.template or "\0" in spec.template:
         raise InvalidArgument("template must be a name", field="template")
     check_env(spec.env)
@@ -55,6 +50,20 @@ def check_mounts(mounts: tuple[Mount, ...]) -> None:
             )
         if targets.count(mount.target) > 1:
             raise InvalidArgument(f"two mounts have the target {mount.target!r}", field="mounts")
+
+
+def check_name(name: str | None, noun: Noun) -> None:
+    if name is not None and (not _NAME.fullmatch(name) or name.startswith(noun)):
+        raise InvalidArgument(
+            f"name {name!r} is not a name: 1 to 63 letters, digits, `_`, `.` and `-`, the first a letter or digit,"
+            f" and no `{noun.value}` in front, which is for ids",
+            field="name",
+        )
+
+
+def check_count(count: int, most: int) -> None:
+    if not 1 <= count <= most:
+        raise InvalidArgument(f"count={count} must be 1 to {most}", field="count")
 
 
 def check_ttl(seconds: float) -> None:

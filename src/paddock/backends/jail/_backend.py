@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
-from collections.abc import Coroutine, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -15,7 +16,7 @@ from paddock.backends._base import Backend, Capabilities, Ending, SandboxPlan
 from paddock.backends._guest import GuestConnection, GuestInstance
 from paddock.backends.jail import _look, _probe
 from paddock.backends.jail._keeper import KeeperClient, Message
-from paddock.errors import PaddockError, SandboxDied
+from paddock.errors import InvalidState, PaddockError, SandboxDied
 from paddock.keeper import layout
 from paddock.keeper._plan import JailPlan, Mount, User
 from paddock.keeper._records import Record, Records
@@ -50,6 +51,7 @@ class JailBackend:
             on_replaced=self._on_replaced,
             for_tests=for_tests,
         )
+        self.holds = itertools.count(1)
         self.trace = False
         self.fault = ""
         self.last_timings: dict[str, float] = {}
@@ -59,17 +61,27 @@ class JailBackend:
         root = os.getuid() == 0
         enforced = {Limit.OPEN_FILES, Limit.OUTPUT, Limit.TIME, Limit.TTL}
         facts = self.keeper.facts
-        if facts.get("cgroups", root):
-            enforced |= {Limit.MEMORY, Limit.PROCESSES}
+        groups = facts.get("cgroups", ("memory", "pids") if root else ())
+        enforced |= {limit for limit, name in ((Limit.MEMORY, "memory"), (Limit.PROCESSES, "pids")) if name in groups}
         if facts.get("btrfs", False) and root:
             enforced |= {Limit.DISK, Limit.INODES}
-        return Capabilities(isolation=True, enforced=frozenset(enforced), root_user=root, adopt=True, mounts=True)
+        kinds = {"memory": {Limit.MEMORY, Limit.PROCESSES}, "disk": {Limit.DISK, Limit.INODES}}
+        watched = frozenset[Limit]().union(*(kinds[kind] for kind in facts.get("watched", ()))) - enforced
+        return Capabilities(
+            isolation=True,
+            enforced=frozenset(enforced),
+            watched=frozenset(watched),
+            root_user=root,
+            adopt=True,
+            freeze=True,
+            mounts=True,
+        )
 
     def probe(self) -> str | None:
         return _probe.unusable()
 
     def checks(self) -> tuple[Check, ...]:
-        return _probe.checks(self.capabilities)
+        return _probe.checks(self.capabilities, self.keeper.facts)
 
     async def pool(self) -> int:
         """The pool's directory as the keeper has it. It stays the backend's."""
@@ -80,7 +92,7 @@ class JailBackend:
 
     async def create(self, plan: SandboxPlan) -> JailInstance:
         jail = self._jail_plan(plan)
-        making = self._start(self.keeper.request("create", plan=jail.to_message()))
+        making = self.start(self.keeper.request("create", plan=jail.to_message()))
         known = plan.id in self._endings
         self._being_made.add(plan.id)
         self.ending(plan.id)  # it may come in the same breath as the answer
@@ -95,7 +107,7 @@ class JailBackend:
                 self._endings.pop(plan.id, None)
             if isinstance(error, asyncio.CancelledError):
                 # The keeper goes on all the same. Should the caller lose patience here too, this is still done.
-                await asyncio.shield(self._start(self._unmake(plan.id, making)))
+                await asyncio.shield(self.start(self._unmake(plan.id, making)))
             raise
         finally:
             self._being_made.discard(plan.id)
@@ -210,7 +222,7 @@ class JailBackend:
                 await self.keeper.connect()
 
         if any(not ending.done() for ending in self._endings.values()):
-            self._start(reconnect())
+            self.start(reconnect())
 
     def _on_replaced(self) -> None:
         # The deaths that happened while there was no keeper to tell of them are in its records.
@@ -226,9 +238,9 @@ class JailBackend:
                 if ending is not None:
                     self._settle(id, ending)
 
-        self._start(catch_up())
+        self.start(catch_up())
 
-    def _start(self, work: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
+    def start(self, work: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -275,6 +287,21 @@ class JailInstance(GuestInstance):
 
     async def posture(self) -> tuple[Check, ...]:
         return await asyncio.to_thread(_look.posture, self._backend.record(self.id))
+
+    @contextlib.asynccontextmanager
+    async def frozen(self) -> AsyncGenerator[None]:
+        hold = next(self._backend.holds)
+        answer = await self._backend.keeper.request("freeze", id=self.id, hold=hold)
+        if not answer["known"]:
+            raise SandboxDied(f"{self.id} is dead")
+        try:
+            yield
+        finally:
+            # Whoever is cancelled here leaves it standing otherwise, until the keeper loses patience.
+            thawing = self._backend.start(self._backend.keeper.request("thaw", id=self.id, hold=hold))
+            answer = await asyncio.shield(thawing)
+        if not answer["held"]:
+            raise InvalidState(f"{self.id} did not stand still for as long as it took", hint="try again")
 
     async def kill(self) -> None:
         self.close_connections()

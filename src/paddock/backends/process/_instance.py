@@ -8,12 +8,13 @@ import shutil
 import signal
 import subprocess
 import time
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from paddock.backends._base import Ending, SandboxPlan
 from paddock.backends._guest import GuestConnection, GuestInstance
 from paddock.backends._look import process
-from paddock.errors import PaddockError, SandboxDied
+from paddock.errors import PaddockError, SandboxDied, Unsupported
 from paddock.guest._frames import Json
 from paddock.linux import processes
 from paddock.model import Check, Limit, Process, Usage
@@ -71,6 +72,9 @@ class ProcessInstance(GuestInstance):
         return (
             Check(area="posture", name="isolation", status="missing", detail="none: these are processes of the host"),
         )
+
+    def frozen(self) -> AbstractAsyncContextManager[None]:
+        raise Unsupported("backend 'process' cannot hold a sandbox still", hint="use an isolating level")
 
     async def kill(self) -> None:
         if not self._ended.is_set():

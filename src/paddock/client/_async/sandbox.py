@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Literal
+from typing import Literal, Self, overload
 
 from paddock.client._command import absolute, checked, exec_spec
 from paddock.client._default import default_async_transport
@@ -12,9 +12,12 @@ from paddock.errors import InvalidArgument, SandboxDied
 from paddock.model import (
     AttachExec,
     CreateSandbox,
+    CreateSnapshot,
+    DeleteSnapshot,
     ExecInfo,
     ExecResult,
     ExtendSandbox,
+    ForkSandbox,
     GetSandbox,
     GetUsage,
     KillSandbox,
@@ -22,9 +25,11 @@ from paddock.model import (
     Limits,
     ListExecs,
     ListSandboxes,
+    ListSnapshots,
     Mount,
     PtySize,
     ReadOutput,
+    RollbackSandbox,
     RunExec,
     SandboxSpec,
     SignalExec,
@@ -33,6 +38,7 @@ from paddock.model import (
     Usage,
 )
 from paddock.model import Sandbox as SandboxInfo
+from paddock.model import Snapshot as SnapshotInfo
 
 from .filesystem import AsyncFilesystem
 from .process import AsyncProcess, AsyncReader
@@ -70,6 +76,7 @@ class AsyncSandbox:
         env: Mapping[str, str] | None = None,
         labels: Mapping[str, str] | None = None,
         mounts: Sequence[Mount] = (),
+        snapshot: str | SnapshotInfo | None = None,
         idempotency_key: str | None = None,
         transport: AsyncTransport | None = None,
     ) -> AsyncSandbox:
@@ -78,7 +85,7 @@ class AsyncSandbox:
         `level=None` takes the strongest that is quick enough here; a named one is that one or an error. It dies
         after `ttl_seconds` whatever happens to this program. A `persistent` one outlives this program; another
         finds it by id or name. The same `idempotency_key` returns the sandbox of the first call. Of `mounts`, a
-        `source` may be relative to this program's directory.
+        `source` may be relative to this program's directory. With `snapshot` it starts with those files.
 
         Raises LevelUnavailable, NotFound (no such template), AlreadyExists (the name), PolicyDenied,
         ResourceExhausted, NotConfigured.
@@ -93,6 +100,7 @@ class AsyncSandbox:
             env=dict(env or {}),
             labels=dict(labels or {}),
             mounts=tuple(map(absolute, mounts)),
+            snapshot=snapshot.id if isinstance(snapshot, SnapshotInfo) else snapshot,
         )
         transport = transport or default_async_transport()
         return cls(await transport.perform(CreateSandbox(spec=spec, idempotency_key=idempotency_key)), transport)
@@ -215,6 +223,39 @@ class AsyncSandbox:
 
     async def usage(self) -> Usage:
         return await self._transport.perform(GetUsage(sandbox=self.id))
+
+    async def snapshot(self, name: str | None = None) -> SnapshotInfo:
+        """Its files at this instant, kept until `delete_snapshot`. It goes on.
+
+        What is in memory is not kept: processes, /tmp.
+        """
+        return await self._transport.perform(CreateSnapshot(sandbox=self.id, name=name))
+
+    async def snapshots(self) -> tuple[SnapshotInfo, ...]:
+        """Those made of this sandbox, oldest first."""
+        return await self._transport.perform(ListSnapshots(sandbox=self.id))
+
+    async def delete_snapshot(self, snapshot: str | SnapshotInfo) -> None:
+        reference = snapshot.id if isinstance(snapshot, SnapshotInfo) else snapshot
+        await self._transport.perform(DeleteSnapshot(snapshot=reference))
+
+    async def rollback(self, snapshot: str | SnapshotInfo) -> None:
+        """Ends all its processes; its files become those of the snapshot, and it runs on under its id."""
+        reference = snapshot.id if isinstance(snapshot, SnapshotInfo) else snapshot
+        self._info = await self._transport.perform(RollbackSandbox(sandbox=self.id, snapshot=reference))
+
+    @overload
+    async def fork(self, count: None = None, *, ttl_seconds: float | None = None) -> Self: ...
+    @overload
+    async def fork(self, count: int, *, ttl_seconds: float | None = None) -> Sequence[Self]: ...
+    async def fork(self, count: int | None = None, *, ttl_seconds: float | None = None) -> Self | Sequence[Self]:
+        """A new sandbox with the files of this one at this instant, or `count` of them; this one goes on.
+
+        They are sandboxes like any other, with a TTL of their own: the parent's, counted anew, if none is given.
+        """
+        action = ForkSandbox(sandbox=self.id, count=1 if count is None else count, ttl_seconds=ttl_seconds)
+        children = [type(self)(info, self._transport) for info in await self._transport.perform(action)]
+        return children[0] if count is None else children
 
     async def extend(self, ttl_seconds: float) -> None:
         """It dies `ttl_seconds` from now."""

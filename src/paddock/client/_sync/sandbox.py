@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Literal
+from typing import Literal, Self, overload
 
 from paddock.client._command import absolute, checked, exec_spec
 from paddock.client._default import default_transport
@@ -13,9 +13,12 @@ from paddock.errors import InvalidArgument, SandboxDied
 from paddock.model import (
     AttachExec,
     CreateSandbox,
+    CreateSnapshot,
+    DeleteSnapshot,
     ExecInfo,
     ExecResult,
     ExtendSandbox,
+    ForkSandbox,
     GetSandbox,
     GetUsage,
     KillSandbox,
@@ -23,9 +26,11 @@ from paddock.model import (
     Limits,
     ListExecs,
     ListSandboxes,
+    ListSnapshots,
     Mount,
     PtySize,
     ReadOutput,
+    RollbackSandbox,
     RunExec,
     SandboxSpec,
     SignalExec,
@@ -34,6 +39,7 @@ from paddock.model import (
     Usage,
 )
 from paddock.model import Sandbox as SandboxInfo
+from paddock.model import Snapshot as SnapshotInfo
 
 from .filesystem import Filesystem
 from .process import Process, Reader
@@ -71,6 +77,7 @@ class Sandbox:
         env: Mapping[str, str] | None = None,
         labels: Mapping[str, str] | None = None,
         mounts: Sequence[Mount] = (),
+        snapshot: str | SnapshotInfo | None = None,
         idempotency_key: str | None = None,
         transport: Transport | None = None,
     ) -> Sandbox:
@@ -79,7 +86,7 @@ class Sandbox:
         `level=None` takes the strongest that is quick enough here; a named one is that one or an error. It dies
         after `ttl_seconds` whatever happens to this program. A `persistent` one outlives this program; another
         finds it by id or name. The same `idempotency_key` returns the sandbox of the first call. Of `mounts`, a
-        `source` may be relative to this program's directory.
+        `source` may be relative to this program's directory. With `snapshot` it starts with those files.
 
         Raises LevelUnavailable, NotFound (no such template), AlreadyExists (the name), PolicyDenied,
         ResourceExhausted, NotConfigured.
@@ -94,6 +101,7 @@ class Sandbox:
             env=dict(env or {}),
             labels=dict(labels or {}),
             mounts=tuple(map(absolute, mounts)),
+            snapshot=snapshot.id if isinstance(snapshot, SnapshotInfo) else snapshot,
         )
         transport = transport or default_transport()
         return cls(transport.perform(CreateSandbox(spec=spec, idempotency_key=idempotency_key)), transport)
@@ -216,6 +224,39 @@ class Sandbox:
 
     def usage(self) -> Usage:
         return self._transport.perform(GetUsage(sandbox=self.id))
+
+    def snapshot(self, name: str | None = None) -> SnapshotInfo:
+        """Its files at this instant, kept until `delete_snapshot`. It goes on.
+
+        What is in memory is not kept: processes, /tmp.
+        """
+        return self._transport.perform(CreateSnapshot(sandbox=self.id, name=name))
+
+    def snapshots(self) -> tuple[SnapshotInfo, ...]:
+        """Those made of this sandbox, oldest first."""
+        return self._transport.perform(ListSnapshots(sandbox=self.id))
+
+    def delete_snapshot(self, snapshot: str | SnapshotInfo) -> None:
+        reference = snapshot.id if isinstance(snapshot, SnapshotInfo) else snapshot
+        self._transport.perform(DeleteSnapshot(snapshot=reference))
+
+    def rollback(self, snapshot: str | SnapshotInfo) -> None:
+        """Ends all its processes; its files become those of the snapshot, and it runs on under its id."""
+        reference = snapshot.id if isinstance(snapshot, SnapshotInfo) else snapshot
+        self._info = self._transport.perform(RollbackSandbox(sandbox=self.id, snapshot=reference))
+
+    @overload
+    def fork(self, count: None = None, *, ttl_seconds: float | None = None) -> Self: ...
+    @overload
+    def fork(self, count: int, *, ttl_seconds: float | None = None) -> Sequence[Self]: ...
+    def fork(self, count: int | None = None, *, ttl_seconds: float | None = None) -> Self | Sequence[Self]:
+        """A new sandbox with the files of this one at this instant, or `count` of them; this one goes on.
+
+        They are sandboxes like any other, with a TTL of their own: the parent's, counted anew, if none is given.
+        """
+        action = ForkSandbox(sandbox=self.id, count=1 if count is None else count, ttl_seconds=ttl_seconds)
+        children = [type(self)(info, self._transport) for info in self._transport.perform(action)]
+        return children[0] if count is None else children
 
     def extend(self, ttl_seconds: float) -> None:
         """It dies `ttl_seconds` from now."""

@@ -1,0 +1,23 @@
+"""A sandbox's files at one instant."""
+
+from __future__ import annotations
+
+import msgspec
+
+from .ids import SandboxId, SnapshotId
+from .sandbox import SandboxSpec
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """It lives until it is deleted, whatever becomes of the sandbox `source`.
+
+    `spec` is that of the source, `created_at` seconds since the epoch.
+    """
+
+    id: SnapshotId
+    source: SandboxId
+    spec: SandboxSpec
+    template: str
+    created_at: float
+    name: str | None = None
+    owner: str = ""

@@ -1,0 +1,160 @@
+"""Bringing sandboxes up: all of them or none, whatever fails or is killed in between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, ExitStack
+from types import TracebackType
+from typing import TypeAlias
+
+import msgspec
+
+from paddock.backends._base import Backend, Instance, SandboxPlan
+from paddock.errors import InvalidState, PaddockError
+from paddock.model import Level, Noun, SandboxId, SandboxSpec, State, Template, mint
+from paddock.model import Sandbox as SandboxInfo
+from paddock.storage._base import Pool
+
+from ._clock import Clock, boot_id
+from ._lifecycle import Lifecycle
+from ._live import Live
+from ._remains import died, words
+from ._store import Row, Store
+from ._tasks import Tasks
+
+Exit: TypeAlias = Callable[[type[BaseException] | None, BaseException | None, TracebackType | None], None]
+
+
+class Birth(msgspec.Struct, frozen=True):
+    """A sandbox that is to be: its row says `creating`."""
+
+    row: Row
+    template: Template
+    backend: Backend
+
+    def plan(self) -> SandboxPlan:
+        row, spec = self.row, self.row.sandbox.spec
+        return SandboxPlan(
+            id=row.id,
+            hostname=spec.name or row.id.replace("_", "-"),
+            spec=spec,
+            template=self.template,
+            tree=row.id,
+            deadline=row.deadline,
+        )
+
+
+class Making:
+    def __init__(
+        self, *, store: Store, lifecycle: Lifecycle, live: Live, pool: Callable[[], Pool], tasks: Tasks, clock: Clock
+    ) -> None:
+        self._store, self._lifecycle, self._live = store, lifecycle, live
+        self._pool, self._tasks, self._clock = pool, tasks, clock
+        self._boot = boot_id()
+
+    def row(
+        self, spec: SandboxSpec, template: Template, owner: str, backend: str, level: Level, origin: str | None = None
+    ) -> Row:
+        """A new one, not recorded yet."""
+        now, boot_now = self._clock.wall(), self._clock.boottime()
+        sandbox = SandboxInfo(
+            id=SandboxId(mint(Noun.SANDBOX)),
+            spec=spec,
+            state=State.CREATING,
+            level=level,
+            backend=backend,
+            template=template.name,
+            created_at=now,
+            expires_at=now + spec.ttl_seconds,
+            owner=owner,
+            origin=origin,
+        )
+        return Row(sandbox, boot_now + spec.ttl_seconds, self._boot, self._live.holder)
+
+    async def bear(
+        self, births: Sequence[Birth], fill: Callable[[], Awaitable[None]], recorded: Callable[[], None]
+    ) -> tuple[Row, ...]:
+        """The rows as they run. `fill` makes their trees; `recorded` may refuse, and then they have never been."""
+        with ExitStack() as making:
+            for birth in births:
+                making.enter_context(self._live.making(birth.row.id))
+            # Every step's undo is pushed before the step; the last line forgets them all.
+            async with AsyncExitStack() as undo:
+                for birth in births:
+                    undo.push(self._fail(birth.row))
+                    undo.push(undo_step(lambda id=birth.row.id: self._pool().delete(id)))
+                await fill()
+                instances = await self._create(births, undo)
+                running = tuple(self._lifecycle.move(birth.row, State.RUNNING) for birth in births)
+                recorded()
+                for row, birth, instance in zip(running, births, instances, strict=True):
+                    self._live.admit(row, birth.backend, instance)
+                undo.pop_all()
+        return running
+
+    async def _create(self, births: Sequence[Birth], undo: AsyncExitStack) -> Sequence[Instance]:
+        async def one(birth: Birth) -> Instance:
+            instance = await birth.backend.create(birth.plan())
+            undo.push_async_exit(undo_async(lambda: self._kill_unborn(birth.backend, instance)))
+            return instance
+
+        if len(births) == 1:
+            return [await one(births[0])]
+        done = await asyncio.gather(*map(one, births), return_exceptions=True)
+        instances: list[Instance] = []
+        for result in done:
+            if isinstance(result, BaseException):
+                raise result
+            instances.append(result)
+        return instances
+
+    async def _kill_unborn(self, backend: Backend, instance: Instance) -> None:
+        async def kill() -> None:
+            try:
+                await instance.kill()
+                await backend.forget(instance.id)
+            finally:
+                await instance.aclose()
+
+        await self._tasks.finish(kill(), name=f"undo create {instance.id}")
+
+    def _fail(self, row: Row) -> Exit:
+        def fail(kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+            if error is None:
+                return
+            try:
+                self._lifecycle.move(row, State.FAILED, reason=words(error), release_key=True)
+            except InvalidState:
+                # Killed while it was being made; the maker has cleaned up behind it.
+                ended = self._store.get(row.id)
+                if ended is not None and isinstance(error, InvalidState):
+                    raise died(ended.sandbox) from None
+            except PaddockError as another:
+                error.add_note(f"and this could not be recorded: {another}")
+
+        return fail
+
+
+def undo_step(step: Callable[[], None]) -> Exit:
+    """A step of an undo that cannot hide why there is one, nor stop the others. What it leaves, a sweep finds."""
+
+    def run(kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            step()
+        except Exception as another:
+            if error is not None:
+                error.add_note(f"and undoing it failed: {words(another)}")
+
+    return run
+
+
+def undo_async(step: Callable[[], Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    async def run(kind: object, error: BaseException | None, trace: object) -> None:
+        try:
+            await step()
+        except Exception as another:
+            if error is not None:
+                error.add_note(f"and undoing it failed: {words(another)}")
+
+    return run

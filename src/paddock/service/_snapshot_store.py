@@ -1,0 +1,103 @@
+# ruff: noqa: S608 (statements are put together from the constants below, never from values)
+"""Rows of snapshots, in the store's file and transactions."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from paddock.errors import AlreadyExists
+from paddock.model import SandboxId, SandboxSpec, Snapshot, SnapshotId, Template
+
+from ._store import Store
+
+_COLUMNS = "id, owner, name, source, template, spec, created_at, holder"
+_SELECT = f"SELECT {_COLUMNS} FROM snapshots"
+_encode = msgspec.json.Encoder().encode
+_decode_spec = msgspec.json.Decoder(SandboxSpec).decode
+_decode_template = msgspec.json.Decoder(Template).decode
+
+
+class SnapshotRow(msgspec.Struct, frozen=True):
+    """A snapshot as the store keeps it."""
+
+    snapshot: Snapshot
+    template: Template
+    """What the source was made from, as it was then."""
+    holder: str | None
+    """The service that is making it; None once it is whole."""
+
+    @property
+    def id(self) -> SnapshotId:
+        return self.snapshot.id
+
+
+class SnapshotStore:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def add(self, row: SnapshotRow) -> None:
+        """AlreadyExists: the name is taken."""
+        s = row.snapshot
+        values = (
+            s.id,
+            s.owner,
+            s.name,
+            s.source,
+            _encode(row.template),
+            _encode(s.spec),
+            s.created_at,
+            row.holder,
+        )
+        with self._store.writing() as db:
+            try:
+                db.execute(f"INSERT INTO snapshots ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
+            except sqlite3.IntegrityError:
+                raise AlreadyExists(
+                    f"a snapshot is already named {s.name!r}", hint=f"delete it or take another name: {s.name}"
+                ) from None
+
+    def whole(self, id: str) -> bool:
+        """From now on it can be used. False if it was deleted meanwhile."""
+        with self._store.writing() as db:
+            return bool(db.execute("UPDATE snapshots SET holder = NULL WHERE id = ?", (id,)).rowcount)
+
+    def remove(self, id: str) -> None:
+        with self._store.writing() as db:
+            db.execute("DELETE FROM snapshots WHERE id = ?", (id,))
+
+    def get(self, id: str) -> SnapshotRow | None:
+        return next(iter(self._all(f"{_SELECT} WHERE id = ?", (id,))), None)
+
+    def find(self, owner: str, reference: str, most: int) -> tuple[SnapshotRow, ...]:
+        """The one of that id or name; else those whose ids begin so."""
+        exact = self._all(f"{_SELECT} WHERE owner = ? AND (id = ? OR name = ?) LIMIT 2", (owner, reference, reference))
+        return exact or self._all(
+            f"{_SELECT} WHERE owner = ? AND id >= ? AND id < ? ORDER BY id LIMIT ?",
+            (owner, reference, reference + "\x7f", most),
+        )
+
+    def list(self, owner: str | None = None, source: str | None = None) -> tuple[SnapshotRow, ...]:
+        where = "(? IS NULL OR owner = ?) AND (? IS NULL OR source = ?)"
+        return self._all(f"{_SELECT} WHERE {where} ORDER BY created_at, id", (owner, owner, source, source))
+
+    def _all(self, sql: str, values: Sequence[object]) -> tuple[SnapshotRow, ...]:
+        return tuple(_row(found) for found in self._store.execute(sql, values).fetchall())
+
+
+def _row(values: tuple[Any, ...]) -> SnapshotRow:
+    id, owner, name, source, template, spec, created_at, holder = values
+    made_from = _decode_template(template)
+    snapshot = Snapshot(
+        id=SnapshotId(id),
+        source=SandboxId(source),
+        spec=_decode_spec(spec),
+        template=made_from.name,
+        created_at=created_at,
+        name=name,
+        owner=owner,
+    )
+    return SnapshotRow(snapshot, made_from, holder)

@@ -1,0 +1,150 @@
+"""Snapshots: make, find, list, delete."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+
+from paddock.audit import AuditLog
+from paddock.backends._base import Instance
+from paddock.errors import InvalidArgument, InvalidState, NotFound
+from paddock.model import (
+    CreateSnapshot,
+    DeleteSnapshot,
+    Noun,
+    SandboxSpec,
+    Snapshot,
+    SnapshotId,
+    mint,
+)
+from paddock.storage._base import Pool
+
+from . import _validate
+from ._clock import Clock, holder_alive
+from ._gate import Entry
+from ._live import Held
+from ._snapshot_store import SnapshotRow, SnapshotStore
+from ._store import Row
+from ._tasks import Tasks
+
+_CANDIDATES = 8
+
+
+class Snapshots:
+    def __init__(
+        self, *, store: SnapshotStore, pool: Callable[[], Pool], clock: Clock, tasks: Tasks, holder: str
+    ) -> None:
+        self._store, self._pool, self._clock = store, pool, clock
+        self._tasks, self._holder = tasks, holder
+        self._making: set[str] = set()
+
+    async def create(self, action: CreateSnapshot, row: Row, held: Held, entry: Entry) -> Snapshot:
+        _validate.check_name(action.name, Noun.SNAPSHOT)
+        held.backend.capabilities.require("freeze", held.backend.name)
+        snapshot = Snapshot(
+            id=SnapshotId(mint(Noun.SNAPSHOT)),
+            source=row.id,
+            spec=row.sandbox.spec,
+            template=row.sandbox.template,
+            created_at=self._clock.wall(),
+            name=action.name,
+            owner=entry.principal.id,
+        )
+        self._making.add(snapshot.id)
+        try:
+            self._store.add(SnapshotRow(snapshot, held.instance.template, self._holder))
+            try:
+                await self.copy(held.instance, row.id, snapshot.id)
+                if not self._store.whole(snapshot.id):
+                    raise InvalidState(f"snapshot {snapshot.id} was deleted while it was being made")
+                entry.done({"snapshot": snapshot.id})
+            except BaseException:
+                self._remove(snapshot.id)
+                raise
+        finally:
+            self._making.discard(snapshot.id)
+        return snapshot
+
+    async def copy(self, instance: Instance, source: str, name: str, *, limit_bytes: int | None = None) -> None:
+        """The tree `name`, with the files of a running sandbox at one instant. The tree is there only if this returns,
+        or for a moment until its caller has deleted it."""
+        pool = self._pool()
+        async with instance.frozen():
+            # In a thread: what is dirty is written first. Not left alone half-way: the source would go on meanwhile.
+            copying = self._tasks.start(
+                asyncio.to_thread(pool.snapshot, source, name, limit_bytes=limit_bytes),
+                name=f"undo copy {source}",
+                awaited=True,
+            )
+            try:
+                await asyncio.shield(copying)
+            except asyncio.CancelledError:
+                await asyncio.wait((copying,))
+                raise
+
+    def find(self, reference: str, owner: str) -> SnapshotRow:
+        """By id, name, or unique prefix of an id; whole ones only. NotFound, InvalidArgument, InvalidState."""
+        found = self._store.find(owner, reference, _CANDIDATES + 1)
+        if len(found) > 1:
+            candidates = [row.id for row in found[:_CANDIDATES]]
+            raise InvalidArgument(
+                f"{reference!r} is the beginning of {', '.join(candidates)}", hint="give more characters"
+            )
+        if not found:
+            raise NotFound(f"no snapshot {reference!r}", hint="`paddock snapshots` lists them", snapshot=reference)
+        if found[0].holder is not None:
+            raise InvalidState(f"snapshot {found[0].id} is still being made", hint="wait until it is whole")
+        return found[0]
+
+    def get(self, id: str) -> SnapshotRow | None:
+        return self._store.get(id)
+
+    def spec_from(self, row: SnapshotRow, asked: SandboxSpec) -> SandboxSpec:
+        """What a sandbox from it has: the template and the mounts that its files were made on. InvalidArgument."""
+        of = row.snapshot
+        if asked.template not in (SandboxSpec().template, of.template):
+            raise InvalidArgument(
+                f"snapshot {row.id} was made on template {of.template!r}; it cannot be laid over {asked.template!r}",
+                hint=f"leave the template out, or name {of.template!r}",
+            )
+        if asked.mounts:
+            raise InvalidArgument("a sandbox from a snapshot has the mounts of its source", hint="leave mounts out")
+        self.check_layers(row)
+        return msgspec.structs.replace(
+            asked, template=of.template, mounts=of.spec.mounts, snapshot=row.id, env={**of.spec.env, **asked.env}
+        )
+
+    def check_layers(self, row: SnapshotRow) -> None:
+        """InvalidState if what its files lie over is gone."""
+        names = set(self._pool().names())
+        missing = [layer for layer in row.template.layers if layer not in names]
+        if missing:
+            raise InvalidState(
+                f"snapshot {row.id} lies over {', '.join(missing)} of template {row.template.name!r}, which is gone",
+                snapshot=row.id,
+            )
+
+    def list(self, source: str | None, entry: Entry) -> tuple[Snapshot, ...]:
+        return tuple(row.snapshot for row in self._store.list(entry.principal.id, source) if row.holder is None)
+
+    def delete(self, action: DeleteSnapshot, entry: Entry) -> None:
+        self._remove(self.find(action.snapshot, entry.principal.id).id)
+
+    def _remove(self, id: str) -> None:
+        """The row first: a tree without one is swept."""
+        self._store.remove(id)
+        self._pool().delete(id)
+
+    def sweep(self, audit: AuditLog) -> None:
+        """Takes away what was being made by services that are dead, and trees that no row knows."""
+        pool = self._pool()
+        for name in pool.names():
+            if name.startswith(Noun.SNAPSHOT) and self._store.get(name) is None and name not in self._making:
+                audit.event("tree.orphan", snapshot=name, message="no snapshot has it; deleted")
+                pool.delete(name)
+        for row in self._store.list():
+            if row.holder is not None and row.id not in self._making and not holder_alive(row.holder):
+                audit.event("snapshot.unfinished", snapshot=row.id, message="the service that made it died; deleted")
+                self._remove(row.id)
