@@ -14,8 +14,9 @@ from typing import NoReturn
 
 from paddock.keeper import _posture
 from paddock.keeper._errors import JailError, as_jail_error
+from paddock.keeper._fitting import Layers, fit_out
 from paddock.keeper._house import House
-from paddock.keeper._inside import Gifts, listener_names
+from paddock.keeper._inside import COMMITTED
 from paddock.keeper._mounts import make_mounts
 from paddock.keeper._plan import JailPlan
 from paddock.keeper._records import Record
@@ -31,13 +32,19 @@ _LARGEST_PLAN = 150_000  # bytes; one message of a socket holds some 200,000
 
 @dataclass(slots=True, kw_only=True)
 class Jail:
-    """A living jail."""
+    """A living jail. Its pid 1 notices the end of `tether`; an earlier keeper's has noticed it already."""
 
     pid: int
     pidfd: int
     group: cgroups.Group | None
     slot: int | None
     record: Record
+    tether: socket.socket | None = None
+
+    def close(self) -> None:
+        os.close(self.pidfd)
+        if self.tether is not None:
+            self.tether.close()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,6 +56,7 @@ class Pending:
     undo: UndoStack
     steps: Steps
     late: list[int]
+    root: os.stat_result
     agent_pid: int = 0
     inside: dict[str, dict[str, float]] | None = None
 
@@ -74,8 +82,7 @@ def _begin(house: House, plan: JailPlan, spare: Spare, steps: Steps, undo: UndoS
     packed = plan.pack()
     if len(packed) > _LARGEST_PLAN:
         raise JailError(f"the plan has {len(packed)} bytes, {_LARGEST_PLAN} at most: its environment is too large")
-    directory = house.records.make(plan.id)
-    late.append(directory)
+    house.records.adopt(plan.id, house.spares, spare.name)
     undo.push(house.records.remove, plan.id)
     steps.end("record")
     steps.begin("limits")
@@ -86,34 +93,21 @@ def _begin(house: House, plan: JailPlan, spare: Spare, steps: Steps, undo: UndoS
             )
         )
     steps.end("limits")
-    listeners = _listen(house, directory, steps, late)
     root, usr = _make_layers(house, plan, spare.slot, steps, late)
     mounted: list[int] = []
     if plan.mounts:
         steps.begin("mounts")
         mounted = make_mounts(house, plan, spare.slot, late)
         steps.end("mounts")
-    steps.begin("send")
-    try:
-        socket.send_fds(spare.sync, [packed], Gifts(root, usr, mounted, listeners).pack())
-    except ConnectionError:
-        pass  # the child has failed already; why, it has said, and `receive` reads it
-    steps.end("send")
-    return Pending(plan=plan, spare=spare, undo=UndoStack(), steps=steps, late=late)
 
+    def send() -> None:
+        try:
+            spare.sync.send(packed)
+        except ConnectionError:
+            pass  # the child has failed already; why, it has said, and `receive` reads it
 
-def _listen(house: House, directory: int, steps: Steps, late: list[int]) -> dict[str, int]:
-    steps.begin("sockets")
-    listeners: dict[str, int] = {}
-    for name in listener_names(house.root_mode):
-        # Through the descriptor: a socket's address holds 107 bytes, a state directory's path may be longer.
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-            listener.bind(f"/proc/self/fd/{directory}/{name}.sock")
-            listener.listen(64)
-            listeners[name] = listener.detach()
-        late.append(listeners[name])
-    steps.end("sockets")
-    return listeners
+    fit_out(house, plan, spare, Layers(root, usr, mounted), steps, send=send)
+    return Pending(plan=plan, spare=spare, undo=UndoStack(), steps=steps, late=late, root=os.fstat(root))
 
 
 def _close_all(descriptors: list[int]) -> None:
@@ -189,18 +183,15 @@ def _whole(plan: JailPlan, view: int) -> int:
 
 
 def receive(pending: Pending) -> bool:
-    """Takes what is said inside. True when all of it is there. JailError if it failed, with everything undone."""
+    """Takes what the agent says. True when it is ready. JailError if it failed, with everything undone."""
     try:
         message, sender = read_report(pending.spare.sync)
     except JailError as error:
         abandon(pending, error)
     if message is None:
         return False
-    if "agent" in message:
-        pending.agent_pid = sender
-    else:
-        pending.inside = message
-    return bool(pending.agent_pid) and pending.inside is not None
+    pending.agent_pid, pending.inside = sender, message
+    return True
 
 
 def abandon(pending: Pending, error: JailError) -> NoReturn:
@@ -216,7 +207,7 @@ def finish(house: House, pending: Pending) -> tuple[Jail, dict[str, float]]:
         steps.end("inside")
         steps.begin("posture")
         base = 0 if spare.slot is None else house.slots.base(spare.slot)  # 0: as the keeper's own namespace shows it
-        _posture.check(spare.pid, pending.agent_pid, base=base, own=house.own_namespaces)
+        _posture.check(spare.pid, pending.agent_pid, base=base, root=pending.root, own=house.own_namespaces)
         steps.end("posture")
         steps.begin("written")
         record = Record(
@@ -237,17 +228,18 @@ def finish(house: House, pending: Pending) -> tuple[Jail, dict[str, float]]:
             },
         )
         house.records.write(record)
+        spare.sync.send(COMMITTED)
         steps.end("written")
     except BaseException as error:
         abandon(pending, JailError(f"the sandbox is not as planned: {type(error).__name__}: {error}"))
     pending.undo.release()
-    spare.sync.close()
     jail = Jail(
         pid=spare.pid,
         pidfd=spare.pidfd,
         group=spare.group,
         slot=spare.slot,
         record=record,
+        tether=spare.sync,
     )
     return jail, _timings(pending) if plan.trace else {}
 
@@ -264,3 +256,4 @@ def _timings(pending: Pending) -> dict[str, float]:
 def close_late(pending: Pending) -> None:
     """Closes what the layers were built with: closing a mount waits for the kernel, so it is done after the reply."""
     _close_all(pending.late)
+    pending.spare.door.close()

@@ -82,7 +82,7 @@ def _among_host_mounts(house: House) -> Generator[None]:
     try:
         yield
     finally:
-        namespaces.setns(house.own_mounts, namespaces.NEWNS)
+        namespaces.setns(house.home.mounts, namespaces.NEWNS)
 
 
 def _show_as(host: int, info: os.stat_result, base: int, plan: JailPlan) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from paddock.keeper._freezer import Freezer, go_on
 from paddock.keeper._house import House
 from paddock.keeper._jail import Jail
-from paddock.keeper._records import Ended, Record
+from paddock.keeper._records import Ended, Record, remove_directory
 from paddock.keeper._spare import SOCKET_BYTES
 from paddock.linux import btrfs, cgroups, pidfd, proc
 
@@ -90,6 +90,8 @@ class Undertaker:
         """Sends death to pid 1, with which the kernel ends its whole namespace; `bury` follows when it has come."""
         life.cause = life.cause or cause
         self.freezer.end(life.record.id)
+        if life.jail.group is not None:
+            life.jail.group.kill_at_once()  # all at the same time, where the kernel can: pid 1 waits for the others
         try:
             pidfd.send_signal(life.jail.pidfd, signal.SIGKILL)
         except ProcessLookupError:
@@ -105,20 +107,22 @@ class Undertaker:
             os.waitpid(jail.pid, 0)
         except ChildProcessError:
             pass  # an earlier keeper's child: the machine's init has reaped it
-        os.close(jail.pidfd)
+        jail.close()
+        records = self._house.records
         try:
             if not life.waiting:
-                self._house.records.write_ended(id, cause)
+                records.write_ended(id, cause)
         except OSError:
             traceback.print_exc()  # a full disk: only the services of this moment learn of the cause
-        self._house.records.remove(id)
-        self._on_ended(id, cause)
+        records.retire(id, self._house.spares)
         for answer in life.waiting:
             answer()  # nothing of it runs any more; what follows nobody has to wait for
+        self._on_ended(id, cause)
         if jail.slot is not None:
             self._house.slots.give_back(jail.slot)
         if jail.group is not None:
             self._remove(jail.group)
+        remove_directory(self._house.spares, id)
         return cause
 
     def watch_queues(self) -> None:

@@ -39,6 +39,9 @@ TEMPLATES = "templates"
 RUN = "run"
 OUTPUTS = "outputs"
 
+# Sandboxes that a keeper holds ready while it has work; "spares" in KEEPER_CONFIG says otherwise.
+DEFAULT_SPARES = 2
+
 
 def default_state_dir() -> Path:
     """PADDOCK_STATE_DIR; else the system's for root, the user's own for everybody else."""

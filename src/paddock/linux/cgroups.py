@@ -254,9 +254,7 @@ class Group:
         is left or all have been told: a process that was not born into the unified tree is reached by that alone.
         A family that forks faster than that, on a kernel without any better way, ends with the pid 1 of its namespace.
         """
-        if self.base.kills_at_once and self.base.unified is not None:
-            with _gone_is_fine():
-                _files.write(self.name + b"/cgroup.kill", b"1", self.base.unified.fd)
+        self.kill_at_once()
         told: frozenset[int] = frozenset()
         for _ in range(_KILL_ROUNDS):
             pids = self.processes()
@@ -264,6 +262,12 @@ class Group:
                 break
             self._signal_all(pids)
             told = pids
+
+    def kill_at_once(self) -> None:
+        """Sends SIGKILL by cgroup.kill alone: nothing where the kernel has none, or the group is gone."""
+        if self.base.kills_at_once and self.base.unified is not None:
+            with _gone_is_fine():
+                _files.write(self.name + b"/cgroup.kill", b"1", self.base.unified.fd)
 
     def _signal_all(self, pids: frozenset[int]) -> None:
         freezer = self.base.by_controller.get("freezer")

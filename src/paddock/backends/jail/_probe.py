@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from paddock.backends._base import Capabilities
+from paddock.keeper.layout import DEFAULT_SPARES
 from paddock.model import Check, Limit
 
 LIMITS = (Limit.MEMORY, Limit.PROCESSES, Limit.DISK, Limit.INODES)
@@ -65,9 +66,9 @@ def checks(capabilities: Capabilities, facts: Mapping[str, Any]) -> tuple[Check,
     lines.append(
         Check(
             area="jail",
-            name="spare",
+            name="spares",
             status="ok",
-            detail="while sandboxes are made, one is kept ready ahead: about 3 MB, runs nothing",
+            detail=f"while sandboxes are made, {DEFAULT_SPARES} are kept ready ahead: about 3 MB each, run nothing",
         )
     )
     return tuple(lines)
