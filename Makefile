@@ -2,7 +2,7 @@
 # Environment variables that change what Python or uv do are kept out, so that a run is the same everywhere.
 unexport PYTHONDONTWRITEBYTECODE PYTHONPATH PYTHONHOME PYTHONSAFEPATH PYTHONWARNINGS VIRTUAL_ENV
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check fix bench bench-peers docs doctor clean
+.PHONY: help setup demo test test-all test-vm check fix bench bench-peers docs doctor clean
 
 BIN := .venv/bin
 STYLE := src tests tools demo bench examples
@@ -21,8 +21,12 @@ demo: setup ## untrusted code repairs a real repository in a sandbox (ARGS=--jso
 test: setup ## all tests but the slow ones (ARGS="-k name")
 	@$(PYTEST) -m "not slow" $(ARGS)
 
-test-all: setup ## all tests
+test-all: setup ## all tests; in the virtual machine too, where there can be one
 	@$(PYTEST) $(ARGS)
+	@$(BIN)/python -m tools.vm || [ $$? = 77 ]
+
+test-vm: setup ## the jail under systemd and cgroup version 2, in an emulated machine: an hour (ARGS="--kernel 6.1 --as user")
+	@$(BIN)/python -m tools.vm $(ARGS)
 
 check: ## format, lint, types, architecture, generated code
 	@tools/bootstrap check

@@ -23,12 +23,12 @@ class Account:
     def __init__(self, state: Path | None = None) -> None:
         self._state = state
         self._keeper: int | None = None
-        self._group = None if state is None else _group_of(state)
+        self._group: Path | None = None
 
     @property
     def exact(self) -> bool:
         """False where no control group counts what runs inside: then only what the keeper has waited for is known."""
-        return self._state is None or (self._group is not None and self._group.exists())
+        return self._state is None or self._group is not None
 
     def read(self) -> dict[str, float]:
         """Seconds since some beginning: subtract two readings."""
@@ -37,7 +37,8 @@ class Account:
         if self._state is not None:
             if self._keeper is None or not os.path.exists(f"/proc/{self._keeper}"):
                 self._keeper = keeper_pid(self._state)
-            seconds["keeper"], waited_for = _of_process(self._keeper)
+                self._group = _group_of(self._state, self._keeper)
+            seconds["keeper"], waited_for = _of_keeper(self._keeper)
             inside = _of_group(self._group)
             seconds["inside"] = waited_for if inside is None else inside
         return seconds
@@ -51,36 +52,53 @@ def keeper_pid(state: Path) -> int | None:
     return None
 
 
-def _of_process(pid: int | None) -> tuple[float, float]:
-    """Of the process itself, and of the children that it has waited for."""
+def _of_keeper(pid: int | None) -> tuple[float, float]:
+    """Of the keeper and of its own helpers, and of the children that it has waited for.
+
+    A helper is a child in the keeper's own control group: sandboxes have groups of their own.
+    """
     try:
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        place = Path(f"/proc/{pid}/cgroup").read_bytes()
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_bytes().split()
+        own, waited_for = _of_process(int(pid or 0))
     except OSError:
         return 0.0, 0.0
+    for child in map(int, children):
+        with suppress(OSError):
+            if Path(f"/proc/{child}/cgroup").read_bytes() == place:
+                own += _of_process(child)[0]
+    return own, waited_for
+
+
+def _of_process(pid: int) -> tuple[float, float]:
+    """Of a process, which has one thread, and of the children that it has waited for."""
+    fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     own, waited_for = ((int(fields[n]) + int(fields[n + 1])) / _TICK for n in (11, 13))
-    with suppress(OSError):  # nanoseconds instead of ticks; of one thread, and the keeper has but one
+    with suppress(OSError):  # nanoseconds instead of ticks
         own = int(Path(f"/proc/{pid}/schedstat").read_bytes().split()[0]) * 1e-9
     return own, waited_for
 
 
-def _group_of(state: Path) -> Path | None:
-    """The file that counts for all groups that the keeper of `state` makes, those that are gone included."""
-    from paddock.linux import _cgroup_layout  # a peer's environment has no paddock, and needs none
+def _group_of(state: Path, keeper: int | None) -> Path | None:
+    """The file that counts for all groups that the keeper of `state` makes, those that are gone included.
 
+    The keeper chooses where its groups are and holds their directory open: it is looked at through that descriptor.
+    """
     name = f"paddock_{hashlib.sha256(os.fsencode(state)).hexdigest()[:12]}"
-    for hierarchy in sorted(_cgroup_layout.detect(), key=lambda h: -h.version):
-        if hierarchy.version == 2:
-            return Path(hierarchy.own, name, "cpu.stat")
-        if "cpuacct" in hierarchy.controllers:
-            return Path(hierarchy.own, name, "cpuacct.usage")
+    for fd in Path(f"/proc/{keeper}/fd").glob("*"):
+        with suppress(OSError):
+            if os.path.basename(os.readlink(fd)) != name:
+                continue
+            for file in (fd / "cpu.stat", fd / "cpuacct.usage"):  # of version 2, of version 1
+                if _of_group(file) is not None:
+                    return file
     return None
 
 
 def _of_group(file: Path | None) -> float | None:
+    """None if there is no such file, or it counts something else (that of version 1's `cpu` is about throttling)."""
     try:
         words = file.read_bytes().split() if file is not None else []
-    except OSError:
+        return int(words[0]) * 1e-9 if len(words) == 1 else int(words[words.index(b"usage_usec") + 1]) * 1e-6
+    except (OSError, ValueError):
         return None
-    if len(words) == 1:
-        return int(words[0]) * 1e-9
-    return int(words[words.index(b"usage_usec") + 1]) * 1e-6 if words else None

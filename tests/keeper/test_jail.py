@@ -19,11 +19,12 @@ from paddock.model import Limit, Limits, SandboxId
 from tests.keeper.conftest import Yard, open_yard, run
 from tests.orphans import wait_until
 
-_SPARE = ("cgroup", "clone", "maps")
-_SPARE_CHILD = ("shed", "unshare", "join", "identity", "prepare", "agent")
+_SPARE = ("cgroup", "sockets", "clone", "maps")
+_FITTING = ("overlay", "usr", "attach", "stage", "pivot", "send", "detach")
 # Of a spare, then of the sandbox that it becomes.
-KEEPER_STEPS = (*_SPARE, "record", "limits", "sockets", "overlay", "usr", "send", "posture", "written")
-CHILD_STEPS = (*_SPARE_CHILD, "attach", "dev", "proc", "tmp", "pivot", "limits", "drop")
+KEEPER_STEPS = (*_SPARE, "record", "limits", *_FITTING, "posture", "written")
+# Of pid 1, then of the first agent.
+CHILD_STEPS = ("shed", "unshare", "join", "identity", "stage", "agent", "drop", "limits", "user", "confine")
 Play = Callable[[Callable[[Yard], Any]], Any]
 
 
@@ -160,6 +161,23 @@ def test_a_deadline_is_kept_with_neither_service_nor_keeper_alive(play: Play, st
 
         assert await asyncio.to_thread(wait_until, dead)
         assert (await yard.backend.living())[instance.id] is not None
+        await yard.backend.forget(instance.id)
+
+    play(scene)
+
+
+@pytest.mark.slow
+def test_a_deadline_is_kept_although_the_keeper_is_stopped(play: Play, state_dir: Path) -> None:
+    async def scene(yard: Yard) -> None:
+        instance = await yard.create(ttl_seconds=0.5)
+        record = state_of(state_dir, instance.id)
+        os.kill(keeper_pid(yard), signal.SIGSTOP)
+        try:
+            stat = Path(f"/proc/{record['pid']}/stat")
+            assert await asyncio.to_thread(wait_until, lambda: stat.read_text().rpartition(")")[2].split()[0] == "Z")
+        finally:
+            os.kill(keeper_pid(yard), signal.SIGCONT)
+        assert (await instance.wait_ended()).limit is Limit.TTL
         await yard.backend.forget(instance.id)
 
     play(scene)

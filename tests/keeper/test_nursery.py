@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import socket
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from paddock.keeper import _spare
+from paddock.errors import KeeperUnavailable
+from paddock.keeper import _spare, layout
+from paddock.keeper._door import Door
 from paddock.keeper._errors import JailError
 from paddock.keeper._nursery import MOST_AT_ONCE, Nursery
 from paddock.keeper._plan import SAMPLE, JailPlan
 from paddock.keeper._trace import Steps
 from paddock.linux.undo import UndoStack
+from paddock.storage import prepare
+from tests.keeper.conftest import Yard, run
+from tests.orphans import wait_until
+
+Play = Callable[[Callable[[Yard], Any]], Any]
 
 
 def test_all_who_wait_are_answered_when_no_further_spare_can_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,7 +37,10 @@ def test_all_who_wait_are_answered_when_no_further_spare_can_be_made(monkeypatch
         voices.append(voice)
         undo = UndoStack()
         undo.push(sync.close)
-        return _spare.Spare(pid=0, pidfd=-1, group=None, slot=None, sync=sync, undo=undo, steps=Steps())
+        door = Door(-1, -1)
+        return _spare.Spare(
+            pid=0, pidfd=-1, group=None, slot=None, sync=sync, name="", door=door, undo=undo, steps=Steps()
+        )
 
     monkeypatch.setattr(_spare, "begin", begin)
     handlers: dict[int, Callable[[], None]] = {}
@@ -47,3 +60,35 @@ def test_all_who_wait_are_answered_when_no_further_spare_can_be_made(monkeypatch
     assert not handlers
     for voice in voices:
         voice.close()
+
+
+def want_spares(state_dir: Path, count: object) -> None:
+    prepare(state_dir)
+    config = json.loads((state_dir / layout.KEEPER_CONFIG).read_bytes())
+    (state_dir / layout.KEEPER_CONFIG).write_text(json.dumps({**config, "spares": count}))
+
+
+def test_more_spares_than_one_are_made_when_it_is_quiet_and_no_more_than_are_wanted(
+    play: Play, state_dir: Path
+) -> None:
+    async def scene(yard: Yard) -> None:
+        await (await yard.create()).kill()
+        spares = state_dir / "keeper" / "spares"
+        assert await asyncio.to_thread(wait_until, lambda: len(list(spares.iterdir())) == 3)
+        burst = await asyncio.gather(*(yard.create() for _ in range(5)))
+        assert len(list(spares.iterdir())) <= 3
+        for instance in burst:
+            assert (await run(instance, "true"))[0].code == 0
+            await instance.kill()
+
+    want_spares(state_dir, 3)
+    play(scene)
+
+
+def test_a_number_of_spares_that_is_none_is_refused(play: Play, state_dir: Path) -> None:
+    async def scene(yard: Yard) -> None:
+        await yard.create()
+
+    want_spares(state_dir, "many")
+    with pytest.raises(KeeperUnavailable, match="spares must be a number"):
+        play(scene)

@@ -56,7 +56,7 @@ def test_a_group_that_does_not_get_empty_holds_up_nobody_and_goes_when_it_is(
         )
         told: list[tuple[str, Ended]] = []
         records = Records(os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY))
-        house = cast("Any", SimpleNamespace(records=records, groups=base, slots=None))
+        house = cast("Any", SimpleNamespace(records=records, spares=records.directory, groups=base, slots=None))
         undertaker = Undertaker(house, lambda id, ended: told.append((id, ended)))
         undertaker.add(Jail(pid=pid, pidfd=descriptor, group=group, slot=None, record=record))
         undertaker.bury(undertaker.lives["sb_x"])

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from paddock.linux import _cgroup_delegation as delegation
 from paddock.linux import _cgroup_files as control
 from paddock.linux import namespaces, prctl
 from paddock.linux.cgroups import Base, Group, GroupLimits
@@ -324,12 +325,15 @@ def test_handing_controllers_down_moves_the_caller_aside(own_group: tuple[Path, 
     def body() -> None:
         (own / "cgroup.procs").write_text("0")
         missing: dict[str, str] = {}
-        assert control.hand_down(str(own), "p", frozenset({controller, "absent"}), missing) == {controller}
+        assert delegation.find(str(own), str(own), "p", frozenset({controller, "absent"}), missing) == (
+            f"{own}/p",
+            {controller},
+        )
         assert missing == {}
         assert (own / "p/cgroup.subtree_control").read_text().split() == [controller]
         assert Path("/proc/self/cgroup").read_text().rstrip().endswith("/own/p.self")
         # From the leaf, once more: the same place.
-        assert control.hand_down(str(own), "p", frozenset({controller}), missing) == {controller}
+        assert delegation.find(str(own), str(own), "p", frozenset({controller}), missing)[1] == {controller}
 
     run_in_child(body)
 
@@ -344,7 +348,7 @@ def test_others_in_the_callers_group_are_a_reason_that_is_told(own_group: tuple[
             forever()
         missing: dict[str, str] = {}
         try:
-            assert control.hand_down(str(own), "p", frozenset({controller}), missing) == frozenset()
+            assert delegation.find(str(own), str(own), "p", frozenset({controller}), missing)[1] == frozenset()
             assert "Delegate=yes" in missing[controller]
         finally:
             os.kill(other, signal.SIGKILL)
@@ -359,3 +363,48 @@ def test_an_error_of_a_control_file_names_file_and_value(base: Base) -> None:
     with pytest.raises(OSError) as caught:
         control.apply(base.by_controller["pids"], b"x", "pids", GroupLimits(pids=-1))
     assert caught.value.filename == "write x/pids.max -1"
+
+
+def test_where_others_run_beside_the_caller_groups_go_to_the_delegated_one_above(own_group: tuple[Path, str]) -> None:
+    own, controller = own_group
+    leaf = own / "leaf"
+    leaf.mkdir()
+
+    def body() -> None:
+        (leaf / "cgroup.procs").write_text("0")
+        other = os.fork()
+        if other == 0:
+            forever()
+        missing: dict[str, str] = {}
+        try:
+            place = delegation.find(str(leaf), str(own), "p", frozenset({controller}), missing)
+            assert place == (f"{own}/p", {controller})
+            assert missing == {}
+            assert Path("/proc/self/cgroup").read_text().rstrip().endswith("/leaf"), "nobody was moved"
+        finally:
+            os.kill(other, signal.SIGKILL)
+            os.waitpid(other, 0)
+
+    try:
+        run_in_child(body)
+    finally:
+        leaf.rmdir()
+
+
+def test_a_group_that_another_base_holds_is_found_by_its_process(base: Base) -> None:
+    group = base.create("x", GroupLimits())
+    pid = start(group, forever)
+    wait_until(lambda: Path(f"/proc/{pid}/cgroup").read_text().count(f"/{NAME}/x\n") == len(base.trees))
+    other = Base.open(f"{NAME}-other")
+    try:
+        held = other.of_process(pid, "x")
+        assert held is not other
+        assert {tree.path for tree in held.trees} == {tree.path for tree in base.trees}
+        assert held.enforced == base.enforced
+        assert held.group("x").processes() == {pid}
+        held.group("x").kill()
+        assert outcome(pid) == -signal.SIGKILL
+        held.group("x").remove(timeout_seconds=20)
+        held.close()
+    finally:
+        other.remove()

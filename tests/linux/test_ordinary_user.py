@@ -102,7 +102,9 @@ def test_an_overlay_of_ones_own_directories_can_be_the_root(directory: Path) -> 
         overlay = mounts.fs_mount("overlay", options, mounts.NODEV | mounts.NOSUID)
         root = os.open(directory / "root", os.O_PATH)
         mounts.move_mount(overlay, root)
-        mounts.pivot_into(os.open(directory / "root", os.O_PATH))
+        os.fchdir(os.open(directory / "root", os.O_PATH))
+        mounts.pivot()
+        mounts.detach_old_root()
         Path("/file").write_text("above")
         assert os.listdir("/") == ["file"]
 

@@ -9,37 +9,39 @@ import subprocess
 import sys
 from pathlib import Path
 
-from paddock.backends.jail import JailBackend, _probe
+from paddock.backends import Capabilities
+from paddock.backends.jail import _probe
 
 HERE = Path(__file__).parent
+NOTHING = Capabilities(isolation=True)
 
 
 def test_what_attacks_are_excused_from_is_what_doctor_admits_to_an_ordinary_user() -> None:
     """Both ways: no attack is left out silently, and no line of doctor stands without an attack that shows it."""
     texts = [file.read_text() for file in HERE.glob("test_attack_*.py")]
     excused = {name for text in texts for name in re.findall(r'\bneeds\("(\w+)"\)', text)}
-    admitted = {line.name for line in _probe.guarantees(frozenset(), root=False) if line.status == "weak"}
+    admitted = {line.name for line in _probe.guarantees(NOTHING, root=False, cpus=False) if line.status == "weak"}
     assert excused - {"activity"} == admitted - {"activity"}
     assert "activity" in excused
 
 
 def test_every_line_that_is_weak_says_what_holds_instead() -> None:
-    for line in _probe.guarantees(frozenset(), root=False):
+    for line in _probe.guarantees(NOTHING, root=False, cpus=False):
         assert line.status == "weak"
         assert len(line.detail) > 10
         assert line.fix or line.name == "activity"
 
 
 def test_root_on_a_whole_machine_has_every_guarantee() -> None:
-    everything = JailBackend(Path("/nowhere")).capabilities.enforced | set(_probe.LIMITS)
-    assert [line for line in _probe.guarantees(frozenset(everything), root=True) if line.status != "ok"] == []
+    everything = Capabilities(isolation=True, enforced=frozenset(_probe.LIMITS))
+    assert [line for line in _probe.guarantees(everything, root=True, cpus=True) if line.status != "ok"] == []
 
 
 def test_doctor_prints_them(shared_state: Path) -> None:
     command = [sys.executable, "-m", "paddock", "doctor", "--json"]
     done = subprocess.run(command, env={**os.environ, "PADDOCK_STATE_DIR": str(shared_state)}, capture_output=True)
     printed = {check["name"]: check["status"] for check in json.loads(done.stdout)["checks"]}
-    for line in _probe.guarantees(frozenset(), root=os.getuid() == 0):
+    for line in _probe.guarantees(NOTHING, root=os.getuid() == 0, cpus=False):
         assert printed[line.name] in ("ok", "weak")
 
 

@@ -33,6 +33,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     isolation: bool
     enforced: frozenset[Limit] = frozenset()
     """Ceilings that hold and are reported when they strike."""
+    watched: frozenset[Limit] = frozenset()
+    """Ceilings that are kept by looking now and then: soft, but reported when they strike."""
     pty: bool = True
     root_user: bool = False
     """`user="root"` works inside."""

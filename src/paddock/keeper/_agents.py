@@ -6,7 +6,7 @@ over the network; and they put on the filters first, so that whatever they start
 
 from __future__ import annotations
 
-import array
+import contextlib
 import os
 import resource
 import signal
@@ -16,7 +16,8 @@ from typing import NoReturn
 
 from paddock.guest import _everything as guest
 from paddock.keeper._plan import ORDINARY_ID, SAMPLE, JailPlan, User
-from paddock.linux import caps, landlock, namespaces, prctl, rlimits, seccomp
+from paddock.keeper._trace import Steps, report_failure
+from paddock.linux import caps, forked_memory, landlock, namespaces, prctl, rlimits, seccomp
 from paddock.linux.namespaces import IdMap
 
 EXEC_DIRECTORY = ".paddock/exec"  # below the home directory: what background commands print
@@ -38,8 +39,8 @@ _ROOT_CAPABILITIES = (
 class Agents:
     """Starts agents for pid 1. The first one brings the inner user namespace into being; later ones enter it.
 
-    `proc` is a descriptor of a mount of /proc that can be written, which no command ever sees. `sync` is where the
-    first agent tells the keeper that its filters are on.
+    `proc` is a descriptor of a mount of /proc that can be written, which no command ever sees. From `sync` the first
+    agent takes its plan, and there it tells the keeper that its filters are on.
     """
 
     def __init__(
@@ -47,20 +48,26 @@ class Agents:
         sync: socket.socket,
         *,
         root_mode: bool,
+        held: frozenset[str],
         filter: seccomp.Filter,
         landlock_abi: int,
         proc: int,
+        listeners: Mapping[str, socket.socket],
+        memory: forked_memory.Pages | None,
+        steps: Steps,
     ) -> None:
+        self.listeners = listeners
+        self.plan: JailPlan | None = None
+        self.first = 0
         self._sync = sync
         self._root_mode = root_mode
+        self._held = held
         self._filter = filter
         self._landlock_abi = landlock_abi
         self._proc = proc
-        self._first: int | None = None
-        self._tell, self._told = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._memory = memory
+        self._steps = steps
         self._inner = -1
-        self._plan: JailPlan | None = None
-        self._listeners: Mapping[str, socket.socket] = {}
 
     def descriptors(self) -> tuple[int, ...]:
         """What pid 1 keeps open for this."""
@@ -68,67 +75,71 @@ class Agents:
 
     def conceive(self) -> None:
         """Makes the first agent, which waits for its plan, and the namespace of all. OSError."""
+        rlimits.apply(_FOR_ALL)
         mapped, tell = os.pipe()
         pid = namespaces.clone(namespaces.NEWUSER)
         if pid == 0:
             try:
                 os.close(tell)
-                self._tell.close()
                 if os.read(mapped, 1):
                     os.close(mapped)
                     self._wait_for_plan()
+            except Exception as error:
+                self._report(error)
             finally:
                 os._exit(1)
         os.close(mapped)
-        self._told.close()
         try:
             self._write_maps(pid)
             self._inner = os.open(b"%d/ns/user" % pid, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._proc)
             os.write(tell, b"1")
         finally:
             os.close(tell)
-        self._first = pid
-
-    def give(self, plan: JailPlan, listeners: Mapping[str, socket.socket]) -> None:
-        """Tells the first agent, which goes on by itself from here. The root directory must be final."""
-        self._plan, self._listeners = plan, listeners
-        try:
-            socket.send_fds(self._tell, [plan.pack()], [listeners["user"].fileno()])
-        except ConnectionError:
-            os._exit(1)  # the agent died in waiting, and so this spare has: the keeper takes another one
-        self._tell.close()
+        self.first = pid
 
     def start(self, identity: str) -> int:
         """Starts the agent `identity` ("user" or "root") and returns its pid. OSError."""
-        assert self._plan is not None
-        if self._first is not None and identity == "user":
-            pid, self._first = self._first, None
+        assert self.plan is not None
+        if self.first and identity == "user":
+            pid, self.first = self.first, 0
             return pid
         pid = namespaces.clone(0)
         if pid == 0:
             try:
                 oom_score = self._open_oom_score()
                 namespaces.setns(self._inner, namespaces.NEWUSER)
-                self._become(identity, self._plan, self._listeners[identity], oom_score)
+                self._become(identity, self.plan)
+                self._confine()
+                self._run(identity, self.plan, oom_score)
             finally:
                 os._exit(1)
         return pid
 
     def _wait_for_plan(self) -> None:
         oom_score = self._open_oom_score()
-        rlimits.apply(_FOR_ALL)
-        try:
-            guest.rehearse_agent()
-        except Exception:
-            pass  # a rehearsal that fails, for want of descriptors perhaps, is no reason to refuse the performance
-        JailPlan.unpack(SAMPLE)
-        data, ancillary, _, _ = self._told.recvmsg(_LARGEST_MESSAGE, 64, socket.MSG_CMSG_CLOEXEC)
+        _prepare(self._memory)
+        data = self._sync.recv(_LARGEST_MESSAGE, socket.MSG_PEEK)  # pid 1 reads it, should it ever wake up
         if not data:
-            return  # pid 1 is gone
-        (listener,) = array.array("i", ancillary[0][2])
+            os._exit(0)  # the keeper is gone
+        steps = self._steps
+        steps.restart()
         plan = JailPlan.unpack(data)
-        limit(plan, self._root_mode)
-        self._become("user", plan, socket.socket(fileno=listener), oom_score)
+        os.chdir(b"/")
+        steps.begin("limits")
+        limit(plan, self._held)
+        steps.end("limits")
+        steps.begin("user")
+        self._become("user", plan)
+        steps.end("user")
+        steps.begin("confine")
+        self._confine()
+        steps.end("confine")
+        self._sync.send(steps.report() if plan.trace else b"{}")
+        self._run("user", plan, oom_score)
+
+    def _report(self, error: Exception) -> None:
+        self._steps.voice = self._sync
+        report_failure(self._steps, error)
 
     def _write_maps(self, pid: int) -> None:
         ids = (IdMap(0, 0, 65536) if self._root_mode else IdMap(ORDINARY_ID, 0, 1),)
@@ -143,8 +154,8 @@ class Agents:
         finally:
             prctl.set_dumpable(False)
 
-    def _become(self, identity: str, plan: JailPlan, listener: socket.socket, oom_score: int) -> NoReturn:
-        user = plan.user if identity == "user" else next(user for user in plan.users if user.name == identity)
+    def _become(self, identity: str, plan: JailPlan) -> None:
+        user = _entry(plan, identity)
         if self._root_mode:
             os.setgroups([])
         os.setresgid(user.gid, user.gid, user.gid)
@@ -156,12 +167,14 @@ class Agents:
             caps.drop_all()  # where the one uid that there is was its own all along, no change of it has done that
         prctl.set_dumpable(False)
         prctl.set_parent_death_signal(signal.SIGKILL)
-        prctl.set_no_new_privileges()
+
+    def _confine(self) -> None:
         landlock.restrict(self._landlock_abi)
         self._filter.install()
-        if self._told.fileno() != -1:  # the first one
-            self._sync.send(b'{"agent": true}')
-        guest.run_agent(listener, self._config(identity, plan, user, oom_score))
+
+    def _run(self, identity: str, plan: JailPlan, oom_score: int) -> NoReturn:
+        config = self._config(identity, plan, _entry(plan, identity), oom_score)
+        guest.run_agent(self.listeners[identity], config)
 
     def _config(self, identity: str, plan: JailPlan, user: User, oom_score: int) -> guest.AgentConfig:
         entries = tuple(guest.UserEntry(name=u.name, uid=u.uid, gid=u.gid, home=u.home) for u in plan.users)
@@ -176,14 +189,37 @@ class Agents:
         )
 
 
-def limit(plan: JailPlan, root_mode: bool) -> None:
-    """The ceilings of each process, for the caller and all that it starts, beside those that hold for all plans."""
+def rehearse() -> None:
+    """What an agent does until its first command has ended, once for nothing. Leaves descriptors behind."""
+    JailPlan.unpack(SAMPLE)
+    guest.rehearse_agent()
+
+
+def _prepare(memory: forked_memory.Pages | None) -> None:
+    """Copies now what is going to be written when somebody waits. That it can't be done is no reason to refuse."""
+    with contextlib.suppress(Exception):
+        if memory is not None:
+            with contextlib.suppress(OSError):
+                memory.copy()
+                return
+        rehearse()
+
+
+def _entry(plan: JailPlan, identity: str) -> User:
+    return plan.user if identity == "user" else next(user for user in plan.users if user.name == identity)
+
+
+def limit(plan: JailPlan, held: frozenset[str]) -> None:
+    """The ceilings of each process, for the caller and all that it starts, beside those that hold for all plans.
+
+    `held` is what control groups limit for all processes together, and count; the rest is limited here, for each.
+    """
     rlimits.apply(
         rlimits.ResourceLimits(
             open_files=plan.open_files,
-            processes=None if root_mode else plan.processes,  # the pids cgroup is better: it counts its refusals
+            processes=None if "pids" in held else plan.processes,
             file_bytes=plan.disk_bytes,
         )
     )
-    if not root_mode:
-        rlimits.set_limit(resource.RLIMIT_DATA, plan.memory_bytes)  # no cgroup: at least no single process is a hog
+    if "memory" not in held:
+        rlimits.set_limit(resource.RLIMIT_DATA, plan.memory_bytes)

@@ -5,21 +5,36 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from paddock.keeper import _dev, layout
-from paddock.keeper._inside import MASKED
+from paddock.keeper._door import Door
+from paddock.keeper._inside import MASKED, STAGED
 from paddock.keeper._records import Records
 from paddock.keeper._slots import Slots
 from paddock.keeper._usr import Usr
+from paddock.keeper.layout import DEFAULT_SPARES
 from paddock.keeper.pool import open_pool
-from paddock.linux import cgroups, landlock, mountinfo, mounts, namespaces, prctl, proc, seccomp, seccomp_profile
+from paddock.linux import (
+    cgroups,
+    landlock,
+    mountinfo,
+    mounts,
+    namespaces,
+    overlay,
+    prctl,
+    proc,
+    seccomp,
+    seccomp_profile,
+)
 from paddock.linux.namespaces import IdMap
 
-PLACES = "keeper"  # below the state directory: two empty directories to mount on, seen by the keeper alone
+MOST_SPARES = 64
+PLACES = "keeper"  # below the state directory: what the keeper and its spares need of it, seen by nobody else
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,19 +47,29 @@ class House:
     """The real path of the state directory."""
     host_mounts: int | None
     """The mount namespace that the keeper came from; None where it still has all its mounts."""
-    own_mounts: int
     pool: int
     slots: Slots
     usr: Usr
     groups: cgroups.Base | None
+    missing: tuple[str, ...]
+    """Why control groups give less than all, one sentence each."""
     records: Records
+    spares: int
+    spare_count: int
     mount_point: bytes
+    stage: bytes
+    home: Door
     dev_tree: bytes
     null: int
     filter: seccomp.Filter
     landlock_abi: int
     own_namespaces: dict[str, int] | None
     masks: tuple[bytes, ...]
+
+    @property
+    def held(self) -> frozenset[str]:
+        """The limits that control groups keep here."""
+        return frozenset() if self.groups is None else self.groups.enforced
 
 
 def furnish(state: Path) -> House:
@@ -53,7 +78,8 @@ def furnish(state: Path) -> House:
     root_mode = uid == 0
     config = _read_config(state)
     boot = proc.boot_id()
-    groups = _open_groups(state)
+    groups, missing = _open_groups(state)
+    spare_count = _spare_count(config)
     host_mounts = None
     if root_mode:
         host_mounts = _open_mount_namespace()
@@ -62,11 +88,12 @@ def furnish(state: Path) -> House:
         prctl.set_secure_bits(prctl.SECBIT_NO_SETUID_FIXUP)
     else:
         gid = os.getgid()
-        namespaces.unshare(namespaces.NEWUSER | namespaces.NEWNS)
+        # Of all that the keeper leaves to go into a sandbox, it must own what it comes back to.
+        namespaces.unshare(namespaces.NEWUSER | namespaces.NEWNS | namespaces.NEWUTS)
         namespaces.write_id_maps(os.getpid(), (IdMap(0, uid, 1),), (IdMap(0, gid, 1),), deny_setgroups=True)
     mounts.make_all_private()
     places = state / PLACES
-    for name in ("root", "dev"):
+    for name in ("root", "dev", *(f"stage/{os.fsdecode(name)}" for name in STAGED)):
         (places / name).mkdir(mode=0o700, parents=True, exist_ok=True)
     dev_tree = os.fsencode(places / "dev")
     _dev.build(dev_tree, root_mode=root_mode)
@@ -75,18 +102,23 @@ def furnish(state: Path) -> House:
     run.mkdir(mode=0o700, exist_ok=True)
     if root_mode:
         _slim(state)
+    detached, empty = overlay.takes_detached_layers(), os.fsencode(places / "root")
     return House(
         root_mode=root_mode,
         boot=boot,
         state=os.path.realpath(state),
         host_mounts=host_mounts,
-        own_mounts=_open_mount_namespace(),
         pool=pool,
-        slots=Slots(pool),
-        usr=Usr(mounts.open_tree(os.fsencode(places / "root"))),
+        slots=Slots(pool, None if detached else os.fsencode(places / "views")),
+        usr=Usr(mounts.open_tree(empty) if detached else os.open(empty, os.O_PATH | os.O_CLOEXEC), shared=detached),
         groups=groups,
+        missing=missing,
         records=Records(os.open(run, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)),
-        mount_point=os.fsencode(places / "root"),
+        mount_point=empty,
+        spares=_clear(places / "spares"),
+        spare_count=spare_count,
+        stage=os.fsencode(places / "stage"),
+        home=_home(),
         dev_tree=dev_tree,
         null=_open_null(),
         filter=seccomp.Filter(seccomp_profile.build(os.uname().machine, foreign_targets=root_mode)),
@@ -96,6 +128,24 @@ def furnish(state: Path) -> House:
     )
 
 
+def _clear(directory: Path) -> int:
+    """An empty directory: an earlier keeper's spares died with it."""
+    if directory.exists():
+        shutil.rmtree(directory)
+    directory.mkdir(mode=0o700)
+    return os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def _home() -> Door:
+    """The keeper's own namespaces. ValueError where entering them leads elsewhere."""
+    home = Door.of(os.getpid())
+    before = os.stat("/")
+    home.enter()
+    if not os.path.samestat(before, os.stat("/")):
+        raise ValueError("the root directory is not that of the mount namespace (chroot): no sandbox can be made here")
+    return home
+
+
 def _read_config(state: Path) -> dict[str, Any]:
     config = json.loads((state / layout.KEEPER_CONFIG).read_bytes())
     if config.get("version") != 1:
@@ -103,13 +153,21 @@ def _read_config(state: Path) -> dict[str, Any]:
     return cast("dict[str, Any]", config)
 
 
-def _open_groups(state: Path) -> cgroups.Base | None:
+def _spare_count(config: dict[str, Any]) -> int:
+    count = config.get("spares", DEFAULT_SPARES)
+    if type(count) is not int or not 0 <= count <= MOST_SPARES:
+        raise ValueError(f"keeper.json: spares must be a number from 0 to {MOST_SPARES}, not {count!r}")
+    return count
+
+
+def _open_groups(state: Path) -> tuple[cgroups.Base | None, tuple[str, ...]]:
     """None where not one ceiling can be had: an ordinary user without a delegated tree."""
     groups = cgroups.Base.open(f"paddock_{hashlib.sha256(os.fsencode(state)).hexdigest()[:12]}")
+    missing = groups.missing()
     if groups.enforced:
-        return groups
+        return groups, missing
     groups.close()
-    return None
+    return None, missing
 
 
 def _open_mount_namespace() -> int:

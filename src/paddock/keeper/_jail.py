@@ -9,20 +9,20 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
 from paddock.keeper import _posture
 from paddock.keeper._errors import JailError, as_jail_error
+from paddock.keeper._fitting import Layers, fit_out
 from paddock.keeper._house import House
-from paddock.keeper._inside import Gifts, listener_names
+from paddock.keeper._inside import COMMITTED
 from paddock.keeper._mounts import make_mounts
 from paddock.keeper._plan import JailPlan
 from paddock.keeper._records import Record
 from paddock.keeper._spare import Spare, read_report
 from paddock.keeper._trace import Steps
-from paddock.linux import cgroups, fsids, mounts, proc
+from paddock.linux import cgroups, fsids, mounts, overlay, proc
 from paddock.linux.undo import UndoStack
 
 _OVERLAY_ROOT = (("volatile", None), ("redirect_dir", "on"), ("metacopy", "on"))
@@ -32,13 +32,19 @@ _LARGEST_PLAN = 150_000  # bytes; one message of a socket holds some 200,000
 
 @dataclass(slots=True, kw_only=True)
 class Jail:
-    """A living jail."""
+    """A living jail. Its pid 1 notices the end of `tether`; an earlier keeper's has noticed it already."""
 
     pid: int
     pidfd: int
     group: cgroups.Group | None
     slot: int | None
     record: Record
+    tether: socket.socket | None = None
+
+    def close(self) -> None:
+        os.close(self.pidfd)
+        if self.tether is not None:
+            self.tether.close()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -50,6 +56,7 @@ class Pending:
     undo: UndoStack
     steps: Steps
     late: list[int]
+    root: os.stat_result
     agent_pid: int = 0
     inside: dict[str, dict[str, float]] | None = None
 
@@ -75,8 +82,7 @@ def _begin(house: House, plan: JailPlan, spare: Spare, steps: Steps, undo: UndoS
     packed = plan.pack()
     if len(packed) > _LARGEST_PLAN:
         raise JailError(f"the plan has {len(packed)} bytes, {_LARGEST_PLAN} at most: its environment is too large")
-    directory = house.records.make(plan.id)
-    late.append(directory)
+    house.records.adopt(plan.id, house.spares, spare.name)
     undo.push(house.records.remove, plan.id)
     steps.end("record")
     steps.begin("limits")
@@ -87,34 +93,21 @@ def _begin(house: House, plan: JailPlan, spare: Spare, steps: Steps, undo: UndoS
             )
         )
     steps.end("limits")
-    listeners = _listen(house, directory, steps, late)
     root, usr = _make_layers(house, plan, spare.slot, steps, late)
     mounted: list[int] = []
     if plan.mounts:
         steps.begin("mounts")
         mounted = make_mounts(house, plan, spare.slot, late)
         steps.end("mounts")
-    steps.begin("send")
-    try:
-        socket.send_fds(spare.sync, [packed], Gifts(root, usr, mounted, listeners).pack())
-    except ConnectionError:
-        pass  # the child has failed already; why, it has said, and `receive` reads it
-    steps.end("send")
-    return Pending(plan=plan, spare=spare, undo=UndoStack(), steps=steps, late=late)
 
+    def send() -> None:
+        try:
+            spare.sync.send(packed)
+        except ConnectionError:
+            pass  # the child has failed already; why, it has said, and `receive` reads it
 
-def _listen(house: House, directory: int, steps: Steps, late: list[int]) -> dict[str, int]:
-    steps.begin("sockets")
-    listeners: dict[str, int] = {}
-    for name in listener_names(house.root_mode):
-        # Through the descriptor: a socket's address holds 107 bytes, a state directory's path may be longer.
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-            listener.bind(f"/proc/self/fd/{directory}/{name}.sock")
-            listener.listen(64)
-            listeners[name] = listener.detach()
-        late.append(listeners[name])
-    steps.end("sockets")
-    return listeners
+    fit_out(house, plan, spare, Layers(root, usr, mounted), steps, send=send)
+    return Pending(plan=plan, spare=spare, undo=UndoStack(), steps=steps, late=late, root=os.fstat(root))
 
 
 def _close_all(descriptors: list[int]) -> None:
@@ -146,25 +139,24 @@ def _overlay(house: House, plan: JailPlan, slot: int | None, view: int, late: li
         late.append(fd)
         return fd
 
-    lower = [("lowerdir+", directory(f"{layer}/root")) for layer in plan.layers]
-    upper = ("upperdir", directory(f"{plan.tree}/root"))
-    work = ("workdir", directory(f"{plan.tree}/work"))
-    options = (*lower, upper, work, *(_OVERLAY_USER if slot is None else _OVERLAY_ROOT))
+    lower = [directory(f"{layer}/root") for layer in plan.layers]
+    upper, work = directory(f"{plan.tree}/root"), directory(f"{plan.tree}/work")
     try:
-        return _mount_overlay(house, slot, options)
+        return _mount_overlay(house, slot, lower, upper, work)
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
         _forget_volatile(house.pool, plan.tree)
-        return _mount_overlay(house, slot, options)
+        return _mount_overlay(house, slot, lower, upper, work)
 
 
-def _mount_overlay(house: House, slot: int | None, options: Sequence[mounts.Option]) -> int:
+def _mount_overlay(house: House, slot: int | None, lower: list[int], upper: int, work: int) -> int:
+    attributes = mounts.NODEV | mounts.NOSUID
     if slot is None:
-        return mounts.fs_mount("overlay", options, mounts.NODEV | mounts.NOSUID)
+        return overlay.mount(lower, upper, work, _OVERLAY_USER, attributes)
     # What overlay makes by itself in the upper layer is owned by whoever mounts it: that must be an id of the range.
     with fsids.acting_as(house.slots.base(slot), house.slots.base(slot)):
-        return mounts.fs_mount("overlay", options, mounts.NODEV | mounts.NOSUID)
+        return overlay.mount(lower, upper, work, _OVERLAY_ROOT, attributes)
 
 
 def _forget_volatile(pool: int, tree: str) -> None:
@@ -191,18 +183,15 @@ def _whole(plan: JailPlan, view: int) -> int:
 
 
 def receive(pending: Pending) -> bool:
-    """Takes what is said inside. True when all of it is there. JailError if it failed, with everything undone."""
+    """Takes what the agent says. True when it is ready. JailError if it failed, with everything undone."""
     try:
         message, sender = read_report(pending.spare.sync)
     except JailError as error:
         abandon(pending, error)
     if message is None:
         return False
-    if "agent" in message:
-        pending.agent_pid = sender
-    else:
-        pending.inside = message
-    return bool(pending.agent_pid) and pending.inside is not None
+    pending.agent_pid, pending.inside = sender, message
+    return True
 
 
 def abandon(pending: Pending, error: JailError) -> NoReturn:
@@ -218,7 +207,7 @@ def finish(house: House, pending: Pending) -> tuple[Jail, dict[str, float]]:
         steps.end("inside")
         steps.begin("posture")
         base = 0 if spare.slot is None else house.slots.base(spare.slot)  # 0: as the keeper's own namespace shows it
-        _posture.check(spare.pid, pending.agent_pid, base=base, own=house.own_namespaces)
+        _posture.check(spare.pid, pending.agent_pid, base=base, root=pending.root, own=house.own_namespaces)
         steps.end("posture")
         steps.begin("written")
         record = Record(
@@ -231,20 +220,26 @@ def finish(house: House, pending: Pending) -> tuple[Jail, dict[str, float]]:
             deadline=plan.deadline,
             tree=plan.tree,
             template=plan.template,
-            limits={"disk_bytes": plan.disk_bytes, "inodes": plan.inodes, "memory_bytes": plan.memory_bytes},
+            limits={
+                "disk_bytes": plan.disk_bytes,
+                "inodes": plan.inodes,
+                "memory_bytes": plan.memory_bytes,
+                "processes": plan.processes,
+            },
         )
         house.records.write(record)
+        spare.sync.send(COMMITTED)
         steps.end("written")
     except BaseException as error:
         abandon(pending, JailError(f"the sandbox is not as planned: {type(error).__name__}: {error}"))
     pending.undo.release()
-    spare.sync.close()
     jail = Jail(
         pid=spare.pid,
         pidfd=spare.pidfd,
         group=spare.group,
         slot=spare.slot,
         record=record,
+        tether=spare.sync,
     )
     return jail, _timings(pending) if plan.trace else {}
 
@@ -261,3 +256,4 @@ def _timings(pending: Pending) -> dict[str, float]:
 def close_late(pending: Pending) -> None:
     """Closes what the layers were built with: closing a mount waits for the kernel, so it is done after the reply."""
     _close_all(pending.late)
+    pending.spare.door.close()

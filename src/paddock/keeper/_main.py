@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import fcntl
 import os
+import select
 import signal
 import sys
 import traceback
@@ -15,14 +16,17 @@ from typing import Any, cast
 from paddock.guest import _everything as guest
 from paddock.keeper import _house, _serve, layout
 from paddock.keeper._bootstrap import READY
+from paddock.linux import pidfd
 
 _TITLE = b"paddock"
 
 
 def main(options: dict[str, Any]) -> None:
     """Serves the state directory; leaves at once where another keeper holds the lock. Says READY on stdout."""
+    parent = os.getpid()
     if os.fork():
         os._exit(0)  # nobody's child: no service has to wait for it, none is left with a zombie
+    _outlive(parent)
     state = Path(cast("str", options["state"]))
     os.umask(0o077)
     os.chdir("/")
@@ -48,6 +52,16 @@ def main(options: dict[str, Any]) -> None:
         traceback.print_exc()
         sys.stderr.flush()
         os._exit(1)
+
+
+def _outlive(parent: int) -> None:
+    """Waits until `parent` has ended: who shares a cgroup with another can have no controllers below it."""
+    try:
+        descriptor = pidfd.open(parent)
+    except ProcessLookupError:
+        return
+    select.select([descriptor], [], [])
+    os.close(descriptor)
 
 
 def _leave(house: _house.House, state: Path) -> None:

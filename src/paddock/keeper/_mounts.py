@@ -16,7 +16,7 @@ from paddock.keeper._errors import MountError
 from paddock.keeper._house import House
 from paddock.keeper._plan import JailPlan, Mount
 from paddock.keeper.layout import TREE_ID_BASE
-from paddock.linux import fsids, mounts, namespaces
+from paddock.linux import fsids, mounts, namespaces, overlay
 from paddock.linux.namespaces import IdMap
 
 _PLACE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -82,7 +82,7 @@ def _among_host_mounts(house: House) -> Generator[None]:
     try:
         yield
     finally:
-        namespaces.setns(house.own_mounts, namespaces.NEWNS)
+        namespaces.setns(house.home.mounts, namespaces.NEWNS)
 
 
 def _show_as(host: int, info: os.stat_result, base: int, plan: JailPlan) -> None:
@@ -113,15 +113,14 @@ def _layered(
         late.append(fd)
         return fd
 
-    own: tuple[mounts.Option, ...] = (("upperdir", part("mount")), ("workdir", part("work")), ("volatile", None))
-    attributes = _ATTRIBUTES
-    if mount.mode == "ro":
-        own = (("lowerdir+", part("mount")),)  # an overlay without an upper layer has two lower ones
-        attributes |= mounts.RDONLY
-    options = (("lowerdir+", host), *own, *((("userxattr", None),) if slot is None else _LAYERED))
+    options: tuple[mounts.Option, ...] = (("userxattr", None),) if slot is None else _LAYERED
     acting = nullcontext() if slot is None else fsids.acting_as(house.slots.base(slot), house.slots.base(slot))
-    with acting:
-        fd = mounts.fs_mount("overlay", options, attributes)
+    with house.slots.attached(host), acting:
+        if mount.mode == "ro":  # an overlay without an upper layer has two lower ones
+            fd = overlay.mount([host, part("mount")], None, None, options, _ATTRIBUTES | mounts.RDONLY)
+        else:
+            options = (("volatile", None), *options)
+            fd = overlay.mount([host], part("mount"), part("work"), options, _ATTRIBUTES)
     late.append(fd)
     return fd
 

@@ -15,6 +15,7 @@ from paddock.keeper._stem import Stem
 from paddock.linux import proc
 
 CREATE_SECONDS = 20.0
+QUIET_SECONDS = 0.1
 MOST_AT_ONCE = 4  # spares being made side by side when many creates wait
 Message = dict[str, Any]
 Reply = Callable[..., None]
@@ -37,7 +38,8 @@ class _Waiting:
 class Nursery:
     """`watch(fd, call)` and `unwatch(fd)` are the keeper's loop; `born(jail)` is told of every sandbox that is ready.
 
-    A spare is made when the first create has been answered, and again after each: off the way of whoever waits.
+    A spare is made when the first create has been answered, and again after each: off the way of whoever waits. More
+    than one are made for bursts, one by one, when no create has come for a while.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class Nursery:
         self._spares: list[_spare.Spare] = []
         self._limits: dict[int, float] = {}
         self._late: dict[int, Callable[[], None]] = {}
+        self._restock: float | None = None
 
     @property
     def busy(self) -> bool:
@@ -64,7 +67,7 @@ class Nursery:
         return bool(self._waiting or self._limits)
 
     def deadlines(self) -> Iterable[float]:
-        return self._limits.values()
+        return self._limits.values() if self._restock is None else (*self._limits.values(), self._restock)
 
     def open(self) -> None:
         """Last of all before the first create: what the keeper has in memory now is shared with every sandbox."""
@@ -80,6 +83,10 @@ class Nursery:
     def expire(self, now: float) -> None:
         for fd in [fd for fd, limit in self._limits.items() if limit <= now]:
             self._late[fd]()
+        if self._restock is not None and self._restock <= now:
+            self._restock = None
+            if len(self._spares) < self._house.spare_count and not self.busy and self._conceive("", None):
+                self._restock = now + QUIET_SECONDS
 
     def close(self) -> None:
         for spare in self._spares:
@@ -104,8 +111,9 @@ class Nursery:
                 return
 
     def replenish(self) -> None:
-        """One in reserve. That it can't be made is no news to anybody yet: the next create will say so."""
-        if not self._spares and not self._waiting:
+        """One in reserve, soon more. That it can't be made is no news to anybody yet: the next create will say so."""
+        self._restock = proc.boottime() + QUIET_SECONDS
+        if not self._spares and not self._waiting and self._house.spare_count:
             self._conceive("", None)
 
     def _conceive(self, fault: str, only_for: _Waiting | None) -> bool:

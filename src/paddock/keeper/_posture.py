@@ -18,10 +18,11 @@ class PostureError(Exception):
     """The sandbox is not as planned; the message says in what."""
 
 
-def check(pid: int, agent_pid: int, *, base: int, own: dict[str, int] | None) -> None:
+def check(pid: int, agent_pid: int, *, base: int, root: os.stat_result, own: dict[str, int] | None) -> None:
     """Holds pid 1 and the first agent against what they must be. PostureError.
 
-    `base` is the host's uid of pid 1; `own` the keeper's namespaces, None where it may not look at others'.
+    `base` is the host's uid of pid 1, `root` their root directory; `own` the keeper's namespaces, None where it may
+    not look at others'.
     """
     wrong: list[str] = []
     init, agent = proc.status(pid), proc.status(agent_pid)
@@ -35,6 +36,9 @@ def check(pid: int, agent_pid: int, *, base: int, own: dict[str, int] | None) ->
         wrong.append(f"pid 1 runs as uid {init['Uid'].split()[0]}, not {base}")
     if own is not None:
         wrong += _namespaces(pid, agent_pid, own)
+        for who, number in (("pid 1", pid), ("the agent", agent_pid)):
+            if not os.path.samestat(root, os.stat(f"/proc/{number}/root")):
+                wrong.append(f"{who} has another root directory")
     if wrong:
         raise PostureError("; ".join(wrong))
 

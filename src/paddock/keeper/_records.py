@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -46,14 +47,14 @@ class Records:
     def __init__(self, directory: int) -> None:
         self.directory = directory
 
-    def make(self, id: str) -> int:
-        """The directory of a new sandbox, open; or none. FileExistsError."""
-        os.mkdir(id, 0o700, dir_fd=self.directory)
-        try:
-            return os.open(id, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.directory)
-        except OSError:
-            os.rmdir(id, dir_fd=self.directory)
-            raise
+    def adopt(self, id: str, directory: int, name: str) -> None:
+        """Makes `name`, a directory in `directory`, that of a new sandbox. OSError ENOTEMPTY if it has one."""
+        os.rename(name, id, src_dir_fd=directory, dst_dir_fd=self.directory)
+
+    def retire(self, id: str, directory: int) -> None:
+        """Moves what `adopt` made to `directory`, for somebody to remove; nothing if there is none."""
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(id, id, src_dir_fd=self.directory, dst_dir_fd=directory)
 
     def write(self, record: Record) -> None:
         self._replace(f"{record.id}/{STATE}", dataclasses.asdict(record))
@@ -83,16 +84,7 @@ class Records:
 
     def remove(self, id: str) -> None:
         """Takes away the directory and its sockets; nothing if there is none."""
-        try:
-            directory = os.open(id, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.directory)
-        except FileNotFoundError:
-            return
-        try:
-            for name in os.listdir(directory):
-                os.unlink(name, dir_fd=directory)
-        finally:
-            os.close(directory)
-        os.rmdir(id, dir_fd=self.directory)
+        remove_directory(self.directory, id)
 
     def forget(self, id: str) -> None:
         try:
@@ -115,3 +107,17 @@ class Records:
             return cast("dict[str, Any]", json.loads(os.read(fd, 65536)))
         finally:
             os.close(fd)
+
+
+def remove_directory(parent: int, name: str) -> None:
+    """A directory of files; nothing if there is none."""
+    try:
+        directory = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=parent)
+    except FileNotFoundError:
+        return
+    try:
+        for file in os.listdir(directory):
+            os.unlink(file, dir_fd=directory)
+    finally:
+        os.close(directory)
+    os.rmdir(name, dir_fd=parent)

@@ -20,6 +20,7 @@ from paddock.keeper._nursery import Nursery, Reply, problem
 from paddock.keeper._plan import ORDINARY_ID, JailPlan, PlanError
 from paddock.keeper._records import Ended
 from paddock.keeper._undertaker import Life, Undertaker, attempt
+from paddock.keeper._watch import Seen, Watch
 from paddock.linux import btrfs, proc
 
 IDLE_SECONDS = 10.0
@@ -67,10 +68,18 @@ class Keeper:
         self._nursery = Nursery(house, watch=self._watch, unwatch=self._unwatch, born=self._born)
         self._idle_since = proc.boottime()
         self._watched_at = 0.0
+        on_btrfs = house.root_mode and btrfs.is_btrfs(house.pool)
+        self._limits_watch = Watch(
+            house.pool,
+            self._undertaker.lives,
+            self._undertaker.end,
+            memory=not house.held >= {"memory", "pids"},
+            disk=not on_btrfs,
+        )
         self._watches: list[Callable[[], None]] = []
         if house.groups is not None:
             self._watches.append(self._undertaker.watch_queues)
-        if house.root_mode and btrfs.is_btrfs(house.pool):
+        if on_btrfs:
             self._watches.append(self._undertaker.watch_inodes)
         self._stopping = False
         self._operations: dict[str, Operation] = {
@@ -134,6 +143,8 @@ class Keeper:
         times += self._undertaker.freezer.deadlines()
         if self._watches and self._undertaker.lives:
             times.append(self._watched_at + WATCH_SECONDS)
+        if (look := self._limits_watch.next()) is not None:
+            times.append(look)
         # poll's clock stands still while the machine sleeps, that of deadlines does not: look again now and then.
         return min(max(0.0, (min(times) - now) * 1000 + 1), LONGEST_SLEEP_SECONDS * 1000) if times else -1
 
@@ -145,6 +156,7 @@ class Keeper:
             self._watched_at = now
             for watch in self._watches:
                 watch()
+        self._limits_watch.look(now)
         self._nursery.expire(now)
         self._undertaker.freezer.expire(now)
 
@@ -215,7 +227,12 @@ class Keeper:
             "version": _wire.VERSION,
             "pid": os.getpid(),
             "root_mode": house.root_mode,
-            "cgroups": house.groups is not None,
+            "cgroups": sorted(house.held),
+            "missing": list(house.missing),
+            "watched": [
+                *(["memory"] if self._limits_watch.memory else []),
+                *(["disk"] if self._limits_watch.disk else []),
+            ],
             "btrfs": btrfs.is_btrfs(house.pool),
         }
         reply(facts, (house.pool,))
@@ -280,7 +297,7 @@ class Keeper:
         if life is None:
             reply({"known": False})
             return
-        reply({"known": True, **_usage_of(self._house, life)})
+        reply({"known": True, **_usage_of(self._house, life, self._limits_watch.seen(life))})
 
     def _freeze(self, connection: Connection, message: Message, reply: Reply) -> None:
         """Until `thaw`, or until the service that asks is gone."""
@@ -308,17 +325,19 @@ class Keeper:
         reply({})
 
 
-def _usage_of(house: House, life: Life) -> Message:
-    usage: Message = {}
+def _usage_of(house: House, life: Life, seen: Seen | None) -> Message:
+    usage: Message = {} if seen is None else _usage_seen(seen)
     if life.jail.group is not None:
         stats = life.jail.group.stats()
-        usage |= {
+        counted = {
             "memory_bytes": stats.memory_bytes,
             "memory_peak_bytes": stats.memory_peak_bytes,
             "processes": stats.processes,
             "cpu_seconds": stats.cpu_seconds,
-            "strikes": {"memory": stats.oom_kills, "processes": stats.processes_refused},
         }
+        strikes = {"memory": stats.oom_kills, "processes": stats.processes_refused}
+        usage |= {name: value for name, value in counted.items() if value is not None}
+        usage["strikes"] = usage.get("strikes", {}) | {name: n for name, n in strikes.items() if n is not None}
     try:
         tree = os.open(life.record.tree, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=house.pool)
     except OSError:
@@ -331,6 +350,17 @@ def _usage_of(house: House, life: Life) -> Message:
     finally:
         os.close(tree)
     return usage
+
+
+def _usage_seen(seen: Seen) -> Message:
+    usage: Message = {"strikes": dict(seen.strikes)}
+    if seen.processes:
+        usage |= {
+            "memory_bytes": seen.memory_bytes,
+            "memory_peak_bytes": seen.memory_peak_bytes,
+            "processes": seen.processes,
+        }
+    return usage if seen.disk_bytes is None else usage | {"disk_bytes": seen.disk_bytes}
 
 
 def listen(state: Path) -> socket.socket:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import heapq
 import os
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from paddock.keeper.layout import ID_COUNT, RUN_ID_BASE, TREE_ID_BASE
@@ -23,10 +25,12 @@ class Slots:
     """Range `n` is RUN_ID_BASE + n * 65536 and following.
 
     For each range used so far there is a detached mount of the whole pool that shows its files as that range's own.
-    A sandbox's layers are opened below it, so that a create makes no id-mapped mount at all.
+    A sandbox's layers are opened below it, so that a create makes no id-mapped mount at all. Where the kernel wants
+    the layers of an overlay attached, they are, in directories of `place`; it costs every clone a copy of each.
     """
 
     pool: int
+    place: bytes | None = None
     _free: list[int] = field(default_factory=list[int])
     _next: int = 0
     _views: dict[int | None, int] = field(default_factory=dict[int | None, int])
@@ -61,7 +65,7 @@ class Slots:
         its table of mounts.
         """
         if slot is None and None not in self._views:
-            self._views[None] = mounts.open_tree(b"", self.pool)
+            self._views[None] = self._settle("own", mounts.open_tree(b"", self.pool))
         if slot is not None and slot not in self._views:
             maps = (IdMap(TREE_ID_BASE, self.base(slot), ID_COUNT),)
             owner = namespaces.id_mapping_namespace(maps, maps)
@@ -74,5 +78,26 @@ class Slots:
                     raise
             finally:
                 os.close(owner)
-            self._views[slot] = view
+            self._views[slot] = self._settle(str(slot), view)
         return self._views[slot]
+
+    @contextmanager
+    def attached(self, mount: int) -> Generator[None]:
+        """Within the block the detached `mount` may be a layer of an overlay, which keeps it."""
+        if self.place is None:
+            yield
+            return
+        path = os.path.join(self.place, b"passing")
+        os.makedirs(path, 0o700, exist_ok=True)
+        mounts.move_mount(mount, mounts.AT_FDCWD, path)
+        try:
+            yield
+        finally:
+            mounts.umount(path, detach=True)
+
+    def _settle(self, name: str, view: int) -> int:
+        if self.place is not None:
+            path = os.path.join(self.place, name.encode())
+            os.makedirs(path, 0o700, exist_ok=True)
+            mounts.move_mount(view, mounts.AT_FDCWD, path)
+        return view

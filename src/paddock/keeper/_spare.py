@@ -12,8 +12,11 @@ import socket
 from dataclasses import dataclass
 from typing import Any, cast
 
+from paddock.keeper._door import Door
 from paddock.keeper._errors import Died, JailError, as_jail_error
 from paddock.keeper._house import House
+from paddock.keeper._inside import listener_names
+from paddock.keeper._records import remove_directory
 from paddock.keeper._stem import Stem
 from paddock.keeper._trace import Steps
 from paddock.linux import cgroups, namespaces, pidfd
@@ -26,13 +29,18 @@ SOCKET_BYTES = 64 << 20
 
 @dataclass(slots=True, kw_only=True)
 class Spare:
-    """`undo` takes all of it away again. `sync` is where its processes report."""
+    """`undo` takes all of it away again. `sync` is where its processes report and get their plan.
+
+    `name` is that of its directory among the spares and of its group.
+    """
 
     pid: int
     pidfd: int
     group: cgroups.Group | None
     slot: int | None
     sync: socket.socket
+    name: str
+    door: Door
     undo: UndoStack
     steps: Steps
     ready: bool = False
@@ -54,16 +62,22 @@ def begin(house: House, stem: Stem, fault: str = "") -> Spare:
 
 
 def _begin(house: House, stem: Stem, fault: str, steps: Steps, undo: UndoStack) -> Spare:
+    # Not named after a sandbox, which is not known yet; the record of the sandbox will name its group.
+    name = f"gr_{os.urandom(8).hex()}"
     steps.begin("cgroup")
     group: cgroups.Group | None = None
     joining = cgroups.Joining(None, ())
     if house.groups is not None:
-        # Not named after a sandbox, which is not known yet; the record of the sandbox will name it.
-        ceilings = cgroups.GroupLimits(socket_bytes=SOCKET_BYTES)  # the same for every plan: set ahead
-        group = house.groups.create(f"gr_{os.urandom(8).hex()}", ceilings)
+        # The ceiling for sockets is the same for every plan: set ahead.
+        group = house.groups.create(name, cgroups.GroupLimits(socket_bytes=SOCKET_BYTES))
         undo.push(_remove_group, group)
         joining = group.join_descriptors()
     steps.end("cgroup")
+    steps.begin("sockets")
+    os.mkdir(name, 0o700, dir_fd=house.spares)
+    undo.push(remove_directory, house.spares, name)
+    listeners = _listen(house, name)
+    steps.end("sockets")
     steps.begin("clone")
     slot = None
     if house.root_mode:
@@ -74,23 +88,57 @@ def _begin(house: House, stem: Stem, fault: str, steps: Steps, undo: UndoStack) 
     sync.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # the agent's pid, as this side sees it
     try:
         base = None if slot is None else house.slots.base(slot)
-        pid = stem.clone(theirs, joining, base=base, fault=fault)
+        pid = stem.clone(theirs, [listener.fileno() for listener in listeners], joining, base=base, fault=fault)
     finally:
         theirs.close()
         joining.close()
+        for listener in listeners:
+            listener.close()
     undo.push(_reap, pid)
     descriptor = pidfd.open(pid)
     undo.push(os.close, descriptor)
     steps.end("clone")
     steps.begin("maps")
-    _write_maps(house, pid, slot)
-    try:
-        sync.send(b"m")
-    except ConnectionError:
-        pass  # it has failed already; why, it has said, and `receive` reads it
     sync.setblocking(False)
+    try:
+        _write_maps(house, pid, slot)
+        door = Door.of(pid)
+        undo.push(door.close)
+        sync.send(b"m")
+    except OSError:
+        read_report(sync)  # it has failed already; why, it has said
+        raise
     steps.end("maps")
-    return Spare(pid=pid, pidfd=descriptor, group=group, slot=slot, sync=sync, undo=undo, steps=steps)
+    return Spare(
+        pid=pid,
+        pidfd=descriptor,
+        group=group,
+        slot=slot,
+        sync=sync,
+        name=name,
+        door=door,
+        undo=undo,
+        steps=steps,
+    )
+
+
+def _listen(house: House, name: str) -> list[socket.socket]:
+    """The sockets of a sandbox; they will move with their directory."""
+    directory = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=house.spares)
+    listeners: list[socket.socket] = []
+    try:
+        for identity in listener_names(house.root_mode):
+            listeners.append(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            # Through the descriptor: a socket's address holds 107 bytes, a state directory's path may be longer.
+            listeners[-1].bind(f"/proc/self/fd/{directory}/{identity}.sock")
+            listeners[-1].listen(64)
+    except BaseException:
+        for listener in listeners:
+            listener.close()
+        raise
+    finally:
+        os.close(directory)
+    return listeners
 
 
 def _write_maps(house: House, pid: int, slot: int | None) -> None:
@@ -135,11 +183,12 @@ def receive(spare: Spare) -> bool:
 def read_report(sync: socket.socket) -> tuple[dict[str, Any] | None, int]:
     """What a process of the sandbox says, None if nothing yet, and its pid. JailError: it failed, or it died."""
     try:
-        data, ancillary, _, _ = sync.recvmsg(65536, socket.CMSG_SPACE(16))
+        try:
+            data, ancillary, _, _ = sync.recvmsg(65536, socket.CMSG_SPACE(16))
+        except ConnectionResetError:  # it ended with a message of ours unread; what it said comes after that news
+            data, ancillary, _, _ = sync.recvmsg(65536, socket.CMSG_SPACE(16))
     except BlockingIOError:
         return None, 0
-    except OSError:
-        data, ancillary = b"", []  # it was killed with a message of ours unread
     if not data:
         raise Died("the child died before it was ready")
     try:

@@ -17,11 +17,11 @@ import socket
 from collections.abc import Sequence
 from typing import NoReturn
 
-from paddock.guest import _everything as guest
+from paddock.keeper._agents import rehearse
 from paddock.keeper._errors import JailError
 from paddock.keeper._house import House
-from paddock.keeper._inside import Inside, become_sandbox
-from paddock.linux import cgroups, descriptors, fsids, namespaces, prctl
+from paddock.keeper._inside import Inside, become_sandbox, listener_names
+from paddock.linux import cgroups, descriptors, forked_memory, fsids, namespaces, prctl
 
 _NULL, _PEER = 0, 3  # its descriptors, beside the log; all others are closed
 _ORDER_BYTES = 4096
@@ -53,18 +53,26 @@ class Stem:
         theirs.close()
         self._pid, self._peer = pid, peer
 
-    def clone(self, sync: socket.socket, joining: cgroups.Joining, *, base: int | None, fault: str) -> int:
-        """The pid of a new child of the keeper, on its way to become a sandbox. `base`: see `fsids.owning_as`.
+    def clone(
+        self,
+        sync: socket.socket,
+        listeners: Sequence[int],
+        joining: cgroups.Joining,
+        *,
+        base: int | None,
+        fault: str,
+    ) -> int:
+        """The pid of a new child of the keeper, on its way to become a sandbox. JailError.
 
-        JailError.
+        `listeners` in the order of `listener_names`. `base`: see `fsids.owning_as`.
         """
+        fds = [sync.fileno(), *listeners, *joining.tasks]
+        if joining.clone_into is not None:
+            fds.append(joining.clone_into)
         for _ in range(2):
             if self._peer is None:
                 self.start()
-            answer = self._ask(
-                marshal.dumps((base, fault, joining.clone_into is not None)),
-                [sync.fileno(), *joining.tasks, *([] if joining.clone_into is None else [joining.clone_into])],
-            )
+            answer = self._ask(marshal.dumps((base, fault, joining.clone_into is not None)), fds)
             if answer:
                 pid, number, text = marshal.loads(answer)  # noqa: S302
                 if pid:
@@ -92,11 +100,12 @@ class Stem:
 
 def _serve(house: House, peer: socket.socket) -> NoReturn:
     peer = _shed(house, peer)
-    for _ in range(_REHEARSALS):
-        if select.select([peer], [], [], 0)[0]:
-            break  # somebody waits
-        _rehearse()
+    names = listener_names(house.root_mode)
+    lessons = [_learn, *[_rehearse] * _REHEARSALS]
+    memory: forked_memory.Pages | None = None
     while True:
+        while lessons and not select.select([peer], [], [], 0)[0]:  # nobody waits
+            memory = lessons.pop()()
         data, ancillary, _, _ = peer.recvmsg(
             _ORDER_BYTES, socket.CMSG_SPACE(_MOST_DESCRIPTORS * 4), socket.MSG_CMSG_CLOEXEC
         )
@@ -108,22 +117,25 @@ def _serve(house: House, peer: socket.socket) -> NoReturn:
             into = fds.pop() if unified else None
             inside = Inside(
                 root_mode=house.root_mode,
+                held=house.held,
                 sync=socket.socket(fileno=fds[0]),
-                joining=cgroups.Joining(into, tuple(fds[1:])),
-                mount_point=house.mount_point,
+                listeners=dict(zip(names, fds[1:], strict=False)),
+                joining=cgroups.Joining(into, tuple(fds[1 + len(names) :])),
+                stage=house.stage,
                 dev_tree=house.dev_tree,
                 masks=house.masks,
                 null=_NULL,
                 filter=house.filter,
                 landlock_abi=house.landlock_abi,
+                memory=memory,
                 fault=fault,
             )
             answer = _clone(inside, base), None, ""
-            inside.sync.close()
-            inside.joining.close()
+            inside.sync.detach()
         except OSError as error:
             answer = 0, error.errno, f"{type(error).__name__} at the clone: {error}"
         peer.send(marshal.dumps(answer))
+        descriptors.close_from(_PEER + 1)
 
 
 def _shed(house: House, peer: socket.socket) -> socket.socket:
@@ -135,16 +147,36 @@ def _shed(house: House, peer: socket.socket) -> socket.socket:
 
 
 def _rehearse() -> None:
-    guest.rehearse_agent()
-    guest.rehearse_init()
+    rehearse()
     signal.set_wakeup_fd(-1)
-    descriptors.close_from(_PEER + 1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    descriptors.close_from(_PEER + 1)
+
+
+def _learn() -> forked_memory.Pages | None:
+    """Which memory an agent writes: a child rehearses, and looks at its own."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            rehearse()
+            packed = forked_memory.own_pages().packed
+            while packed:
+                packed = packed[os.write(writer, packed) :]
+        finally:
+            os._exit(0)
+    os.close(writer)
+    packed = bytearray()
+    while data := os.read(reader, 65536):
+        packed += data
+    os.close(reader)
+    os.waitpid(pid, 0)
+    return forked_memory.Pages(bytes(packed)) if packed else None
 
 
 def _clone(inside: Inside, base: int | None) -> int:
-    # net, ipc, uts and cgroup follow in the child. Its parent is the keeper, which buries it.
-    flags = namespaces.NEWUSER | namespaces.NEWPID | namespaces.NEWNS | namespaces.PARENT
+    # net, ipc and cgroup follow in the child. Its parent is the keeper, which buries it.
+    flags = namespaces.NEWUSER | namespaces.NEWPID | namespaces.NEWNS | namespaces.NEWUTS | namespaces.PARENT
     into = inside.joining.clone_into
     # Owned by an id of its own range: what the kernel counts by owner would else be root's, of the whole machine.
     with contextlib.nullcontext() if base is None else fsids.owning_as(base):

@@ -8,6 +8,7 @@ import resource
 import signal
 import socket
 import time
+from typing import NoReturn
 
 DONE = "done"
 
@@ -56,3 +57,18 @@ class Steps:
         self.seconds[step] = now - self._last
         self.faults[step] = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         self._last = now
+
+
+def report_failure(steps: Steps, error: BaseException) -> NoReturn:
+    """Tells the keeper, and ends this process."""
+    done = list(steps.seconds)
+    report = {
+        "error": f"{type(error).__name__}: {error}",
+        "errno": error.errno if isinstance(error, OSError) else None,
+        "after": done[-1] if done else "clone",
+    }
+    try:
+        assert steps.voice is not None
+        steps.voice.send(json.dumps(report).encode())
+    finally:
+        os._exit(1)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from paddock.keeper._freezer import Freezer, go_on
 from paddock.keeper._house import House
 from paddock.keeper._jail import Jail
-from paddock.keeper._records import Ended, Record
+from paddock.keeper._records import Ended, Record, remove_directory
 from paddock.keeper._spare import SOCKET_BYTES
 from paddock.linux import btrfs, cgroups, pidfd, proc
 
@@ -94,6 +94,8 @@ class Undertaker:
         """Sends death to pid 1, with which the kernel ends its whole namespace; `bury` follows when it has come."""
         life.cause = life.cause or cause
         self.freezer.end(life.record.id)
+        if life.jail.group is not None:
+            life.jail.group.kill_at_once()  # all at the same time, where the kernel can: pid 1 waits for the others
         try:
             pidfd.send_signal(life.jail.pidfd, signal.SIGKILL)
         except ProcessLookupError:
@@ -109,17 +111,19 @@ class Undertaker:
             os.waitpid(jail.pid, 0)
         except ChildProcessError:
             pass  # an earlier keeper's child: the machine's init has reaped it
-        os.close(jail.pidfd)
+        jail.close()
+        records = self._house.records
         if not life.waiting:  # on a full disk only the services of this moment learn of the cause
-            attempt(self._house.records.write_ended, id, cause)
-        attempt(self._house.records.remove, id)
-        attempt(self._on_ended, id, cause)
+            attempt(records.write_ended, id, cause)
+        attempt(records.retire, id, self._house.spares)
         for answer in life.waiting:
             attempt(answer)  # nothing of it runs any more; what follows nobody has to wait for
+        attempt(self._on_ended, id, cause)
         if jail.slot is not None:
             attempt(self._house.slots.give_back, jail.slot)
         if jail.group is not None:
             attempt(self._remove, jail.group)
+        attempt(remove_directory, self._house.spares, id)
         return cause
 
     def watch_queues(self) -> None:
@@ -139,7 +143,7 @@ class Undertaker:
     def remove_groups(self, now: float) -> None:
         """The kernel takes its time with the last of a group's processes; the keeper does not wait for it."""
         for leaving in [leaving for leaving in self._leaving if leaving.again <= now]:
-            if _removed(leaving.group):
+            if self._removed(leaving.group):
                 self._leaving.remove(leaving)
             else:
                 leaving.pause = min(leaving.pause * 2, _LONGEST_PAUSE_SECONDS)
@@ -215,14 +219,23 @@ class Undertaker:
         if not self._is_alive(record):
             os.close(descriptor)
             return False
+        try:
+            group = self._group_of(record)
+        except OSError:
+            os.close(descriptor)
+            return False
         if record.slot is not None:
             self._house.slots.reserve(record.slot)
-        groups = self._house.groups
-        group = groups.group(record.group) if groups is not None and record.group is not None else None
         jail = Jail(pid=record.pid, pidfd=descriptor, group=group, slot=record.slot, record=record)
         self.lives[record.id] = Life(jail, record)
         go_on(jail)  # the keeper before may have died while it was held still
         return True
+
+    def _group_of(self, record: Record) -> cgroups.Group | None:
+        groups = self._house.groups
+        if groups is None or record.group is None:
+            return None
+        return groups.of_process(record.pid, record.group).group(record.group)
 
     def _sweep_group(self, name: str) -> None:
         if self._house.groups is None:
@@ -235,8 +248,23 @@ class Undertaker:
         self._remove(group)
 
     def _remove(self, group: cgroups.Group) -> None:
-        if not _removed(group):
+        if not self._removed(group):
             self._leaving.append(_Leaving(group, proc.boottime() + _FIRST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS))
+
+    def _removed(self, group: cgroups.Group) -> bool:
+        """Whether it is gone now."""
+        try:
+            group.remove(timeout_seconds=0.0)
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+            return False
+        if group.base is not self._house.groups:
+            try:
+                group.base.remove()
+            except OSError:
+                group.base.close()  # others of the earlier keeper's are left in it
+        return True
 
 
 def attempt(step: Callable[..., object], *arguments: object) -> None:
@@ -247,17 +275,6 @@ def attempt(step: Callable[..., object], *arguments: object) -> None:
     except Exception:
         traceback.print_exc()
         sys.stderr.flush()
-
-
-def _removed(group: cgroups.Group) -> bool:
-    """Whether it is gone now."""
-    try:
-        group.remove(timeout_seconds=0.0)
-    except OSError as error:
-        if error.errno != errno.EBUSY:
-            raise
-        return False
-    return True
 
 
 def _socket_bytes(life: Life) -> int:

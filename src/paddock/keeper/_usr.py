@@ -10,7 +10,7 @@ import errno
 import os
 from dataclasses import dataclass, field
 
-from paddock.linux import mounts, proc
+from paddock.linux import mounts, overlay, proc
 
 _RENEW_SECONDS = 30.0
 _FLAGS = mounts.RDONLY | mounts.NOSUID | mounts.NODEV
@@ -20,10 +20,12 @@ _FLAGS = mounts.RDONLY | mounts.NOSUID | mounts.NODEV
 class Usr:
     """`empty` is an empty directory: an overlay that is only read has two layers at least.
 
-    It is a mount of its own, so that a sandbox reads no path of the machine in its table of mounts.
+    It is a mount of its own, so that a sandbox reads no path of the machine in its table of mounts. Where the kernel
+    neither layers nor copies mounts that are attached nowhere (before 6.15), it is not, and each sandbox has its own.
     """
 
     empty: int
+    shared: bool = True
     _of_slots: dict[int, tuple[int, float]] = field(default_factory=dict[int, tuple[int, float]])
 
     def mount(self, slot: int | None) -> int:
@@ -34,6 +36,8 @@ class Usr:
         """
         if slot is None:
             return self._ordinary()
+        if not self.shared:
+            return self._overlay()
         now = proc.boottime()
         kept, made = self._of_slots.get(slot, (-1, 0.0))
         if kept < 0 or now - made > _RENEW_SECONDS:
@@ -54,4 +58,8 @@ class Usr:
         return usr
 
     def _overlay(self, *options: mounts.Option) -> int:
-        return mounts.fs_mount("overlay", (("lowerdir+", b"/usr"), ("lowerdir+", self.empty), *options), _FLAGS)
+        usr = os.open(b"/usr", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            return overlay.mount((usr, self.empty), None, None, options, _FLAGS)
+        finally:
+            os.close(usr)

@@ -35,3 +35,6 @@ PREPARE_LOCK = "prepare.lock"
 TEMPLATES = "templates"
 RUN = "run"
 OUTPUTS = "outputs"
+
+# Sandboxes that a keeper holds ready while it has work; "spares" in KEEPER_CONFIG says otherwise.
+DEFAULT_SPARES = 2

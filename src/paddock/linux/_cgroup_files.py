@@ -30,12 +30,16 @@ class GroupLimits(NamedTuple):
 
 
 class Tree(NamedTuple):
-    """One hierarchy: descriptor and path of the directory that holds the groups, and the controllers it has."""
+    """One hierarchy: descriptor and path of the directory that holds the groups, and the controllers it has.
+
+    `name` is that path as /proc/<pid>/cgroup shows it.
+    """
 
     version: int
     fd: int
     path: str
     controllers: frozenset[str]
+    name: str = "/"
 
 
 SWAP = {1: b"/memory.memsw.limit_in_bytes", 2: b"/memory.swap.max"}
@@ -112,31 +116,3 @@ def make_directory(path: str) -> None:
     """A cgroup that may exist already."""
     with suppress(FileExistsError):
         os.mkdir(path, 0o755)
-
-
-def hand_down(own: str, name: str, wanted: frozenset[str], missing: dict[str, str]) -> frozenset[str]:
-    """Makes the version 2 cgroup `<own>/<name>` and enables controllers for groups in it; returns which.
-
-    A cgroup other than the root's may have either processes or enabled controllers. So the caller moves into the
-    leaf `<own>/<name>.self`; where others stay behind, `missing` says so.
-    """
-    path = f"{own}/{name}"
-    make_directory(path)
-    available = wanted.intersection(_files.read(f"{own}/cgroup.controllers").decode().split())
-    if not available:
-        return available
-    if os.path.exists(f"{own}/cgroup.type"):  # not the root of the tree
-        make_directory(f"{own}/{name}.self")
-        _files.write(f"{own}/{name}.self/cgroup.procs", b"0")
-    enabled: set[str] = set()
-    for controller in available:
-        try:
-            _files.write(f"{own}/cgroup.subtree_control", b"+" + controller.encode())
-            _files.write(f"{path}/cgroup.subtree_control", b"+" + controller.encode())
-            enabled.add(controller)
-        except OSError as error:
-            missing[controller] = (
-                f"{controller}: {error.strerror} at {own}/cgroup.subtree_control; start paddock in a group of its own"
-                " (systemd-run --user --scope -p Delegate=yes)"
-            )
-    return frozenset(enabled)

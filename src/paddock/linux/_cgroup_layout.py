@@ -12,11 +12,16 @@ WANTED = ("memory", "pids", "cpu", "freezer", "cpuacct")
 
 
 class Hierarchy(NamedTuple):
-    """One mounted tree; `own` is the directory of the caller's own cgroup in it. Version 2 has `controllers` empty."""
+    """One mounted tree; `own` is the directory of the caller's own cgroup in it, `path` its name in /proc/self/cgroup.
+
+    `top` is where the tree is mounted. Version 2 has `controllers` empty.
+    """
 
     version: Literal[1, 2]
     controllers: frozenset[str]
     own: str
+    path: str
+    top: str
 
 
 def detect() -> list[Hierarchy]:
@@ -26,11 +31,7 @@ def detect() -> list[Hierarchy]:
 
 def parse(mounts: list[mountinfo.MountInfo], membership: bytes) -> list[Hierarchy]:
     """As `detect`, from the content of /proc/self/mountinfo and /proc/self/cgroup."""
-    own_paths: dict[str, str] = {}  # by controller; that of the unified tree by ""
-    for line in membership.decode(errors="surrogateescape").splitlines():
-        _, controllers, path = line.split(":", 2)
-        for controller in controllers.split(","):
-            own_paths[controller] = path
+    own_paths = paths(membership)
     found: list[Hierarchy] = []
     taken: set[str] = set()
     for mount in mounts:
@@ -45,7 +46,18 @@ def parse(mounts: list[mountinfo.MountInfo], membership: bytes) -> list[Hierarch
         own = _directory(mount, own_paths[key]) if key in own_paths and key not in taken else None
         if own is not None:
             taken.add(key)
-            found.append(Hierarchy(version, controllers, own))
+            top = mount.mount_point.decode(errors="surrogateescape")
+            found.append(Hierarchy(version, controllers, own, own_paths[key], top))
+    return found
+
+
+def paths(membership: bytes) -> dict[str, str]:
+    """The content of /proc/<pid>/cgroup by controller, that of the unified tree by ""."""
+    found: dict[str, str] = {}
+    for line in membership.decode(errors="surrogateescape").splitlines():
+        _, controllers, path = line.split(":", 2)
+        for controller in controllers.split(","):
+            found[controller] = path
     return found
 
 

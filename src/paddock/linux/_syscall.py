@@ -33,6 +33,7 @@ class NR:
     FSOPEN = _number(430, 430)
     FSCONFIG = _number(431, 431)
     FSMOUNT = _number(432, 432)
+    FSPICK = _number(433, 433)
     MOUNT_SETATTR = _number(442, 442)
     OPENAT2 = _number(437, 437)
     STATFS = _number(137, 43)
@@ -49,6 +50,7 @@ class NR:
     PIDFD_SEND_SIGNAL = _number(424, 424)
     PIDFD_OPEN = _number(434, 434)
     CLOSE_RANGE = _number(436, 436)
+    PROCESS_MADVISE = _number(440, 440)
 
 
 # What a system call takes: a number, bytes (as a pointer to them), a ctypes buffer, or nothing.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import posixpath
 import select
 import signal
 import time
@@ -14,6 +15,7 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
+from paddock.linux import _cgroup_delegation as delegation
 from paddock.linux import _cgroup_files as control
 from paddock.linux import _cgroup_layout as layout
 from paddock.linux import _files
@@ -64,7 +66,10 @@ class Joining(NamedTuple):
 
 
 class Base:
-    """The directory `name` below the caller's own cgroup, in every hierarchy that has something to offer."""
+    """The directory `name` in every hierarchy that has something to offer.
+
+    It lies below the caller's own cgroup or, in version 2, below the nearest one that is delegated.
+    """
 
     def __init__(self, trees: list[Tree], missing: dict[str, str]) -> None:
         self.trees = tuple(trees)
@@ -80,7 +85,7 @@ class Base:
     def open(cls, name: str) -> Base:
         """Makes (or finds) the directories. Never fails for what is absent: see `missing`.
 
-        Where controllers are of version 2, the caller is moved into the leaf `<name>.self` beside, because a group
+        Where controllers are of version 2, the caller may be moved into the leaf `<name>.self` beside, because a group
         with processes of its own cannot hand controllers down; a caller found in that leaf is left there.
         """
         trees: list[Tree] = []
@@ -94,12 +99,14 @@ class Base:
             controllers = hierarchy.controllers - spare
             try:
                 if hierarchy.version == 2:
-                    controllers = control.hand_down(own, name, frozenset(_CONTROLLERS) - bound, missing)
+                    wanted = frozenset(_CONTROLLERS) - bound
+                    path, controllers = delegation.find(own, hierarchy.top, name, wanted, missing)
                 elif controllers:
                     control.make_directory(path)
                 else:
                     continue
-                tree = Tree(hierarchy.version, os.open(path, _DIRECTORY), path, controllers)
+                known_as = posixpath.normpath(posixpath.join(hierarchy.path, posixpath.relpath(path, hierarchy.own)))
+                tree = Tree(hierarchy.version, os.open(path, _DIRECTORY), path, controllers, known_as)
             except OSError as error:
                 reason = f"{error.strerror} ({os.fsdecode(error.filename or path)})"
                 missing.update((c, f"{c}: {reason}") for c in hierarchy.controllers or ("kill",))
@@ -146,6 +153,27 @@ class Base:
     def group(self, name: str) -> Group:
         """The group of that name, made earlier: nothing is checked."""
         return Group(self, name)
+
+    def of_process(self, pid: int, name: str) -> Base:
+        """The base that holds the group `name` of `pid`: this one, or that of an earlier process, opened anew.
+
+        Another session or unit may have been the place of that. Relative to this one's descriptors, since the caller
+        may have let go of the mounts. OSError.
+        """
+        trees: list[Tree] = []
+        paths = layout.paths(_files.read(f"/proc/{pid}/cgroup"))
+        for tree in self.trees:
+            place, _, last = paths["" if tree.version == 2 else min(tree.controllers)].rpartition("/")
+            if last != name or place == tree.name:
+                continue
+            relative = posixpath.relpath(place, tree.name)
+            fd = os.open(relative, _DIRECTORY, dir_fd=tree.fd)
+            controllers = tree.controllers
+            if tree.version == 2:
+                offered = _files.read(b"cgroup.controllers", fd).decode().split()
+                controllers = frozenset(_CONTROLLERS).intersection(offered)
+            trees.append(Tree(tree.version, fd, posixpath.normpath(f"{tree.path}/{relative}"), controllers, place))
+        return Base(trees, {}) if trees else self
 
     def children(self) -> frozenset[str]:
         """Names of all groups, also of those that are left in one hierarchy only."""
@@ -226,9 +254,7 @@ class Group:
         is left or all have been told: a process that was not born into the unified tree is reached by that alone.
         A family that forks faster than that, on a kernel without any better way, ends with the pid 1 of its namespace.
         """
-        if self.base.kills_at_once and self.base.unified is not None:
-            with _gone_is_fine():
-                _files.write(self.name + b"/cgroup.kill", b"1", self.base.unified.fd)
+        self.kill_at_once()
         told: frozenset[int] = frozenset()
         for _ in range(_KILL_ROUNDS):
             pids = self.processes()
@@ -236,6 +262,12 @@ class Group:
                 break
             self._signal_all(pids)
             told = pids
+
+    def kill_at_once(self) -> None:
+        """Sends SIGKILL by cgroup.kill alone: nothing where the kernel has none, or the group is gone."""
+        if self.base.kills_at_once and self.base.unified is not None:
+            with _gone_is_fine():
+                _files.write(self.name + b"/cgroup.kill", b"1", self.base.unified.fd)
 
     def _signal_all(self, pids: frozenset[int]) -> None:
         freezer = self.base.by_controller.get("freezer")

@@ -27,7 +27,8 @@ _CLOEXEC = 1  # FSOPEN_CLOEXEC, FSMOUNT_CLOEXEC
 _OPEN_TREE_CLONE = 1
 _MOVE_MOUNT_F_EMPTY_PATH = 0x04
 _MOVE_MOUNT_T_EMPTY_PATH = 0x40
-_SET_FLAG, _SET_STRING, _SET_FD, _CREATE = 0, 1, 5, 6  # enum fsconfig_command
+_SET_FLAG, _SET_STRING, _SET_FD, _CREATE, _RECONFIGURE = 0, 1, 5, 6, 7  # enum fsconfig_command
+_FSPICK_CLOEXEC, _FSPICK_EMPTY_PATH = 1, 8
 _MS_REC = 0x4000
 _MS_PRIVATE = 0x4_0000
 _MNT_DETACH = 2
@@ -41,10 +42,8 @@ Option = tuple[str, str | bytes | int | None]
 def fs_mount(fstype: str, options: Sequence[Option] = (), attributes: int = 0) -> int:
     """Makes a file system and returns the descriptor of a detached mount of it (fsopen(2), fsconfig(2), fsmount(2)).
 
-    Descriptors are handed over as such (overlay's `lowerdir+`, `upperdir`, `workdir`: since Linux 6.13, see
-    fs/overlayfs/params.c); where the kernel does not take one, as `/proc/self/fd/N`. On kernels before 6.15 overlay
-    refuses layers that are themselves detached (fs/namespace.c, clone_private_mount): attach them somewhere first.
-    The error's text ends with what the kernel logged in the context.
+    Descriptors are handed over as such; where the kernel does not take one (before Linux 6.13, see
+    fs/overlayfs/params.c), as `/proc/self/fd/N`. The error's text ends with what the kernel logged in the context.
     """
     name = fstype.encode()
     context = call(NR.FSOPEN, name, _CLOEXEC, what=("fsopen", name))
@@ -53,6 +52,17 @@ def fs_mount(fstype: str, options: Sequence[Option] = (), attributes: int = 0) -
             _configure(context, fstype, option, value)
         _fsconfig(context, _CREATE, None, None, 0, ("fsconfig", fstype, "create"))
         return call(NR.FSMOUNT, context, _CLOEXEC, attributes, what=("fsmount", fstype))
+    finally:
+        os.close(context)
+
+
+def reconfigure(mount: int, fstype: str, options: Sequence[Option]) -> None:
+    """Changes options of the file system that `mount` shows (fspick(2)); what is not named stays."""
+    context = call(NR.FSPICK, mount, b"", _FSPICK_CLOEXEC | _FSPICK_EMPTY_PATH, what=("fspick", fstype))
+    try:
+        for option, value in options:
+            _configure(context, fstype, option, value)
+        _fsconfig(context, _RECONFIGURE, None, None, 0, ("fsconfig", fstype, "reconfigure"))
     finally:
         os.close(context)
 
@@ -66,7 +76,7 @@ def _configure(context: int, fstype: str, option: str, value: str | bytes | int 
         try:
             _fsconfig(context, _SET_FD, name, None, value, what)
         except OSError as error:
-            if error.errno != errno.EINVAL:
+            if error.errno not in (errno.EINVAL, errno.EBADF, errno.EOPNOTSUPP):
                 raise
             _fsconfig(context, _SET_STRING, name, b"/proc/self/fd/%d" % value, 0, what)
     else:
@@ -163,13 +173,16 @@ def make_all_private() -> None:
     call(NR.MOUNT, None, b"/", None, _MS_REC | _MS_PRIVATE, None, what="make all mounts private")
 
 
-def pivot_into(dir_fd: int | None = None) -> None:
-    """Makes `dir_fd` (default: the working directory), which must be a mount, the root; the old root is gone.
+def pivot() -> None:
+    """Makes the working directory, which must be a mount, the root of all whose root was the old one.
 
-    By the `pivot_root(".", ".")` of pivot_root(2), which needs no directory for the old root.
+    By the `pivot_root(".", ".")` of pivot_root(2), which needs no directory for the old root. That one is still there,
+    over the new one and above it, and goes by `detach_old_root`.
     """
-    if dir_fd is not None:
-        os.fchdir(dir_fd)
     call(NR.PIVOT_ROOT, b".", b".", what="pivot_root")
+
+
+def detach_old_root() -> None:
+    """Follows `pivot`, in the same working directory. Waits until no processor can be on its way in the old tree."""
     call(NR.UMOUNT2, b".", _MNT_DETACH, what="umount the old root")
     os.chdir(b"/")

@@ -7,6 +7,8 @@ import time
 
 from paddock.linux import _files
 
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
 
 def start_time(pid: int) -> int:
     """When `pid` was started, in clock ticks since boot: with `boot_id`, tells a process from a later one of its pid.
@@ -15,6 +17,31 @@ def start_time(pid: int) -> int:
     """
     stat = _files.read(b"/proc/%d/stat" % pid)
     return int(stat[stat.rindex(b")") + 2 :].split(b" ", 20)[19])
+
+
+def shows_children() -> bool:
+    """Whether this kernel was built to tell (CONFIG_PROC_CHILDREN)."""
+    return os.path.exists("/proc/thread-self/children")
+
+
+def children(pid: int, thread: str) -> list[int]:
+    """The children of one thread (proc_tid_children(5)); some may be missing while others come and go."""
+    return [int(word) for word in _files.read(f"/proc/{pid}/task/{thread}/children").split()]
+
+
+def resident_bytes(pid: int) -> tuple[int, int]:
+    """What `pid` has in memory, and how much of that are pages of files or shared ones (proc_pid_statm(5))."""
+    fields = _files.read(b"/proc/%d/statm" % pid).split()
+    return int(fields[1]) * _PAGE, int(fields[2]) * _PAGE
+
+
+def proportional_bytes(pid: int) -> int:
+    """What `pid` has in memory, each page divided by those that share it (Pss and SwapPss of proc_pid_smaps(5)).
+
+    Takes long: the kernel walks all its pages. OSError EACCES without power over it.
+    """
+    lines = _files.read(b"/proc/%d/smaps_rollup" % pid).splitlines()
+    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith((b"Pss:", b"SwapPss:")))
 
 
 def boot_id() -> str:

@@ -61,19 +61,27 @@ class JailBackend:
         root = os.getuid() == 0
         enforced = {Limit.OPEN_FILES, Limit.OUTPUT, Limit.TIME, Limit.TTL}
         facts = self.keeper.facts
-        if facts.get("cgroups", root):
-            enforced |= {Limit.MEMORY, Limit.PROCESSES}
+        groups = facts.get("cgroups", ("memory", "pids") if root else ())
+        enforced |= {limit for limit, name in ((Limit.MEMORY, "memory"), (Limit.PROCESSES, "pids")) if name in groups}
         if facts.get("btrfs", False) and root:
             enforced |= {Limit.DISK, Limit.INODES}
+        kinds = {"memory": {Limit.MEMORY, Limit.PROCESSES}, "disk": {Limit.DISK, Limit.INODES}}
+        watched = frozenset[Limit]().union(*(kinds[kind] for kind in facts.get("watched", ()))) - enforced
         return Capabilities(
-            isolation=True, enforced=frozenset(enforced), root_user=root, adopt=True, freeze=True, mounts=True
+            isolation=True,
+            enforced=frozenset(enforced),
+            watched=frozenset(watched),
+            root_user=root,
+            adopt=True,
+            freeze=True,
+            mounts=True,
         )
 
     def probe(self) -> str | None:
         return _probe.unusable()
 
     def checks(self) -> tuple[Check, ...]:
-        return _probe.checks(self.capabilities)
+        return _probe.checks(self.capabilities, self.keeper.facts)
 
     async def pool(self) -> int:
         """The pool's directory as the keeper has it. It stays the backend's."""

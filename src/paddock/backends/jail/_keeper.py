@@ -205,14 +205,26 @@ class KeeperClient:
         """Starts a keeper and waits until it is ready or gone: gone is no error, another one may hold the lock."""
         source = str(Path(__file__).parents[3])
         options = {"source": source, "state": str(self._state.absolute()), "for_tests": self._for_tests}
+        from paddock.backends.jail import _scope
+
+        own_group = _scope.prefix()
+        ran, ready = self._launch(*own_group, options) if own_group is not None else (False, False)
+        if not ran:
+            _, ready = self._launch([], {}, options)
+        text = (self._state / layout.KEEPER_LOG).read_text(errors="replace").strip()
+        if not ready and text:
+            raise _could_not_start(text)
+
+    def _launch(self, prefix: list[str], environment: dict[str, str], options: Message) -> tuple[bool, bool]:
+        """Whether the program ran, and whether it is the keeper now."""
         log = os.open(self._state / layout.KEEPER_LOG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", BOOTSTRAP],
+                [*prefix, sys.executable, "-I", "-S", "-c", BOOTSTRAP],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env={},
+                env=environment,
                 cwd="/",
                 start_new_session=True,
             )
@@ -223,17 +235,8 @@ class KeeperClient:
         with contextlib.suppress(BrokenPipeError), process.stdin:
             process.stdin.write(json.dumps(options).encode())
         with process.stdout:
-            said = process.stdout.read(len(READY))
-        process.wait(START_SECONDS)
-        text = (self._state / layout.KEEPER_LOG).read_text(errors="replace").strip()
-        if said != READY and (found := _ERRNO.search(text)) and int(found[1]) in (*OUT_OF, errno.EAGAIN):
-            raise ResourceExhausted(
-                f"the keeper could not start: {text.splitlines()[-1]}",
-                hint="paddock doctor",
-                errno=errno.errorcode[int(found[1])],
-            )
-        if said != READY and text:
-            raise KeeperUnavailable(f"the keeper could not start: {text.splitlines()[-1]}", hint="paddock doctor")
+            ready = process.stdout.read(len(READY)) == READY
+        return process.wait(START_SECONDS) == 0, ready
 
     async def aclose(self) -> None:
         if self._connected and self._peer is not None and not self._unsent:
@@ -265,3 +268,11 @@ def _error(answer: Message) -> PaddockError:
     if answer.get("kind") in ("PlanError", "MountError"):
         return InvalidArgument(text)
     return InternalError(f"the keeper failed: {text}", hint="paddock doctor", errno=name)
+
+
+def _could_not_start(text: str) -> PaddockError:
+    """By what its log ends with."""
+    words = f"the keeper could not start: {text.splitlines()[-1]}"
+    if (found := _ERRNO.search(text)) and int(found[1]) in (*OUT_OF, errno.EAGAIN):
+        return ResourceExhausted(words, hint="paddock doctor", errno=errno.errorcode[int(found[1])])
+    return KeeperUnavailable(words, hint="paddock doctor")

@@ -1,17 +1,32 @@
-"""Can this machine hold jails, what will hold in them, and what would mend what does not."""
+"""Can this machine hold jails, what will hold in them and by what, and what would mend what does not."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from paddock.backends._base import Capabilities
+from paddock.keeper.layout import DEFAULT_SPARES
 from paddock.model import Check, Limit
 
 LIMITS = (Limit.MEMORY, Limit.PROCESSES, Limit.DISK, Limit.INODES)
-_SWITCHES = {
-    "/proc/sys/kernel/unprivileged_userns_clone": "1",
-    "/proc/sys/kernel/apparmor_restrict_unprivileged_userns": "0",
+_AS_ROOT = "run paddock as root"
+_CONTROLLERS = {Limit.MEMORY: "memory", Limit.PROCESSES: "pids"}
+_BY_BTRFS = {Limit.DISK: "btrfs quota", Limit.INODES: "the keeper, who counts them by btrfs"}
+_WATCHED = {
+    Limit.MEMORY: "watched, not hard: the keeper looks four times a second, ends the largest process, then the"
+    " sandbox; each process is limited by RLIMIT_DATA",
+    Limit.PROCESSES: "each user inside is limited by RLIMIT_NPROC, which nothing counts; all together are watched",
+    Limit.DISK: "watched, not hard: the keeper walks through the tree; each file is limited by RLIMIT_FSIZE",
+    Limit.INODES: "watched, not hard: the keeper walks through the tree",
+}
+_NOTHING = {
+    Limit.MEMORY: "not enforced for the sandbox: no cgroup; each process is limited by RLIMIT_DATA",
+    Limit.PROCESSES: "each user inside is limited by RLIMIT_NPROC, which nothing counts",
+    Limit.DISK: "not enforced for the sandbox: no quota; each file is limited by RLIMIT_FSIZE",
+    Limit.INODES: "not enforced",
 }
 
 
@@ -25,100 +40,95 @@ def unusable() -> str | None:
         return "this kernel has no user namespaces (CONFIG_USER_NS)"
     if os.getuid() == 0:
         return None
-    for switch, wanted in _SWITCHES.items():
-        name = switch.removeprefix("/proc/sys/").replace("/", ".")
-        if (value := _read(switch)) not in (None, wanted):
-            return (
-                f"ordinary users may make no user namespaces here: {name}={value}; sysctl -w {name}={wanted} allows it"
-            )
-    if _read("/proc/sys/user/max_user_namespaces") == "0":
-        return "user namespaces are switched off; sysctl -w user.max_user_namespaces=10000 allows them"
-    return None
+    from paddock.backends.jail import _userns
+
+    return _userns.refused()
 
 
-def _read(path: str) -> str | None:
-    try:
-        return Path(path).read_text().strip()
-    except OSError:
-        return None
-
-
-def checks(capabilities: Capabilities) -> tuple[Check, ...]:
-    """Lines for `doctor`."""
+def checks(capabilities: Capabilities, facts: Mapping[str, Any]) -> tuple[Check, ...]:
+    """Lines for `doctor`. `facts` are the keeper's, none where none could be started."""
     from paddock.linux import landlock
 
     reason = unusable()
     if reason is not None:
         return (Check(area="level", name="jail", status="missing", detail=reason),)
-    lines = [Check(area="level", name="jail", status="ok", detail="namespaces, seccomp, Landlock")]
     abi = landlock.kernel_abi()
+    lines = [
+        Check(area="level", name="jail", status="ok", detail="namespaces, seccomp, Landlock"),
+        Check(area="jail", name="landlock", status="ok" if abi >= 6 else "weak", detail=landlock.level(abi)),
+    ]
+    lines += guarantees(capabilities, root=os.getuid() == 0, cpus="cpu" in facts.get("cgroups", ()))
+    missing = tuple(facts.get("missing", ()))
+    if missing and not facts["cgroups"]:  # one reason says it for all
+        missing = (next((text for text in missing if text.startswith("memory")), missing[0]),)
+    fix = _cgroup_fix() if os.getuid() else None
+    lines += [Check(area="limits", name="cgroup", status="weak", detail=text, fix=fix) for text in missing]
     lines.append(
         Check(
             area="jail",
-            name="landlock",
-            status="ok" if abi >= 6 else "weak",
-            detail=landlock.level(abi),
-        )
-    )
-    lines += guarantees(capabilities.enforced, root=os.getuid() == 0)
-    lines.append(
-        Check(
-            area="jail",
-            name="spare",
+            name="spares",
             status="ok",
-            detail="while sandboxes are made, one is kept ready ahead: about 3 MB, runs nothing",
+            detail=f"while sandboxes are made, {DEFAULT_SPARES} are kept ready ahead: about 3 MB each, run nothing",
         )
     )
-    if os.getuid() == 0:
-        lines += [Check(area="limits", name="cgroup", status="weak", detail=text) for text in _missing_controllers()]
     return tuple(lines)
 
 
-def guarantees(enforced: frozenset[Limit], *, root: bool) -> list[Check]:
+def guarantees(capabilities: Capabilities, *, root: bool, cpus: bool) -> list[Check]:
     """One line for each thing that only some machines or users can enforce: `weak`, and what holds instead, or `ok`."""
     from paddock.linux import mountinfo
 
-    counted = Limit.MEMORY in enforced
-    held = {limit.value: (limit in enforced, _instead(limit)) for limit in LIMITS} | {
-        "cpus": (counted, "not enforced: no cgroup"),
-        "sockets": (counted, "not enforced: no cgroup; what sockets hold in buffers counts for the machine"),
-    }
-    lines = [_line("limits", name, ok, instead) for name, (ok, instead) in held.items()]
+    lines = [*(_limit(limit, capabilities, root=root) for limit in LIMITS), _cpus(cpus, root=root)]
+    counted = Limit.MEMORY in capabilities.enforced
+    uncounted = "not enforced: no cgroup; what sockets hold in buffers counts for the machine"
+    lines.append(_line("limits", "sockets", uncounted, ok=counted))
     if not root:
-        lines += [
-            _line("jail", "ids", False, "what runs inside has your own uid: the namespaces alone separate it from you"),
-            _line("jail", "tables", False, "inotify instances and pending signals inside are counted with your own"),
-        ]
+        same = "what runs inside has your own uid: the namespaces alone separate it from you"
+        lines.append(_line("jail", "ids", same))
+        lines.append(_line("jail", "tables", "inotify instances and pending signals inside are counted with your own"))
         if any(info.mount_point.startswith(b"/usr/") for info in mountinfo.read()):
             told = "something is mounted below /usr: sandboxes can watch which programs of it are started"
             lines.append(Check(area="jail", name="activity", status="weak", detail=told))
     return lines
 
 
-def _line(area: str, name: str, ok: bool, instead: str) -> Check:
+def _line(area: str, name: str, instead: str, *, ok: bool = False) -> Check:
+    detail, fix = ("enforced", None) if ok else (instead, _AS_ROOT)
+    return Check(area=area, name=name, status="ok" if ok else "weak", detail=detail, fix=fix)
+
+
+def _limit(limit: Limit, capabilities: Capabilities, *, root: bool) -> Check:
+    controller = _CONTROLLERS.get(limit)
+    if limit in capabilities.enforced:
+        by = (
+            f"the {controller} cgroup"
+            if controller
+            else "btrfs quota"
+            if limit is Limit.DISK
+            else "the keeper, who counts by btrfs"
+        )
+        return Check(area="limits", name=limit.value, status="ok", detail=f"enforced by {by}")
     return Check(
-        area=area,
-        name=name,
-        status="ok" if ok else "weak",
-        detail="enforced" if ok else instead,
-        fix=None if ok else "run paddock as root",
+        area="limits",
+        name=limit.value,
+        status="weak",
+        detail=(_WATCHED if limit in capabilities.watched else _NOTHING)[limit],
+        fix=None if root else _cgroup_fix() if controller else _AS_ROOT,
     )
 
 
-def _missing_controllers() -> tuple[str, ...]:
-    from paddock.linux import cgroups
-
-    base = cgroups.Base.open("paddock_probe")
-    try:
-        return base.missing()
-    finally:
-        base.remove()
+def _cpus(held: bool, *, root: bool) -> Check:
+    if held:
+        return Check(area="limits", name="cpus", status="ok", detail="enforced by the cpu cgroup")
+    fix = None if root else _cgroup_fix()
+    return Check(area="limits", name="cpus", status="weak", detail="not enforced: no cgroup", fix=fix)
 
 
-def _instead(limit: Limit) -> str:
-    return {
-        Limit.MEMORY: "not enforced for the sandbox: no cgroup; each process is limited by RLIMIT_DATA",
-        Limit.PROCESSES: "enforced by RLIMIT_NPROC of the sandbox's own user namespace, not counted",
-        Limit.DISK: "not enforced for the sandbox: no quota; each file is limited by RLIMIT_FSIZE",
-        Limit.INODES: "not enforced",
-    }[limit]
+def _cgroup_fix() -> str:
+    """The command that gets control groups for this ordinary user here."""
+    uid = os.getuid()
+    if os.path.isdir("/run/systemd/system") and not os.path.isdir(f"/run/user/{uid}/systemd"):
+        import getpass
+
+        return f"loginctl enable-linger {getpass.getuser()}"  # a service manager of one's own delegates
+    return _AS_ROOT

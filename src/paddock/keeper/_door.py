@@ -1,0 +1,49 @@
+"""Going into the namespaces of a sandbox that is being made, and coming out again."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from paddock.linux import namespaces
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """Descriptors of the namespaces of a spare that the keeper enters."""
+
+    mounts: int
+    names: int
+
+    @classmethod
+    def of(cls, pid: int) -> Door:
+        mounts = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return cls(mounts, os.open(f"/proc/{pid}/ns/uts", os.O_RDONLY | os.O_CLOEXEC))
+        except BaseException:
+            os.close(mounts)
+            raise
+
+    def close(self) -> None:
+        os.close(self.mounts)
+        os.close(self.names)
+
+    def enter(self) -> None:
+        namespaces.setns(self.names, namespaces.NEWUTS)
+        namespaces.setns(self.mounts, namespaces.NEWNS)
+
+
+@contextmanager
+def visit(door: Door, home: Door) -> Generator[None, None, None]:
+    try:
+        door.enter()
+        yield
+    finally:
+        try:
+            home.enter()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)  # a keeper that is lost in a sandbox is worse than none: the next one takes over
