@@ -78,8 +78,8 @@ def furnish(state: Path) -> House:
     root_mode = uid == 0
     config = _read_config(state)
     boot = proc.boot_id()
-    groups, missing = _open_groups(state)
     spare_count = _spare_count(config)
+    groups, missing = _open_groups(state)
     host_mounts = None
     if root_mode:
         host_mounts = _open_mount_namespace()
