@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from paddock.client import AsyncLocalTransport, Door, Home, LocalTransport, LoopThread, install
 from paddock.client import AsyncSandbox as AsyncSandbox
 from paddock.client import Sandbox as Sandbox
-from paddock.errors import NotConfigured, PaddockError
+from paddock.errors import NotConfigured, PaddockError, ResourceExhausted, exhaustion
 from paddock.model import Principal, Template
 
 if TYPE_CHECKING:
@@ -70,7 +70,13 @@ class LocalConnector:
         with self._lock:
             if path not in self._homes:
                 self._watch_process()
-                self._homes[path] = self._open(path)
+                try:
+                    self._homes[path] = self._open(path)
+                except (OSError, RuntimeError) as error:
+                    exhausted = exhaustion(error)
+                    if exhausted is None:
+                        raise
+                    raise exhausted from error
             return self._homes[path][0]
 
     def close(self) -> None:
@@ -154,6 +160,8 @@ class _Storage:
             config = await asyncio.to_thread(prepare, self._state_dir)  # the first time, an image is made
             # Where the pool is an image, only the keeper has it mounted.
             self._pool = open_pool(self._state_dir, config, os.dup(await jail.pool()))
+        except ResourceExhausted:
+            raise  # that will pass: the next call opens everything anew
         except PaddockError as error:
             self._problem = error
         else:

@@ -29,6 +29,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from typing import ClassVar
 
 OUT_OF = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
@@ -133,3 +134,29 @@ class KeeperUnavailable(PlatformError, code="keeper_unavailable", status=503): .
 
 
 class InternalError(PlatformError, code="internal", status=500): ...
+
+
+_HINTS = {
+    errno.EAGAIN: "ulimit -u and the cgroup's pids.max tell how many processes and threads there may be",
+    errno.EMFILE: "ulimit -n tells how many this program may have; close what is not used, or raise it",
+    errno.ENFILE: "sysctl fs.file-max tells how many the machine has",
+    errno.ETOOMANYREFS: "ulimit -n tells how many this user may have under way",
+    errno.ENOMEM: "paddock doctor",
+    errno.ENOSPC: "paddock doctor",
+    errno.EDQUOT: "paddock doctor",
+}
+
+
+def exhaustion(error: OSError | RuntimeError) -> ResourceExhausted | None:
+    """What this program or its machine is out of, if that is what the exception says.
+
+    Refusals from inside a sandbox are FileErrors and never come here.
+    """
+    number = error.errno if isinstance(error, OSError) else None
+    if str(error) == "can't start new thread":  # all that Python says of EAGAIN there
+        number = errno.EAGAIN
+    if number not in _HINTS:
+        return None
+    name = errno.errorcode[number]
+    what = "no process or thread can be made" if number == errno.EAGAIN else os.strerror(number)
+    return ResourceExhausted(f"not done: {what}", hint=_HINTS[number], errno=name)

@@ -21,6 +21,7 @@ from paddock.errors import GuestLost, LevelUnavailable, PaddockError, SandboxDie
 from paddock.model import Limit, Limits
 from paddock.testing.leaks import Snapshot, wait_until_clean
 from tests.conftest import keepers, live_sandboxes
+from tests.faults.stepping import Operation
 
 
 @pytest.fixture
@@ -64,7 +65,8 @@ def test_a_deadline_strikes_although_the_keeper_was_killed(jail: Sandbox, state_
     jail.extend(3)
     _kill_keeper(state_dir)
     _until(lambda: not _processes(marker), "pid 1 ended by its own copy of the deadline", seconds=30)
-    assert jail.refresh().state in ("killed", "failed")
+    assert jail.refresh().state == "killed"
+    assert jail.info.limit == "ttl"
 
 
 def test_a_killed_pid_1_ends_the_sandbox_and_that_is_said(jail: Sandbox, state_dir: Path) -> None:
@@ -167,6 +169,27 @@ def test_a_stopped_agent_stops_nobody_else(jail: Sandbox, transport: LocalTransp
         assert other.exec("echo alive").stdout == "alive\n"
     jail.kill()
     assert jail.state == "killed"
+
+
+def test_two_services_that_kill_one_sandbox_at_once_both_succeed(transport: LocalTransport, state_dir: Path) -> None:
+    other = LocalConnector(open_service)
+    try:
+        second = other.connect(state_dir)
+        for _ in range(8):
+            mine = Sandbox.create(level="jail", ttl_seconds=60, transport=transport)
+            theirs = Sandbox.connect(mine.id, transport=second)
+            assert theirs.exec("echo both").stdout == mine.exec("echo both").stdout == "both\n"
+            killers = [Operation(box.kill) for box in (mine, theirs)]
+            for killer in killers:
+                killer.end()
+            assert [killer.error for killer in killers] == [None, None]
+            for box in (mine, theirs):
+                assert box.refresh().state == "killed"
+                assert box.info.reason
+        assert live_sandboxes(state_dir) == []
+        assert not list((state_dir / "run").iterdir()), "nothing waits to be forgotten"
+    finally:
+        other.close()
 
 
 def test_a_killed_keeper_leaves_no_half_made_sandbox(jail: Sandbox, transport: LocalTransport, state_dir: Path) -> None:

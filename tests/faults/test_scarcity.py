@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import resource
+import signal
 import subprocess
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from paddock import Sandbox
 from paddock._compose import LocalConnector, open_service
-from paddock.errors import LevelUnavailable, PaddockError, ResourceExhausted, Unrecorded
+from paddock.errors import LevelUnavailable, PaddockError, ResourceExhausted, SandboxDied, Unrecorded
 from paddock.keeper import layout
-from tests.conftest import live_sandboxes, private_state, stop_keeper
+from paddock.linux import cgroups
+from tests.conftest import keepers, live_sandboxes, private_state, stop_keeper
+from tests.orphans import wait_until
 
 
 @pytest.fixture
@@ -89,6 +95,98 @@ def test_without_descriptors_a_command_fails_typed_and_works_again_later(
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert sandbox.exec("echo again").stdout == "again\n"
     sandbox.kill()
+    assert live_sandboxes(state_dir) == []
+
+
+@pytest.mark.root
+def test_on_a_full_disk_the_next_keeper_starts_and_knows_what_died(connector: LocalConnector) -> None:
+    with private_state() as directory:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m,mode=700", "none", str(directory)], check=True)
+        try:
+            living, dead = (_create(connector, directory) for _ in range(2))
+            record = json.loads((directory / layout.RUN / dead.id / "state.json").read_bytes())
+            _fill(directory / "ballast")
+            for pid in (*keepers(directory), int(record["pid"])):
+                os.kill(pid, signal.SIGKILL)
+            assert wait_until(lambda: not keepers(directory))
+            with contextlib.suppress(Unrecorded):  # what can't be recorded is not done
+                assert living.exec("echo alive").stdout == "alive\n"
+            (directory / "ballast").unlink()
+            assert living.exec("echo alive").stdout == "alive\n"
+            living.kill()
+            with pytest.raises(SandboxDied, match=dead.id):
+                dead.exec("true")
+            assert dead.refresh().state in ("killed", "failed")
+            assert dead.info.reason
+            assert live_sandboxes(directory) == []
+            connector.close()
+        finally:
+            stop_keeper(directory)
+            subprocess.run(["umount", "-l", str(directory)], check=True)
+
+
+_WITH_FEW_PROCESSES = """
+from paddock.errors import PaddockError
+from paddock.linux import cgroups
+base = cgroups.Base.open("paddock_few_" + os.environ["PADDOCK_STATE_DIR"].rpartition("/")[2])
+group = base.create("few", cgroups.GroupLimits())
+joining = group.join_descriptors()
+joining.enter()
+joining.close()
+outcomes = []
+for most in (*range(1, 16), 400):
+    group.limit(cgroups.GroupLimits(pids=most))
+    try:
+        with Sandbox.create(level="jail", ttl_seconds=60) as s:
+            outcomes.append(s.exec("echo fine").stdout)
+    except PaddockError as error:
+        outcomes.append(error.code)
+ended = Sandbox.list(ended=True)
+say(outcomes=outcomes, states=[s.state for s in ended], reasons=[s.info.reason for s in ended])
+"""
+
+
+@pytest.mark.root
+def test_with_a_full_table_of_processes_every_call_says_so_and_later_ones_work(
+    program: Callable[..., Any], state_dir: Path
+) -> None:
+    name = f"paddock_few_{state_dir.name}"
+    try:
+        crowded = program(_WITH_FEW_PROCESSES)
+        heard = crowded.hears()
+        assert crowded.ends() == 0
+    finally:
+        stop_keeper(state_dir)
+        base = cgroups.Base.open(name)
+        base.group("few").kill()
+        base.group("few").remove(timeout_seconds=20)
+        base.remove()
+    assert set(heard["outcomes"]) == {"resource_exhausted", "fine\n"}
+    assert heard["outcomes"][0] == "resource_exhausted"
+    assert heard["outcomes"][-1] == "fine\n", "it has recovered without a restart"
+    assert set(heard["states"]) <= {"killed", "failed"}
+    assert all(heard["reasons"]), "each says why"
+    assert live_sandboxes(state_dir) == []
+
+
+def test_however_few_descriptors_there_are_nothing_is_half_made(connector: LocalConnector, state_dir: Path) -> None:
+    _create(connector, state_dir).kill()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = max(map(int, os.listdir("/proc/self/fd")))
+    outcomes: set[str] = set()
+    for most in range(3, used + 16, 3):  # a number may be free below the highest that is used
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        try:
+            with Sandbox.create(level="jail", ttl_seconds=60, transport=connector.connect(state_dir)) as box:
+                box.filesystem.write("file", "content")
+                assert box.filesystem.read_text("file") == "content"
+                outcomes.add(box.exec("echo fine").stdout)
+        except ResourceExhausted as error:
+            outcomes.add(error.code)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert not [s for s in Sandbox.list(transport=connector.connect(state_dir)) if s.state != "killed"]
+    assert outcomes == {"resource_exhausted", "fine\n"}
     assert live_sandboxes(state_dir) == []
 
 

@@ -394,6 +394,7 @@ def test_where_others_run_beside_the_caller_groups_go_to_the_delegated_one_above
 def test_a_group_that_another_base_holds_is_found_by_its_process(base: Base) -> None:
     group = base.create("x", GroupLimits())
     pid = start(group, forever)
+    wait_until(lambda: Path(f"/proc/{pid}/cgroup").read_text().count(f"/{NAME}/x\n") == len(base.trees))
     other = Base.open(f"{NAME}-other")
     try:
         held = other.of_process(pid, "x")

@@ -32,7 +32,11 @@ class LoopThread:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._calls: set[_Call[Any]] = set()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:
+            self._loop.close()
+            raise
 
     def run(
         self,

@@ -77,6 +77,7 @@ def furnish(state: Path) -> House:
     uid = os.getuid()
     root_mode = uid == 0
     config = _read_config(state)
+    boot = proc.boot_id()
     spare_count = _spare_count(config)
     groups, missing = _open_groups(state)
     host_mounts = None
@@ -104,7 +105,7 @@ def furnish(state: Path) -> House:
     detached, empty = overlay.takes_detached_layers(), os.fsencode(places / "root")
     return House(
         root_mode=root_mode,
-        boot=proc.boot_id(),
+        boot=boot,
         state=os.path.realpath(state),
         host_mounts=host_mounts,
         pool=pool,

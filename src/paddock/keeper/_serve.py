@@ -19,7 +19,7 @@ from paddock.keeper._house import House
 from paddock.keeper._nursery import Nursery, Reply, problem
 from paddock.keeper._plan import ORDINARY_ID, JailPlan, PlanError
 from paddock.keeper._records import Ended
-from paddock.keeper._undertaker import Life, Undertaker
+from paddock.keeper._undertaker import Life, Undertaker, attempt
 from paddock.keeper._watch import Seen, Watch
 from paddock.linux import btrfs, proc
 
@@ -106,7 +106,8 @@ class Keeper:
         gc.disable()  # nothing here makes cycles on the hot path; a collection would touch, and so copy, every page
         self._nursery.open()
         while not self._finished():
-            for fd, _ in self._poll.poll(self._timeout()):
+            # Who has hung up comes first: what it left unrecorded is then known to whoever asks after its death.
+            for fd, _ in sorted(self._poll.poll(self._timeout()), key=lambda ready: not ready[1] & select.POLLHUP):
                 handler = self._handlers.get(fd)
                 if handler is not None:
                     self._call(handler)
@@ -278,7 +279,7 @@ class Keeper:
     def _record_kills(self, connection: Connection) -> None:
         """A service that died may not have come to recording what it had killed. Else these are swept away unread."""
         for _, id in connection.killed:
-            self._house.records.write_ended(id, KILLED)
+            attempt(self._house.records.write_ended, id, KILLED)
         connection.killed.clear()
 
     def _bye(self, connection: Connection, message: Message, reply: Reply) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,11 +17,14 @@ from paddock.keeper._records import Ended, Record, remove_directory
 from paddock.keeper._spare import SOCKET_BYTES
 from paddock.linux import btrfs, cgroups, pidfd, proc
 
-LOST = Ended(limit=None, reason="it was found dead: the machine or the keeper went down while it lived")
+LOST = Ended(limit=None, reason="it was found dead, and there was no keeper to see why")
+RESTARTED = Ended(limit=None, reason="the machine was restarted")
+EXPIRED = Ended(limit="ttl", reason="its time to live was over")
 UNFINISHED = Ended(limit=None, reason="the keeper died while it was being made")
 MOST_SOCKET_BYTES = 4 * SOCKET_BYTES
 _FIRST_PAUSE_SECONDS = 0.001
 _LONGEST_PAUSE_SECONDS = 1.0
+_LAST_CHANCE_SECONDS = 10.0
 
 
 @dataclass(slots=True)
@@ -63,12 +67,12 @@ class Undertaker:
             record = records.read(id)
             if record is not None and self._take_over(record):
                 continue
-            records.remove(id)
-            records.write_ended(id, UNFINISHED if record is None else LOST)
+            attempt(records.write_ended, id, UNFINISHED if record is None else self._fate(record))
+            attempt(records.remove, id)
         if self._house.groups is not None:
             owned = {life.record.group for life in self.lives.values()}
             for name in self._house.groups.children() - owned:
-                self._sweep_group(name)
+                attempt(self._sweep_group, name)
 
     def add(self, jail: Jail) -> None:
         self.lives[jail.record.id] = Life(jail, jail.record)
@@ -80,7 +84,7 @@ class Undertaker:
     def expire(self, now: float) -> None:
         for life in self.lives.values():
             if life.cause is None and life.record.deadline <= now:
-                self.end(life, Ended(limit="ttl", reason="its time to live was over"))
+                self.end(life, EXPIRED)
 
     def set_deadline(self, life: Life, deadline: float) -> None:
         life.record.deadline = deadline
@@ -109,20 +113,17 @@ class Undertaker:
             pass  # an earlier keeper's child: the machine's init has reaped it
         jail.close()
         records = self._house.records
-        try:
-            if not life.waiting:
-                records.write_ended(id, cause)
-        except OSError:
-            traceback.print_exc()  # a full disk: only the services of this moment learn of the cause
-        records.retire(id, self._house.spares)
+        if not life.waiting:  # on a full disk only the services of this moment learn of the cause
+            attempt(records.write_ended, id, cause)
+        attempt(records.retire, id, self._house.spares)
         for answer in life.waiting:
-            answer()  # nothing of it runs any more; what follows nobody has to wait for
-        self._on_ended(id, cause)
+            attempt(answer)  # nothing of it runs any more; what follows nobody has to wait for
+        attempt(self._on_ended, id, cause)
         if jail.slot is not None:
-            self._house.slots.give_back(jail.slot)
+            attempt(self._house.slots.give_back, jail.slot)
         if jail.group is not None:
-            self._remove(jail.group)
-        remove_directory(self._house.spares, id)
+            attempt(self._remove, jail.group)
+        attempt(remove_directory, self._house.spares, id)
         return cause
 
     def watch_queues(self) -> None:
@@ -152,7 +153,7 @@ class Undertaker:
         """The last chance of groups that are still there; the next keeper sweeps what stays even so."""
         for leaving in self._leaving:
             try:
-                leaving.group.remove()
+                leaving.group.remove(timeout_seconds=_LAST_CHANCE_SECONDS)
             except OSError:
                 traceback.print_exc()
         self._leaving.clear()
@@ -191,8 +192,14 @@ class Undertaker:
         if group is not None and group.stats().oom_kills:
             return Ended(limit="memory", reason="the kernel killed its pid 1 because memory ran out")
         if life.record.deadline <= proc.boottime() + 0.01:
-            return Ended(limit="ttl", reason="its time to live was over")
+            return EXPIRED
         return Ended(limit=None, reason="its pid 1 ended")
+
+    def _fate(self, record: Record) -> Ended:
+        """What can be said of one that died while there was no keeper."""
+        if record.boot != self._house.boot:
+            return RESTARTED
+        return EXPIRED if record.deadline <= proc.boottime() else LOST
 
     def _is_alive(self, record: Record) -> bool:
         try:
@@ -204,7 +211,9 @@ class Undertaker:
         """False if it is dead."""
         try:
             descriptor = pidfd.open(record.pid)
-        except OSError:
+        except OSError as error:
+            if error.errno not in (errno.ESRCH, errno.EINVAL):  # no such process, or a thread of another
+                raise
             return False
         # Only now: its number can't pass to another process any more, which would be killed in its place one day.
         if not self._is_alive(record):
@@ -256,6 +265,16 @@ class Undertaker:
             except OSError:
                 group.base.close()  # others of the earlier keeper's are left in it
         return True
+
+
+def attempt(step: Callable[..., object], *arguments: object) -> None:
+    """What fails, for want of room or for a fault of ours, must not keep the rest from being done: the log has it, and
+    the next keeper sweeps."""
+    try:
+        step(*arguments)
+    except Exception:
+        traceback.print_exc()
+        sys.stderr.flush()
 
 
 def _socket_bytes(life: Life) -> int:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
-import os
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
@@ -13,7 +11,7 @@ from typing import Any, Self, TypeVar, assert_never, cast
 
 from paddock.audit import AuditLog
 from paddock.backends._base import Backend
-from paddock.errors import InvalidState, ResourceExhausted, Unrecorded
+from paddock.errors import InvalidState, Unrecorded, exhaustion
 from paddock.keeper.layout import AUDIT, DATABASE
 from paddock.model import (
     Action,
@@ -176,8 +174,8 @@ class Service:
         with self._performing(), self._gate.open(principal, action) as entry:
             try:
                 return cast("R", await self._effect(cast("AnyAction", action), entry))
-            except OSError as error:
-                exhausted = _exhausted(error)
+            except (OSError, RuntimeError) as error:
+                exhausted = exhaustion(error)
                 if exhausted is None:
                     raise
                 raise exhausted from error
@@ -295,21 +293,3 @@ class Service:
             self._audit.event("task.failed", message=f"{name}: {type(error).__name__}: {error}"[:1024])
         except Unrecorded:
             asyncio.get_running_loop().call_exception_handler({"message": f"task {name!r} failed", "exception": error})
-
-
-_HINTS = {
-    errno.EMFILE: "ulimit -n tells how many this program may have; close what is not used, or raise it",
-    errno.ENFILE: "sysctl fs.file-max tells how many the machine has",
-    errno.ETOOMANYREFS: "ulimit -n tells how many this user may have under way",
-    errno.ENOMEM: "paddock doctor",
-    errno.ENOSPC: "paddock doctor",
-    errno.EDQUOT: "paddock doctor",
-}
-
-
-def _exhausted(error: OSError) -> ResourceExhausted | None:
-    """What this program or its machine is out of. Refusals from inside a sandbox are FileErrors and never come here."""
-    if error.errno not in _HINTS:
-        return None
-    name = errno.errorcode[error.errno]
-    return ResourceExhausted(f"not done: {os.strerror(error.errno)}", hint=_HINTS[error.errno], errno=name)

@@ -15,12 +15,14 @@ from paddock.errors import PlatformError
 from paddock.linux import openat2
 
 _SHOWN = 5
+_OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
 
 def remove(parent: int, name: str) -> None:
     """Removes the directory `name` of `parent` with all that is in it. Nothing if it is not there.
 
-    PlatformError names what would not go (an immutable file, a mount point); everything else is gone by then.
+    PlatformError names what would not go (an immutable file, a mount point); everything else is gone by then. OSError:
+    this program is out of descriptors, and nothing of that is the tree's fault.
     """
     problems: list[str] = []
     try:
@@ -28,6 +30,8 @@ def remove(parent: int, name: str) -> None:
     except FileNotFoundError:
         return
     except OSError as error:
+        if error.errno in _OUT_OF_DESCRIPTORS:
+            raise
         raise PlatformError(f"cannot delete {name!r}: {error}", name=name) from error
     try:
         _Emptying(top, problems).run()
@@ -65,6 +69,8 @@ class _Emptying:
             except FileNotFoundError:
                 continue
             except OSError as error:
+                if error.errno in _OUT_OF_DESCRIPTORS:
+                    raise
                 self._problems.append(_words(name, error))
                 continue
             try:
@@ -107,6 +113,8 @@ def _attempt(directory: int, name: str, action: Callable[[], None], problems: li
     except FileNotFoundError:
         return False  # somebody else deletes the same tree
     except OSError as error:
+        if error.errno in _OUT_OF_DESCRIPTORS:
+            raise
         problems.append(_words(name, error))
         return False
     return True

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -13,7 +15,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, cast
 
-from paddock.errors import InternalError, InvalidArgument, KeeperUnavailable, PaddockError, ResourceExhausted
+from paddock.errors import OUT_OF, InternalError, InvalidArgument, KeeperUnavailable, PaddockError, ResourceExhausted
 from paddock.keeper import _wire, layout
 from paddock.keeper._bootstrap import BOOTSTRAP, READY
 
@@ -22,6 +24,7 @@ START_SECONDS = 20.0
 _EXHAUSTED = {"EAGAIN", "EMFILE", "ENFILE", "ENOMEM", "ENOSPC", "EDQUOT", "ENOBUFS", "EUSERS"}
 _REMEDY = {"EUSERS": "every sandbox has a range of ids of its own: kill some, `paddock ls` lists them"}
 _REPEATABLE = frozenset({"deadline", "forget", "kill", "list", "usage"})
+_ERRNO = re.compile(r"\[Errno (\d+)\]")
 Message = dict[str, Any]
 
 
@@ -210,7 +213,7 @@ class KeeperClient:
             _, ready = self._launch([], {}, options)
         text = (self._state / layout.KEEPER_LOG).read_text(errors="replace").strip()
         if not ready and text:
-            raise KeeperUnavailable(f"the keeper could not start: {text.splitlines()[-1]}", hint="paddock doctor")
+            raise _could_not_start(text)
 
     def _launch(self, prefix: list[str], environment: dict[str, str], options: Message) -> tuple[bool, bool]:
         """Whether the program ran, and whether it is the keeper now."""
@@ -257,8 +260,6 @@ async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
 
 
 def _error(answer: Message) -> PaddockError:
-    import errno
-
     text, number = str(answer["error"]), answer.get("errno")
     name = errno.errorcode.get(number) if isinstance(number, int) else None
     if name in _EXHAUSTED:
@@ -267,3 +268,11 @@ def _error(answer: Message) -> PaddockError:
     if answer.get("kind") in ("PlanError", "MountError"):
         return InvalidArgument(text)
     return InternalError(f"the keeper failed: {text}", hint="paddock doctor", errno=name)
+
+
+def _could_not_start(text: str) -> PaddockError:
+    """By what its log ends with."""
+    words = f"the keeper could not start: {text.splitlines()[-1]}"
+    if (found := _ERRNO.search(text)) and int(found[1]) in (*OUT_OF, errno.EAGAIN):
+        return ResourceExhausted(words, hint="paddock doctor", errno=errno.errorcode[int(found[1])])
+    return KeeperUnavailable(words, hint="paddock doctor")

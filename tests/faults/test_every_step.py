@@ -1,0 +1,219 @@
+"""kill -9 of each part at every step of an exec and of a kill: what is said is true, and nothing is left.
+
+The table: what is done; whose steps are counted, one system call after the other; who is killed there.
+
+| done | steps of | killed |
+|---|---|---|
+| exec | agent | agent, pid 1, keeper |
+| exec | service | service |
+| kill | keeper | keeper, agent, pid 1 |
+| kill | service | service |
+
+(Those of a create have names: tests/keeper/test_jail.py.) All steps take minutes: by default some, spread over all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paddock import Sandbox
+from paddock._compose import LocalConnector, open_service
+from paddock.client import LocalTransport
+from paddock.errors import GuestLost, LevelUnavailable, SandboxDied
+from paddock.model import ExecResult
+from paddock.testing.leaks import Snapshot, wait_until_clean
+from tests.conftest import keepers, live_sandboxes
+from tests.faults.stepping import Operation, Stepper
+from tests.orphans import wait_until
+
+pytestmark = pytest.mark.root  # an ordinary user may not trace a keeper, nor what is inside
+SOME = 8
+Steps = Callable[[int], Iterator[int]]
+
+
+@pytest.fixture(params=["some", pytest.param("all", marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
+def steps(request: pytest.FixtureRequest) -> Steps:
+    """Which of so many."""
+    return lambda count: iter(range(1, count + 1, 1 if request.param == "all" else max(1, count // SOME)))
+
+
+@pytest.fixture
+def transport(state_dir: Path) -> Generator[LocalTransport]:
+    connector = LocalConnector(open_service)
+    yield connector.connect(state_dir)
+    connector.close()
+
+
+class Scene:
+    """A sandbox and the processes that serve it."""
+
+    def __init__(self, state_dir: Path, transport: LocalTransport) -> None:
+        try:
+            self.box = Sandbox.create(level="jail", ttl_seconds=120, transport=transport)
+        except LevelUnavailable as error:
+            pytest.skip(f"no jail here: {error}")
+        record = json.loads((state_dir / "run" / self.box.id / "state.json").read_bytes())
+        self.init = int(record["pid"])
+        (self.agent,) = _children(self.init)
+        (self.keeper,) = keepers(state_dir)
+
+    def pid(self, part: str) -> int:
+        return int(getattr(self, part))
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def _count(stepper: Stepper, operation: Operation) -> int:
+    count = 0
+    while stepper.go(1, lambda: operation.done):
+        count += 1
+    stepper.let_go()
+    operation.end()
+    return count
+
+
+def _kill_at(step: int, scene: Scene, victim: str, work: Callable[[], object]) -> Operation:
+    """Kills at that step of the agent, or after the last."""
+    stepper = Stepper(scene.agent)
+    operation = Operation(work)
+    stepper.go(step, lambda: operation.done)
+    os.kill(scene.pid(victim), signal.SIGKILL)
+    if victim == "keeper":
+        stepper.let_go()
+    else:  # whose end is the agent's too
+        stepper.killed()
+    operation.end()
+    return operation
+
+
+def _forty_two(operation: Operation) -> bool:
+    """Whether it ended well; then what it says is whole."""
+    result = operation.value
+    if not isinstance(result, ExecResult) or result.signal == signal.SIGKILL:
+        return False
+    assert (result.exit_code, result.stdout) == (0, "42\n")
+    return True
+
+
+@pytest.mark.parametrize("victim", ["agent", "init", "keeper"])
+def test_an_exec(victim: str, steps: Steps, state_dir: Path, transport: LocalTransport) -> None:
+    def run(scene: Scene) -> Callable[[], object]:
+        return lambda: scene.box.exec("echo $((6 * 7))")
+
+    scene = Scene(state_dir, transport)
+    stepper = Stepper(scene.agent)
+    count = _count(stepper, Operation(run(scene)))
+    assert count > 20
+    scene.box.kill()
+    before = Snapshot.take(state_dir)
+    for step in steps(count):
+        scene = Scene(state_dir, transport)
+        operation = _kill_at(step, scene, victim, run(scene))
+        well, error, box = _forty_two(operation), operation.error, scene.box
+        if victim == "init":
+            assert well or isinstance(error, SandboxDied), (step, error)
+            assert wait_until(lambda box=box: box.refresh().state != "running")
+            assert box.info.reason == "its pid 1 ended", step
+        else:
+            assert well or error is None or (victim == "agent" and isinstance(error, GuestLost)), (step, error)
+            assert well or victim == "agent"
+            assert box.exec("echo next").stdout == "next\n", step
+            assert box.refresh().state == "running"
+            box.kill()
+    _nothing_is_left(before, state_dir)
+
+
+@pytest.mark.parametrize("victim", ["keeper", "agent", "init"])
+def test_a_kill(victim: str, steps: Steps, state_dir: Path, transport: LocalTransport) -> None:
+    scene = Scene(state_dir, transport)
+    count = _count(Stepper(scene.keeper), Operation(scene.box.kill))
+    assert count > 20
+    before = Snapshot.take(state_dir)
+    for step in steps(count):
+        scene = Scene(state_dir, transport)
+        background = scene.box.start("sleep 600", background=True)
+        stepper = Stepper(scene.keeper)
+        operation = Operation(scene.box.kill)
+        stepper.go(step, lambda operation=operation: operation.done)
+        try:
+            os.kill(scene.pid(victim), signal.SIGKILL)
+        except ProcessLookupError:
+            assert victim != "keeper"  # it was killed already, as was asked
+        if victim == "keeper":
+            stepper.killed()
+        else:
+            stepper.let_go()
+        operation.end()
+        assert operation.error is None, (step, operation.error)
+        background.close()
+        assert scene.box.refresh().state == "killed"
+        assert scene.box.info.reason, step
+        assert not Path(f"/proc/{scene.init}").exists(), step
+        assert live_sandboxes(state_dir) == []
+    _nothing_is_left(before, state_dir)
+
+
+PROGRAM = """
+import threading
+s = Sandbox.create(level="jail", ttl_seconds=120, persistent=True)
+s.exec("true")
+(loop,) = [t.native_id for t in threading.enumerate() if t.name == "paddock"]
+say(id=s.id, tid=loop)
+input()
+"""
+WORK = {
+    "exec": "r = s.exec('echo $((6 * 7)); : {marker}'); say(done=r.stdout)\ninput()",
+    "kill": "s.kill(); say(done=s.state)\ninput()",
+}
+
+
+@pytest.mark.parametrize("work", WORK)
+def test_a_service(
+    work: str, steps: Steps, state_dir: Path, transport: LocalTransport, program: Callable[..., Any]
+) -> None:
+    def start() -> tuple[Any, dict[str, Any], Stepper, Operation]:
+        made = program(PROGRAM + WORK[work].format(marker=f"paddock-step-{os.getpid()}"))
+        facts = made.hears()
+        stepper = Stepper(facts["tid"])
+        made.go_on()
+        return made, facts, stepper, Operation(made.process.stdout.readline)
+
+    made, facts, stepper, operation = start()
+    count = _count(stepper, operation)
+    assert count > 20
+    made.kill()
+    Sandbox.connect(facts["id"], transport=transport).kill() if work == "exec" else None
+    before = Snapshot.take(state_dir)
+    for step in steps(count):
+        made, facts, stepper, operation = start()
+        stepper.go(step, lambda operation=operation: operation.done)
+        made.process.send_signal(signal.SIGKILL)
+        stepper.killed()
+        operation.end()
+        made.close()
+        found = {s.id: s for s in Sandbox.list(ended=True, transport=transport)}[facts["id"]]
+        if found.state == "running":
+            box = Sandbox.connect(found.id, transport=transport)
+            assert box.exec("echo next").stdout == "next\n", step
+            assert wait_until(lambda box=box: box.exec("pgrep -f paddock-step -c").stdout.strip() in ("0", "1")), step
+            box.kill()
+        else:
+            assert (found.state, work) == ("killed", "kill"), (step, found)
+            assert found.info.reason, step
+        assert live_sandboxes(state_dir) == []
+    _nothing_is_left(before, state_dir)
+
+
+def _nothing_is_left(before: Snapshot, state_dir: Path) -> None:
+    assert wait_until(lambda: not live_sandboxes(state_dir))
+    # Another keeper has other processes and mounts; whatever is left at its end the fixture `state_dir` sees.
+    wait_until_clean(before, state_dir, ignore=("files", "descriptors", "processes", "namespaces", "mounts", "cgroups"))
