@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import shutil
@@ -18,6 +19,8 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
+from paddock.backends.jail import KeeperClient
+from paddock.errors import KeeperUnavailable
 from paddock.keeper import _wire, layout
 from paddock.testing.leaks import Snapshot, wait_until_clean
 from tests import orphans
@@ -88,7 +91,7 @@ def private_state(*, ignore: tuple[str, ...] = ()) -> Generator[Path]:
         wait_until_clean(before, directory, ignore=("files", *ignore))
         assert not alive, f"sandboxes that nobody killed: {alive}"
     finally:
-        stop_keeper(directory)
+        succeed_keeper(directory)
         shutil.rmtree(directory, ignore_errors=True)
 
 
@@ -109,6 +112,28 @@ def stop_keeper(state_dir: Path) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         pytest.fail(f"the keeper of {state_dir} did not leave when it was told to")
+
+
+def succeed_keeper(state_dir: Path) -> None:
+    """Ends all that lives in this directory, even where a test that failed has killed its keeper: what that one had
+    is left to its successor, and nobody starts one for a directory that is gone.
+    """
+    stop_keeper(state_dir)
+    left = Snapshot.take(state_dir)
+    if live_sandboxes(state_dir) or left.cgroups or left.processes:
+        with contextlib.suppress(KeeperUnavailable):  # a test has seen to that
+            asyncio.run(_start_keeper(state_dir))
+        stop_keeper(state_dir)
+
+
+async def _start_keeper(state_dir: Path) -> None:
+    client = KeeperClient(
+        state_dir, on_ended=lambda id, limit, reason: None, on_lost=lambda: None, on_replaced=lambda: None
+    )
+    try:
+        await client.connect()
+    finally:
+        await client.aclose()
 
 
 def keepers(state_dir: Path) -> list[int]:

@@ -96,7 +96,28 @@ def end_strays() -> list[str]:
 
     wait_until(look, seconds=5)
     named = [f"process {pid} ({command_line(pid)})" for pid in found]
+    groups = {group for pid in found for group in _groups_of(pid)}
     for pid in found:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+    wait_until(look)
+    for group in groups:  # no other keeper will ever come to sweep them
+        for part in (*group.glob("gr_*"), group):
+            with contextlib.suppress(OSError):
+                part.rmdir()
     return named
+
+
+def _groups_of(pid: int) -> list[Path]:
+    """The control groups of a whole keeper, which it holds open and its sandboxes are below."""
+    try:
+        held = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
+        lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    groups = {Path(link) for link in held if link.startswith("/sys/fs/cgroup/")}
+    for line in lines:
+        path = line.split(":", 2)[2].lstrip("/")
+        groups |= {tree / path for tree in (Path("/sys/fs/cgroup"), *Path("/sys/fs/cgroup").glob("*/"))}
+    keepers = {group.parent if group.name.startswith("gr_") else group for group in groups}
+    return [group for group in keepers if group.name.startswith("paddock_")]

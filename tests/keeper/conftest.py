@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -63,13 +63,12 @@ async def run(instance: Instance, *argv: str, user: str | None = None) -> tuple[
 @asynccontextmanager
 async def open_yard(state_dir: Path, *, for_tests: bool = True) -> AsyncGenerator[Yard]:
     config = prepare(state_dir)
-    backend = JailBackend(state_dir, for_tests=for_tests)
-    pool = open_pool(state_dir, config, os.dup(await backend.pool()))
-    try:
+    async with AsyncExitStack() as stack:  # a descriptor of the pool that is left open here keeps its loop device
+        backend = JailBackend(state_dir, for_tests=for_tests)
+        stack.push_async_callback(backend.aclose)
+        pool = open_pool(state_dir, config, os.dup(await backend.pool()))
+        stack.callback(pool.close)
         yield Yard(backend, pool, Templates(pool, state_dir))
-    finally:
-        pool.close()
-        await backend.aclose()
 
 
 Play = Callable[[Callable[[Yard], Awaitable[T]]], T]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,8 @@ from paddock.errors import InternalError, PaddockError
 from paddock.keeper import layout
 from paddock.linux import mountinfo, proc
 from paddock.model import Limit, Limits, SandboxId
+from paddock.testing.leaks import Snapshot, wait_until_clean
+from tests.conftest import keepers, private_state
 from tests.keeper.conftest import Yard, open_yard, run
 from tests.orphans import wait_until
 
@@ -133,7 +137,9 @@ def test_who_waits_for_an_end_hears_of_it_although_the_keeper_died(play: Play, s
 def test_a_deadline_is_kept_with_no_service_alive(state_dir: Path) -> None:
     async def create() -> SandboxId:
         async with open_yard(state_dir) as yard:
-            return (await yard.create(ttl_seconds=0.5)).id
+            instance = await yard.create(ttl_seconds=0.5)
+            await instance.aclose()
+            return instance.id
 
     id = asyncio.run(create())
 
@@ -215,6 +221,43 @@ def test_faults_are_refused_by_a_keeper_that_was_not_started_for_tests(state_dir
                 await yard.create()
 
     asyncio.run(scene())
+
+
+@pytest.mark.root
+def test_a_keeper_whose_state_directory_was_deleted_leaves_nothing() -> None:
+    state = Path(tempfile.mkdtemp(prefix="pd-"))
+    before = Snapshot.take(state)
+
+    async def scene() -> None:
+        async with open_yard(state) as yard:
+            await (await yard.create()).aclose()
+            shutil.rmtree(state)
+            await yard.backend.keeper.request("stop")
+
+    asyncio.run(scene())
+    wait_until_clean(before, state, ignore=("files", "descriptors"))
+
+
+@pytest.mark.root
+def test_a_test_that_fails_when_it_has_killed_the_keeper_leaves_nothing() -> None:
+    async def scene(state: Path) -> None:
+        async with open_yard(state) as yard:
+            await (await yard.create(ttl_seconds=600)).aclose()
+        (keeper,) = keepers(state)
+        os.kill(keeper, signal.SIGKILL)
+        assert wait_until(lambda: not keepers(state))
+
+    def fail() -> None:
+        with private_state() as state:
+            seen.append((state, Snapshot.take(state)))
+            asyncio.run(scene(state))
+            raise ZeroDivisionError
+
+    seen: list[tuple[Path, Snapshot]] = []
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    ((state, before),) = seen
+    wait_until_clean(before, state, ignore=("descriptors",))
 
 
 @pytest.mark.root

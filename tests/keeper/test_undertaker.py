@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,12 +13,10 @@ from typing import Any, cast
 import pytest
 
 from paddock.keeper._jail import Jail
-from paddock.keeper._records import Ended, Record, Records
-from paddock.keeper._undertaker import Undertaker
+from paddock.keeper._records import Record, Records
+from paddock.keeper._undertaker import Life, Undertaker
 from paddock.linux import cgroups, pidfd, proc
 from tests.orphans import wait_until
-
-pytestmark = pytest.mark.root
 
 
 @pytest.fixture
@@ -27,41 +26,72 @@ def base() -> Generator[cgroups.Base]:
     made.remove()
 
 
-def dead_child() -> tuple[int, int]:
-    pid = os.fork()
-    if pid == 0:
-        os._exit(0)
-    return pid, pidfd.open(pid)
+Add = Callable[..., Life]
 
 
-def test_a_group_that_does_not_get_empty_holds_up_nobody_and_goes_when_it_is(
-    base: cgroups.Base, tmp_path: Path
-) -> None:
-    group = base.create("gr_test", cgroups.GroupLimits())
-    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as stubborn:
-        for tree in base.trees:
-            Path(tree.path, "gr_test", "cgroup.procs").write_text(str(stubborn.pid))
-        pid, descriptor = dead_child()
+@contextmanager
+def yard_of_the_dead(directory: Path, groups: cgroups.Base | None = None) -> Generator[tuple[Undertaker, Add]]:
+    """An undertaker, and what gives it a sandbox whose pid 1 is dead."""
+    records = Records(os.open(directory, os.O_RDONLY | os.O_DIRECTORY))
+    house = cast("Any", SimpleNamespace(records=records, spares=records.directory, groups=groups, slots=None))
+    undertaker = Undertaker(house, lambda id, ended: None)
+
+    def add(id: str, deadline: float, group: cgroups.Group | None = None) -> Life:
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+        (directory / id).mkdir()
         record = Record(
-            id="sb_x",
+            id=id,
             pid=pid,
             start=0,
             boot="b",
             slot=None,
-            group="gr_test",
-            deadline=1e12,
+            group=None,
+            deadline=deadline,
             tree="t",
             template="",
             limits={},
         )
-        told: list[tuple[str, Ended]] = []
-        records = Records(os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY))
-        house = cast("Any", SimpleNamespace(records=records, spares=records.directory, groups=base, slots=None))
-        undertaker = Undertaker(house, lambda id, ended: told.append((id, ended)))
-        undertaker.add(Jail(pid=pid, pidfd=descriptor, group=group, slot=None, record=record))
-        undertaker.bury(undertaker.lives["sb_x"])
+        undertaker.add(Jail(pid=pid, pidfd=pidfd.open(pid), group=group, slot=None, record=record))
+        return undertaker.lives[id]
+
+    yield undertaker, add
+    os.close(records.directory)
+
+
+def test_deadlines_come_due_in_order_whatever_was_moved_or_died_meanwhile(tmp_path: Path) -> None:
+    with yard_of_the_dead(tmp_path) as (undertaker, add):
+        a, b, c, d = (
+            add(f"sb_{name}", deadline) for name, deadline in zip("abcd", (40.0, 20.0, 30.0, 10.0), strict=True)
+        )
+        assert undertaker.next_deadline() == 10.0
+        undertaker.set_deadline(d, 50.0)
+        undertaker.set_deadline(a, 15.0)
+        assert undertaker.next_deadline() == 15.0
+        undertaker.bury(b)
+        undertaker.expire(30.0)
+        assert [life.cause is not None for life in (a, c, d)] == [True, True, False]
+        assert undertaker.next_deadline() == 50.0
+        for life in (a, c, d):
+            undertaker.bury(life)
+        assert undertaker.next_deadline() is None
+
+
+@pytest.mark.root
+def test_a_group_that_does_not_get_empty_holds_up_nobody_and_goes_when_it_is(
+    base: cgroups.Base, tmp_path: Path
+) -> None:
+    group = base.create("gr_test", cgroups.GroupLimits())
+    with (
+        yard_of_the_dead(tmp_path, base) as (undertaker, add),
+        subprocess.Popen(["cat"], stdin=subprocess.PIPE) as stubborn,
+    ):
+        for tree in base.trees:
+            Path(tree.path, "gr_test", "cgroup.procs").write_text(str(stubborn.pid))
+        undertaker.bury(add("sb_x", 1e12, group))
         assert stubborn.poll() is None
-        assert [id for id, _ in told] == ["sb_x"]
+        assert undertaker.lives == {}
         assert base.children() == {"gr_test"}
         assert undertaker.next_removal() is not None
         undertaker.remove_groups(proc.boottime() + 10)
@@ -74,4 +104,3 @@ def test_a_group_that_does_not_get_empty_holds_up_nobody_and_goes_when_it_is(
 
     assert wait_until(gone)
     assert undertaker.next_removal() is None
-    os.close(records.directory)

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -188,6 +190,41 @@ def test_status_and_descriptors_are_those_of_the_kernel() -> None:
     assert fields["NoNewPrivs"] in ("0", "1")
     assert proc.open_descriptors() in (len(proc.descriptors()), len(proc.descriptors()) - 1)
     assert len(proc.boot_id()) == 36
+
+
+def test_a_clone_beside_busy_threads_does_not_wait_for_them() -> None:
+    """In a program of its own: its threads have to be busy, and nobody else's."""
+    code = (
+        "import os, threading\n"
+        "from paddock.linux import namespaces\n"
+        "def busy():\n    while True: sum(range(1000))\n"
+        "for _ in range(3): threading.Thread(target=busy, daemon=True).start()\n"
+        "for _ in range(60):\n"
+        "    pid = namespaces.clone(0)\n"
+        "    if pid == 0:\n"
+        "        try: sum(range(1000))\n"
+        "        finally: os._exit(7)\n"
+        "    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7\n"
+        "print('all', flush=True)\n"
+        "os._exit(0)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True) as program:
+        try:
+            assert program.communicate(timeout=60)[0] == b"all\n"
+        finally:
+            program.kill()
+
+
+def test_a_clone_beside_threads_says_why_it_failed() -> None:
+    release = threading.Event()
+    thread = threading.Thread(target=release.wait)
+    thread.start()
+    try:
+        with pytest.raises(OSError, match="Invalid argument"):
+            namespaces.clone(0x10000)  # CLONE_THREAD without what belongs to it
+    finally:
+        release.set()
+        thread.join()
 
 
 @pytest.mark.root

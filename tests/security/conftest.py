@@ -32,6 +32,12 @@ def attacker(request: pytest.FixtureRequest, create: Factory) -> Attacker:
     return _as(request.param, create)
 
 
+@pytest.fixture
+def second(attacker: Attacker, create: Factory) -> Attacker:
+    """An accomplice in another sandbox, of the same standing."""
+    return Attacker(create(), attacker.user)
+
+
 @pytest.fixture(params=["user", "root"])
 def limited(request: pytest.FixtureRequest, create: Factory) -> Callable[..., Attacker]:
     """Makes an attacker in a sandbox with the given ceilings."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import paddock
 from paddock.testing.leaks import Snapshot
 from tests.conftest import SandboxFactory, keepers
 from tests.orphans import wait_until
 
-CYCLES = 200
+MANY = pytest.param(2000, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])
 
 
 def live_once() -> str:
@@ -25,13 +27,14 @@ def resident_kib(pid: int) -> int:
     raise AssertionError("no Private_Dirty")
 
 
-def test_hundreds_of_cycles_leave_nothing_behind(sandbox: SandboxFactory, shared_state: Path) -> None:
+@pytest.mark.parametrize("cycles", [200, MANY])
+def test_hundreds_of_cycles_leave_nothing_behind(sandbox: SandboxFactory, shared_state: Path, cycles: int) -> None:
     sandbox().kill()  # skips with the reason where no sandbox can be had
     for _ in range(20):  # what is made once and kept (id maps of a slot, caches) is made
         live_once()
     (keeper,) = keepers(shared_state)
     before, memory = Snapshot.take(shared_state), resident_kib(keeper)
-    ids = [live_once() for _ in range(CYCLES)]
+    ids = [live_once() for _ in range(cycles)]
     left: dict[str, int] = {}
 
     def clean() -> bool:

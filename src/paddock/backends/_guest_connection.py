@@ -8,9 +8,11 @@ import contextlib
 import errno
 import math
 import os
+import resource
 import socket
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 
@@ -68,6 +70,19 @@ def _copies(fds: Sequence[int]) -> list[int]:
             os.close(copy)
         raise
     return copies
+
+
+@contextmanager
+def _hard_limit_of_descriptors() -> Generator[None]:
+    """A user has at most the sender's RLIMIT_NOFILE under way (unix(7)). Sandboxes of an ordinary user are that user,
+    and may have more open than this program: without this, one of them could keep all the others from being spoken to.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def _died() -> PaddockError:
@@ -210,7 +225,13 @@ class GuestConnection:
         if not fds:
             return self._socket.send(view)
         rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))
-        return self._socket.sendmsg([view], [rights])
+        try:
+            return self._socket.sendmsg([view], [rights])
+        except OSError as error:
+            if error.errno != errno.ETOOMANYREFS:
+                raise
+        with _hard_limit_of_descriptors():
+            return self._socket.sendmsg([view], [rights])
 
     def _queue(self, view: memoryview, fds: list[int]) -> None:
         self._out.append((view, fds))

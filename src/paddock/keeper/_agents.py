@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import NoReturn
 
 from paddock.guest import _everything as guest
+from paddock.keeper import _shares
 from paddock.keeper._plan import ORDINARY_ID, SAMPLE, JailPlan, User
 from paddock.keeper._trace import Steps, report_failure
 from paddock.linux import caps, forked_memory, landlock, namespaces, prctl, rlimits, seccomp
@@ -77,7 +78,8 @@ class Agents:
         """Makes the first agent, which waits for its plan, and the namespace of all. OSError."""
         rlimits.apply(_FOR_ALL)
         mapped, tell = os.pipe()
-        pid = namespaces.clone(namespaces.NEWUSER)
+        with contextlib.nullcontext() if self._root_mode else _shares.bounding_resources():
+            pid = namespaces.clone(namespaces.NEWUSER)
         if pid == 0:
             try:
                 os.close(tell)

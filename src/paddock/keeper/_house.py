@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -74,12 +75,24 @@ class House:
 
 def furnish(state: Path) -> House:
     """Enters the keeper's own namespaces and opens everything. OSError, ValueError for a damaged keeper.json."""
-    uid = os.getuid()
-    root_mode = uid == 0
     config = _read_config(state)
-    boot = proc.boot_id()
     spare_count = _spare_count(config)
     groups, missing = _open_groups(state)
+    try:
+        return _furnish(state, config, spare_count, groups, missing)
+    except BaseException:
+        if groups is not None:
+            with contextlib.suppress(OSError):  # an earlier keeper's sandboxes live in it: it stays
+                groups.remove()
+        raise
+
+
+def _furnish(
+    state: Path, config: dict[str, Any], spare_count: int, groups: cgroups.Base | None, missing: tuple[str, ...]
+) -> House:
+    uid = os.getuid()
+    root_mode = uid == 0
+    boot = proc.boot_id()
     host_mounts = None
     if root_mode:
         host_mounts = _open_mount_namespace()

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from paddock.guest import _everything as guest
+from paddock.keeper import _shares
 from paddock.keeper._agents import Agents, limit
 from paddock.keeper._plan import JailPlan
 from paddock.keeper._trace import Steps, report_failure
@@ -126,6 +127,8 @@ def _become_spare(inside: Inside, steps: Steps) -> Agents:
     _become_root_inside(inside, steps)
     steps.begin("stage")
     writable_proc = _stage(inside, places, dev)
+    if not inside.root_mode:
+        _shares.bound_counts(writable_proc)
     steps.end("stage")
     steps.begin("agent")
     agents = _conceive(inside, writable_proc)

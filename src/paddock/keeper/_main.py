@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import fcntl
 import os
+import resource
 import select
 import signal
 import sys
@@ -33,6 +34,10 @@ def main(options: dict[str, Any]) -> None:
     os.environ.clear()
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
+    # Many sandboxes are many descriptors. And no more may be under way, of all that this user sends, than a sender may
+    # have open (unix(7)): an ordinary user's sandboxes must not have more than their keeper.
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     lock = os.open(state / layout.KEEPER_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -65,7 +70,8 @@ def _outlive(parent: int) -> None:
 
 
 def _leave(house: _house.House, state: Path) -> None:
-    os.unlink(state / layout.KEEPER_SOCKET)
+    with contextlib.suppress(FileNotFoundError):  # somebody has deleted the state directory
+        os.unlink(state / layout.KEEPER_SOCKET)
     if house.groups is not None:
         with contextlib.suppress(OSError):  # a group that could not be removed is still there: the next keeper sweeps
             house.groups.remove()

@@ -11,6 +11,7 @@ import sys
 import traceback
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -63,11 +64,14 @@ class Keeper:
         self._for_tests = for_tests
         self._undertaker = Undertaker(house, self._tell)
         self._poll = select.poll()
+        # poll(2) looks at each descriptor that it is given, each time: hundreds that hardly ever have news are apart.
+        self._deaths = select.epoll()
         self._handlers: dict[int, Callable[[], None]] = {}
+        self._by_pidfd: dict[int, Life] = {}
         self._connections: set[Connection] = set()
         self._nursery = Nursery(house, watch=self._watch, unwatch=self._unwatch, born=self._born)
         self._idle_since = proc.boottime()
-        self._watched_at = 0.0
+        self._watch_at = 0.0
         on_btrfs = house.root_mode and btrfs.is_btrfs(house.pool)
         self._limits_watch = Watch(
             house.pool,
@@ -76,7 +80,7 @@ class Keeper:
             memory=not house.held >= {"memory", "pids"},
             disk=not on_btrfs,
         )
-        self._watches: list[Callable[[], None]] = []
+        self._watches: list[Callable[[list[Life]], None]] = []
         if house.groups is not None:
             self._watches.append(self._undertaker.watch_queues)
         if on_btrfs:
@@ -101,6 +105,7 @@ class Keeper:
         for life in self._undertaker.lives.values():
             self._watch_life(life)
         self._watch(self._listener.fileno(), self._accept)
+        self._watch(self._deaths.fileno(), self._bury_all)
         gc.collect()
         gc.freeze()
         gc.disable()  # nothing here makes cycles on the hot path; a collection would touch, and so copy, every page
@@ -115,7 +120,7 @@ class Keeper:
         self._nursery.close()
         self._undertaker.close()
 
-    def _call(self, handler: Callable[[], None]) -> None:
+    def _call(self, handler: Callable[[], object]) -> None:
         """A fault of ours in one matter must not leave all the others without a keeper."""
         try:
             handler()
@@ -142,7 +147,7 @@ class Keeper:
         times += self._nursery.deadlines()
         times += self._undertaker.freezer.deadlines()
         if self._watches and self._undertaker.lives:
-            times.append(self._watched_at + WATCH_SECONDS)
+            times.append(self._watch_at)
         if (look := self._limits_watch.next()) is not None:
             times.append(look)
         # poll's clock stands still while the machine sleeps, that of deadlines does not: look again now and then.
@@ -152,10 +157,11 @@ class Keeper:
         now = proc.boottime()
         self._undertaker.expire(now)
         self._undertaker.remove_groups(now)
-        if self._undertaker.lives and now >= self._watched_at + WATCH_SECONDS:
-            self._watched_at = now
+        if self._watches and self._undertaker.lives and now >= self._watch_at:
+            some, part = self._undertaker.next_to_watch()
+            self._watch_at = now + WATCH_SECONDS * part
             for watch in self._watches:
-                watch()
+                watch(some)
         self._limits_watch.look(now)
         self._nursery.expire(now)
         self._undertaker.freezer.expire(now)
@@ -252,11 +258,14 @@ class Keeper:
         self._watch_life(self._undertaker.lives[jail.record.id])
 
     def _watch_life(self, life: Life) -> None:
-        def ended() -> None:
-            self._unwatch(life.jail.pidfd)
-            self._undertaker.bury(life)
+        self._deaths.register(life.jail.pidfd, select.EPOLLIN)
+        self._by_pidfd[life.jail.pidfd] = life
 
-        self._watch(life.jail.pidfd, ended)
+    def _bury_all(self) -> None:
+        for fd, _ in self._deaths.poll(0):
+            self._deaths.unregister(fd)
+            life = self._by_pidfd.pop(fd)
+            self._call(partial(self._undertaker.bury, life))
 
     def _kill(self, connection: Connection, message: Message, reply: Reply) -> None:
         life = self._undertaker.lives.get(message["id"])

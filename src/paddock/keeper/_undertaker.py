@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import heapq
 import os
 import signal
 import sys
@@ -25,6 +26,7 @@ MOST_SOCKET_BYTES = 4 * SOCKET_BYTES
 _FIRST_PAUSE_SECONDS = 0.001
 _LONGEST_PAUSE_SECONDS = 1.0
 _LAST_CHANCE_SECONDS = 10.0
+_WATCHED_AT_ONCE = 20
 
 
 @dataclass(slots=True)
@@ -57,6 +59,8 @@ class Undertaker:
         self._house = house
         self._on_ended = on_ended
         self.lives: dict[str, Life] = {}
+        self._deadlines: list[tuple[float, str]] = []  # a heap; what is not true any more is passed over
+        self._to_watch: list[str] = []
         self.freezer = Freezer()
         self._leaving: list[_Leaving] = []
 
@@ -76,18 +80,25 @@ class Undertaker:
 
     def add(self, jail: Jail) -> None:
         self.lives[jail.record.id] = Life(jail, jail.record)
+        heapq.heappush(self._deadlines, (jail.record.deadline, jail.record.id))
 
     def next_deadline(self) -> float | None:
         """The earliest, in seconds of CLOCK_BOOTTIME."""
-        return min((life.record.deadline for life in self.lives.values() if life.cause is None), default=None)
+        while self._deadlines:
+            deadline, id = self._deadlines[0]
+            life = self.lives.get(id)
+            if life is not None and life.cause is None and life.record.deadline == deadline:
+                return deadline
+            heapq.heappop(self._deadlines)
+        return None
 
     def expire(self, now: float) -> None:
-        for life in self.lives.values():
-            if life.cause is None and life.record.deadline <= now:
-                self.end(life, EXPIRED)
+        while (deadline := self.next_deadline()) is not None and deadline <= now:
+            self.end(self.lives[self._deadlines[0][1]], EXPIRED)
 
     def set_deadline(self, life: Life, deadline: float) -> None:
         life.record.deadline = deadline
+        heapq.heappush(self._deadlines, (deadline, life.record.id))
         self._house.records.write(life.record)
 
     def end(self, life: Life, cause: Ended | None) -> None:
@@ -126,14 +137,14 @@ class Undertaker:
         attempt(remove_directory, self._house.spares, id)
         return cause
 
-    def watch_queues(self) -> None:
-        """Ends sandboxes that hold far more than they may in buffers of sockets.
+    def watch_queues(self, lives: list[Life]) -> None:
+        """Ends those that hold far more than they may in buffers of sockets.
 
         Each socket of TCP may go over the ceiling by some tens of KiB, and what netlink answers is counted for nobody:
         thousands of sockets would be the machine's memory.
         """
-        for life in list(self.lives.values()):
-            if life.cause is None and _socket_bytes(life) > MOST_SOCKET_BYTES:
+        for life in lives:
+            if _socket_bytes(life) > MOST_SOCKET_BYTES:
                 self.end(life, Ended(limit="memory", reason="its sockets held more than they may in their buffers"))
 
     def next_removal(self) -> float | None:
@@ -158,10 +169,21 @@ class Undertaker:
                 traceback.print_exc()
         self._leaving.clear()
 
-    def watch_inodes(self) -> None:
-        """Ends sandboxes that have more files than they may: btrfs itself limits bytes only."""
-        for life in list(self.lives.values()):
-            if life.cause is None and self._has_too_many_files(life):
+    def next_to_watch(self) -> tuple[list[Life], float]:
+        """Some of the living, so that to look at them takes no long time, and which part of all they are.
+
+        Call after call, all have their turn.
+        """
+        if not self._to_watch:
+            self._to_watch = list(self.lives)
+        some, self._to_watch = self._to_watch[:_WATCHED_AT_ONCE], self._to_watch[_WATCHED_AT_ONCE:]
+        living = [life for id in some if (life := self.lives.get(id)) is not None and life.cause is None]
+        return living, min(1.0, _WATCHED_AT_ONCE / max(1, len(self.lives)))
+
+    def watch_inodes(self, lives: list[Life]) -> None:
+        """Ends those that have more files than they may: btrfs itself limits bytes only."""
+        for life in lives:
+            if self._has_too_many_files(life):
                 self.end(life, Ended(limit="inodes", reason="it had more files than its limit allows"))
 
     def _has_too_many_files(self, life: Life) -> bool:
@@ -227,7 +249,7 @@ class Undertaker:
         if record.slot is not None:
             self._house.slots.reserve(record.slot)
         jail = Jail(pid=record.pid, pidfd=descriptor, group=group, slot=record.slot, record=record)
-        self.lives[record.id] = Life(jail, record)
+        self.add(jail)
         go_on(jail)  # the keeper before may have died while it was held still
         return True
 

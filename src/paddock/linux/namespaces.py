@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import signal
 import struct
-from collections.abc import Iterable
+import sys
+import warnings
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from paddock.linux import _files
-from paddock.linux._syscall import NR, call, call_locked
+from paddock.linux._syscall import NR, call, call_locked, failure
 
 # include/uapi/linux/sched.h
 NEWTIME = 0x80
@@ -49,9 +52,10 @@ def clone(flags: int) -> int:
     """Forks into new namespaces: the child's pid, and 0 in the child, as os.fork does.
 
     clone(2) with SIGCHLD and no new stack. The child must end by `os._exit` in a `finally`, whatever happens: an
-    exception that escapes would go on in a copy of its parent. Other threads of the caller have to be waiting:
-    a lock of malloc(3) that one holds at that moment is never released in the child, as fork(3) would see to.
+    exception that escapes would go on in a copy of its parent. In a program with threads it takes one fork(2) more.
     """
+    if _has_threads() and not flags & PARENT:
+        return _hand_over(lambda: clone(flags | PARENT))
     return _fork(NR.CLONE, flags | signal.SIGCHLD, None, "clone")
 
 
@@ -60,6 +64,9 @@ def clone_into(flags: int, cgroup_fd: int) -> tuple[int, int]:
 
     clone3(2) with CLONE_INTO_CGROUP (Linux 5.7) and CLONE_PIDFD.
     """
+    if _has_threads() and not flags & PARENT:
+        pid = _hand_over(lambda: clone_into(flags | PARENT, cgroup_fd)[0])
+        return (pid, os.pidfd_open(pid)) if pid else (0, -1)
     pidfd = ctypes.create_string_buffer(4)
     flags |= _CLONE_INTO_CGROUP | _CLONE_PIDFD
     exit_signal = 0 if flags & PARENT else signal.SIGCHLD  # with PARENT it is the caller's own, and none may be named
@@ -82,6 +89,46 @@ def _fork(number: int, first: int, second: int | None, what: str) -> int:
         else:
             _after_fork_parent()
     return pid
+
+
+def _has_threads() -> bool:
+    return len(sys._current_frames()) > 1  # pyright: ignore[reportPrivateUsage] (documented, and the only way)
+
+
+def _hand_over(fork: Callable[[], int]) -> int:
+    """As `fork`, which has CLONE_PARENT, by a process in between that has no threads.
+
+    A thread that wants the interpreter lock asks its holder to let go, and who is asked waits until somebody else has
+    taken it (ceval_gil.h, FORCE_SWITCHING). A child that is born with such a question waits for ever: there is nobody
+    else. os.fork answers it before any Python runs; between a system call of ours and PyOS_AfterFork_Child some does.
+    """
+    reader, writer = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of what this is made for
+        between = os.fork()
+    if between == 0:
+        pid = -1
+        try:
+            pid = fork()
+            if pid:
+                os.write(writer, b"%d" % pid)
+        except OSError as error:
+            os.write(writer, b"%d" % -(error.errno or errno.EIO))
+        finally:
+            if pid:
+                os._exit(0)
+        os.close(reader)
+        os.close(writer)
+        return 0
+    os.close(writer)
+    try:
+        said = int(os.read(reader, 32) or -errno.EIO)
+    finally:
+        os.close(reader)
+        os.waitpid(between, 0)
+    if said < 0:
+        raise failure(-said, "clone")
+    return said
 
 
 def unshare(flags: int) -> None:
@@ -127,7 +174,8 @@ def id_mapping_namespace(uid_maps: Iterable[IdMap], gid_maps: Iterable[IdMap]) -
     """The descriptor of a user namespace with these maps and nobody in it: for idmapped mounts.
 
     The process that it takes to make one has no exit signal, so that no handler of SIGCHLD and no `waitpid(-1)`
-    ever sees it; it is gone when this returns.
+    ever sees it; it is gone when this returns. For programs whose other threads wait (see `_hand_over`): what is
+    handed over cannot be without that signal.
     """
     hold, release = os.pipe()
     try:

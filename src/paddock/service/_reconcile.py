@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 
 from paddock.audit import AuditLog
@@ -13,7 +14,7 @@ from paddock.storage._base import Pool
 from ._forks import Forks
 from ._live import Live
 from ._providers import Backends
-from ._remains import Remains, has_ended
+from ._remains import Remains
 from ._snapshots import Snapshots
 from ._store import Store
 
@@ -49,9 +50,10 @@ class Reconciler:
         self._outputs()
 
     async def _instances(self, backend: Backend, living: Mapping[SandboxId, Ending | None]) -> None:
+        rows = {row.id: row for row in self._store.list()}
         for id, ending in living.items():
-            row = self._store.get(id)
-            if row is None or has_ended(row):
+            row = rows.get(id)
+            if row is None:
                 await self._remove_instance(backend, id, ending)
             elif ending is not None:
                 await self._live.ended(row, ending)
@@ -83,18 +85,22 @@ class Reconciler:
 
     def _trees(self) -> None:
         pool = self._pool()
-        for name in pool.names():
-            if name.startswith(Noun.SANDBOX) and self._is_over(name):
+        names = pool.names()
+        living = self._living()
+        for name in names:
+            if name.startswith(Noun.SANDBOX) and name not in living:
                 self._audit.event("tree.orphan", sandbox=name, message="no living sandbox has it; deleted")
                 pool.delete(name)
 
     def _outputs(self) -> None:
         if not self._remains.outputs.is_dir():
             return
-        for folder in tuple(self._remains.outputs.iterdir()):
-            if folder.name.startswith(Noun.SANDBOX) and self._is_over(folder.name):
-                self._remains.remove_outputs(folder.name)
+        names = os.listdir(self._remains.outputs)
+        living = self._living()
+        for name in names:
+            if name.startswith(Noun.SANDBOX) and name not in living:
+                self._remains.remove_outputs(name)
 
-    def _is_over(self, id: str) -> bool:
-        row = self._store.get(id)
-        return row is None or has_ended(row)
+    def _living(self) -> set[str]:
+        """One question for all: with hundreds of sandboxes, a question for each would hold up everybody else."""
+        return {row.id for row in self._store.list()}

@@ -84,8 +84,9 @@ def guarantees(capabilities: Capabilities, *, root: bool, cpus: bool) -> list[Ch
     lines.append(_line("limits", "sockets", uncounted, ok=counted))
     if not root:
         same = "what runs inside has your own uid: the namespaces alone separate it from you"
+        counts = "inotify and queued signals inside are counted with your own; a sandbox has at most a quarter"
         lines.append(_line("jail", "ids", same))
-        lines.append(_line("jail", "tables", "inotify instances and pending signals inside are counted with your own"))
+        lines.append(_line("jail", "tables", counts))
         if any(info.mount_point.startswith(b"/usr/") for info in mountinfo.read()):
             told = "something is mounted below /usr: sandboxes can watch which programs of it are started"
             lines.append(Check(area="jail", name="activity", status="weak", detail=told))
