@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import threading
 import warnings
@@ -21,6 +22,8 @@ from paddock.client import AsyncLocalTransport, Door, Home, LocalTransport, Loop
 from paddock.client import AsyncSandbox as AsyncSandbox
 from paddock.client import Sandbox as Sandbox
 from paddock.errors import NotConfigured, PaddockError, ResourceExhausted, exhaustion
+from paddock.keeper import layout
+from paddock.keeper.layout import default_state_dir as default_state_dir
 from paddock.model import Principal, Template
 
 if TYPE_CHECKING:
@@ -32,18 +35,11 @@ if TYPE_CHECKING:
 Opener = Callable[[Path, AsyncExitStack], Coroutine[Any, Any, Door]]
 """Makes a service on the loop where it will live; what has to be ended goes onto the stack."""
 
+_log = logging.getLogger("paddock")
+"""What takes long says so here, at the level of information."""
+
 CLOSE_SECONDS = 10.0
 """A program does not take longer to end because of us."""
-
-
-def default_state_dir() -> Path:
-    """PADDOCK_STATE_DIR; else the system's for root, the user's own for everybody else."""
-    if given := os.environ.get("PADDOCK_STATE_DIR"):
-        return Path(given).absolute()
-    if os.geteuid() == 0:
-        return Path("/var/lib/paddock")
-    state = os.environ.get("XDG_STATE_HOME", "")
-    return (Path(state) if os.path.isabs(state) else Path.home() / ".local" / "state") / "paddock"
 
 
 class LocalConnector:
@@ -156,6 +152,9 @@ class _Storage:
     async def open(self, jail: JailBackend) -> None:
         from paddock.storage import Templates, open_pool, prepare
 
+        if not (self._state_dir / layout.KEEPER_CONFIG).exists():
+            _log.info("making the pool of this state directory")
+
         try:
             config = await asyncio.to_thread(prepare, self._state_dir)  # the first time, an image is made
             # Where the pool is an image, only the keeper has it mounted.
@@ -175,7 +174,7 @@ class _Storage:
     def get(self, name: str) -> Template:
         self.pool()
         assert self._templates is not None
-        return self._templates.get(name)
+        return self._templates.get(name, progress=_log.info)
 
     def names(self) -> tuple[str, ...]:
         return self._templates.names() if self._templates else ()

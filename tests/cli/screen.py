@@ -21,7 +21,14 @@ PATIENCE_SECONDS = 60.0
 class Screen:
     """`paddock ARGUMENTS` on a terminal of its own, of which it is the session leader."""
 
-    def __init__(self, *arguments: str, rows: int = 30, columns: int = 90, **environ: str) -> None:
+    def __init__(
+        self,
+        *arguments: str,
+        rows: int = 30,
+        columns: int = 90,
+        python: tuple[str, ...] = ("-m", "paddock"),
+        **environ: str,
+    ) -> None:
         self.ours, self.theirs = pty.openpty()
         self.shown = bytearray()
         self._seen = 0
@@ -29,7 +36,7 @@ class Screen:
         self.modes = termios.tcgetattr(self.theirs)
         theirs = self.theirs
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "paddock", *arguments],
+            [sys.executable, *python, *arguments],
             preexec_fn=lambda: os.login_tty(os.dup(theirs)),
             env=dict(os.environ) | {"TERM": "xterm-256color"} | environ,
         )

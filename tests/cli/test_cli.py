@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from paddock.cli import _render
-from paddock.cli._values import command, mebibytes, seconds
+from paddock.cli._values import command, mebibytes, mount, seconds
 from paddock.cli._verbs import VERBS, option_names, parse, parser, verb_parser
+from paddock.errors import InvalidArgument
 from tests.cli.command_line import Paddock, argv, environment, started
 
 
@@ -256,6 +257,26 @@ def test_sizes(text: str, value: int) -> None:
 @pytest.mark.parametrize(("text", "value"), [("90", 90), ("1.5s", 1.5), ("5m", 300), ("2h", 7200)])
 def test_times(text: str, value: float) -> None:
     assert seconds(text) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "source", "target", "mode"),
+    [
+        (".", ".", "/workspace", "cow"),
+        ("/a:ro", "/a", "/workspace", "ro"),
+        ("/a:/b", "/a", "/b", "cow"),
+        ("./ro:/b:rw", "./ro", "/b", "rw"),
+    ],
+)
+def test_mounts(text: str, source: str, target: str, mode: str) -> None:
+    made = mount(text)
+    assert (made.source, made.target, made.mode) == (source, target, mode)
+
+
+@pytest.mark.parametrize("text", ["", ":/a", "/a:/b:/c", "/a:/b:c:ro"])
+def test_what_is_no_mount_says_how_one_is_written(text: str) -> None:
+    with pytest.raises(InvalidArgument, match="no mount"):
+        mount(text)
 
 
 def test_only_the_first_dashes_go() -> None:

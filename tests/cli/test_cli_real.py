@@ -98,3 +98,22 @@ def test_doctor_and_the_audit_log_are_content(paddock: Paddock) -> None:
 
 def test_the_state_directory_is_the_one_that_was_named(paddock: Paddock, shared_state: Path) -> None:
     assert json.loads(paddock("doctor", "--json").stdout)["state_dir"] == os.environ["PADDOCK_STATE_DIR"]
+
+
+def test_a_mounted_directory_is_seen_and_stays_as_it_was(paddock: Paddock, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("host")
+    tmp_path.chmod(0o755)
+    done = paddock(
+        "run", "--mount", str(tmp_path), "--", "sh", "-c", "cat file; echo inside > file; cat file; touch new"
+    )
+    if done.returncode == 125 and "id-mapped" in done.stderr:
+        pytest.skip(done.stderr)  # such is the file system of this machine's /tmp
+    assert (done.stdout, done.stderr, done.returncode) == ("hostinside\n", "", 0)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert (tmp_path / "file").read_text() == "host"
+    refused = paddock("run", "--mount", f"{tmp_path}:/d:ro", "--", "touch", "/d/new")
+    assert refused.returncode == 1
+    assert paddock("run", "--mount", f"{tmp_path}:/d:rw", "--", "touch", "/d/new").returncode == 0
+    assert (tmp_path / "new").exists()
+    assert "mode" in paddock("audit", "ls", "--action", "sandbox.create", "--json").stdout
+    assert paddock("run", "--mount", "/no/such", "--", "true").returncode == 125

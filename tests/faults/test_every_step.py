@@ -129,7 +129,7 @@ def test_an_exec(victim: str, steps: Steps, state_dir: Path, transport: LocalTra
             assert box.exec("echo next").stdout == "next\n", step
             assert box.refresh().state == "running"
             box.kill()
-    _nothing_is_left(before, state_dir)
+    _nothing_is_left_after_the_next_start(before, state_dir, transport)
 
 
 @pytest.mark.parametrize("victim", ["keeper", "agent", "init"])
@@ -159,7 +159,7 @@ def test_a_kill(victim: str, steps: Steps, state_dir: Path, transport: LocalTran
         assert scene.box.info.reason, step
         assert not Path(f"/proc/{scene.init}").exists(), step
         assert live_sandboxes(state_dir) == []
-    _nothing_is_left(before, state_dir)
+    _nothing_is_left_after_the_next_start(before, state_dir, transport)
 
 
 PROGRAM = """
@@ -210,10 +210,11 @@ def test_a_service(
             assert (found.state, work) == ("killed", "kill"), (step, found)
             assert found.info.reason, step
         assert live_sandboxes(state_dir) == []
-    _nothing_is_left(before, state_dir)
+    _nothing_is_left_after_the_next_start(before, state_dir, transport)
 
 
-def _nothing_is_left(before: Snapshot, state_dir: Path) -> None:
+def _nothing_is_left_after_the_next_start(before: Snapshot, state_dir: Path, transport: LocalTransport) -> None:
+    Sandbox.create(level="jail", ttl_seconds=60, transport=transport).kill()
     assert wait_until(lambda: not live_sandboxes(state_dir))
     # Another keeper has other processes and mounts; whatever is left at its end the fixture `state_dir` sees.
     wait_until_clean(before, state_dir, ignore=("files", "descriptors", "processes", "namespaces", "mounts", "cgroups"))

@@ -161,7 +161,8 @@ def test_with_a_full_table_of_processes_every_call_says_so_and_later_ones_work(
         base.group("few").kill()
         base.group("few").remove(timeout_seconds=20)
         base.remove()
-    assert set(heard["outcomes"]) == {"resource_exhausted", "fine\n"}
+    # "sandbox": its agent could make no process for the command.
+    assert set(heard["outcomes"]) - {"sandbox"} == {"resource_exhausted", "fine\n"}
     assert heard["outcomes"][0] == "resource_exhausted"
     assert heard["outcomes"][-1] == "fine\n", "it has recovered without a restart"
     assert set(heard["states"]) <= {"killed", "failed"}

@@ -29,6 +29,7 @@ from paddock.model import (
     Level,
     Limit,
     Principal,
+    Process,
     PtySize,
     ReadFile,
     SandboxId,
@@ -239,6 +240,17 @@ class Held:
             return self._live().commands[exec]
         except KeyError:
             raise NotFound(f"no exec {exec}") from None
+
+    async def output(self, exec: ExecId, stream: int) -> FileReader:
+        raise NotFound(f"no background command {exec}")
+
+    async def processes(self) -> tuple[Process, ...]:
+        self._live()
+        return ()
+
+    async def posture(self) -> tuple[Check, ...]:
+        self._live()
+        return (Check(area="posture", name="walls", status="weak", detail="none"),)
 
     async def execs(self) -> tuple[ExecInfo, ...]:
         return tuple(

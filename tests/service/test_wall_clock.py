@@ -112,5 +112,12 @@ def test_a_keeper_looks_at_the_clock_soon_after_the_machine_slept() -> None:
         freezer=SimpleNamespace(deadlines=lambda: []),
     )
     nursery = SimpleNamespace(deadlines=lambda: [])
-    keeper = SimpleNamespace(_idle_since=0.0, _connections={1}, _undertaker=undertaker, _nursery=nursery, _watches=())
+    keeper = SimpleNamespace(
+        _idle_since=0.0,
+        _connections={1},
+        _undertaker=undertaker,
+        _nursery=nursery,
+        _watches=(),
+        _limits_watch=SimpleNamespace(next=lambda: None),
+    )
     assert Keeper._timeout(keeper) <= LONGEST_SLEEP_SECONDS * 1000  # pyright: ignore

@@ -10,6 +10,15 @@ import paddock
 SOURCE = Path(paddock.__file__).parent
 READERS = {
     "audit/_log.py": "the time of a record, beside its boot time; the order of segments",
+    "backends/jail/_look.py": "`started_at` of processes, which the kernel counts from the machine's start",
+    "backends/process/_instance.py": "the same",
+    "cli/_inspect.py": "how long ago and how long until, in words",
+    "cli/_logs.py": "the same",
+    "cli/_ps.py": "the same",
+    "cli/_render.py": "times as a person reads them",
+    "cli/_stats.py": "the time of a sample",
+    "cli/_values.py": "`--since 10m`",
+    "cli/_why.py": "how long until, in words",
     "cli/_ls.py": "how long it will be until `expires_at`, in words",
     "cli/_snapshots.py": "`created_at`, as people write it",
     "guest/_exec.py": "`started_at`",

@@ -11,6 +11,7 @@ import msgspec
 from paddock.errors import Unsupported
 from paddock.model import (
     Action,
+    ByteReader,
     Check,
     ExecHandle,
     ExecId,
@@ -18,6 +19,7 @@ from paddock.model import (
     ExecSpec,
     Level,
     Limit,
+    Process,
     SandboxId,
     SandboxSpec,
     Template,
@@ -89,10 +91,22 @@ class Instance(Protocol):
         """NotFound: no such background command."""
         ...
 
+    async def output(self, exec: ExecId, stream: int) -> ByteReader:
+        """What a background command has printed until now on stdout (1) or stderr (2). NotFound: no such one."""
+        ...
+
     async def execs(self) -> tuple[ExecInfo, ...]: ...
     async def signal_exec(self, exec: ExecId, number: int) -> None: ...
     async def file(self, action: Action[R]) -> R:
         """Any action whose tag starts with `file.`, `tree.` or `port.`; FileError with the errno's name."""
+        ...
+
+    async def processes(self) -> tuple[Process, ...]:
+        """Every process inside, as the kernel shows them outside: nothing in there is asked."""
+        ...
+
+    async def posture(self) -> tuple[Check, ...]:
+        """How strong its walls are at this moment, read outside: one line for each fact."""
         ...
 
     async def set_deadline(self, deadline: float) -> None: ...

@@ -17,6 +17,7 @@ from paddock.model.streams import ByteReader, ByteWriter
 
 from ._guest_channel import Channel
 from ._guest_connection import GuestConnection
+from ._guest_files import FileReader
 from ._guest_pipes import PipeReader, PipeWriter
 
 _MOST_CELLS = 65535  # ioctl_tty(2): unsigned shorts
@@ -296,6 +297,13 @@ async def start_background(
             raise
         outer.pop_all()
     return handle
+
+
+async def output(connection: GuestConnection, id: ExecId, stream: int) -> FileReader:
+    """What a background command has printed until now."""
+    channel = connection.open({"op": "output", "id": id, "stream": stream}, receives=(STDOUT,))
+    await channel.reply(Started)
+    return FileReader(channel, None)
 
 
 def attach(connection: GuestConnection, id: ExecId, stdin: PipeWriter | None = None) -> GuestExecHandle:

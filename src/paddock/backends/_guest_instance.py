@@ -11,10 +11,10 @@ import msgspec
 
 from paddock.errors import OUT_OF, GuestLost, NotFound, PaddockError, SandboxDied, Unsupported
 from paddock.guest._frames import Json
-from paddock.model import Action, ExecHandle, ExecId, ExecInfo, ExecSpec, SandboxId, Template
+from paddock.model import Action, ByteReader, ExecHandle, ExecId, ExecInfo, ExecSpec, SandboxId, Template
 
 from ._guest_connection import GuestConnection
-from ._guest_exec import Exited, attach, start_background, start_foreground
+from ._guest_exec import Exited, attach, output, start_background, start_foreground
 from ._guest_files import perform
 
 R = TypeVar("R")
@@ -78,6 +78,9 @@ class GuestInstance:
             return handle
 
         return await self._first(attached)
+
+    async def output(self, exec: ExecId, stream: int) -> ByteReader:
+        return await self._first(lambda connection: output(connection, exec, stream))
 
     async def execs(self) -> tuple[ExecInfo, ...]:
         found: list[ExecInfo] = []

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import argparse
+import time
+from typing import TYPE_CHECKING
+
+from paddock.errors import NotFound
 
 from . import _render
-from ._values import add_json
+from ._records import command_of, verdict_of
+from ._values import add_json, moment, positive
+
+if TYPE_CHECKING:
+    from paddock.model import AuditRecord
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     audit = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+    _add_list(audit.add_parser("ls", help="what was asked, decided and done, the newest last", allow_abbrev=False))
+    show = audit.add_parser("show", help="all of one record", allow_abbrev=False)
+    show.add_argument("ref", metavar="REF", help="as `audit ls` shows it")
+    add_json(show)
+    show.set_defaults(run=show_one)
     check = audit.add_parser(
         "verify",
         help="whether the record is whole",
@@ -20,15 +33,92 @@ def add(parser: argparse.ArgumentParser) -> None:
     check.set_defaults(run=verify)
 
 
+def _add_list(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("sandbox", nargs="?", metavar="ID", help="of this sandbox only")
+    parser.add_argument("--action", metavar="TAG", help="exec.run, or exec for all of its kind")
+    parser.add_argument("--principal", metavar="WHO", help="who asked, such as local:1000")
+    parser.add_argument("--trouble", action="store_true", help="what was denied, failed, or met a limit")
+    parser.add_argument("--since", type=moment, metavar="TIME", help="10m (ago), or 2026-01-31T12:00")
+    parser.add_argument("--until", type=moment, metavar="TIME")
+    parser.add_argument("-n", "--limit", type=positive, default=50, metavar="N", help="the last N (default: 50)")
+    add_json(parser)
+    parser.set_defaults(run=list_some)
+
+
+def list_some(options: argparse.Namespace) -> int:
+    from paddock._compose import connector
+    from paddock.model import ListAudit
+
+    records = connector.connect().perform(
+        ListAudit(
+            sandbox=options.sandbox,
+            tag=options.action,
+            principal=options.principal,
+            trouble=options.trouble,
+            since=options.since,
+            until=options.until,
+            limit=options.limit,
+        )
+    )
+    if options.json:
+        _render.document(records)
+    else:
+        headings = ("TIME", "WHO", "ACTION", "SANDBOX", "OUTCOME", "WHAT", "REF")
+        _render.table(headings, [_row(record) for record in records])
+    return 0
+
+
+def _row(record: AuditRecord) -> tuple[str, ...]:
+    return (
+        _render.when(record.at),
+        record.principal or "",
+        record.action,
+        record.sandbox or "",
+        verdict_of(record),
+        command_of(record),
+        record.ref,
+    )
+
+
+def show_one(options: argparse.Namespace) -> int:
+    from paddock._compose import connector
+    from paddock.model import ListAudit
+
+    records = connector.connect().perform(ListAudit(ref=options.ref))
+    if not records:
+        raise NotFound(f"there is no record {options.ref!r}", hint="`paddock audit ls` shows the refs of records")
+    record = records[0]
+    if options.json:
+        _render.document(record)
+        return 0
+    import msgspec
+
+    facts = [("ref", record.ref), ("time", _render.when(record.at)), ("action", record.action)]
+    facts += [(name, value) for name in ("principal", "sandbox") if (value := getattr(record, name))]
+    if record.allowed is not None:
+        facts.append(("decision", f"{'allowed' if record.allowed else 'denied'} by {record.rule}: {record.reason}"))
+    facts.append(("outcome", verdict_of(record)))
+    if record.ended_at is not None:
+        facts.append(("took", f"{record.ended_at - record.at:.3f} s"))
+    if record.message:
+        facts.append(("message", record.message))
+    for heading, values in (("asked", record.detail), ("came of it", record.result)):
+        facts += [(f"{heading}: {name}", msgspec.json.encode(value).decode()) for name, value in values.items()]
+    _render.facts(facts)
+    return 0
+
+
 def verify(options: argparse.Namespace) -> int:
     from paddock._compose import connector
     from paddock.model import VerifyAudit
 
+    began = time.monotonic()
     report = connector.connect().perform(VerifyAudit())
     if options.json:
         _render.document(report)
     elif report.ok:
-        _render.line(f"ok: {report.records} records in {report.segments} segments, head {report.head}")
+        took = f"{time.monotonic() - began:.1f} s"
+        _render.line(f"ok: {report.records} records in {report.segments} segments, head {report.head} ({took})")
     else:
         _render.line(f"broken: {_render.escape(report.problem or 'no reason is given')}")
     return 0 if report.ok else 1

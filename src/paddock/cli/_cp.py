@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, BinaryIO
 
 from paddock.errors import InvalidArgument
 
@@ -13,6 +14,8 @@ from ._values import add_json
 
 if TYPE_CHECKING:
     from paddock.client import Filesystem
+
+_CHUNK_BYTES = 1 << 20
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -29,14 +32,18 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from paddock import Sandbox
 
+    from ._progress import progress
+
     source, target = _inside(options.source), _inside(options.target)
     if (source is None) == (target is None):
         raise InvalidArgument("exactly one of both must be ID:PATH", hint="paddock cp FILE ID:/workspace/FILE")
-    if target is not None:
-        skipped = _into(Sandbox.connect(target[0]).filesystem, options.source, target[1])
-    else:
-        assert source is not None
-        skipped = _out_of(Sandbox.connect(source[0]).filesystem, source[1], options.target, options.skip_unsafe)
+    with progress(f"copying {os.path.basename(options.source.rstrip('/'))}") as shown:
+        if target is not None:
+            skipped = _into(Sandbox.connect(target[0]).filesystem, options.source, target[1], shown.moved)
+        else:
+            assert source is not None
+            files = Sandbox.connect(source[0]).filesystem
+            skipped = _out_of(files, source[1], options.target, options.skip_unsafe, shown.moved)
     if options.json:
         _render.document({"skipped": skipped})
     else:
@@ -45,21 +52,33 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _into(files: Filesystem, source: str, path: str) -> tuple[str, ...]:
+def _into(files: Filesystem, source: str, path: str, moved: Callable[[int], object]) -> tuple[str, ...]:
     if os.path.isdir(source):
-        return files.upload(source, path).skipped
-    files.write_from(path, source, mode=os.stat(source).st_mode & 0o777)
+        return files.upload(source, path, moved=moved).skipped
+    with open(source, "rb") as file:
+        files.write(path, _chunks(file, moved), mode=os.fstat(file.fileno()).st_mode & 0o777)
     return ()
 
 
-def _out_of(files: Filesystem, path: str, target: str, skip_unsafe: bool) -> tuple[str, ...]:
+def _chunks(file: BinaryIO, moved: Callable[[int], object]) -> Iterator[bytes]:
+    while data := file.read(_CHUNK_BYTES):
+        yield data
+        moved(len(data))
+
+
+def _out_of(
+    files: Filesystem, path: str, target: str, skip_unsafe: bool, moved: Callable[[int], object]
+) -> tuple[str, ...]:
     from paddock.model import FileKind
 
     if files.stat(path, follow=True).kind is FileKind.DIRECTORY:
-        return files.download(path, target, skip_unsafe=skip_unsafe).skipped
+        return files.download(path, target, skip_unsafe=skip_unsafe, moved=moved).skipped
     if os.path.isdir(target):
         target = os.path.join(target, os.path.basename(path))
-    files.read_to(path, target)
+    with files.open_read(path) as reader, open(target, "wb") as file:
+        for data in reader:
+            file.write(data)
+            moved(len(data))
     return ()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from . import _render
-from ._values import add_json, add_spec, limits, pair
+from ._values import add_json, add_spec, limits, mounts, pair
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -21,17 +21,21 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from paddock import Sandbox
 
-    sandbox = Sandbox.create(
-        options.template,
-        level=options.level,
-        name=options.name,
-        ttl_seconds=options.ttl,
-        persistent=True,
-        limits=limits(options),
-        snapshot=options.snapshot,
-        env=dict(options.env),
-        labels=dict(options.label),
-    )
+    from ._progress import progress
+
+    with progress("making the sandbox"):
+        sandbox = Sandbox.create(
+            options.template,
+            level=options.level,
+            name=options.name,
+            ttl_seconds=options.ttl,
+            persistent=True,
+            limits=limits(options),
+            mounts=mounts(options),
+            snapshot=options.snapshot,
+            env=dict(options.env),
+            labels=dict(options.label),
+        )
     if options.json:
         _render.document(sandbox.info)
     else:

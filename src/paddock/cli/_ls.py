@@ -31,13 +31,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _row(info: Sandbox) -> tuple[str, ...]:
-    ends = "" if info.ended_at is not None else f"in {_span(info.expires_at - time.time())}"
+    ends = "" if info.ended_at is not None else f"in {_render.span(info.expires_at - time.time())}"
     why = info.reason or (str(info.limit) if info.limit else "")
     return info.id, info.spec.name or "", info.state, info.level, info.template, ends, why
-
-
-def _span(seconds: float) -> str:
-    seconds = max(0, round(seconds))
-    if seconds < 120:
-        return f"{seconds} s"
-    return f"{seconds // 60} min" if seconds < 7200 else f"{seconds // 3600} h"

@@ -5,9 +5,14 @@ from __future__ import annotations
 import os
 import select
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from paddock.errors import PaddockError
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 def escape(text: str) -> str:
@@ -75,8 +80,51 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, marks: Sequ
         print("  ".join(padded).rstrip())
 
 
+def facts(rows: Sequence[tuple[str, str]]) -> None:
+    """Names and values below each other."""
+    width = max(len(name) for name, _ in rows)
+    for name, value in rows:
+        print(f"{escape(name).ljust(width)}  {escape(value)}")
+
+
+def live_table(headings: Sequence[str], looks: Iterable[Sequence[Sequence[str]]]) -> None:
+    """One table that changes in its place, on a terminal."""
+    from rich.live import Live
+
+    with Live(auto_refresh=False, transient=False) as live:
+        for rows in looks:
+            live.update(_rich(headings, [[escape(cell) for cell in row] for row in rows], ()), refresh=True)
+
+
+def span(seconds: float) -> str:
+    seconds = max(0, round(seconds))
+    if seconds < 120:
+        return f"{seconds} s"
+    return f"{seconds // 60} min" if seconds < 7200 else f"{seconds // 3600} h"
+
+
+def when(seconds: float) -> str:
+    """Local time, as a person at this machine reads it."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
+def size(number: float | None) -> str:
+    if number is None:
+        return "?"
+    for unit in ("B", "KiB", "MiB"):
+        if abs(number) < 1024:
+            return f"{number:.0f} {unit}" if unit == "B" or number >= 10 else f"{number:.1f} {unit}"
+        number /= 1024
+    return f"{number:.1f} GiB"
+
+
 def _rich_table(headings: Sequence[str], rows: Sequence[Sequence[str]], marks: Sequence[str]) -> None:
     from rich.console import Console
+
+    Console().print(_rich(headings, rows, marks))
+
+
+def _rich(headings: Sequence[str], rows: Sequence[Sequence[str]], marks: Sequence[str]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
@@ -85,7 +133,7 @@ def _rich_table(headings: Sequence[str], rows: Sequence[Sequence[str]], marks: S
     for number, row in enumerate(rows):
         style = colours.get(marks[number], "") if marks else ""
         shown.add_row(Text(row[0], style=style), *(Text(cell) for cell in row[1:]))
-    Console().print(shown)
+    return shown
 
 
 def _visible(character: str) -> str:

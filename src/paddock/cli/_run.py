@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ._values import add_exec, add_json, add_spec, limits
+from ._values import add_exec, add_json, add_spec
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -16,16 +16,8 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from paddock import Sandbox
-
-    from ._stream import checked, run_command
+    from ._stream import checked, disposable, run_command
 
     checked(options)
-    with Sandbox.create(
-        options.template,
-        level=options.level,
-        ttl_seconds=options.ttl,
-        limits=limits(options),
-        snapshot=options.snapshot,
-    ) as sandbox:
+    with disposable(options) as sandbox:
         return run_command(sandbox, options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from ._values import add_json, add_place, add_spec, limits, seconds
+from ._values import add_json, add_place, add_spec, seconds
 
 if TYPE_CHECKING:
     from paddock.client import Sandbox
@@ -31,11 +31,11 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from paddock import Sandbox
 
+    from ._stream import disposable
+
     if options.sandbox is not None:
         return _shell(Sandbox.connect(options.sandbox), options, leaves=True)
-    with Sandbox.create(
-        options.template, level=options.level, ttl_seconds=options.ttl, limits=limits(options)
-    ) as sandbox:
+    with disposable(options) as sandbox:
         return _shell(sandbox, options, leaves=False)
 
 

@@ -7,16 +7,19 @@ import contextlib
 import os
 import sys
 import threading
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from paddock.errors import InvalidArgument, PaddockError, RequestError
 
 from . import _render
+from ._progress import progress
+from ._remedies import REMEDY
 from ._terminal import Keyboard, is_terminal, size
-from ._values import command
+from ._values import command, limits, mounts
 
 if TYPE_CHECKING:
-    from paddock.client import Process, Reader, Sandbox, Writer
+    from paddock.client import Process, Sandbox, Writer
     from paddock.model import ExecResult, Limit
 
 # As the shell says it.
@@ -27,18 +30,6 @@ _START_FAILED = {
     "EPERM": 126,
     "ENOEXEC": 126,
     "EISDIR": 126,
-}
-
-# What to do about a ceiling that struck; the option belongs to `run` and `create`.
-_REMEDY = {
-    "memory": "give it more with --memory",
-    "processes": "give it more with --processes",
-    "disk": "give it more with --disk",
-    "inodes": "it made too many files",
-    "open_files": "it held too many files open",
-    "output": "it printed too much: send its output to a file",
-    "time": "give it longer with --timeout",
-    "ttl": "give the sandbox longer with --ttl",
 }
 
 
@@ -67,6 +58,21 @@ def checked(options: argparse.Namespace) -> list[str]:
     return argv
 
 
+def disposable(options: argparse.Namespace) -> Sandbox:
+    """A new one, for a `with` block at whose end it is gone."""
+    from paddock import Sandbox
+
+    with progress("making the sandbox"):
+        return Sandbox.create(
+            options.template,
+            level=options.level,
+            ttl_seconds=options.ttl,
+            limits=limits(options),
+            mounts=mounts(options),
+            snapshot=options.snapshot,
+        )
+
+
 def on_terminal(sandbox: Sandbox, options: argparse.Namespace, argv: list[str], *, leaves: bool = False) -> int:
     """As if the command ran here, on this terminal. `leaves`: what it started lives on when it has ended by itself."""
     here = {name: os.environ[name] for name in ("TERM", "COLORTERM") if name in os.environ}
@@ -84,7 +90,7 @@ def on_terminal(sandbox: Sandbox, options: argparse.Namespace, argv: list[str], 
         )
         try:
             with keyboard.lent():
-                pump = _Pump(process.stdout, 1, process)
+                pump = Pump(process.stdout, 1, process)
                 status = process.wait()
                 if not leaves:
                     process.kill()
@@ -134,7 +140,7 @@ def _live(sandbox: Sandbox, options: argparse.Namespace, argv: list[str]) -> int
         user=options.user,
         timeout_seconds=options.timeout,
     ) as process:
-        pumps = [_Pump(process.stdout, 1, process), _Pump(process.stderr, 2, process)]
+        pumps = [Pump(process.stdout, 1, process), Pump(process.stderr, 2, process)]
         if _passes_stdin(options):
             threading.Thread(target=_feed, args=(process.stdin,), daemon=True).start()
         status = process.wait()
@@ -147,17 +153,17 @@ def _live(sandbox: Sandbox, options: argparse.Namespace, argv: list[str]) -> int
 
 
 def _tell(limit: Limit) -> None:
-    _render.note(f"the command reached its limit of {limit.replace('_', ' ')}: {_REMEDY[limit]}")
+    _render.note(f"the command reached its limit of {limit.replace('_', ' ')}: {REMEDY[limit]}")
 
 
 def _passes_stdin(options: argparse.Namespace) -> bool:
     return options.interactive or (sys.stdin is not None and not os.isatty(0))  # pyright: ignore[reportUnnecessaryComparison]
 
 
-class _Pump:
-    """Copies one stream on a thread. If nobody takes the bytes any more, the command is killed."""
+class Pump:
+    """Copies one stream on a thread. If nobody takes the bytes any more, `process` is killed."""
 
-    def __init__(self, source: Reader, descriptor: int, process: Process) -> None:
+    def __init__(self, source: Iterable[bytes], descriptor: int, process: Process | None = None) -> None:
         self._source, self._descriptor, self._process = source, descriptor, process
         self._problem: BaseException | None = None
         self._thread = threading.Thread(target=self._copy, daemon=True)
@@ -174,8 +180,9 @@ class _Pump:
                 _render.raw(self._descriptor, chunk)
         except (OSError, PaddockError) as error:
             self._problem = error
-            with contextlib.suppress(PaddockError):
-                self._process.kill()
+            if self._process is not None:
+                with contextlib.suppress(PaddockError):
+                    self._process.kill()
 
 
 def _feed(sink: Writer) -> None:

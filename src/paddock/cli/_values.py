@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import re
+import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from paddock.model import Limits
+    from paddock.model import Limits, Mount
 
 _SIZE = re.compile(r"(\d+)(m|mib|g|gib)?", re.IGNORECASE)
 _TIME = re.compile(r"(\d+(?:\.\d+)?)(s|m|h)?")
@@ -29,6 +30,25 @@ def seconds(text: str) -> float:
     return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2] or "s"]
 
 
+def positive(text: str) -> int:
+    """`20`."""
+    if not text.isascii() or not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+    return int(text)
+
+
+def moment(text: str) -> float:
+    """`10m` is ten minutes ago; `2026-01-31` and `2026-01-31T12:00` are local times. Seconds since the epoch."""
+    if _TIME.fullmatch(text):
+        return time.time() - seconds(text)
+    from datetime import datetime
+
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time: write 10m (ago) or 2026-01-31T12:00") from None
+
+
 def pair(text: str) -> tuple[str, str]:
     """`NAME=VALUE`."""
     name, equals, value = text.partition("=")
@@ -40,6 +60,10 @@ def pair(text: str) -> tuple[str, str]:
 def command(words: list[str]) -> list[str]:
     """Without the `--` before it."""
     return words[1:] if words[:1] == ["--"] else words
+
+
+def add_sandbox(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("sandbox", metavar="ID", help="id, unique prefix of one, or name")
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
@@ -59,6 +83,13 @@ def add_spec(parser: argparse.ArgumentParser, *, ttl_seconds: float = 300.0) -> 
     group.add_argument("--cpus", type=float, metavar="N", help="1.5 is one and a half cores")
     group.add_argument("--disk", type=mebibytes, metavar="SIZE", help="MiB, or 2g")
     group.add_argument("--processes", type=int, metavar="N")
+    group.add_argument(
+        "--mount",
+        action="append",
+        default=[],
+        metavar="DIR[:TARGET][:ro|:rw]",
+        help="a directory of the host, at /workspace if nothing else is said; it never changes, unless :rw",
+    )
 
 
 def add_exec(parser: argparse.ArgumentParser) -> None:
@@ -76,6 +107,25 @@ def add_place(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[report
     group.add_argument("--env", type=pair, action="append", default=[], metavar="NAME=VALUE")
     group.add_argument("--user", metavar="NAME")
     group.add_argument("--cwd", metavar="PATH")
+
+
+def mounts(options: argparse.Namespace) -> tuple[Mount, ...]:
+    return tuple(mount(text) for text in options.mount)
+
+
+def mount(text: str) -> Mount:
+    """`DIR`, `DIR:TARGET`, either with `:ro` or `:rw` at its end. InvalidArgument."""
+    from paddock.errors import InvalidArgument
+    from paddock.model import Mount, MountMode
+
+    rest, colon, last = text.rpartition(":")
+    mode = MountMode.COPY_ON_WRITE
+    if colon and last in tuple(MountMode):
+        text, mode = rest, MountMode(last)
+    source, _, target = text.partition(":")
+    if not source or ":" in target:
+        raise InvalidArgument(f"{text!r} is no mount", hint="--mount DIR, DIR:/target, DIR:ro or DIR:/target:ro")
+    return Mount(source=source, mode=mode, **({"target": target} if target else {}))
 
 
 def limits(options: argparse.Namespace) -> Limits:

@@ -25,13 +25,19 @@ VERBS: dict[str, Verb] = {
     "sh": Verb("_sh", "a shell on this terminal, in a sandbox that lives or in a new one", names=True),
     "cp": Verb("_cp", "a file or a directory into a sandbox or out of it", names=True),
     "ls": Verb("_ls", "the sandboxes of this machine"),
+    "ps": Verb("_ps", "the processes inside, as the kernel shows them", names=True),
+    "logs": Verb("_logs", "what commands have printed", names=True),
+    "stats": Verb("_stats", "processor, memory, processes and disk, live", names=True),
+    "inspect": Verb("_inspect", "all that is known of a sandbox", names=True),
+    "why": Verb("_why", "why a sandbox died, and what was refused", names=True),
     "fork": Verb("_fork", "new sandboxes with the files of one that lives", names=True),
     "snapshot": Verb("_snapshot", "keep the files of a sandbox as they are now", names=True),
     "snapshots": Verb("_snapshots", "the snapshots there are; --delete", names=True),
     "rollback": Verb("_rollback", "take a sandbox back to a snapshot", names=True),
     "kill": Verb("_kill", "end sandboxes at once and for good", names=True),
     "doctor": Verb("_doctor", "what this machine can do, and how to mend what it cannot"),
-    "audit": Verb("_audit", "the record of what was asked, decided and done"),
+    "audit": Verb("_audit", "the record of what was asked, decided and done", names=True),
+    "completion": Verb("_completion", "completion of verbs, options, ids and names, for bash, zsh and fish"),
 }
 
 _EPILOG = """\

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 import msgspec
+
+Moved: TypeAlias = Callable[[int], object]
+"""Told how many bytes have just gone."""
 
 
 class TransferReport(msgspec.Struct, frozen=True, kw_only=True):

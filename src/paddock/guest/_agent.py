@@ -10,7 +10,7 @@ import sys
 from typing import NoReturn
 
 from . import _requests as requests
-from ._attach import attach
+from ._attach import attach, output
 from ._config import AgentConfig
 from ._connection import Channel, Connection, Handler
 from ._exec import Execs
@@ -158,6 +158,8 @@ class Agent:
             return self._execs.start(channel, request, descriptors)
         if operation == "attach":
             return attach(self._execs, self._loop, self._config, channel, request)
+        if operation == "output":
+            return output(self._execs, self._loop, self._config, channel, request)
         if operation == "kill_exec":
             return self._execs.kill(channel, request)
         if operation == "read":

@@ -26,6 +26,40 @@ def attach(execs: Execs, loop: Loop, config: AgentConfig, channel: Channel, requ
     return AttachHandler(execs, loop, config, channel, run)
 
 
+def output(execs: Execs, loop: Loop, config: AgentConfig, channel: Channel, request: Json) -> Handler:
+    """What a background command has printed on one stream until now."""
+    run = execs.find(request)
+    if not run.background:
+        raise Fault("not_found", f"the command {run.id} is not a background one")
+    stream = requests.number(request, "stream", low=STDOUT, high=STDERR)
+    return OutputHandler(loop, channel, _Log(log_paths(config, run.id)[stream - STDOUT]), run.pid)
+
+
+class OutputHandler(Handler):
+    def __init__(self, loop: Loop, channel: Channel, log: _Log, pid: int) -> None:
+        self._loop, self._channel, self._log = loop, channel, log
+        log.stop_at_present_size()
+        channel.reply({"pid": pid})
+        loop.soon(self.writable)
+
+    def writable(self) -> None:
+        room = min(self._channel.room(STDOUT), CHUNK)
+        if self._log.fd < 0 or not room:
+            return
+        data = self._log.read(room)
+        if data:
+            self._channel.send_data(STDOUT, data)
+            self._loop.soon(self.writable)
+        else:
+            self._log.close()
+            self._channel.send_eof(STDOUT)
+            self._channel.end()
+
+    def close(self) -> None:
+        self._log.close()
+        self._channel.end()
+
+
 class AttachHandler(Handler, ExecFollower):
     def __init__(self, execs: Execs, loop: Loop, config: AgentConfig, channel: Channel, run: Exec) -> None:
         self._execs = execs

@@ -21,6 +21,7 @@ from ._tree import Orphans, TreeKill
 
 StartAgent = Callable[[str], int]
 _QUICK_DEATH_SECONDS = 1.0
+_STANDS_SECONDS = 1.0
 _FIRST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 5.0
 _EXIT_SECONDS = 1.0
@@ -148,7 +149,11 @@ class Init:
                 agent.clearing.reaped(pid)
 
     def _stopped(self, pid: int) -> None:
-        """Commands have the same uid as their agent and may stop it: `kill -STOP -1` does."""
+        """Commands have the same uid as their agent and may stop it: `kill -STOP -1` does. So does the keeper, for an
+        instant, where it has no freezer: it is left alone for that long."""
+        self._loop.after(_STANDS_SECONDS, lambda: self._let_go_on(pid))
+
+    def _let_go_on(self, pid: int) -> None:
         if any(agent.pid == pid for agent in self._agents.values()):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)

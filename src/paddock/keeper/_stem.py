@@ -130,12 +130,14 @@ def _serve(house: House, peer: socket.socket) -> NoReturn:
                 memory=memory,
                 fault=fault,
             )
-            answer = _clone(inside, base), None, ""
-            inside.sync.detach()
+            try:
+                answer = _clone(inside, base), None, ""
+            finally:
+                inside.sync.detach()
         except OSError as error:
             answer = 0, error.errno, f"{type(error).__name__} at the clone: {error}"
+        descriptors.close_from(_PEER + 1)  # first: else the end of the child would not be seen at once
         peer.send(marshal.dumps(answer))
-        descriptors.close_from(_PEER + 1)
 
 
 def _shed(house: House, peer: socket.socket) -> socket.socket:

@@ -25,10 +25,10 @@ UNFINISHED = Ended(limit=None, reason="the keeper died while it was being made")
 MOST_SOCKET_BYTES = 4 * SOCKET_BYTES
 _FIRST_PAUSE_SECONDS = 0.001
 _LONGEST_PAUSE_SECONDS = 1.0
+_LAST_CHANCE_SECONDS = 10.0
 _WATCHED_AT_ONCE = 20
 _NEXT_TO_NOTHING_SECONDS = 0.002
 _SPARED = 64
-_LAST_CHANCE_SECONDS = 10.0
 
 
 @dataclass(slots=True)

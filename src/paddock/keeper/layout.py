@@ -16,6 +16,9 @@ outputs/<sandbox>/    what execs printed beyond what a result holds
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 # Files of trees are stored with these owners (root mode): far from the uids of people, so that a set-user-id
 # file in a tree never is one of root's, and equal for all sandboxes, so that a fork needs no chown.
 TREE_ID_BASE = 0x7000_0000
@@ -38,3 +41,13 @@ OUTPUTS = "outputs"
 
 # Sandboxes that a keeper holds ready while it has work; "spares" in KEEPER_CONFIG says otherwise.
 DEFAULT_SPARES = 2
+
+
+def default_state_dir() -> Path:
+    """PADDOCK_STATE_DIR; else the system's for root, the user's own for everybody else."""
+    if given := os.environ.get("PADDOCK_STATE_DIR"):
+        return Path(given).absolute()
+    if os.geteuid() == 0:
+        return Path("/var/lib/paddock")
+    state = os.environ.get("XDG_STATE_HOME", "")
+    return (Path(state) if os.path.isabs(state) else Path.home() / ".local" / "state") / "paddock"

@@ -7,14 +7,14 @@ so the three can never use different words. `Action[R]` says what `perform` retu
 
 from __future__ import annotations
 
-from typing import Generic, TypeAlias, TypeVar
+from typing import Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
 
 from .exec import ExecInfo, ExecResult, ExecSpec
 from .files import FileInfo, GrepMatch
 from .limits import Usage
-from .reports import AuditReport, Diagnosis
+from .reports import AuditRecord, AuditReport, Diagnosis, Inspection, Process
 from .sandbox import Sandbox, SandboxSpec
 from .snapshot import Snapshot
 from .streams import ByteReader, ByteStream, ByteWriter, ChangeStream, ExecHandle
@@ -55,6 +55,18 @@ class KillSandbox(Action[Sandbox], frozen=True, tag="sandbox.kill"):
 
 
 class GetUsage(Action[Usage], frozen=True, tag="sandbox.usage"):
+    sandbox: str
+
+
+class InspectSandbox(Action[Inspection], frozen=True, tag="sandbox.inspect"):
+    """All that is known, also of one that has ended."""
+
+    sandbox: str
+
+
+class ListProcesses(Action[tuple[Process, ...]], frozen=True, tag="sandbox.processes"):
+    """Asked of the kernel, outside: nothing inside can hide or lie."""
+
     sandbox: str
 
 
@@ -122,6 +134,15 @@ class AttachExec(Action[ExecHandle], frozen=True, tag="exec.attach"):
 
 class ListExecs(Action[tuple[ExecInfo, ...]], frozen=True, tag="exec.list"):
     sandbox: str
+
+
+class ReadOutput(Action[ByteReader], frozen=True, tag="exec.output"):
+    """What is kept of a command's output until now: of a background command all of it, of one that was run to its end
+    what did not fit into its result. `stream` is stdout or stderr."""
+
+    sandbox: str
+    exec: str
+    stream: Literal["stdout", "stderr"] = "stdout"
 
 
 class SignalExec(Action[None], frozen=True, tag="exec.signal"):
@@ -265,6 +286,20 @@ class ConnectPort(Action[ByteStream], frozen=True, tag="port.connect"):
     port: int
 
 
+class ListAudit(Action[tuple[AuditRecord, ...]], frozen=True, tag="audit.list"):
+    """The last `limit` records that fit, oldest first. `sandbox` is an id, `tag` that of an action or its beginning
+    (`exec`), `trouble` leaves what was denied or failed, `since` and `until` are seconds since the epoch."""
+
+    sandbox: str | None = None
+    tag: str | None = None
+    principal: str | None = None
+    trouble: bool = False
+    since: float | None = None
+    until: float | None = None
+    ref: str | None = None
+    limit: int = 1000
+
+
 class VerifyAudit(Action[AuditReport], frozen=True, tag="audit.verify"):
     pass
 
@@ -280,6 +315,8 @@ AnyAction: TypeAlias = (
     | ExtendSandbox
     | KillSandbox
     | GetUsage
+    | InspectSandbox
+    | ListProcesses
     | CreateSnapshot
     | ListSnapshots
     | DeleteSnapshot
@@ -289,6 +326,7 @@ AnyAction: TypeAlias = (
     | StartExec
     | AttachExec
     | ListExecs
+    | ReadOutput
     | SignalExec
     | ReadFile
     | WriteFile
@@ -305,6 +343,7 @@ AnyAction: TypeAlias = (
     | UploadTree
     | DownloadTree
     | ConnectPort
+    | ListAudit
     | VerifyAudit
     | Diagnose
 )

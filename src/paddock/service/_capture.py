@@ -80,6 +80,27 @@ class Capture:
             _remove(self._spool)
 
 
+def kept(path: str) -> KeptOutput | None:
+    """What was kept there, if anything was."""
+    try:
+        return KeptOutput(open(path, "rb"))
+    except FileNotFoundError:
+        return None
+
+
+class KeptOutput:
+    """A ByteReader of a file of ours, which lies on the host."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    async def read(self, size: int = 65536) -> bytes:
+        return self._file.read(size)
+
+    async def aclose(self) -> None:
+        self._file.close()
+
+
 def _remove(path: str) -> None:
     with contextlib.suppress(OSError):
         os.unlink(path)

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 import msgspec
 
-from paddock.errors import SandboxDied
+from paddock.errors import NotFound, SandboxDied
 from paddock.model import (
     AttachExec,
+    ByteReader,
     ExecHandle,
     ExecId,
     ExecInfo,
@@ -16,6 +17,7 @@ from paddock.model import (
     Limit,
     ListExecs,
     Noun,
+    ReadOutput,
     RunExec,
     SignalExec,
     StartExec,
@@ -24,7 +26,7 @@ from paddock.model import (
 
 from . import _validate
 from ._attribution import struck
-from ._capture import Capture
+from ._capture import Capture, kept
 from ._collect import Collector
 from ._gate import Entry
 from ._handles import GuardedExec
@@ -32,6 +34,7 @@ from ._live import Held, Live
 from ._remains import Remains
 from ._sandboxes import Sandboxes
 from ._store import Row
+from ._streams import RecordedReader
 from ._tasks import Tasks
 
 
@@ -130,6 +133,24 @@ class Execs:
             return await held.instance.execs()
         except SandboxDied:
             raise await self._live.dead(row) from None
+
+    async def output(self, action: ReadOutput, entry: Entry) -> ByteReader:
+        _validate.check_exec_id(action.exec)
+        row, held = await self._sandboxes.use(action.sandbox, entry)
+        ending, number = (".out", 1) if action.stream == "stdout" else (".err", 2)
+        inner: ByteReader | None = kept(f"{self._remains.outputs}/{row.id}/{action.exec}{ending}")
+        if inner is None:
+            try:
+                inner = await held.instance.output(ExecId(action.exec), number)
+            except NotFound:
+                raise NotFound(
+                    f"nothing is kept of {action.exec}: only of what runs in the background, and of what a result had"
+                    " no room for",
+                    hint=f"paddock logs {row.id}",
+                ) from None
+            except SandboxDied:
+                raise await self._live.dead(row) from None
+        return RecordedReader(inner, row, self._live, entry)
 
     async def signal(self, action: SignalExec, entry: Entry) -> None:
         _validate.check_signal(action.signal)

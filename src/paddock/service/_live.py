@@ -99,7 +99,8 @@ class Live:
     async def ended(self, row: Row, ending: Ending | None) -> Row:
         """A running sandbox that the backend does not hold as living. Somebody may have ended it properly meanwhile."""
         now = self._store.get(row.id) or row
-        if not has_ended(now):
+        # What is being taken back to a snapshot has been killed for that, and will be back.
+        if not has_ended(now) and now.state is not State.RESTORING:
             now = await self._remains.settle(now, ending)
         await self.release(row.id)
         return now

@@ -4,25 +4,53 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
-from paddock.audit import AuditLog, verify
-from paddock.model import AuditReport, Check, Diagnosis
+import msgspec
+
+from paddock.audit import MOST_RECORDS, AuditLog, read_records, verify
+from paddock.errors import InvalidArgument, NotFound
+from paddock.model import AuditRecord, AuditReport, Check, Diagnosis, ListAudit
 from paddock.storage._base import Pool
 
+from ._gate import Entry
 from ._providers import Backends
-from ._store import Store
+from ._store import Row, Store
+
+_BEFORE_SECONDS = 60.0
+"""Its create was asked before it was there; the first one builds the template."""
 
 
 class Reports:
     def __init__(
-        self, state_dir: Path, *, store: Store, audit: AuditLog, backends: Backends, pool: Callable[[], Pool]
+        self,
+        state_dir: Path,
+        *,
+        store: Store,
+        audit: AuditLog,
+        backends: Backends,
+        pool: Callable[[], Pool],
+        find: Callable[[str, Entry], Row],
     ) -> None:
         self._state_dir, self._store, self._audit = state_dir, store, audit
-        self._backends, self._pool = backends, pool
+        self._backends, self._pool, self._find = backends, pool, find
 
     async def verify(self) -> AuditReport:
         return await asyncio.to_thread(verify, self._audit.directory)
+
+    async def audit(self, action: ListAudit, entry: Entry) -> tuple[AuditRecord, ...]:
+        """Of a sandbox that is still known, by whatever it was called."""
+        if not 1 <= action.limit <= MOST_RECORDS:
+            raise InvalidArgument(f"limit={action.limit} must be 1 to {MOST_RECORDS}", field="limit")
+        names: tuple[str, ...] = ()
+        if action.sandbox is not None:
+            with suppress(NotFound):
+                row = self._find(action.sandbox, entry)
+                since = max(row.sandbox.created_at - _BEFORE_SECONDS, action.since or 0.0)
+                action = msgspec.structs.replace(action, sandbox=row.id, since=since)
+                names = () if row.sandbox.spec.name is None else (row.sandbox.spec.name,)
+        return await asyncio.to_thread(read_records, self._audit.directory, action, names)
 
     async def diagnose(self) -> Diagnosis:
         checks: list[Check] = []

@@ -22,12 +22,16 @@ from paddock.model import (
     ExtendSandbox,
     GetSandbox,
     GetUsage,
+    Inspection,
+    InspectSandbox,
     KillSandbox,
+    ListProcesses,
     ListSandboxes,
     Mount,
     MountMode,
     Noun,
     Principal,
+    Process,
     Sandbox,
     SandboxId,
     State,
@@ -142,6 +146,26 @@ class Sandboxes:
         except SandboxDied:
             raise await self._live.dead(row) from None
         return self._live.with_disk(held, usage)
+
+    async def processes(self, action: ListProcesses, entry: Entry) -> tuple[Process, ...]:
+        row, held = await self.use(action.sandbox, entry)
+        try:
+            return await held.instance.processes()
+        except SandboxDied:
+            raise await self._live.dead(row) from None
+
+    async def inspect(self, action: InspectSandbox, entry: Entry) -> Inspection:
+        row = await self._live.check(self.find(action.sandbox, entry))
+        if row.state is not State.RUNNING:
+            return Inspection(sandbox=row.sandbox)
+        try:
+            held = await self._live.hold(row)
+            usage = self._live.with_disk(held, await held.instance.usage())
+            posture = await held.instance.posture()
+        except SandboxDied:
+            return Inspection(sandbox=(await self._live.check(self._store.get(row.id) or row)).sandbox)
+        enforced = tuple(sorted(held.backend.capabilities.enforced))
+        return Inspection(sandbox=row.sandbox, usage=usage, enforced=enforced, posture=posture)
 
     def find(self, reference: str, entry: Entry) -> Row:
         """By id, name of a living one, unique prefix of an id, or name of the last ended one; only one's own."""

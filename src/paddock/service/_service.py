@@ -30,16 +30,20 @@ from paddock.model import (
     GetSandbox,
     GetUsage,
     GrepFiles,
+    InspectSandbox,
     KillSandbox,
     Level,
+    ListAudit,
     ListExecs,
     ListFiles,
+    ListProcesses,
     ListSandboxes,
     ListSnapshots,
     MakeDirectory,
     MoveFile,
     Principal,
     ReadFile,
+    ReadOutput,
     RemoveFile,
     RollbackSandbox,
     RunExec,
@@ -146,7 +150,9 @@ class Service:
         )
         self._execs = Execs(sandboxes=self._sandboxes, live=live, remains=remains, tasks=tasks)
         self._files = Files(sandboxes=self._sandboxes, live=live)
-        self._reports = Reports(self.state_dir, store=store, audit=audit, backends=backends, pool=pool)
+        self._reports = Reports(
+            self.state_dir, store=store, audit=audit, backends=backends, pool=pool, find=self._sandboxes.find
+        )
         reconciler = Reconciler(
             store=store,
             live=live,
@@ -194,6 +200,10 @@ class Service:
                 return await self._sandboxes.kill(action, entry)
             case GetUsage():
                 return await self._sandboxes.usage(action, entry)
+            case InspectSandbox():
+                return await self._sandboxes.inspect(action, entry)
+            case ListProcesses():
+                return await self._sandboxes.processes(action, entry)
             case CreateSnapshot():
                 return await self._snapshots.create(action, *await self._sandboxes.use(action.sandbox, entry), entry)
             case ListSnapshots():
@@ -213,6 +223,8 @@ class Service:
                 return await self._execs.attach(action, entry)
             case ListExecs():
                 return await self._execs.list(action, entry)
+            case ReadOutput():
+                return await self._execs.output(action, entry)
             case SignalExec():
                 return await self._execs.signal(action, entry)
             case ReadFile() | DownloadTree():
@@ -235,6 +247,8 @@ class Service:
                 | GrepFiles()
             ):
                 return await self._files.value(cast("Action[object]", action), entry)
+            case ListAudit():
+                return await self._reports.audit(action, entry)
             case VerifyAudit():
                 return await self._reports.verify()
             case Diagnose():

@@ -7,6 +7,7 @@ import re
 
 from paddock.errors import InvalidArgument
 from paddock.model import Action, ExecSpec, Limits, Mount, Noun, RunExec, SandboxSpec
+from paddock.model.ids import is_id
 
 MAX_TTL_SECONDS = 30 * 86_400
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
@@ -133,6 +134,12 @@ def check_file(action: Action[object]) -> None:
 def check_key(key: str) -> None:
     if not 1 <= len(key) <= _MAX_KEY_CHARS:
         raise InvalidArgument(f"an idempotency key has 1 to {_MAX_KEY_CHARS} characters", field="idempotency_key")
+
+
+def check_exec_id(text: str) -> None:
+    """It becomes a part of a path."""
+    if not is_id(text) or not text.startswith(Noun.EXEC):
+        raise InvalidArgument(f"{text[:64]!r} is no id of a command", hint="`paddock logs ID` lists them", field="exec")
 
 
 def check_signal(number: int) -> None:

@@ -14,13 +14,13 @@ import msgspec
 
 from paddock.backends._base import Backend, Capabilities, Ending, SandboxPlan
 from paddock.backends._guest import GuestConnection, GuestInstance
-from paddock.backends.jail import _probe
+from paddock.backends.jail import _look, _probe
 from paddock.backends.jail._keeper import KeeperClient, Message
 from paddock.errors import InvalidState, PaddockError, SandboxDied
 from paddock.keeper import layout
 from paddock.keeper._plan import JailPlan, Mount, User
 from paddock.keeper._records import Record, Records
-from paddock.model import Check, Level, Limit, SandboxId, Template, Usage
+from paddock.model import Check, Level, Limit, Process, SandboxId, Template, Usage
 
 R = TypeVar("R")
 _MIB = 1 << 20
@@ -164,6 +164,13 @@ class JailBackend:
         finally:
             os.close(directory)
 
+    def record(self, id: SandboxId) -> Record:
+        """What the keeper wrote about a living one. SandboxDied."""
+        found = self._record(id)
+        if found is None:
+            raise SandboxDied(f"{id} is dead")
+        return found
+
     async def living(self) -> Mapping[SandboxId, Ending | None]:
         answer = await self.keeper.request("list")
         found: dict[SandboxId, Ending | None] = {SandboxId(id): None for id in answer["living"]}
@@ -274,6 +281,12 @@ class JailInstance(GuestInstance):
         answer.pop("re")
         strikes = {Limit(k): v for k, v in cast("dict[str, int | None]", answer.pop("strikes", {})).items() if v}
         return Usage(**answer, strikes=strikes)
+
+    async def processes(self) -> tuple[Process, ...]:
+        return await asyncio.to_thread(_look.table, self._backend.record(self.id))
+
+    async def posture(self) -> tuple[Check, ...]:
+        return await asyncio.to_thread(_look.posture, self._backend.record(self.id))
 
     @contextlib.asynccontextmanager
     async def frozen(self) -> AsyncGenerator[None]:

@@ -13,9 +13,11 @@ from pathlib import Path
 
 from paddock.backends._base import Ending, SandboxPlan
 from paddock.backends._guest import GuestConnection, GuestInstance
+from paddock.backends._look import process
 from paddock.errors import PaddockError, SandboxDied, Unsupported
 from paddock.guest._frames import Json
-from paddock.model import Limit, Usage
+from paddock.linux import processes
+from paddock.model import Check, Limit, Process, Usage
 
 _KILL_SECONDS = 8.0
 
@@ -57,6 +59,19 @@ class ProcessInstance(GuestInstance):
         if self.ending is not None:
             raise self.lost_error()
         return Usage()
+
+    async def processes(self) -> tuple[Process, ...]:
+        """All of them are processes of the host, with its numbers."""
+        if self.ending is not None:
+            raise self.lost_error()
+        found = await asyncio.to_thread(processes.below, self._process.pid)
+        boot = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+        return tuple(process(one, pid=one.pid, parent=one.parent, uid=one.uid, boot=boot) for one in found)
+
+    async def posture(self) -> tuple[Check, ...]:
+        return (
+            Check(area="posture", name="isolation", status="missing", detail="none: these are processes of the host"),
+        )
 
     def frozen(self) -> AbstractAsyncContextManager[None]:
         raise Unsupported("backend 'process' cannot hold a sandbox still", hint="use an isolating level")

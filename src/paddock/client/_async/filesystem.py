@@ -6,7 +6,7 @@ import os
 from typing import BinaryIO
 
 from paddock.client._blocking import CHUNK_BYTES, AsyncContent, achunks, arun_blocking, open_local
-from paddock.client._transfer import TransferReport
+from paddock.client._transfer import Moved, TransferReport
 from paddock.errors import FileError, InternalError
 from paddock.model import (
     CopyFile,
@@ -202,11 +202,13 @@ class AsyncFilesystem:
         action = WatchFiles(sandbox=self._sandbox, path=os.fspath(path), recursive=recursive, user=self._user)
         return AsyncChanges(await self._transport.perform(action))
 
-    async def upload(self, local_dir: Path, path: Path, *, exclude: tuple[str, ...] = ()) -> TransferReport:
+    async def upload(
+        self, local_dir: Path, path: Path, *, exclude: tuple[str, ...] = (), moved: Moved | None = None
+    ) -> TransferReport:
         """A local directory's content to below `path`, in constant memory.
 
         Symbolic links go as links; sockets, pipes and devices are left out and reported. `exclude` are shell
-        patterns of names that are passed over, with what is below them.
+        patterns of names that are passed over, with what is below them. `moved` is called with the bytes of each step.
         """
         from paddock.client._pack import Packer
 
@@ -215,6 +217,8 @@ class AsyncFilesystem:
         try:
             async for chunk in achunks(packer):
                 await handle.write(chunk)
+                if moved is not None:
+                    moved(len(chunk))
             await handle.aclose()
         except BaseException:
             await handle.abort()
@@ -229,13 +233,14 @@ class AsyncFilesystem:
         max_bytes: int = 4 << 30,
         max_files: int = 100_000,
         skip_unsafe: bool = False,
+        moved: Moved | None = None,
     ) -> TransferReport:
         """What is below `path`, into a new local directory, in constant memory.
 
         The sandbox is not trusted: names and links that lead out, devices, and more than `max_bytes` or
         `max_files` raise GuestProtocolError, and nothing is left; with `skip_unsafe` such entries (but not the
         bounds) are passed over and reported. Owners and setuid bits are dropped. AlreadyExists if `local_dir`
-        holds anything.
+        holds anything. `moved` is called with the bytes of each step.
         """
         from paddock.client._unpack import Unpacker
 
@@ -247,6 +252,8 @@ class AsyncFilesystem:
             async with AsyncReader(await self._transport.perform(action)) as reader:
                 while not unpacker.complete and (data := await reader.read(CHUNK_BYTES)):
                     await arun_blocking(unpacker.feed, data)
+                    if moved is not None:
+                        moved(len(data))
             return await arun_blocking(unpacker.finish)
         finally:
             await arun_blocking(unpacker.close)

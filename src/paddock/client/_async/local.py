@@ -21,6 +21,7 @@ from paddock.model import (
     KillSandbox,
     PtySize,
     ReadFile,
+    ReadOutput,
     StartExec,
     UploadTree,
     WatchFiles,
@@ -48,7 +49,7 @@ class AsyncLocalTransport:
                 return _Exec(home.loop, result, kills=not background)
             case AttachExec():
                 return _Exec(home.loop, result, kills=False)
-            case ReadFile() | DownloadTree():
+            case ReadFile() | DownloadTree() | ReadOutput():
                 return _Reader(home.loop, result)
             case WriteFile() | UploadTree():
                 return _Writer(home.loop, result)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Self, overload
+from typing import Literal, Self, overload
 
 from paddock.client._command import absolute, checked, exec_spec
 from paddock.client._default import default_async_transport
@@ -28,6 +28,7 @@ from paddock.model import (
     ListSnapshots,
     Mount,
     PtySize,
+    ReadOutput,
     RollbackSandbox,
     RunExec,
     SandboxSpec,
@@ -40,7 +41,7 @@ from paddock.model import Sandbox as SandboxInfo
 from paddock.model import Snapshot as SnapshotInfo
 
 from .filesystem import AsyncFilesystem
-from .process import AsyncProcess
+from .process import AsyncProcess, AsyncReader
 from .transport import AsyncTransport
 
 
@@ -206,6 +207,11 @@ class AsyncSandbox:
     async def attach(self, exec_id: str) -> AsyncProcess:
         """To a background command: its output from the start, and what follows. NotFound."""
         return AsyncProcess(await self._transport.perform(AttachExec(sandbox=self.id, exec=exec_id)))
+
+    async def output(self, exec_id: str, stream: Literal["stdout", "stderr"] = "stdout") -> AsyncReader:
+        """What is kept of a command's output until now: all of a background one's, and of one that `exec` ran to its
+        end what its result had no room for. NotFound."""
+        return AsyncReader(await self._transport.perform(ReadOutput(sandbox=self.id, exec=exec_id, stream=stream)))
 
     async def processes(self) -> tuple[ExecInfo, ...]:
         """The commands that run, and the background ones that have ended."""

@@ -10,6 +10,7 @@ from paddock.model import (
     ConnectPort,
     DownloadTree,
     ReadFile,
+    ReadOutput,
     StartExec,
     UploadTree,
     WatchFiles,
@@ -27,7 +28,7 @@ class AsyncTransport(Protocol):
     @overload
     async def perform(self, action: StartExec | AttachExec) -> ExecHandle: ...  # pyright: ignore[reportOverlappingOverload]
     @overload
-    async def perform(self, action: ReadFile | DownloadTree) -> ByteReader: ...  # pyright: ignore[reportOverlappingOverload]
+    async def perform(self, action: ReadFile | DownloadTree | ReadOutput) -> ByteReader: ...  # pyright: ignore[reportOverlappingOverload]
     @overload
     async def perform(self, action: WriteFile | UploadTree) -> ByteWriter: ...  # pyright: ignore[reportOverlappingOverload]
     @overload

@@ -7,7 +7,7 @@ import os
 from typing import BinaryIO
 
 from paddock.client._blocking import CHUNK_BYTES, Content, chunks, run_blocking, open_local
-from paddock.client._transfer import TransferReport
+from paddock.client._transfer import Moved, TransferReport
 from paddock.errors import FileError, InternalError
 from paddock.model import (
     CopyFile,
@@ -203,11 +203,13 @@ class Filesystem:
         action = WatchFiles(sandbox=self._sandbox, path=os.fspath(path), recursive=recursive, user=self._user)
         return Changes(self._transport.perform(action))
 
-    def upload(self, local_dir: Path, path: Path, *, exclude: tuple[str, ...] = ()) -> TransferReport:
+    def upload(
+        self, local_dir: Path, path: Path, *, exclude: tuple[str, ...] = (), moved: Moved | None = None
+    ) -> TransferReport:
         """A local directory's content to below `path`, in constant memory.
 
         Symbolic links go as links; sockets, pipes and devices are left out and reported. `exclude` are shell
-        patterns of names that are passed over, with what is below them.
+        patterns of names that are passed over, with what is below them. `moved` is called with the bytes of each step.
         """
         from paddock.client._pack import Packer
 
@@ -216,6 +218,8 @@ class Filesystem:
         try:
             for chunk in chunks(packer):
                 handle.write(chunk)
+                if moved is not None:
+                    moved(len(chunk))
             handle.close()
         except BaseException:
             handle.abort()
@@ -230,13 +234,14 @@ class Filesystem:
         max_bytes: int = 4 << 30,
         max_files: int = 100_000,
         skip_unsafe: bool = False,
+        moved: Moved | None = None,
     ) -> TransferReport:
         """What is below `path`, into a new local directory, in constant memory.
 
         The sandbox is not trusted: names and links that lead out, devices, and more than `max_bytes` or
         `max_files` raise GuestProtocolError, and nothing is left; with `skip_unsafe` such entries (but not the
         bounds) are passed over and reported. Owners and setuid bits are dropped. AlreadyExists if `local_dir`
-        holds anything.
+        holds anything. `moved` is called with the bytes of each step.
         """
         from paddock.client._unpack import Unpacker
 
@@ -248,6 +253,8 @@ class Filesystem:
             with Reader(self._transport.perform(action)) as reader:
                 while not unpacker.complete and (data := reader.read(CHUNK_BYTES)):
                     run_blocking(unpacker.feed, data)
+                    if moved is not None:
+                        moved(len(data))
             return run_blocking(unpacker.finish)
         finally:
             run_blocking(unpacker.close)

@@ -22,6 +22,7 @@ from paddock.model import (
     KillSandbox,
     PtySize,
     ReadFile,
+    ReadOutput,
     StartExec,
     UploadTree,
     WatchFiles,
@@ -49,7 +50,7 @@ class LocalTransport:
                 return _Exec(home.loop, result, kills=not background)
             case AttachExec():
                 return _Exec(home.loop, result, kills=False)
-            case ReadFile() | DownloadTree():
+            case ReadFile() | DownloadTree() | ReadOutput():
                 return _Reader(home.loop, result)
             case WriteFile() | UploadTree():
                 return _Writer(home.loop, result)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Self, overload
+from typing import Literal, Self, overload
 
 from paddock.client._command import absolute, checked, exec_spec
 from paddock.client._default import default_transport
@@ -29,6 +29,7 @@ from paddock.model import (
     ListSnapshots,
     Mount,
     PtySize,
+    ReadOutput,
     RollbackSandbox,
     RunExec,
     SandboxSpec,
@@ -41,7 +42,7 @@ from paddock.model import Sandbox as SandboxInfo
 from paddock.model import Snapshot as SnapshotInfo
 
 from .filesystem import Filesystem
-from .process import Process
+from .process import Process, Reader
 from .transport import Transport
 
 
@@ -207,6 +208,11 @@ class Sandbox:
     def attach(self, exec_id: str) -> Process:
         """To a background command: its output from the start, and what follows. NotFound."""
         return Process(self._transport.perform(AttachExec(sandbox=self.id, exec=exec_id)))
+
+    def output(self, exec_id: str, stream: Literal["stdout", "stderr"] = "stdout") -> Reader:
+        """What is kept of a command's output until now: all of a background one's, and of one that `exec` ran to its
+        end what its result had no room for. NotFound."""
+        return Reader(self._transport.perform(ReadOutput(sandbox=self.id, exec=exec_id, stream=stream)))
 
     def processes(self) -> tuple[ExecInfo, ...]:
         """The commands that run, and the background ones that have ended."""

@@ -11,6 +11,7 @@ from paddock.model import (
     ConnectPort,
     DownloadTree,
     ReadFile,
+    ReadOutput,
     StartExec,
     UploadTree,
     WatchFiles,
@@ -28,7 +29,7 @@ class Transport(Protocol):
     @overload
     def perform(self, action: StartExec | AttachExec) -> ExecHandle: ...  # pyright: ignore[reportOverlappingOverload]
     @overload
-    def perform(self, action: ReadFile | DownloadTree) -> ByteReader: ...  # pyright: ignore[reportOverlappingOverload]
+    def perform(self, action: ReadFile | DownloadTree | ReadOutput) -> ByteReader: ...  # pyright: ignore[reportOverlappingOverload]
     @overload
     def perform(self, action: WriteFile | UploadTree) -> ByteWriter: ...  # pyright: ignore[reportOverlappingOverload]
     @overload

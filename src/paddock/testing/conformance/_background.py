@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import AsyncIterator
 
 import pytest
 
 from paddock.errors import NotFound, RequestError
-from paddock.model import ExecId, ExecInfo, Limit, Noun, mint
+from paddock.model import ByteReader, ExecId, ExecInfo, Limit, Noun, mint
 
 from ._box import Box, drain, finish, read_until
 from ._host import processes
@@ -61,6 +62,28 @@ class BackgroundConformance(Bench):
 
         await eventually("it went on after its handle was closed", written)
         assert (await _only(box)).status is None
+
+    @guarantee()
+    async def test_what_was_printed_until_now_is_read_while_the_command_goes_on(self, lab: Lab) -> None:
+        box = await lab.box()
+        handle = await box.start("sh", "-c", "echo early; echo warn >&2; exec sleep 600", background=True)
+
+        async def there() -> bool:
+            return (await _kept(box, handle.id, 1), await _kept(box, handle.id, 2)) == (b"early\n", b"warn\n")
+
+        await eventually("what it printed is there to be read", there)
+        assert (await _only(box)).status is None
+        with pytest.raises(NotFound):
+            await box.instance.output(ExecId(mint(Noun.EXEC)), 1)
+        await handle.aclose()
+
+    @guarantee()
+    async def test_a_large_output_is_read_whole(self, lab: Lab) -> None:
+        box = await lab.box()
+        handle = await box.start("head", "-c", "5000000", "/dev/zero", background=True)
+        await handle.wait()
+        assert len(await _kept(box, handle.id, 1)) == 5_000_000
+        await handle.aclose()
 
     @guarantee()
     async def test_attaching_gives_the_whole_output_from_the_start_and_what_follows(self, lab: Lab) -> None:
@@ -253,3 +276,16 @@ async def _only(box: Box) -> ExecInfo:
     infos = await box.instance.execs()
     assert len(infos) == 1, f"exactly one command is listed, not {infos!r}"
     return infos[0]
+
+
+async def _kept(box: Box, id: ExecId, stream: int) -> bytes:
+    reader = await box.instance.output(id, stream)
+    try:
+        return b"".join([data async for data in _chunks(reader)])
+    finally:
+        await reader.aclose()
+
+
+async def _chunks(reader: ByteReader) -> AsyncIterator[bytes]:
+    while data := await reader.read():
+        yield data

@@ -1,0 +1,134 @@
+"""What the log says, for people: decisions with their outcomes, and events, filtered."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from paddock.model import AuditRecord, ListAudit
+
+from ._log import SUFFIX
+
+MOST_RECORDS = 100_000
+_OWN = frozenset({"audit.open", "audit.close"})
+"""The log about itself."""
+
+
+class _Line(msgspec.Struct):
+    """A line of the log. What is not a record is passed over: `verify` is for finding that."""
+
+    seq: int
+    time: int
+    kind: str
+    action: str
+    principal: str | None = None
+    allowed: bool | None = None
+    rule: str | None = None
+    reason: str | None = None
+    of: int | None = None
+    ok: bool | None = None
+    error: str | None = None
+    message: str | None = None
+    sandbox: str | None = None
+    detail: dict[str, Any] = {}
+
+
+_decode = msgspec.json.Decoder(_Line).decode
+
+
+def read_records(directory: Path, wanted: ListAudit, names: tuple[str, ...] = ()) -> tuple[AuditRecord, ...]:
+    """The last of them that fit, oldest first. In memory are those and the actions under way, not the log.
+
+    `names` of the sandbox count where a record holds only what was asked: of what was denied, and is under way.
+    """
+    found: list[AuditRecord] = []
+    for path in sorted(directory.glob(f"*{SUFFIX}")):
+        found += deque((record for record in _segment(path) if _fits(record, wanted, names)), maxlen=wanted.limit)
+    found.sort(key=lambda record: record.at)
+    return tuple(found[-wanted.limit :])
+
+
+def _segment(path: Path) -> Iterator[AuditRecord]:
+    """A decision comes when its outcome is there, or at the end."""
+    open_decisions: dict[int, _Line] = {}
+    with path.open("rb") as file:
+        for raw in file:
+            try:
+                line = _decode(raw)
+            except msgspec.MsgspecError:
+                continue
+            if line.kind == "decision" and line.allowed:
+                open_decisions[line.seq] = line
+            elif line.kind == "outcome":
+                decision = open_decisions.pop(line.of if line.of is not None else -1, None)
+                if decision is not None:
+                    yield _record(path, decision, line)
+            elif line.action not in _OWN:
+                yield _record(path, line, None)
+    for decision in open_decisions.values():
+        yield _record(path, decision, None)
+
+
+def _record(path: Path, first: _Line, outcome: _Line | None) -> AuditRecord:
+    record = AuditRecord(
+        ref=f"{path.name.removesuffix(SUFFIX)}:{first.seq}",
+        at=first.time / 1e9,
+        kind="event" if first.kind == "event" else "action",
+        action=first.action,
+        principal=first.principal,
+        allowed=first.allowed,
+        rule=first.rule,
+        reason=first.reason,
+        sandbox=first.sandbox,
+        detail=first.detail,
+        message=first.message,
+    )
+    if outcome is None:
+        return record
+    return msgspec.structs.replace(
+        record,
+        ended_at=outcome.time / 1e9,
+        ok=outcome.ok,
+        error=outcome.error,
+        message=outcome.message,
+        sandbox=outcome.sandbox or first.sandbox,
+        result=outcome.detail,
+    )
+
+
+def _fits(record: AuditRecord, wanted: ListAudit, names: tuple[str, ...]) -> bool:
+    return (
+        (wanted.ref is None or record.ref == wanted.ref)
+        and (wanted.sandbox is None or record.sandbox == wanted.sandbox or _means(record, wanted.sandbox, names))
+        and (wanted.tag is None or record.action == wanted.tag or _begins(record.action, wanted.tag))
+        and (wanted.principal is None or record.principal == wanted.principal)
+        and (wanted.since is None or record.at >= wanted.since)
+        and (wanted.until is None or record.at <= wanted.until)
+        and (not wanted.trouble or is_trouble(record))
+    )
+
+
+def _means(record: AuditRecord, id: str, names: tuple[str, ...]) -> bool:
+    """By a name, or by the beginning of the id."""
+    asked = record.sandbox
+    return (
+        record.ok is None
+        and asked is not None
+        and (asked in names or (asked.startswith("sb_") and id.startswith(asked)))
+    )
+
+
+def _begins(action: str, wanted: str) -> bool:
+    """`exec.` and `exec` mean all of exec's."""
+    return action.startswith(wanted.rstrip(".") + ".")
+
+
+def is_trouble(record: AuditRecord) -> bool:
+    """Denied, failed, ended by a ceiling, or an event: nobody asked for those."""
+    status = record.result.get("status")
+    struck = isinstance(status, dict) and cast("dict[str, object]", status).get("limit") is not None
+    return record.allowed is False or record.ok is False or struck or record.kind == "event"

@@ -1,0 +1,105 @@
+"""A jail looked at from outside: its processes and its walls, as the kernel shows them. Nothing inside is asked."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from paddock.backends._look import process
+from paddock.keeper._plan import ORDINARY_ID
+from paddock.keeper._records import Record
+from paddock.keeper.layout import ID_COUNT, RUN_ID_BASE
+from paddock.linux import proc, processes
+from paddock.model import Check, Process
+
+_CAPABILITIES = ("CapInh", "CapPrm", "CapEff", "CapAmb")
+_NAMESPACES = ("mnt", "pid", "net", "ipc", "uts", "user", "cgroup")
+
+
+def table(record: Record) -> tuple[Process, ...]:
+    """Every process of its pid namespace; empty if it has ended."""
+    found = _family(record)
+    boot = time.time() - proc.boottime()
+    inner = {one.pid: one.inner_pid for one in found}
+    return tuple(
+        process(one, pid=one.inner_pid, parent=inner.get(one.parent, 0), uid=_inner_uid(record, one.uid), boot=boot)
+        for one in found
+    )
+
+
+def posture(record: Record) -> tuple[Check, ...]:
+    """What holds at this moment. Empty if it has ended."""
+    found = _family(record)
+    if not found:
+        return ()
+    first, others = found[0], found[1:]
+    status = proc.status(first.pid)
+    held = [name for name in _CAPABILITIES if int(status[name], 16)]
+    free = [str(one.inner_pid) for one in others if not one.filtered and one.state not in "ZX"]
+    return (
+        _check("capabilities", f"pid 1 holds {', '.join(held)}" if held else None, "pid 1 holds none"),
+        _check("privileges", _unless(status["NoNewPrivs"] == "1", "pid 1 may gain some"), "none are gained by exec"),
+        _check(
+            "system calls",
+            f"no filter on {', '.join(free[:8])}" if free else None,
+            f"filtered for all {len(others)} processes below pid 1",
+        ),
+        _namespaces(first.pid),
+        _check(
+            "identity", _unless(_is_own(record, first.uid), f"runs as uid {first.uid}"), _identity(record, first.uid)
+        ),
+    )
+
+
+def _family(record: Record) -> tuple[processes.Process, ...]:
+    """Another process may have its pid by now: whose start time it is must be that of the record before and after."""
+    if not _lives(record):
+        return ()
+    found = processes.below(record.pid)
+    return found if found and found[0].pid == record.pid and _lives(record) else ()
+
+
+def _lives(record: Record) -> bool:
+    try:
+        return record.boot == proc.boot_id() and proc.start_time(record.pid) == record.start
+    except (OSError, ValueError):
+        return False
+
+
+def _inner_uid(record: Record, uid: int) -> int:
+    return ORDINARY_ID if record.slot is None else uid - _base(record)
+
+
+def _base(record: Record) -> int:
+    return RUN_ID_BASE + (record.slot or 0) * ID_COUNT
+
+
+def _is_own(record: Record, uid: int) -> bool:
+    return uid == os.getuid() if record.slot is None else uid == _base(record)
+
+
+def _identity(record: Record, uid: int) -> str:
+    return (
+        f"uid {uid} of the host, which is yours" if record.slot is None else f"uid {uid} of the host, which is nobody's"
+    )
+
+
+def _namespaces(pid: int) -> Check:
+    try:
+        shared = [name for name in _NAMESPACES if _inode(pid, name) == _inode(os.getpid(), name)]
+    except PermissionError:
+        detail = "an ordinary user is not shown them; they were made when it was"
+        return Check(area="posture", name="namespaces", status="ok", detail=detail)
+    return _check("namespaces", f"shares {', '.join(shared)}" if shared else None, f"its own: {' '.join(_NAMESPACES)}")
+
+
+def _inode(pid: int, name: str) -> int:
+    return os.stat(f"/proc/{pid}/ns/{name}").st_ino
+
+
+def _unless(holds: bool, problem: str) -> str | None:
+    return None if holds else problem
+
+
+def _check(name: str, problem: str | None, detail: str) -> Check:
+    return Check(area="posture", name=name, status="missing" if problem else "ok", detail=problem or detail)

@@ -1,0 +1,186 @@
+"""`paddock logs`: what commands have printed, as far as it is kept."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Literal
+
+from paddock.errors import InvalidArgument, NotFound
+
+from . import _render
+from ._values import add_json, add_sandbox, positive
+
+if TYPE_CHECKING:
+    from paddock.client import Process, Sandbox
+    from paddock.model import ExecInfo
+
+_LINE_BYTES = 1 << 16
+_DOCUMENT_BYTES = 16 << 20
+_COMMAND_CHARS = 120
+_Stream = Literal["stdout", "stderr"]
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Without EXEC, the commands of a sandbox. With it, what that one has printed: all of it if it was started with"
+        " `exec -d`, and of one that was run to its end what its result had no room for. Its stdout goes to stdout, its"
+        " stderr to stderr. It is kept as long as the sandbox lives."
+    )
+    add_sandbox(parser)
+    parser.add_argument("exec", nargs="?", metavar="EXEC", help="id of a command or its beginning; -f: the newest")
+    parser.add_argument("-f", "--follow", action="store_true", help="and what it prints from now on, to its end")
+    bounds = parser.add_mutually_exclusive_group()
+    bounds.add_argument("--head", type=positive, metavar="N", help="the first N lines of each stream")
+    bounds.add_argument("--tail", type=positive, metavar="N", help="the last N lines of each stream")
+    add_json(parser)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    from paddock import Sandbox
+
+    if options.follow and (options.json or options.head is not None):
+        raise InvalidArgument("what is followed has no end yet", hint="leave out -f, or --json and --head")
+    sandbox = Sandbox.connect(options.sandbox)
+    commands = sandbox.processes()
+    if options.exec is None and not options.follow:
+        _list(commands, options)
+        return 0
+    exec_id = _chosen(commands, options.exec)
+    output = _Output(sandbox, exec_id)
+    if options.json:
+        _render.document({"sandbox": sandbox.id, "exec": exec_id, **output.document(options)})
+    elif options.follow:
+        _follow(output, sandbox, options)
+    else:
+        output.show("stdout", 1, options)
+        output.show("stderr", 2, options)
+    return 0
+
+
+class _Output:
+    """What is kept of one command until now."""
+
+    def __init__(self, sandbox: Sandbox, exec_id: str) -> None:
+        self._sandbox, self.exec_id = sandbox, exec_id
+        self.shown = {"stdout": 0, "stderr": 0}
+
+    def chunks(self, stream: _Stream) -> Iterator[bytes]:
+        with self._sandbox.output(self.exec_id, stream) as reader:
+            for data in reader:
+                self.shown[stream] += len(data)
+                yield data
+
+    def show(self, stream: _Stream, descriptor: int, options: argparse.Namespace) -> None:
+        for data in bounded(self.chunks(stream), options.head, options.tail):
+            _render.raw(descriptor, data)
+
+    def document(self, options: argparse.Namespace) -> dict[str, object]:
+        """Of each stream the last 16 MiB at most; how much that leaves out is said."""
+        said: dict[str, object] = {}
+        streams: tuple[_Stream, ...] = ("stdout", "stderr")
+        for stream in streams:
+            text = bytearray()
+            left_out = 0
+            for data in bounded(self.chunks(stream), options.head, options.tail):
+                text += data
+                left_out += max(0, len(text) - _DOCUMENT_BYTES)
+                del text[:-_DOCUMENT_BYTES]
+            said[stream] = text.decode("utf-8", "replace")
+            said[f"{stream}_left_out_bytes"] = left_out
+        return said
+
+
+def bounded(chunks: Iterable[bytes], head: int | None, tail: int | None) -> Iterator[bytes]:
+    """All of it, or its first or last lines. In memory are `tail` lines; one of more than 64 KiB counts as several."""
+    if head is None and tail is None:
+        yield from chunks
+        return
+    if head is not None:
+        for number, line in enumerate(lines(chunks), 1):
+            yield line
+            if number == head:
+                return
+        return
+    yield from deque(lines(chunks), maxlen=tail)
+
+
+def lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    rest = b""
+    for data in chunks:
+        *whole, rest = (rest + data).split(b"\n")
+        yield from (line + b"\n" for line in whole)
+        while len(rest) >= _LINE_BYTES:
+            yield rest[:_LINE_BYTES]
+            rest = rest[_LINE_BYTES:]
+    if rest:
+        yield rest
+
+
+def _follow(output: _Output, sandbox: Sandbox, options: argparse.Namespace) -> None:
+    """A tail is shown first; what had been printed until then is passed over when it comes again."""
+    from ._stream import Pump
+
+    if options.tail is not None:
+        output.show("stdout", 1, options)
+        output.show("stderr", 2, options)
+    with sandbox.attach(output.exec_id) as process:
+        pumps = [
+            Pump(_Rest(process, "stdout", output.shown["stdout"]), 1),
+            Pump(_Rest(process, "stderr", output.shown["stderr"]), 2),
+        ]
+        process.wait()
+        for pump in pumps:
+            pump.finish()
+
+
+class _Rest:
+    """A stream of a command after its first bytes."""
+
+    def __init__(self, process: Process, stream: _Stream, skip: int) -> None:
+        self._source = process.stdout if stream == "stdout" else process.stderr
+        self._skip = skip
+
+    def __iter__(self) -> Iterator[bytes]:
+        for data in self._source:
+            passed, self._skip = data[self._skip :], max(0, self._skip - len(data))
+            if passed:
+                yield passed
+
+
+def _chosen(commands: tuple[ExecInfo, ...], name: str | None) -> str:
+    if name is None:
+        kept = [command.id for command in commands if command.background]
+        if not kept:
+            raise NotFound("no command of this sandbox runs in the background", hint="paddock exec -d ID -- COMMAND")
+        return kept[-1]
+    found = [command.id for command in commands if command.id.startswith(name)]
+    if len(found) > 1 and name not in found:
+        raise InvalidArgument(f"{name!r} is the beginning of {', '.join(found[:8])}", hint="give more characters")
+    return found[0] if found else name  # one that was run to its end is listed no more
+
+
+def _list(commands: tuple[ExecInfo, ...], options: argparse.Namespace) -> None:
+    if options.json:
+        _render.document(commands)
+    elif commands:
+        headings = ("EXEC", "STARTED", "STATE", "OUTPUT", "COMMAND")
+        _render.table(headings, [_row(command) for command in commands])
+    elif sys.stdout.isatty():
+        _render.note("no command runs, and none was left running")
+
+
+def _row(command: ExecInfo) -> tuple[str, ...]:
+    status = command.status
+    state = "runs" if status is None else f"ended with {status.exit_code}"
+    return (
+        command.id,
+        f"{_render.span(time.time() - command.started_at)} ago",
+        state,
+        "kept" if command.background else "its caller's",
+        " ".join(command.argv)[:_COMMAND_CHARS],
+    )

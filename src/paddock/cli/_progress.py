@@ -1,0 +1,90 @@
+"""What a person is told, on stderr, while something takes longer than a second. No terminal: nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Generator
+
+from . import _render
+
+_PATIENCE_SECONDS = 1.0
+_STEP_SECONDS = 0.2
+_MARKS = "|/-\\"
+
+
+class Progress:
+    """One line that changes in its place. `moved` adds bytes to it, `said` is what goes on."""
+
+    def __init__(self, said: str) -> None:
+        self.said = said
+        self._began = time.monotonic()
+        self._bytes = 0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._show, daemon=True)
+
+    def moved(self, count: int) -> None:
+        self._bytes += count
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _show(self) -> None:
+        if self._over.wait(_PATIENCE_SECONDS):
+            return
+        with contextlib.suppress(OSError):
+            for mark in itertools.cycle(_MARKS):
+                os.write(2, f"\r\x1b[K{mark} {self._line()}".encode())
+                if self._over.wait(_STEP_SECONDS):
+                    break
+            os.write(2, b"\r\x1b[K")
+
+    def _line(self) -> str:
+        seconds = time.monotonic() - self._began
+        rate = f", {_render.size(self._bytes)}, {_render.size(self._bytes / seconds)}/s" if self._bytes else ""
+        text = _render.escape(f"{self.said} ({seconds:.0f} s{rate})")
+        try:
+            columns = os.get_terminal_size(2).columns
+        except OSError:
+            columns = 80
+        return text[: max(columns - 3, 10)]
+
+
+class _Listener(logging.Handler):
+    """The library says in its log what takes long."""
+
+    def __init__(self, progress: Progress) -> None:
+        super().__init__(logging.INFO)
+        self._progress = progress
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._progress.said = record.getMessage()
+
+
+@contextlib.contextmanager
+def progress(said: str) -> Generator[Progress]:
+    """While something is done that may take long."""
+    shown = Progress(said)
+    if not (sys.stderr is not None and sys.stderr.isatty()):  # pyright: ignore[reportUnnecessaryComparison]
+        yield shown
+        return
+    logger, listener = logging.getLogger("paddock"), _Listener(shown)
+    level = logger.level
+    logger.addHandler(listener)
+    logger.setLevel(logging.INFO)
+    shown.start()
+    try:
+        yield shown
+    finally:
+        shown.stop()
+        logger.removeHandler(listener)
+        logger.setLevel(level)

@@ -1,0 +1,52 @@
+"""Audit records in a few words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from paddock.model import AuditRecord
+
+_CHARS = 100
+_FIELDS = ("path", "source", "exec", "port", "name", "ttl_seconds", "signal")
+
+
+def verdict_of(record: AuditRecord) -> str:
+    """What came of it."""
+    if record.kind == "event":
+        return "by itself"
+    if record.allowed is False:
+        return f"denied by {record.rule}"
+    if record.ok is None:
+        return "under way, or its program was killed"
+    if not record.ok:
+        return f"failed: {record.error}"
+    status = status_of(record)
+    if status.get("limit"):
+        return f"limit: {status['limit']}"
+    if status.get("code") is not None:
+        return f"exit code {status['code']}"
+    return f"signal {status['signal']}" if status.get("signal") is not None else "ok"
+
+
+def status_of(record: AuditRecord) -> Mapping[str, Any]:
+    """How a command ended, where it is about one that has."""
+    return _mapping(record.result.get("status"))
+
+
+def command_of(record: AuditRecord) -> str:
+    """What was asked, as far as it fits on a line."""
+    spec = _mapping(record.detail.get("spec"))
+    argv = spec.get("argv")
+    if isinstance(argv, list):
+        return " ".join(map(str, cast("list[object]", argv)))[:_CHARS]
+    if record.kind == "event":
+        return str(record.detail.get("reason") or record.message or "")[:_CHARS]
+    named = [str(record.detail[field]) for field in _FIELDS if field in record.detail]
+    named += [f"{key}={value}" for key, value in spec.items() if isinstance(value, str | int | float)]
+    return " ".join(named)[:_CHARS]
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}

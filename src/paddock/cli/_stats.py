@@ -1,0 +1,129 @@
+"""`paddock stats`: what sandboxes use, as they use it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from paddock.errors import SandboxError
+
+from . import _render
+from ._values import add_json, seconds
+
+if TYPE_CHECKING:
+    from paddock.client import Transport
+    from paddock.model import Sandbox, Usage
+
+_HEADINGS = ("ID", "NAME", "CPU", "MEMORY", "OF", "PROCESSES", "OF", "DISK", "OF", "STRUCK")
+_FIRST_SECONDS = 0.5
+
+
+class Sample(NamedTuple):
+    """`cpu` is a share of one core since the sample before; None: there was none, or nobody counts."""
+
+    at: float
+    sandbox: Sandbox
+    usage: Usage
+    cpu: float | None
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "A table that follows what the sandboxes (or all of them) use, until Ctrl-C or until the last one has ended."
+        " Where stdout is no terminal, once. With --json, one line for each sandbox and look."
+    )
+    parser.add_argument("sandboxes", nargs="*", metavar="ID", help="id, unique prefix of one, or name; default: all")
+    parser.add_argument("--once", action="store_true", help="one look, over half a second")
+    parser.add_argument("--every", type=seconds, default=2.0, metavar="TIME", help="between looks (default: 2)")
+    add_json(parser)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    from paddock._compose import connector
+
+    looks = _looks(connector.connect(), options)
+    try:
+        if options.json:
+            for samples in looks:
+                for sample in samples:
+                    _render.json_line(_document(sample))
+        elif options.once or not sys.stdout.isatty():
+            for samples in looks:
+                _render.table(_HEADINGS, [_row(sample) for sample in samples])
+        else:
+            _render.live_table(_HEADINGS, ([_row(sample) for sample in samples] for samples in looks))
+    except KeyboardInterrupt:
+        return 0  # that is how it is ended
+    return 0
+
+
+def _looks(transport: Transport, options: argparse.Namespace) -> Iterator[list[Sample]]:
+    once = options.once or (not options.json and not sys.stdout.isatty())
+    before = _look(transport, options.sandboxes, {})
+    time.sleep(min(_FIRST_SECONDS, options.every))
+    while before or not options.sandboxes:
+        samples = _look(transport, options.sandboxes, {sample.sandbox.id: sample for sample in before})
+        yield samples
+        if once or (options.sandboxes and not samples):
+            return
+        before = samples
+        time.sleep(options.every)
+
+
+def _look(transport: Transport, names: list[str], before: dict[str, Sample]) -> list[Sample]:
+    """NotFound for a name of nobody; those that have ended are left out."""
+    from paddock.model import GetSandbox, ListSandboxes, State
+
+    boxes = [transport.perform(GetSandbox(sandbox=name)) for name in names] or transport.perform(ListSandboxes())
+    return [
+        sample
+        for box in boxes
+        if box.state is State.RUNNING and (sample := _sample(transport, box, before.get(box.id))) is not None
+    ]
+
+
+def _sample(transport: Transport, box: Sandbox, before: Sample | None) -> Sample | None:
+    from paddock.model import GetUsage
+
+    try:
+        usage = transport.perform(GetUsage(sandbox=box.id))
+    except SandboxError:
+        return None
+    at = time.time()
+    cpu = None
+    if before is not None and usage.cpu_seconds is not None and before.usage.cpu_seconds is not None:
+        cpu = max(0.0, usage.cpu_seconds - before.usage.cpu_seconds) / max(at - before.at, 1e-3)
+    return Sample(at, box, usage, cpu)
+
+
+def _row(sample: Sample) -> tuple[str, ...]:
+    box, usage = sample.sandbox, sample.usage
+    limits = box.spec.limits
+    return (
+        box.id,
+        box.spec.name or "",
+        "?" if sample.cpu is None else f"{sample.cpu:.0%}",
+        _render.size(usage.memory_bytes),
+        _render.size(limits.memory_mib << 20),
+        "?" if usage.processes is None else str(usage.processes),
+        str(limits.processes),
+        _render.size(usage.disk_bytes),
+        _render.size(limits.disk_mib << 20),
+        " ".join(f"{limit}:{count}" for limit, count in usage.strikes.items()),
+    )
+
+
+def _document(sample: Sample) -> dict[str, object]:
+    box = sample.sandbox
+    return {
+        "at": sample.at,
+        "sandbox": box.id,
+        "name": box.spec.name,
+        "cpu": sample.cpu,
+        "usage": sample.usage,
+        "limits": box.spec.limits,
+    }

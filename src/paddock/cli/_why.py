@@ -1,0 +1,131 @@
+"""`paddock why`: from the records, in plain words: why it died, what struck, what was refused, what to do."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import TYPE_CHECKING, Any
+
+from . import _render
+from ._records import command_of, status_of, verdict_of
+from ._remedies import REMEDY
+from ._values import add_json
+
+if TYPE_CHECKING:
+    from paddock.model import AuditRecord, Inspection, Sandbox
+
+_MOST = 20
+_LAST = 5
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Why a sandbox died (or that it lives), which limits struck, what was refused and by which rule, and what to"
+        " do. Without ID: what was refused or went wrong lately."
+    )
+    parser.add_argument("sandbox", nargs="?", metavar="ID", help="id, unique prefix of one, or name")
+    add_json(parser)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    from paddock._compose import connector
+    from paddock.model import InspectSandbox, ListAudit
+
+    transport = connector.connect()
+    known = None if options.sandbox is None else transport.perform(InspectSandbox(sandbox=options.sandbox))
+    id = None if known is None else known.sandbox.id
+    trouble = transport.perform(ListAudit(sandbox=id, trouble=True, limit=_MOST))
+    asked = () if id is None else transport.perform(ListAudit(sandbox=id, tag="exec"))
+    last = tuple(record for record in asked if record.action in ("exec.run", "exec.start"))[-_LAST:]
+    kills = () if id is None else transport.perform(ListAudit(sandbox=id, tag="sandbox.kill"))
+    if options.json:
+        _render.document(_document(known, trouble, last))
+        return 0
+    if known is not None:
+        _tell_end(known, kills[0].principal if kills else None)
+    _tell_trouble(tuple(record for record in trouble if record.action != "sandbox.ended"), known)
+    if last and known is not None and known.sandbox.ended_at is not None:
+        _render.line("\nits last commands")
+        for record in last:
+            _render.line(f"  {_render.when(record.at)}  {_words(record)}")
+    return 0
+
+
+def advice(box: Sandbox) -> str:
+    """What to do about its end."""
+    reason = box.reason or ""
+    if box.limit is not None:
+        return REMEDY[box.limit]
+    if reason.startswith("killed by") or reason in ("it was killed", "killed"):
+        return "nothing is wrong with it: somebody asked for that; `paddock audit ls` says who"
+    if "program that made it" in reason:
+        return "`paddock create` makes one that stays; in a program: persistent=True"
+    if "restarted" in reason or "went down" in reason:
+        return "create another one"
+    return "paddock doctor" if box.state == "failed" else "create another one; `paddock logs` while it lives says more"
+
+
+def _tell_end(known: Inspection, killer: str | None) -> None:
+    box = known.sandbox
+    name = f" ({box.spec.name})" if box.spec.name else ""
+    if box.ended_at is None:
+        left = _render.span(box.expires_at - time.time())
+        _render.line(_render.escape(f"{box.id}{name} is {box.state}, and ends in {left} if nobody extends it"))
+    else:
+        after = _render.span(box.ended_at - box.created_at)
+        how = "never came to life" if box.state == "failed" and not known.usage else f"was {box.state}"
+        how = f"was {box.state}" if box.state != "failed" else how
+        _render.line(
+            _render.escape(f"{box.id}{name} {how} on {_render.when(box.ended_at)}, {after} after it was asked for")
+        )
+        limit = f" (limit: {box.limit})" if box.limit else ""
+        reason = box.reason or "nobody recorded why"
+        if reason == "it was killed" and killer is not None:  # who watched it was quicker than who killed it
+            reason = f"it was killed by {killer}"
+        _render.line(_render.escape(f"  because: {reason}{limit}"))
+        _render.line(_render.escape(f"  to do: {advice(box)}"))
+    if known.usage is not None:
+        for limit, count in known.usage.strikes.items():
+            _render.line(f"  the limit of {limit} has struck {count} times: {REMEDY[limit]}")
+
+
+def _tell_trouble(trouble: tuple[AuditRecord, ...], known: Inspection | None) -> None:
+    if not trouble:
+        _render.line("nothing was refused, nothing failed")
+        return
+    _render.line("\nwhat was refused, failed, or met a limit" if known is not None else "lately refused or failed")
+    for record in trouble:
+        box = f"  {record.sandbox}" if known is None and record.sandbox else ""
+        _render.line(f"  {_render.when(record.at)}{_render.escape(box)}  {_words(record)}")
+        reason = record.reason if record.allowed is False else record.message
+        if reason:
+            _render.line(f"    because: {_render.escape(reason)}")
+        if (todo := _todo(record)) is not None:
+            _render.line(f"    to do: {_render.escape(todo)}")
+
+
+def _words(record: AuditRecord) -> str:
+    return _render.escape(f"{record.action}  {command_of(record)}  {verdict_of(record)}")
+
+
+def _todo(record: AuditRecord) -> str | None:
+    limit = status_of(record).get("limit")
+    if isinstance(limit, str):
+        return REMEDY.get(limit)
+    if record.allowed is False:
+        return f"ask for less, or have the rule {record.rule!r} changed: it is the policy of this state directory"
+    return "paddock doctor" if record.error in ("level_unavailable", "not_configured", "keeper_unavailable") else None
+
+
+def _document(
+    known: Inspection | None, trouble: tuple[AuditRecord, ...], last: tuple[AuditRecord, ...]
+) -> dict[str, Any]:
+    box = None if known is None else known.sandbox
+    return {
+        "sandbox": box,
+        "advice": None if box is None or box.ended_at is None else advice(box),
+        "strikes": {} if known is None or known.usage is None else known.usage.strikes,
+        "trouble": trouble,
+        "last_commands": last,
+    }

@@ -1,0 +1,129 @@
+"""Processes below one, as the kernel shows them: nobody among them is asked, and nobody can hide.
+
+Whatever a process of a pid namespace does, its parent is of the same namespace, and the namespace's first process takes
+the orphans (pid_namespaces(7)): descent from there finds all of them. Only names and arguments are their own words.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from paddock.linux import _files
+
+_ROUNDS = 4
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_ARGUMENT_BYTES = 4096
+
+
+class Process(NamedTuple):
+    """One of them. `inner_pid` is its number where it lives, `uid` the host's; `started` counts seconds since boot."""
+
+    pid: int
+    inner_pid: int
+    parent: int
+    name: bytes
+    argv: tuple[bytes, ...]
+    state: str
+    uid: int
+    threads: int
+    started: float
+    cpu_seconds: float
+    memory_bytes: int
+    filtered: bool
+    """It has a system call filter, and can get rid of neither that nor of `no_new_privs`."""
+
+
+class _Stat(NamedTuple):
+    parent: int
+    name: bytes
+    state: str
+    ticks: int
+    threads: int
+    start: int
+    pages: int
+
+
+def below(first: int) -> tuple[Process, ...]:
+    """`first`, and after it all that descend from it, by their numbers inside (those of the host begin again some day).
+
+    Empty if it is gone. It may take a moment where there are many.
+    """
+    described = (_describe(pid, stat) for pid, stat in _family(first).items())
+    found = [process for process in described if process is not None]
+    return tuple(sorted(found, key=lambda one: (one.pid != first, one.inner_pid)))
+
+
+def _family(first: int) -> dict[int, _Stat]:
+    """Looks again when somebody's parent ended between two looks: its orphans belong to another one now."""
+    family: dict[int, _Stat] = {}
+    for _ in range(_ROUNDS):
+        every = {int(name): stat for name in os.listdir("/proc") if name.isdecimal() and (stat := _stat(int(name)))}
+        children: dict[int, list[int]] = {}
+        for pid, stat in every.items():
+            children.setdefault(stat.parent, []).append(pid)
+        family = {}
+        todo = [first] if first in every else []
+        while todo:
+            pid = todo.pop()
+            family[pid] = every[pid]
+            todo += children.get(pid, ())
+        if not any(stat.parent and stat.parent not in every for stat in every.values()):
+            break
+    return family
+
+
+def _stat(pid: int) -> _Stat | None:
+    """proc_pid_stat(5). The name stands in brackets and may hold some itself."""
+    try:
+        line = _files.read(b"/proc/%d/stat" % pid)
+    except OSError:
+        return None
+    end = line.rindex(b")")
+    fields = line[end + 2 :].split()
+    return _Stat(
+        parent=int(fields[1]),
+        name=line[line.index(b"(") + 1 : end],
+        state=fields[0].decode(),
+        ticks=int(fields[11]) + int(fields[12]),
+        threads=int(fields[17]),
+        start=int(fields[19]),
+        pages=int(fields[21]),
+    )
+
+
+def _describe(pid: int, stat: _Stat) -> Process | None:
+    try:
+        status = _fields(_files.read(b"/proc/%d/status" % pid))
+        argv = _arguments(pid)
+    except OSError:
+        return None
+    return Process(
+        pid=pid,
+        inner_pid=int(status[b"NSpid"].split()[-1]),
+        parent=stat.parent,
+        name=stat.name,
+        argv=tuple(argv.rstrip(b"\0").split(b"\0")) if argv.strip(b"\0") else (),
+        state=stat.state,
+        uid=int(status[b"Uid"].split()[0]),
+        threads=stat.threads,
+        started=stat.start / _TICKS,
+        cpu_seconds=stat.ticks / _TICKS,
+        memory_bytes=stat.pages * _PAGE,
+        filtered=status[b"Seccomp"] == b"2" and status[b"NoNewPrivs"] == b"1",
+    )
+
+
+def _fields(text: bytes) -> dict[bytes, bytes]:
+    """proc_pid_status(5). A newline in the name stands there as an escape."""
+    return {name: value.strip() for name, _, value in (line.partition(b":") for line in text.split(b"\n"))}
+
+
+def _arguments(pid: int) -> bytes:
+    """The beginning: it is the process's own memory, of any length and content."""
+    fd = os.open(b"/proc/%d/cmdline" % pid, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(fd, _ARGUMENT_BYTES)
+    finally:
+        os.close(fd)

@@ -1,0 +1,40 @@
+"""A rollback whose service is killed half-way: the next service does the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+DIE = "import os, signal\nasync def die(*_): os.kill(os.getpid(), signal.SIGKILL)\n"
+STEPS = {
+    "before the kill": "from paddock.backends.jail._backend import JailInstance\nJailInstance.kill = die\n",
+    "before the tree is there": "from paddock.backends.jail import JailBackend\nJailBackend.forget = die\n",
+    "before it is made": "from paddock.backends.jail import JailBackend\nJailBackend.create = die\n",
+    "when it has been made": (
+        "from paddock.backends.jail import JailBackend\nmake = JailBackend.create\n"
+        "async def late(*a):\n    await make(*a)\n    await die()\n"
+        "JailBackend.create = late\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_it_is_finished_by_the_next_service(step: str, program: Callable[..., Any]) -> None:
+    first = program(
+        "s = Sandbox.create(level='jail', persistent=True, name='kept', ttl_seconds=120)\n"
+        "s.filesystem.write('file', 'good'); s.snapshot('good'); s.filesystem.write('file', 'bad')\n"
+        "say(id=s.id); input()\n" + DIE + STEPS[step] + "s.rollback('good')"
+    )
+    id = first.hears()["id"]
+    first.go_on()
+    assert first.ends() == -9
+    later = program(
+        "import time\ns = Sandbox.list()[0]\nstates = [s.state]\n"
+        "until = time.monotonic() + 60\n"
+        "while s.refresh().state == 'restoring' and time.monotonic() < until: time.sleep(0.05)\n"
+        "text = s.filesystem.read_text('file'); s.delete_snapshot('good'); s.kill()\n"
+        "say(id=s.id, first=states[0], text=text)"
+    ).hears()
+    assert later == {"id": id, "first": "restoring", "text": "good"}
