@@ -81,6 +81,8 @@ class BackgroundConformance(Bench):
     async def test_a_large_output_is_read_whole(self, lab: Lab) -> None:
         box = await lab.box()
         handle = await box.start("head", "-c", "5000000", "/dev/zero", background=True)
+        assert handle.stdout is not None
+        assert len(await drain(handle.stdout)) == 5_000_000
         await handle.wait()
         assert len(await _kept(box, handle.id, 1)) == 5_000_000
         await handle.aclose()
