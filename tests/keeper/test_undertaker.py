@@ -78,6 +78,13 @@ def test_deadlines_come_due_in_order_whatever_was_moved_or_died_meanwhile(tmp_pa
         assert undertaker.next_deadline() is None
 
 
+def test_deadlines_of_the_dead_are_not_kept_for_ever(tmp_path: Path) -> None:
+    with yard_of_the_dead(tmp_path) as (undertaker, add):
+        for n in range(300):
+            undertaker.bury(add(f"sb_{n}", 1e12))
+        assert len(undertaker._deadlines) < 100
+
+
 @pytest.mark.root
 def test_a_group_that_does_not_get_empty_holds_up_nobody_and_goes_when_it_is(
     base: cgroups.Base, tmp_path: Path

@@ -273,12 +273,14 @@ class Keeper:
             reply({"known": False})
             return
 
+        id = life.record.id
+
         def answer() -> None:
             reply({"known": True})
             now = proc.boottime()
             while connection.killed and connection.killed[0][0] < now - RECORDING_SECONDS:
                 connection.killed.popleft()
-            connection.killed.append((now, life.record.id))
+            connection.killed.append((now, id))
             if connection not in self._connections:
                 self._record_kills(connection)
 

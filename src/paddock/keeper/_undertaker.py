@@ -27,6 +27,8 @@ _FIRST_PAUSE_SECONDS = 0.001
 _LONGEST_PAUSE_SECONDS = 1.0
 _LAST_CHANCE_SECONDS = 10.0
 _WATCHED_AT_ONCE = 20
+_NEXT_TO_NOTHING_SECONDS = 0.002
+_SPARED = 64
 
 
 @dataclass(slots=True)
@@ -37,6 +39,8 @@ class Life:
     record: Record
     cause: Ended | None = None
     waiting: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
+    worked: float = 0.0
+    """Processor time that it had used when it was last looked at."""
     count_from: int = 0
     """The inode number from which on there may be too many files. Numbers only grow: below it nothing is counted."""
     count_after: float = 0.0
@@ -80,7 +84,13 @@ class Undertaker:
 
     def add(self, jail: Jail) -> None:
         self.lives[jail.record.id] = Life(jail, jail.record)
-        heapq.heappush(self._deadlines, (jail.record.deadline, jail.record.id))
+        self._note(jail.record)
+
+    def _note(self, record: Record) -> None:
+        if len(self._deadlines) > 2 * len(self.lives) + _SPARED:  # mostly of the dead, whose time has not come
+            self._deadlines = [(life.record.deadline, id) for id, life in self.lives.items()]
+            heapq.heapify(self._deadlines)
+        heapq.heappush(self._deadlines, (record.deadline, record.id))
 
     def next_deadline(self) -> float | None:
         """The earliest, in seconds of CLOCK_BOOTTIME."""
@@ -98,7 +108,7 @@ class Undertaker:
 
     def set_deadline(self, life: Life, deadline: float) -> None:
         life.record.deadline = deadline
-        heapq.heappush(self._deadlines, (deadline, life.record.id))
+        self._note(life.record)
         self._house.records.write(life.record)
 
     def end(self, life: Life, cause: Ended | None) -> None:
@@ -129,6 +139,7 @@ class Undertaker:
         attempt(records.retire, id, self._house.spares)
         for answer in life.waiting:
             attempt(answer)  # nothing of it runs any more; what follows nobody has to wait for
+        life.waiting.clear()  # the keeper collects no garbage: nothing may refer to itself
         attempt(self._on_ended, id, cause)
         if jail.slot is not None:
             attempt(self._house.slots.give_back, jail.slot)
@@ -172,13 +183,13 @@ class Undertaker:
     def next_to_watch(self) -> tuple[list[Life], float]:
         """Some of the living, so that to look at them takes no long time, and which part of all they are.
 
-        Call after call, all have their turn.
+        Call after call, all have their turn, but for those that have done next to nothing since their last one.
         """
         if not self._to_watch:
             self._to_watch = list(self.lives)
         some, self._to_watch = self._to_watch[:_WATCHED_AT_ONCE], self._to_watch[_WATCHED_AT_ONCE:]
         living = [life for id in some if (life := self.lives.get(id)) is not None and life.cause is None]
-        return living, min(1.0, _WATCHED_AT_ONCE / max(1, len(self.lives)))
+        return [life for life in living if _has_worked(life)], min(1.0, _WATCHED_AT_ONCE / max(1, len(self.lives)))
 
     def watch_inodes(self, lives: list[Life]) -> None:
         """Ends those that have more files than they may: btrfs itself limits bytes only."""
@@ -297,6 +308,15 @@ def attempt(step: Callable[..., object], *arguments: object) -> None:
     except Exception:
         traceback.print_exc()
         sys.stderr.flush()
+
+
+def _has_worked(life: Life) -> bool:
+    """Whether it has used processor time since it was last asked: without, nothing of it can have grown."""
+    used = None if life.jail.group is None else life.jail.group.cpu_seconds()
+    if used is not None and used - life.worked < _NEXT_TO_NOTHING_SECONDS:
+        return False
+    life.worked = used or 0.0
+    return True
 
 
 def _socket_bytes(life: Life) -> int:

@@ -319,24 +319,26 @@ class Group:
         """Counters of the group."""
         base, name = self.base, self.name
         memory, pids, cpu = (base.by_controller.get(controller) for controller in _CONTROLLERS)
-        clock = base.unified or base.by_controller.get("cpuacct")
-        seconds = throttled = None
+        throttled = None
         if cpu is not None:
             key, unit = control.THROTTLED[cpu.version]
             throttled = _scaled(control.field(cpu, name + b"/cpu.stat", key), unit)
-        if clock is not None and clock.version == 2:
-            seconds = _scaled(control.field(clock, name + b"/cpu.stat", b"usage_usec"), 1e-6)
-        elif clock is not None:
-            seconds = _scaled(control.number(clock, name + b"/cpuacct.usage"), 1e-9)
         return GroupStats(
             memory_bytes=memory and control.number(memory, name + control.MEMORY_CURRENT[memory.version]),
             memory_peak_bytes=memory and control.number(memory, name + control.MEMORY_PEAK[memory.version]),
             oom_kills=memory and control.field(memory, name + control.MEMORY_EVENTS[memory.version], b"oom_kill"),
             processes=pids and control.number(pids, name + b"/pids.current"),
             processes_refused=pids and control.field(pids, name + b"/pids.events", b"max"),
-            cpu_seconds=seconds,
+            cpu_seconds=self.cpu_seconds(),
             throttled_seconds=throttled,
         )
+
+    def cpu_seconds(self) -> float | None:
+        """Processor time that the group has used."""
+        clock = self.base.unified or self.base.by_controller.get("cpuacct")
+        if clock is not None and clock.version == 2:
+            return _scaled(control.field(clock, self.name + b"/cpu.stat", b"usage_usec"), 1e-6)
+        return None if clock is None else _scaled(control.number(clock, self.name + b"/cpuacct.usage"), 1e-9)
 
     def remove(self, timeout_seconds: float = 2.0) -> None:
         """Removes the group from every hierarchy as soon as its (killed) processes have ended.
