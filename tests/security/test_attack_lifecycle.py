@@ -27,7 +27,9 @@ def storm():
             if os.fork() == 0: os.setsid()
         except OSError: pass
 for _ in range(4):
-    if os.fork() == 0: storm()
+    try:
+        if os.fork() == 0: storm()
+    except OSError: break
 """,
     "stopped by a tracer": """
 pid = os.fork()

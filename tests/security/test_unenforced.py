@@ -21,7 +21,8 @@ def test_what_attacks_are_excused_from_is_what_doctor_admits_to_an_ordinary_user
     texts = [file.read_text() for file in HERE.glob("test_attack_*.py")]
     excused = {name for text in texts for name in re.findall(r'\bneeds\("(\w+)"\)', text)}
     admitted = {line.name for line in _probe.guarantees(NOTHING, root=False, cpus=False) if line.status == "weak"}
-    assert excused - {"activity"} == admitted - {"activity"}
+    # Of the tables that the kernel keeps by user, one sandbox has a quarter: it takes several, so no attack is excused.
+    assert excused - {"activity"} == admitted - {"activity", "tables"}
     assert "activity" in excused
 
 
