@@ -196,6 +196,8 @@ def not_enforced(target: Sandbox) -> list[str]:
     """Ceilings that nobody counts here, as an ordinary user without cgroups and quotas: they can't be relied upon."""
     usage = target.usage()
     counted = {"memory": usage.memory_bytes, "processes": usage.processes, "disk": usage.disk_bytes}
+    if bounded(target, "processes"):  # an rlimit takes the place of a cgroup: what it refuses nobody counts
+        counted["processes"] = None
     return [name for name, value in counted.items() if value is None]
 
 
