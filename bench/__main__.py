@@ -23,6 +23,7 @@ BENCHMARKS = {
     "shell": "`paddock run -- true`, and where its time goes",
     "stream": "1 GiB of stdout",
     "transfer": "a file of 1 GiB, in and out",
+    "fork": "fork, snapshot and rollback, with few files and with many",
     "overhead": "computing, system calls, processes and files, inside and outside",
 }
 """Each a module of this package with `measure(plan)`; in this order."""
