@@ -401,6 +401,10 @@ class FolderPool:
     def snapshot(self, source: str, name: str, *, limit_bytes: int | None = None) -> None:
         shutil.copytree(self._root / source, self._root / name)
 
+    def derive(self, source: str, name: str, *, limit_bytes: int | None = None) -> tuple[str, ...]:
+        self.snapshot(source, name)
+        return ()
+
     def rename(self, source: str, name: str) -> None:
         (self._root / source).rename(self._root / name)
 
