@@ -80,7 +80,7 @@ def make_part(tree: int, part: str, base: int | None) -> None:
 
 
 def copy_root(source: int, tree: int, *, keep_owner: bool) -> None:
-    """Gives the empty root of `tree` the owner, mode and time of that of `source`: an overlay shows those of its top."""
+    """Gives the empty root of `tree` the owner, mode and time of `source`'s: an overlay shows those of its top."""
     info = os.stat(ROOT, dir_fd=source, follow_symlinks=False)
     if keep_owner:
         os.chown(ROOT, info.st_uid, info.st_gid, dir_fd=tree, follow_symlinks=False)
