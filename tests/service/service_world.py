@@ -339,7 +339,7 @@ class WorldBackend:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(isolation=False, adopt=self._adopt, freeze=True)
+        return Capabilities(isolation=False, adopt=self._adopt, freeze=True, trees=True)
 
     def probe(self) -> str | None:
         return self._world.refusal
