@@ -79,6 +79,8 @@ class SandboxPlan(msgspec.Struct, frozen=True, kw_only=True):
     template: Template
     tree: str
     deadline: float
+    incarnation: int = 0
+    """Which sandbox of that id it is: one that is made again under its id has a higher one."""
     trees: tuple[TreeMount, ...] = ()
     """Seen inside beside it and the mounts of the spec. Needs the capability `trees`."""
 
@@ -140,11 +142,11 @@ class Instance(Protocol):
         ...
 
     async def kill(self) -> None:
-        """Returns when no process of the sandbox is left. Idempotent."""
+        """Returns when no process of the sandbox is left. Idempotent. One that was made again under its id lives on."""
         ...
 
     async def wait_ended(self) -> Ending:
-        """Returns when the sandbox has died, of whatever cause."""
+        """Returns when this one has died, of whatever cause: another of the same id is none of its concern."""
         ...
 
     async def aclose(self) -> None:

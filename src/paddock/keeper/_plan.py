@@ -50,8 +50,8 @@ class JailPlan:
     """One jail. `tree` and `layers` are names in the pool, topmost layer first; no layers: the tree is whole.
 
     `deadline` is in seconds of CLOCK_BOOTTIME. `template` is kept in the record for whoever adopts the sandbox,
-    unread. `fault` and `trace` are for tests and benchmarks:
-    the step at which to fail or die, and whether the reply says where the time went.
+    unread. `incarnation` tells sandboxes of one id apart: what is said of one is said of it alone. `fault` and `trace`
+    are for tests and benchmarks: the step at which to fail or die, and whether the reply says where the time went.
     """
 
     id: str
@@ -75,6 +75,7 @@ class JailPlan:
     tmp_bytes: int
     mounts: tuple[Mount, ...] = ()
     trees: tuple[Tree, ...] = ()
+    incarnation: int = 0
     trace: bool = False
     fault: str = ""
 

@@ -31,6 +31,7 @@ class Record:
     tree: str
     template: str
     limits: dict[str, float]
+    incarnation: int = 0
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)

@@ -43,6 +43,7 @@ class Birth(msgspec.Struct, frozen=True):
             template=self.template,
             tree=row.id,
             deadline=row.deadline,
+            incarnation=row.incarnation,
             trees=() if row.workspace is None else row.workspace.mounts(),
         )
 
