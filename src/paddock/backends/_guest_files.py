@@ -338,6 +338,17 @@ async def _connect(connection: GuestConnection, action: ConnectPort) -> PortStre
     return PortStream(channel)
 
 
+async def accept(connection: GuestConnection, path: str) -> PortStream:
+    """Waits as long as it takes for somebody inside who comes to the door at `path`."""
+    channel = connection.open({"op": "accept", "path": path}, receives=(STDOUT,), sends=True)
+    try:
+        await channel.reply(_Nothing)
+    except BaseException:
+        channel.close()
+        raise
+    return PortStream(channel)
+
+
 async def _call(connection: GuestConnection, op: str, request: Mapping[str, object], type: type[T]) -> T:
     return await connection.open({"op": op, **request}).call(type)
 

@@ -38,6 +38,7 @@ class Mount:
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class JailPlan:
     """One jail. `tree` and `layers` are names in the pool, topmost layer first; no layers: the tree is whole.
+    It ends when the sandbox `parent` does, if one is named.
 
     `deadline` is in seconds of CLOCK_BOOTTIME. `template` is kept in the record for whoever adopts the sandbox,
     unread. `fault` and `trace` are for tests and benchmarks:
@@ -64,6 +65,7 @@ class JailPlan:
     inodes: int
     tmp_bytes: int
     mounts: tuple[Mount, ...] = ()
+    parent: str = ""
     trace: bool = False
     fault: str = ""
 
@@ -110,7 +112,7 @@ class JailPlan:
 
 
 def _check(plan: JailPlan) -> None:
-    for name in (plan.id, plan.tree, *plan.layers):
+    for name in (plan.id, plan.tree, *plan.layers, *filter(None, (plan.parent,))):
         if not is_name(name):
             raise PlanError(f"not an id: {name!r}")
     if not _HOSTNAME.match(plan.hostname):
