@@ -53,6 +53,7 @@ from ._remains import Remains, died, has_ended
 from ._snapshots import Snapshots
 from ._store import Key, Row, Store
 from ._tasks import Tasks
+from ._workspace_tree import Workspaces
 
 _LEAST_PREFIX = 6
 _CANDIDATES = 8
@@ -75,8 +76,9 @@ class Sandboxes:
         making: Making,
         snapshots: Snapshots,
         allotment: Allotment,
+        workspaces: Workspaces,
     ) -> None:
-        self._making, self._snapshots, self._allotment = making, snapshots, allotment
+        self._making, self._snapshots, self._allotment, self._workspaces = making, snapshots, allotment, workspaces
         self._store, self._lifecycle, self._live, self._remains = store, lifecycle, live, remains
         self._backends, self._pool, self._templates = backends, pool, templates
         self._tasks, self._clock = tasks, clock
@@ -98,11 +100,15 @@ class Sandboxes:
             self._check_layers(spec.mounts)
         if spec.nested:
             backend.capabilities.require("nested", backend.name)
+        owner, workspace, take = entry.principal.id, None, None
+        if spec.workspace is not None:
+            backend.capabilities.require("trees", backend.name)
+            workspace, take = await self._workspaces.resolve(spec.workspace, owner), self._workspaces.take
         outer = self._allotment.outer(entry.principal)
         if outer is not None:
             self._allotment.check(outer, spec, 1)
-        row = self._making.row(spec, template, entry.principal.id, backend.name, backend.level, origin)
-        known = self._store.add(row, key)
+        row = self._making.row(spec, template, owner, backend.name, backend.level, origin, workspace)
+        known = self._store.add(row, key, also=take)
         entry.sandbox = row.id if known is None else known.id
         if known is not None:
             assert key is not None
