@@ -15,7 +15,8 @@ from paddock.model import Action, ByteReader, ByteStream, ExecHandle, ExecId, Ex
 
 from ._guest_connection import GuestConnection
 from ._guest_exec import Exited, attach, output, start_background, start_foreground
-from ._guest_files import accept, perform
+from ._guest_files import perform
+from ._guest_ports import accept
 
 R = TypeVar("R")
 _VERDICT_SECONDS = 10.0

@@ -21,6 +21,8 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Sequence
+from typing import Any, overload
 
 __all__ = ["ExecResult", "PaddockError", "Sandbox"]
 
@@ -31,7 +33,7 @@ _connections = threading.local()
 class PaddockError(Exception):
     """`code` is the kind: invalid_argument, not_found, policy_denied, resource_exhausted, sandbox_died …"""
 
-    def __init__(self, code, message, hint=None):
+    def __init__(self, code: str, message: str, hint: str | None = None) -> None:
         super().__init__(message if hint is None else f"{message} ({hint})")
         self.code, self.message, self.hint = code, message, hint
 
@@ -39,59 +41,78 @@ class PaddockError(Exception):
 class ExecResult:
     """A finished command. A non-zero exit is a result; `limit` is the ceiling that struck, or None."""
 
-    def __init__(self, answer):
-        self.exit_code, self.signal, self.limit = answer["exit_code"], answer["signal"], answer["limit"]
-        self.stdout, self.stderr = answer["stdout"], answer["stderr"]
-        self.duration_seconds = answer["duration_seconds"]
+    def __init__(self, answer: dict[str, Any]) -> None:
+        self.exit_code: int = answer["exit_code"]
+        self.signal: int | None = answer["signal"]
+        self.limit: str | None = answer["limit"]
+        self.stdout: str = answer["stdout"]
+        self.stderr: str = answer["stderr"]
+        self.duration_seconds: float = answer["duration_seconds"]
 
     @property
-    def ok(self):
+    def ok(self) -> bool:
         return self.exit_code == 0
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"<ExecResult exit_code={self.exit_code}>"
 
 
 class Filesystem:
     """Files of a child, of at most 16 MiB each."""
 
-    def __init__(self, sandbox):
+    def __init__(self, sandbox: str) -> None:
         self._sandbox = sandbox
 
-    def read(self, path):
-        """bytes"""
+    def read(self, path: str | os.PathLike[str]) -> bytes:
         return base64.b64decode(_ask("read", sandbox=self._sandbox, path=os.fspath(path)))
 
-    def read_text(self, path):
+    def read_text(self, path: str | os.PathLike[str]) -> str:
         return self.read(path).decode()
 
-    def write(self, path, data):
-        data = data.encode() if isinstance(data, str) else bytes(data)
-        _ask("write", sandbox=self._sandbox, path=os.fspath(path), data=base64.b64encode(data).decode())
+    def write(self, path: str | os.PathLike[str], data: str | bytes) -> None:
+        content = data.encode() if isinstance(data, str) else data
+        _ask("write", sandbox=self._sandbox, path=os.fspath(path), data=base64.b64encode(content).decode())
 
 
 class Sandbox:
     """A child of the sandbox that this program runs in, or, as `Sandbox.current()`, that one itself."""
 
-    def __init__(self, answer):
-        self.id, self.name, self.state = answer["id"], answer["name"], answer["state"]
+    def __init__(self, answer: dict[str, Any]) -> None:
+        self.id: str = answer["id"]
+        self.name: str | None = answer["name"]
+        self.state: str = answer["state"]
         self.filesystem = self.files = Filesystem(self.id)
 
     @staticmethod
-    def current():
+    def current() -> Outer:
         return Outer()
 
     @classmethod
-    def create(cls, name=None, ttl_seconds=None, limits=None, env=None):
+    def create(
+        cls,
+        name: str | None = None,
+        ttl_seconds: float | None = None,
+        limits: dict[str, float] | None = None,
+        env: dict[str, str] | None = None,
+    ) -> Sandbox:
         """An empty one, on the template of this one. `limits` is a dict; what each child may have, if left out."""
-        fields = {"name": name, "ttl_seconds": ttl_seconds, "limits": limits, "env": env}
+        fields: dict[str, Any] = {"name": name, "ttl_seconds": ttl_seconds, "limits": limits, "env": env}
         return cls(_ask("create", **{key: value for key, value in fields.items() if value is not None}))
 
     @classmethod
-    def list(cls):
+    def list(cls) -> list[Sandbox]:
         return [cls(answer) for answer in _ask("list")]
 
-    def exec(self, command, cwd=None, env=None, user=None, timeout_seconds=None, input=None, check=False):
+    def exec(
+        self,
+        command: str | Sequence[str],
+        cwd: str | None = None,
+        env: dict[str, str] | None = None,
+        user: str | None = None,
+        timeout_seconds: float | None = None,
+        input: str | bytes | None = None,
+        check: bool = False,
+    ) -> ExecResult:
         """A text is a line for `/bin/sh -c`; a sequence is executed as it is."""
         argv = ["/bin/sh", "-c", command] if isinstance(command, str) else [os.fspath(part) for part in command]
         data = input.encode() if isinstance(input, str) else input
@@ -101,7 +122,7 @@ class Sandbox:
                 sandbox=self.id,
                 argv=argv,
                 cwd=cwd,
-                env=dict(env or {}),
+                env=env or {},
                 user=user,
                 timeout_seconds=timeout_seconds,
                 input=None if data is None else base64.b64encode(data).decode(),
@@ -111,33 +132,37 @@ class Sandbox:
             raise PaddockError("command_failed", f"{command!r} exited with {result.exit_code}: {result.stderr[-2000:]}")
         return result
 
-    def kill(self):
+    def kill(self) -> None:
         self.state = _ask("kill", sandbox=self.id)["state"]
 
-    def __enter__(self):
+    def __enter__(self) -> Sandbox:
         return self
 
-    def __exit__(self, *error):
+    def __exit__(self, *error: object) -> None:
         self.kill()
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"<Sandbox {self.id} {self.state}>"
 
 
 class Outer:
     """The sandbox that this program runs in."""
 
-    def fork(self, count=None):
+    @overload
+    def fork(self, count: None = None) -> Sandbox: ...
+    @overload
+    def fork(self, count: int) -> list[Sandbox]: ...
+    def fork(self, count: int | None = None) -> Sandbox | list[Sandbox]:
         """A child with the files of this sandbox at this instant, or a list of `count`."""
         children = [Sandbox(answer) for answer in _ask("fork", count=1 if count is None else count)]
         return children[0] if count is None else children
 
-    def promote(self, child, path="/workspace"):
+    def promote(self, child: Sandbox, path: str = "/workspace") -> None:
         """What the child has at `path` takes the place of what is there in this sandbox."""
         _ask("promote", child=child.id, path=path)
 
 
-def _ask(kind, **fields):
+def _ask(kind: str, **fields: Any) -> Any:
     body = json.dumps({"type": kind, **fields}).encode()
     stream = _connected()
     try:
@@ -152,8 +177,9 @@ def _ask(kind, **fields):
     return answer["ok"]
 
 
-def _connected():
-    stream, owner = getattr(_connections, "stream", None), getattr(_connections, "owner", None)
+def _connected() -> socket.socket:
+    stream: socket.socket | None = getattr(_connections, "stream", None)
+    owner: int | None = getattr(_connections, "owner", None)
     if stream is not None and owner == os.getpid():  # a fork shares the descriptor, and must not share the talk
         return stream
     door = os.environ.get("PADDOCK_DOOR", "")
@@ -176,11 +202,13 @@ def _connected():
     return stream
 
 
-def _exactly(stream, size):
+def _exactly(stream: socket.socket, size: int) -> bytes:
     parts = bytearray()
     while len(parts) < size:
         data = stream.recv(min(size - len(parts), 1 << 20))
         if not data:
-            raise PaddockError("not_configured", "the connection was closed", "the service ended, or the request is too large")
+            raise PaddockError(
+                "not_configured", "the connection was closed", "the service ended, or the request is too large"
+            )
         parts += data
     return bytes(parts)

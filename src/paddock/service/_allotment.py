@@ -32,11 +32,8 @@ class Allotment:
         return row
 
     def spec(self, outer: Row, asked: SandboxSpec) -> SandboxSpec:
-        """That of a child: as asked, what each may have where nothing is asked, on the outer one's template."""
-        limits = share(outer.sandbox.spec) if asked.limits == Limits() else asked.limits
-        return msgspec.structs.replace(
-            asked, template=outer.sandbox.spec.template, level=outer.sandbox.level, limits=limits
-        )
+        """That of a child, as asked, on what the outer one is made on."""
+        return msgspec.structs.replace(asked, template=outer.sandbox.spec.template, level=outer.sandbox.level)
 
     def of_fork(self, outer: Row, spec: SandboxSpec, count: int) -> SandboxSpec:
         """That of a fork. It begins with as much on its disk as the outer one has, so it may hold as much."""

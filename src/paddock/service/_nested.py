@@ -36,8 +36,9 @@ from paddock.model import (
     nested_principal,
 )
 
-from ._allotment import Allotment
+from ._allotment import Allotment, share
 from ._live import Held
+from ._store import Row
 
 FOLDER = "/tmp/.paddock"  # noqa: S108 - inside, where nothing but its own programs can get
 DOOR = f"{FOLDER}/door"
@@ -54,7 +55,7 @@ Perform: TypeAlias = Callable[[Action[Any], Principal], Awaitable[Any]]
 class _Create(msgspec.Struct, tag="create", forbid_unknown_fields=True, kw_only=True):
     name: str | None = None
     ttl_seconds: float | None = None
-    limits: Limits = Limits()
+    limits: dict[str, float] = {}
     env: dict[str, str] = {}
 
 
@@ -165,7 +166,8 @@ class Nested:
         match request:
             case _Create():
                 ttl = self._allotment.seconds_left(outer) if request.ttl_seconds is None else request.ttl_seconds
-                asked = SandboxSpec(name=request.name, ttl_seconds=ttl, limits=request.limits, env=request.env)
+                limits = self._limits(outer, request.limits)
+                asked = SandboxSpec(name=request.name, ttl_seconds=ttl, limits=limits, env=request.env)
                 return _shown(await self._perform(CreateSandbox(spec=self._allotment.spec(outer, asked)), principal))
             case _Fork():
                 children = await self._perform(ForkSandbox(sandbox=outer.id, count=request.count), principal)
@@ -190,6 +192,14 @@ class Nested:
             case _Promote():
                 action = PromoteChild(sandbox=outer.id, child=request.child, path=request.path)
                 return await self._perform(action, principal)
+
+    @staticmethod
+    def _limits(outer: Row, asked: dict[str, float]) -> Limits:
+        """What each may have, where nothing is asked."""
+        try:
+            return msgspec.convert(msgspec.structs.asdict(share(outer.sandbox.spec)) | asked, Limits)
+        except msgspec.ValidationError as error:
+            raise InvalidArgument(f"limits: {error}", field="limits") from None
 
     async def _exec(self, request: _Exec, principal: Principal) -> object:
         spec = ExecSpec(
@@ -252,5 +262,3 @@ async def _exactly(stream: ByteStream, size: int) -> bytes | None:
 
 async def _send(stream: ByteStream, body: bytes) -> None:
     await stream.write(len(body).to_bytes(4, "big") + body)
-
-

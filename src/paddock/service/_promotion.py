@@ -111,4 +111,3 @@ async def _swap(target: Instance, path: str, before: list[FileInfo], after: list
 
 def _name(entry: FileInfo) -> str:
     return entry.path.rsplit("/", 1)[1]
-
