@@ -26,6 +26,7 @@ from .actions import ListSandboxes as ListSandboxes
 from .actions import ListSnapshots as ListSnapshots
 from .actions import MakeDirectory as MakeDirectory
 from .actions import MoveFile as MoveFile
+from .actions import PromoteChild as PromoteChild
 from .actions import ReadFile as ReadFile
 from .actions import ReadOutput as ReadOutput
 from .actions import RemoveFile as RemoveFile
@@ -41,6 +42,7 @@ from .actions import WatchFiles as WatchFiles
 from .actions import WriteFile as WriteFile
 from .decision import Decision as Decision
 from .decision import Principal as Principal
+from .decision import nested_principal as nested_principal
 from .exec import ExecInfo as ExecInfo
 from .exec import ExecResult as ExecResult
 from .exec import ExecSpec as ExecSpec

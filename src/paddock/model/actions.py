@@ -107,6 +107,14 @@ class RollbackSandbox(Action[Sandbox], frozen=True, tag="sandbox.rollback"):
     snapshot: str
 
 
+class PromoteChild(Action[None], frozen=True, tag="sandbox.promote"):
+    """What `child`, made by a program inside `sandbox`, has at the directory `path` replaces what is there."""
+
+    sandbox: str
+    child: str
+    path: str = "/workspace"
+
+
 class RunExec(Action[ExecResult], frozen=True, tag="exec.run"):
     """Start, wait, collect. `input` is written to stdin, which is then closed."""
 
@@ -322,6 +330,7 @@ AnyAction: TypeAlias = (
     | DeleteSnapshot
     | ForkSandbox
     | RollbackSandbox
+    | PromoteChild
     | RunExec
     | StartExec
     | AttachExec

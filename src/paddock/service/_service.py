@@ -42,6 +42,7 @@ from paddock.model import (
     MakeDirectory,
     MoveFile,
     Principal,
+    PromoteChild,
     ReadFile,
     ReadOutput,
     RemoveFile,
@@ -59,6 +60,7 @@ from paddock.model import (
 from paddock.policy import Policy
 from paddock.storage._base import Pool
 
+from ._allotment import Allotment
 from ._clock import Clock, holder_id
 from ._execs import Execs
 from ._expiry import PERIOD_SECONDS, Expiry
@@ -68,6 +70,8 @@ from ._gate import Entry, Gate
 from ._lifecycle import Lifecycle
 from ._live import Live
 from ._making import Making
+from ._nested import Nested
+from ._promotion import Promotion
 from ._providers import MEASURED_CREATE_MS, Backends, Templates
 from ._reconcile import Reconciler
 from ._remains import Remains
@@ -129,7 +133,16 @@ class Service:
         remains = Remains(
             self.state_dir, store=store, lifecycle=lifecycle, audit=audit, backends=backends, pool=pool, clock=clock
         )
-        live = self._live = Live(holder=holder, store=store, backends=backends, remains=remains, pool=pool, tasks=tasks)
+        allotment = Allotment(store, clock)
+        live = self._live = Live(
+            holder=holder,
+            store=store,
+            backends=backends,
+            remains=remains,
+            pool=pool,
+            tasks=tasks,
+            serve=Nested(self.perform, allotment).serve,
+        )
         making = Making(store=store, lifecycle=lifecycle, live=live, pool=pool, tasks=tasks, clock=clock)
         snapshots = self._snapshots = Snapshots(
             store=SnapshotStore(store), pool=pool, clock=clock, tasks=tasks, holder=holder
@@ -143,6 +156,7 @@ class Service:
             making=making,
             snapshots=snapshots,
             tasks=tasks,
+            allotment=allotment,
         )
         self._sandboxes = Sandboxes(
             store=store,
@@ -156,8 +170,10 @@ class Service:
             clock=clock,
             making=making,
             snapshots=snapshots,
+            allotment=allotment,
             workspaces=workspaces,
         )
+        self._promotion = Promotion(sandboxes=self._sandboxes, live=live)
         self._execs = Execs(sandboxes=self._sandboxes, live=live, remains=remains, tasks=tasks)
         self._files = Files(sandboxes=self._sandboxes, live=live)
         self._reports = Reports(
@@ -225,6 +241,8 @@ class Service:
                 return await self._forks.fork(action, *await self._sandboxes.use(action.sandbox, entry), entry)
             case RollbackSandbox():
                 return await self._forks.rollback(action, *await self._sandboxes.use(action.sandbox, entry), entry)
+            case PromoteChild():
+                return await self._promotion.promote(action, entry)
             case RunExec():
                 return await self._execs.run(action, entry)
             case StartExec():

@@ -77,6 +77,7 @@ class AsyncSandbox:
         labels: Mapping[str, str] | None = None,
         mounts: Sequence[Mount] = (),
         snapshot: str | SnapshotInfo | None = None,
+        nested: int = 0,
         idempotency_key: str | None = None,
         transport: AsyncTransport | None = None,
     ) -> AsyncSandbox:
@@ -86,6 +87,7 @@ class AsyncSandbox:
         after `ttl_seconds` whatever happens to this program. A `persistent` one outlives this program; another
         finds it by id or name. The same `idempotency_key` returns the sandbox of the first call. Of `mounts`, a
         `source` may be relative to this program's directory. With `snapshot` it starts with those files.
+        Programs inside may have `nested` children of it at a time (`from paddock import Sandbox` in there).
 
         Raises LevelUnavailable, NotFound (no such template), AlreadyExists (the name), PolicyDenied,
         ResourceExhausted, NotConfigured.
@@ -101,6 +103,7 @@ class AsyncSandbox:
             labels=dict(labels or {}),
             mounts=tuple(map(absolute, mounts)),
             snapshot=snapshot.id if isinstance(snapshot, SnapshotInfo) else snapshot,
+            nested=nested,
         )
         transport = transport or default_async_transport()
         return cls(await transport.perform(CreateSandbox(spec=spec, idempotency_key=idempotency_key)), transport)

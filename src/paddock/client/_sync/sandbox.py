@@ -78,6 +78,7 @@ class Sandbox:
         labels: Mapping[str, str] | None = None,
         mounts: Sequence[Mount] = (),
         snapshot: str | SnapshotInfo | None = None,
+        nested: int = 0,
         idempotency_key: str | None = None,
         transport: Transport | None = None,
     ) -> Sandbox:
@@ -87,6 +88,7 @@ class Sandbox:
         after `ttl_seconds` whatever happens to this program. A `persistent` one outlives this program; another
         finds it by id or name. The same `idempotency_key` returns the sandbox of the first call. Of `mounts`, a
         `source` may be relative to this program's directory. With `snapshot` it starts with those files.
+        Programs inside may have `nested` children of it at a time (`from paddock import Sandbox` in there).
 
         Raises LevelUnavailable, NotFound (no such template), AlreadyExists (the name), PolicyDenied,
         ResourceExhausted, NotConfigured.
@@ -102,6 +104,7 @@ class Sandbox:
             labels=dict(labels or {}),
             mounts=tuple(map(absolute, mounts)),
             snapshot=snapshot.id if isinstance(snapshot, SnapshotInfo) else snapshot,
+            nested=nested,
         )
         transport = transport or default_transport()
         return cls(transport.perform(CreateSandbox(spec=spec, idempotency_key=idempotency_key)), transport)
