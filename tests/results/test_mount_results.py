@@ -277,7 +277,7 @@ def test_which_mount_has_to_be_clear(sandbox: SandboxFactory, project: Path) -> 
     ]
     box = sandbox(mounts=mounts)
     box.exec("rm /b/text", check=True)
-    with pytest.raises(InvalidArgument, match="/a, /b$|/a, /b "):
+    with pytest.raises(InvalidArgument, match="there are: /a, /b"):
         box.diff_mount()
     with pytest.raises(InvalidArgument, match="/c"):
         box.diff_mount(target="/c")
