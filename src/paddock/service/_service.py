@@ -23,6 +23,7 @@ from paddock.model import (
     CreateSnapshot,
     DeleteSnapshot,
     Diagnose,
+    DiffMount,
     DownloadTree,
     ExtendSandbox,
     FindFiles,
@@ -43,6 +44,7 @@ from paddock.model import (
     MoveFile,
     Principal,
     PromoteChild,
+    PromoteMount,
     ReadFile,
     ReadOutput,
     RemoveFile,
@@ -72,6 +74,7 @@ from ._live import Live
 from ._making import Making
 from ._nested import Nested
 from ._promotion import Promotion
+from ._mount_results import MountResults
 from ._providers import MEASURED_CREATE_MS, Backends, Templates
 from ._reconcile import Reconciler
 from ._remains import Remains
@@ -179,6 +182,7 @@ class Service:
         self._reports = Reports(
             self.state_dir, store=store, audit=audit, backends=backends, pool=pool, find=self._sandboxes.find
         )
+        self._mount_results = MountResults(live=live, snapshots=snapshots, pool=pool, tasks=tasks)
         reconciler = Reconciler(
             store=store,
             live=live,
@@ -275,6 +279,12 @@ class Service:
                 | GrepFiles()
             ):
                 return await self._files.value(cast("Action[object]", action), entry)
+            case DiffMount():
+                return await self._mount_results.diff(action, *await self._sandboxes.use(action.sandbox, entry), entry)
+            case PromoteMount():
+                return await self._mount_results.promote(
+                    action, *await self._sandboxes.use(action.sandbox, entry), entry
+                )
             case ListAudit():
                 return await self._reports.audit(action, entry)
             case VerifyAudit():
