@@ -72,9 +72,9 @@ from ._gate import Entry, Gate
 from ._lifecycle import Lifecycle
 from ._live import Live
 from ._making import Making
+from ._mount_results import MountResults
 from ._nested import Nested
 from ._promotion import Promotion
-from ._mount_results import MountResults
 from ._providers import MEASURED_CREATE_MS, Backends, Templates
 from ._reconcile import Reconciler
 from ._remains import Remains
