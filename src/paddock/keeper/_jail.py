@@ -228,6 +228,7 @@ def finish(house: House, pending: Pending) -> tuple[Jail, dict[str, float]]:
                 "processes": plan.processes,
             },
             incarnation=plan.incarnation,
+            parent=plan.parent,
         )
         house.records.write(record)
         spare.sync.send(COMMITTED)
