@@ -35,6 +35,7 @@ VERBS: dict[str, Verb] = {
     "snapshots": Verb("_snapshots", "the snapshots there are; --delete", names=True),
     "rollback": Verb("_rollback", "take a sandbox back to a snapshot", names=True),
     "kill": Verb("_kill", "end sandboxes at once and for good", names=True),
+    "gc": Verb("_gc", "delete what nobody needs; --dry-run says what and why"),
     "doctor": Verb("_doctor", "what this machine can do, and how to mend what it cannot"),
     "audit": Verb("_audit", "the record of what was asked, decided and done", names=True),
     "completion": Verb("_completion", "completion of verbs, options, ids and names, for bash, zsh and fish"),

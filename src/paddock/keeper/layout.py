@@ -9,8 +9,9 @@ keeper.sock           its door
 keeper.log            its last words
 pool/                 trees: directories, or where the keeper's own mount namespace has the pool mounted
 pool.btrfs            sparse image, where the pool is a loop device
-templates/            one lock per template that is being built
+templates/            locks of templates: who builds one, who uses one
 run/<sandbox>/        state.json, init.sock, user.sock, root.sock: the live sandbox, found by any later service
+garbage.lock          held while somebody collects garbage
 outputs/<sandbox>/    what execs printed beyond what a result holds
 """
 
@@ -35,6 +36,7 @@ KEEPER_LOG = "keeper.log"
 POOL = "pool"
 POOL_IMAGE = "pool.btrfs"
 PREPARE_LOCK = "prepare.lock"
+GARBAGE_LOCK = "garbage.lock"
 TEMPLATES = "templates"
 RUN = "run"
 OUTPUTS = "outputs"

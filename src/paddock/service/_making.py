@@ -70,7 +70,7 @@ class Making:
             owner=owner,
             origin=origin,
         )
-        return Row(sandbox, boot_now + spec.ttl_seconds, self._boot, self._live.holder)
+        return Row(sandbox, boot_now + spec.ttl_seconds, self._boot, self._live.holder, layers=template.layers)
 
     async def bear(
         self, births: Sequence[Birth], fill: Callable[[], Awaitable[None]], recorded: Callable[[], None]

@@ -24,16 +24,16 @@ import msgspec
 from paddock.errors import AlreadyExists, InternalError, NotConfigured, PaddockError, ResourceExhausted
 from paddock.model import Level, Limit, Sandbox, SandboxId, SandboxSpec, State
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 LIVING = (State.CREATING, State.RESTORING, State.RUNNING, State.PAUSED)
 
 _COLUMNS = (
     "id, owner, name, state, level, backend, template, spec, created_at, expires_at, ended_at, limit_name, reason,"
-    " origin, deadline, boot_id, holder, restoring"
+    " origin, deadline, boot_id, holder, restoring, layers"
 )
 _SELECT = f"SELECT {_COLUMNS} FROM sandboxes"
 _ALIVE = "state IN ('creating', 'restoring', 'running', 'paused')"
-_INSERT = f"INSERT INTO sandboxes ({_COLUMNS}) VALUES ({', '.join('?' * 18)})"
+_INSERT = f"INSERT INTO sandboxes ({_COLUMNS}) VALUES ({', '.join('?' * (_COLUMNS.count(',') + 1))})"
 
 _MOVE = (
     "UPDATE sandboxes SET state = ?, ended_at = ?, limit_name = ?, reason = ?, restoring = ?,"
@@ -55,6 +55,8 @@ class Row(msgspec.Struct, frozen=True):
     """The service that made it, or that is restoring it."""
     restoring: str | None = None
     """The snapshot that it is being taken back to."""
+    layers: tuple[str, ...] = ()
+    """The trees that its own lies over."""
 
     @property
     def id(self) -> SandboxId:
@@ -308,6 +310,7 @@ def _values(row: Row) -> tuple[object, ...]:
         row.boot_id,
         row.holder,
         row.restoring,
+        " ".join(row.layers),
     )
 
 
@@ -328,6 +331,7 @@ def _row(values: tuple[Any, ...]) -> Row:
         reason,
         origin,
         *own,
+        layers,
     ) = values
     return Row(
         Sandbox(
@@ -346,4 +350,5 @@ def _row(values: tuple[Any, ...]) -> Row:
             origin=origin,
         ),
         *own,
+        layers=tuple(layers.split()),
     )

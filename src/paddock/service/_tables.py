@@ -27,6 +27,7 @@ sandboxes = Table(
     Column("holder", String, nullable=False),
     Column("origin", String),
     Column("restoring", String),
+    Column("layers", String, nullable=False, server_default=""),
     Index(
         "one_living_name",
         "owner",
