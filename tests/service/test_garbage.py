@@ -21,6 +21,7 @@ from paddock.model import (
     PoolSpace,
     SandboxSpec,
 )
+from paddock.service import Service
 from paddock.service._garbage import Candidate, Garbage
 
 ORPHANS = ("sb_0000000000000000", "sb_0000000000000000_w", "sn_0000000000000000", "sn_0000000000000000_w")
@@ -191,15 +192,16 @@ async def test_trees_and_records_that_do_not_agree_are_named_with_a_remedy(rig: 
 
 
 async def test_a_collection_beside_creates_takes_nothing_of_theirs(rig: Rig) -> None:
-    async with rig.service() as service, rig.service() as other:
-        collecting = asyncio.create_task(_collect_often(other, 30))
+    async def collect(service: Service) -> None:
+        for _ in range(30):
+            report = await service.perform(CollectGarbage(), ME)
+            assert [item for item in report.items if item.kind == "orphan"] == []
+
+    async def make(service: Service) -> set[str]:
         made = [await service.perform(CreateSandbox(), ME) for _ in range(10)]
         shots = [await service.perform(CreateSnapshot(sandbox=one.id), ME) for one in made]
-        await collecting
-        assert set(rig.pool.names()) == {one.id for one in (*made, *shots)}
+        return {one.id for one in (*made, *shots)}
 
-
-async def _collect_often(service: object, times: int) -> None:
-    for _ in range(times):
-        report = await service.perform(CollectGarbage(), ME)  # type: ignore[attr-defined]
-        assert [item for item in report.items if item.kind == "orphan"] == []
+    async with rig.service() as service, rig.service() as other:
+        made, _ = await asyncio.gather(make(service), collect(other))
+        assert set(rig.pool.names()) == made

@@ -229,6 +229,7 @@ def test_what_was_synced_is_there_after_the_disk_was_full_and_that_it_was_is_nam
             pool.create("sb_1")
             with Root(pool, "sb_1") as root:
                 (root / "kept").write_bytes(b"kept")
+                pool.trim()  # syncs
                 assert write(root / "synced", 8 * MIB) is None
                 ballast = place / "ballast"
                 take(ballast)
