@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from ._snapshot_store import SnapshotStore
 from ._store import Store
+from ._workspace_tree import WorkspaceTree
 
 WORKSPACE_OF = "_w"
 """What the name of a sandbox's or a snapshot's own copy of a workspace ends with."""
@@ -47,6 +48,7 @@ def of_sandboxes(store: Store) -> Iterable[Need]:
         yield Need(row.id + WORKSPACE_OF, row.id, "it is the sandbox's own copy of a workspace")
         for layer in row.layers:
             yield Need(layer, row.id, "the sandbox lies over it")
+        yield from _of_workspace(row.id, row.workspace)
 
 
 def of_snapshots(store: SnapshotStore) -> Iterable[Need]:
@@ -55,3 +57,10 @@ def of_snapshots(store: SnapshotStore) -> Iterable[Need]:
         yield Need(row.id + WORKSPACE_OF, row.id, "it is the workspace of the snapshot")
         for layer in row.template.layers:
             yield Need(layer, row.id, "the snapshot lies over it")
+
+
+def _of_workspace(by: str, workspace: WorkspaceTree | None) -> Iterable[Need]:
+    if workspace is not None:
+        yield Need(workspace.tree, by, "the sandbox works in it")
+        for layer in workspace.layers:
+            yield Need(layer, by, "its workspace lies over it")

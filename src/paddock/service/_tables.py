@@ -27,6 +27,7 @@ sandboxes = Table(
     Column("holder", String, nullable=False),
     Column("origin", String),
     Column("restoring", String),
+    Column("workspace", LargeBinary),
     Column("layers", String, nullable=False, server_default=""),
     Index(
         "one_living_name",
@@ -61,6 +62,7 @@ snapshots = Table(
     Column("spec", LargeBinary, nullable=False),
     Column("created_at", Float, nullable=False),
     Column("holder", String),
+    Column("workspace", LargeBinary),
     Index("one_snapshot_name", "owner", "name", unique=True, sqlite_where=text("name IS NOT NULL")),
     Index("snapshots_by_source", "owner", "source"),
 )

@@ -1,4 +1,4 @@
-"""The trees that a sandbox's own lies over, so that none of them goes while it lives."""
+"""What sandboxes and snapshots have at /workspace."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ down_revision = "0002"
 
 
 def upgrade() -> None:
-    op.add_column("sandboxes", sa.Column("layers", sa.String, nullable=False, server_default=""))
+    op.add_column("sandboxes", sa.Column("workspace", sa.LargeBinary))
+    op.add_column("snapshots", sa.Column("workspace", sa.LargeBinary))
 
 
 def downgrade() -> None:
