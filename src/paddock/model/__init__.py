@@ -3,6 +3,8 @@
 from .actions import Action as Action
 from .actions import AnyAction as AnyAction
 from .actions import AttachExec as AttachExec
+from .actions import CheckStorage as CheckStorage
+from .actions import CollectGarbage as CollectGarbage
 from .actions import ConnectPort as ConnectPort
 from .actions import CopyFile as CopyFile
 from .actions import CreateSandbox as CreateSandbox
@@ -55,6 +57,9 @@ from .files import FileChange as FileChange
 from .files import FileInfo as FileInfo
 from .files import FileKind as FileKind
 from .files import GrepMatch as GrepMatch
+from .garbage import GarbageItem as GarbageItem
+from .garbage import GarbageReport as GarbageReport
+from .garbage import PoolSpace as PoolSpace
 from .ids import ExecId as ExecId
 from .ids import Noun as Noun
 from .ids import SandboxId as SandboxId

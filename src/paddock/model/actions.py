@@ -13,8 +13,9 @@ import msgspec
 
 from .exec import ExecInfo, ExecResult, ExecSpec
 from .files import FileInfo, GrepMatch
+from .garbage import GarbageReport
 from .limits import Usage
-from .reports import AuditRecord, AuditReport, Diagnosis, Inspection, Process
+from .reports import AuditRecord, AuditReport, Check, Diagnosis, Inspection, Process
 from .results import MountDiff, Promotion
 from .sandbox import Sandbox, SandboxSpec
 from .snapshot import Snapshot
@@ -342,6 +343,22 @@ class Diagnose(Action[Diagnosis], frozen=True, tag="doctor"):
     pass
 
 
+class CollectGarbage(Action[GarbageReport], frozen=True, tag="garbage.collect"):
+    """Deletes what nobody needs, and, while the pool is too full, what can be had again. Never what something that
+    lives needs. `dry_run` only says what would go, and why."""
+
+    dry_run: bool = False
+
+
+class CheckStorage(Action[tuple[Check, ...]], frozen=True, tag="storage.check"):
+    """Looks through the pool: what is on the disk against what is recorded, and what the file system says of itself.
+
+    `scrub` reads all of it; None: if that is quick. `repair` first takes away what is half made or half deleted."""
+
+    scrub: bool | None = None
+    repair: bool = False
+
+
 AnyAction: TypeAlias = (
     CreateSandbox
     | GetSandbox
@@ -383,4 +400,6 @@ AnyAction: TypeAlias = (
     | ListAudit
     | VerifyAudit
     | Diagnose
+    | CollectGarbage
+    | CheckStorage
 )

@@ -17,6 +17,8 @@ from paddock.model import (
     Action,
     AnyAction,
     AttachExec,
+    CheckStorage,
+    CollectGarbage,
     ConnectPort,
     CopyFile,
     CreateSandbox,
@@ -28,6 +30,7 @@ from paddock.model import (
     ExtendSandbox,
     FindFiles,
     ForkSandbox,
+    GarbageReport,
     GetSandbox,
     GetUsage,
     GrepFiles,
@@ -42,6 +45,7 @@ from paddock.model import (
     ListSnapshots,
     MakeDirectory,
     MoveFile,
+    Noun,
     Principal,
     PromoteChild,
     PromoteMount,
@@ -64,15 +68,18 @@ from paddock.storage._base import Pool
 
 from ._allotment import Allotment
 from ._clock import Clock, holder_id
+from ._collectors import OldTemplates, Orphans, Outputs, Unfinished
 from ._execs import Execs
 from ._expiry import PERIOD_SECONDS, Expiry
 from ._files import Files
 from ._forks import Forks
+from ._garbage import Garbage
 from ._gate import Entry, Gate
 from ._lifecycle import Lifecycle
 from ._live import Live
 from ._making import Making
 from ._mount_results import MountResults
+from ._needs import Needs, of_sandboxes, of_snapshots
 from ._nested import Nested
 from ._promotion import Promotion
 from ._providers import MEASURED_CREATE_MS, Backends, Templates
@@ -82,6 +89,7 @@ from ._reports import Reports
 from ._sandboxes import Sandboxes
 from ._snapshot_store import SnapshotStore
 from ._snapshots import Snapshots
+from ._storage import Storage
 from ._store import Store
 from ._tasks import Tasks
 from ._workspace_tree import NoWorkspaces, Workspaces
@@ -147,9 +155,8 @@ class Service:
             serve=Nested(self.perform, allotment).serve,
         )
         making = Making(store=store, lifecycle=lifecycle, live=live, pool=pool, tasks=tasks, clock=clock)
-        snapshots = self._snapshots = Snapshots(
-            store=SnapshotStore(store), pool=pool, clock=clock, tasks=tasks, holder=holder
-        )
+        rows = SnapshotStore(store)
+        snapshots = self._snapshots = Snapshots(store=rows, pool=pool, clock=clock, tasks=tasks, holder=holder)
         forks = self._forks = Forks(
             store=store,
             lifecycle=lifecycle,
@@ -183,15 +190,32 @@ class Service:
             self.state_dir, store=store, audit=audit, backends=backends, pool=pool, find=self._sandboxes.find
         )
         self._mount_results = MountResults(live=live, snapshots=snapshots, pool=pool, tasks=tasks)
+        needs = Needs((lambda: of_sandboxes(store), lambda: of_snapshots(rows)))
+        nouns = (Noun.SANDBOX.value, Noun.SNAPSHOT.value)
+        self._garbage = Garbage(
+            self.state_dir,
+            pool=pool,
+            sweepers=(Unfinished(pool), Orphans(pool, needs, audit, nouns), Outputs(remains, store)),
+            collectors=(OldTemplates(pool, templates, needs, store),),
+        )
+        self._storage = Storage(
+            self.state_dir,
+            pool=pool,
+            needs=needs,
+            store=store,
+            snapshots=rows,
+            garbage=self._garbage,
+            nouns=nouns,
+        )
         reconciler = Reconciler(
             store=store,
             live=live,
             remains=remains,
             backends=backends,
-            pool=pool,
             audit=audit,
             snapshots=snapshots,
             forks=forks,
+            garbage=self._garbage,
         )
         self.expiry = Expiry(
             store=store,
@@ -291,8 +315,18 @@ class Service:
                 return await self._reports.verify()
             case Diagnose():
                 return await self._reports.diagnose()
+            case CollectGarbage():
+                return await self._collect(action, entry)
+            case CheckStorage():
+                return await self._storage.check(action)
             case _:
                 assert_never(action)
+
+    async def _collect(self, action: CollectGarbage, entry: Entry) -> GarbageReport:
+        report = await self._garbage.collect(dry_run=action.dry_run)
+        gone = [item.what for item in report.items if item.kept_because is None]
+        entry.done({"dry_run": report.dry_run, "number": len(gone), "gone": gone[:100]})
+        return report
 
     @contextmanager
     def _performing(self) -> Generator[None]:

@@ -26,16 +26,16 @@ from paddock.model import Level, Limit, Sandbox, SandboxId, SandboxSpec, State
 
 from ._workspace_tree import WorkspaceTree
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 LIVING = (State.CREATING, State.RESTORING, State.RUNNING, State.PAUSED)
 
 _COLUMNS = (
     "id, owner, name, state, level, backend, template, spec, created_at, expires_at, ended_at, limit_name, reason,"
-    " origin, deadline, boot_id, holder, restoring, workspace, incarnation"
+    " origin, deadline, boot_id, holder, restoring, workspace, incarnation, layers"
 )
 _SELECT = f"SELECT {_COLUMNS} FROM sandboxes"
 _ALIVE = "state IN ('creating', 'restoring', 'running', 'paused')"
-_INSERT = f"INSERT INTO sandboxes ({_COLUMNS}) VALUES ({', '.join('?' * 20)})"
+_INSERT = f"INSERT INTO sandboxes ({_COLUMNS}) VALUES ({', '.join('?' * (_COLUMNS.count(',') + 1))})"
 
 _MOVE = (
     "UPDATE sandboxes SET state = ?, ended_at = ?, limit_name = ?, reason = ?, restoring = ?,"
@@ -62,6 +62,8 @@ class Row(msgspec.Struct, frozen=True):
     workspace: WorkspaceTree | None = None
     incarnation: int = 0
     """A rollback makes it again under its id, with a higher one: what is known of one is not true of the next."""
+    layers: tuple[str, ...] = ()
+    """The trees that its own lies over."""
 
     @property
     def id(self) -> SandboxId:
@@ -329,6 +331,7 @@ def _values(row: Row) -> tuple[object, ...]:
         row.restoring,
         None if row.workspace is None else _encode(row.workspace),
         row.incarnation,
+        " ".join(row.layers),
     )
 
 
@@ -354,6 +357,7 @@ def _row(values: tuple[Any, ...]) -> Row:
         restoring,
         workspace,
         incarnation,
+        layers,
     ) = values
     return Row(
         Sandbox(
@@ -377,4 +381,5 @@ def _row(values: tuple[Any, ...]) -> Row:
         restoring,
         None if workspace is None else _decode_workspace(workspace),
         incarnation,
+        tuple(layers.split()),
     )

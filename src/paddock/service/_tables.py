@@ -29,6 +29,7 @@ sandboxes = Table(
     Column("restoring", String),
     Column("workspace", LargeBinary),
     Column("incarnation", Integer, nullable=False, server_default=text("0")),
+    Column("layers", String, nullable=False, server_default=""),
     Index(
         "one_living_name",
         "owner",
