@@ -31,7 +31,7 @@ LIVING = (State.CREATING, State.RESTORING, State.RUNNING, State.PAUSED)
 
 _COLUMNS = (
     "id, owner, name, state, level, backend, template, spec, created_at, expires_at, ended_at, limit_name, reason,"
-    " origin, deadline, boot_id, holder, restoring, workspace, incarnation, layers"
+    " origin, deadline, boot_id, holder, restoring, workspace, layers, incarnation"
 )
 _SELECT = f"SELECT {_COLUMNS} FROM sandboxes"
 _ALIVE = "state IN ('creating', 'restoring', 'running', 'paused')"
@@ -60,10 +60,10 @@ class Row(msgspec.Struct, frozen=True):
     restoring: str | None = None
     """The snapshot that it is being taken back to."""
     workspace: WorkspaceTree | None = None
-    incarnation: int = 0
-    """A rollback makes it again under its id, with a higher one: what is known of one is not true of the next."""
     layers: tuple[str, ...] = ()
     """The trees that its own lies over."""
+    incarnation: int = 0
+    """A rollback makes it again under its id, with a higher one: what is known of one is not true of the next."""
 
     @property
     def id(self) -> SandboxId:
@@ -330,8 +330,8 @@ def _values(row: Row) -> tuple[object, ...]:
         row.holder,
         row.restoring,
         None if row.workspace is None else _encode(row.workspace),
-        row.incarnation,
         " ".join(row.layers),
+        row.incarnation,
     )
 
 
@@ -356,8 +356,8 @@ def _row(values: tuple[Any, ...]) -> Row:
         holder,
         restoring,
         workspace,
-        incarnation,
         layers,
+        incarnation,
     ) = values
     return Row(
         Sandbox(
@@ -380,6 +380,6 @@ def _row(values: tuple[Any, ...]) -> Row:
         holder,
         restoring,
         None if workspace is None else _decode_workspace(workspace),
-        incarnation,
         tuple(layers.split()),
+        incarnation,
     )
