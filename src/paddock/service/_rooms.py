@@ -30,13 +30,14 @@ from ._providers import Backends, Templates
 from ._reconcile import Reconciler
 from ._remains import Remains
 from ._reports import Reports
+from ._rollback import Rollback
 from ._sandboxes import Sandboxes
 from ._snapshot_store import SnapshotStore
 from ._snapshots import Snapshots
 from ._storage import Storage
 from ._store import Store
 from ._tasks import Tasks
-from ._workspace_tree import Workspaces
+from ._workspace_tree import BESIDE, Workspaces
 
 
 class Rooms:
@@ -73,16 +74,15 @@ class Rooms:
         making = Making(store=store, lifecycle=lifecycle, live=live, pool=pool, tasks=tasks, clock=clock)
         rows = SnapshotStore(store)
         snapshots = self.snapshots = Snapshots(store=rows, pool=pool, clock=clock, tasks=tasks, holder=holder)
-        forks = self.forks = Forks(
+        self.forks = Forks(store=store, live=live, pool=pool, making=making, snapshots=snapshots, allotment=allotment)
+        rollback = self.rollback = Rollback(
             store=store,
             lifecycle=lifecycle,
             live=live,
             backends=backends,
             pool=pool,
-            making=making,
             snapshots=snapshots,
             tasks=tasks,
-            allotment=allotment,
         )
         self.sandboxes = Sandboxes(
             store=store,
@@ -107,7 +107,7 @@ class Rooms:
         )
         self.mount_results = MountResults(live=live, snapshots=snapshots, pool=pool, tasks=tasks)
         needs = Needs((lambda: of_sandboxes(store), lambda: of_snapshots(rows)))
-        nouns = (Noun.SANDBOX.value, Noun.SNAPSHOT.value)
+        nouns = (Noun.SANDBOX.value, Noun.SNAPSHOT.value, BESIDE)
         self.garbage = Garbage(
             state_dir,
             pool=pool,
@@ -130,7 +130,7 @@ class Rooms:
             backends=backends,
             audit=audit,
             snapshots=snapshots,
-            forks=forks,
+            rollback=rollback,
             garbage=self.garbage,
         )
         self.expiry = Expiry(
