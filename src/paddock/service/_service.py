@@ -25,6 +25,7 @@ from paddock.model import (
     CreateSnapshot,
     DeleteSnapshot,
     Diagnose,
+    DiffMount,
     DownloadTree,
     ExtendSandbox,
     FindFiles,
@@ -46,6 +47,8 @@ from paddock.model import (
     MoveFile,
     Noun,
     Principal,
+    PromoteChild,
+    PromoteMount,
     ReadFile,
     ReadOutput,
     RemoveFile,
@@ -63,6 +66,7 @@ from paddock.model import (
 from paddock.policy import Policy
 from paddock.storage._base import Pool
 
+from ._allotment import Allotment
 from ._clock import Clock, holder_id
 from ._collectors import OldTemplates, Orphans, Outputs, Unfinished
 from ._execs import Execs
@@ -74,6 +78,9 @@ from ._gate import Entry, Gate
 from ._lifecycle import Lifecycle
 from ._live import Live
 from ._making import Making
+from ._mount_results import MountResults
+from ._nested import Nested
+from ._promotion import Promotion
 from ._needs import Needs, of_sandboxes, of_snapshots
 from ._providers import MEASURED_CREATE_MS, Backends, Templates
 from ._reconcile import Reconciler
@@ -137,7 +144,16 @@ class Service:
         remains = Remains(
             self.state_dir, store=store, lifecycle=lifecycle, audit=audit, backends=backends, pool=pool, clock=clock
         )
-        live = self._live = Live(holder=holder, store=store, backends=backends, remains=remains, pool=pool, tasks=tasks)
+        allotment = Allotment(store, clock)
+        live = self._live = Live(
+            holder=holder,
+            store=store,
+            backends=backends,
+            remains=remains,
+            pool=pool,
+            tasks=tasks,
+            serve=Nested(self.perform, allotment).serve,
+        )
         making = Making(store=store, lifecycle=lifecycle, live=live, pool=pool, tasks=tasks, clock=clock)
         rows = SnapshotStore(store)
         snapshots = self._snapshots = Snapshots(store=rows, pool=pool, clock=clock, tasks=tasks, holder=holder)
@@ -150,6 +166,7 @@ class Service:
             making=making,
             snapshots=snapshots,
             tasks=tasks,
+            allotment=allotment,
         )
         self._sandboxes = Sandboxes(
             store=store,
@@ -163,13 +180,16 @@ class Service:
             clock=clock,
             making=making,
             snapshots=snapshots,
+            allotment=allotment,
             workspaces=workspaces,
         )
+        self._promotion = Promotion(sandboxes=self._sandboxes, live=live)
         self._execs = Execs(sandboxes=self._sandboxes, live=live, remains=remains, tasks=tasks)
         self._files = Files(sandboxes=self._sandboxes, live=live)
         self._reports = Reports(
             self.state_dir, store=store, audit=audit, backends=backends, pool=pool, find=self._sandboxes.find
         )
+        self._mount_results = MountResults(live=live, snapshots=snapshots, pool=pool, tasks=tasks)
         needs = Needs((lambda: of_sandboxes(store), lambda: of_snapshots(rows)))
         nouns = (Noun.SANDBOX.value, Noun.SNAPSHOT.value)
         self._garbage = Garbage(
@@ -249,6 +269,8 @@ class Service:
                 return await self._forks.fork(action, *await self._sandboxes.use(action.sandbox, entry), entry)
             case RollbackSandbox():
                 return await self._forks.rollback(action, *await self._sandboxes.use(action.sandbox, entry), entry)
+            case PromoteChild():
+                return await self._promotion.promote(action, entry)
             case RunExec():
                 return await self._execs.run(action, entry)
             case StartExec():
@@ -281,6 +303,12 @@ class Service:
                 | GrepFiles()
             ):
                 return await self._files.value(cast("Action[object]", action), entry)
+            case DiffMount():
+                return await self._mount_results.diff(action, *await self._sandboxes.use(action.sandbox, entry), entry)
+            case PromoteMount():
+                return await self._mount_results.promote(
+                    action, *await self._sandboxes.use(action.sandbox, entry), entry
+                )
             case ListAudit():
                 return await self._reports.audit(action, entry)
             case VerifyAudit():
