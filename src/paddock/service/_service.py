@@ -79,9 +79,9 @@ from ._lifecycle import Lifecycle
 from ._live import Live
 from ._making import Making
 from ._mount_results import MountResults
+from ._needs import Needs, of_sandboxes, of_snapshots
 from ._nested import Nested
 from ._promotion import Promotion
-from ._needs import Needs, of_sandboxes, of_snapshots
 from ._providers import MEASURED_CREATE_MS, Backends, Templates
 from ._reconcile import Reconciler
 from ._remains import Remains
