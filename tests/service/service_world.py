@@ -19,6 +19,7 @@ from typing import Any
 from paddock.backends._base import Backend, Capabilities, Ending, SandboxPlan
 from paddock.errors import AlreadyExists, FileError, NotFound, SandboxDied
 from paddock.model import (
+    ByteStream,
     Check,
     ExecId,
     ExecInfo,
@@ -244,6 +245,9 @@ class Held:
     async def output(self, exec: ExecId, stream: int) -> FileReader:
         raise NotFound(f"no background command {exec}")
 
+    async def accept(self, path: str) -> ByteStream:
+        raise FileError(f"nothing comes to {path} in here")
+
     async def processes(self) -> tuple[Process, ...]:
         self._live()
         return ()
@@ -339,7 +343,7 @@ class WorldBackend:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(isolation=False, adopt=self._adopt, freeze=True)
+        return Capabilities(isolation=False, adopt=self._adopt, freeze=True, trees=True)
 
     def probe(self) -> str | None:
         return self._world.refusal
@@ -400,6 +404,10 @@ class FolderPool:
 
     def snapshot(self, source: str, name: str, *, limit_bytes: int | None = None) -> None:
         shutil.copytree(self._root / source, self._root / name)
+
+    def derive(self, source: str, name: str, *, limit_bytes: int | None = None) -> tuple[str, ...]:
+        self.snapshot(source, name)
+        return ()
 
     def rename(self, source: str, name: str) -> None:
         (self._root / source).rename(self._root / name)

@@ -36,6 +36,8 @@ VERBS: dict[str, Verb] = {
     "rollback": Verb("_rollback", "take a sandbox back to a snapshot", names=True),
     "try": Verb("_try", "patches side by side: each in a fork, judged by the tests; prints the best"),
     "agent": Verb("_agent", "a model works on a task in forks, judged by the tests; prints the best diff"),
+    "diff": Verb("_diff", "what a sandbox has changed in a mounted directory", names=True),
+    "promote": Verb("_promote", "take those changes over into the directory itself", names=True),
     "kill": Verb("_kill", "end sandboxes at once and for good", names=True),
     "doctor": Verb("_doctor", "what this machine can do, and how to mend what it cannot"),
     "audit": Verb("_audit", "the record of what was asked, decided and done", names=True),
@@ -95,7 +97,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         raise WrongUsage(f"there is no verb {asked!r}", f"paddock {near}" if near else "paddock --help")
     root = parser(asked)
     options, unknown = root.parse_known_args(arguments)
-    if unknown:
+    if unknown and hasattr(options, "paths") and not any(word.startswith("-") for word in unknown):
+        options.paths += unknown  # argparse takes them in one place only, before the options or after
+    elif unknown:
         raise _unknown(root, asked, unknown)
     return options
 

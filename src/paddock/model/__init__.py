@@ -9,6 +9,7 @@ from .actions import CreateSandbox as CreateSandbox
 from .actions import CreateSnapshot as CreateSnapshot
 from .actions import DeleteSnapshot as DeleteSnapshot
 from .actions import Diagnose as Diagnose
+from .actions import DiffMount as DiffMount
 from .actions import DownloadTree as DownloadTree
 from .actions import ExtendSandbox as ExtendSandbox
 from .actions import FindFiles as FindFiles
@@ -26,6 +27,8 @@ from .actions import ListSandboxes as ListSandboxes
 from .actions import ListSnapshots as ListSnapshots
 from .actions import MakeDirectory as MakeDirectory
 from .actions import MoveFile as MoveFile
+from .actions import PromoteChild as PromoteChild
+from .actions import PromoteMount as PromoteMount
 from .actions import ReadFile as ReadFile
 from .actions import ReadOutput as ReadOutput
 from .actions import RemoveFile as RemoveFile
@@ -41,6 +44,7 @@ from .actions import WatchFiles as WatchFiles
 from .actions import WriteFile as WriteFile
 from .decision import Decision as Decision
 from .decision import Principal as Principal
+from .decision import nested_principal as nested_principal
 from .exec import ExecInfo as ExecInfo
 from .exec import ExecResult as ExecResult
 from .exec import ExecSpec as ExecSpec
@@ -67,6 +71,10 @@ from .reports import Check as Check
 from .reports import Diagnosis as Diagnosis
 from .reports import Inspection as Inspection
 from .reports import Process as Process
+from .results import Change as Change
+from .results import ChangeKind as ChangeKind
+from .results import MountDiff as MountDiff
+from .results import Promotion as Promotion
 from .sandbox import LEGAL as LEGAL
 from .sandbox import Level as Level
 from .sandbox import Sandbox as Sandbox

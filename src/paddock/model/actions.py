@@ -15,6 +15,7 @@ from .exec import ExecInfo, ExecResult, ExecSpec
 from .files import FileInfo, GrepMatch
 from .limits import Usage
 from .reports import AuditRecord, AuditReport, Diagnosis, Inspection, Process
+from .results import MountDiff, Promotion
 from .sandbox import Sandbox, SandboxSpec
 from .snapshot import Snapshot
 from .streams import ByteReader, ByteStream, ByteWriter, ChangeStream, ExecHandle
@@ -105,6 +106,14 @@ class RollbackSandbox(Action[Sandbox], frozen=True, tag="sandbox.rollback"):
 
     sandbox: str
     snapshot: str
+
+
+class PromoteChild(Action[None], frozen=True, tag="sandbox.promote"):
+    """What `child`, made by a program inside `sandbox`, has at the directory `path` replaces what is there."""
+
+    sandbox: str
+    child: str
+    path: str = "/workspace"
 
 
 class RunExec(Action[ExecResult], frozen=True, tag="exec.run"):
@@ -286,6 +295,31 @@ class ConnectPort(Action[ByteStream], frozen=True, tag="port.connect"):
     port: int
 
 
+class DiffMount(Action[MountDiff], frozen=True, tag="mount.diff"):
+    """What a sandbox has changed in a copy-on-write mount, at one instant. `target` may be left out where it has one
+    such mount. `paths` are relative to it: only what is at or below them."""
+
+    sandbox: str
+    target: str | None = None
+    paths: tuple[str, ...] = ()
+    patch: bool = False
+
+
+class PromoteMount(Action[Promotion], frozen=True, tag="mount.promote"):
+    """Takes those changes over into the host's directory, as the program that the service is part of. All or, if one
+    of them has an obstacle, nothing.
+
+    `git` takes over what git's own commands write in `.git`, too; its hooks and its configuration never are. `force`
+    prefers the sandbox's where the host has changed a file since."""
+
+    sandbox: str
+    target: str | None = None
+    paths: tuple[str, ...] = ()
+    git: bool = False
+    force: bool = False
+    dry_run: bool = False
+
+
 class ListAudit(Action[tuple[AuditRecord, ...]], frozen=True, tag="audit.list"):
     """The last `limit` records that fit, oldest first. `sandbox` is an id, `tag` that of an action or its beginning
     (`exec`), `trouble` leaves what was denied or failed, `since` and `until` are seconds since the epoch."""
@@ -322,6 +356,7 @@ AnyAction: TypeAlias = (
     | DeleteSnapshot
     | ForkSandbox
     | RollbackSandbox
+    | PromoteChild
     | RunExec
     | StartExec
     | AttachExec
@@ -343,6 +378,8 @@ AnyAction: TypeAlias = (
     | UploadTree
     | DownloadTree
     | ConnectPort
+    | DiffMount
+    | PromoteMount
     | ListAudit
     | VerifyAudit
     | Diagnose

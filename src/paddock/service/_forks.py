@@ -14,6 +14,7 @@ from paddock.model import ForkSandbox, RollbackSandbox, Sandbox, State
 from paddock.storage._base import Pool
 
 from . import _validate
+from ._allotment import Allotment
 from ._gate import Entry
 from ._lifecycle import Lifecycle
 from ._live import Held, Live
@@ -24,6 +25,7 @@ from ._snapshot_store import SnapshotRow
 from ._snapshots import Snapshots
 from ._store import Row, Store
 from ._tasks import Tasks
+from ._workspace_tree import refuse
 
 MOST = 1000
 
@@ -40,20 +42,26 @@ class Forks:
         making: Making,
         snapshots: Snapshots,
         tasks: Tasks,
+        allotment: Allotment,
     ) -> None:
+        self._allotment = allotment
         self._store, self._lifecycle, self._live, self._backends = store, lifecycle, live, backends
         self._pool, self._making, self._snapshots, self._tasks = pool, making, snapshots, tasks
 
     async def fork(self, action: ForkSandbox, parent: Row, held: Held, entry: Entry) -> tuple[Sandbox, ...]:
         _validate.check_count(action.count, MOST)
+        refuse(parent, "a child")
         held.backend.capabilities.require("freeze", held.backend.name)
         of = parent.sandbox
         ttl = of.spec.ttl_seconds if action.ttl_seconds is None else action.ttl_seconds
         _validate.check_ttl(ttl)
         spec = msgspec.structs.replace(of.spec, name=None, ttl_seconds=ttl)
+        outer, owner = self._allotment.outer(entry.principal), of.owner
+        if outer is not None:
+            spec, owner = self._allotment.of_fork(outer, spec, action.count), entry.principal.id
         births = [
             Birth(
-                self._making.row(spec, held.instance.template, of.owner, of.backend, of.level, parent.id),
+                self._making.row(spec, held.instance.template, owner, of.backend, of.level, parent.id),
                 held.instance.template,
                 held.backend,
             )
@@ -79,6 +87,7 @@ class Forks:
 
     async def rollback(self, action: RollbackSandbox, row: Row, held: Held, entry: Entry) -> Sandbox:
         held.backend.capabilities.require("freeze", held.backend.name)
+        refuse(row, "a rollback")
         snapshot = self._snapshots.find(action.snapshot, entry.principal.id)
         self._check(row, held, snapshot)
         entry.done({"snapshot": snapshot.id})

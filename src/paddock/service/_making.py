@@ -12,16 +12,18 @@ import msgspec
 
 from paddock.backends._base import Backend, Instance, SandboxPlan
 from paddock.errors import InvalidState, PaddockError
-from paddock.model import Level, Noun, SandboxId, SandboxSpec, State, Template, mint
+from paddock.model import Level, Noun, Principal, SandboxId, SandboxSpec, State, Template, mint
 from paddock.model import Sandbox as SandboxInfo
 from paddock.storage._base import Pool
 
 from ._clock import Clock, boot_id
 from ._lifecycle import Lifecycle
 from ._live import Live
+from ._nested import Nested
 from ._remains import died, words
 from ._store import Row, Store
 from ._tasks import Tasks
+from ._workspace_tree import WorkspaceTree
 
 Exit: TypeAlias = Callable[[type[BaseException] | None, BaseException | None, TracebackType | None], None]
 
@@ -38,10 +40,12 @@ class Birth(msgspec.Struct, frozen=True):
         return SandboxPlan(
             id=row.id,
             hostname=spec.name or row.id.replace("_", "-"),
-            spec=spec,
+            spec=msgspec.structs.replace(spec, env=Nested.environment(spec)) if spec.nested else spec,
             template=self.template,
             tree=row.id,
             deadline=row.deadline,
+            parent=Principal(row.sandbox.owner).sandbox,
+            trees=() if row.workspace is None else row.workspace.mounts(),
         )
 
 
@@ -54,7 +58,14 @@ class Making:
         self._boot = boot_id()
 
     def row(
-        self, spec: SandboxSpec, template: Template, owner: str, backend: str, level: Level, origin: str | None = None
+        self,
+        spec: SandboxSpec,
+        template: Template,
+        owner: str,
+        backend: str,
+        level: Level,
+        origin: str | None = None,
+        workspace: WorkspaceTree | None = None,
     ) -> Row:
         """A new one, not recorded yet."""
         now, boot_now = self._clock.wall(), self._clock.boottime()
@@ -70,7 +81,7 @@ class Making:
             owner=owner,
             origin=origin,
         )
-        return Row(sandbox, boot_now + spec.ttl_seconds, self._boot, self._live.holder)
+        return Row(sandbox, boot_now + spec.ttl_seconds, self._boot, self._live.holder, workspace=workspace)
 
     async def bear(
         self, births: Sequence[Birth], fill: Callable[[], Awaitable[None]], recorded: Callable[[], None]
@@ -86,6 +97,9 @@ class Making:
                     undo.push(undo_step(lambda id=birth.row.id: self._pool().delete(id)))
                 await fill()
                 instances = await self._create(births, undo)
+                for birth, instance in zip(births, instances, strict=True):
+                    if birth.row.sandbox.spec.nested:
+                        await Nested.furnish(instance)
                 running = tuple(self._lifecycle.move(birth.row, State.RUNNING) for birth in births)
                 recorded()
                 for row, birth, instance in zip(running, births, instances, strict=True):

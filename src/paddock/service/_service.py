@@ -23,6 +23,7 @@ from paddock.model import (
     CreateSnapshot,
     DeleteSnapshot,
     Diagnose,
+    DiffMount,
     DownloadTree,
     ExtendSandbox,
     FindFiles,
@@ -42,6 +43,8 @@ from paddock.model import (
     MakeDirectory,
     MoveFile,
     Principal,
+    PromoteChild,
+    PromoteMount,
     ReadFile,
     ReadOutput,
     RemoveFile,
@@ -59,6 +62,7 @@ from paddock.model import (
 from paddock.policy import Policy
 from paddock.storage._base import Pool
 
+from ._allotment import Allotment
 from ._clock import Clock, holder_id
 from ._execs import Execs
 from ._expiry import PERIOD_SECONDS, Expiry
@@ -68,6 +72,9 @@ from ._gate import Entry, Gate
 from ._lifecycle import Lifecycle
 from ._live import Live
 from ._making import Making
+from ._mount_results import MountResults
+from ._nested import Nested
+from ._promotion import Promotion
 from ._providers import MEASURED_CREATE_MS, Backends, Templates
 from ._reconcile import Reconciler
 from ._remains import Remains
@@ -77,6 +84,7 @@ from ._snapshot_store import SnapshotStore
 from ._snapshots import Snapshots
 from ._store import Store
 from ._tasks import Tasks
+from ._workspace_tree import NoWorkspaces, Workspaces
 
 R = TypeVar("R")
 
@@ -100,6 +108,7 @@ class Service:
         store: Store | None = None,
         clock: Clock = Clock(),  # noqa: B008 (a frozen value)
         measured: Mapping[Level, float] = MEASURED_CREATE_MS,
+        workspaces: Workspaces | None = None,
         period_seconds: float = PERIOD_SECONDS,
     ) -> None:
         self.state_dir = state_dir
@@ -111,16 +120,32 @@ class Service:
         self._gate = Gate(policy, self._audit)
         self._closed = False
         self._performers: set[asyncio.Task[Any]] = set()
-        self._wire(pool, templates, clock, period_seconds)
+        self._wire(pool, templates, clock, workspaces or NoWorkspaces(), period_seconds)
 
-    def _wire(self, pool: Callable[[], Pool], templates: Templates, clock: Clock, period_seconds: float) -> None:
+    def _wire(
+        self,
+        pool: Callable[[], Pool],
+        templates: Templates,
+        clock: Clock,
+        workspaces: Workspaces,
+        period_seconds: float,
+    ) -> None:
         """Each handler gets the few things that it needs."""
         store, audit, backends, tasks, holder = self._store, self._audit, self._backends, self._tasks, holder_id()
         lifecycle = Lifecycle(store, clock)
         remains = Remains(
             self.state_dir, store=store, lifecycle=lifecycle, audit=audit, backends=backends, pool=pool, clock=clock
         )
-        live = self._live = Live(holder=holder, store=store, backends=backends, remains=remains, pool=pool, tasks=tasks)
+        allotment = Allotment(store, clock)
+        live = self._live = Live(
+            holder=holder,
+            store=store,
+            backends=backends,
+            remains=remains,
+            pool=pool,
+            tasks=tasks,
+            serve=Nested(self.perform, allotment).serve,
+        )
         making = Making(store=store, lifecycle=lifecycle, live=live, pool=pool, tasks=tasks, clock=clock)
         snapshots = self._snapshots = Snapshots(
             store=SnapshotStore(store), pool=pool, clock=clock, tasks=tasks, holder=holder
@@ -134,6 +159,7 @@ class Service:
             making=making,
             snapshots=snapshots,
             tasks=tasks,
+            allotment=allotment,
         )
         self._sandboxes = Sandboxes(
             store=store,
@@ -147,12 +173,16 @@ class Service:
             clock=clock,
             making=making,
             snapshots=snapshots,
+            allotment=allotment,
+            workspaces=workspaces,
         )
+        self._promotion = Promotion(sandboxes=self._sandboxes, live=live)
         self._execs = Execs(sandboxes=self._sandboxes, live=live, remains=remains, tasks=tasks)
         self._files = Files(sandboxes=self._sandboxes, live=live)
         self._reports = Reports(
             self.state_dir, store=store, audit=audit, backends=backends, pool=pool, find=self._sandboxes.find
         )
+        self._mount_results = MountResults(live=live, snapshots=snapshots, pool=pool, tasks=tasks)
         reconciler = Reconciler(
             store=store,
             live=live,
@@ -215,6 +245,8 @@ class Service:
                 return await self._forks.fork(action, *await self._sandboxes.use(action.sandbox, entry), entry)
             case RollbackSandbox():
                 return await self._forks.rollback(action, *await self._sandboxes.use(action.sandbox, entry), entry)
+            case PromoteChild():
+                return await self._promotion.promote(action, entry)
             case RunExec():
                 return await self._execs.run(action, entry)
             case StartExec():
@@ -247,6 +279,12 @@ class Service:
                 | GrepFiles()
             ):
                 return await self._files.value(cast("Action[object]", action), entry)
+            case DiffMount():
+                return await self._mount_results.diff(action, *await self._sandboxes.use(action.sandbox, entry), entry)
+            case PromoteMount():
+                return await self._mount_results.promote(
+                    action, *await self._sandboxes.use(action.sandbox, entry), entry
+                )
             case ListAudit():
                 return await self._reports.audit(action, entry)
             case VerifyAudit():

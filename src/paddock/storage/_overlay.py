@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 
+from paddock.storage._basis import copy_basis
 from paddock.storage._copying import Copier
 from paddock.storage._directories import Directories
-from paddock.storage._trees import DIRECTORY, layers_in, make_frame
+from paddock.storage._trees import DIRECTORY, copy_root, layers_in, make_frame
 
 
 class OverlayPool(Directories):
@@ -24,9 +25,27 @@ class OverlayPool(Directories):
         origin = self.open(source)
         try:
             mounts = len(layers_in(origin)) - 1
-            self._make(name, lambda tree: self._fill(tree, (origin,), mounts), doing="copy")
+
+            def fill(tree: int) -> None:
+                self._fill(tree, (origin,), mounts)
+                if mounts:
+                    copy_basis(origin, tree)
+
+            self._make(name, fill, doing="copy")
         finally:
             os.close(origin)
+
+    def derive(self, source: str, name: str, *, limit_bytes: int | None = None) -> tuple[str, ...]:
+        def fill(tree: int) -> None:
+            make_frame(tree, self._base)
+            copy_root(origin, tree, keep_owner=self._base is not None)
+
+        origin = self.open(source)
+        try:
+            self._make(name, fill)
+        finally:
+            os.close(origin)
+        return (source,)
 
     def _fill(self, tree: int, origins: tuple[int, ...], mounts: int = 0) -> None:
         """Makes `tree` with the content of `origins`, lowest first."""

@@ -6,6 +6,7 @@ import ctypes
 import errno
 import os
 import re
+import stat
 
 from paddock.errors import (
     OUT_OF,
@@ -23,6 +24,9 @@ DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 ROOT = "root"
 WORK = "work"
 MOUNT = "mount"
+BASIS = "basis"
+"""An empty file beside the layers of mounts. Its time of modification says since when they have lain over the host's
+directories; a copy of the tree keeps it."""
 _MOUNT = re.compile(r"mount\d{1,3}", re.ASCII)
 _WORK = re.compile(r"work\d{0,3}", re.ASCII)
 
@@ -59,6 +63,8 @@ def make_frame(tree: int, base: int | None, mounts: int = 0) -> None:
     for number in ("", *map(str, range(mounts))):
         make_part(tree, f"{MOUNT}{number}" if number else ROOT, base)
         make_part(tree, f"{WORK}{number}", base)
+    if mounts:
+        os.close(os.open(BASIS, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=tree))
 
 
 def layers_in(tree: int) -> list[str]:
@@ -76,6 +82,15 @@ def make_part(tree: int, part: str, base: int | None) -> None:
     open_to_all(part, tree)
     if base is not None:
         os.chown(part, base, base, dir_fd=tree, follow_symlinks=False)
+
+
+def copy_root(source: int, tree: int, *, keep_owner: bool) -> None:
+    """Gives the empty root of `tree` the owner, mode and time of `source`'s: an overlay shows those of its top."""
+    info = os.stat(ROOT, dir_fd=source, follow_symlinks=False)
+    if keep_owner:
+        os.chown(ROOT, info.st_uid, info.st_gid, dir_fd=tree, follow_symlinks=False)
+    os.chmod(ROOT, stat.S_IMODE(info.st_mode), dir_fd=tree)
+    os.utime(ROOT, ns=(info.st_atime_ns, info.st_mtime_ns), dir_fd=tree, follow_symlinks=False)
 
 
 def open_to_all(name: str, directory: int) -> None:
