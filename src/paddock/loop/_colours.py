@@ -141,7 +141,10 @@ class _Crew(Generic[T]):
             raise self._failure
 
     def end(self) -> None:
+        """What still works is ended. When all have come to their own end, what they leave is the caller's."""
         with self._changed:
+            if not self._working and not self._over:
+                return
             self._over = True
         self._scope.end()
         until = time.monotonic() + _LINGER_SECONDS
