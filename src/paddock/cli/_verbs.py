@@ -39,6 +39,7 @@ VERBS: dict[str, Verb] = {
     "diff": Verb("_diff", "what a sandbox has changed in a mounted directory", names=True),
     "promote": Verb("_promote", "take those changes over into the directory itself", names=True),
     "kill": Verb("_kill", "end sandboxes at once and for good", names=True),
+    "gc": Verb("_gc", "delete what nobody needs; --dry-run says what and why"),
     "doctor": Verb("_doctor", "what this machine can do, and how to mend what it cannot"),
     "audit": Verb("_audit", "the record of what was asked, decided and done", names=True),
     "completion": Verb("_completion", "completion of verbs, options, ids and names, for bash, zsh and fish"),
