@@ -1,4 +1,4 @@
-"""Copies of all the trees that a sandbox writes: its own, and its workspace. All of them or none."""
+"""Copies of all the trees that a sandbox writes: its own, and its workspace."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ def plan(
 
 
 def make(pool: Pool, copies: Sequence[Copy], *, anew: bool = False) -> None:
-    """`anew`: what has such a name is what a killed service has left, and goes. NotFound, AlreadyExists,
-    ResourceExhausted: then none of them is there."""
-    made: list[str] = []
-    try:
-        for copy in copies:
-            _make(pool, copy, anew)
-            made.append(copy.name)
-    except BaseException:
-        discard(pool, made)
-        raise
+    """In their order. `anew`: what has such a name is what a killed service has left, and goes. NotFound, AlreadyExists,
+    ResourceExhausted: what was made before is the caller's to discard."""
+    for copy in copies:
+        try:
+            pool.snapshot(copy.source, copy.name, limit_bytes=copy.limit_bytes)
+        except AlreadyExists:
+            if not anew:
+                raise
+            pool.delete(copy.name)
+            pool.snapshot(copy.source, copy.name, limit_bytes=copy.limit_bytes)
 
 
 def discard(pool: Pool, names: Sequence[str]) -> None:
@@ -51,13 +51,3 @@ def discard(pool: Pool, names: Sequence[str]) -> None:
     for name in names:
         with suppress(PaddockError):
             pool.delete(name)
-
-
-def _make(pool: Pool, copy: Copy, anew: bool) -> None:
-    try:
-        pool.snapshot(copy.source, copy.name, limit_bytes=copy.limit_bytes)
-    except AlreadyExists:
-        if not anew:
-            raise
-        pool.delete(copy.name)
-        pool.snapshot(copy.source, copy.name, limit_bytes=copy.limit_bytes)

@@ -172,8 +172,9 @@ class Rollback:
             raise InvalidState(f"snapshot {snapshot.id} has other mounts than {row.id}")
         theirs, own = snapshot.workspace, row.workspace
         if (theirs and (theirs.layers, theirs.repository)) != (own and (own.layers, own.repository)):
+            ours = "another" if theirs and own else _kind(own)
             raise InvalidState(
-                f"snapshot {snapshot.id} has {_kind(theirs)}, {row.id} has {'another' if theirs and own else _kind(own)}",
+                f"snapshot {snapshot.id} has {_kind(theirs)}, and {row.id} has {ours}",
                 hint="make a sandbox of the snapshot instead: Sandbox.create(snapshot=...)",
             )
         self._snapshots.check_layers(snapshot)
