@@ -15,6 +15,7 @@ from .exec import ExecInfo, ExecResult, ExecSpec
 from .files import FileInfo, GrepMatch
 from .limits import Usage
 from .reports import AuditRecord, AuditReport, Diagnosis, Inspection, Process
+from .repository import Acquired, Repository
 from .sandbox import Sandbox, SandboxSpec
 from .snapshot import Snapshot
 from .streams import ByteReader, ByteStream, ByteWriter, ChangeStream, ExecHandle
@@ -105,6 +106,25 @@ class RollbackSandbox(Action[Sandbox], frozen=True, tag="sandbox.rollback"):
 
     sandbox: str
     snapshot: str
+
+
+class AcquireRepository(Action[Acquired], frozen=True, tag="repository.acquire"):
+    """The commit that `ref` (a branch, a tag, a full name of a ref, a full id of a commit; None: the default branch) led
+    to at most `max_age_seconds` ago, fetched if it is not here. A credential in `url` is used for this once."""
+
+    url: str
+    ref: str | None = None
+    max_age_seconds: float = 0.0
+
+
+class ListRepositories(Action[tuple[Repository, ...]], frozen=True, tag="repository.list"):
+    """Public ones, and those that are one's own."""
+
+
+class DeleteRepository(Action[None], frozen=True, tag="repository.delete"):
+    """From the cache: by id, unique prefix of one, or URL. Refused while something needs it."""
+
+    repository: str
 
 
 class RunExec(Action[ExecResult], frozen=True, tag="exec.run"):
@@ -322,6 +342,9 @@ AnyAction: TypeAlias = (
     | DeleteSnapshot
     | ForkSandbox
     | RollbackSandbox
+    | AcquireRepository
+    | ListRepositories
+    | DeleteRepository
     | RunExec
     | StartExec
     | AttachExec
