@@ -77,6 +77,7 @@ from ._snapshot_store import SnapshotStore
 from ._snapshots import Snapshots
 from ._store import Store
 from ._tasks import Tasks
+from ._workspace_tree import NoWorkspaces, Workspaces
 
 R = TypeVar("R")
 
@@ -100,6 +101,7 @@ class Service:
         store: Store | None = None,
         clock: Clock = Clock(),  # noqa: B008 (a frozen value)
         measured: Mapping[Level, float] = MEASURED_CREATE_MS,
+        workspaces: Workspaces | None = None,
         period_seconds: float = PERIOD_SECONDS,
     ) -> None:
         self.state_dir = state_dir
@@ -111,9 +113,16 @@ class Service:
         self._gate = Gate(policy, self._audit)
         self._closed = False
         self._performers: set[asyncio.Task[Any]] = set()
-        self._wire(pool, templates, clock, period_seconds)
+        self._wire(pool, templates, clock, workspaces or NoWorkspaces(), period_seconds)
 
-    def _wire(self, pool: Callable[[], Pool], templates: Templates, clock: Clock, period_seconds: float) -> None:
+    def _wire(
+        self,
+        pool: Callable[[], Pool],
+        templates: Templates,
+        clock: Clock,
+        workspaces: Workspaces,
+        period_seconds: float,
+    ) -> None:
         """Each handler gets the few things that it needs."""
         store, audit, backends, tasks, holder = self._store, self._audit, self._backends, self._tasks, holder_id()
         lifecycle = Lifecycle(store, clock)
@@ -147,6 +156,7 @@ class Service:
             clock=clock,
             making=making,
             snapshots=snapshots,
+            workspaces=workspaces,
         )
         self._execs = Execs(sandboxes=self._sandboxes, live=live, remains=remains, tasks=tasks)
         self._files = Files(sandboxes=self._sandboxes, live=live)
