@@ -34,6 +34,7 @@ VERBS: dict[str, Verb] = {
     "snapshot": Verb("_snapshot", "keep the files of a sandbox as they are now", names=True),
     "snapshots": Verb("_snapshots", "the snapshots there are; --delete", names=True),
     "rollback": Verb("_rollback", "take a sandbox back to a snapshot", names=True),
+    "repos": Verb("_repos", "repositories that are cached: list, fetch, remove"),
     "kill": Verb("_kill", "end sandboxes at once and for good", names=True),
     "doctor": Verb("_doctor", "what this machine can do, and how to mend what it cannot"),
     "audit": Verb("_audit", "the record of what was asked, decided and done", names=True),

@@ -109,8 +109,10 @@ class RollbackSandbox(Action[Sandbox], frozen=True, tag="sandbox.rollback"):
 
 
 class AcquireRepository(Action[Acquired], frozen=True, tag="repository.acquire"):
-    """The commit that `ref` (a branch, a tag, a full name of a ref, a full id of a commit; None: the default branch) led
-    to at most `max_age_seconds` ago, fetched if it is not here. A credential in `url` is used for this once."""
+    """The commit that `ref` led to at most `max_age_seconds` ago, fetched if it is not here.
+
+    `ref` is a branch, a tag, a full name of a ref or a full id of a commit; None: the default branch. A credential in
+    `url` is used for this once, and kept nowhere."""
 
     url: str
     ref: str | None = None

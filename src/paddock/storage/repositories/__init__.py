@@ -1,11 +1,11 @@
 """Repositories: bare copies of what is elsewhere, written by the host's git and by nobody else."""
 
+from . import pins as pins
+from ._ambient import ambient as ambient
 from ._git import HostGit as HostGit
 from ._git import Listing as Listing
 from ._git import Ref as Ref
 from ._lock import locked as locked
-from ._pins import pin as pin
-from ._pins import unpin as unpin
 from ._process import Bounds as Bounds
 from ._process import Progress as Progress
 from ._remote import Credential as Credential

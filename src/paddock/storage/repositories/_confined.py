@@ -21,7 +21,7 @@ from typing import NoReturn, TypedDict
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from paddock.linux import caps, mounts, namespaces, prctl  # noqa: E402 (all of it now: later there is nowhere to import from)
+from paddock.linux import caps, mounts, namespaces, prctl
 
 
 class Place(TypedDict):
@@ -193,7 +193,7 @@ def _first_process(order: Order, parent: int) -> int:
     pid = os.fork()
     if pid == 0:
         try:
-            os.execve(order["argv"][0], order["argv"], order["env"])
+            os.execve(order["argv"][0], order["argv"], order["env"])  # noqa: S606 (there is no shell to want)
         except OSError as error:
             _fail(f"cannot execute {order['argv'][0]}: {error}")
     while True:

@@ -13,9 +13,9 @@ from paddock.errors import InvalidArgument, PlatformError
 from ._process import GIT_ID, Bounds, Ended, Place, Progress, run
 from ._remote import Credential, Remote
 from ._words import trouble
+from .pins import fetched
 
 HEADS, TAGS = "refs/heads/", "refs/tags/"
-PINS = "refs/pins/"
 _HERE, _THERE = "/repository", "/remote"
 _ALL = ("+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")
 
@@ -104,7 +104,7 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HostGit:
-    """Bare repositories in one directory, by opaque name. Writers of one repository exclude each other by themselves."""
+    """Bare repositories in one directory, by opaque name. Its callers see to it that a repository has one writer."""
 
     def __init__(self, directory: Path, *, bounds: Bounds = Bounds()) -> None:  # noqa: B008 (a frozen value)
         self.directory, self._bounds = directory, bounds
@@ -143,9 +143,16 @@ class HostGit:
 
         Needs the lock of the repository. Refused; NotFound, InvalidArgument, ResourceExhausted, PlatformError.
         """
-        refspecs = _ALL if only is None else (f"+{only}:{PINS}{only.removeprefix('refs/').replace('/', '-')}",)
+        refspecs = _ALL if only is None else (f"+{only}:{fetched(only)}",)
         arguments = [
-            *(f"--git-dir={_HERE}", "fetch", "--force", "--no-tags", "--no-recurse-submodules", "--no-auto-maintenance"),
+            *(
+                f"--git-dir={_HERE}",
+                "fetch",
+                "--force",
+                "--no-tags",
+                "--no-recurse-submodules",
+                "--no-auto-maintenance",
+            ),
             *("--no-write-fetch-head", "--update-shallow", "--progress", *(("--prune",) if only is None else ())),
             *("--", _address(remote), *refspecs),
         ]
@@ -240,9 +247,7 @@ def _listing(out: bytes) -> Listing:
             head = value.removeprefix("ref: ")
         elif name.startswith("refs/"):
             oids[name] = value
-    refs = {
-        name: Ref(oid, oids.get(f"{name}^{{}}", oid)) for name, oid in oids.items() if not name.endswith("^{}")
-    }
+    refs = {name: Ref(oid, oids.get(f"{name}^{{}}", oid)) for name, oid in oids.items() if not name.endswith("^{}")}
     return Listing(head=head, refs=refs)
 
 

@@ -68,7 +68,8 @@ async def run(
     secret: str = "",
     progress: Progress | None = None,
 ) -> Ended:
-    """Runs git, or another `program`, with `arguments`. Cancelling kills it with all that it started, as does the end of this program.
+    """Runs git, or another `program`, with `arguments`. Cancelling kills it with all that it started, as does the
+    end of this program.
 
     `config` is the only configuration that it and its helpers read besides the repository's own.
     """
@@ -98,12 +99,12 @@ async def run(
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
-    reading = _Reading(bounds.output_bytes, progress)
+    reading, timeout = _Reading(bounds.output_bytes, progress), asyncio.timeout(bounds.seconds)
     try:
         with contextlib.suppress(ConnectionError):  # it says on stderr why it does not listen
             process.stdin.write(json.dumps(order).encode() + b"\n")
             await process.stdin.drain()
-        async with asyncio.timeout(bounds.seconds) as timeout:
+        async with timeout:
             async with asyncio.TaskGroup() as group:
                 group.create_task(reading.output(process.stdout))
                 group.create_task(reading.errors(process.stderr))
@@ -118,9 +119,7 @@ async def run(
         await _end(process)
     if process.returncode == _confined.FAILED:
         raise _not_confined(reading.last_words())
-    return Ended(
-        code=process.returncode or 0, out=bytes(reading.out), err=reading.last_words(), over=reading.over
-    )
+    return Ended(code=process.returncode or 0, out=bytes(reading.out), err=reading.last_words(), over=reading.over)
 
 
 class _TooMuch(Exception): ...

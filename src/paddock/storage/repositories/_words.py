@@ -20,7 +20,8 @@ _WANTS_CREDENTIAL = re.compile(
 )
 _NOT_THERE = re.compile(
     r"repository '.*' not found|returned error: 404|not exported|does not appear to be a git repository|"
-    r"no such repository|couldn't find remote ref|no matching remote|not our ref|does not allow request for unadvertised",
+    r"no such repository|couldn't find remote ref|no matching remote|not our ref|"
+    r"does not allow request for unadvertised",
     re.IGNORECASE,
 )
 _UNREACHABLE = re.compile(

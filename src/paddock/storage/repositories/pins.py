@@ -10,29 +10,50 @@ from pathlib import Path
 
 from paddock.errors import InvalidArgument, InvalidState
 from paddock.linux import openat2
+from paddock.storage._trees import names_in
 
 from ._remote import is_commit
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_PINS = b"refs/pins"
+_PINS = "refs/pins/"
+
+
+def fetched(what: str) -> str:
+    """The pin under which a ref or an object is kept that was fetched by itself."""
+    return _PINS + "fetched-" + what.removeprefix("refs/").replace("/", "-")
+
+
+def owners(repository: Path) -> tuple[str, ...]:
+    """Who needs commits of it."""
+    try:
+        directory = _open(repository)
+    except InvalidState:
+        return ()
+    try:
+        names = names_in(directory)
+    finally:
+        os.close(directory)
+    return tuple(sorted(name for name in names if not name.startswith((".", "fetched-"))))
 
 
 def pin(repository: Path, owner: str, commit: str) -> None:
     """Keeps `commit` for `owner`, an id, instead of what was kept for it before."""
     if not is_commit(commit):
         raise InvalidArgument(f"{commit!r} is no id of a commit")
-    with_directory = _open(repository)
+    directory = _open(repository)
     try:
         scratch = f".{owner}.{os.urandom(4).hex()}"  # git passes over names that begin so
-        fd = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=with_directory)
+        fd = os.open(
+            scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=directory
+        )
         try:
             os.write(fd, f"{commit}\n".encode())
             os.fsync(fd)
         finally:
             os.close(fd)
-        os.rename(scratch, _name(owner), src_dir_fd=with_directory, dst_dir_fd=with_directory)
+        os.rename(scratch, _name(owner), src_dir_fd=directory, dst_dir_fd=directory)
     finally:
-        os.close(with_directory)
+        os.close(directory)
 
 
 def unpin(repository: Path, owner: str) -> None:
@@ -56,14 +77,14 @@ def _name(owner: str) -> str:
 
 
 def _open(repository: Path) -> int:
-    """The directory of the pins, found through no link: what lies there, a git has written that listened to strangers."""
+    """The directory of the pins, found through no link: a git that listened to strangers has written there."""
     try:
         top = os.open(repository, _DIRECTORY)
     except OSError as error:
         raise InvalidState(f"the repository {repository.name} is gone: {error}") from None
     try:
         _make(top)
-        return openat2.open_beneath(top, _PINS, _DIRECTORY, symlinks=False)
+        return openat2.open_beneath(top, _PINS.encode(), _DIRECTORY, symlinks=False)
     except OSError as error:
         raise InvalidState(f"the repository {repository.name} is damaged: {error}") from None
     finally:
@@ -81,5 +102,3 @@ def _make(top: int) -> None:
         pass
     finally:
         os.close(refs)
-
-
