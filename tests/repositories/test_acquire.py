@@ -314,11 +314,6 @@ async def test_nothing_there_and_nobody_there(shelf: Shelf, origin: Origin, daem
 
 
 async def test_what_is_pinned_is_not_deleted_and_outlives_the_branch(shelf: Shelf, origin: Origin, daemon: Any) -> None:
-    from paddock.model import DeleteRepository
-
-    class Asking:
-        principal = ALICE
-
     url = address(daemon, "app")
     first = await shelf.acquire(url)
     pins.pin(shelf.path(first), "ws_1", first.commit)
@@ -328,8 +323,8 @@ async def test_what_is_pinned_is_not_deleted_and_outlives_the_branch(shelf: Shel
     git(shelf.path(first), "gc", "--prune=now", "--quiet")
     assert git(shelf.path(first), "cat-file", "-t", first.commit) == "commit"
     with pytest.raises(InvalidState, match="needed by ws_1"):
-        await shelf.repositories.delete(DeleteRepository(repository=url), Asking())  # type: ignore[arg-type]
+        await shelf.repositories.delete(url, ALICE)
     pins.unpin(shelf.path(first), "ws_1")
-    await shelf.repositories.delete(DeleteRepository(repository=url), Asking())  # type: ignore[arg-type]
+    await shelf.repositories.delete(url, ALICE)
     assert list(shelf.directory.glob(f"{first.repository}*")) == []
     assert shelf.store.list(ALICE.id) == ()

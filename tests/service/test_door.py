@@ -182,6 +182,7 @@ def _some(kind: Any, sandbox: str = "x") -> Any:
         "snapshot": "sn_none",
         "repository": "rp_none",
         "url": "ext::sh",
+        "child": "x",
     }
     required = [f for f in kind.__struct_fields__ if f in (*fills, "path", "source", "destination")]
     if kind is CreateSandbox:

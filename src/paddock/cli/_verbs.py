@@ -35,7 +35,10 @@ VERBS: dict[str, Verb] = {
     "snapshots": Verb("_snapshots", "the snapshots there are; --delete", names=True),
     "rollback": Verb("_rollback", "take a sandbox back to a snapshot", names=True),
     "repos": Verb("_repos", "repositories that are cached: list, fetch, remove"),
+    "diff": Verb("_diff", "what a sandbox has changed in a mounted directory", names=True),
+    "promote": Verb("_promote", "take those changes over into the directory itself", names=True),
     "kill": Verb("_kill", "end sandboxes at once and for good", names=True),
+    "gc": Verb("_gc", "delete what nobody needs; --dry-run says what and why"),
     "doctor": Verb("_doctor", "what this machine can do, and how to mend what it cannot"),
     "audit": Verb("_audit", "the record of what was asked, decided and done", names=True),
     "completion": Verb("_completion", "completion of verbs, options, ids and names, for bash, zsh and fish"),
@@ -94,7 +97,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         raise WrongUsage(f"there is no verb {asked!r}", f"paddock {near}" if near else "paddock --help")
     root = parser(asked)
     options, unknown = root.parse_known_args(arguments)
-    if unknown:
+    if unknown and hasattr(options, "paths") and not any(word.startswith("-") for word in unknown):
+        options.paths += unknown  # argparse takes them in one place only, before the options or after
+    elif unknown:
         raise _unknown(root, asked, unknown)
     return options
 

@@ -4,6 +4,8 @@ from .actions import AcquireRepository as AcquireRepository
 from .actions import Action as Action
 from .actions import AnyAction as AnyAction
 from .actions import AttachExec as AttachExec
+from .actions import CheckStorage as CheckStorage
+from .actions import CollectGarbage as CollectGarbage
 from .actions import ConnectPort as ConnectPort
 from .actions import CopyFile as CopyFile
 from .actions import CreateSandbox as CreateSandbox
@@ -11,6 +13,7 @@ from .actions import CreateSnapshot as CreateSnapshot
 from .actions import DeleteRepository as DeleteRepository
 from .actions import DeleteSnapshot as DeleteSnapshot
 from .actions import Diagnose as Diagnose
+from .actions import DiffMount as DiffMount
 from .actions import DownloadTree as DownloadTree
 from .actions import ExtendSandbox as ExtendSandbox
 from .actions import FindFiles as FindFiles
@@ -29,6 +32,8 @@ from .actions import ListSandboxes as ListSandboxes
 from .actions import ListSnapshots as ListSnapshots
 from .actions import MakeDirectory as MakeDirectory
 from .actions import MoveFile as MoveFile
+from .actions import PromoteChild as PromoteChild
+from .actions import PromoteMount as PromoteMount
 from .actions import ReadFile as ReadFile
 from .actions import ReadOutput as ReadOutput
 from .actions import RemoveFile as RemoveFile
@@ -44,6 +49,7 @@ from .actions import WatchFiles as WatchFiles
 from .actions import WriteFile as WriteFile
 from .decision import Decision as Decision
 from .decision import Principal as Principal
+from .decision import nested_principal as nested_principal
 from .exec import ExecInfo as ExecInfo
 from .exec import ExecResult as ExecResult
 from .exec import ExecSpec as ExecSpec
@@ -54,6 +60,9 @@ from .files import FileChange as FileChange
 from .files import FileInfo as FileInfo
 from .files import FileKind as FileKind
 from .files import GrepMatch as GrepMatch
+from .garbage import GarbageItem as GarbageItem
+from .garbage import GarbageReport as GarbageReport
+from .garbage import PoolSpace as PoolSpace
 from .ids import BaseId as BaseId
 from .ids import ExecId as ExecId
 from .ids import Noun as Noun
@@ -74,6 +83,10 @@ from .reports import Inspection as Inspection
 from .reports import Process as Process
 from .repository import Acquired as Acquired
 from .repository import Repository as Repository
+from .results import Change as Change
+from .results import ChangeKind as ChangeKind
+from .results import MountDiff as MountDiff
+from .results import Promotion as Promotion
 from .sandbox import LEGAL as LEGAL
 from .sandbox import Level as Level
 from .sandbox import Sandbox as Sandbox

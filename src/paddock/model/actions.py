@@ -13,9 +13,11 @@ import msgspec
 
 from .exec import ExecInfo, ExecResult, ExecSpec
 from .files import FileInfo, GrepMatch
+from .garbage import GarbageReport
 from .limits import Usage
-from .reports import AuditRecord, AuditReport, Diagnosis, Inspection, Process
+from .reports import AuditRecord, AuditReport, Check, Diagnosis, Inspection, Process
 from .repository import Acquired, Repository
+from .results import MountDiff, Promotion
 from .sandbox import Sandbox, SandboxSpec
 from .snapshot import Snapshot
 from .streams import ByteReader, ByteStream, ByteWriter, ChangeStream, ExecHandle
@@ -127,6 +129,14 @@ class DeleteRepository(Action[None], frozen=True, tag="repository.delete"):
     """From the cache: by id, unique prefix of one, or URL. Refused while something needs it."""
 
     repository: str
+
+
+class PromoteChild(Action[None], frozen=True, tag="sandbox.promote"):
+    """What `child`, made by a program inside `sandbox`, has at the directory `path` replaces what is there."""
+
+    sandbox: str
+    child: str
+    path: str = "/workspace"
 
 
 class RunExec(Action[ExecResult], frozen=True, tag="exec.run"):
@@ -308,6 +318,31 @@ class ConnectPort(Action[ByteStream], frozen=True, tag="port.connect"):
     port: int
 
 
+class DiffMount(Action[MountDiff], frozen=True, tag="mount.diff"):
+    """What a sandbox has changed in a copy-on-write mount, at one instant. `target` may be left out where it has one
+    such mount. `paths` are relative to it: only what is at or below them."""
+
+    sandbox: str
+    target: str | None = None
+    paths: tuple[str, ...] = ()
+    patch: bool = False
+
+
+class PromoteMount(Action[Promotion], frozen=True, tag="mount.promote"):
+    """Takes those changes over into the host's directory, as the program that the service is part of. All or, if one
+    of them has an obstacle, nothing.
+
+    `git` takes over what git's own commands write in `.git`, too; its hooks and its configuration never are. `force`
+    prefers the sandbox's where the host has changed a file since."""
+
+    sandbox: str
+    target: str | None = None
+    paths: tuple[str, ...] = ()
+    git: bool = False
+    force: bool = False
+    dry_run: bool = False
+
+
 class ListAudit(Action[tuple[AuditRecord, ...]], frozen=True, tag="audit.list"):
     """The last `limit` records that fit, oldest first. `sandbox` is an id, `tag` that of an action or its beginning
     (`exec`), `trouble` leaves what was denied or failed, `since` and `until` are seconds since the epoch."""
@@ -330,6 +365,22 @@ class Diagnose(Action[Diagnosis], frozen=True, tag="doctor"):
     pass
 
 
+class CollectGarbage(Action[GarbageReport], frozen=True, tag="garbage.collect"):
+    """Deletes what nobody needs, and, while the pool is too full, what can be had again. Never what something that
+    lives needs. `dry_run` only says what would go, and why."""
+
+    dry_run: bool = False
+
+
+class CheckStorage(Action[tuple[Check, ...]], frozen=True, tag="storage.check"):
+    """Looks through the pool: what is on the disk against what is recorded, and what the file system says of itself.
+
+    `scrub` reads all of it; None: if that is quick. `repair` first takes away what is half made or half deleted."""
+
+    scrub: bool | None = None
+    repair: bool = False
+
+
 AnyAction: TypeAlias = (
     CreateSandbox
     | GetSandbox
@@ -347,6 +398,7 @@ AnyAction: TypeAlias = (
     | AcquireRepository
     | ListRepositories
     | DeleteRepository
+    | PromoteChild
     | RunExec
     | StartExec
     | AttachExec
@@ -368,7 +420,11 @@ AnyAction: TypeAlias = (
     | UploadTree
     | DownloadTree
     | ConnectPort
+    | DiffMount
+    | PromoteMount
     | ListAudit
     | VerifyAudit
     | Diagnose
+    | CollectGarbage
+    | CheckStorage
 )

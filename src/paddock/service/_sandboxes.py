@@ -14,6 +14,7 @@ from paddock.errors import (
     InvalidArgument,
     InvalidState,
     NotFound,
+    ResourceExhausted,
     SandboxDied,
     Unsupported,
 )
@@ -37,10 +38,12 @@ from paddock.model import (
     State,
     Template,
     Usage,
+    nested_principal,
 )
 from paddock.storage._base import Pool
 
 from . import _validate
+from ._allotment import Allotment
 from ._clock import Clock
 from ._gate import Entry
 from ._lifecycle import Lifecycle
@@ -73,10 +76,10 @@ class Sandboxes:
         clock: Clock,
         making: Making,
         snapshots: Snapshots,
+        allotment: Allotment,
         workspaces: Workspaces,
     ) -> None:
-        self._workspaces = workspaces
-        self._making, self._snapshots = making, snapshots
+        self._making, self._snapshots, self._allotment, self._workspaces = making, snapshots, allotment, workspaces
         self._store, self._lifecycle, self._live, self._remains = store, lifecycle, live, remains
         self._backends, self._pool, self._templates = backends, pool, templates
         self._tasks, self._clock = tasks, clock
@@ -96,10 +99,15 @@ class Sandboxes:
         if spec.mounts:
             backend.capabilities.require("mounts", backend.name)
             self._check_layers(spec.mounts)
+        if spec.nested:
+            backend.capabilities.require("nested", backend.name)
         owner, workspace, take = entry.principal.id, None, None
         if spec.workspace is not None:
             backend.capabilities.require("trees", backend.name)
             workspace, take = await self._workspaces.resolve(spec.workspace, owner), self._workspaces.take
+        outer = self._allotment.outer(entry.principal)
+        if outer is not None:
+            self._allotment.check(outer, spec, 1)
         row = self._making.row(spec, template, owner, backend.name, backend.level, origin, workspace)
         known = self._store.add(row, key, also=take)
         entry.sandbox = row.id if known is None else known.id
@@ -182,7 +190,7 @@ class Sandboxes:
 
     def _find(self, reference: str, owner: str) -> Row:
         row = self._store.get(reference)
-        if row is not None and row.sandbox.owner == owner:
+        if row is not None and self._may_name(owner, row):
             return row
         row = self._store.by_name(owner, reference, living=True)
         if row is not None:
@@ -205,6 +213,14 @@ class Sandboxes:
         if row is not None:
             return row
         raise NotFound(f"no sandbox {reference!r}", hint="`paddock ls --all` lists them", sandbox=reference)
+
+    def _may_name(self, owner: str, row: Row) -> bool:
+        """His own, what programs inside his own have made, and, for a program inside one, that one."""
+        if owner in (row.sandbox.owner, nested_principal(row.id).id):
+            return True
+        outer = Principal(row.sandbox.owner).sandbox
+        around = None if outer is None else self._store.get(outer)
+        return around is not None and around.sandbox.owner == owner
 
     async def use(self, reference: str, entry: Entry) -> tuple[Row, Held]:
         """A sandbox that runs, and its instance. SandboxDied says when and why it does not any more."""
@@ -235,16 +251,24 @@ class Sandboxes:
             if held is not None:
                 await self._live.release(row.id)  # whatever it is now: the next one who asks will find out
             raise
-        try:
-            row = self._lifecycle.move(row, State.KILLED, reason=f"killed by {principal.id}")
-        except InvalidState:
-            row = self._store.get(row.id) or row
+        row = self._killed(row, f"killed by {principal.id}")
         if held is not None:
             await self._live.release(row.id)
         elif instance is not None:
             await instance.aclose()
         await self._remains.bury(row)
         return row.sandbox
+
+    def _killed(self, row: Row, reason: str) -> Row:
+        """On a full disk too it is dead, and the audit says so; the records follow when there is room."""
+        try:
+            return self._lifecycle.move(row, State.KILLED, reason=reason)
+        except InvalidState:
+            return self._store.get(row.id) or row
+        except ResourceExhausted:
+            self._remains.unrecorded[row.id] = reason
+            ended = msgspec.structs.replace(row.sandbox, state=State.KILLED, reason=reason, ended_at=self._clock.wall())
+            return msgspec.structs.replace(row, sandbox=ended)
 
     async def _made_before(self, id: SandboxId, same: bool) -> Sandbox:
         """What the first call with that key made; waits for it if it is still at it, here or in another service."""

@@ -26,16 +26,16 @@ from paddock.model import Level, Limit, Sandbox, SandboxId, SandboxSpec, State
 
 from ._workspace_tree import WorkspaceTree
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 LIVING = (State.CREATING, State.RESTORING, State.RUNNING, State.PAUSED)
 
 _COLUMNS = (
     "id, owner, name, state, level, backend, template, spec, created_at, expires_at, ended_at, limit_name, reason,"
-    " origin, deadline, boot_id, holder, restoring, workspace"
+    " origin, deadline, boot_id, holder, restoring, workspace, layers"
 )
 _SELECT = f"SELECT {_COLUMNS} FROM sandboxes"
 _ALIVE = "state IN ('creating', 'restoring', 'running', 'paused')"
-_INSERT = f"INSERT INTO sandboxes ({_COLUMNS}) VALUES ({', '.join('?' * 19)})"
+_INSERT = f"INSERT INTO sandboxes ({_COLUMNS}) VALUES ({', '.join('?' * (_COLUMNS.count(',') + 1))})"
 
 _MOVE = (
     "UPDATE sandboxes SET state = ?, ended_at = ?, limit_name = ?, reason = ?, restoring = ?,"
@@ -59,6 +59,8 @@ class Row(msgspec.Struct, frozen=True):
     restoring: str | None = None
     """The snapshot that it is being taken back to."""
     workspace: WorkspaceTree | None = None
+    layers: tuple[str, ...] = ()
+    """The trees that its own lies over."""
 
     @property
     def id(self) -> SandboxId:
@@ -149,8 +151,8 @@ class Store:
 
     def list(self, owner: str | None = None, *, ended: bool = False) -> tuple[Row, ...]:
         where = ["1 = 1" if ended else _ALIVE]
-        if owner is not None:
-            where.append("owner = ?")
+        if owner is not None:  # what programs inside his sandboxes have made is his as well
+            where.append("(owner = ?1 OR owner IN (SELECT 'nested:' || id FROM sandboxes WHERE owner = ?1))")
         return self._all(
             f"{_SELECT} WHERE {' AND '.join(where)} ORDER BY created_at, id", () if owner is None else (owner,)
         )
@@ -321,6 +323,7 @@ def _values(row: Row) -> tuple[object, ...]:
         row.holder,
         row.restoring,
         None if row.workspace is None else _encode(row.workspace),
+        " ".join(row.layers),
     )
 
 
@@ -345,6 +348,7 @@ def _row(values: tuple[Any, ...]) -> Row:
         holder,
         restoring,
         workspace,
+        layers,
     ) = values
     return Row(
         Sandbox(
@@ -367,4 +371,5 @@ def _row(values: tuple[Any, ...]) -> Row:
         holder,
         restoring,
         None if workspace is None else _decode_workspace(workspace),
+        layers=tuple(layers.split()),
     )
