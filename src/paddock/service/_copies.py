@@ -34,8 +34,10 @@ def plan(
 
 
 def make(pool: Pool, copies: Sequence[Copy], *, anew: bool = False) -> None:
-    """In their order. `anew`: what has such a name is what a killed service has left, and goes. NotFound, AlreadyExists,
-    ResourceExhausted: what was made before is the caller's to discard."""
+    """In their order. `anew`: what has such a name is what a killed service has left, and goes.
+
+    NotFound, AlreadyExists, ResourceExhausted: what was made before is the caller's to discard.
+    """
     for copy in copies:
         try:
             pool.snapshot(copy.source, copy.name, limit_bytes=copy.limit_bytes)
