@@ -53,7 +53,9 @@ async def test_a_kill_cancelled_at_any_step_still_kills(rig: Rig, steps: int) ->
         kill.cancel()
         await asyncio.wait((kill,))
         if steps:  # it had begun
-            await asyncio.gather(*service._tasks._running - {h.watch for h in service._rooms.live._held.values() if h.watch})
+            await asyncio.gather(
+                *service._tasks._running - {h.watch for h in service._rooms.live._held.values() if h.watch}
+            )
             assert await consistent(service, rig) == ()
 
 
