@@ -36,6 +36,7 @@ VERBS: dict[str, Verb] = {
     "rollback": Verb("_rollback", "take a sandbox back to a snapshot", names=True),
     "try": Verb("_try", "patches side by side: each in a fork, judged by the tests; prints the best"),
     "agent": Verb("_agent", "a model works on a task in forks, judged by the tests; prints the best diff"),
+    "repos": Verb("_repos", "repositories that are cached: list, fetch, remove"),
     "diff": Verb("_diff", "what a sandbox has changed in a mounted directory", names=True),
     "promote": Verb("_promote", "take those changes over into the directory itself", names=True),
     "kill": Verb("_kill", "end sandboxes at once and for good", names=True),
