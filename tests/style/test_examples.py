@@ -1,4 +1,4 @@
-"""The programs in `examples/` run, and do what they say. (`step1.py` and `step2.py`: tests/client/test_client_real.py.)"""
+"""The programs in `examples/` run, and do what they say. (`step1.py`, `step2.py`: tests/client/test_client_real.py.)"""
 
 from __future__ import annotations
 
