@@ -91,7 +91,11 @@ class Live:
         checked: list[Row] = []
         for row in rows:
             if row.state is State.CREATING and not self.is_being_made(row):
-                checked.append(await self._unmake(row))
+                # It may have been made since `rows` were read: then it says so by now, and nobody is making it.
+                row = self._store.get(row.id) or row
+                if row.state is State.CREATING:
+                    row = await self._unmake(row)
+                checked.append(row)
                 continue
             backend = self._backends.find(row.sandbox.backend) if row.state is State.RUNNING else None
             if backend is None or self.elsewhere(row, backend):
