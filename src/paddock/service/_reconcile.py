@@ -16,7 +16,7 @@ from ._live import Live
 from ._providers import Backends
 from ._remains import Remains
 from ._snapshots import Snapshots
-from ._store import Store
+from ._store import Row, Store
 from ._workshop import Workshops
 
 
@@ -44,9 +44,10 @@ class Reconciler:
         self._backends, self._audit = backends, audit
 
     async def sweep(self) -> None:
+        before = {row.id: row for row in self._store.list()}
         for backend in self._backends.all():
             if backend.probe() is None:
-                await self._instances(backend, await backend.living())
+                await self._instances(backend, await backend.living(), before)
         await self._rows()
         await self._rollbacks()
         self._snapshots.sweep(self._audit)
@@ -54,17 +55,18 @@ class Reconciler:
         self._bases.sweep()
         await self._garbage.sweep()
 
-    async def _instances(self, backend: Backend, living: Mapping[SandboxId, Ending | None]) -> None:
+    async def _instances(
+        self, backend: Backend, living: Mapping[SandboxId, Ending | None], before: Mapping[SandboxId, Row]
+    ) -> None:
         rows = {row.id: row for row in self._store.list()}
         workshops = self._workshops.living()
         for id, ending in living.items():
             if id in workshops:
                 continue
-            row = rows.get(id)
-            if row is None:
+            if id not in rows:
                 await self._remove_instance(backend, id, ending)
-            elif ending is not None:
-                await self._live.ended(row, ending)
+            elif ending is not None and id in before:  # as it was before: the end may be that of its predecessor
+                await self._live.ended(before[id], ending)
 
     async def _remove_instance(self, backend: Backend, id: SandboxId, ending: Ending | None) -> None:
         if ending is None:
