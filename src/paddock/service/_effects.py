@@ -89,10 +89,10 @@ async def effect(rooms: Rooms, action: AnyAction, entry: Entry) -> object:
             return await rooms.forks.fork(action, *await rooms.sandboxes.use(action.sandbox, entry), entry)
         case RollbackSandbox():
             return await rooms.forks.rollback(action, *await rooms.sandboxes.use(action.sandbox, entry), entry)
-        case PromoteChild():
-            return await rooms.promotion.promote(action, entry)
         case AcquireRepository() | ListRepositories() | DeleteRepository():
             return await rooms.shelf.repositories.perform(action, entry)
+        case PromoteChild():
+            return await rooms.promotion.promote(action, entry)
         case RunExec():
             return await rooms.execs.run(action, entry)
         case StartExec():

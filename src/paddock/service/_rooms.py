@@ -105,7 +105,6 @@ class Rooms:
             allotment=allotment,
             workspaces=workspaces,
         )
-        self.promotion = Promotion(sandboxes=self.sandboxes, live=live)
         self.shelf = Shelf(
             state_dir,
             store=store,
@@ -119,6 +118,7 @@ class Rooms:
             credentials=credentials,
             needed=lambda: needs.by_tree(),
         )
+        self.promotion = Promotion(sandboxes=self.sandboxes, live=live)
         self.execs = Execs(sandboxes=self.sandboxes, live=live, remains=remains, tasks=tasks)
         self.files = Files(sandboxes=self.sandboxes, live=live)
         self.reports = Reports(
@@ -131,7 +131,10 @@ class Rooms:
             state_dir,
             pool=pool,
             sweepers=(Unfinished(pool), Orphans(pool, needs, audit, nouns), Outputs(remains, store)),
-            collectors=(self.shelf.bases, OldTemplates(pool, templates, needs, store)),
+            collectors=(
+                self.shelf.bases,
+                OldTemplates(pool, templates, needs, store),
+            ),
         )
         self.storage = Storage(
             state_dir,
@@ -150,9 +153,9 @@ class Rooms:
             audit=audit,
             snapshots=snapshots,
             forks=forks,
-            garbage=self.garbage,
             workshops=self.shelf.workshops,
             bases=self.shelf.bases,
+            garbage=self.garbage,
         )
         self.expiry = Expiry(
             store=store,
