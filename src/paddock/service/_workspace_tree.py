@@ -27,9 +27,12 @@ class WorkspaceTree(msgspec.Struct, frozen=True):
     """What it lies over in the pool, topmost first."""
     repository: str | None = None
     """Where the objects of its history are."""
+    disk_mib: int | None = None
+    """Its ceiling; the pool keeps it where it can."""
 
     def mounts(self) -> tuple[TreeMount, ...]:
-        own = TreeMount(tree=self.tree, target=WORKSPACE, writable=True, layers=self.layers)
+        most = None if self.disk_mib is None else self.disk_mib << 20
+        own = TreeMount(tree=self.tree, target=WORKSPACE, writable=True, layers=self.layers, disk_bytes=most)
         if self.repository is None:
             return (own,)
         return own, TreeMount(tree=self.repository, target=REPOSITORY, writable=False)

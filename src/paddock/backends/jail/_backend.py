@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from paddock.backends._base import Backend, Capabilities, Ending, SandboxPlan
+from paddock.backends._base import Backend, Capabilities, Ending, SandboxPlan, TreeMount
 from paddock.backends._guest import GuestConnection, GuestInstance
 from paddock.backends.jail import _look, _probe
 from paddock.backends.jail._keeper import KeeperClient, Message
@@ -146,7 +146,10 @@ class JailBackend:
             inodes=limits.inodes,
             tmp_bytes=limits.tmp_mib * _MIB,
             mounts=tuple(Mount(source=m.source, target=m.target, mode=m.mode.value) for m in plan.spec.mounts),
-            trees=tuple(Tree(name=t.tree, target=t.target, writable=t.writable, layers=t.layers) for t in plan.trees),
+            trees=tuple(
+                Tree(name=t.tree, target=t.target, writable=t.writable, layers=t.layers, disk_bytes=t.disk_bytes)
+                for t in plan.trees
+            ),
             incarnation=plan.incarnation,
             trace=self.trace,
             fault=self.fault,
@@ -253,6 +256,16 @@ class JailBackend:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+def _tree(mount: TreeMount) -> Tree:
+    return Tree(
+        name=mount.tree,
+        target=mount.target,
+        writable=mount.writable,
+        layers=mount.layers,
+        disk_bytes=mount.disk_bytes,
+    )
 
 
 def _endings(answer: Message) -> dict[SandboxId, Ending]:
