@@ -180,6 +180,8 @@ def _some(kind: Any, sandbox: str = "x") -> Any:
         "port": 80,
         "pattern": "x",
         "snapshot": "sn_none",
+        "repository": "rp_none",
+        "url": "ext::sh",
         "child": "x",
     }
     required = [f for f in kind.__struct_fields__ if f in (*fills, "path", "source", "destination")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import assert_never, cast
 
 from paddock.model import (
+    AcquireRepository,
     Action,
     AnyAction,
     AttachExec,
@@ -14,6 +15,7 @@ from paddock.model import (
     CopyFile,
     CreateSandbox,
     CreateSnapshot,
+    DeleteRepository,
     DeleteSnapshot,
     Diagnose,
     DiffMount,
@@ -31,6 +33,7 @@ from paddock.model import (
     ListExecs,
     ListFiles,
     ListProcesses,
+    ListRepositories,
     ListSandboxes,
     ListSnapshots,
     MakeDirectory,
@@ -86,6 +89,8 @@ async def effect(rooms: Rooms, action: AnyAction, entry: Entry) -> object:
             return await rooms.forks.fork(action, *await rooms.sandboxes.use(action.sandbox, entry), entry)
         case RollbackSandbox():
             return await rooms.forks.rollback(action, *await rooms.sandboxes.use(action.sandbox, entry), entry)
+        case AcquireRepository() | ListRepositories() | DeleteRepository():
+            return await rooms.shelf.repositories.perform(action, entry)
         case PromoteChild():
             return await rooms.promotion.promote(action, entry)
         case RunExec():

@@ -62,5 +62,7 @@ def of_snapshots(store: SnapshotStore) -> Iterable[Need]:
 def _of_workspace(by: str, workspace: WorkspaceTree | None) -> Iterable[Need]:
     if workspace is not None:
         yield Need(workspace.tree, by, "the sandbox works in it")
+        if workspace.repository is not None:
+            yield Need(workspace.repository, by, "the history of its workspace is there")
         for layer in workspace.layers:
             yield Need(layer, by, "its workspace lies over it")

@@ -9,6 +9,7 @@ from paddock.backends._base import Backend, Ending
 from paddock.errors import PaddockError, SandboxDied
 from paddock.model import SandboxId, State
 
+from ._bases import Bases
 from ._forks import Forks
 from ._garbage import Garbage
 from ._live import Live
@@ -16,6 +17,7 @@ from ._providers import Backends
 from ._remains import Remains
 from ._snapshots import Snapshots
 from ._store import Row, Store
+from ._workshop import Workshops
 
 
 class Reconciler:
@@ -33,7 +35,10 @@ class Reconciler:
         snapshots: Snapshots,
         forks: Forks,
         garbage: Garbage,
+        workshops: Workshops,
+        bases: Bases,
     ) -> None:
+        self._workshops, self._bases = workshops, bases
         self._snapshots, self._forks, self._garbage = snapshots, forks, garbage
         self._store, self._live, self._remains = store, live, remains
         self._backends, self._audit = backends, audit
@@ -46,13 +51,18 @@ class Reconciler:
         await self._rows()
         await self._rollbacks()
         self._snapshots.sweep(self._audit)
+        await self._workshops.sweep()
+        self._bases.sweep()
         await self._garbage.sweep()
 
     async def _instances(
         self, backend: Backend, living: Mapping[SandboxId, Ending | None], before: Mapping[SandboxId, Row]
     ) -> None:
         rows = {row.id: row for row in self._store.list()}
+        workshops = self._workshops.living()
         for id, ending in living.items():
+            if id in workshops:
+                continue
             if id not in rows:
                 await self._remove_instance(backend, id, ending)
             elif ending is not None and id in before:  # as it was before: the end may be that of its predecessor

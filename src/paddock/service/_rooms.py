@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from paddock.audit import AuditLog
 from paddock.model import (
@@ -31,12 +32,16 @@ from ._reconcile import Reconciler
 from ._remains import Remains
 from ._reports import Reports
 from ._sandboxes import Sandboxes
+from ._shelf import Shelf
 from ._snapshot_store import SnapshotStore
 from ._snapshots import Snapshots
 from ._storage import Storage
 from ._store import Store
 from ._tasks import Tasks
 from ._workspace_tree import Workspaces
+
+if TYPE_CHECKING:
+    from ._repositories import CredentialSource
 
 
 class Rooms:
@@ -53,6 +58,7 @@ class Rooms:
         templates: Templates,
         clock: Clock,
         workspaces: Workspaces,
+        credentials: CredentialSource | None,
         period_seconds: float,
     ) -> None:
         holder = holder_id()
@@ -99,6 +105,19 @@ class Rooms:
             allotment=allotment,
             workspaces=workspaces,
         )
+        self.shelf = Shelf(
+            state_dir,
+            store=store,
+            backends=backends,
+            pool=pool,
+            templates=templates,
+            tasks=tasks,
+            clock=clock,
+            audit=audit,
+            holder=holder,
+            credentials=credentials,
+            needed=lambda: needs.by_tree(),
+        )
         self.promotion = Promotion(sandboxes=self.sandboxes, live=live)
         self.execs = Execs(sandboxes=self.sandboxes, live=live, remains=remains, tasks=tasks)
         self.files = Files(sandboxes=self.sandboxes, live=live)
@@ -106,13 +125,16 @@ class Rooms:
             state_dir, store=store, audit=audit, backends=backends, pool=pool, find=self.sandboxes.find
         )
         self.mount_results = MountResults(live=live, snapshots=snapshots, pool=pool, tasks=tasks)
-        needs = Needs((lambda: of_sandboxes(store), lambda: of_snapshots(rows)))
-        nouns = (Noun.SANDBOX.value, Noun.SNAPSHOT.value)
+        needs = Needs((lambda: of_sandboxes(store), lambda: of_snapshots(rows), self.shelf.needs))
+        nouns = tuple(noun.value for noun in (Noun.SANDBOX, Noun.SNAPSHOT, Noun.BASE, Noun.WORKSHOP))
         self.garbage = Garbage(
             state_dir,
             pool=pool,
             sweepers=(Unfinished(pool), Orphans(pool, needs, audit, nouns), Outputs(remains, store)),
-            collectors=(OldTemplates(pool, templates, needs, store),),
+            collectors=(
+                self.shelf.bases,
+                OldTemplates(pool, templates, needs, store),
+            ),
         )
         self.storage = Storage(
             state_dir,
@@ -131,6 +153,8 @@ class Rooms:
             audit=audit,
             snapshots=snapshots,
             forks=forks,
+            workshops=self.shelf.workshops,
+            bases=self.shelf.bases,
             garbage=self.garbage,
         )
         self.expiry = Expiry(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from paddock.audit import AuditLog
 from paddock.backends._base import Backend
@@ -32,6 +32,9 @@ from ._store import Store
 from ._tasks import Tasks
 from ._workspace_tree import NoWorkspaces, Workspaces
 
+if TYPE_CHECKING:
+    from ._repositories import CredentialSource
+
 R = TypeVar("R")
 
 
@@ -55,6 +58,7 @@ class Service:
         clock: Clock = Clock(),  # noqa: B008 (a frozen value)
         measured: Mapping[Level, float] = MEASURED_CREATE_MS,
         workspaces: Workspaces | None = None,
+        credentials: CredentialSource | None = None,
         period_seconds: float = PERIOD_SECONDS,
     ) -> None:
         self.state_dir = state_dir
@@ -77,6 +81,7 @@ class Service:
             templates=templates,
             clock=clock,
             workspaces=workspaces or NoWorkspaces(),
+            credentials=credentials,
             period_seconds=period_seconds,
         )
         self.expiry = self._rooms.expiry
