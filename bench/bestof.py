@@ -94,9 +94,7 @@ class Ideal:
 
 
 def measure(plan: Plan) -> list[Section]:
-    section = Section(
-        "bestof", "eight patches, each judged in a fork by a suite of 2 s, two at once; the suites alone"
-    )
+    section = Section("bestof", "eight patches, each judged in a fork by a suite of 2 s, two at once; the suites alone")
     for kind in KINDS:
         contenders = [
             Contender(f"best of {ATTEMPTS}, the suite {kind}", "bench.bestof:BestOf", {"kind": kind}, state=True),

@@ -111,7 +111,9 @@ def test_garbage_is_shown_and_collected_and_the_pool_is_looked_through(paddock: 
     assert old not in paddock("gc", "--dry-run").stdout
     looked = paddock("doctor", "--storage", "--repair")
     assert looked.returncode == 0, looked.stdout
-    assert not [check for check in json.loads(paddock("doctor", "--storage", "--json").stdout) if check["status"] == "missing"]
+    assert not [
+        check for check in json.loads(paddock("doctor", "--storage", "--json").stdout) if check["status"] == "missing"
+    ]
     assert paddock("doctor", "--repair").returncode == 2
 
 
