@@ -133,6 +133,7 @@ class Rooms:
             sweepers=(Unfinished(pool), Orphans(pool, needs, audit, nouns), Outputs(remains, store)),
             collectors=(
                 self.shelf.bases,
+                self.shelf.unused,
                 OldTemplates(pool, templates, needs, store),
             ),
         )
