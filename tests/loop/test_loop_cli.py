@@ -125,6 +125,7 @@ def test_agents_work_in_forks_within_a_budget_and_leave_a_trace_without_secrets(
     for name in ("t.jsonl", "t.jsonl.md"):
         text = (tmp_path / name).read_text()
         assert "make the tests pass" in text
+        assert "passed, 2 of 2" in text
         assert "key-of-nobody" not in text
     assert not Sandbox.list()
 
