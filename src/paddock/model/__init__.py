@@ -1,14 +1,12 @@
 """The nouns and verbs. Frozen values; imports nothing from this project."""
 
 from .action import Action as Action
-from .actions import AcquireRepository as AcquireRepository
 from .actions import AnyAction as AnyAction
 from .actions import AttachExec as AttachExec
 from .actions import CheckStorage as CheckStorage
 from .actions import CollectGarbage as CollectGarbage
 from .actions import CreateSandbox as CreateSandbox
 from .actions import CreateSnapshot as CreateSnapshot
-from .actions import DeleteRepository as DeleteRepository
 from .actions import DeleteSnapshot as DeleteSnapshot
 from .actions import Diagnose as Diagnose
 from .actions import DiffMount as DiffMount
@@ -21,7 +19,6 @@ from .actions import KillSandbox as KillSandbox
 from .actions import ListAudit as ListAudit
 from .actions import ListExecs as ListExecs
 from .actions import ListProcesses as ListProcesses
-from .actions import ListRepositories as ListRepositories
 from .actions import ListSandboxes as ListSandboxes
 from .actions import ListSnapshots as ListSnapshots
 from .actions import PromoteChild as PromoteChild
@@ -82,6 +79,9 @@ from .reports import Diagnosis as Diagnosis
 from .reports import Inspection as Inspection
 from .reports import Process as Process
 from .repository import Acquired as Acquired
+from .repository import AcquireRepository as AcquireRepository
+from .repository import DeleteRepository as DeleteRepository
+from .repository import ListRepositories as ListRepositories
 from .repository import Repository as Repository
 from .results import Change as Change
 from .results import ChangeKind as ChangeKind

@@ -31,7 +31,7 @@ from .file_actions import (
 from .garbage import GarbageReport
 from .limits import Usage
 from .reports import AuditRecord, AuditReport, Check, Diagnosis, Inspection, Process
-from .repository import Acquired, Repository
+from .repository import AcquireRepository, DeleteRepository, ListRepositories
 from .results import MountDiff, Promotion
 from .sandbox import Sandbox, SandboxSpec
 from .snapshot import Snapshot
@@ -117,27 +117,6 @@ class RollbackSandbox(Action[Sandbox], frozen=True, tag="sandbox.rollback"):
 
     sandbox: str
     snapshot: str
-
-
-class AcquireRepository(Action[Acquired], frozen=True, tag="repository.acquire"):
-    """The commit that `ref` led to at most `max_age_seconds` ago, fetched if it is not here.
-
-    `ref` is a branch, a tag, a full name of a ref or a full id of a commit; None: the default branch. A credential in
-    `url` is used for this once, and kept nowhere."""
-
-    url: str
-    ref: str | None = None
-    max_age_seconds: float = 0.0
-
-
-class ListRepositories(Action[tuple[Repository, ...]], frozen=True, tag="repository.list"):
-    """Public ones, and those that are one's own."""
-
-
-class DeleteRepository(Action[None], frozen=True, tag="repository.delete"):
-    """From the cache: by id, unique prefix of one, or URL. Refused while something needs it."""
-
-    repository: str
 
 
 class PromoteChild(Action[None], frozen=True, tag="sandbox.promote"):

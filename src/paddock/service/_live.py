@@ -91,12 +91,10 @@ class Live:
         checked: list[Row] = []
         for row in rows:
             if row.state is State.CREATING and not self.is_being_made(row):
-                # It may have been made since `rows` were read: then it says so by now, and nobody is making it.
-                row = self._store.get(row.id) or row
+                row = self._store.get(row.id) or row  # its maker may have come to an end since it was read
                 if row.state is State.CREATING:
-                    row = await self._unmake(row)
-                checked.append(row)
-                continue
+                    checked.append(await self._unmake(row))
+                    continue
             backend = self._backends.find(row.sandbox.backend) if row.state is State.RUNNING else None
             if backend is None or self.elsewhere(row, backend):
                 checked.append(row)
