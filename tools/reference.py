@@ -37,6 +37,7 @@ PAGES = {
             "client/_sync/filesystem.py": ("Filesystem",),
             "client/_sync/process.py": ("Process", "Reader", "Writer"),
             "client/_sync/changes.py": ("Changes",),
+            "client/_sync/workspace.py": ("Workspace",),
         },
     ),
     "values.md": Page(
@@ -48,6 +49,7 @@ PAGES = {
             "model/sandbox.py": ("Sandbox", "Level", "State"),
             "model/mounts.py": ("Mount", "MountMode"),
             "model/files.py": ("FileInfo", "FileKind", "GrepMatch", "FileChange"),
+            "model/workspace.py": ("Workspace", "WorkspaceState", "WorkspaceStatus"),
             "client/_transfer.py": ("TransferReport",),
             "model/reports.py": ("Diagnosis", "Check", "AuditReport"),
         },

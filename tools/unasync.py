@@ -31,6 +31,7 @@ NAMES = {
     "AsyncReader": "Reader",
     "AsyncSandbox": "Sandbox",
     "AsyncTransport": "Transport",
+    "AsyncWorkspace": "Workspace",
     "AsyncWriter": "Writer",
     "StopAsyncIteration": "StopIteration",
     "__aenter__": "__enter__",

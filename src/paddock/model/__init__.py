@@ -8,6 +8,7 @@ from .actions import CopyFile as CopyFile
 from .actions import CreateSandbox as CreateSandbox
 from .actions import CreateSnapshot as CreateSnapshot
 from .actions import DeleteSnapshot as DeleteSnapshot
+from .actions import DeleteWorkspace as DeleteWorkspace
 from .actions import Diagnose as Diagnose
 from .actions import DownloadTree as DownloadTree
 from .actions import ExtendSandbox as ExtendSandbox
@@ -15,8 +16,10 @@ from .actions import FindFiles as FindFiles
 from .actions import ForkSandbox as ForkSandbox
 from .actions import GetSandbox as GetSandbox
 from .actions import GetUsage as GetUsage
+from .actions import GetWorkspace as GetWorkspace
 from .actions import GrepFiles as GrepFiles
 from .actions import InspectSandbox as InspectSandbox
+from .actions import InspectWorkspace as InspectWorkspace
 from .actions import KillSandbox as KillSandbox
 from .actions import ListAudit as ListAudit
 from .actions import ListExecs as ListExecs
@@ -24,8 +27,11 @@ from .actions import ListFiles as ListFiles
 from .actions import ListProcesses as ListProcesses
 from .actions import ListSandboxes as ListSandboxes
 from .actions import ListSnapshots as ListSnapshots
+from .actions import ListWorkspaces as ListWorkspaces
 from .actions import MakeDirectory as MakeDirectory
 from .actions import MoveFile as MoveFile
+from .actions import OpenWorkspace as OpenWorkspace
+from .actions import PinWorkspace as PinWorkspace
 from .actions import ReadFile as ReadFile
 from .actions import ReadOutput as ReadOutput
 from .actions import RemoveFile as RemoveFile
@@ -55,6 +61,7 @@ from .ids import ExecId as ExecId
 from .ids import Noun as Noun
 from .ids import SandboxId as SandboxId
 from .ids import SnapshotId as SnapshotId
+from .ids import WorkspaceId as WorkspaceId
 from .ids import mint as mint
 from .limits import Limit as Limit
 from .limits import Limits as Limits
@@ -80,3 +87,6 @@ from .streams import ChangeStream as ChangeStream
 from .streams import ExecHandle as ExecHandle
 from .template import Template as Template
 from .template import User as User
+from .workspace import Workspace as Workspace
+from .workspace import WorkspaceState as WorkspaceState
+from .workspace import WorkspaceStatus as WorkspaceStatus

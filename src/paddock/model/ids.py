@@ -13,6 +13,7 @@ from typing import NewType
 SandboxId = NewType("SandboxId", str)
 ExecId = NewType("ExecId", str)
 SnapshotId = NewType("SnapshotId", str)
+WorkspaceId = NewType("WorkspaceId", str)
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: no i, l, o, u
 

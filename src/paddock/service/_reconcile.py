@@ -17,6 +17,7 @@ from ._providers import Backends
 from ._remains import Remains
 from ._snapshots import Snapshots
 from ._store import Store
+from ._workspaces import Workspaces
 
 
 class Reconciler:
@@ -34,7 +35,9 @@ class Reconciler:
         audit: AuditLog,
         snapshots: Snapshots,
         forks: Forks,
+        workspaces: Workspaces,
     ) -> None:
+        self._workspaces = workspaces
         self._snapshots, self._forks = snapshots, forks
         self._store, self._live, self._remains = store, live, remains
         self._backends, self._pool, self._audit = backends, pool, audit
@@ -47,6 +50,7 @@ class Reconciler:
         await self._rollbacks()
         self._trees()
         self._snapshots.sweep(self._audit)
+        self._workspaces.sweep(self._audit)
         self._outputs()
 
     async def _instances(self, backend: Backend, living: Mapping[SandboxId, Ending | None]) -> None:

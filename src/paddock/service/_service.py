@@ -22,6 +22,7 @@ from paddock.model import (
     CreateSandbox,
     CreateSnapshot,
     DeleteSnapshot,
+    DeleteWorkspace,
     Diagnose,
     DownloadTree,
     ExtendSandbox,
@@ -29,8 +30,10 @@ from paddock.model import (
     ForkSandbox,
     GetSandbox,
     GetUsage,
+    GetWorkspace,
     GrepFiles,
     InspectSandbox,
+    InspectWorkspace,
     KillSandbox,
     Level,
     ListAudit,
@@ -39,8 +42,11 @@ from paddock.model import (
     ListProcesses,
     ListSandboxes,
     ListSnapshots,
+    ListWorkspaces,
     MakeDirectory,
     MoveFile,
+    OpenWorkspace,
+    PinWorkspace,
     Principal,
     ReadFile,
     ReadOutput,
@@ -77,6 +83,8 @@ from ._snapshot_store import SnapshotStore
 from ._snapshots import Snapshots
 from ._store import Store
 from ._tasks import Tasks
+from ._workspace_store import WorkspaceStore
+from ._workspaces import Workspaces
 
 R = TypeVar("R")
 
@@ -121,6 +129,9 @@ class Service:
             self.state_dir, store=store, lifecycle=lifecycle, audit=audit, backends=backends, pool=pool, clock=clock
         )
         live = self._live = Live(holder=holder, store=store, backends=backends, remains=remains, pool=pool, tasks=tasks)
+        workspaces = self._workspaces = Workspaces(
+            rows=store, store=WorkspaceStore(store), pool=pool, live=live, clock=clock
+        )
         making = Making(store=store, lifecycle=lifecycle, live=live, pool=pool, tasks=tasks, clock=clock)
         snapshots = self._snapshots = Snapshots(
             store=SnapshotStore(store), pool=pool, clock=clock, tasks=tasks, holder=holder
@@ -162,6 +173,7 @@ class Service:
             audit=audit,
             snapshots=snapshots,
             forks=forks,
+            workspaces=workspaces,
         )
         self.expiry = Expiry(
             store=store,
@@ -215,6 +227,18 @@ class Service:
                 return await self._forks.fork(action, *await self._sandboxes.use(action.sandbox, entry), entry)
             case RollbackSandbox():
                 return await self._forks.rollback(action, *await self._sandboxes.use(action.sandbox, entry), entry)
+            case OpenWorkspace():
+                return await self._workspaces.open(action, entry)
+            case GetWorkspace():
+                return self._workspaces.get(action, entry)
+            case ListWorkspaces():
+                return self._workspaces.list(entry)
+            case InspectWorkspace():
+                return await self._workspaces.status(action, entry)
+            case PinWorkspace():
+                return self._workspaces.pin(action, entry)
+            case DeleteWorkspace():
+                return await self._workspaces.delete(action, entry)
             case RunExec():
                 return await self._execs.run(action, entry)
             case StartExec():
