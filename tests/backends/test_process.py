@@ -6,9 +6,10 @@ import asyncio
 import os
 import signal
 
+import msgspec
 import pytest
 
-from paddock.backends import load, names
+from paddock.backends import TreeMount, load, names
 from paddock.backends.process import ProcessBackend
 from paddock.errors import InvalidState, NotFound, SandboxDied, Unsupported
 from paddock.model import ExecId, ExecSpec, Limit, ListFiles, Noun, StatFile, mint
@@ -140,5 +141,14 @@ def test_execs_are_listed_and_signalled_by_id(tmp_path):
                 await box.signal_exec(handle.id, signal.SIGTERM)
             again = await box.attach(handle.id)
             assert (await again.wait()).signal == signal.SIGTERM
+
+    asyncio.run(main())
+
+
+def test_trees_of_the_pool_are_refused_in_words(long_directory):
+    async def main():
+        mount = TreeMount(tree="ws_1", target="/workspace", writable=True)
+        with pytest.raises(Unsupported, match="'process' cannot do 'trees'"):
+            await ProcessBackend(long_directory).create(msgspec.structs.replace(plan(), trees=(mount,)))
 
     asyncio.run(main())

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from paddock.backends import Instance, SandboxPlan
+from paddock.backends import Instance, SandboxPlan, TreeMount
 from paddock.backends.jail import JailBackend
 from paddock.linux import proc
 from paddock.model import ExecId, ExecSpec, ExitStatus, Limits, Noun, SandboxId, SandboxSpec, mint
@@ -23,12 +23,15 @@ T = TypeVar("T")
 class Yard:
     """Makes trees and plans, and sandboxes of them."""
 
-    def __init__(self, backend: JailBackend, pool: Pool, templates: Templates) -> None:
+    def __init__(self, state_dir: Path, backend: JailBackend, pool: Pool, templates: Templates) -> None:
+        self.state_dir = state_dir
         self.backend = backend
         self.pool = pool
         self.templates = templates
 
-    def plan(self, *, ttl_seconds: float = 60, limits: Limits | None = None) -> SandboxPlan:
+    def plan(
+        self, *, ttl_seconds: float = 60, limits: Limits | None = None, trees: tuple[TreeMount, ...] = ()
+    ) -> SandboxPlan:
         template = self.templates.get("host")
         id = SandboxId(mint(Noun.SANDBOX))
         limits = limits or Limits()
@@ -40,6 +43,7 @@ class Yard:
             template=template,
             tree=id,
             deadline=proc.boottime() + ttl_seconds,
+            trees=trees,
         )
 
     async def create(self, **changes: Any) -> Instance:
@@ -61,14 +65,14 @@ async def run(instance: Instance, *argv: str, user: str | None = None) -> tuple[
 
 
 @asynccontextmanager
-async def open_yard(state_dir: Path, *, for_tests: bool = True) -> AsyncGenerator[Yard]:
-    config = prepare(state_dir)
+async def open_yard(state_dir: Path, *, for_tests: bool = True, driver: str | None = None) -> AsyncGenerator[Yard]:
+    config = prepare(state_dir, driver=driver)
     async with AsyncExitStack() as stack:  # a descriptor of the pool that is left open here keeps its loop device
         backend = JailBackend(state_dir, for_tests=for_tests)
         stack.push_async_callback(backend.aclose)
         pool = open_pool(state_dir, config, os.dup(await backend.pool()))
         stack.callback(pool.close)
-        yield Yard(backend, pool, Templates(pool, state_dir))
+        yield Yard(state_dir, backend, pool, Templates(pool, state_dir))
 
 
 Play = Callable[[Callable[[Yard], Awaitable[T]]], T]

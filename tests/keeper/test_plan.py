@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddock.keeper._plan import JailPlan, PlanError, User, is_name
+from paddock.keeper._plan import JailPlan, PlanError, Tree, User, is_name
 
 
 def plan(**changes: Any) -> JailPlan:
@@ -40,8 +40,18 @@ def plan(**changes: Any) -> JailPlan:
     return JailPlan(**{**values, **changes})
 
 
+def tree(**changes: Any) -> dict[str, Any]:
+    return {"name": "ws_1", "target": "/workspace", "writable": True, "layers": [], **changes}
+
+
 def test_a_plan_survives_the_wire() -> None:
-    assert JailPlan.from_message(json.loads(json.dumps(plan().to_message()))) == plan()
+    trees = (
+        Tree(name="ws_1", target="/workspace", writable=True, layers=("bs_1", "bs_0")),
+        Tree(name="rp_1", target="/run/paddock/repository", writable=False),
+    )
+    for sent in (plan(), plan(trees=trees)):
+        assert JailPlan.from_message(json.loads(json.dumps(sent.to_message()))) == sent
+        assert JailPlan.unpack(sent.pack()) == sent
 
 
 @pytest.mark.parametrize(
@@ -54,6 +64,12 @@ def test_a_plan_survives_the_wire() -> None:
         ({"default_user": "nobody"}, "not among the users"),
         ({"memory_bytes": 0}, "memory_bytes must be positive"),
         ({"users": [{"name": "user", "uid": 70000, "gid": 0, "home": "/"}]}, "ids must lie in"),
+        ({"trees": [tree(name="../ws_1")]}, "not an id"),
+        ({"trees": [tree(layers=["bs_1", "/etc"])]}, "not an id"),
+        ({"trees": [tree(target="/a/../b")]}, "the target of a mount"),
+        ({"trees": [tree(name="rp_1")]}, "is a repository"),
+        ({"trees": [tree(name="rp_1", writable=False, layers=["bs_1"])]}, "is a repository"),
+        ({"trees": [{"name": "ws_1"}]}, "not a plan"),
         ({"surprise": 1}, "unknown fields: surprise"),
     ],
 )

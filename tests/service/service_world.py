@@ -339,7 +339,7 @@ class WorldBackend:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(isolation=False, adopt=self._adopt, freeze=True)
+        return Capabilities(isolation=False, adopt=self._adopt, freeze=True, trees=True)
 
     def probe(self) -> str | None:
         return self._world.refusal
@@ -400,6 +400,10 @@ class FolderPool:
 
     def snapshot(self, source: str, name: str, *, limit_bytes: int | None = None) -> None:
         shutil.copytree(self._root / source, self._root / name)
+
+    def derive(self, source: str, name: str, *, limit_bytes: int | None = None) -> tuple[str, ...]:
+        self.snapshot(source, name)
+        return ()
 
     def rename(self, source: str, name: str) -> None:
         (self._root / source).rename(self._root / name)

@@ -11,9 +11,17 @@ import pytest
 from paddock.errors import AlreadyExists, NotConfigured, ResourceExhausted
 from paddock.model import Level, Sandbox, SandboxId, SandboxSpec, State
 from paddock.service._store import SCHEMA_VERSION, Key, Row, Store
+from paddock.service._workspace_tree import WorkspaceTree
 
 
-def row(id: str, *, name: str | None = None, owner: str = "me", state: State = State.RUNNING) -> Row:
+def row(
+    id: str,
+    *,
+    name: str | None = None,
+    owner: str = "me",
+    state: State = State.RUNNING,
+    workspace: WorkspaceTree | None = None,
+) -> Row:
     sandbox = Sandbox(
         id=SandboxId(id),
         spec=SandboxSpec(name=name, env={"A": "b"}),
@@ -25,15 +33,18 @@ def row(id: str, *, name: str | None = None, owner: str = "me", state: State = S
         expires_at=2.0,
         owner=owner,
     )
-    return Row(sandbox, 5.0, "boot", "holder")
+    return Row(sandbox, 5.0, "boot", "holder", workspace=workspace)
 
 
 def test_what_is_stored_comes_back_equal(tmp_path: Path) -> None:
     store = Store(tmp_path / "db")
+    over = WorkspaceTree("ws_1", ("bs_1",), "rp_1")
     store.add(row("sb_a", name="n"))
+    store.add(row("sb_b", workspace=over))
     store.close()
     again = Store(tmp_path / "db")
     assert again.get("sb_a") == row("sb_a", name="n")
+    assert again.get("sb_b") == row("sb_b", workspace=over)
     again.close()
 
 

@@ -5,5 +5,6 @@ from ._base import Capabilities as Capabilities
 from ._base import Ending as Ending
 from ._base import Instance as Instance
 from ._base import SandboxPlan as SandboxPlan
+from ._base import TreeMount as TreeMount
 from ._registry import load as load
 from ._registry import names as names

@@ -46,10 +46,24 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """It can be stopped for an instant, and its files are in the tree of its plan."""
     mounts: bool = False
     """Directories of the host can be seen inside."""
+    trees: bool = False
+    """Other trees of the pool, and repositories, can be seen inside."""
 
     def require(self, feature: str, backend: str) -> None:
         if not getattr(self, feature):
             raise Unsupported(f"backend {backend!r} cannot do {feature!r} here", hint="paddock doctor", feature=feature)
+
+
+class TreeMount(msgspec.Struct, frozen=True, kw_only=True):
+    """The pool's tree of that name at `target`, over the trees `layers` (topmost first).
+
+    `rp_…` is the repository of that id, which lies outside the pool and is never writable.
+    """
+
+    tree: str
+    target: str
+    writable: bool
+    layers: tuple[str, ...] = ()
 
 
 class SandboxPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +79,8 @@ class SandboxPlan(msgspec.Struct, frozen=True, kw_only=True):
     template: Template
     tree: str
     deadline: float
+    trees: tuple[TreeMount, ...] = ()
+    """Seen inside beside it and the mounts of the spec. Needs the capability `trees`."""
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):

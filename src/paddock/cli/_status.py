@@ -56,16 +56,6 @@ def _facts(status: WorkspaceStatus) -> Iterator[tuple[str, str]]:
         yield "pinned", f"until {_render.when(info.pinned_until)}"
     if info.repository is not None:
         yield "head", f"{(status.head or 'none')[:12]} on {status.on or 'no branch'}"
-    yield "only here", only_here(status)
-
-
-def only_here(status: WorkspaceStatus) -> str:
-    """In words."""
-    counts = (
-        (status.ahead, "commit that was not published", "commits that were not published"),
-        (status.modified, "file modified", "files modified"),
-        (status.untracked, "file untracked", "files untracked"),
-        (status.stashed, "stash", "stashes"),
-    )
-    words = [f"{count} {one if count == 1 else many}" for count, one, many in counts if count]
-    return ", ".join(words) or "nothing"
+    yield "only here", status.only_here
+    if status.unreadable:
+        yield "unreadable", status.unreadable

@@ -23,7 +23,9 @@ def add(parser: argparse.ArgumentParser) -> None:
         " `paddock kill` or its TTL. The workspace outlives it: `paddock up --task TASK` goes on where it was left."
     )
     parser.add_argument("url", nargs="?", metavar="URL", help="of a git repository (default: an empty workspace)")
-    parser.add_argument("--task", metavar="TASK", help="names workspace and sandbox (default: as repository and branch)")
+    parser.add_argument(
+        "--task", metavar="TASK", help="names workspace and sandbox (default: as repository and branch)"
+    )
     group = parser.add_argument_group("a new workspace")
     group.add_argument("--branch", metavar="B", help="to check out (default: the repository's own)")
     group.add_argument("--ref", metavar="REF", help="where it begins: a branch, tag or commit (default: the tip)")

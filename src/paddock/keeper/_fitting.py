@@ -23,11 +23,11 @@ _PLACE = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """Detached mounts: the root, the machine's /usr, and those of the plan, in its order."""
+    """Detached mounts: the root, the machine's /usr, and those of the plan with their targets."""
 
     root: int
     usr: int | None
-    mounts: list[int]
+    mounts: list[tuple[str, int]]
 
 
 def fit_out(
@@ -54,9 +54,9 @@ def fit_out(
         _take(house, plan, b"proc")
         _take(house, plan, b"tmp", b"", plan.tmp_bytes)
         steps.end("stage")
-        if plan.mounts:
+        if layers.mounts:
             steps.begin("places")
-            _attach_mounts(house, plan, spare.slot, layers.mounts)
+            _attach_mounts(house, spare.slot, layers.mounts)
             steps.end("places")
         steps.begin("pivot")
         mounts.pivot()
@@ -111,11 +111,11 @@ def _place(path: bytes) -> int:
     return openat2.open_beneath(mounts.AT_FDCWD, path, _PLACE | os.O_NOFOLLOW, symlinks=False)
 
 
-def _attach_mounts(house: House, plan: JailPlan, slot: int | None, made: list[int]) -> None:
+def _attach_mounts(house: House, slot: int | None, made: list[tuple[str, int]]) -> None:
     # What is missing of the way is made in the tree, whose owners are those of the range.
     base = None if slot is None else house.slots.base(slot)
-    for mount, fd in sorted(zip(plan.mounts, made, strict=True), key=lambda pair: pair[0].target):
-        path = os.fsencode(mount.target).lstrip(b"/")
+    for target, fd in sorted(made):
+        path = os.fsencode(target).lstrip(b"/")
         with nullcontext() if base is None else fsids.acting_as(base, base):
             _make_place(path)
         _move(fd, path)

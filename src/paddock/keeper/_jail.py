@@ -22,6 +22,7 @@ from paddock.keeper._plan import JailPlan
 from paddock.keeper._records import Record
 from paddock.keeper._spare import Spare, read_report
 from paddock.keeper._trace import Steps
+from paddock.keeper._trees import make_trees
 from paddock.linux import cgroups, fsids, mounts, overlay, proc
 from paddock.linux.undo import UndoStack
 
@@ -94,10 +95,10 @@ def _begin(house: House, plan: JailPlan, spare: Spare, steps: Steps, undo: UndoS
         )
     steps.end("limits")
     root, usr = _make_layers(house, plan, spare.slot, steps, late)
-    mounted: list[int] = []
-    if plan.mounts:
+    mounted: list[tuple[str, int]] = []
+    if plan.mounts or plan.trees:
         steps.begin("mounts")
-        mounted = make_mounts(house, plan, spare.slot, late)
+        mounted = [*make_mounts(house, plan, spare.slot, late), *make_trees(house, plan, spare.slot, late)]
         steps.end("mounts")
 
     def send() -> None:

@@ -26,16 +26,16 @@ _ATTRIBUTES = mounts.NOSUID | mounts.NODEV
 _NOT_OF_PEOPLE = ("/proc", "/sys", "/dev")
 
 
-def make_mounts(house: House, plan: JailPlan, slot: int | None, late: list[int]) -> list[int]:
-    """A detached mount for each of the plan's, in its order; all descriptors are put on `late`. MountError."""
-    return [_make(house, plan, number, mount, slot, late) for number, mount in enumerate(plan.mounts)]
+def make_mounts(house: House, plan: JailPlan, slot: int | None, late: list[int]) -> list[tuple[str, int]]:
+    """Targets and detached mounts of the plan's `mounts`; all descriptors are put on `late`. MountError."""
+    return [(mount.target, _make(house, plan, number, mount, slot, late)) for number, mount in enumerate(plan.mounts)]
 
 
 def _make(house: House, plan: JailPlan, number: int, mount: Mount, slot: int | None, late: list[int]) -> int:
     try:
         host, info = _open_host(house, mount, late)
         if slot is not None:
-            _show_as(host, info, house.slots.base(slot), plan)
+            show_as(host, info, house.slots.base(slot), plan)
         if mount.mode == "rw":
             mounts.set_attributes(host, set=_ATTRIBUTES, recursive=slot is None)
             return host
@@ -85,7 +85,8 @@ def _among_host_mounts(house: House) -> Generator[None]:
         namespaces.setns(house.home.mounts, namespaces.NEWNS)
 
 
-def _show_as(host: int, info: os.stat_result, base: int, plan: JailPlan) -> None:
+def show_as(host: int, info: os.stat_result, base: int, plan: JailPlan) -> None:
+    """Files of the one who owns `info` are the default user's on this detached mount, those of others nobody's."""
     uids = (IdMap(info.st_uid, base + plan.user.uid, 1),)
     gids = (IdMap(info.st_gid, base + plan.user.gid, 1),)
     owner = namespaces.id_mapping_namespace(uids, gids)

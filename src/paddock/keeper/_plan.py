@@ -36,6 +36,16 @@ class Mount:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Tree:
+    """The pool's tree `name` over the trees `layers` (topmost first) at `target`; or the repository of that name."""
+
+    name: str
+    target: str
+    writable: bool
+    layers: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class JailPlan:
     """One jail. `tree` and `layers` are names in the pool, topmost layer first; no layers: the tree is whole.
 
@@ -64,6 +74,7 @@ class JailPlan:
     inodes: int
     tmp_bytes: int
     mounts: tuple[Mount, ...] = ()
+    trees: tuple[Tree, ...] = ()
     trace: bool = False
     fault: str = ""
 
@@ -76,6 +87,7 @@ class JailPlan:
         values = {name: getattr(self, name) for name in self.__slots__}
         values["users"] = tuple((u.name, u.uid, u.gid, u.home) for u in self.users)
         values["mounts"] = tuple((m.source, m.target, m.mode) for m in self.mounts)
+        values["trees"] = tuple((t.name, t.target, t.writable, t.layers) for t in self.trees)
         return marshal.dumps(values)
 
     @classmethod
@@ -83,12 +95,14 @@ class JailPlan:
         values = marshal.loads(data)  # noqa: S302
         values["users"] = tuple(User(name=n, uid=u, gid=g, home=h) for n, u, g, h in values["users"])
         values["mounts"] = tuple(Mount(source=s, target=t, mode=m) for s, t, m in values["mounts"])
+        values["trees"] = tuple(Tree(name=n, target=t, writable=w, layers=b) for n, t, w, b in values["trees"])
         return cls(**values)
 
     def to_message(self) -> dict[str, Any]:
         message: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
         message["users"] = [{"name": u.name, "uid": u.uid, "gid": u.gid, "home": u.home} for u in self.users]
         message["mounts"] = [{"source": m.source, "target": m.target, "mode": m.mode} for m in self.mounts]
+        message["trees"] = [dataclasses.asdict(tree) for tree in self.trees]
         return message
 
     @classmethod
@@ -102,11 +116,16 @@ class JailPlan:
             values["layers"] = tuple(cast("list[str]", message["layers"]))
             values["users"] = tuple(User(**user) for user in cast("list[dict[str, Any]]", message["users"]))
             values["mounts"] = tuple(Mount(**mount) for mount in cast("list[dict[str, Any]]", message["mounts"]))
+            values["trees"] = tuple(_tree(**tree) for tree in cast("list[dict[str, Any]]", message["trees"]))
             plan = cls(**values)
         except (TypeError, KeyError) as error:
             raise PlanError(f"not a plan: {error}") from None
         _check(plan)
         return plan
+
+
+def _tree(*, layers: list[str], **rest: Any) -> Tree:
+    return Tree(layers=tuple(layers), **rest)
 
 
 def _check(plan: JailPlan) -> None:
@@ -125,6 +144,8 @@ def _check(plan: JailPlan) -> None:
             raise PlanError(f"{field} must be positive, not {getattr(plan, field)!r}")
     for mount in plan.mounts:
         _check_mount(mount)
+    for tree in plan.trees:
+        _check_tree(tree)
 
 
 def _check_mount(mount: Mount) -> None:
@@ -132,14 +153,32 @@ def _check_mount(mount: Mount) -> None:
         raise PlanError(f"mode {mount.mode!r} of a mount is none of cow, ro and rw")
     if not mount.source.startswith("/") or "\0" in mount.source:
         raise PlanError(f"the source of a mount is an absolute path, not {mount.source!r}")
-    parts = mount.target.split("/")
-    if parts[0] or not all(parts[1:]) or {".", ".."} & set(parts) or "\0" in mount.target:
-        raise PlanError(f"the target of a mount is an absolute path without `.` and `..`, not {mount.target!r}")
+    _check_target(mount.target)
+
+
+def _check_tree(tree: Tree) -> None:
+    for name in (tree.name, *tree.layers):
+        if not is_name(name):
+            raise PlanError(f"not an id: {name!r}")
+    if is_repository(tree.name) and (tree.writable or tree.layers):
+        raise PlanError(f"{tree.name} is a repository: it has no layers, and nothing inside may write it")
+    _check_target(tree.target)
+
+
+def _check_target(target: str) -> None:
+    parts = target.split("/")
+    if parts[0] or not all(parts[1:]) or {".", ".."} & set(parts) or "\0" in target:
+        raise PlanError(f"the target of a mount is an absolute path without `.` and `..`, not {target!r}")
 
 
 def is_name(text: object) -> bool:
     """True for what may be a directory's name in the state directory: an id, never user text."""
     return isinstance(text, str) and _NAME.match(text) is not None
+
+
+def is_repository(name: str) -> bool:
+    """True for what lies beside the pool, where the host's git writes it."""
+    return name.startswith("rp_")
 
 
 # Nobody's plan, for rehearsals.

@@ -8,6 +8,7 @@ keeper.lock           held by the living keeper
 keeper.sock           its door
 keeper.log            its last words
 pool/                 trees: directories, or where the keeper's own mount namespace has the pool mounted
+repositories/<id>     bare git repositories, which sandboxes only read
 pool.btrfs            sparse image, where the pool is a loop device
 templates/            one lock per template that is being built
 run/<sandbox>/        state.json, init.sock, user.sock, root.sock: the live sandbox, found by any later service
@@ -33,6 +34,7 @@ KEEPER_LOCK = "keeper.lock"
 KEEPER_SOCKET = "keeper.sock"
 KEEPER_LOG = "keeper.log"
 POOL = "pool"
+REPOSITORIES = "repositories"
 POOL_IMAGE = "pool.btrfs"
 PREPARE_LOCK = "prepare.lock"
 TEMPLATES = "templates"

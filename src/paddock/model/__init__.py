@@ -87,6 +87,7 @@ from .streams import ChangeStream as ChangeStream
 from .streams import ExecHandle as ExecHandle
 from .template import Template as Template
 from .template import User as User
+from .workspace import MOST_NAMES as MOST_NAMES
 from .workspace import Workspace as Workspace
 from .workspace import WorkspaceState as WorkspaceState
 from .workspace import WorkspaceStatus as WorkspaceStatus

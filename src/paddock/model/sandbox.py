@@ -52,7 +52,8 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     `level=None` takes the strongest level that is quick enough here (`paddock doctor` names it).
     `persistent` means: it outlives the program that made it, until `kill` or its TTL.
     With `snapshot` (an id, a unique prefix of one, or a name) it starts with those files, on the template and the
-    mounts that they were made on.
+    mounts that they were made on. With `workspace` (an id, a unique prefix of one, or a name) that one is at
+    `/workspace`, and no other living sandbox may write it.
     """
 
     template: str = "host"
@@ -65,6 +66,7 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     labels: dict[str, str] = {}
     mounts: tuple[Mount, ...] = ()
     snapshot: str | None = None
+    workspace: str | None = None
 
 
 class Sandbox(msgspec.Struct, frozen=True, kw_only=True):

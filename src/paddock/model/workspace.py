@@ -47,8 +47,7 @@ class Workspace(msgspec.Struct, frozen=True, kw_only=True):
 class WorkspaceStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What a workspace holds that is nowhere else, computed at this moment, never remembered.
 
-    Paths and names come from inside: an attacker may have chosen them. Of each list the first `MOST_NAMES` are given,
-    and how many there are.
+    Paths and names come from inside: an attacker may have chosen them.
     """
 
     workspace: Workspace
@@ -64,12 +63,29 @@ class WorkspaceStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Commits that the repository was never seen to have."""
     stashed: int = 0
     paths: tuple[str, ...] = ()
-    """The first of those modified or untracked, as `git status --short` writes them."""
+    """The first `MOST_NAMES` of those modified or untracked, as `git status --short` writes them."""
+
+    unreadable: str | None = None
+    """Why none of this could be made out: its `.git` is broken, by accident or by intent."""
 
     @property
     def clean(self) -> bool:
         """Nothing would be lost with it."""
-        return not (self.modified or self.untracked or self.ahead or self.stashed)
+        return not (self.modified or self.untracked or self.ahead or self.stashed or self.unreadable)
+
+    @property
+    def only_here(self) -> str:
+        """The same in words."""
+        counts = (
+            (self.ahead, "commit that its repository has not", "commits that its repository has not"),
+            (self.modified, "modified file", "modified files"),
+            (self.untracked, "untracked file", "untracked files"),
+            (self.stashed, "stash", "stashes"),
+        )
+        words = [f"{count} {one if count == 1 else many}" for count, one, many in counts if count]
+        if self.unreadable:
+            words.append("what could not be made out, for its .git cannot be read")
+        return ", ".join(words) or "nothing"
 
 
 MOST_NAMES = 20

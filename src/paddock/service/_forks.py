@@ -24,6 +24,7 @@ from ._snapshot_store import SnapshotRow
 from ._snapshots import Snapshots
 from ._store import Row, Store
 from ._tasks import Tasks
+from ._workspace_tree import refuse
 
 MOST = 1000
 
@@ -46,6 +47,7 @@ class Forks:
 
     async def fork(self, action: ForkSandbox, parent: Row, held: Held, entry: Entry) -> tuple[Sandbox, ...]:
         _validate.check_count(action.count, MOST)
+        refuse(parent, "a child")
         held.backend.capabilities.require("freeze", held.backend.name)
         of = parent.sandbox
         ttl = of.spec.ttl_seconds if action.ttl_seconds is None else action.ttl_seconds
@@ -79,6 +81,7 @@ class Forks:
 
     async def rollback(self, action: RollbackSandbox, row: Row, held: Held, entry: Entry) -> Sandbox:
         held.backend.capabilities.require("freeze", held.backend.name)
+        refuse(row, "a rollback")
         snapshot = self._snapshots.find(action.snapshot, entry.principal.id)
         self._check(row, held, snapshot)
         entry.done({"snapshot": snapshot.id})

@@ -22,6 +22,7 @@ from ._live import Live
 from ._remains import died, words
 from ._store import Row, Store
 from ._tasks import Tasks
+from ._workspace_tree import WorkspaceTree
 
 Exit: TypeAlias = Callable[[type[BaseException] | None, BaseException | None, TracebackType | None], None]
 
@@ -42,6 +43,7 @@ class Birth(msgspec.Struct, frozen=True):
             template=self.template,
             tree=row.id,
             deadline=row.deadline,
+            trees=() if row.workspace is None else row.workspace.mounts(),
         )
 
 
@@ -54,7 +56,14 @@ class Making:
         self._boot = boot_id()
 
     def row(
-        self, spec: SandboxSpec, template: Template, owner: str, backend: str, level: Level, origin: str | None = None
+        self,
+        spec: SandboxSpec,
+        template: Template,
+        owner: str,
+        backend: str,
+        level: Level,
+        origin: str | None = None,
+        workspace: WorkspaceTree | None = None,
     ) -> Row:
         """A new one, not recorded yet."""
         now, boot_now = self._clock.wall(), self._clock.boottime()
@@ -70,7 +79,7 @@ class Making:
             owner=owner,
             origin=origin,
         )
-        return Row(sandbox, boot_now + spec.ttl_seconds, self._boot, self._live.holder)
+        return Row(sandbox, boot_now + spec.ttl_seconds, self._boot, self._live.holder, workspace=workspace)
 
     async def bear(
         self, births: Sequence[Birth], fill: Callable[[], Awaitable[None]], recorded: Callable[[], None]

@@ -51,6 +51,7 @@ from ._remains import Remains, died, has_ended
 from ._snapshots import Snapshots
 from ._store import Key, Row, Store
 from ._tasks import Tasks
+from ._workspace_tree import Workspaces
 
 _LEAST_PREFIX = 6
 _CANDIDATES = 8
@@ -72,7 +73,9 @@ class Sandboxes:
         clock: Clock,
         making: Making,
         snapshots: Snapshots,
+        workspaces: Workspaces,
     ) -> None:
+        self._workspaces = workspaces
         self._making, self._snapshots = making, snapshots
         self._store, self._lifecycle, self._live, self._remains = store, lifecycle, live, remains
         self._backends, self._pool, self._templates = backends, pool, templates
@@ -93,8 +96,12 @@ class Sandboxes:
         if spec.mounts:
             backend.capabilities.require("mounts", backend.name)
             self._check_layers(spec.mounts)
-        row = self._making.row(spec, template, entry.principal.id, backend.name, backend.level, origin)
-        known = self._store.add(row, key)
+        owner, workspace, take = entry.principal.id, None, None
+        if spec.workspace is not None:
+            backend.capabilities.require("trees", backend.name)
+            workspace, take = await self._workspaces.resolve(spec.workspace, owner), self._workspaces.take
+        row = self._making.row(spec, template, owner, backend.name, backend.level, origin, workspace)
+        known = self._store.add(row, key, also=take)
         entry.sandbox = row.id if known is None else known.id
         if known is not None:
             assert key is not None

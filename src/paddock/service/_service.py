@@ -84,6 +84,7 @@ from ._snapshots import Snapshots
 from ._store import Store
 from ._tasks import Tasks
 from ._workspace_store import WorkspaceStore
+from ._workspace_tree import Workspaces as WorkspaceTrees
 from ._workspaces import Workspaces
 
 R = TypeVar("R")
@@ -108,6 +109,7 @@ class Service:
         store: Store | None = None,
         clock: Clock = Clock(),  # noqa: B008 (a frozen value)
         measured: Mapping[Level, float] = MEASURED_CREATE_MS,
+        workspaces: WorkspaceTrees | None = None,
         period_seconds: float = PERIOD_SECONDS,
     ) -> None:
         self.state_dir = state_dir
@@ -119,9 +121,16 @@ class Service:
         self._gate = Gate(policy, self._audit)
         self._closed = False
         self._performers: set[asyncio.Task[Any]] = set()
-        self._wire(pool, templates, clock, period_seconds)
+        self._wire(pool, templates, clock, workspaces, period_seconds)
 
-    def _wire(self, pool: Callable[[], Pool], templates: Templates, clock: Clock, period_seconds: float) -> None:
+    def _wire(
+        self,
+        pool: Callable[[], Pool],
+        templates: Templates,
+        clock: Clock,
+        workspace_trees: WorkspaceTrees | None,
+        period_seconds: float,
+    ) -> None:
         """Each handler gets the few things that it needs."""
         store, audit, backends, tasks, holder = self._store, self._audit, self._backends, self._tasks, holder_id()
         lifecycle = Lifecycle(store, clock)
@@ -158,6 +167,7 @@ class Service:
             clock=clock,
             making=making,
             snapshots=snapshots,
+            workspaces=workspace_trees or workspaces,
         )
         self._execs = Execs(sandboxes=self._sandboxes, live=live, remains=remains, tasks=tasks)
         self._files = Files(sandboxes=self._sandboxes, live=live)

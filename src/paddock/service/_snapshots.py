@@ -28,6 +28,7 @@ from ._live import Held
 from ._snapshot_store import SnapshotRow, SnapshotStore
 from ._store import Row
 from ._tasks import Tasks
+from ._workspace_tree import refuse
 
 _CANDIDATES = 8
 
@@ -42,6 +43,7 @@ class Snapshots:
 
     async def create(self, action: CreateSnapshot, row: Row, held: Held, entry: Entry) -> Snapshot:
         _validate.check_name(action.name, Noun.SNAPSHOT)
+        refuse(row, "a snapshot")
         held.backend.capabilities.require("freeze", held.backend.name)
         snapshot = Snapshot(
             id=SnapshotId(mint(Noun.SNAPSHOT)),

@@ -14,7 +14,7 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,23 +24,26 @@ import msgspec
 from paddock.errors import AlreadyExists, InternalError, NotConfigured, PaddockError, ResourceExhausted
 from paddock.model import Level, Limit, Sandbox, SandboxId, SandboxSpec, State
 
-SCHEMA_VERSION = 3
+from ._workspace_tree import WorkspaceTree
+
+SCHEMA_VERSION = 4
 LIVING = (State.CREATING, State.RESTORING, State.RUNNING, State.PAUSED)
 
 _COLUMNS = (
     "id, owner, name, state, level, backend, template, spec, created_at, expires_at, ended_at, limit_name, reason,"
-    " origin, deadline, boot_id, holder, restoring"
+    " origin, deadline, boot_id, holder, restoring, workspace"
 )
 _SELECT = f"SELECT {_COLUMNS} FROM sandboxes"
 _ALIVE = "state IN ('creating', 'restoring', 'running', 'paused')"
-_INSERT = f"INSERT INTO sandboxes ({_COLUMNS}) VALUES ({', '.join('?' * 18)})"
+_INSERT = f"INSERT INTO sandboxes ({_COLUMNS}) VALUES ({', '.join('?' * 19)})"
 
 _MOVE = (
     "UPDATE sandboxes SET state = ?, ended_at = ?, limit_name = ?, reason = ?, restoring = ?,"
     " holder = coalesce(?, holder) WHERE id = ? AND state = ?"
 )
 
-_encode_spec = msgspec.json.Encoder().encode
+_decode_workspace = msgspec.json.Decoder(WorkspaceTree).decode
+_encode = msgspec.json.Encoder().encode
 _decode_spec = msgspec.json.Decoder(SandboxSpec).decode
 
 
@@ -55,6 +58,7 @@ class Row(msgspec.Struct, frozen=True):
     """The service that made it, or that is restoring it."""
     restoring: str | None = None
     """The snapshot that it is being taken back to."""
+    workspace: WorkspaceTree | None = None
 
     @property
     def id(self) -> SandboxId:
@@ -96,23 +100,25 @@ class Store:
         finally:
             os.close(fd)
 
-    def add(self, row: Row, key: Key | None = None) -> Known | None:
-        """Records a new sandbox, or returns what `key` was used for before. AlreadyExists: the name is taken."""
-        if key is None:
+    def add(self, row: Row, key: Key | None = None, *, also: Callable[[Row], None] | None = None) -> Known | None:
+        """Records a new sandbox, or returns what `key` was used for before. AlreadyExists: the name is taken.
+
+        `also` is called in the same transaction, and undoes it all by raising.
+        """
+        if key is None and also is None:
             self._insert(row)
             return None
         with self.writing() as db:
-            found = db.execute(
-                "SELECT sandbox, digest FROM idempotency_keys WHERE owner = ? AND key = ?",
-                (row.sandbox.owner, key.text),
-            ).fetchone()
-            if found is not None:
-                return Known(*found)
+            if key is not None and (known := _known(db, row.sandbox.owner, key)) is not None:
+                return known
             self._insert(row)
-            db.execute(
-                "INSERT INTO idempotency_keys (owner, key, digest, sandbox, created_at) VALUES (?, ?, ?, ?, ?)",
-                (row.sandbox.owner, key.text, key.digest, row.id, row.sandbox.created_at),
-            )
+            if key is not None:
+                db.execute(
+                    "INSERT INTO idempotency_keys (owner, key, digest, sandbox, created_at) VALUES (?, ?, ?, ?, ?)",
+                    (row.sandbox.owner, key.text, key.digest, row.id, row.sandbox.created_at),
+                )
+            if also is not None:
+                also(row)
         return None
 
     def _insert(self, row: Row) -> None:
@@ -287,6 +293,12 @@ def _translation(path: Path, error: sqlite3.DatabaseError) -> PaddockError:
     return InternalError(f"{path}: {error}")
 
 
+def _known(db: sqlite3.Connection, owner: str, key: Key) -> Known | None:
+    sql = "SELECT sandbox, digest FROM idempotency_keys WHERE owner = ? AND key = ?"
+    found = db.execute(sql, (owner, key.text)).fetchone()
+    return None if found is None else Known(*found)
+
+
 def _values(row: Row) -> tuple[object, ...]:
     s = row.sandbox
     return (
@@ -297,7 +309,7 @@ def _values(row: Row) -> tuple[object, ...]:
         s.level.value,
         s.backend,
         s.template,
-        _encode_spec(s.spec),
+        _encode(s.spec),
         s.created_at,
         s.expires_at,
         s.ended_at,
@@ -308,6 +320,7 @@ def _values(row: Row) -> tuple[object, ...]:
         row.boot_id,
         row.holder,
         row.restoring,
+        None if row.workspace is None else _encode(row.workspace),
     )
 
 
@@ -327,7 +340,11 @@ def _row(values: tuple[Any, ...]) -> Row:
         limit,
         reason,
         origin,
-        *own,
+        deadline,
+        boot_id,
+        holder,
+        restoring,
+        workspace,
     ) = values
     return Row(
         Sandbox(
@@ -345,5 +362,9 @@ def _row(values: tuple[Any, ...]) -> Row:
             owner=owner,
             origin=origin,
         ),
-        *own,
+        deadline,
+        boot_id,
+        holder,
+        restoring,
+        None if workspace is None else _decode_workspace(workspace),
     )

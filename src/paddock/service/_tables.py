@@ -27,6 +27,7 @@ sandboxes = Table(
     Column("holder", String, nullable=False),
     Column("origin", String),
     Column("restoring", String),
+    Column("workspace", LargeBinary),
     Index(
         "one_living_name",
         "owner",
@@ -60,6 +61,7 @@ snapshots = Table(
     Column("spec", LargeBinary, nullable=False),
     Column("created_at", Float, nullable=False),
     Column("holder", String),
+    Column("workspace", LargeBinary),
     Index("one_snapshot_name", "owner", "name", unique=True, sqlite_where=text("name IS NOT NULL")),
     Index("snapshots_by_source", "owner", "source"),
 )

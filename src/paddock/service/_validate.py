@@ -9,6 +9,8 @@ from paddock.errors import InvalidArgument
 from paddock.model import Action, ExecSpec, Limits, Mount, Noun, OpenWorkspace, RunExec, SandboxSpec
 from paddock.model.ids import is_id
 
+from ._workspace_tree import REPOSITORY, WORKSPACE
+
 MAX_TTL_SECONDS = 30 * 86_400
 MAX_PIN_SECONDS = 366 * 86_400
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
@@ -29,6 +31,8 @@ def check_spec(spec: SandboxSpec) -> None:
     if len(spec.labels) > _MAX_LABELS or any(len(k) > 255 or len(v) > 4096 for k, v in spec.labels.items()):
         raise InvalidArgument(f"at most {_MAX_LABELS} labels of 255 and 4096 characters", field="labels")
     check_mounts(spec.mounts)
+    if spec.workspace is not None:
+        _check_workspace(spec)
 
 
 def check_mounts(mounts: tuple[Mount, ...]) -> None:
@@ -51,6 +55,20 @@ def check_mounts(mounts: tuple[Mount, ...]) -> None:
             )
         if targets.count(mount.target) > 1:
             raise InvalidArgument(f"two mounts have the target {mount.target!r}", field="mounts")
+
+
+def _check_workspace(spec: SandboxSpec) -> None:
+    if not spec.workspace or "\0" in spec.workspace:
+        raise InvalidArgument("workspace must be an id or a name", field="workspace")
+    if spec.snapshot is not None:
+        raise InvalidArgument(
+            "a sandbox from a snapshot has the workspace as it was then", hint="leave workspace out", field="workspace"
+        )
+    for mount in spec.mounts:
+        if mount.target in (WORKSPACE, REPOSITORY):
+            raise InvalidArgument(
+                f"the workspace is at {mount.target!r}: give the mount another target", field="mounts"
+            )
 
 
 def check_name(name: str | None, noun: Noun) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from paddock.errors import AlreadyExists, InvalidState
+from paddock.errors import AlreadyExists
 from paddock.model import SandboxId, Workspace, WorkspaceId, WorkspaceState, WorkspaceStatus
 
 from ._store import Store
@@ -101,6 +101,15 @@ class WorkspaceStore:
         values = (to.value, holder, row.id, row.state.value, row.holder, row.workspace.epoch)
         return bool(self._store.execute(sql, values).rowcount)
 
+    def lease(self, id: str, sandbox: SandboxId, epoch: int, used_at: float) -> bool:
+        """From now on that sandbox may write, and nobody who came before. False if a living one has it, if it is not
+        ready, or if another one was given that epoch."""
+        sql = (
+            "UPDATE workspaces SET sandbox = ?, epoch = epoch + 1, used_at = ?"
+            f" WHERE id = ? AND state = 'ready' AND epoch + 1 = ? AND {_FREE}"
+        )
+        return bool(self._store.execute(sql, (sandbox, used_at, id, epoch)).rowcount)
+
     def settle(self, row: WorkspaceRow) -> bool:
         """Writes what came of it, if it is still in the hands that `row` names, and lets go of it."""
         w = row.workspace
@@ -134,25 +143,6 @@ class WorkspaceStore:
 
     def _all(self, sql: str, values: Sequence[object]) -> tuple[WorkspaceRow, ...]:
         return tuple(_row(found) for found in self._store.execute(sql, values).fetchall())
-
-
-def lease(db: sqlite3.Connection, row: WorkspaceRow, sandbox: SandboxId, used_at: float) -> None:
-    """In the transaction that records the sandbox: from now on it may write, and nobody who came before.
-
-    InvalidState: it is not as `row` says any more.
-    """
-    w = row.workspace
-    done = db.execute(
-        "UPDATE workspaces SET sandbox = ?, epoch = epoch + 1, used_at = ?"
-        f" WHERE id = ? AND state = 'ready' AND epoch = ? AND sandbox IS ? AND {_FREE}",
-        (sandbox, used_at, w.id, w.epoch, w.sandbox),
-    ).rowcount
-    if not done:
-        raise InvalidState(
-            f"workspace {w.name!r} was given to another sandbox, or taken away, at the same moment",
-            hint=f"paddock up --task {w.name}",
-            workspace=w.id,
-        )
 
 
 _encode = msgspec.json.Encoder().encode

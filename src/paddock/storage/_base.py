@@ -47,6 +47,12 @@ class Pool(Protocol):
         """
         ...
 
+    def derive(self, source: str, name: str, *, limit_bytes: int | None = None) -> tuple[str, ...]:
+        """A tree that begins with the content of `source`, which never changes again: the layers that it needs below it
+        from now on, `source` or none. NotFound, AlreadyExists, ResourceExhausted.
+        """
+        ...
+
     def rename(self, source: str, name: str) -> None:
         """In one step. NotFound, AlreadyExists."""
         ...

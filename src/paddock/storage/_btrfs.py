@@ -68,6 +68,10 @@ class BtrfsPool(Directories):
         finally:
             os.close(origin)
 
+    def derive(self, source: str, name: str, *, limit_bytes: int | None = None) -> tuple[str, ...]:
+        self.snapshot(source, name, limit_bytes=limit_bytes)
+        return ()
+
     def delete(self, name: str) -> None:
         check_name(name)
         group = self._group(name)

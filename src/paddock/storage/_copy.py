@@ -23,3 +23,7 @@ class CopyPool(OverlayPool):
                 origins.append(self.open(layer))
                 stack.callback(os.close, origins[-1])
             self._make(name, lambda tree: self._fill(tree, tuple(origins), mounts))
+
+    def derive(self, source: str, name: str, *, limit_bytes: int | None = None) -> tuple[str, ...]:
+        self.snapshot(source, name, limit_bytes=limit_bytes)
+        return ()

@@ -60,15 +60,24 @@ class KeptArchives:
             part.unlink(missing_ok=True)
             raise
 
-    def reading(self, name: str, digest: str, size: int) -> Generator[bytes]:
-        """Its content. PlatformError: it is not what was written, as its digest says; that is found out last."""
-        found = hashlib.sha256()
+    def reading(self, name: str, size: int) -> Generator[bytes]:
+        """Its content, in pieces of `size` bytes."""
         with (self._directory / name).open("rb") as file:
             while data := file.read(size):
-                found.update(data)
                 yield data
-        if found.hexdigest() != digest:
-            raise PlatformError(f"{self._directory / name} is damaged: its digest is not the one that was recorded")
+
+    def check(self, name: str, digest: str) -> None:
+        """PlatformError: it is not there, or not what was written."""
+        try:
+            with (self._directory / name).open("rb") as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise PlatformError(f"{self._directory / name} cannot be read: {error.strerror}") from error
+        if found != digest:
+            raise PlatformError(
+                f"{self._directory / name} is damaged: its digest is not the one that was recorded",
+                hint="it is a tar archive: what is whole of it can be taken out by hand",
+            )
 
     def remove(self, name: str) -> None:
         """Nothing if there is none."""

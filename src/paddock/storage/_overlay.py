@@ -6,7 +6,7 @@ import os
 
 from paddock.storage._copying import Copier
 from paddock.storage._directories import Directories
-from paddock.storage._trees import DIRECTORY, layers_in, make_frame
+from paddock.storage._trees import DIRECTORY, copy_root, layers_in, make_frame
 
 
 class OverlayPool(Directories):
@@ -27,6 +27,18 @@ class OverlayPool(Directories):
             self._make(name, lambda tree: self._fill(tree, (origin,), mounts), doing="copy")
         finally:
             os.close(origin)
+
+    def derive(self, source: str, name: str, *, limit_bytes: int | None = None) -> tuple[str, ...]:
+        def fill(tree: int) -> None:
+            make_frame(tree, self._base)
+            copy_root(origin, tree, keep_owner=self._base is not None)
+
+        origin = self.open(source)
+        try:
+            self._make(name, fill)
+        finally:
+            os.close(origin)
+        return (source,)
 
     def _fill(self, tree: int, origins: tuple[int, ...], mounts: int = 0) -> None:
         """Makes `tree` with the content of `origins`, lowest first."""

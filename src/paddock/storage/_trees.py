@@ -6,6 +6,7 @@ import ctypes
 import errno
 import os
 import re
+import stat
 
 from paddock.errors import (
     OUT_OF,
@@ -76,6 +77,15 @@ def make_part(tree: int, part: str, base: int | None) -> None:
     open_to_all(part, tree)
     if base is not None:
         os.chown(part, base, base, dir_fd=tree, follow_symlinks=False)
+
+
+def copy_root(source: int, tree: int, *, keep_owner: bool) -> None:
+    """Gives the empty root of `tree` the owner, mode and time of `source`'s: an overlay shows those of its top."""
+    info = os.stat(ROOT, dir_fd=source, follow_symlinks=False)
+    if keep_owner:
+        os.chown(ROOT, info.st_uid, info.st_gid, dir_fd=tree, follow_symlinks=False)
+    os.chmod(ROOT, stat.S_IMODE(info.st_mode), dir_fd=tree)
+    os.utime(ROOT, ns=(info.st_atime_ns, info.st_mtime_ns), dir_fd=tree, follow_symlinks=False)
 
 
 def open_to_all(name: str, directory: int) -> None:

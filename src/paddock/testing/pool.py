@@ -82,6 +82,8 @@ class PoolConformance:
             lambda: pool.usage(name),
             lambda: pool.snapshot(name, "sb_2"),
             lambda: pool.snapshot("sb_1", name),
+            lambda: pool.derive(name, "sb_2"),
+            lambda: pool.derive("sb_1", name),
             lambda: pool.rename(name, "sb_2"),
             lambda: pool.rename("sb_1", name),
         ):
@@ -99,6 +101,8 @@ class PoolConformance:
         with pytest.raises(AlreadyExists):
             pool.snapshot("sb_2", "sb_1")
         with pytest.raises(AlreadyExists):
+            pool.derive("sb_2", "sb_1")
+        with pytest.raises(AlreadyExists):
             pool.rename("sb_2", "sb_1")
         assert pool.names() == ("sb_1", "sb_2")
         with Root(pool, "sb_1") as root:
@@ -109,6 +113,7 @@ class PoolConformance:
             lambda: pool.open("sb_1"),
             lambda: pool.usage("sb_1"),
             lambda: pool.snapshot("sb_1", "sb_2"),
+            lambda: pool.derive("sb_1", "sb_2"),
             lambda: pool.rename("sb_1", "sb_2"),
         ):
             with pytest.raises(NotFound):
@@ -205,6 +210,31 @@ class PoolConformance:
                 assert (root / "etc/lower").read_text() == "lower"
                 assert (root / "etc/upper").read_text() == "upper"
                 assert (root / "was-directory").is_symlink()
+
+    def test_what_is_derived_begins_as_its_source_or_needs_it_below(self, pool: Pool) -> None:
+        pool.create("bs_1")
+        with Root(pool, "bs_1") as root:
+            (root / "d").mkdir()
+            (root / "d/file").write_text("kept")
+            root.chmod(0o2770)
+            if os.geteuid() == 0:
+                os.chown(root, TREE_ID_BASE + 1000, TREE_ID_BASE + 1000)
+            wanted, info = describe(root), root.stat()
+        layers = pool.derive("bs_1", "ws_1", limit_bytes=64 * MIB)
+        assert layers in ((), ("bs_1",))
+        with Root(pool, "ws_1") as tree:
+            seen = tree.stat()
+            assert (seen.st_mode, seen.st_uid, seen.st_gid) == (info.st_mode, info.st_uid, info.st_gid)
+            if layers:
+                assert list(tree.iterdir()) == []
+            else:
+                assert describe(tree) == wanted
+            (tree / "new").write_text("mine")
+        with Root(pool, "bs_1") as root:
+            assert describe(root) == wanted
+        pool.snapshot("ws_1", "ws_2")
+        with Root(pool, "ws_2") as copy:
+            assert (copy / "new").read_text() == "mine"
 
     def test_a_byte_limit_holds_or_doctor_says_that_it_does_not(self, pool: Pool) -> None:
         pool.create("sb_1", limit_bytes=4 * MIB)

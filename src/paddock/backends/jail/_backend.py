@@ -18,7 +18,7 @@ from paddock.backends.jail import _look, _probe
 from paddock.backends.jail._keeper import KeeperClient, Message
 from paddock.errors import InvalidState, PaddockError, SandboxDied
 from paddock.keeper import layout
-from paddock.keeper._plan import JailPlan, Mount, User
+from paddock.keeper._plan import JailPlan, Mount, Tree, User
 from paddock.keeper._records import Record, Records
 from paddock.model import Check, Level, Limit, Process, SandboxId, Template, Usage
 
@@ -75,6 +75,7 @@ class JailBackend:
             adopt=True,
             freeze=True,
             mounts=True,
+            trees=True,
         )
 
     def probe(self) -> str | None:
@@ -142,6 +143,7 @@ class JailBackend:
             inodes=limits.inodes,
             tmp_bytes=limits.tmp_mib * _MIB,
             mounts=tuple(Mount(source=m.source, target=m.target, mode=m.mode.value) for m in plan.spec.mounts),
+            trees=tuple(Tree(name=t.tree, target=t.target, writable=t.writable, layers=t.layers) for t in plan.trees),
             trace=self.trace,
             fault=self.fault,
         )

@@ -51,6 +51,8 @@ class ProcessBackend:
         return (Check(area="process", name="isolation", status="weak", detail="none: for tests only"),)
 
     async def create(self, plan: SandboxPlan) -> ProcessInstance:
+        if plan.trees:
+            self.capabilities.require("trees", self.name)
         run = self._state_dir / layout.RUN / plan.id
         try:
             run.mkdir(parents=True, mode=0o700)

@@ -78,6 +78,7 @@ class Sandbox:
         labels: Mapping[str, str] | None = None,
         mounts: Sequence[Mount] = (),
         snapshot: str | SnapshotInfo | None = None,
+        workspace: str | None = None,
         idempotency_key: str | None = None,
         transport: Transport | None = None,
     ) -> Sandbox:
@@ -86,7 +87,8 @@ class Sandbox:
         `level=None` takes the strongest that is quick enough here; a named one is that one or an error. It dies
         after `ttl_seconds` whatever happens to this program. A `persistent` one outlives this program; another
         finds it by id or name. The same `idempotency_key` returns the sandbox of the first call. Of `mounts`, a
-        `source` may be relative to this program's directory. With `snapshot` it starts with those files.
+        `source` may be relative to this program's directory. With `snapshot` it starts with those files. With
+        `workspace` (an id or a name) that one is at `/workspace`; no other living sandbox may write it.
 
         Raises LevelUnavailable, NotFound (no such template), AlreadyExists (the name), PolicyDenied,
         ResourceExhausted, NotConfigured.
@@ -102,6 +104,7 @@ class Sandbox:
             labels=dict(labels or {}),
             mounts=tuple(map(absolute, mounts)),
             snapshot=snapshot.id if isinstance(snapshot, SnapshotInfo) else snapshot,
+            workspace=workspace,
         )
         transport = transport or default_transport()
         return cls(transport.perform(CreateSandbox(spec=spec, idempotency_key=idempotency_key)), transport)

@@ -1,0 +1,91 @@
+"""A sandbox over a workspace: what its plan has, what its row says, who may have it. Whose it is, a fake says."""
+
+from __future__ import annotations
+
+import pytest
+from service_world import ME, Rig
+
+from paddock.backends import TreeMount
+from paddock.errors import InvalidArgument, InvalidState, NotFound, Unsupported
+from paddock.model import CreateSandbox, KillSandbox, ListSandboxes, Mount, SandboxSpec
+from paddock.service._store import Row
+from paddock.service._workspace_tree import WorkspaceTree
+
+
+class OneWorkspace:
+    """`task` of everybody; one sandbox at a time has it."""
+
+    def __init__(self) -> None:
+        self.taken: list[str] = []
+        self.free = True
+
+    async def resolve(self, reference: str, owner: str) -> WorkspaceTree:
+        if reference != "task":
+            raise NotFound(f"no workspace {reference!r}")
+        return WorkspaceTree("ws_1", ("bs_1",), "rp_1")
+
+    def take(self, row: Row) -> None:
+        if not self.free:
+            raise InvalidState("another sandbox writes it")
+        self.taken.append(row.id)
+
+
+def over(workspace: str = "task", **rest: object) -> CreateSandbox:
+    return CreateSandbox(spec=SandboxSpec(workspace=workspace, **rest))  # type: ignore[arg-type]
+
+
+async def test_it_sees_the_workspace_and_its_repository_and_its_row_says_so(rig: Rig) -> None:
+    known = OneWorkspace()
+    async with rig.service(workspaces=known) as service:
+        made = await service.perform(over(), ME)
+        assert rig.world.places[made.id].plan.trees == (
+            TreeMount(tree="ws_1", target="/workspace", writable=True, layers=("bs_1",)),
+            TreeMount(tree="rp_1", target="/run/paddock/repository", writable=False),
+        )
+        row = service._store.get(made.id)
+        assert row is not None
+        assert row.workspace == WorkspaceTree("ws_1", ("bs_1",), "rp_1")
+        assert known.taken == [made.id]
+        without = await service.perform(CreateSandbox(), ME)
+        assert rig.world.places[without.id].plan.trees == ()
+
+
+async def test_one_that_somebody_else_writes_is_refused_and_nothing_is_made(rig: Rig) -> None:
+    known = OneWorkspace()
+    known.free = False
+    async with rig.service(workspaces=known) as service:
+        for key in (None, "key"):
+            with pytest.raises(InvalidState, match="another sandbox writes it"):
+                await service.perform(CreateSandbox(spec=SandboxSpec(workspace="task"), idempotency_key=key), ME)
+        with pytest.raises(NotFound):
+            await service.perform(over("other"), ME)
+        assert await service.perform(ListSandboxes(ended=True), ME) == ()
+        assert (rig.pool.names(), rig.world.creates) == ((), 0)
+        known.free = True
+        made = await service.perform(CreateSandbox(spec=SandboxSpec(workspace="task"), idempotency_key="key"), ME)
+        known.free = False
+        again = await service.perform(CreateSandbox(spec=SandboxSpec(workspace="task"), idempotency_key="key"), ME)
+        assert again.id == made.id, "the first call with that key made it"
+
+
+async def test_the_end_of_a_sandbox_takes_nothing_of_its_workspace(rig: Rig) -> None:
+    async with rig.service(workspaces=OneWorkspace()) as service:
+        rig.pool.create("ws_1")
+        made = await service.perform(over(), ME)
+        await service.perform(KillSandbox(sandbox=made.id), ME)
+        await service.expiry.once()
+        assert rig.pool.names() == ("ws_1",)
+
+
+async def test_what_cannot_be_is_refused_in_words(rig: Rig) -> None:
+    async with rig.service() as service:
+        with pytest.raises(Unsupported, match="keeps no workspaces"):
+            await service.perform(over(), ME)
+        for spec, why in (
+            (over(mounts=(Mount(source="/src"),)), "the workspace is at '/workspace'"),
+            (over(mounts=(Mount(source="/src", target="/run/paddock/repository"),)), "the workspace is at"),
+            (over(snapshot="sn_1"), "has the workspace as it was then"),
+            (over(""), "an id or a name"),
+        ):
+            with pytest.raises(InvalidArgument, match=why):
+                await service.perform(spec, ME)
