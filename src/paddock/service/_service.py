@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar, assert_never, cast
 from paddock.audit import AuditLog
 from paddock.backends._base import Backend
 from paddock.errors import InvalidState, Unrecorded, exhaustion
-from paddock.keeper.layout import AUDIT, DATABASE
+from paddock.keeper.layout import AUDIT, DATABASE, KEPT
 from paddock.model import (
     Action,
     AnyAction,
@@ -64,13 +64,17 @@ from paddock.model import (
 )
 from paddock.policy import Policy
 from paddock.storage._base import Pool
+from paddock.storage._kept import KeptArchives
 
 from ._clock import Clock, holder_id
+from ._custody import Custody
+from ._evictions import Evictions
 from ._execs import Execs
 from ._expiry import PERIOD_SECONDS, Expiry
 from ._files import Files
 from ._forks import Forks
 from ._gate import Entry, Gate
+from ._keeping import Keeping, NoWorkshops
 from ._lifecycle import Lifecycle
 from ._live import Live
 from ._making import Making
@@ -83,6 +87,7 @@ from ._snapshot_store import SnapshotStore
 from ._snapshots import Snapshots
 from ._store import Store
 from ._tasks import Tasks
+from ._tenancy import Tenancy
 from ._workspace_store import WorkspaceStore
 from ._workspace_tree import Workspaces as WorkspaceTrees
 from ._workspaces import Workspaces
@@ -138,9 +143,7 @@ class Service:
             self.state_dir, store=store, lifecycle=lifecycle, audit=audit, backends=backends, pool=pool, clock=clock
         )
         live = self._live = Live(holder=holder, store=store, backends=backends, remains=remains, pool=pool, tasks=tasks)
-        workspaces = self._workspaces = Workspaces(
-            rows=store, store=WorkspaceStore(store), pool=pool, live=live, clock=clock
-        )
+        workspaces = self._workspaces = self._wire_workspaces(pool, live, clock)
         making = Making(store=store, lifecycle=lifecycle, live=live, pool=pool, tasks=tasks, clock=clock)
         snapshots = self._snapshots = Snapshots(
             store=SnapshotStore(store), pool=pool, clock=clock, tasks=tasks, holder=holder
@@ -193,6 +196,20 @@ class Service:
             holder=holder,
             period_seconds=period_seconds,
         )
+
+    def _wire_workspaces(self, pool: Callable[[], Pool], live: Live, clock: Clock) -> Workspaces:
+        store, archives = WorkspaceStore(self._store), KeptArchives(self.state_dir / KEPT)
+        tenancy = Tenancy(rows=self._store, store=store, live=live, clock=clock)
+        custody = Custody(store=store, pool=pool, archives=archives, holder=live.holder)
+        evictions = Evictions(
+            store=store,
+            pool=pool,
+            clock=clock,
+            custody=custody,
+            tenancy=tenancy,
+            keeping=Keeping(NoWorkshops(), archives),
+        )
+        return Workspaces(store=store, clock=clock, custody=custody, tenancy=tenancy, evictions=evictions)
 
     async def perform(self, action: Action[R], principal: Principal) -> R:
         """Does what `action` asks, if the policy lets `principal`, and returns what the action's type says.

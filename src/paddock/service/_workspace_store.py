@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-from paddock.errors import AlreadyExists
 from paddock.model import SandboxId, Workspace, WorkspaceId, WorkspaceState, WorkspaceStatus
 
 from ._store import Store
@@ -61,12 +60,13 @@ class WorkspaceStore:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def add(self, row: WorkspaceRow) -> None:
-        """AlreadyExists: the name is taken."""
+    def add(self, row: WorkspaceRow) -> bool:
+        """False: the name is taken."""
         try:
             self._store.execute(_INSERT, _values(row))
         except sqlite3.IntegrityError:
-            raise AlreadyExists(f"there is a workspace {row.workspace.name!r} already") from None
+            return False
+        return True
 
     def get(self, id: str) -> WorkspaceRow | None:
         return next(iter(self._all(f"{_SELECT} WHERE id = ?", (id,))), None)
@@ -85,11 +85,6 @@ class WorkspaceStore:
     def list(self, owner: str | None = None) -> tuple[WorkspaceRow, ...]:
         """Those used least recently first."""
         return self._all(f"{_SELECT} WHERE ? IS NULL OR owner = ? ORDER BY used_at, id", (owner, owner))
-
-    def free(self) -> frozenset[str]:
-        """The ids of those that no living sandbox has."""
-        found = self._store.execute(f"SELECT id FROM workspaces WHERE {_FREE}", ()).fetchall()
-        return frozenset(id for (id,) in found)
 
     def take(self, row: WorkspaceRow, to: WorkspaceState, holder: str) -> bool:
         """Has `holder` lead it from the state of `row` to another, with no living sandbox over it. False if anything
@@ -110,12 +105,12 @@ class WorkspaceStore:
         )
         return bool(self._store.execute(sql, (sandbox, used_at, id, epoch)).rowcount)
 
-    def settle(self, row: WorkspaceRow) -> bool:
-        """Writes what came of it, if it is still in the hands that `row` names, and lets go of it."""
+    def settle(self, row: WorkspaceRow, was: WorkspaceState) -> bool:
+        """Writes what came of it, if it still is what it `was` in the hands that `row` names, and lets go of it."""
         w = row.workspace
         sql = (
             "UPDATE workspaces SET state = ?, holder = NULL, branch = ?, oid = ?, observed_at = ?, repository = ?,"
-            " base = ?, layers = ?, kept = ?, used_at = ? WHERE id = ? AND holder IS ?"
+            " base = ?, layers = ?, kept = ?, used_at = ? WHERE id = ? AND holder IS ? AND state = ?"
         )
         values = (
             w.state.value,
@@ -129,6 +124,7 @@ class WorkspaceStore:
             w.used_at,
             row.id,
             row.holder,
+            was.value,
         )
         return bool(self._store.execute(sql, values).rowcount)
 

@@ -1,0 +1,219 @@
+"""What is in a workspace, and how it leaves the pool and comes back: all of it done in workshops.
+
+An archive is a tar of what the base does not have: `.git` as it is, and every file that differs from the base's, is
+new, or is tracked, but for those that git ignores. Without a repository: all. `tmp/kept/gone` in front names what is to
+be taken away from the base first, each name ended by a NUL.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+from paddock.backends._base import Instance, TreeMount
+from paddock.errors import ErrandFailed, InternalError, Unsupported
+from paddock.model import MOST_NAMES, Workspace, WorkspaceStatus
+from paddock.storage._kept import KeptArchives
+
+from ._errand import errand
+from ._workspace_store import Kept, WorkspaceRow
+from ._workspace_tree import REPOSITORY, WORKSPACE
+
+_SLACK_BYTES = 256 << 20
+_CHUNK = 1 << 20
+_TAR = "tar --numeric-owner --xattrs --xattrs-include='user.*'"
+_SHELL = f"""\
+set -eu
+export LC_ALL=C HOME=/nonexistent GIT_CONFIG_NOSYSTEM=1 GIT_NO_REPLACE_OBJECTS=1 GIT_GRAFT_FILE=/dev/null
+export GIT_OPTIONAL_LOCKS=0 GIT_TERMINAL_PROMPT=0
+git() {{ command git -c safe.directory='*' -c core.fsmonitor=false -c core.hooksPath=/dev/null "$@"; }}
+# A repository of our own: nothing that the workspace's says of itself is believed.
+mkdir -p /tmp/kept && cd /tmp/kept
+git init --quiet --template= own
+for objects in {REPOSITORY}/objects {WORKSPACE}/.git/objects; do
+    [ ! -d $objects ] || echo $objects >>own/.git/objects/info/alternates
+done
+own() {{ GIT_DIR=/tmp/kept/own/.git GIT_WORK_TREE={WORKSPACE} git "$@"; }}
+# The workspace's index without its flags, which may hide what was changed.
+index() {{
+    [ -f {WORKSPACE}/.git/index ] && [ ! -L {WORKSPACE}/.git/index ] || return 1
+    cp {WORKSPACE}/.git/index theirs && rm -f index &&
+    GIT_INDEX_FILE=/tmp/kept/theirs own ls-files --stage -z >staged &&
+        GIT_INDEX_FILE=/tmp/kept/index own update-index -z --index-info <staged
+}}
+"""
+_COUNT = (
+    f"cd {WORKSPACE} && find . -mindepth 1 ! -type d -printf x | wc -c"
+    f" && find . -mindepth 1 ! -type d -printf '?? %P\\0' | head -z -n {MOST_NAMES}"
+)
+_STATUS = f"""{_SHELL}
+theirs() {{ git --git-dir={WORKSPACE}/.git "$@"; }}
+head=$(theirs rev-parse --quiet --verify 'HEAD^{{commit}}') || head=
+on=$(theirs symbolic-ref --quiet --short HEAD) || on=
+git --git-dir={REPOSITORY} for-each-ref --format='^%(objectname)' >known
+echo "^$1" >>known
+ahead=$({{ [ -z "$head" ] || echo HEAD; cat known; }} | theirs rev-list --count --exclude=refs/stash --all --stdin)
+stash=$(theirs rev-list --count --walk-reflogs refs/stash -- 2>/dev/null) || stash=0
+index
+[ -z "$head" ] || own update-ref --no-deref HEAD "$head"
+GIT_INDEX_FILE=/tmp/kept/index own status --porcelain=v1 -z --untracked-files=all --no-renames \\
+    --ignore-submodules=none >changes
+new=$(grep -zc '^??' changes) || new=0
+echo "head $head"
+echo "on $on"
+echo "ahead $ahead"
+echo "stash $stash"
+echo "untracked $new"
+echo "modified $(( $(tr -dc '\\0' <changes | wc -c) - new ))"
+head -z -n {MOST_NAMES} changes
+"""
+_KEEP = f"""{_SHELL}
+# As bytes, whatever the attributes say.
+echo '* -text -eol -ident -filter -working-tree-encoding' >own/.git/info/attributes
+export GIT_INDEX_FILE=/tmp/kept/base
+own read-tree "$1"
+own update-index -q --really-refresh >/dev/null || :
+{{
+    own diff-files -z --name-only
+    own ls-files -z --others --exclude-standard
+    own ls-files -z --stage | sed -zn 's/^160000 [^\\t]*\\t//p'
+}} | sort -zu >differ
+own diff-files -z --name-only --diff-filter=D | sort -zu >missing
+if index 2>/dev/null; then
+    export GIT_INDEX_FILE=/tmp/kept/index
+    own ls-files -z | sort -zu >tracked
+    own diff-files -z --name-only --diff-filter=D | sort -zu >untracked
+    GIT_INDEX_FILE=/tmp/kept/base own ls-files -z | sort -zu >known
+    comm -z -23 tracked untracked | comm -z -23 - known | sort -zu - differ >all
+else
+    own ls-files -z --others | sort -zu - differ >all
+fi
+{{ printf '.git\\0'; cat all; }} >gone
+comm -z -23 all missing | sed -z 's,^,workspace/,' >members
+[ ! -e {WORKSPACE}/.git ] && [ ! -L {WORKSPACE}/.git ] || printf 'workspace/.git\\0' >>members
+exec {_TAR} --create --sparse --file=- --directory=/ tmp/kept/gone --null --verbatim-files-from --files-from=members
+"""
+_KEEP_ALL = f"exec {_TAR} --create --sparse --file=- --directory=/ workspace"
+_CLEAR = f"""\
+set -eu
+mkdir -p /tmp/kept && cd /tmp/kept
+{_TAR} --extract --file=- --directory=/ --occurrence=1 tmp/kept/gone
+cd {WORKSPACE}
+xargs -0 -r rm -rf -- </tmp/kept/gone
+xargs -0 -r dirname -z -- </tmp/kept/gone | sort -zu | xargs -0 -r rmdir -p --ignore-fail-on-non-empty 2>/dev/null || :
+"""
+_LAY = f"exec {_TAR} --extract --preserve-permissions --file=- --directory=/ --exclude=tmp/kept/gone"
+
+
+class Workshops(Protocol):
+    """Sandboxes of the service's own, each gone at the end of its block, whatever happens in it."""
+
+    def open(self, trees: tuple[TreeMount, ...]) -> AbstractAsyncContextManager[Workshop]: ...
+
+
+class Workshop(Protocol):
+    @property
+    def instance(self) -> Instance: ...
+    @property
+    def user(self) -> str | None:
+        """Who may read all of the trees there."""
+        ...
+
+
+class NoWorkshops:
+    def open(self, trees: tuple[TreeMount, ...]) -> AbstractAsyncContextManager[Workshop]:
+        raise Unsupported("this service has no workshops to look into workspaces", hint="paddock doctor")
+
+
+class Keeping:
+    def __init__(self, workshops: Workshops, archives: KeptArchives) -> None:
+        self._workshops, self.archives = workshops, archives
+
+    async def status(self, row: WorkspaceRow) -> WorkspaceStatus:
+        """What it holds that is nowhere else. What cannot be made out is said, and never counts as nothing."""
+        async with self._workshops.open(_mounts(row, writable=False)) as shop:
+            return await self._status(row, shop)
+
+    async def keep(self, row: WorkspaceRow) -> Kept:
+        """An archive of it, on the disk when this returns. The tree is only read. PaddockError: it is not kept."""
+        async with self._workshops.open(_mounts(row, writable=False)) as shop:
+            status = await self._status(row, shop)
+            with self.archives.writing(row.id, (row.workspace.disk_mib << 20) + _SLACK_BYTES) as archive:
+                argv = _sh(_KEEP_ALL) if row.base is None else _sh(_KEEP, _commit(row))
+                await errand(shop.instance, argv, user=shop.user, sink=archive.write)
+            return Kept(archive.digest, archive.bytes, status)
+
+    async def lay(self, row: WorkspaceRow) -> None:
+        """Over what the tree begins with, as it was. PaddockError: it is not, and the tree is of no use."""
+        assert row.kept is not None
+        self.archives.check(row.id, row.kept.digest)
+        async with self._workshops.open(_mounts(row, writable=True)) as shop:
+            if row.base is not None:
+                await errand(shop.instance, _sh(_CLEAR), user=shop.user, input=self.archives.reading(row.id, _CHUNK))
+            await errand(shop.instance, _sh(_LAY), user=shop.user, input=self.archives.reading(row.id, _CHUNK))
+
+    async def _status(self, row: WorkspaceRow, shop: Workshop) -> WorkspaceStatus:
+        if row.base is None:
+            return read_count(row.workspace, await errand(shop.instance, _sh(_COUNT), user=shop.user))
+        try:
+            said = await errand(shop.instance, _sh(_STATUS, _commit(row)), user=shop.user)
+        except ErrandFailed as error:
+            return WorkspaceStatus(workspace=row.workspace, unreadable=error.message)
+        return read_status(row.workspace, said)
+
+
+def read_count(workspace: Workspace, said: bytes) -> WorkspaceStatus:
+    """Of the files that are there. ErrandFailed: it is not what the script prints."""
+    count, _, names = said.partition(b"\n")
+    return WorkspaceStatus(workspace=workspace, untracked=_number(count), paths=_names(names))
+
+
+def read_status(workspace: Workspace, said: bytes) -> WorkspaceStatus:
+    """ErrandFailed: it is not what the script prints."""
+    *lines, names = said.split(b"\n", 6)
+    facts: dict[bytes, bytes] = {}
+    for line in lines:
+        key, _, facts[key] = line.partition(b" ")
+    try:
+        head, on = facts[b"head"].decode(), facts[b"on"].decode(errors="replace")
+        return WorkspaceStatus(
+            workspace=workspace,
+            head=head or None,
+            on=on or None,
+            ahead=_number(facts[b"ahead"]),
+            stashed=_number(facts[b"stash"]),
+            untracked=_number(facts[b"untracked"]),
+            modified=_number(facts[b"modified"]),
+            paths=_names(names),
+        )
+    except (KeyError, UnicodeDecodeError):
+        raise ErrandFailed("git in the workshop said something else than what it was asked") from None
+
+
+def _number(text: bytes) -> int:
+    text = text.strip()
+    if not text.isdigit() or len(text) > 12:
+        raise ErrandFailed("git in the workshop said something else than what it was asked")
+    return int(text)
+
+
+def _names(text: bytes) -> tuple[str, ...]:
+    names = text.split(b"\0")[:MOST_NAMES]
+    return tuple(name.decode(errors="replace") for name in names if name)
+
+
+def _mounts(row: WorkspaceRow, *, writable: bool) -> tuple[TreeMount, ...]:
+    own = TreeMount(tree=row.id, target=WORKSPACE, writable=writable, layers=row.layers)
+    if row.repository is None:
+        return (own,)
+    return own, TreeMount(tree=row.repository, target=REPOSITORY, writable=False)
+
+
+def _commit(row: WorkspaceRow) -> str:
+    if row.workspace.commit is None:
+        raise InternalError(f"workspace {row.id} has a base and no commit")
+    return row.workspace.commit
+
+
+def _sh(script: str, *arguments: str) -> tuple[str, ...]:
+    return ("sh", "-c", script, "sh", *arguments)
