@@ -74,8 +74,9 @@ class Sandboxes:
         making: Making,
         snapshots: Snapshots,
         workspaces: Workspaces,
+        has_task: Callable[[str, str], bool],
     ) -> None:
-        self._workspaces = workspaces
+        self._workspaces, self._has_task = workspaces, has_task
         self._making, self._snapshots = making, snapshots
         self._store, self._lifecycle, self._live, self._remains = store, lifecycle, live, remains
         self._backends, self._pool, self._templates = backends, pool, templates
@@ -204,7 +205,9 @@ class Sandboxes:
         row = self._store.by_name(owner, reference, living=False)
         if row is not None:
             return row
-        raise NotFound(f"no sandbox {reference!r}", hint="`paddock ls --all` lists them", sandbox=reference)
+        task = self._has_task(owner, reference)
+        hint = f"its workspace is there: paddock up --task {reference}" if task else "`paddock ls --all` lists them"
+        raise NotFound(f"no sandbox {reference!r}", hint=hint, sandbox=reference)
 
     async def use(self, reference: str, entry: Entry) -> tuple[Row, Held]:
         """A sandbox that runs, and its instance. SandboxDied says when and why it does not any more."""

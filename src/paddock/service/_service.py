@@ -171,6 +171,7 @@ class Service:
             making=making,
             snapshots=snapshots,
             workspaces=workspace_trees or workspaces,
+            has_task=workspaces.has_task,
         )
         self._execs = Execs(sandboxes=self._sandboxes, live=live, remains=remains, tasks=tasks)
         self._files = Files(sandboxes=self._sandboxes, live=live)

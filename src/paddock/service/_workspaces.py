@@ -91,6 +91,9 @@ class Workspaces:
             raise InvalidArgument(f"{reference!r} is the beginning of {candidates}", hint="give more characters")
         return row
 
+    def has_task(self, owner: str, name: str) -> bool:
+        return self._store.named(owner, name) is not None
+
     async def resolve(self, reference: str, owner: str) -> WorkspaceTree:
         """The tree of a workspace that is laid out, for the sandbox that will have it next. The one that had it last is
         dead, or `take` will say that it is not. NotFound, InvalidArgument."""

@@ -114,7 +114,11 @@ class AsyncSandbox:
         transport = transport or default_async_transport()
         info = await transport.perform(GetSandbox(sandbox=id_or_name))
         if info.state in (State.KILLED, State.FAILED):
-            raise SandboxDied(f"sandbox {info.id} is {info.state}: {info.reason or 'no reason is recorded'}")
+            task = info.spec.name or info.spec.workspace
+            raise SandboxDied(
+                f"sandbox {info.id} is {info.state}: {info.reason or 'no reason is recorded'}",
+                hint=f"its workspace lives on: paddock up --task {task}" if info.spec.workspace else None,
+            )
         return cls(info, transport)
 
     @classmethod
