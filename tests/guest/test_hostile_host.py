@@ -78,7 +78,7 @@ odd = st.one_of(
 )
 short = odd.filter(lambda value: value != "x" * 300_000)  # only an OPEN may hold so much
 WORDS = """exec attach kill_exec signal execs ping read write stat list find grep mkdir set remove remove_tree
-copy move move_tree upload download watch connect resize nosuch"""
+copy move move_tree upload download watch connect accept resize nosuch"""
 operations = st.sampled_from(WORDS.split())
 fields = {
     "id": st.sampled_from(["a", "b", "c"]) | odd,

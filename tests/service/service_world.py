@@ -19,6 +19,7 @@ from typing import Any
 from paddock.backends._base import Backend, Capabilities, Ending, SandboxPlan
 from paddock.errors import AlreadyExists, FileError, NotFound, SandboxDied
 from paddock.model import (
+    ByteStream,
     Check,
     ExecId,
     ExecInfo,
@@ -243,6 +244,9 @@ class Held:
 
     async def output(self, exec: ExecId, stream: int) -> FileReader:
         raise NotFound(f"no background command {exec}")
+
+    async def accept(self, path: str) -> ByteStream:
+        raise FileError(f"nothing comes to {path} in here")
 
     async def processes(self) -> tuple[Process, ...]:
         self._live()

@@ -180,6 +180,10 @@ def _some(kind: Any, sandbox: str = "x") -> Any:
         "port": 80,
         "pattern": "x",
         "snapshot": "sn_none",
+        "child": "x",
+        "name": "task",
+        "workspace": "x",
+        "seconds": 0.0,
     }
     required = [f for f in kind.__struct_fields__ if f in (*fills, "path", "source", "destination")]
     if kind is CreateSandbox:

@@ -12,6 +12,7 @@ from paddock.errors import Unsupported
 from paddock.model import (
     Action,
     ByteReader,
+    ByteStream,
     Check,
     ExecHandle,
     ExecId,
@@ -46,6 +47,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """It can be stopped for an instant, and its files are in the tree of its plan."""
     mounts: bool = False
     """Directories of the host can be seen inside."""
+    nested: bool = False
+    """A sandbox ends at once when its plan's `parent` does."""
     trees: bool = False
     """Other trees of the pool, and repositories, can be seen inside."""
 
@@ -79,6 +82,8 @@ class SandboxPlan(msgspec.Struct, frozen=True, kw_only=True):
     template: Template
     tree: str
     deadline: float
+    parent: SandboxId | None = None
+    """A living sandbox that this one does not outlive. Needs the capability `nested`."""
     trees: tuple[TreeMount, ...] = ()
     """Seen inside beside it and the mounts of the spec. Needs the capability `trees`."""
 
@@ -115,6 +120,13 @@ class Instance(Protocol):
     async def signal_exec(self, exec: ExecId, number: int) -> None: ...
     async def file(self, action: Action[R]) -> R:
         """Any action whose tag starts with `file.`, `tree.` or `port.`; FileError with the errno's name."""
+        ...
+
+    async def accept(self, path: str) -> ByteStream:
+        """The next one inside who connects to the unix socket `path`, which is there while somebody waits or is served.
+
+        FileError if it cannot be made.
+        """
         ...
 
     async def processes(self) -> tuple[Process, ...]:

@@ -36,6 +36,7 @@ from paddock.model import (
 from ._guest_channel import Channel
 from ._guest_connection import GuestConnection
 from ._guest_pipes import PipeReader, PipeWriter
+from ._guest_ports import connect
 
 T = TypeVar("T")
 _MAX_LINE = 256 * 1024
@@ -116,34 +117,6 @@ class FileWriter:
             self._pipe.close()
         with self._channel.attended():
             await self._channel.ended()
-
-
-class PortStream:
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
-
-    async def read(self, size: int = 65536) -> bytes:
-        try:
-            return await self._channel.read(STDOUT, size)
-        except FileError as error:  # as of a socket of one's own
-            raise ConnectionResetError(error.message) from None
-
-    async def write(self, data: bytes) -> None:
-        try:
-            await self._channel.write(data)
-        except FileError as error:
-            if error.details.get("errno") in ("ECONNRESET", "EPIPE"):
-                raise BrokenPipeError(f"the other side of the port closed: {error.message}") from None
-            raise
-
-    async def write_eof(self) -> None:
-        self._channel.write_eof()
-
-    async def aclose(self) -> None:
-        self._channel.close()
-
-    async def abort(self) -> None:
-        self._channel.close()
 
 
 class Changes:
@@ -332,12 +305,6 @@ async def _watch(connection: GuestConnection, action: WatchFiles) -> Changes:
         raise
 
 
-async def _connect(connection: GuestConnection, action: ConnectPort) -> PortStream:
-    channel = connection.open({"op": "connect", "port": action.port}, receives=(STDOUT,), sends=True)
-    await _answered(channel)
-    return PortStream(channel)
-
-
 async def _call(connection: GuestConnection, op: str, request: Mapping[str, object], type: type[T]) -> T:
     return await connection.open({"op": op, **request}).call(type)
 
@@ -382,7 +349,7 @@ _SERVED: dict[type[Action[Any]], Callable[[GuestConnection, Any], Awaitable[Any]
     UploadTree: _upload,
     DownloadTree: _download,
     WatchFiles: _watch,
-    ConnectPort: _connect,
+    ConnectPort: connect,
 }
 
 

@@ -11,11 +11,12 @@ import msgspec
 
 from paddock.errors import OUT_OF, GuestLost, NotFound, PaddockError, SandboxDied, Unsupported
 from paddock.guest._frames import Json
-from paddock.model import Action, ByteReader, ExecHandle, ExecId, ExecInfo, ExecSpec, SandboxId, Template
+from paddock.model import Action, ByteReader, ByteStream, ExecHandle, ExecId, ExecInfo, ExecSpec, SandboxId, Template
 
 from ._guest_connection import GuestConnection
 from ._guest_exec import Exited, attach, output, start_background, start_foreground
 from ._guest_files import perform
+from ._guest_ports import accept
 
 R = TypeVar("R")
 _VERDICT_SECONDS = 10.0
@@ -104,6 +105,9 @@ class GuestInstance:
                 hint=f"do it as root and give it to {other!r}, or run a command as {other!r}",
             )
         return await perform(await self.connection(identity), action)
+
+    async def accept(self, path: str) -> ByteStream:
+        return await accept(await self.connection("user"), path)
 
     def close_connections(self) -> None:
         """Foreground commands of this instance end with them. One that is just being made is closed when it is."""

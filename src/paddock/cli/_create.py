@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from . import _render
-from ._values import add_json, add_spec, limits, mounts, pair
+from ._values import add_json, add_spec, limits, mounts, pair, positive
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -13,6 +13,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", help="another way to say which; unique among the living")
     parser.add_argument("--env", type=pair, action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--label", type=pair, action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument(
+        "--nested", type=positive, default=0, metavar="N", help="programs inside may have N children of it at a time"
+    )
     add_spec(parser)
     add_json(parser)
     parser.set_defaults(run=run)
@@ -33,6 +36,7 @@ def run(options: argparse.Namespace) -> int:
             limits=limits(options),
             mounts=mounts(options),
             snapshot=options.snapshot,
+            nested=options.nested,
             env=dict(options.env),
             labels=dict(options.label),
         )

@@ -46,8 +46,13 @@ def document(value: object) -> None:
     """One JSON document."""
     import msgspec
 
-    encoded = msgspec.json.format(msgspec.json.encode(value), indent=2)
-    sys.stdout.write(encoded.decode() + "\n")
+    try:
+        encoded = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    except UnicodeEncodeError:  # names that are not UTF-8
+        import json
+
+        encoded = json.dumps(msgspec.to_builtins(value), indent=2)
+    sys.stdout.write(encoded + "\n")
 
 
 def json_line(value: object) -> None:

@@ -37,6 +37,8 @@ VERBS: dict[str, Verb] = {
     "snapshot": Verb("_snapshot", "keep the files of a sandbox as they are now", names=True),
     "snapshots": Verb("_snapshots", "the snapshots there are; --delete", names=True),
     "rollback": Verb("_rollback", "take a sandbox back to a snapshot", names=True),
+    "diff": Verb("_diff", "what a sandbox has changed in a mounted directory", names=True),
+    "promote": Verb("_promote", "take those changes over into the directory itself", names=True),
     "kill": Verb("_kill", "end sandboxes at once and for good", names=True),
     "doctor": Verb("_doctor", "what this machine can do, and how to mend what it cannot"),
     "audit": Verb("_audit", "the record of what was asked, decided and done", names=True),
@@ -96,7 +98,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         raise WrongUsage(f"there is no verb {asked!r}", f"paddock {near}" if near else "paddock --help")
     root = parser(asked)
     options, unknown = root.parse_known_args(arguments)
-    if unknown:
+    if unknown and hasattr(options, "paths") and not any(word.startswith("-") for word in unknown):
+        options.paths += unknown  # argparse takes them in one place only, before the options or after
+    elif unknown:
         raise _unknown(root, asked, unknown)
     return options
 

@@ -13,6 +13,7 @@ from . import _requests as requests
 from ._attach import attach, output
 from ._config import AgentConfig
 from ._connection import Channel, Connection, Handler
+from ._doors import Doors
 from ._exec import Execs
 from ._faults import Fault, report
 from ._files import OPERATIONS
@@ -114,6 +115,7 @@ class Agent:
             become_subreaper()
         self._execs = Execs(self._loop, config)
         self._workers = Workers(self._loop)
+        self._doors = Doors(self._loop, config)
         self._children = ChildWatch(self._loop, self._died, self._workers.stopped)
 
     def serve(self, listener: socket.socket) -> None:
@@ -168,6 +170,8 @@ class Agent:
             return WriteHandler(self._loop, self._config, channel, request, descriptors)
         if operation == "connect":
             return PortHandler(self._loop, channel, request)
+        if operation == "accept":
+            return self._doors.accept(channel, request)
         if operation in WORK:
             return start_work(self._workers, self._config, channel, request, descriptors)
         channel.answer(self._at_once(operation, request))

@@ -33,7 +33,7 @@ HIGH = 1024 * 1024
 MAX_CHANNELS = 1024
 MAX_DESCRIPTORS = 16
 """Descriptors that one message may bring; a kernel's limit is far above."""
-FEATURES = ("exec", "pty", "files", "watch", "ports", "descriptors")
+FEATURES = ("exec", "pty", "files", "watch", "ports", "doors", "descriptors")
 _SMALL_READ = 16 * 1024
 _LARGE_READ = 256 * 1024
 

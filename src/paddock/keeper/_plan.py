@@ -48,6 +48,7 @@ class Tree:
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class JailPlan:
     """One jail. `tree` and `layers` are names in the pool, topmost layer first; no layers: the tree is whole.
+    It ends when the sandbox `parent` does, if one is named.
 
     `deadline` is in seconds of CLOCK_BOOTTIME. `template` is kept in the record for whoever adopts the sandbox,
     unread. `fault` and `trace` are for tests and benchmarks:
@@ -74,6 +75,7 @@ class JailPlan:
     inodes: int
     tmp_bytes: int
     mounts: tuple[Mount, ...] = ()
+    parent: str = ""
     trees: tuple[Tree, ...] = ()
     trace: bool = False
     fault: str = ""
@@ -129,7 +131,7 @@ def _tree(*, layers: list[str], **rest: Any) -> Tree:
 
 
 def _check(plan: JailPlan) -> None:
-    for name in (plan.id, plan.tree, *plan.layers):
+    for name in (plan.id, plan.tree, *plan.layers, *filter(None, (plan.parent,))):
         if not is_name(name):
             raise PlanError(f"not an id: {name!r}")
     if not _HOSTNAME.match(plan.hostname):

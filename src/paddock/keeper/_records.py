@@ -19,6 +19,7 @@ class Record:
     """A live sandbox: enough to find it again after the keeper's death, and to know that it is not another.
 
     `start` is the start time of its pid 1 in ticks since boot, `deadline` in seconds of CLOCK_BOOTTIME.
+    It ends when the sandbox `parent` does, if there is one.
     """
 
     id: str
@@ -31,6 +32,7 @@ class Record:
     tree: str
     template: str
     limits: dict[str, float]
+    parent: str = ""
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)

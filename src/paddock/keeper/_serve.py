@@ -254,8 +254,9 @@ class Keeper:
         self._nursery.create(plan, reply)
 
     def _born(self, jail: _jail.Jail) -> None:
-        self._undertaker.add(jail)
-        self._watch_life(self._undertaker.lives[jail.record.id])
+        life = self._undertaker.add(jail)
+        self._watch_life(life)
+        self._undertaker.end_orphan(life)
 
     def _watch_life(self, life: Life) -> None:
         self._deaths.register(life.jail.pidfd, select.EPOLLIN)

@@ -21,6 +21,7 @@ from paddock.linux import btrfs, cgroups, pidfd, proc
 LOST = Ended(limit=None, reason="it was found dead, and there was no keeper to see why")
 RESTARTED = Ended(limit=None, reason="the machine was restarted")
 EXPIRED = Ended(limit="ttl", reason="its time to live was over")
+ORPHANED = Ended(limit=None, reason="the sandbox that it belonged to ended")
 UNFINISHED = Ended(limit=None, reason="the keeper died while it was being made")
 MOST_SOCKET_BYTES = 4 * SOCKET_BYTES
 _FIRST_PAUSE_SECONDS = 0.001
@@ -65,6 +66,7 @@ class Undertaker:
         self.lives: dict[str, Life] = {}
         self._deadlines: list[tuple[float, str]] = []  # a heap; what is not true any more is passed over
         self._to_watch: list[str] = []
+        self._children: dict[str, set[str]] = {}
         self.freezer = Freezer()
         self._leaving: list[_Leaving] = []
 
@@ -77,14 +79,31 @@ class Undertaker:
                 continue
             attempt(records.write_ended, id, UNFINISHED if record is None else self._fate(record))
             attempt(records.remove, id)
+        for life in self.lives.values():
+            self.end_orphan(life)
         if self._house.groups is not None:
             owned = {life.record.group for life in self.lives.values()}
             for name in self._house.groups.children() - owned:
                 attempt(self._sweep_group, name)
 
-    def add(self, jail: Jail) -> None:
-        self.lives[jail.record.id] = Life(jail, jail.record)
+    def add(self, jail: Jail) -> Life:
+        life = self.lives[jail.record.id] = Life(jail, jail.record)
         self._note(jail.record)
+        if jail.record.parent:
+            self._children.setdefault(jail.record.parent, set()).add(jail.record.id)
+        return life
+
+    def end_orphan(self, life: Life) -> None:
+        """What belongs to a sandbox that has ended, or is about to, ends as well."""
+        if life.record.parent:
+            parent = self.lives.get(life.record.parent)
+            if parent is None or parent.cause is not None:
+                self.end(life, ORPHANED)
+
+    def _end_children(self, id: str) -> None:
+        for child in self._children.pop(id, ()):
+            if child in self.lives:
+                self.end(self.lives[child], ORPHANED)
 
     def _note(self, record: Record) -> None:
         if len(self._deadlines) > 2 * len(self.lives) + _SPARED:  # mostly of the dead, whose time has not come
@@ -121,12 +140,15 @@ class Undertaker:
             pidfd.send_signal(life.jail.pidfd, signal.SIGKILL)
         except ProcessLookupError:
             pass
+        self._end_children(life.record.id)
 
     def bury(self, life: Life) -> Ended:
         """Its pid 1 is dead, and with it every process of its namespace. Takes away what is left of it."""
         jail, id = life.jail, life.record.id
         self.freezer.end(id)
         del self.lives[id]  # first: its descriptor's number may soon be another's
+        self._end_children(id)
+        self._children.get(life.record.parent, set[str]()).discard(id)
         cause = life.cause or self._own_death(life)
         try:
             os.waitpid(jail.pid, 0)

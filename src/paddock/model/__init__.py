@@ -1,6 +1,6 @@
 """The nouns and verbs. Frozen values; imports nothing from this project."""
 
-from .actions import Action as Action
+from .action import Action as Action
 from .actions import AnyAction as AnyAction
 from .actions import AttachExec as AttachExec
 from .actions import ConnectPort as ConnectPort
@@ -8,18 +8,16 @@ from .actions import CopyFile as CopyFile
 from .actions import CreateSandbox as CreateSandbox
 from .actions import CreateSnapshot as CreateSnapshot
 from .actions import DeleteSnapshot as DeleteSnapshot
-from .actions import DeleteWorkspace as DeleteWorkspace
 from .actions import Diagnose as Diagnose
+from .actions import DiffMount as DiffMount
 from .actions import DownloadTree as DownloadTree
 from .actions import ExtendSandbox as ExtendSandbox
 from .actions import FindFiles as FindFiles
 from .actions import ForkSandbox as ForkSandbox
 from .actions import GetSandbox as GetSandbox
 from .actions import GetUsage as GetUsage
-from .actions import GetWorkspace as GetWorkspace
 from .actions import GrepFiles as GrepFiles
 from .actions import InspectSandbox as InspectSandbox
-from .actions import InspectWorkspace as InspectWorkspace
 from .actions import KillSandbox as KillSandbox
 from .actions import ListAudit as ListAudit
 from .actions import ListExecs as ListExecs
@@ -27,11 +25,10 @@ from .actions import ListFiles as ListFiles
 from .actions import ListProcesses as ListProcesses
 from .actions import ListSandboxes as ListSandboxes
 from .actions import ListSnapshots as ListSnapshots
-from .actions import ListWorkspaces as ListWorkspaces
 from .actions import MakeDirectory as MakeDirectory
 from .actions import MoveFile as MoveFile
-from .actions import OpenWorkspace as OpenWorkspace
-from .actions import PinWorkspace as PinWorkspace
+from .actions import PromoteChild as PromoteChild
+from .actions import PromoteMount as PromoteMount
 from .actions import ReadFile as ReadFile
 from .actions import ReadOutput as ReadOutput
 from .actions import RemoveFile as RemoveFile
@@ -47,6 +44,7 @@ from .actions import WatchFiles as WatchFiles
 from .actions import WriteFile as WriteFile
 from .decision import Decision as Decision
 from .decision import Principal as Principal
+from .decision import nested_principal as nested_principal
 from .exec import ExecInfo as ExecInfo
 from .exec import ExecResult as ExecResult
 from .exec import ExecSpec as ExecSpec
@@ -74,6 +72,10 @@ from .reports import Check as Check
 from .reports import Diagnosis as Diagnosis
 from .reports import Inspection as Inspection
 from .reports import Process as Process
+from .results import Change as Change
+from .results import ChangeKind as ChangeKind
+from .results import MountDiff as MountDiff
+from .results import Promotion as Promotion
 from .sandbox import LEGAL as LEGAL
 from .sandbox import Level as Level
 from .sandbox import Sandbox as Sandbox
@@ -91,3 +93,9 @@ from .workspace import MOST_NAMES as MOST_NAMES
 from .workspace import Workspace as Workspace
 from .workspace import WorkspaceState as WorkspaceState
 from .workspace import WorkspaceStatus as WorkspaceStatus
+from .workspace_actions import DeleteWorkspace as DeleteWorkspace
+from .workspace_actions import GetWorkspace as GetWorkspace
+from .workspace_actions import InspectWorkspace as InspectWorkspace
+from .workspace_actions import ListWorkspaces as ListWorkspaces
+from .workspace_actions import OpenWorkspace as OpenWorkspace
+from .workspace_actions import PinWorkspace as PinWorkspace

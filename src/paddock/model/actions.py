@@ -7,24 +7,25 @@ so the three can never use different words. `Action[R]` says what `perform` retu
 
 from __future__ import annotations
 
-from typing import Generic, Literal, TypeAlias, TypeVar
+from typing import Literal, TypeAlias
 
-import msgspec
-
+from .action import Action as Action
 from .exec import ExecInfo, ExecResult, ExecSpec
 from .files import FileInfo, GrepMatch
 from .limits import Usage
 from .reports import AuditRecord, AuditReport, Diagnosis, Inspection, Process
+from .results import MountDiff, Promotion
 from .sandbox import Sandbox, SandboxSpec
 from .snapshot import Snapshot
 from .streams import ByteReader, ByteStream, ByteWriter, ChangeStream, ExecHandle
-from .workspace import Workspace, WorkspaceStatus
-
-R_co = TypeVar("R_co", covariant=True)
-
-
-class Action(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="action"):
-    """Something asked. Subclasses are the closed union `AnyAction`."""
+from .workspace_actions import (
+    DeleteWorkspace,
+    GetWorkspace,
+    InspectWorkspace,
+    ListWorkspaces,
+    OpenWorkspace,
+    PinWorkspace,
+)
 
 
 class CreateSandbox(Action[Sandbox], frozen=True, tag="sandbox.create"):
@@ -108,54 +109,12 @@ class RollbackSandbox(Action[Sandbox], frozen=True, tag="sandbox.rollback"):
     snapshot: str
 
 
-class OpenWorkspace(Action[Workspace], frozen=True, tag="workspace.open"):
-    """The workspace of the task `name`: the one there is, with its files laid out, or a new one.
+class PromoteChild(Action[None], frozen=True, tag="sandbox.promote"):
+    """What `child`, made by a program inside `sandbox`, has at the directory `path` replaces what is there."""
 
-    With `url` a new one is a checkout of `branch` (None: the repository's own) of that repository, at `ref` (a branch,
-    tag or commit; None: the tip) as it was seen at most `max_age_seconds` ago; without, it is empty. One that is there
-    keeps its commit; asked for with another url, branch or ref, it is refused.
-    """
-
-    name: str
-    url: str | None = None
-    branch: str | None = None
-    ref: str | None = None
-    max_age_seconds: float = 60.0
-    disk_mib: int | None = None
-    """None: as the one there is, or 10 GiB."""
-
-
-class GetWorkspace(Action[Workspace], frozen=True, tag="workspace.get"):
-    """By id, unique prefix of one, or name: so with all that follow."""
-
-    workspace: str
-
-
-class ListWorkspaces(Action[tuple[Workspace, ...]], frozen=True, tag="workspace.list"):
-    pass
-
-
-class InspectWorkspace(Action[WorkspaceStatus], frozen=True, tag="workspace.status"):
-    """What it holds that is nowhere else: computed now, in a sandbox made for that. Of one that was evicted: as it was
-    then, for nothing can have changed since."""
-
-    workspace: str
-
-
-class PinWorkspace(Action[Workspace], frozen=True, tag="workspace.pin"):
-    """Not evicted for `seconds` from now; 0: it may be."""
-
-    workspace: str
-    seconds: float
-
-
-class DeleteWorkspace(Action[None], frozen=True, tag="workspace.delete"):
-    """With all its files. Refused while a sandbox has it; and, without `discard`, while it holds anything that is
-    nowhere else. `epoch`: refused too if others have had it since."""
-
-    workspace: str
-    discard: bool = False
-    epoch: int | None = None
+    sandbox: str
+    child: str
+    path: str = "/workspace"
 
 
 class RunExec(Action[ExecResult], frozen=True, tag="exec.run"):
@@ -337,6 +296,31 @@ class ConnectPort(Action[ByteStream], frozen=True, tag="port.connect"):
     port: int
 
 
+class DiffMount(Action[MountDiff], frozen=True, tag="mount.diff"):
+    """What a sandbox has changed in a copy-on-write mount, at one instant. `target` may be left out where it has one
+    such mount. `paths` are relative to it: only what is at or below them."""
+
+    sandbox: str
+    target: str | None = None
+    paths: tuple[str, ...] = ()
+    patch: bool = False
+
+
+class PromoteMount(Action[Promotion], frozen=True, tag="mount.promote"):
+    """Takes those changes over into the host's directory, as the program that the service is part of. All or, if one
+    of them has an obstacle, nothing.
+
+    `git` takes over what git's own commands write in `.git`, too; its hooks and its configuration never are. `force`
+    prefers the sandbox's where the host has changed a file since."""
+
+    sandbox: str
+    target: str | None = None
+    paths: tuple[str, ...] = ()
+    git: bool = False
+    force: bool = False
+    dry_run: bool = False
+
+
 class ListAudit(Action[tuple[AuditRecord, ...]], frozen=True, tag="audit.list"):
     """The last `limit` records that fit, oldest first. `sandbox` is an id, `tag` that of an action or its beginning
     (`exec`), `trouble` leaves what was denied or failed, `since` and `until` are seconds since the epoch."""
@@ -379,6 +363,7 @@ AnyAction: TypeAlias = (
     | InspectWorkspace
     | PinWorkspace
     | DeleteWorkspace
+    | PromoteChild
     | RunExec
     | StartExec
     | AttachExec
@@ -400,6 +385,8 @@ AnyAction: TypeAlias = (
     | UploadTree
     | DownloadTree
     | ConnectPort
+    | DiffMount
+    | PromoteMount
     | ListAudit
     | VerifyAudit
     | Diagnose

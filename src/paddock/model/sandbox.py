@@ -51,6 +51,7 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     `level=None` takes the strongest level that is quick enough here (`paddock doctor` names it).
     `persistent` means: it outlives the program that made it, until `kill` or its TTL.
+    `nested` children at most may be made by programs inside it, each with one part in `nested` of its limits.
     With `snapshot` (an id, a unique prefix of one, or a name) it starts with those files, on the template and the
     mounts that they were made on. With `workspace` (an id, a unique prefix of one, or a name) that one is at
     `/workspace`, and no other living sandbox may write it.
@@ -66,6 +67,7 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     labels: dict[str, str] = {}
     mounts: tuple[Mount, ...] = ()
     snapshot: str | None = None
+    nested: int = 0
     workspace: str | None = None
 
 

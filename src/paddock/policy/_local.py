@@ -1,10 +1,25 @@
-"""The policy of embedded use: the state directory's own uid may do everything, below ceilings."""
+"""The policy of embedded use: the state directory's own uid may do everything, below ceilings; a program inside a
+sandbox what children of that one need."""
 
 from __future__ import annotations
 
 import msgspec
 
-from paddock.model import AnyAction, CreateSandbox, ExtendSandbox, Level, Limits
+from paddock.model import (
+    AnyAction,
+    CreateSandbox,
+    ExtendSandbox,
+    ForkSandbox,
+    KillSandbox,
+    Level,
+    Limits,
+    ListSandboxes,
+    Principal,
+    PromoteChild,
+    ReadFile,
+    RunExec,
+    WriteFile,
+)
 
 from ._policy import Policy, allow, deny
 
@@ -29,15 +44,35 @@ class Ceilings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def local_policy(uid: int, *, ceilings: Ceilings = Ceilings()) -> Policy:  # noqa: B008 (a frozen value)
-    """Everything for `local:<uid>` below `ceilings`; nothing for anybody else."""
+    """Everything for `local:<uid>` below `ceilings`, children for programs inside sandboxes; nothing for others."""
     owner = f"local:{uid}"
     return Policy(
         (
             deny("ceilings", lambda _, action: _above(ceilings, action)),
             deny("levels", lambda _, action: _forbidden_level(ceilings, action)),
+            allow("nested", "a program inside a sandbox may have children of it", _is_of_children),
             allow("own-uid", f"the state directory belongs to uid {uid}", lambda principal, _: principal.id == owner),
         )
     )
+
+
+def _is_of_children(principal: Principal, action: AnyAction) -> bool:
+    """What a program inside a sandbox needs for children; that they are its own, the service sees to."""
+    outer = principal.sandbox
+    match action:
+        case _ if outer is None:
+            return False
+        case CreateSandbox(spec=spec):
+            # Nothing of the host, nothing of others, nothing that outlives it or has children again.
+            return not (spec.mounts or spec.snapshot or spec.workspace or spec.persistent or spec.nested)
+        case ForkSandbox() | PromoteChild():
+            return action.sandbox == outer
+        case KillSandbox() | RunExec() | ReadFile() | WriteFile():
+            return action.sandbox != outer
+        case ListSandboxes():
+            return True
+        case _:
+            return False
 
 
 def _above(ceilings: Ceilings, action: AnyAction) -> str | None:

@@ -14,6 +14,7 @@ from paddock.model import ForkSandbox, RollbackSandbox, Sandbox, State
 from paddock.storage._base import Pool
 
 from . import _validate
+from ._allotment import Allotment
 from ._gate import Entry
 from ._lifecycle import Lifecycle
 from ._live import Held, Live
@@ -41,7 +42,9 @@ class Forks:
         making: Making,
         snapshots: Snapshots,
         tasks: Tasks,
+        allotment: Allotment,
     ) -> None:
+        self._allotment = allotment
         self._store, self._lifecycle, self._live, self._backends = store, lifecycle, live, backends
         self._pool, self._making, self._snapshots, self._tasks = pool, making, snapshots, tasks
 
@@ -53,9 +56,12 @@ class Forks:
         ttl = of.spec.ttl_seconds if action.ttl_seconds is None else action.ttl_seconds
         _validate.check_ttl(ttl)
         spec = msgspec.structs.replace(of.spec, name=None, ttl_seconds=ttl)
+        outer, owner = self._allotment.outer(entry.principal), of.owner
+        if outer is not None:
+            spec, owner = self._allotment.of_fork(outer, spec, action.count), entry.principal.id
         births = [
             Birth(
-                self._making.row(spec, held.instance.template, of.owner, of.backend, of.level, parent.id),
+                self._making.row(spec, held.instance.template, owner, of.backend, of.level, parent.id),
                 held.instance.template,
                 held.backend,
             )

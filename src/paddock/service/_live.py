@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping
 
 import msgspec
 
@@ -28,6 +28,8 @@ class Held:
         self.limits = row.sandbox.spec.limits
         self.strikes = strikes
         self.watch: asyncio.Task[None] | None = None
+        self.door: asyncio.Task[None] | None = None
+        """Serves the programs inside that may have children."""
         self.dying = False
         """Somebody is killing it, and will record that."""
 
@@ -42,8 +44,9 @@ class Live:
         remains: Remains,
         pool: Callable[[], Pool],
         tasks: Tasks,
+        serve: Callable[[Held], Coroutine[None, None, None]],
     ) -> None:
-        self.holder = holder
+        self.holder, self._serve = holder, serve
         self._store, self._backends, self._remains = store, backends, remains
         self._pool, self._tasks = pool, tasks
         self._held: dict[SandboxId, Held] = {}
@@ -53,6 +56,8 @@ class Live:
     def admit(self, row: Row, backend: Backend, instance: Instance, strikes: Mapping[Limit, int] | None = None) -> Held:
         held = self._held[row.id] = Held(row, backend, instance, strikes or {})
         held.watch = self._tasks.start(self._watch(held), name=f"watch {row.id}")
+        if row.sandbox.spec.nested and row.holder == self.holder:
+            held.door = self._tasks.start(self._serve(held), name=f"door {row.id}")
         return held
 
     def get(self, id: SandboxId) -> Held | None:
@@ -166,6 +171,8 @@ class Live:
             return
         if held.watch is not None and held.watch is not asyncio.current_task():
             held.watch.cancel()
+        if held.door is not None:
+            held.door.cancel()
         with contextlib.suppress(PaddockError, OSError):
             await held.instance.aclose()
 

@@ -12,13 +12,14 @@ import msgspec
 
 from paddock.backends._base import Backend, Instance, SandboxPlan
 from paddock.errors import InvalidState, PaddockError
-from paddock.model import Level, Noun, SandboxId, SandboxSpec, State, Template, mint
+from paddock.model import Level, Noun, Principal, SandboxId, SandboxSpec, State, Template, mint
 from paddock.model import Sandbox as SandboxInfo
 from paddock.storage._base import Pool
 
 from ._clock import Clock, boot_id
 from ._lifecycle import Lifecycle
 from ._live import Live
+from ._nested import Nested
 from ._remains import died, words
 from ._store import Row, Store
 from ._tasks import Tasks
@@ -39,10 +40,11 @@ class Birth(msgspec.Struct, frozen=True):
         return SandboxPlan(
             id=row.id,
             hostname=spec.name or row.id.replace("_", "-"),
-            spec=spec,
+            spec=msgspec.structs.replace(spec, env=Nested.environment(spec)) if spec.nested else spec,
             template=self.template,
             tree=row.id,
             deadline=row.deadline,
+            parent=Principal(row.sandbox.owner).sandbox,
             trees=() if row.workspace is None else row.workspace.mounts(),
         )
 
@@ -95,6 +97,9 @@ class Making:
                     undo.push(undo_step(lambda id=birth.row.id: self._pool().delete(id)))
                 await fill()
                 instances = await self._create(births, undo)
+                for birth, instance in zip(births, instances, strict=True):
+                    if birth.row.sandbox.spec.nested:
+                        await Nested.furnish(instance)
                 running = tuple(self._lifecycle.move(birth.row, State.RUNNING) for birth in births)
                 recorded()
                 for row, birth, instance in zip(running, births, instances, strict=True):

@@ -37,10 +37,12 @@ from paddock.model import (
     State,
     Template,
     Usage,
+    nested_principal,
 )
 from paddock.storage._base import Pool
 
 from . import _validate
+from ._allotment import Allotment
 from ._clock import Clock
 from ._gate import Entry
 from ._lifecycle import Lifecycle
@@ -73,11 +75,12 @@ class Sandboxes:
         clock: Clock,
         making: Making,
         snapshots: Snapshots,
+        allotment: Allotment,
         workspaces: Workspaces,
         has_task: Callable[[str, str], bool],
     ) -> None:
-        self._workspaces, self._has_task = workspaces, has_task
-        self._making, self._snapshots = making, snapshots
+        self._making, self._snapshots, self._allotment, self._workspaces = making, snapshots, allotment, workspaces
+        self._has_task = has_task
         self._store, self._lifecycle, self._live, self._remains = store, lifecycle, live, remains
         self._backends, self._pool, self._templates = backends, pool, templates
         self._tasks, self._clock = tasks, clock
@@ -97,10 +100,15 @@ class Sandboxes:
         if spec.mounts:
             backend.capabilities.require("mounts", backend.name)
             self._check_layers(spec.mounts)
+        if spec.nested:
+            backend.capabilities.require("nested", backend.name)
         owner, workspace, take = entry.principal.id, None, None
         if spec.workspace is not None:
             backend.capabilities.require("trees", backend.name)
             workspace, take = await self._workspaces.resolve(spec.workspace, owner), self._workspaces.take
+        outer = self._allotment.outer(entry.principal)
+        if outer is not None:
+            self._allotment.check(outer, spec, 1)
         row = self._making.row(spec, template, owner, backend.name, backend.level, origin, workspace)
         known = self._store.add(row, key, also=take)
         entry.sandbox = row.id if known is None else known.id
@@ -183,7 +191,7 @@ class Sandboxes:
 
     def _find(self, reference: str, owner: str) -> Row:
         row = self._store.get(reference)
-        if row is not None and row.sandbox.owner == owner:
+        if row is not None and self._may_name(owner, row):
             return row
         row = self._store.by_name(owner, reference, living=True)
         if row is not None:
@@ -208,6 +216,14 @@ class Sandboxes:
         task = self._has_task(owner, reference)
         hint = f"its workspace is there: paddock up --task {reference}" if task else "`paddock ls --all` lists them"
         raise NotFound(f"no sandbox {reference!r}", hint=hint, sandbox=reference)
+
+    def _may_name(self, owner: str, row: Row) -> bool:
+        """His own, what programs inside his own have made, and, for a program inside one, that one."""
+        if owner in (row.sandbox.owner, nested_principal(row.id).id):
+            return True
+        outer = Principal(row.sandbox.owner).sandbox
+        around = None if outer is None else self._store.get(outer)
+        return around is not None and around.sandbox.owner == owner
 
     async def use(self, reference: str, entry: Entry) -> tuple[Row, Held]:
         """A sandbox that runs, and its instance. SandboxDied says when and why it does not any more."""

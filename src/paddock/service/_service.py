@@ -24,6 +24,7 @@ from paddock.model import (
     DeleteSnapshot,
     DeleteWorkspace,
     Diagnose,
+    DiffMount,
     DownloadTree,
     ExtendSandbox,
     FindFiles,
@@ -48,6 +49,8 @@ from paddock.model import (
     OpenWorkspace,
     PinWorkspace,
     Principal,
+    PromoteChild,
+    PromoteMount,
     ReadFile,
     ReadOutput,
     RemoveFile,
@@ -66,6 +69,7 @@ from paddock.policy import Policy
 from paddock.storage._base import Pool
 from paddock.storage._kept import KeptArchives
 
+from ._allotment import Allotment
 from ._clock import Clock, holder_id
 from ._custody import Custody
 from ._evictions import Evictions
@@ -78,6 +82,9 @@ from ._keeping import Keeping, NoWorkshops
 from ._lifecycle import Lifecycle
 from ._live import Live
 from ._making import Making
+from ._mount_results import MountResults
+from ._nested import Nested
+from ._promotion import Promotion
 from ._providers import MEASURED_CREATE_MS, Backends, Templates
 from ._reconcile import Reconciler
 from ._remains import Remains
@@ -142,7 +149,16 @@ class Service:
         remains = Remains(
             self.state_dir, store=store, lifecycle=lifecycle, audit=audit, backends=backends, pool=pool, clock=clock
         )
-        live = self._live = Live(holder=holder, store=store, backends=backends, remains=remains, pool=pool, tasks=tasks)
+        allotment = Allotment(store, clock)
+        live = self._live = Live(
+            holder=holder,
+            store=store,
+            backends=backends,
+            remains=remains,
+            pool=pool,
+            tasks=tasks,
+            serve=Nested(self.perform, allotment).serve,
+        )
         workspaces = self._workspaces = self._wire_workspaces(pool, live, clock)
         making = Making(store=store, lifecycle=lifecycle, live=live, pool=pool, tasks=tasks, clock=clock)
         snapshots = self._snapshots = Snapshots(
@@ -157,6 +173,7 @@ class Service:
             making=making,
             snapshots=snapshots,
             tasks=tasks,
+            allotment=allotment,
         )
         self._sandboxes = Sandboxes(
             store=store,
@@ -170,14 +187,17 @@ class Service:
             clock=clock,
             making=making,
             snapshots=snapshots,
+            allotment=allotment,
             workspaces=workspace_trees or workspaces,
             has_task=workspaces.has_task,
         )
+        self._promotion = Promotion(sandboxes=self._sandboxes, live=live)
         self._execs = Execs(sandboxes=self._sandboxes, live=live, remains=remains, tasks=tasks)
         self._files = Files(sandboxes=self._sandboxes, live=live)
         self._reports = Reports(
             self.state_dir, store=store, audit=audit, backends=backends, pool=pool, find=self._sandboxes.find
         )
+        self._mount_results = MountResults(live=live, snapshots=snapshots, pool=pool, tasks=tasks)
         reconciler = Reconciler(
             store=store,
             live=live,
@@ -267,6 +287,8 @@ class Service:
                 return self._workspaces.pin(action, entry)
             case DeleteWorkspace():
                 return await self._workspaces.delete(action, entry)
+            case PromoteChild():
+                return await self._promotion.promote(action, entry)
             case RunExec():
                 return await self._execs.run(action, entry)
             case StartExec():
@@ -299,6 +321,12 @@ class Service:
                 | GrepFiles()
             ):
                 return await self._files.value(cast("Action[object]", action), entry)
+            case DiffMount():
+                return await self._mount_results.diff(action, *await self._sandboxes.use(action.sandbox, entry), entry)
+            case PromoteMount():
+                return await self._mount_results.promote(
+                    action, *await self._sandboxes.use(action.sandbox, entry), entry
+                )
             case ListAudit():
                 return await self._reports.audit(action, entry)
             case VerifyAudit():

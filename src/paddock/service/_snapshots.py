@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 
 import msgspec
 
@@ -68,6 +69,30 @@ class Snapshots:
         finally:
             self._making.discard(snapshot.id)
         return snapshot
+
+    @asynccontextmanager
+    async def momentary(self, row: Row, held: Held) -> AsyncGenerator[str]:
+        """The tree of a copy of its files at this instant, which nobody else sees and which goes with the block."""
+        held.backend.capabilities.require("freeze", held.backend.name)
+        snapshot = Snapshot(
+            id=SnapshotId(mint(Noun.SNAPSHOT)),
+            source=row.id,
+            spec=row.sandbox.spec,
+            template=row.sandbox.template,
+            created_at=self._clock.wall(),
+            owner=row.sandbox.owner,
+        )
+        self._making.add(snapshot.id)
+        try:
+            # As one that is being made: if we are killed, it is swept.
+            self._store.add(SnapshotRow(snapshot, held.instance.template, self._holder))
+            try:
+                await self.copy(held.instance, row.id, snapshot.id)
+                yield snapshot.id
+            finally:
+                self._remove(snapshot.id)
+        finally:
+            self._making.discard(snapshot.id)
 
     async def copy(self, instance: Instance, source: str, name: str, *, limit_bytes: int | None = None) -> None:
         """The tree `name`, with the files of a running sandbox at one instant. The tree is there only if this returns,

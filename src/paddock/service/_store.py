@@ -149,8 +149,8 @@ class Store:
 
     def list(self, owner: str | None = None, *, ended: bool = False) -> tuple[Row, ...]:
         where = ["1 = 1" if ended else _ALIVE]
-        if owner is not None:
-            where.append("owner = ?")
+        if owner is not None:  # what programs inside his sandboxes have made is his as well
+            where.append("(owner = ?1 OR owner IN (SELECT 'nested:' || id FROM sandboxes WHERE owner = ?1))")
         return self._all(
             f"{_SELECT} WHERE {' AND '.join(where)} ORDER BY created_at, id", () if owner is None else (owner,)
         )

@@ -18,6 +18,7 @@ _MAX_ARGUMENT_BYTES = 2 << 20  # the kernel's own ceiling is a quarter of the st
 _MAX_LABELS = 64
 _MAX_KEY_CHARS = 255
 _MAX_MOUNTS = 16
+MAX_CHILDREN = 64
 _NOT_MOUNTED_OVER = frozenset({"proc", "sys", "dev", ".paddock"})
 
 
@@ -31,6 +32,8 @@ def check_spec(spec: SandboxSpec) -> None:
     if len(spec.labels) > _MAX_LABELS or any(len(k) > 255 or len(v) > 4096 for k, v in spec.labels.items()):
         raise InvalidArgument(f"at most {_MAX_LABELS} labels of 255 and 4096 characters", field="labels")
     check_mounts(spec.mounts)
+    if not 0 <= spec.nested <= MAX_CHILDREN:
+        raise InvalidArgument(f"nested={spec.nested} must be 0 to {MAX_CHILDREN}", field="nested")
     if spec.workspace is not None:
         _check_workspace(spec)
 

@@ -3,10 +3,29 @@
 from paddock.keeper.pool import open_pool as keeper_open_pool
 from paddock.storage._base import Pool as Pool
 from paddock.storage._base import TreeUsage as TreeUsage
+from paddock.storage._basis import keep_promoted as keep_promoted
 from paddock.storage._config import PoolConfig as PoolConfig
 from paddock.storage._config import Reason as Reason
+from paddock.storage._mount_changes import MountChanges as MountChanges
+from paddock.storage._mount_changes import Plan as Plan
+from paddock.storage._mount_changes import mount_changes as mount_changes
+from paddock.storage._obstacles import Seen as Seen
 from paddock.storage._open import open_pool as open_pool
 from paddock.storage._prepare import prepare as prepare
 from paddock.storage._templates import Templates as Templates
 
-__all__ = ["Pool", "PoolConfig", "Reason", "Templates", "TreeUsage", "keeper_open_pool", "open_pool", "prepare"]
+__all__ = [
+    "MountChanges",
+    "Plan",
+    "Pool",
+    "PoolConfig",
+    "Reason",
+    "Seen",
+    "Templates",
+    "TreeUsage",
+    "keep_promoted",
+    "keeper_open_pool",
+    "mount_changes",
+    "open_pool",
+    "prepare",
+]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from paddock.storage._basis import copy_basis
 from paddock.storage._copying import Copier
 from paddock.storage._directories import Directories
 from paddock.storage._trees import DIRECTORY, copy_root, layers_in, make_frame
@@ -24,7 +25,13 @@ class OverlayPool(Directories):
         origin = self.open(source)
         try:
             mounts = len(layers_in(origin)) - 1
-            self._make(name, lambda tree: self._fill(tree, (origin,), mounts), doing="copy")
+
+            def fill(tree: int) -> None:
+                self._fill(tree, (origin,), mounts)
+                if mounts:
+                    copy_basis(origin, tree)
+
+            self._make(name, fill, doing="copy")
         finally:
             os.close(origin)
 

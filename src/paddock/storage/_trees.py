@@ -24,6 +24,9 @@ DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 ROOT = "root"
 WORK = "work"
 MOUNT = "mount"
+BASIS = "basis"
+"""An empty file beside the layers of mounts. Its time of modification says since when they have lain over the host's
+directories; a copy of the tree keeps it."""
 _MOUNT = re.compile(r"mount\d{1,3}", re.ASCII)
 _WORK = re.compile(r"work\d{0,3}", re.ASCII)
 
@@ -60,6 +63,8 @@ def make_frame(tree: int, base: int | None, mounts: int = 0) -> None:
     for number in ("", *map(str, range(mounts))):
         make_part(tree, f"{MOUNT}{number}" if number else ROOT, base)
         make_part(tree, f"{WORK}{number}", base)
+    if mounts:
+        os.close(os.open(BASIS, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=tree))
 
 
 def layers_in(tree: int) -> list[str]:

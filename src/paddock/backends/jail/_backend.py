@@ -75,6 +75,7 @@ class JailBackend:
             adopt=True,
             freeze=True,
             mounts=True,
+            nested=True,
             trees=True,
         )
 
@@ -134,6 +135,7 @@ class JailBackend:
             env={**template.env, **plan.spec.env},
             template=msgspec.json.encode(template).decode(),
             deadline=plan.deadline,
+            parent=plan.parent or "",
             cpus=limits.cpus,
             memory_bytes=limits.memory_mib * _MIB,
             swap_bytes=limits.swap_mib * _MIB,

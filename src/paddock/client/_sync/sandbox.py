@@ -15,6 +15,7 @@ from paddock.model import (
     CreateSandbox,
     CreateSnapshot,
     DeleteSnapshot,
+    DiffMount,
     ExecInfo,
     ExecResult,
     ExtendSandbox,
@@ -28,6 +29,9 @@ from paddock.model import (
     ListSandboxes,
     ListSnapshots,
     Mount,
+    MountDiff,
+    PromoteMount,
+    Promotion,
     PtySize,
     ReadOutput,
     RollbackSandbox,
@@ -79,6 +83,7 @@ class Sandbox:
         mounts: Sequence[Mount] = (),
         snapshot: str | SnapshotInfo | None = None,
         workspace: str | None = None,
+        nested: int = 0,
         idempotency_key: str | None = None,
         transport: Transport | None = None,
     ) -> Sandbox:
@@ -89,6 +94,7 @@ class Sandbox:
         finds it by id or name. The same `idempotency_key` returns the sandbox of the first call. Of `mounts`, a
         `source` may be relative to this program's directory. With `snapshot` it starts with those files. With
         `workspace` (an id or a name) that one is at `/workspace`; no other living sandbox may write it.
+        Programs inside may have `nested` children of it at a time (`from paddock import Sandbox` in there).
 
         Raises LevelUnavailable, NotFound (no such template), AlreadyExists (the name), PolicyDenied,
         ResourceExhausted, NotConfigured.
@@ -105,6 +111,7 @@ class Sandbox:
             mounts=tuple(map(absolute, mounts)),
             snapshot=snapshot.id if isinstance(snapshot, SnapshotInfo) else snapshot,
             workspace=workspace,
+            nested=nested,
         )
         transport = transport or default_transport()
         return cls(transport.perform(CreateSandbox(spec=spec, idempotency_key=idempotency_key)), transport)
@@ -264,6 +271,25 @@ class Sandbox:
         action = ForkSandbox(sandbox=self.id, count=1 if count is None else count, ttl_seconds=ttl_seconds)
         children = [type(self)(info, self._transport) for info in self._transport.perform(action)]
         return children[0] if count is None else children
+
+    def diff_mount(self, *paths: str, target: str | None = None, patch: bool = False) -> MountDiff:
+        """What it has changed in a directory of the host that it has copy-on-write, at this instant.
+
+        `target` says which, where there are several; `paths`, relative to it, leave out the rest. With `patch` the
+        result holds what `git apply` takes.
+        """
+        return self._transport.perform(DiffMount(sandbox=self.id, target=target, paths=paths, patch=patch))
+
+    def promote_mount(
+        self, *paths: str, target: str | None = None, git: bool = False, force: bool = False, dry_run: bool = False
+    ) -> Promotion:
+        """Takes those changes over into the host's directory; InvalidState lists what is in the way.
+
+        Device nodes, set-id bits, links that lead out and what the host has changed since are refused, that one
+        unless `force`. Changes in `.git` stay here; with `git`, its hooks and configuration.
+        """
+        action = PromoteMount(sandbox=self.id, target=target, paths=paths, git=git, force=force, dry_run=dry_run)
+        return self._transport.perform(action)
 
     def extend(self, ttl_seconds: float) -> None:
         """It dies `ttl_seconds` from now."""

@@ -1,0 +1,214 @@
+"""paddock, as a program inside a sandbox has it: children of that sandbox, and nothing else.
+
+    from paddock import Sandbox
+
+    outer = Sandbox.current()
+    children = outer.fork(3)                       # with the files of this sandbox at this instant
+    results = [child.exec("pytest -q") for child in children]
+    outer.promote(children[0])                     # its /workspace becomes this one's
+    for child in children:
+        child.kill()
+
+One file, standard library only, for any Python from 3.8 on. The names are those of the SDK outside. Safe to use from
+several threads, each of which has a connection of its own.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any, overload
+
+__all__ = ["ExecResult", "PaddockError", "Sandbox"]
+
+_RETRY_SECONDS = 2.0
+_connections = threading.local()
+
+
+class PaddockError(Exception):
+    """`code` is the kind: invalid_argument, not_found, policy_denied, resource_exhausted, sandbox_died …"""
+
+    def __init__(self, code: str, message: str, hint: str | None = None) -> None:
+        super().__init__(message if hint is None else f"{message} ({hint})")
+        self.code, self.message, self.hint = code, message, hint
+
+
+class ExecResult:
+    """A finished command. A non-zero exit is a result; `limit` is the ceiling that struck, or None."""
+
+    def __init__(self, answer: dict[str, Any]) -> None:
+        self.exit_code: int = answer["exit_code"]
+        self.signal: int | None = answer["signal"]
+        self.limit: str | None = answer["limit"]
+        self.stdout: str = answer["stdout"]
+        self.stderr: str = answer["stderr"]
+        self.duration_seconds: float = answer["duration_seconds"]
+
+    @property
+    def ok(self) -> bool:
+        return self.exit_code == 0
+
+    def __repr__(self) -> str:
+        return f"<ExecResult exit_code={self.exit_code}>"
+
+
+class Filesystem:
+    """Files of a child, of at most 16 MiB each."""
+
+    def __init__(self, sandbox: str) -> None:
+        self._sandbox = sandbox
+
+    def read(self, path: str | os.PathLike[str]) -> bytes:
+        return base64.b64decode(_ask("read", sandbox=self._sandbox, path=os.fspath(path)))
+
+    def read_text(self, path: str | os.PathLike[str]) -> str:
+        return self.read(path).decode()
+
+    def write(self, path: str | os.PathLike[str], data: str | bytes) -> None:
+        content = data.encode() if isinstance(data, str) else data
+        _ask("write", sandbox=self._sandbox, path=os.fspath(path), data=base64.b64encode(content).decode())
+
+
+class Sandbox:
+    """A child of the sandbox that this program runs in, or, as `Sandbox.current()`, that one itself."""
+
+    def __init__(self, answer: dict[str, Any]) -> None:
+        self.id: str = answer["id"]
+        self.name: str | None = answer["name"]
+        self.state: str = answer["state"]
+        self.filesystem = self.files = Filesystem(self.id)
+
+    @staticmethod
+    def current() -> Outer:
+        return Outer()
+
+    @classmethod
+    def create(
+        cls,
+        name: str | None = None,
+        ttl_seconds: float | None = None,
+        limits: dict[str, float] | None = None,
+        env: dict[str, str] | None = None,
+    ) -> Sandbox:
+        """An empty one, on the template of this one. `limits` is a dict; what each child may have, if left out."""
+        fields: dict[str, Any] = {"name": name, "ttl_seconds": ttl_seconds, "limits": limits, "env": env}
+        return cls(_ask("create", **{key: value for key, value in fields.items() if value is not None}))
+
+    @classmethod
+    def list(cls) -> list[Sandbox]:
+        return [cls(answer) for answer in _ask("list")]
+
+    def exec(
+        self,
+        command: str | Sequence[str],
+        cwd: str | None = None,
+        env: dict[str, str] | None = None,
+        user: str | None = None,
+        timeout_seconds: float | None = None,
+        input: str | bytes | None = None,
+        check: bool = False,
+    ) -> ExecResult:
+        """A text is a line for `/bin/sh -c`; a sequence is executed as it is."""
+        argv = ["/bin/sh", "-c", command] if isinstance(command, str) else [os.fspath(part) for part in command]
+        data = input.encode() if isinstance(input, str) else input
+        result = ExecResult(
+            _ask(
+                "exec",
+                sandbox=self.id,
+                argv=argv,
+                cwd=cwd,
+                env=env or {},
+                user=user,
+                timeout_seconds=timeout_seconds,
+                input=None if data is None else base64.b64encode(data).decode(),
+            )
+        )
+        if check and not result.ok:
+            raise PaddockError("command_failed", f"{command!r} exited with {result.exit_code}: {result.stderr[-2000:]}")
+        return result
+
+    def kill(self) -> None:
+        self.state = _ask("kill", sandbox=self.id)["state"]
+
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.kill()
+
+    def __repr__(self) -> str:
+        return f"<Sandbox {self.id} {self.state}>"
+
+
+class Outer:
+    """The sandbox that this program runs in."""
+
+    @overload
+    def fork(self, count: None = None) -> Sandbox: ...
+    @overload
+    def fork(self, count: int) -> list[Sandbox]: ...
+    def fork(self, count: int | None = None) -> Sandbox | list[Sandbox]:
+        """A child with the files of this sandbox at this instant, or a list of `count`."""
+        children = [Sandbox(answer) for answer in _ask("fork", count=1 if count is None else count)]
+        return children[0] if count is None else children
+
+    def promote(self, child: Sandbox, path: str = "/workspace") -> None:
+        """What the child has at `path` takes the place of what is there in this sandbox."""
+        _ask("promote", child=child.id, path=path)
+
+
+def _ask(kind: str, **fields: Any) -> Any:
+    body = json.dumps({"type": kind, **fields}).encode()
+    stream = _connected()
+    try:
+        stream.sendall(len(body).to_bytes(4, "big") + body)
+        answer = json.loads(_exactly(stream, int.from_bytes(_exactly(stream, 4), "big")))
+    except BaseException:
+        stream.close()
+        _connections.stream = None
+        raise
+    if "error" in answer:
+        raise PaddockError(**answer["error"])
+    return answer["ok"]
+
+
+def _connected() -> socket.socket:
+    stream: socket.socket | None = getattr(_connections, "stream", None)
+    owner: int | None = getattr(_connections, "owner", None)
+    if stream is not None and owner == os.getpid():  # a fork shares the descriptor, and must not share the talk
+        return stream
+    door = os.environ.get("PADDOCK_DOOR", "")
+    if not door:
+        raise PaddockError("not_configured", "this sandbox may have no children", "make it with nested=N")
+    give_up = time.monotonic() + _RETRY_SECONDS
+    while True:
+        stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            stream.connect(door)
+            break
+        except OSError as error:
+            stream.close()
+            if time.monotonic() > give_up:
+                raise PaddockError(
+                    "not_configured", f"nobody answers at {door}: {error}", "the program that made this sandbox ended"
+                ) from None
+            time.sleep(0.02)
+    _connections.stream, _connections.owner = stream, os.getpid()
+    return stream
+
+
+def _exactly(stream: socket.socket, size: int) -> bytes:
+    parts = bytearray()
+    while len(parts) < size:
+        data = stream.recv(min(size - len(parts), 1 << 20))
+        if not data:
+            raise PaddockError(
+                "not_configured", "the connection was closed", "the service ended, or the request is too large"
+            )
+        parts += data
+    return bytes(parts)

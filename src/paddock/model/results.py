@@ -1,0 +1,60 @@
+"""What has become of a directory in a sandbox, and what of it was taken over on the host."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from .files import FileKind
+
+
+class ChangeKind(StrEnum):
+    ADDED = "added"
+    MODIFIED = "modified"
+    DELETED = "deleted"
+    RENAMED = "renamed"
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """One path of a difference, relative to its directory; bytes that are not UTF-8 appear as surrogate escapes.
+
+    `file` is what is there now, of a deleted one what was there. Modes hold the permission bits; `mode` is None of
+    what was deleted, `old_mode` of what is new. Lines are counted in texts; None: not a text, or not asked for.
+    """
+
+    path: str
+    kind: ChangeKind
+    file: FileKind
+    renamed_from: str | None = None
+    old_mode: int | None = None
+    mode: int | None = None
+    size_bytes: int = 0
+    insertions: int | None = None
+    deletions: int | None = None
+    obstacle: str | None = None
+    """Why `promote` does not take it over as things are."""
+
+
+class MountDiff(msgspec.Struct, frozen=True, kw_only=True):
+    """What a sandbox has changed in its copy-on-write mount `target` of the host's directory `source`, by path.
+
+    `patch` is what `git apply` takes, where it was asked for. Empty directories are in `changes` only.
+    """
+
+    sandbox: str
+    target: str
+    source: str
+    changes: tuple[Change, ...]
+    patch: bytes | None = None
+
+
+class Promotion(msgspec.Struct, frozen=True, kw_only=True):
+    """`applied` was taken over, or would be by the same call without `dry_run`. `left_out` are changes in `.git`."""
+
+    sandbox: str
+    target: str
+    source: str
+    applied: tuple[Change, ...]
+    left_out: tuple[Change, ...] = ()
+    dry_run: bool = False

@@ -1,0 +1,113 @@
+"""What a child has made takes its place in the sandbox around it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable
+from contextlib import aclosing, suppress
+from typing import TypeVar
+
+from paddock.backends._base import Instance
+from paddock.errors import InvalidArgument, InvalidState, PaddockError, SandboxDied
+from paddock.model import (
+    DownloadTree,
+    FileInfo,
+    ListFiles,
+    MakeDirectory,
+    MoveFile,
+    PromoteChild,
+    RemoveFile,
+    UploadTree,
+)
+
+from ._gate import Entry
+from ._live import Live
+from ._sandboxes import Sandboxes
+from ._store import Row
+
+T = TypeVar("T")
+_CHUNK_BYTES = 1 << 18
+_NEW, _OLD = ".paddock-promoted", ".paddock-replaced"
+
+
+class Promotion:
+    """Both guests do the work, each by the sandbox's own user: the archive of one is unpacked inside the other."""
+
+    def __init__(self, *, sandboxes: Sandboxes, live: Live) -> None:
+        self._sandboxes, self._live = sandboxes, live
+
+    async def promote(self, action: PromoteChild, entry: Entry) -> None:
+        """Whole, or the sandbox has what it had. Processes of it that run meanwhile may see some of both."""
+        if not action.path.startswith("/") or action.path.strip("/") == "" or ".." in action.path.split("/"):
+            raise InvalidArgument(f"path={action.path!r} must be an absolute path of a directory below /", field="path")
+        child, from_ = await self._sandboxes.use(action.child, entry)
+        outer, into = await self._sandboxes.use(action.sandbox, entry)
+        if child.id == outer.id:
+            raise InvalidState("a sandbox cannot take its own place", hint="name one of its children")
+        moved = await self._guarded(outer, self._replace(child, from_.instance, into.instance, action.path))
+        entry.done({"child": child.id, "path": action.path, "entries": moved})
+
+    async def _replace(self, child: Row, source: Instance, target: Instance, path: str) -> int:
+        new, old = f"{path}/{_NEW}", f"{path}/{_OLD}"
+        id = target.id
+        for left in (new, old):
+            await target.file(RemoveFile(sandbox=id, path=left, recursive=True, missing_ok=True))
+            await target.file(MakeDirectory(sandbox=id, path=left))
+        try:
+            await self._guarded(child, _carry(source, target, path, new))
+            await target.file(RemoveFile(sandbox=id, path=f"{new}/{_NEW}", recursive=True, missing_ok=True))
+            await target.file(RemoveFile(sandbox=id, path=f"{new}/{_OLD}", recursive=True, missing_ok=True))
+            before = [entry for entry in await _entries(target, path) if _name(entry) not in (_NEW, _OLD)]
+            after = await _entries(target, new)
+            await _swap(target, path, before, after)
+        finally:
+            with suppress(PaddockError):  # it ended, or is full: what is left says what it is by its name
+                for left in (new, old):
+                    await target.file(RemoveFile(sandbox=id, path=left, recursive=True, missing_ok=True))
+        return len(after)
+
+    async def _guarded(self, row: Row, work: Awaitable[T]) -> T:
+        try:
+            return await work
+        except SandboxDied as error:
+            if error.details.get("sandbox") not in (None, row.id):
+                raise
+            raise await self._live.dead(row) from None
+
+
+async def _carry(source: Instance, target: Instance, path: str, new: str) -> None:
+    reader = await source.file(DownloadTree(sandbox=source.id, path=path))
+    async with aclosing(reader):
+        writer = await target.file(UploadTree(sandbox=target.id, path=new))
+        try:
+            while data := await reader.read(_CHUNK_BYTES):
+                await writer.write(data)
+        except BaseException:
+            await writer.abort()
+            raise
+        await writer.aclose()
+
+
+async def _entries(instance: Instance, path: str) -> list[FileInfo]:
+    found = await instance.file(ListFiles(sandbox=instance.id, path=path))
+    return [entry for entry in found if os.path.dirname(entry.path) == path.rstrip("/")]
+
+
+async def _swap(target: Instance, path: str, before: list[FileInfo], after: list[FileInfo]) -> None:
+    """Names out, names in; back again if one of them cannot be moved."""
+    moves = [(f"{path}/{_name(entry)}", f"{path}/{_OLD}/{_name(entry)}") for entry in before]
+    moves += [(f"{path}/{_NEW}/{_name(entry)}", f"{path}/{_name(entry)}") for entry in after]
+    done: list[tuple[str, str]] = []
+    try:
+        for source, destination in moves:
+            await target.file(MoveFile(sandbox=target.id, source=source, destination=destination))
+            done.append((source, destination))
+    except BaseException:
+        for source, destination in reversed(done):
+            with suppress(PaddockError):
+                await target.file(MoveFile(sandbox=target.id, source=destination, destination=source))
+        raise
+
+
+def _name(entry: FileInfo) -> str:
+    return entry.path.rsplit("/", 1)[1]

@@ -1,0 +1,138 @@
+"""Reading a tree that somebody else wrote: each path is opened beneath its root, through no link and no mount."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from paddock.linux import openat2
+from paddock.model import FileKind
+
+_LOOK = os.O_PATH | os.O_NOFOLLOW
+_LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # what was a file may have become a fifo
+_GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
+_KINDS = {stat.S_IFREG: FileKind.FILE, stat.S_IFDIR: FileKind.DIRECTORY, stat.S_IFLNK: FileKind.SYMLINK}
+_WHITEOUT = os.makedev(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """What is at a path. `foreign`: another file system is mounted there, and not looked into."""
+
+    kind: FileKind
+    mode: int
+    size: int
+    uid: int = 0
+    gid: int = 0
+    inode: int = 0
+    changed_ns: int = 0
+    whiteout: bool = False
+    foreign: bool = False
+
+    @property
+    def identity(self) -> tuple[int, int, int]:
+        """The same as long as nobody has written to it or replaced it."""
+        return self.inode, self.changed_ns, self.size
+
+
+class HostileTree:
+    """Below the directory `fd`, which stays the caller's. Paths are relative, without `.` and `..`; b"" is the root.
+
+    `own`: a copy of ours that nobody else uses. What its modes keep us out of is opened to us.
+    """
+
+    def __init__(self, fd: int, *, own: bool = False) -> None:
+        self.fd = fd
+        self._own = own
+
+    def node(self, path: bytes) -> Node | None:
+        """None: there is nothing, or the way to it leads through something that is no directory."""
+        try:
+            fd = self._open(path, _LOOK)
+        except OSError as error:
+            if error.errno in _GONE:
+                return None
+            if error.errno == errno.EXDEV:
+                return Node(FileKind.DIRECTORY, 0o755, 0, foreign=True)
+            raise
+        try:
+            return _node(os.fstat(fd))
+        finally:
+            os.close(fd)
+
+    def names(self, path: bytes) -> list[bytes]:
+        """Sorted. Empty where nothing can be listed: what is mounted there is not looked into."""
+        try:
+            fd = self._open(path, _LIST)
+        except OSError as error:
+            if error.errno in _GONE or error.errno == errno.EXDEV:
+                return []
+            raise
+        try:
+            return sorted(os.fsencode(name) for name in os.listdir(fd))
+        finally:
+            os.close(fd)
+
+    def target(self, path: bytes) -> bytes:
+        """Where the symbolic link points."""
+        fd = self._open(path, _LOOK)
+        try:
+            return os.fsencode(os.readlink("", dir_fd=fd))
+        finally:
+            os.close(fd)
+
+    def attribute(self, path: bytes, names: tuple[str, ...]) -> bytes | None:
+        """The first of these extended attributes that the directory at `path` has."""
+        fd = self._open(path, _LIST)
+        try:
+            for name in names:
+                try:
+                    return os.getxattr(fd, name)
+                except OSError as error:
+                    if error.errno not in (errno.ENODATA, errno.EOPNOTSUPP, errno.EPERM):
+                        raise
+            return None
+        finally:
+            os.close(fd)
+
+    @contextmanager
+    def reading(self, path: bytes) -> Generator[int]:
+        """A descriptor of the regular file at `path`. OSError, also if it is none any more."""
+        fd = self._open(path, _READ)
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise OSError(errno.EINVAL, "it is no regular file any more", path)
+            yield fd
+        finally:
+            os.close(fd)
+
+    def _open(self, path: bytes, flags: int) -> int:
+        try:
+            return openat2.open_beneath(self.fd, path or b".", flags, symlinks=False, cross_mounts=False)
+        except PermissionError:
+            if not self._own or not path:
+                raise
+        place = openat2.open_beneath(self.fd, path, _LOOK, symlinks=False, cross_mounts=False)
+        try:
+            os.chmod(f"/proc/self/fd/{place}", 0o700)
+        finally:
+            os.close(place)
+        return openat2.open_beneath(self.fd, path, flags, symlinks=False, cross_mounts=False)
+
+
+def _node(info: os.stat_result) -> Node:
+    return Node(
+        kind=_KINDS.get(stat.S_IFMT(info.st_mode), FileKind.OTHER),
+        mode=stat.S_IMODE(info.st_mode),
+        size=info.st_size,
+        uid=info.st_uid,
+        gid=info.st_gid,
+        inode=info.st_ino,
+        changed_ns=info.st_ctime_ns,
+        whiteout=stat.S_ISCHR(info.st_mode) and info.st_rdev == _WHITEOUT,
+    )

@@ -1,0 +1,200 @@
+"""What a sandbox has changed in a directory of the host: told, as a patch, and taken over."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from paddock.errors import InvalidArgument, InvalidState, PlatformError, exhaustion
+from paddock.model import Change, ChangeKind, FileKind
+from paddock.storage._basis import load_promoted, since_ns
+from paddock.storage._differences import Comparison, Difference
+from paddock.storage._hostile import HostileTree, Node
+from paddock.storage._lines import Work
+from paddock.storage._obstacles import Obstacles, Seen, git_writes, in_git
+from paddock.storage._patch import Piece, Side, piece
+from paddock.storage._promote import Promoter
+from paddock.storage._trees import DIRECTORY, MOUNT
+
+_TEXT_BYTES = 8 << 20
+"""A file that is larger is not counted in lines."""
+_COUNTED_BYTES = 256 << 20
+PATCH_BYTES = 64 << 20
+_LISTED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a promotion takes over, in words too, and the changes in `.git` that it leaves out."""
+
+    differences: Sequence[Difference]
+    words: tuple[Change, ...]
+    left_out: tuple[Change, ...]
+
+
+class MountChanges:
+    """Made by `mount_changes`. `only` are relative paths; none are all."""
+
+    def __init__(self, comparison: Comparison, only: Sequence[bytes], since: int | None, promoted: Seen) -> None:
+        self._comparison = comparison
+        self._differences = self._comparison.differences()
+        self._named = tuple(only)
+        self._since, self._promoted = since, promoted
+
+    def tell(self, *, patch: bool) -> tuple[tuple[Change, ...], bytes | None]:
+        """By path; with obstacles as they are for a promotion of all of it. InvalidState: too large for a patch."""
+        obstacles = self._obstacles(self._differences)
+        renames = self._comparison.renames(self._differences)
+        moved = set(renames.values())
+        gone = {d.path: d for d in self._differences if d.path in moved}
+        out: list[Change] = []
+        pieces: list[bytes] = []
+        work, counted, size = Work(), 0, 0
+        for d in sorted(self._differences, key=lambda d: d.path):
+            if d.path in moved:
+                continue
+            source = gone.get(renames.get(d.path, b""))
+            text: Piece | None = None
+            if patch or counted < _COUNTED_BYTES:
+                text = self._piece(d, source, work, most=PATCH_BYTES if patch else _TEXT_BYTES)
+            if text is not None:
+                counted += sum(node.size for node in (d.old, d.new) if node is not None)
+                size += len(text.text)
+                if patch:
+                    pieces.append(text.text)
+            if patch and size > PATCH_BYTES:
+                raise InvalidState(
+                    f"the patch is larger than {PATCH_BYTES >> 20} MiB", hint="name paths; or paddock cp"
+                )
+            out.append(_change(d, source, text, obstacles.of(d) or _git_obstacle(d.path, git=False)))
+        return tuple(out), b"".join(pieces) if patch else None
+
+    def plan(self, *, git: bool, force: bool) -> Plan:
+        """InvalidState lists what is in the way."""
+        inside = [d for d in self._differences if _git_obstacle(d.path, git=git)]
+        named = [d for d in inside if any(in_git(path) for path in self._named)]
+        if named:
+            raise InvalidState(f"{_words(named[0].path)}: {_git_obstacle(named[0].path, git=git)}")
+        planned = [d for d in self._differences if d not in inside] if inside else self._differences
+        obstacles = self._obstacles(planned)
+        found = [(d, obstacle) for d in planned if (obstacle := obstacles.of(d, force=force)) is not None]
+        if found:
+            lines = [f"{_words(d.path)}: {obstacle}" for d, obstacle in found]
+            more = [f"and {len(lines) - _LISTED} more"] if len(lines) > _LISTED else []
+            raise InvalidState(
+                "nothing was taken over: " + "; ".join(lines[:_LISTED] + more),
+                hint="name the paths that you want; where the host has changed, --force prefers the sandbox's",
+                obstacles={_words(d.path): obstacle for d, obstacle in found[:1000]},
+            )
+        words = tuple(_change(d, None, None, None) for d in planned)
+        return Plan(planned, words, tuple(_change(d, None, None, _git_obstacle(d.path, git=git)) for d in inside))
+
+    def promote(self, plan: Plan) -> tuple[Seen, Mapping[bytes, str]]:
+        """What is on the host by our doing, and digests of what was written now. PlatformError, ResourceExhausted,
+        InvalidState: a part of it is done."""
+        info = os.fstat(self._comparison.host.fd)
+        promoter = Promoter(self._comparison, (info.st_uid, info.st_gid))
+        try:
+            promoter.apply(plan.differences)
+        except OSError as error:
+            done = f"{len(promoter.done)} of {len(plan.differences)} changes are done"
+            raise exhaustion(error) or PlatformError(
+                f"{error.strerror}; {done}", hint="mend it and call again: what is done is not done twice"
+            ) from error
+        return {**self._promoted, **promoter.done}, promoter.digests
+
+    def _obstacles(self, differences: Sequence[Difference]) -> Obstacles:
+        return Obstacles(self._comparison, differences, since_ns=self._since, seen=self._promoted)
+
+    def _piece(self, d: Difference, source: Difference | None, work: Work, *, most: int) -> Piece | None:
+        """None: it is nothing that git would keep, or larger than `most`."""
+        old, new = source or d, d
+        if any(node is not None and node.size > most for node in (old.old, new.new)):
+            if most == PATCH_BYTES:
+                raise InvalidState(
+                    f"{_words(d.path)} is larger than {most >> 20} MiB", hint="name paths; or paddock cp"
+                )
+            return None
+        one = self._side(self._comparison.host, old.path, old.old)
+        other = self._side(self._comparison.layer, new.path, new.new)
+        return piece(one, other, work) if one or other else None
+
+    def _side(self, tree: HostileTree, path: bytes, node: Node | None) -> Side | None:
+        match node:
+            case Node(kind=FileKind.FILE):
+                with tree.reading(path) as fd, os.fdopen(os.dup(fd), "rb") as file:
+                    content = file.read(node.size)
+                return Side(path, 0o100755 if node.mode & 0o100 else 0o100644, content)
+            case Node(kind=FileKind.SYMLINK):
+                return Side(path, 0o120000, tree.target(path))
+            case _:
+                return None
+
+
+@contextmanager
+def mount_changes(tree: int, number: int, source: str, paths: Sequence[str]) -> Generator[MountChanges]:
+    """Of mount `number` of the sandbox whose tree `tree` is, or a copy of it that stands still; `source` is the
+    directory below. InvalidArgument, InvalidState if the directory is gone, PlatformError, ResourceExhausted."""
+    only = [relative(path) for path in paths]
+    layer = os.open(f"{MOUNT}{number}", DIRECTORY, dir_fd=tree)
+    try:
+        try:
+            host = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise InvalidState(f"{source!r} of the host: {error.strerror}") from error
+        try:
+            comparison = Comparison(HostileTree(layer, own=True), HostileTree(host), only)
+            yield MountChanges(comparison, only, since_ns(tree), load_promoted(tree, number))
+        except OSError as error:
+            name = error.filename if isinstance(error.filename, (str, bytes)) else ""
+            raise exhaustion(error) or PlatformError(f"{_words(os.fsencode(name))}: {error.strerror}") from error
+        finally:
+            os.close(host)
+    finally:
+        os.close(layer)
+
+
+def relative(path: str) -> bytes:
+    """InvalidArgument: it leads out, or is no path."""
+    parts = [part for part in os.fsencode(path).split(b"/") if part not in (b"", b".")]
+    if path.startswith("/") or b".." in parts or not path or "\0" in path:
+        raise InvalidArgument(f"{path!r} is no path below the mount: write it relative to it", field="paths")
+    return b"/".join(parts)
+
+
+def _git_obstacle(path: bytes, *, git: bool) -> str | None:
+    if not in_git(path):
+        return None
+    if not git:
+        return "it lies in .git, which stays in the sandbox unless --git is said"
+    return None if git_writes(path) else "git on the host would run what this file says"
+
+
+def _change(d: Difference, source: Difference | None, text: Piece | None, obstacle: str | None) -> Change:
+    node = d.new or d.old
+    assert node is not None
+    old = source.old if source is not None else d.old
+    if source is not None:
+        kind = ChangeKind.RENAMED
+    elif d.new is None:
+        kind = ChangeKind.DELETED
+    else:
+        kind = ChangeKind.ADDED if d.old is None else ChangeKind.MODIFIED
+    return Change(
+        path=os.fsdecode(d.path),
+        kind=kind,
+        file=node.kind,
+        renamed_from=os.fsdecode(source.path) if source is not None else None,
+        old_mode=old.mode if old is not None else None,
+        mode=d.new.mode if d.new is not None else None,
+        size_bytes=node.size,
+        insertions=text.insertions if text is not None else None,
+        deletions=text.deletions if text is not None else None,
+        obstacle=obstacle,
+    )
+
+
+def _words(path: bytes) -> str:
+    return os.fsdecode(path)
