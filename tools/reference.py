@@ -153,7 +153,7 @@ def literal(node: ast.stmt | None) -> str:
 
 def actions_page() -> str:
     """Every action with its tag, what it gives and its fields."""
-    files = ("model/actions.py", "model/workspace_actions.py")
+    files = ("model/actions.py", "model/repository_actions.py", "model/workspace_actions.py")
     intro = ast.get_docstring(ast.parse((SOURCE / files[0]).read_text())) or ""
     parts = [HEADER, "# Actions", intro]
     for node in (node for file in files for node in classes_of(file).values()):

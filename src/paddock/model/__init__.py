@@ -55,8 +55,10 @@ from .files import FileChange as FileChange
 from .files import FileInfo as FileInfo
 from .files import FileKind as FileKind
 from .files import GrepMatch as GrepMatch
+from .ids import BaseId as BaseId
 from .ids import ExecId as ExecId
 from .ids import Noun as Noun
+from .ids import RepositoryId as RepositoryId
 from .ids import SandboxId as SandboxId
 from .ids import SnapshotId as SnapshotId
 from .ids import WorkspaceId as WorkspaceId
@@ -72,6 +74,11 @@ from .reports import Check as Check
 from .reports import Diagnosis as Diagnosis
 from .reports import Inspection as Inspection
 from .reports import Process as Process
+from .repository import Acquired as Acquired
+from .repository import Repository as Repository
+from .repository_actions import AcquireRepository as AcquireRepository
+from .repository_actions import DeleteRepository as DeleteRepository
+from .repository_actions import ListRepositories as ListRepositories
 from .results import Change as Change
 from .results import ChangeKind as ChangeKind
 from .results import MountDiff as MountDiff

@@ -14,6 +14,7 @@ from .exec import ExecInfo, ExecResult, ExecSpec
 from .files import FileInfo, GrepMatch
 from .limits import Usage
 from .reports import AuditRecord, AuditReport, Diagnosis, Inspection, Process
+from .repository_actions import AcquireRepository, DeleteRepository, ListRepositories
 from .results import MountDiff, Promotion
 from .sandbox import Sandbox, SandboxSpec
 from .snapshot import Snapshot
@@ -364,6 +365,9 @@ AnyAction: TypeAlias = (
     | PinWorkspace
     | DeleteWorkspace
     | PromoteChild
+    | AcquireRepository
+    | ListRepositories
+    | DeleteRepository
     | RunExec
     | StartExec
     | AttachExec

@@ -14,6 +14,8 @@ SandboxId = NewType("SandboxId", str)
 ExecId = NewType("ExecId", str)
 SnapshotId = NewType("SnapshotId", str)
 WorkspaceId = NewType("WorkspaceId", str)
+RepositoryId = NewType("RepositoryId", str)
+BaseId = NewType("BaseId", str)
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: no i, l, o, u
 
@@ -25,6 +27,8 @@ class Noun(StrEnum):
     TEMPLATE = "tp_"
     EXEC = "ex_"
     REPOSITORY = "rp_"
+    BASE = "bs_"
+    WORKSHOP = "wk_"
 
 
 def mint(noun: Noun) -> str:

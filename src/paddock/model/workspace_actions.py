@@ -9,9 +9,9 @@ from .workspace import Workspace, WorkspaceStatus
 class OpenWorkspace(Action[Workspace], frozen=True, tag="workspace.open"):
     """The workspace of the task `name`: the one there is, with its files laid out, or a new one.
 
-    With `url` a new one is a checkout of `branch` (None: the repository's own) of that repository, at `ref` (a branch,
-    tag or commit; None: the tip) as it was seen at most `max_age_seconds` ago; without, it is empty. One that is there
-    keeps its commit; asked for with another url, branch or ref, it is refused.
+    With `url` a new one is a checkout of that repository, as it was seen at most `max_age_seconds` ago: of `branch`
+    (None: the default one); with `ref` (a branch, tag or commit) it begins there, and `branch` may be new. Without
+    `url` it is empty. One that is there keeps what it has; asked for with another url or branch, it is refused.
     """
 
     name: str

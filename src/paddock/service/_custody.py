@@ -18,6 +18,7 @@ from paddock.storage._base import Pool
 from paddock.storage._kept import KeptArchives
 
 from ._clock import holder_alive
+from ._grounds import Grounds
 from ._workspace_store import WorkspaceRow, WorkspaceStore
 
 
@@ -26,8 +27,17 @@ class Outrun(Exception):
 
 
 class Custody:
-    def __init__(self, *, store: WorkspaceStore, pool: Callable[[], Pool], archives: KeptArchives, holder: str) -> None:
-        self._store, self._pool, self._archives, self._holder = store, pool, archives, holder
+    def __init__(
+        self,
+        *,
+        store: WorkspaceStore,
+        pool: Callable[[], Pool],
+        archives: KeptArchives,
+        grounds: Grounds,
+        holder: str,
+    ) -> None:
+        self._store, self._pool, self._archives, self._grounds = store, pool, archives, grounds
+        self._holder = holder
         self._in_hand: set[WorkspaceId] = set()
 
     @contextmanager
@@ -75,6 +85,7 @@ class Custody:
         """The row last: as long as there is one, somebody will see to the rest."""
         self._pool().delete(row.id)
         self._archives.remove(row.id)
+        self._grounds.release(row)
         self._store.remove(row.id)
 
     async def settled(self, row: WorkspaceRow | None) -> WorkspaceRow | None:

@@ -7,15 +7,13 @@ be taken away from the base first, each name ended by a NUL.
 
 from __future__ import annotations
 
-from contextlib import AbstractAsyncContextManager
-from typing import Protocol
-
-from paddock.backends._base import Instance, TreeMount
-from paddock.errors import ErrandFailed, InternalError, Unsupported
+from paddock.backends._base import TreeMount
+from paddock.errors import ErrandFailed, InternalError
 from paddock.model import MOST_NAMES, Workspace, WorkspaceStatus
 from paddock.storage._kept import KeptArchives
 
-from ._errand import errand
+from ._gate import Entry
+from ._workshop import Workshop, Workshops
 from ._workspace_store import Kept, WorkspaceRow
 from ._workspace_tree import REPOSITORY, WORKSPACE
 
@@ -29,7 +27,7 @@ export GIT_OPTIONAL_LOCKS=0 GIT_TERMINAL_PROMPT=0
 git() {{ command git -c safe.directory='*' -c core.fsmonitor=false -c core.hooksPath=/dev/null "$@"; }}
 # A repository of our own: nothing that the workspace's says of itself is believed.
 mkdir -p /tmp/kept && cd /tmp/kept
-git init --quiet --template= own
+git init --quiet --template= --object-format="$(git --git-dir={REPOSITORY} rev-parse --show-object-format)" own
 for objects in {REPOSITORY}/objects {WORKSPACE}/.git/objects; do
     [ ! -d $objects ] || echo $objects >>own/.git/objects/info/alternates
 done
@@ -105,58 +103,38 @@ xargs -0 -r dirname -z -- </tmp/kept/gone | sort -zu | xargs -0 -r rmdir -p --ig
 _LAY = f"exec {_TAR} --extract --preserve-permissions --file=- --directory=/ --exclude=tmp/kept/gone"
 
 
-class Workshops(Protocol):
-    """Sandboxes of the service's own, each gone at the end of its block, whatever happens in it."""
-
-    def open(self, trees: tuple[TreeMount, ...]) -> AbstractAsyncContextManager[Workshop]: ...
-
-
-class Workshop(Protocol):
-    @property
-    def instance(self) -> Instance: ...
-    @property
-    def user(self) -> str | None:
-        """Who may read all of the trees there."""
-        ...
-
-
-class NoWorkshops:
-    def open(self, trees: tuple[TreeMount, ...]) -> AbstractAsyncContextManager[Workshop]:
-        raise Unsupported("this service has no workshops to look into workspaces", hint="paddock doctor")
-
-
 class Keeping:
     def __init__(self, workshops: Workshops, archives: KeptArchives) -> None:
         self._workshops, self.archives = workshops, archives
 
-    async def status(self, row: WorkspaceRow) -> WorkspaceStatus:
+    async def status(self, row: WorkspaceRow, entry: Entry | None) -> WorkspaceStatus:
         """What it holds that is nowhere else. What cannot be made out is said, and never counts as nothing."""
-        async with self._workshops.open(_mounts(row, writable=False)) as shop:
+        async with self._workshops.open(_mounts(row, writable=False), entry) as shop:
             return await self._status(row, shop)
 
-    async def keep(self, row: WorkspaceRow) -> Kept:
+    async def keep(self, row: WorkspaceRow, entry: Entry | None) -> Kept:
         """An archive of it, on the disk when this returns. The tree is only read. PaddockError: it is not kept."""
-        async with self._workshops.open(_mounts(row, writable=False)) as shop:
+        async with self._workshops.open(_mounts(row, writable=False), entry) as shop:
             status = await self._status(row, shop)
             with self.archives.writing(row.id, (row.workspace.disk_mib << 20) + _SLACK_BYTES) as archive:
-                argv = _sh(_KEEP_ALL) if row.base is None else _sh(_KEEP, _commit(row))
-                await errand(shop.instance, argv, user=shop.user, sink=archive.write)
+                argv = _sh(_KEEP_ALL) if row.repository is None else _sh(_KEEP, _commit(row))
+                await shop.stream(argv, user=shop.owner, sink=archive.write)
             return Kept(archive.digest, archive.bytes, status)
 
-    async def lay(self, row: WorkspaceRow) -> None:
+    async def lay(self, row: WorkspaceRow, entry: Entry | None) -> None:
         """Over what the tree begins with, as it was. PaddockError: it is not, and the tree is of no use."""
         assert row.kept is not None
         self.archives.check(row.id, row.kept.digest)
-        async with self._workshops.open(_mounts(row, writable=True)) as shop:
-            if row.base is not None:
-                await errand(shop.instance, _sh(_CLEAR), user=shop.user, input=self.archives.reading(row.id, _CHUNK))
-            await errand(shop.instance, _sh(_LAY), user=shop.user, input=self.archives.reading(row.id, _CHUNK))
+        async with self._workshops.open(_mounts(row, writable=True), entry) as shop:
+            if row.repository is not None:
+                await shop.stream(_sh(_CLEAR), user=shop.owner, input=self.archives.reading(row.id, _CHUNK))
+            await shop.stream(_sh(_LAY), user=shop.owner, input=self.archives.reading(row.id, _CHUNK))
 
     async def _status(self, row: WorkspaceRow, shop: Workshop) -> WorkspaceStatus:
-        if row.base is None:
-            return read_count(row.workspace, await errand(shop.instance, _sh(_COUNT), user=shop.user))
+        if row.repository is None:
+            return read_count(row.workspace, await shop.stream(_sh(_COUNT), user=shop.owner))
         try:
-            said = await errand(shop.instance, _sh(_STATUS, _commit(row)), user=shop.user)
+            said = await shop.stream(_sh(_STATUS, _commit(row)), user=shop.owner)
         except ErrandFailed as error:
             return WorkspaceStatus(workspace=row.workspace, unreadable=error.message)
         return read_status(row.workspace, said)

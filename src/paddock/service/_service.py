@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import AsyncExitStack, contextmanager
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar, assert_never, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, assert_never, cast
 
 from paddock.audit import AuditLog
 from paddock.backends._base import Backend
 from paddock.errors import InvalidState, Unrecorded, exhaustion
-from paddock.keeper.layout import AUDIT, DATABASE, KEPT
+from paddock.keeper.layout import AUDIT, DATABASE, REPOSITORIES
 from paddock.model import (
+    AcquireRepository,
     Action,
     AnyAction,
     AttachExec,
@@ -21,6 +23,7 @@ from paddock.model import (
     CopyFile,
     CreateSandbox,
     CreateSnapshot,
+    DeleteRepository,
     DeleteSnapshot,
     DeleteWorkspace,
     Diagnose,
@@ -41,6 +44,7 @@ from paddock.model import (
     ListExecs,
     ListFiles,
     ListProcesses,
+    ListRepositories,
     ListSandboxes,
     ListSnapshots,
     ListWorkspaces,
@@ -67,18 +71,15 @@ from paddock.model import (
 )
 from paddock.policy import Policy
 from paddock.storage._base import Pool
-from paddock.storage._kept import KeptArchives
 
 from ._allotment import Allotment
+from ._bases import Bases
 from ._clock import Clock, holder_id
-from ._custody import Custody
-from ._evictions import Evictions
 from ._execs import Execs
 from ._expiry import PERIOD_SECONDS, Expiry
 from ._files import Files
 from ._forks import Forks
 from ._gate import Entry, Gate
-from ._keeping import Keeping, NoWorkshops
 from ._lifecycle import Lifecycle
 from ._live import Live
 from ._making import Making
@@ -89,15 +90,18 @@ from ._providers import MEASURED_CREATE_MS, Backends, Templates
 from ._reconcile import Reconciler
 from ._remains import Remains
 from ._reports import Reports
+from ._repository_store import RepositoryStore
 from ._sandboxes import Sandboxes
 from ._snapshot_store import SnapshotStore
 from ._snapshots import Snapshots
 from ._store import Store
 from ._tasks import Tasks
-from ._tenancy import Tenancy
-from ._workspace_store import WorkspaceStore
+from ._workshop import Workshops
 from ._workspace_tree import Workspaces as WorkspaceTrees
 from ._workspaces import Workspaces
+
+if TYPE_CHECKING:
+    from ._repositories import CredentialSource, Repositories
 
 R = TypeVar("R")
 
@@ -122,9 +126,11 @@ class Service:
         clock: Clock = Clock(),  # noqa: B008 (a frozen value)
         measured: Mapping[Level, float] = MEASURED_CREATE_MS,
         workspaces: WorkspaceTrees | None = None,
+        credentials: CredentialSource | None = None,
         period_seconds: float = PERIOD_SECONDS,
     ) -> None:
         self.state_dir = state_dir
+        self._clock, self._credentials = clock, credentials
         state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._audit = audit or AuditLog(state_dir / AUDIT)
         self._store = store or Store(state_dir / DATABASE)
@@ -159,7 +165,36 @@ class Service:
             tasks=tasks,
             serve=Nested(self.perform, allotment).serve,
         )
-        workspaces = self._workspaces = self._wire_workspaces(pool, live, clock)
+        workshops = self._workshops = Workshops(
+            store=store,
+            backends=backends,
+            pool=pool,
+            templates=templates,
+            tasks=tasks,
+            clock=clock,
+            audit=audit,
+            holder=holder,
+        )
+        bases = self._bases = Bases(
+            self.state_dir / REPOSITORIES,
+            store=store,
+            pool=pool,
+            workshops=workshops,
+            tasks=tasks,
+            clock=clock,
+            audit=audit,
+            holder=holder,
+        )
+        workspaces = self._workspaces = Workspaces.wired(
+            self.state_dir,
+            store=store,
+            live=live,
+            pool=pool,
+            clock=clock,
+            workshops=workshops,
+            bases=bases,
+            repositories=lambda: self._repositories,
+        )
         making = Making(store=store, lifecycle=lifecycle, live=live, pool=pool, tasks=tasks, clock=clock)
         snapshots = self._snapshots = Snapshots(
             store=SnapshotStore(store), pool=pool, clock=clock, tasks=tasks, holder=holder
@@ -208,6 +243,8 @@ class Service:
             snapshots=snapshots,
             forks=forks,
             workspaces=workspaces,
+            workshops=workshops,
+            bases=bases,
         )
         self.expiry = Expiry(
             store=store,
@@ -218,19 +255,17 @@ class Service:
             period_seconds=period_seconds,
         )
 
-    def _wire_workspaces(self, pool: Callable[[], Pool], live: Live, clock: Clock) -> Workspaces:
-        store, archives = WorkspaceStore(self._store), KeptArchives(self.state_dir / KEPT)
-        tenancy = Tenancy(rows=self._store, store=store, live=live, clock=clock)
-        custody = Custody(store=store, pool=pool, archives=archives, holder=live.holder)
-        evictions = Evictions(
-            store=store,
-            pool=pool,
-            clock=clock,
-            custody=custody,
-            tenancy=tenancy,
-            keeping=Keeping(NoWorkshops(), archives),
+    @cached_property
+    def _repositories(self) -> Repositories:
+        from ._repositories import Repositories  # with all that git needs, which a sandbox does not
+
+        return Repositories(
+            self.state_dir / REPOSITORIES,
+            store=RepositoryStore(self._store),
+            clock=self._clock,
+            credentials=self._credentials,
+            forget_bases=self._bases.forget,
         )
-        return Workspaces(store=store, clock=clock, custody=custody, tenancy=tenancy, evictions=evictions)
 
     async def perform(self, action: Action[R], principal: Principal) -> R:
         """Does what `action` asks, if the policy lets `principal`, and returns what the action's type says.
@@ -275,20 +310,23 @@ class Service:
                 return await self._forks.fork(action, *await self._sandboxes.use(action.sandbox, entry), entry)
             case RollbackSandbox():
                 return await self._forks.rollback(action, *await self._sandboxes.use(action.sandbox, entry), entry)
-            case OpenWorkspace():
-                return await self._workspaces.open(action, entry)
-            case GetWorkspace():
-                return self._workspaces.get(action, entry)
-            case ListWorkspaces():
-                return self._workspaces.list(entry)
-            case InspectWorkspace():
-                return await self._workspaces.status(action, entry)
-            case PinWorkspace():
-                return self._workspaces.pin(action, entry)
-            case DeleteWorkspace():
-                return await self._workspaces.delete(action, entry)
+            case (
+                OpenWorkspace()
+                | GetWorkspace()
+                | ListWorkspaces()
+                | InspectWorkspace()
+                | PinWorkspace()
+                | DeleteWorkspace()
+            ):
+                return await self._workspaces.perform(action, entry)
             case PromoteChild():
                 return await self._promotion.promote(action, entry)
+            case AcquireRepository():
+                return await self._repositories.perform(action, entry)
+            case ListRepositories():
+                return self._repositories.list(entry)
+            case DeleteRepository():
+                return await self._repositories.delete(action, entry)
             case RunExec():
                 return await self._execs.run(action, entry)
             case StartExec():
