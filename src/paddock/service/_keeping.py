@@ -65,31 +65,43 @@ echo "untracked $new"
 echo "modified $(( $(tr -dc '\\0' <changes | wc -c) - new ))"
 head -z -n {MOST_NAMES} changes
 """
+# Step by step through files: what fails in a pipe is not seen, and what is not seen is not kept.
 _KEEP = f"""{_SHELL}
+mkdir -p own/.git/info
 # As bytes, whatever the attributes say.
 echo '* -text -eol -ident -filter -working-tree-encoding' >own/.git/info/attributes
 export GIT_INDEX_FILE=/tmp/kept/base
 own read-tree "$1"
-own update-index -q --really-refresh >/dev/null || :
-{{
-    own diff-files -z --name-only
-    own ls-files -z --others --exclude-standard
-    own ls-files -z --stage | sed -zn 's/^160000 [^\\t]*\\t//p'
-}} | sort -zu >differ
-own diff-files -z --name-only --diff-filter=D | sort -zu >missing
+own update-index -q --really-refresh >/dev/null || :  # not 0 where something differs
+own diff-files -z --name-only >differ
+own diff-files -z --name-only --diff-filter=D >missing
+own ls-files -z >known
+own ls-files -z --stage >staged
+sed -zn 's/^160000 [^\t]*\t//p' staged >submodules
 if index 2>/dev/null; then
-    export GIT_INDEX_FILE=/tmp/kept/index
-    own ls-files -z | sort -zu >tracked
-    own diff-files -z --name-only --diff-filter=D | sort -zu >untracked
-    GIT_INDEX_FILE=/tmp/kept/base own ls-files -z | sort -zu >known
-    comm -z -23 tracked untracked | comm -z -23 - known | sort -zu - differ >all
+    own ls-files -z --others --exclude-standard >new
+    GIT_INDEX_FILE=/tmp/kept/index own ls-files -z >tracked
+    GIT_INDEX_FILE=/tmp/kept/index own diff-files -z --name-only --diff-filter=D >untracked
 else
-    own ls-files -z --others | sort -zu - differ >all
+    own ls-files -z --others >new  # nobody knows what is tracked: all of it
+    : >tracked >untracked
 fi
+for list in known missing tracked untracked; do sort -zu -o $list $list; done
+comm -z -23 tracked untracked >there
+comm -z -23 there known >added
+sort -zu differ submodules new added >all
 {{ printf '.git\\0'; cat all; }} >gone
-comm -z -23 all missing | sed -z 's,^,workspace/,' >members
+comm -z -23 all missing >left
+sed -z 's,^,workspace/,' left >members
 [ ! -e {WORKSPACE}/.git ] && [ ! -L {WORKSPACE}/.git ] || printf 'workspace/.git\\0' >>members
-exec {_TAR} --create --sparse --file=- --directory=/ tmp/kept/gone --null --verbatim-files-from --files-from=members
+# Each with all that is in it, and the directories that lead to it.
+cd /
+xargs -0 -r sh -c 'exec find "$@" -print0' find </tmp/kept/members >/tmp/kept/found
+sed -zn ':up; s,/[^/]*$,,p; t up' /tmp/kept/members >/tmp/kept/above
+sort -zu /tmp/kept/found /tmp/kept/above >/tmp/kept/both
+sed -z '/^workspace$/d' /tmp/kept/both >/tmp/kept/whole
+exec {_TAR} --create --sparse --no-recursion --file=- tmp/kept/gone \\
+    --null --verbatim-files-from --files-from=/tmp/kept/whole
 """
 _KEEP_ALL = f"exec {_TAR} --create --sparse --file=- --directory=/ workspace"
 _CLEAR = f"""\
