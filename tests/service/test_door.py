@@ -180,12 +180,9 @@ def _some(kind: Any, sandbox: str = "x") -> Any:
         "port": 80,
         "pattern": "x",
         "snapshot": "sn_none",
-        "child": "x",
-        "name": "task",
-        "workspace": "x",
-        "seconds": 0.0,
         "repository": "rp_none",
         "url": "ext::sh",
+        "child": "x",
     }
     required = [f for f in kind.__struct_fields__ if f in (*fills, "path", "source", "destination")]
     if kind is CreateSandbox:

@@ -38,6 +38,7 @@ class NR:
     OPENAT2 = _number(437, 437)
     STATFS = _number(137, 43)
     FSTATFS = _number(138, 44)
+    FALLOCATE = _number(285, 47)
     SETFSUID = _number(122, 151)
     SETFSGID = _number(123, 152)
     CAPGET = _number(125, 90)

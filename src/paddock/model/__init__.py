@@ -1,12 +1,16 @@
 """The nouns and verbs. Frozen values; imports nothing from this project."""
 
-from .action import Action as Action
+from .actions import AcquireRepository as AcquireRepository
+from .actions import Action as Action
 from .actions import AnyAction as AnyAction
 from .actions import AttachExec as AttachExec
+from .actions import CheckStorage as CheckStorage
+from .actions import CollectGarbage as CollectGarbage
 from .actions import ConnectPort as ConnectPort
 from .actions import CopyFile as CopyFile
 from .actions import CreateSandbox as CreateSandbox
 from .actions import CreateSnapshot as CreateSnapshot
+from .actions import DeleteRepository as DeleteRepository
 from .actions import DeleteSnapshot as DeleteSnapshot
 from .actions import Diagnose as Diagnose
 from .actions import DiffMount as DiffMount
@@ -23,6 +27,7 @@ from .actions import ListAudit as ListAudit
 from .actions import ListExecs as ListExecs
 from .actions import ListFiles as ListFiles
 from .actions import ListProcesses as ListProcesses
+from .actions import ListRepositories as ListRepositories
 from .actions import ListSandboxes as ListSandboxes
 from .actions import ListSnapshots as ListSnapshots
 from .actions import MakeDirectory as MakeDirectory
@@ -55,13 +60,15 @@ from .files import FileChange as FileChange
 from .files import FileInfo as FileInfo
 from .files import FileKind as FileKind
 from .files import GrepMatch as GrepMatch
+from .garbage import GarbageItem as GarbageItem
+from .garbage import GarbageReport as GarbageReport
+from .garbage import PoolSpace as PoolSpace
 from .ids import BaseId as BaseId
 from .ids import ExecId as ExecId
 from .ids import Noun as Noun
 from .ids import RepositoryId as RepositoryId
 from .ids import SandboxId as SandboxId
 from .ids import SnapshotId as SnapshotId
-from .ids import WorkspaceId as WorkspaceId
 from .ids import mint as mint
 from .limits import Limit as Limit
 from .limits import Limits as Limits
@@ -76,9 +83,6 @@ from .reports import Inspection as Inspection
 from .reports import Process as Process
 from .repository import Acquired as Acquired
 from .repository import Repository as Repository
-from .repository_actions import AcquireRepository as AcquireRepository
-from .repository_actions import DeleteRepository as DeleteRepository
-from .repository_actions import ListRepositories as ListRepositories
 from .results import Change as Change
 from .results import ChangeKind as ChangeKind
 from .results import MountDiff as MountDiff
@@ -96,13 +100,3 @@ from .streams import ChangeStream as ChangeStream
 from .streams import ExecHandle as ExecHandle
 from .template import Template as Template
 from .template import User as User
-from .workspace import MOST_NAMES as MOST_NAMES
-from .workspace import Workspace as Workspace
-from .workspace import WorkspaceState as WorkspaceState
-from .workspace import WorkspaceStatus as WorkspaceStatus
-from .workspace_actions import DeleteWorkspace as DeleteWorkspace
-from .workspace_actions import GetWorkspace as GetWorkspace
-from .workspace_actions import InspectWorkspace as InspectWorkspace
-from .workspace_actions import ListWorkspaces as ListWorkspaces
-from .workspace_actions import OpenWorkspace as OpenWorkspace
-from .workspace_actions import PinWorkspace as PinWorkspace

@@ -7,26 +7,26 @@ so the three can never use different words. `Action[R]` says what `perform` retu
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Generic, Literal, TypeAlias, TypeVar
 
-from .action import Action as Action
+import msgspec
+
 from .exec import ExecInfo, ExecResult, ExecSpec
 from .files import FileInfo, GrepMatch
+from .garbage import GarbageReport
 from .limits import Usage
-from .reports import AuditRecord, AuditReport, Diagnosis, Inspection, Process
-from .repository_actions import AcquireRepository, DeleteRepository, ListRepositories
+from .reports import AuditRecord, AuditReport, Check, Diagnosis, Inspection, Process
+from .repository import Acquired, Repository
 from .results import MountDiff, Promotion
 from .sandbox import Sandbox, SandboxSpec
 from .snapshot import Snapshot
 from .streams import ByteReader, ByteStream, ByteWriter, ChangeStream, ExecHandle
-from .workspace_actions import (
-    DeleteWorkspace,
-    GetWorkspace,
-    InspectWorkspace,
-    ListWorkspaces,
-    OpenWorkspace,
-    PinWorkspace,
-)
+
+R_co = TypeVar("R_co", covariant=True)
+
+
+class Action(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="action"):
+    """Something asked. Subclasses are the closed union `AnyAction`."""
 
 
 class CreateSandbox(Action[Sandbox], frozen=True, tag="sandbox.create"):
@@ -108,6 +108,27 @@ class RollbackSandbox(Action[Sandbox], frozen=True, tag="sandbox.rollback"):
 
     sandbox: str
     snapshot: str
+
+
+class AcquireRepository(Action[Acquired], frozen=True, tag="repository.acquire"):
+    """The commit that `ref` led to at most `max_age_seconds` ago, fetched if it is not here.
+
+    `ref` is a branch, a tag, a full name of a ref or a full id of a commit; None: the default branch. A credential in
+    `url` is used for this once, and kept nowhere."""
+
+    url: str
+    ref: str | None = None
+    max_age_seconds: float = 0.0
+
+
+class ListRepositories(Action[tuple[Repository, ...]], frozen=True, tag="repository.list"):
+    """Public ones, and those that are one's own."""
+
+
+class DeleteRepository(Action[None], frozen=True, tag="repository.delete"):
+    """From the cache: by id, unique prefix of one, or URL. Refused while something needs it."""
+
+    repository: str
 
 
 class PromoteChild(Action[None], frozen=True, tag="sandbox.promote"):
@@ -344,6 +365,22 @@ class Diagnose(Action[Diagnosis], frozen=True, tag="doctor"):
     pass
 
 
+class CollectGarbage(Action[GarbageReport], frozen=True, tag="garbage.collect"):
+    """Deletes what nobody needs, and, while the pool is too full, what can be had again. Never what something that
+    lives needs. `dry_run` only says what would go, and why."""
+
+    dry_run: bool = False
+
+
+class CheckStorage(Action[tuple[Check, ...]], frozen=True, tag="storage.check"):
+    """Looks through the pool: what is on the disk against what is recorded, and what the file system says of itself.
+
+    `scrub` reads all of it; None: if that is quick. `repair` first takes away what is half made or half deleted."""
+
+    scrub: bool | None = None
+    repair: bool = False
+
+
 AnyAction: TypeAlias = (
     CreateSandbox
     | GetSandbox
@@ -358,16 +395,10 @@ AnyAction: TypeAlias = (
     | DeleteSnapshot
     | ForkSandbox
     | RollbackSandbox
-    | OpenWorkspace
-    | GetWorkspace
-    | ListWorkspaces
-    | InspectWorkspace
-    | PinWorkspace
-    | DeleteWorkspace
-    | PromoteChild
     | AcquireRepository
     | ListRepositories
     | DeleteRepository
+    | PromoteChild
     | RunExec
     | StartExec
     | AttachExec
@@ -394,4 +425,6 @@ AnyAction: TypeAlias = (
     | ListAudit
     | VerifyAudit
     | Diagnose
+    | CollectGarbage
+    | CheckStorage
 )

@@ -81,7 +81,14 @@ class Making:
             owner=owner,
             origin=origin,
         )
-        return Row(sandbox, boot_now + spec.ttl_seconds, self._boot, self._live.holder, workspace=workspace)
+        return Row(
+            sandbox,
+            boot_now + spec.ttl_seconds,
+            self._boot,
+            self._live.holder,
+            workspace=workspace,
+            layers=template.layers,
+        )
 
     async def bear(
         self, births: Sequence[Birth], fill: Callable[[], Awaitable[None]], recorded: Callable[[], None]

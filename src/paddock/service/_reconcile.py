@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from paddock.audit import AuditLog
 from paddock.backends._base import Backend, Ending
 from paddock.errors import PaddockError, SandboxDied
-from paddock.model import Noun, SandboxId, State
-from paddock.storage._base import Pool
+from paddock.model import SandboxId, State
 
 from ._bases import Bases
 from ._forks import Forks
+from ._garbage import Garbage
 from ._live import Live
 from ._providers import Backends
 from ._remains import Remains
 from ._snapshots import Snapshots
 from ._store import Store
 from ._workshop import Workshops
-from ._workspaces import Workspaces
 
 
 class Reconciler:
@@ -33,18 +31,17 @@ class Reconciler:
         live: Live,
         remains: Remains,
         backends: Backends,
-        pool: Callable[[], Pool],
         audit: AuditLog,
         snapshots: Snapshots,
         forks: Forks,
-        workspaces: Workspaces,
+        garbage: Garbage,
         workshops: Workshops,
         bases: Bases,
     ) -> None:
-        self._workspaces, self._workshops, self._bases = workspaces, workshops, bases
-        self._snapshots, self._forks = snapshots, forks
+        self._workshops, self._bases = workshops, bases
+        self._snapshots, self._forks, self._garbage = snapshots, forks, garbage
         self._store, self._live, self._remains = store, live, remains
-        self._backends, self._pool, self._audit = backends, pool, audit
+        self._backends, self._audit = backends, audit
 
     async def sweep(self) -> None:
         for backend in self._backends.all():
@@ -52,12 +49,10 @@ class Reconciler:
                 await self._instances(backend, await backend.living())
         await self._rows()
         await self._rollbacks()
-        self._trees()
         self._snapshots.sweep(self._audit)
-        self._workspaces.sweep(self._audit)
         await self._workshops.sweep()
         self._bases.sweep()
-        self._outputs()
+        await self._garbage.sweep()
 
     async def _instances(self, backend: Backend, living: Mapping[SandboxId, Ending | None]) -> None:
         rows = {row.id: row for row in self._store.list()}
@@ -95,25 +90,3 @@ class Reconciler:
                     await self._forks.resume(row)
                 except PaddockError as error:
                     self._audit.event("rollback.failed", sandbox=row.id, message=error.message[:1024])
-
-    def _trees(self) -> None:
-        pool = self._pool()
-        names = pool.names()
-        living = self._living()
-        for name in names:
-            if name.startswith(Noun.SANDBOX) and name not in living:
-                self._audit.event("tree.orphan", sandbox=name, message="no living sandbox has it; deleted")
-                pool.delete(name)
-
-    def _outputs(self) -> None:
-        if not self._remains.outputs.is_dir():
-            return
-        names = os.listdir(self._remains.outputs)
-        living = self._living()
-        for name in names:
-            if name.startswith(Noun.SANDBOX) and name not in living:
-                self._remains.remove_outputs(name)
-
-    def _living(self) -> set[str]:
-        """One question for all: with hundreds of sandboxes, a question for each would hold up everybody else."""
-        return {row.id for row in self._store.list()}

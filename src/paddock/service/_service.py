@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import AsyncExitStack, contextmanager
-from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, assert_never, cast
@@ -13,31 +12,31 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, assert_never, cast
 from paddock.audit import AuditLog
 from paddock.backends._base import Backend
 from paddock.errors import InvalidState, Unrecorded, exhaustion
-from paddock.keeper.layout import AUDIT, DATABASE, REPOSITORIES
+from paddock.keeper.layout import AUDIT, DATABASE
 from paddock.model import (
     AcquireRepository,
     Action,
     AnyAction,
     AttachExec,
+    CheckStorage,
+    CollectGarbage,
     ConnectPort,
     CopyFile,
     CreateSandbox,
     CreateSnapshot,
     DeleteRepository,
     DeleteSnapshot,
-    DeleteWorkspace,
     Diagnose,
     DiffMount,
     DownloadTree,
     ExtendSandbox,
     FindFiles,
     ForkSandbox,
+    GarbageReport,
     GetSandbox,
     GetUsage,
-    GetWorkspace,
     GrepFiles,
     InspectSandbox,
-    InspectWorkspace,
     KillSandbox,
     Level,
     ListAudit,
@@ -47,11 +46,9 @@ from paddock.model import (
     ListRepositories,
     ListSandboxes,
     ListSnapshots,
-    ListWorkspaces,
     MakeDirectory,
     MoveFile,
-    OpenWorkspace,
-    PinWorkspace,
+    Noun,
     Principal,
     PromoteChild,
     PromoteMount,
@@ -73,35 +70,36 @@ from paddock.policy import Policy
 from paddock.storage._base import Pool
 
 from ._allotment import Allotment
-from ._bases import Bases
 from ._clock import Clock, holder_id
+from ._collectors import OldTemplates, Orphans, Outputs, Unfinished
 from ._execs import Execs
 from ._expiry import PERIOD_SECONDS, Expiry
 from ._files import Files
 from ._forks import Forks
+from ._garbage import Garbage
 from ._gate import Entry, Gate
 from ._lifecycle import Lifecycle
 from ._live import Live
 from ._making import Making
 from ._mount_results import MountResults
+from ._needs import Needs, of_sandboxes, of_snapshots
 from ._nested import Nested
 from ._promotion import Promotion
 from ._providers import MEASURED_CREATE_MS, Backends, Templates
 from ._reconcile import Reconciler
 from ._remains import Remains
 from ._reports import Reports
-from ._repository_store import RepositoryStore
 from ._sandboxes import Sandboxes
+from ._shelf import Shelf
 from ._snapshot_store import SnapshotStore
 from ._snapshots import Snapshots
+from ._storage import Storage
 from ._store import Store
 from ._tasks import Tasks
-from ._workshop import Workshops
-from ._workspace_tree import Workspaces as WorkspaceTrees
-from ._workspaces import Workspaces
+from ._workspace_tree import NoWorkspaces, Workspaces
 
 if TYPE_CHECKING:
-    from ._repositories import CredentialSource, Repositories
+    from ._repositories import CredentialSource
 
 R = TypeVar("R")
 
@@ -125,12 +123,12 @@ class Service:
         store: Store | None = None,
         clock: Clock = Clock(),  # noqa: B008 (a frozen value)
         measured: Mapping[Level, float] = MEASURED_CREATE_MS,
-        workspaces: WorkspaceTrees | None = None,
+        workspaces: Workspaces | None = None,
         credentials: CredentialSource | None = None,
         period_seconds: float = PERIOD_SECONDS,
     ) -> None:
         self.state_dir = state_dir
-        self._clock, self._credentials = clock, credentials
+        self._credentials = credentials
         state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._audit = audit or AuditLog(state_dir / AUDIT)
         self._store = store or Store(state_dir / DATABASE)
@@ -139,14 +137,14 @@ class Service:
         self._gate = Gate(policy, self._audit)
         self._closed = False
         self._performers: set[asyncio.Task[Any]] = set()
-        self._wire(pool, templates, clock, workspaces, period_seconds)
+        self._wire(pool, templates, clock, workspaces or NoWorkspaces(), period_seconds)
 
     def _wire(
         self,
         pool: Callable[[], Pool],
         templates: Templates,
         clock: Clock,
-        workspace_trees: WorkspaceTrees | None,
+        workspaces: Workspaces,
         period_seconds: float,
     ) -> None:
         """Each handler gets the few things that it needs."""
@@ -165,40 +163,9 @@ class Service:
             tasks=tasks,
             serve=Nested(self.perform, allotment).serve,
         )
-        workshops = self._workshops = Workshops(
-            store=store,
-            backends=backends,
-            pool=pool,
-            templates=templates,
-            tasks=tasks,
-            clock=clock,
-            audit=audit,
-            holder=holder,
-        )
-        bases = self._bases = Bases(
-            self.state_dir / REPOSITORIES,
-            store=store,
-            pool=pool,
-            workshops=workshops,
-            tasks=tasks,
-            clock=clock,
-            audit=audit,
-            holder=holder,
-        )
-        workspaces = self._workspaces = Workspaces.wired(
-            self.state_dir,
-            store=store,
-            live=live,
-            pool=pool,
-            clock=clock,
-            workshops=workshops,
-            bases=bases,
-            repositories=lambda: self._repositories,
-        )
         making = Making(store=store, lifecycle=lifecycle, live=live, pool=pool, tasks=tasks, clock=clock)
-        snapshots = self._snapshots = Snapshots(
-            store=SnapshotStore(store), pool=pool, clock=clock, tasks=tasks, holder=holder
-        )
+        rows = SnapshotStore(store)
+        snapshots = self._snapshots = Snapshots(store=rows, pool=pool, clock=clock, tasks=tasks, holder=holder)
         forks = self._forks = Forks(
             store=store,
             lifecycle=lifecycle,
@@ -223,8 +190,20 @@ class Service:
             making=making,
             snapshots=snapshots,
             allotment=allotment,
-            workspaces=workspace_trees or workspaces,
-            has_task=workspaces.has_task,
+            workspaces=workspaces,
+        )
+        self._shelf = Shelf(
+            self.state_dir,
+            store=store,
+            backends=backends,
+            pool=pool,
+            templates=templates,
+            tasks=tasks,
+            clock=clock,
+            audit=audit,
+            holder=holder,
+            credentials=self._credentials,
+            needed=lambda: needs.by_tree(),
         )
         self._promotion = Promotion(sandboxes=self._sandboxes, live=live)
         self._execs = Execs(sandboxes=self._sandboxes, live=live, remains=remains, tasks=tasks)
@@ -233,38 +212,31 @@ class Service:
             self.state_dir, store=store, audit=audit, backends=backends, pool=pool, find=self._sandboxes.find
         )
         self._mount_results = MountResults(live=live, snapshots=snapshots, pool=pool, tasks=tasks)
+        needs = Needs((lambda: of_sandboxes(store), lambda: of_snapshots(rows), self._shelf.needs))
+        nouns = tuple(noun.value for noun in (Noun.SANDBOX, Noun.SNAPSHOT, Noun.BASE, Noun.WORKSHOP))
+        self._garbage = Garbage(
+            self.state_dir,
+            pool=pool,
+            sweepers=(Unfinished(pool), Orphans(pool, needs, audit, nouns), Outputs(remains, store)),
+            collectors=(self._shelf.bases, OldTemplates(pool, templates, needs, store)),
+        )
+        self._storage = Storage(
+            self.state_dir, pool=pool, needs=needs, store=store, snapshots=rows, garbage=self._garbage, nouns=nouns
+        )
         reconciler = Reconciler(
             store=store,
             live=live,
             remains=remains,
             backends=backends,
-            pool=pool,
             audit=audit,
             snapshots=snapshots,
             forks=forks,
-            workspaces=workspaces,
-            workshops=workshops,
-            bases=bases,
+            workshops=self._shelf.workshops,
+            bases=self._shelf.bases,
+            garbage=self._garbage,
         )
         self.expiry = Expiry(
-            store=store,
-            reconciler=reconciler,
-            audit=audit,
-            clock=clock,
-            holder=holder,
-            period_seconds=period_seconds,
-        )
-
-    @cached_property
-    def _repositories(self) -> Repositories:
-        from ._repositories import Repositories  # with all that git needs, which a sandbox does not
-
-        return Repositories(
-            self.state_dir / REPOSITORIES,
-            store=RepositoryStore(self._store),
-            clock=self._clock,
-            credentials=self._credentials,
-            forget_bases=self._bases.forget,
+            store=store, reconciler=reconciler, audit=audit, clock=clock, holder=holder, period_seconds=period_seconds
         )
 
     async def perform(self, action: Action[R], principal: Principal) -> R:
@@ -310,23 +282,10 @@ class Service:
                 return await self._forks.fork(action, *await self._sandboxes.use(action.sandbox, entry), entry)
             case RollbackSandbox():
                 return await self._forks.rollback(action, *await self._sandboxes.use(action.sandbox, entry), entry)
-            case (
-                OpenWorkspace()
-                | GetWorkspace()
-                | ListWorkspaces()
-                | InspectWorkspace()
-                | PinWorkspace()
-                | DeleteWorkspace()
-            ):
-                return await self._workspaces.perform(action, entry)
+            case AcquireRepository() | ListRepositories() | DeleteRepository():
+                return await self._shelf.repositories.perform(action, entry)
             case PromoteChild():
                 return await self._promotion.promote(action, entry)
-            case AcquireRepository():
-                return await self._repositories.perform(action, entry)
-            case ListRepositories():
-                return self._repositories.list(entry)
-            case DeleteRepository():
-                return await self._repositories.delete(action, entry)
             case RunExec():
                 return await self._execs.run(action, entry)
             case StartExec():
@@ -371,8 +330,18 @@ class Service:
                 return await self._reports.verify()
             case Diagnose():
                 return await self._reports.diagnose()
+            case CollectGarbage():
+                return await self._collect(action, entry)
+            case CheckStorage():
+                return await self._storage.check(action)
             case _:
                 assert_never(action)
+
+    async def _collect(self, action: CollectGarbage, entry: Entry) -> GarbageReport:
+        report = await self._garbage.collect(dry_run=action.dry_run)
+        gone = [item.what for item in report.items if item.kept_because is None]
+        entry.done({"dry_run": report.dry_run, "number": len(gone), "gone": gone[:100]})
+        return report
 
     @contextmanager
     def _performing(self) -> Generator[None]:

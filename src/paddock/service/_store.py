@@ -31,11 +31,11 @@ LIVING = (State.CREATING, State.RESTORING, State.RUNNING, State.PAUSED)
 
 _COLUMNS = (
     "id, owner, name, state, level, backend, template, spec, created_at, expires_at, ended_at, limit_name, reason,"
-    " origin, deadline, boot_id, holder, restoring, workspace"
+    " origin, deadline, boot_id, holder, restoring, workspace, layers"
 )
 _SELECT = f"SELECT {_COLUMNS} FROM sandboxes"
 _ALIVE = "state IN ('creating', 'restoring', 'running', 'paused')"
-_INSERT = f"INSERT INTO sandboxes ({_COLUMNS}) VALUES ({', '.join('?' * 19)})"
+_INSERT = f"INSERT INTO sandboxes ({_COLUMNS}) VALUES ({', '.join('?' * (_COLUMNS.count(',') + 1))})"
 
 _MOVE = (
     "UPDATE sandboxes SET state = ?, ended_at = ?, limit_name = ?, reason = ?, restoring = ?,"
@@ -59,6 +59,8 @@ class Row(msgspec.Struct, frozen=True):
     restoring: str | None = None
     """The snapshot that it is being taken back to."""
     workspace: WorkspaceTree | None = None
+    layers: tuple[str, ...] = ()
+    """The trees that its own lies over."""
 
     @property
     def id(self) -> SandboxId:
@@ -321,6 +323,7 @@ def _values(row: Row) -> tuple[object, ...]:
         row.holder,
         row.restoring,
         None if row.workspace is None else _encode(row.workspace),
+        " ".join(row.layers),
     )
 
 
@@ -345,6 +348,7 @@ def _row(values: tuple[Any, ...]) -> Row:
         holder,
         restoring,
         workspace,
+        layers,
     ) = values
     return Row(
         Sandbox(
@@ -367,4 +371,5 @@ def _row(values: tuple[Any, ...]) -> Row:
         holder,
         restoring,
         None if workspace is None else _decode_workspace(workspace),
+        layers=tuple(layers.split()),
     )

@@ -28,6 +28,7 @@ sandboxes = Table(
     Column("origin", String),
     Column("restoring", String),
     Column("workspace", LargeBinary),
+    Column("layers", String, nullable=False, server_default=""),
     Index(
         "one_living_name",
         "owner",
