@@ -153,10 +153,11 @@ def literal(node: ast.stmt | None) -> str:
 
 def actions_page() -> str:
     """Every action with its tag, what it gives and its fields."""
-    files = ("model/actions.py", "model/repository_actions.py", "model/workspace_actions.py")
-    intro = ast.get_docstring(ast.parse((SOURCE / files[0]).read_text())) or ""
+    file = "model/actions.py"
+    intro = ast.get_docstring(ast.parse((SOURCE / file).read_text())) or ""
     parts = [HEADER, "# Actions", intro]
-    for node in (node for file in files for node in classes_of(file).values()):
+    files = (file, "model/file_actions.py", "model/repository.py", "model/workspace_actions.py")
+    for node in (node for one in files for node in classes_of(one).values()):
         tag = next((keyword.value for keyword in node.keywords if keyword.arg == "tag"), None)
         if tag is None:
             continue

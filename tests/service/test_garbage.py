@@ -87,7 +87,7 @@ async def test_a_version_of_a_template_goes_when_nothing_lies_over_it_any_more(r
         await service.perform(KillSandbox(sandbox=made.id), ME)
         await service.perform(CollectGarbage(), ME)
         assert set(rig.pool.names()) == {snapshot.id, "tp_host", "tp_new", "tp_used"}, "the snapshot lies over it"
-        service._snapshots._remove(snapshot.id)
+        service._rooms.snapshots._remove(snapshot.id)
         await service.perform(CollectGarbage(), ME)
         assert set(rig.pool.names()) == {"tp_new", "tp_used"}
 

@@ -1,4 +1,4 @@
-"""Something asked, and what `perform` returns for it."""
+"""What an action is."""
 
 from __future__ import annotations
 

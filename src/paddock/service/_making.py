@@ -44,6 +44,7 @@ class Birth(msgspec.Struct, frozen=True):
             template=self.template,
             tree=row.id,
             deadline=row.deadline,
+            incarnation=row.incarnation,
             parent=Principal(row.sandbox.owner).sandbox,
             trees=() if row.workspace is None else row.workspace.mounts(),
         )

@@ -16,8 +16,9 @@ from ._live import Live
 from ._providers import Backends
 from ._remains import Remains
 from ._snapshots import Snapshots
-from ._store import Store
+from ._store import Row, Store
 from ._workshop import Workshops
+from ._workspaces import Workspaces
 
 
 class Reconciler:
@@ -37,34 +38,39 @@ class Reconciler:
         garbage: Garbage,
         workshops: Workshops,
         bases: Bases,
+        workspaces: Workspaces,
     ) -> None:
+        self._workspaces = workspaces
         self._workshops, self._bases = workshops, bases
         self._snapshots, self._forks, self._garbage = snapshots, forks, garbage
         self._store, self._live, self._remains = store, live, remains
         self._backends, self._audit = backends, audit
 
     async def sweep(self) -> None:
+        before = {row.id: row for row in self._store.list()}
         for backend in self._backends.all():
             if backend.probe() is None:
-                await self._instances(backend, await backend.living())
+                await self._instances(backend, await backend.living(), before)
         await self._rows()
         await self._rollbacks()
         self._snapshots.sweep(self._audit)
+        self._workspaces.sweep(self._audit)
         await self._workshops.sweep()
         self._bases.sweep()
         await self._garbage.sweep()
 
-    async def _instances(self, backend: Backend, living: Mapping[SandboxId, Ending | None]) -> None:
+    async def _instances(
+        self, backend: Backend, living: Mapping[SandboxId, Ending | None], before: Mapping[SandboxId, Row]
+    ) -> None:
         rows = {row.id: row for row in self._store.list()}
         workshops = self._workshops.living()
         for id, ending in living.items():
             if id in workshops:
                 continue
-            row = rows.get(id)
-            if row is None:
+            if id not in rows:
                 await self._remove_instance(backend, id, ending)
-            elif ending is not None:
-                await self._live.ended(row, ending)
+            elif ending is not None and id in before:  # as it was before: the end may be that of its predecessor
+                await self._live.ended(before[id], ending)
 
     async def _remove_instance(self, backend: Backend, id: SandboxId, ending: Ending | None) -> None:
         if ending is None:

@@ -50,6 +50,8 @@ class Remains:
             row = self._lifecycle.move(row, state, limit=limit, reason=reason, release_key=row.state is State.CREATING)
         except InvalidState:
             row = self._store.get(row.id) or row  # somebody else was there first
+            if not has_ended(row):
+                return row
         await self.bury(row)
         return row
 

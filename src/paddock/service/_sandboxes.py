@@ -243,7 +243,7 @@ class Sandboxes:
         backend = self._backends.named(row.sandbox.backend)
         if self._live.elsewhere(row, backend):
             raise Unsupported(f"sandbox {row.id} belongs to another program", hint="end it there")
-        held = self._live.get(row.id)
+        held = self._live.get(row)
         instance = held.instance if held is not None else await backend.adopt(row.id)
         if held is not None:
             held.dying = True
@@ -256,10 +256,13 @@ class Sandboxes:
                 await self._live.release(row.id)  # whatever it is now: the next one who asks will find out
             raise
         row = self._killed(row, f"killed by {principal.id}")
+        again = not has_ended(row)  # it was taken back to a snapshot meanwhile, and so made again
         if held is not None:
             await self._live.release(row.id)
         elif instance is not None:
             await instance.aclose()
+        if again:
+            return await self._kill(row, principal)
         await self._remains.bury(row)
         return row.sandbox
 

@@ -29,6 +29,7 @@ sandboxes = Table(
     Column("restoring", String),
     Column("workspace", LargeBinary),
     Column("layers", String, nullable=False, server_default=""),
+    Column("incarnation", Integer, nullable=False, server_default=text("0")),
     Index(
         "one_living_name",
         "owner",

@@ -31,7 +31,7 @@ Message = dict[str, Any]
 class KeeperClient:
     """One connection to the keeper of `state_dir`; made when first needed, and again when the keeper was replaced.
 
-    `on_ended(id, limit, reason)` is called for each sandbox that died unasked; `on_lost()` when the keeper has gone;
+    `on_ended(id, incarnation, limit, reason)` is called for each death; `on_lost()` when the keeper has gone;
     `on_replaced()` after a new connection was made in place of a lost one: what was missed can then be listed.
     """
 
@@ -39,7 +39,7 @@ class KeeperClient:
         self,
         state_dir: Path,
         *,
-        on_ended: Callable[[str, str | None, str], None],
+        on_ended: Callable[[str, int, str | None, str], None],
         on_lost: Callable[[], None],
         on_replaced: Callable[[], None],
         for_tests: bool = False,
@@ -179,7 +179,8 @@ class KeeperClient:
             alive, messages = False, []
         for message in messages:
             if message.get("event") == "ended":
-                self._on_ended(str(message["id"]), cast("str | None", message["limit"]), str(message["reason"]))
+                limit = cast("str | None", message["limit"])
+                self._on_ended(str(message["id"]), int(message["incarnation"]), limit, str(message["reason"]))
             elif (future := self._waiting.get(cast("int", message.get("re")))) is not None and not future.done():
                 future.set_result(message)
         if not alive:
