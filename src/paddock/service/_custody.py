@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from paddock.audit import AuditLog
 from paddock.errors import InvalidState
-from paddock.model import Noun, WorkspaceId, WorkspaceState
+from paddock.model import WorkspaceId, WorkspaceState
 from paddock.storage._base import Pool
 from paddock.storage._kept import KeptArchives
 
@@ -101,7 +101,8 @@ class Custody:
         return row
 
     def sweep(self, audit: AuditLog) -> None:
-        """Puts right what the dead have left, and takes away what no row knows."""
+        """Puts right what the dead have left, and takes away archives that no row knows; trees without one are orphans
+        like any other."""
         trees, archives = self._pool().names(), self._archives.names()
         rows = {row.id: row for row in self._store.list()}
         for row in rows.values():
@@ -110,10 +111,6 @@ class Custody:
                 self._recover(row)
             elif row.state is WorkspaceState.EVICTED and row.id in trees:
                 self._recover(row)  # whoever evicted it died before the tree was gone
-        for name in trees:
-            if name.startswith(Noun.WORKSPACE) and name not in rows:
-                audit.event("tree.orphan", workspace=name, message="no workspace has it; deleted")
-                self._pool().delete(name)
         for name in archives:
             row = rows.get(WorkspaceId(name))
             if row is None or (row.kept is None and row.holder is None):

@@ -13,9 +13,9 @@ from paddock.errors import InternalError
 from paddock.model import Acquired, OpenWorkspace, Principal, RepositoryId
 from paddock.storage._base import Pool
 
-from ._bases import Bases
+from ._bases import Base, Bases
 from ._gate import Entry
-from ._workspace_store import WorkspaceRow
+from ._workspace_store import WorkspaceRow, WorkspaceStore
 
 if TYPE_CHECKING:
     from ._repositories import Repositories
@@ -23,9 +23,16 @@ if TYPE_CHECKING:
 
 class Grounds:
     def __init__(
-        self, directory: Path, *, repositories: Callable[[], Repositories], bases: Bases, pool: Callable[[], Pool]
+        self,
+        directory: Path,
+        *,
+        store: WorkspaceStore,
+        repositories: Callable[[], Repositories],
+        bases: Bases,
+        pool: Callable[[], Pool],
     ) -> None:
-        self._directory, self._repositories, self._bases, self._pool = directory, repositories, bases, pool
+        self._directory, self._store = directory, store
+        self._repositories, self._bases, self._pool = repositories, bases, pool
 
     async def find(self, action: OpenWorkspace, principal: Principal) -> Acquired | None:
         """The commit that a new workspace begins with, here by now; `branch` is what it will be on."""
@@ -52,7 +59,7 @@ class Grounds:
         acquired = _acquired(row)
         # Before anything lies over it: from here on neither the commit nor the repository goes.
         pins.pin(self._directory / row.repository, row.id, acquired.commit)
-        base = await self._bases.get(acquired, acquired.branch or "", entry)
+        base = await self._base(row, acquired, entry)
         # In a thread: some drivers copy. Not left alone half-way: whoever undoes this would miss what comes later.
         deriving = asyncio.ensure_future(asyncio.to_thread(self._pool().derive, base.id, row.id, limit_bytes=limit))
         try:
@@ -61,6 +68,14 @@ class Grounds:
             await asyncio.wait((deriving,))
             raise
         return replace(row, base=base.id, layers=layers)
+
+    async def _base(self, row: WorkspaceRow, acquired: Acquired, entry: Entry | None) -> Base:
+        """One that is still there when it is recorded that this workspace needs it."""
+        while True:
+            base = await self._bases.get(acquired, acquired.branch or "", entry)
+            self._store.lie_over(row, (base.id,))
+            if (await self._bases.get(acquired, acquired.branch or "", entry)).id == base.id:
+                return base
 
     def release(self, row: WorkspaceRow) -> None:
         """It needs nothing any more."""

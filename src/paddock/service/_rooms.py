@@ -38,6 +38,7 @@ from ._snapshots import Snapshots
 from ._storage import Storage
 from ._store import Store
 from ._tasks import Tasks
+from ._workspace_collector import WorkspaceCollector
 from ._workspace_tree import Workspaces
 from ._workspaces import Workspaces as Spaces
 
@@ -137,13 +138,19 @@ class Rooms:
             state_dir, store=store, audit=audit, backends=backends, pool=pool, find=self.sandboxes.find
         )
         self.mount_results = MountResults(live=live, snapshots=snapshots, pool=pool, tasks=tasks)
-        needs = Needs((lambda: of_sandboxes(store), lambda: of_snapshots(rows), self.shelf.needs))
-        nouns = tuple(noun.value for noun in (Noun.SANDBOX, Noun.SNAPSHOT, Noun.BASE, Noun.WORKSHOP))
+        needs = Needs(
+            (lambda: of_sandboxes(store), lambda: of_snapshots(rows), self.shelf.needs, self.workspaces.needs)
+        )
+        nouns = tuple(noun.value for noun in (Noun.SANDBOX, Noun.SNAPSHOT, Noun.BASE, Noun.WORKSHOP, Noun.WORKSPACE))
         self.garbage = Garbage(
             state_dir,
             pool=pool,
             sweepers=(Unfinished(pool), Orphans(pool, needs, audit, nouns), Outputs(remains, store)),
-            collectors=(self.shelf.bases, OldTemplates(pool, templates, needs, store)),
+            collectors=(
+                self.shelf.bases,
+                WorkspaceCollector(self.workspaces.evictions, pool),
+                OldTemplates(pool, templates, needs, store),
+            ),
         )
         self.storage = Storage(
             state_dir,

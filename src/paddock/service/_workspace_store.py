@@ -128,6 +128,11 @@ class WorkspaceStore:
         )
         return bool(self._store.execute(sql, values).rowcount)
 
+    def lie_over(self, row: WorkspaceRow, layers: tuple[str, ...]) -> None:
+        """From now on it needs these trees, whatever becomes of the one who makes it."""
+        sql = "UPDATE workspaces SET layers = ? WHERE id = ? AND holder IS ?"
+        self._store.execute(sql, (_encode(layers).decode(), row.id, row.holder))
+
     def touch(self, id: str, used_at: float) -> None:
         self._store.execute("UPDATE workspaces SET used_at = max(used_at, ?) WHERE id = ?", (used_at, id))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -38,6 +38,7 @@ from ._gate import Entry
 from ._grounds import Grounds
 from ._keeping import Keeping
 from ._live import Live
+from ._needs import Need
 from ._store import Row, Store
 from ._tenancy import Tenancy
 from ._workshop import Workshops
@@ -85,7 +86,7 @@ class Workspaces:
         repositories: Callable[[], Repositories],
     ) -> Workspaces:
         rows, archives = WorkspaceStore(store), KeptArchives(state_dir / KEPT)
-        grounds = Grounds(state_dir / REPOSITORIES, repositories=repositories, bases=bases, pool=pool)
+        grounds = Grounds(state_dir / REPOSITORIES, store=rows, repositories=repositories, bases=bases, pool=pool)
         tenancy = Tenancy(rows=store, store=rows, live=live, clock=clock)
         custody = Custody(store=rows, pool=pool, archives=archives, grounds=grounds, holder=live.holder)
         evictions = Evictions(
@@ -170,6 +171,14 @@ class Workspaces:
 
     def take(self, row: Row) -> None:
         self._tenancy.take(row)
+
+    def needs(self) -> Iterable[Need]:
+        """Of trees: those that are laid out or about to be, and what they lie over."""
+        for row in self._store.list():
+            if row.state is not WorkspaceState.EVICTED:
+                yield Need(row.id, row.id, f"it is workspace {row.workspace.name}")
+            for layer in row.layers:
+                yield Need(layer, row.id, f"workspace {row.workspace.name} lies over it")
 
     def sweep(self, audit: AuditLog) -> None:
         self._custody.sweep(audit)
