@@ -1,4 +1,4 @@
-"""Workspaces as what could go from a pool that is too full: clean ones, then old ones, and none whose work is not kept."""
+"""Workspaces that could leave a pool that is too full: clean ones first, then old ones, none whose work is not kept."""
 
 from __future__ import annotations
 
