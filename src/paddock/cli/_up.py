@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import time
 from typing import TYPE_CHECKING
@@ -44,6 +45,8 @@ def run(options: argparse.Namespace) -> int:
 
     from ._progress import progress
 
+    if options.url is not None and os.path.isdir(options.url):
+        options.url = os.path.abspath(options.url)
     task = options.task or task_of(options.url, options.branch)
     with progress("opening the workspace"):
         workspace = Workspace.open(
