@@ -30,7 +30,7 @@ git update-index --assume-unchanged text.txt; printf 'changed\r\n' >text.txt
 git update-index --skip-worktree src/main.py; echo hidden >src/main.py
 git init -q nested; echo n >nested/n; mkdir nested/build; echo kept >nested/build/too
 printf 'n' >"$(printf 'we\nird \"name\" \377 -x')"; printf o >-rf; printf o >'--help'
-echo secret >.hidden; chmod 600 .hidden; truncate -s 1G sparse
+echo secret >.hidden; chmod 600 .hidden; truncate -s 40M sparse
 printf 'blob\0' >blob.bin
 sync
 """
