@@ -414,6 +414,11 @@ class FolderPool:
     def rename(self, source: str, name: str) -> None:
         (self._root / source).rename(self._root / name)
 
+    def replace(self, source: str, name: str) -> None:
+        (self._root / source).stat()
+        self.delete(name)
+        self.rename(source, name)
+
     def delete(self, name: str) -> None:
         shutil.rmtree(self._root / name, ignore_errors=True)
 

@@ -53,9 +53,8 @@ async def test_a_kill_cancelled_at_any_step_still_kills(rig: Rig, steps: int) ->
         kill.cancel()
         await asyncio.wait((kill,))
         if steps:  # it had begun
-            await asyncio.gather(
-                *service._tasks._running - {h.watch for h in service._rooms.live._held.values() if h.watch}
-            )
+            watching = {held.watch for held in service._rooms.live._held.values() if held.watch}
+            await asyncio.gather(*service._tasks._running - watching)
             assert await consistent(service, rig) == ()
 
 

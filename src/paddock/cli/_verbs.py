@@ -37,6 +37,8 @@ VERBS: dict[str, Verb] = {
     "snapshot": Verb("_snapshot", "keep the files of a sandbox as they are now", names=True),
     "snapshots": Verb("_snapshots", "the snapshots there are; --delete", names=True),
     "rollback": Verb("_rollback", "take a sandbox back to a snapshot", names=True),
+    "try": Verb("_try", "patches side by side: each in a fork, judged by the tests; prints the best"),
+    "agent": Verb("_agent", "a model works on a task in forks, judged by the tests; prints the best diff"),
     "repos": Verb("_repos", "repositories that are cached: list, fetch, remove"),
     "diff": Verb("_diff", "what a sandbox has changed in a mounted directory", names=True),
     "promote": Verb("_promote", "take those changes over into the directory itself", names=True),

@@ -34,6 +34,7 @@ class NR:
     FSCONFIG = _number(431, 431)
     FSMOUNT = _number(432, 432)
     FSPICK = _number(433, 433)
+    RENAMEAT2 = _number(316, 276)
     MOUNT_SETATTR = _number(442, 442)
     OPENAT2 = _number(437, 437)
     STATFS = _number(137, 43)

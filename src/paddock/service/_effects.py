@@ -104,10 +104,10 @@ async def effect(rooms: Rooms, action: AnyAction, entry: Entry) -> object:
             | DeleteWorkspace()
         ):
             return await rooms.workspaces.perform(action, entry)
-        case PromoteChild():
-            return await rooms.promotion.promote(action, entry)
         case AcquireRepository() | ListRepositories() | DeleteRepository():
             return await rooms.shelf.repositories.perform(action, entry)
+        case PromoteChild():
+            return await rooms.promotion.promote(action, entry)
         case RunExec():
             return await rooms.execs.run(action, entry)
         case StartExec():

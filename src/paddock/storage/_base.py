@@ -64,6 +64,12 @@ class Pool(Protocol):
         """In one step. NotFound, AlreadyExists."""
         ...
 
+    def replace(self, source: str, name: str) -> None:
+        """`source` takes the name of `name`, whose content goes: at no moment is there no tree of that name, if there
+        was one before. NotFound: there is no `source`.
+        """
+        ...
+
     def delete(self, name: str) -> None:
         """Nothing if it is not there. Never follows what is inside. PlatformError names what would not go."""
         ...

@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 from paddock.errors import PlatformError
+from paddock.linux import renames
 from paddock.model import Check, PoolSpace
 from paddock.storage._base import TreeUsage
 from paddock.storage._checks import pool_checks, space_check
@@ -59,6 +60,18 @@ class Directories:
             raise tree_error(error, source, "rename") from None
         except OSError as error:
             raise tree_error(error, name, "rename") from None
+
+    def replace(self, source: str, name: str) -> None:
+        check_name(source)
+        check_name(name)
+        try:
+            renames.exchange(self._fd, source, name)
+        except FileNotFoundError:
+            self.rename(source, name)
+            return
+        except OSError as error:
+            raise tree_error(error, name, "replace") from None
+        self.delete(source)
 
     def delete(self, name: str) -> None:
         check_name(name)

@@ -69,8 +69,8 @@ class KeeperClient:
             await self.connect()
         try:
             return await self._exchange(operation, fields)
-        except KeeperUnavailable:
-            if operation not in _REPEATABLE:
+        except KeeperUnavailable as error:
+            if operation not in _REPEATABLE and not error.details.get("unheard"):
                 raise
         # It had died before it was asked, perhaps: its successor knows as much, and asking twice does no harm.
         await self.connect()
@@ -125,7 +125,7 @@ class KeeperClient:
 
     async def _exchange(self, operation: str, fields: Message) -> Message:
         if self._peer is None:
-            raise KeeperUnavailable("the keeper went away")
+            raise KeeperUnavailable("the keeper went away", unheard=True)
         self._number += 1
         number = self._number
         self._send({"op": operation, "n": number, **fields})
@@ -140,12 +140,13 @@ class KeeperClient:
         return answer
 
     def _send(self, message: Message) -> None:
+        unheard = not self._unsent  # then a socket that refuses has taken no byte of this one
         self._unsent += _wire.encode(message)
         try:
             self._write()
         except OSError as error:
             self._lost()
-            raise KeeperUnavailable(f"the keeper went away: {error}") from error
+            raise KeeperUnavailable(f"the keeper went away: {error}", unheard=unheard) from error
 
     def _write(self) -> None:
         """Sends what the socket takes now; the rest when it takes more. OSError."""
