@@ -169,6 +169,7 @@ class Rooms:
             audit=audit,
             snapshots=snapshots,
             forks=forks,
+            garbage=self.garbage,
             workshops=self.shelf.workshops,
             bases=self.shelf.bases,
             workspaces=self.workspaces,
