@@ -107,13 +107,17 @@ async def test_only_one_collects_at_a_time(rig: Rig) -> None:
         rig.pool.create(ORPHANS[0])
         fd = os.open(rig.state_dir / "garbage.lock", os.O_RDWR | os.O_CREAT)
         fcntl.flock(fd, fcntl.LOCK_EX)
-        with pytest.raises(InvalidState, match="another program"):
-            await service.perform(CollectGarbage(), ME)
         await service.expiry.once()
         assert rig.pool.names() == (ORPHANS[0],)
+        impatient = Garbage(rig.state_dir, pool=lambda: rig.pool, sweepers=(), collectors=(), patience_seconds=0.1)
+        with pytest.raises(InvalidState, match="another program"):
+            await impatient.collect(dry_run=False)
         await service.perform(CollectGarbage(dry_run=True), ME)
-        os.close(fd)
-        await service.perform(CollectGarbage(), ME)
+
+        async def release() -> None:
+            os.close(fd)
+
+        await asyncio.gather(service.perform(CollectGarbage(), ME), release())
         assert rig.pool.names() == ()
 
 
@@ -156,6 +160,16 @@ async def test_above_the_high_mark_what_can_be_had_again_goes_in_order_until_the
     assert (len(bases.left), len(workspaces.left)) == (2, 9)
     await garbage.sweep()
     assert (bases.left, workspaces.left) == ([], [f"workspace{n}" for n in range(1, 9)]), "69 is below the low mark"
+
+
+async def test_with_enough_available_nothing_goes_that_can_be_had_again(rig: Rig) -> None:
+    class Large(FolderPool):
+        def space(self) -> PoolSpace:
+            return PoolSpace(used_bytes=99 << 40, available_bytes=1 << 40)
+
+    pool, things = Large(rig.state_dir / "large"), Things("workspace", 3)
+    await Garbage(rig.state_dir, pool=lambda: pool, sweepers=(), collectors=(things,)).sweep()
+    assert len(things.left) == 3
 
 
 async def test_what_will_not_go_is_said_and_keeps_no_other(rig: Rig) -> None:

@@ -71,3 +71,5 @@ def _of_workspace(by: str, workspace: WorkspaceTree | None) -> Iterable[Need]:
             yield Need(workspace.repository, by, "the history of its workspace is there")
         for layer in workspace.layers:
             yield Need(layer, by, "its workspace lies over it")
+        if workspace.repository is not None:
+            yield Need(workspace.repository, by, "the objects of its history are there")

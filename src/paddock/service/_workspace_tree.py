@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from paddock.backends._base import TreeMount
-from paddock.errors import Unsupported
 
 if TYPE_CHECKING:
     from ._store import Row
@@ -29,6 +28,8 @@ class WorkspaceTree(msgspec.Struct, frozen=True):
     """Where the objects of its history are."""
     disk_mib: int | None = None
     """Its ceiling; the pool keeps it where it can."""
+    epoch: int = 0
+    """The workspace's while this sandbox has it; none of its copies has one."""
 
     def mounts(self) -> tuple[TreeMount, ...]:
         most = None if self.disk_mib is None else self.disk_mib << 20
@@ -40,7 +41,7 @@ class WorkspaceTree(msgspec.Struct, frozen=True):
 
 def copied(workspace: WorkspaceTree | None, id: str) -> WorkspaceTree | None:
     """The same in a tree of its own, which goes with the sandbox or the snapshot `id`."""
-    return None if workspace is None else msgspec.structs.replace(workspace, tree=id + WORKSPACE_OF)
+    return None if workspace is None else msgspec.structs.replace(workspace, tree=id + WORKSPACE_OF, epoch=0)
 
 
 def own_trees(row: Row) -> tuple[str, ...]:
@@ -66,10 +67,3 @@ class Workspaces(Protocol):
         """Called in the transaction that records a new sandbox over `row.workspace`: from now on that one writes it,
         until the row has ended. InvalidState: another living sandbox does; then the row is not recorded."""
         ...
-
-
-class NoWorkspaces:
-    async def resolve(self, reference: str, owner: str) -> WorkspaceTree:
-        raise Unsupported("this service keeps no workspaces", hint="leave workspace out", workspace=reference)
-
-    def take(self, row: Row) -> None: ...

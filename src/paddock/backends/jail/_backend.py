@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from paddock.backends._base import Backend, Capabilities, Ending, SandboxPlan, TreeMount
+from paddock.backends._base import Backend, Capabilities, Ending, SandboxPlan
 from paddock.backends._guest import GuestConnection, GuestInstance
 from paddock.backends.jail import _look, _probe
 from paddock.backends.jail._keeper import KeeperClient, Message
@@ -256,16 +256,6 @@ class JailBackend:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
-
-
-def _tree(mount: TreeMount) -> Tree:
-    return Tree(
-        name=mount.tree,
-        target=mount.target,
-        writable=mount.writable,
-        layers=mount.layers,
-        disk_bytes=mount.disk_bytes,
-    )
 
 
 def _endings(answer: Message) -> dict[SandboxId, Ending]:
