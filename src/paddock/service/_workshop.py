@@ -86,9 +86,9 @@ class Workshops:
 
     @asynccontextmanager
     async def open(
-        self, trees: Sequence[TreeMount], entry: Entry, *, limits: Limits = LIMITS, seconds: float = SECONDS
+        self, trees: Sequence[TreeMount], entry: Entry | None, *, limits: Limits = LIMITS, seconds: float = SECONDS
     ) -> AsyncGenerator[Workshop]:
-        """While the block lasts, a workshop with `trees`; afterwards it is dead. `entry` is the action that needs it.
+        """While the block lasts, a workshop with `trees`; afterwards it is dead. `entry`: the action that needs it.
 
         PlatformError: it died. What a backend raises that cannot make one.
         """
@@ -119,7 +119,7 @@ class Workshops:
         finally:
             await self._tasks.finish(self._end(id), name=f"undo workshop {id}")
             names = [tree.tree for tree in trees]
-            self._audit.event("workshop", asked_by=entry.number, workshop=id, trees=names, commands=done)
+            self._audit.event("workshop", asked_by=entry and entry.number, workshop=id, trees=names, commands=done)
 
     def living(self) -> set[str]:
         """Those whose service lives: nobody else ends them."""
