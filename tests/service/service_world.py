@@ -406,7 +406,10 @@ class FolderPool:
             raise AlreadyExists(name) from None
 
     def snapshot(self, source: str, name: str, *, limit_bytes: int | None = None) -> None:
-        shutil.copytree(self._root / source, self._root / name)
+        try:
+            shutil.copytree(self._root / source, self._root / name)
+        except FileExistsError:
+            raise AlreadyExists(name) from None
 
     def derive(self, source: str, name: str, *, limit_bytes: int | None = None) -> tuple[str, ...]:
         self.snapshot(source, name)
