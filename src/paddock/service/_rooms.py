@@ -132,9 +132,9 @@ class Rooms:
             pool=pool,
             sweepers=(Unfinished(pool), Orphans(pool, needs, audit, nouns), Outputs(remains, store)),
             collectors=(
+                OldTemplates(pool, templates, needs, store),
                 self.shelf.bases,
                 self.shelf.unused,
-                OldTemplates(pool, templates, needs, store),
             ),
         )
         self.storage = Storage(
