@@ -94,7 +94,7 @@ async def effect(rooms: Rooms, action: AnyAction, entry: Entry) -> object:
         case ForkSandbox():
             return await rooms.forks.fork(action, *await rooms.sandboxes.use(action.sandbox, entry), entry)
         case RollbackSandbox():
-            return await rooms.forks.rollback(action, *await rooms.sandboxes.use(action.sandbox, entry), entry)
+            return await rooms.rollback.perform(action, *await rooms.sandboxes.use(action.sandbox, entry), entry)
         case (
             OpenWorkspace()
             | GetWorkspace()

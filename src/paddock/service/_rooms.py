@@ -31,6 +31,7 @@ from ._providers import Backends, Templates
 from ._reconcile import Reconciler
 from ._remains import Remains
 from ._reports import Reports
+from ._rollback import Rollback
 from ._sandboxes import Sandboxes
 from ._shelf import Shelf
 from ._snapshot_store import SnapshotStore
@@ -39,7 +40,7 @@ from ._storage import Storage
 from ._store import Store
 from ._tasks import Tasks
 from ._workspace_collector import WorkspaceCollector
-from ._workspace_tree import Workspaces
+from ._workspace_tree import BESIDE, Workspaces
 from ._workspaces import Workspaces as Spaces
 
 if TYPE_CHECKING:
@@ -104,16 +105,15 @@ class Rooms:
         making = Making(store=store, lifecycle=lifecycle, live=live, pool=pool, tasks=tasks, clock=clock)
         rows = SnapshotStore(store)
         snapshots = self.snapshots = Snapshots(store=rows, pool=pool, clock=clock, tasks=tasks, holder=holder)
-        forks = self.forks = Forks(
+        self.forks = Forks(store=store, live=live, pool=pool, making=making, snapshots=snapshots, allotment=allotment)
+        rollback = self.rollback = Rollback(
             store=store,
             lifecycle=lifecycle,
             live=live,
             backends=backends,
             pool=pool,
-            making=making,
             snapshots=snapshots,
             tasks=tasks,
-            allotment=allotment,
         )
         self.sandboxes = Sandboxes(
             store=store,
@@ -141,13 +141,15 @@ class Rooms:
         needs = Needs(
             (lambda: of_sandboxes(store), lambda: of_snapshots(rows), self.shelf.needs, self.workspaces.needs)
         )
-        nouns = tuple(noun.value for noun in (Noun.SANDBOX, Noun.SNAPSHOT, Noun.BASE, Noun.WORKSHOP, Noun.WORKSPACE))
+        kinds = (Noun.SANDBOX, Noun.SNAPSHOT, Noun.BASE, Noun.WORKSHOP, Noun.WORKSPACE)
+        nouns = (*(noun.value for noun in kinds), BESIDE)
         self.garbage = Garbage(
             state_dir,
             pool=pool,
             sweepers=(Unfinished(pool), Orphans(pool, needs, audit, nouns), Outputs(remains, store)),
             collectors=(
                 self.shelf.bases,
+                self.shelf.unused,
                 WorkspaceCollector(self.workspaces.evictions, pool),
                 OldTemplates(pool, templates, needs, store),
             ),
@@ -168,7 +170,7 @@ class Rooms:
             backends=backends,
             audit=audit,
             snapshots=snapshots,
-            forks=forks,
+            rollback=rollback,
             garbage=self.garbage,
             workshops=self.shelf.workshops,
             bases=self.shelf.bases,
