@@ -167,7 +167,9 @@ class Workspaces:
             row = await self.evictions.laid_out(self.find(reference, owner), None)
             if row is not None:
                 await self._tenancy.occupant(row)
-                return WorkspaceTree(row.id, row.layers, row.repository, row.workspace.epoch + 1)
+                return WorkspaceTree(
+                    row.id, row.layers, row.repository, row.workspace.disk_mib, row.workspace.epoch + 1
+                )
 
     def take(self, row: Row) -> None:
         self._tenancy.take(row)
