@@ -19,7 +19,7 @@ def output(name: str, sandbox: SandboxFactory) -> str:
 
 
 def test_no_example_is_left_out() -> None:
-    shown = {"step1.py", "step2.py", "step3.py", "offline.py", "attempts.py", "repository.py"}
+    shown = {"step1.py", "step2.py", "step3.py", "offline.py", "attempts.py", "repository.py", "task.py"}
     assert {path.name for path in EXAMPLES.glob("*.py")} == shown
 
 
@@ -37,3 +37,13 @@ def test_a_directory_is_worked_on_without_being_changed(sandbox: SandboxFactory)
 
 def test_five_fixes_are_tried_in_forks_of_one_warm_sandbox(sandbox: SandboxFactory) -> None:
     assert output("step3.py", sandbox) == "2/5 candidate fixes passed the test suite\n"
+
+
+def test_a_second_sandbox_goes_on_where_the_first_has_ended(sandbox: SandboxFactory) -> None:
+    said = output("task.py", sandbox)
+    assert said.splitlines() == [
+        "only here: 1 untracked file",
+        "begun on Monday",
+        "done on Tuesday",
+        "sandboxes that had it: 2",
+    ]
