@@ -35,6 +35,11 @@ def test_a_directory_is_worked_on_without_being_changed(sandbox: SandboxFactory)
     assert "new report.txt" in said
 
 
+def test_a_task_goes_on_after_its_first_sandbox(sandbox: SandboxFactory) -> None:
+    said = output("task.py", sandbox)
+    assert "begun on Monday\ndone on Tuesday\nsandboxes that had it: 2" in said
+
+
 def test_five_fixes_are_tried_in_forks_of_one_warm_sandbox(sandbox: SandboxFactory) -> None:
     assert output("step3.py", sandbox) == "2/5 candidate fixes passed the test suite\n"
 
