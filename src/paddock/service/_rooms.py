@@ -151,7 +151,7 @@ class Rooms:
                 OldTemplates(pool, templates, needs, store),
                 self.shelf.bases,
                 self.shelf.unused,
-                WorkspaceCollector(self.workspaces.evictions, pool),
+                WorkspaceCollector(self.workspaces.evictions, pool, audit),
             ),
         )
         self.storage = Storage(
