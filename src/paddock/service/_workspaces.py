@@ -182,6 +182,13 @@ class Workspaces:
             for layer in row.layers:
                 yield Need(layer, row.id, f"workspace {row.workspace.name} lies over it")
 
+    def whole(self) -> Iterable[Need]:
+        """Of trees that have to be there at this moment."""
+        for row in self._store.list():
+            if row.state is WorkspaceState.READY:
+                for tree in (row.id, *row.layers):
+                    yield Need(tree, row.id, f"workspace {row.workspace.name} is in it")
+
     def sweep(self, audit: AuditLog) -> None:
         self._custody.sweep(audit)
 
