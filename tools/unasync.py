@@ -43,6 +43,7 @@ NAMES = {
     "AsyncScriptModel": "ScriptModel",
     "AsyncToolbox": "Toolbox",
     "AsyncTransport": "Transport",
+    "AsyncWorkspace": "Workspace",
     "AsyncWriter": "Writer",
     "Later": "Now",
     "StopAsyncIteration": "StopIteration",

@@ -36,6 +36,14 @@ from .results import MountDiff, Promotion
 from .sandbox import Sandbox, SandboxSpec
 from .snapshot import Snapshot
 from .streams import ByteReader, ExecHandle
+from .workspace_actions import (
+    DeleteWorkspace,
+    GetWorkspace,
+    InspectWorkspace,
+    ListWorkspaces,
+    OpenWorkspace,
+    PinWorkspace,
+)
 
 
 class CreateSandbox(Action[Sandbox], frozen=True, tag="sandbox.create"):
@@ -248,6 +256,12 @@ AnyAction: TypeAlias = (
     | DeleteSnapshot
     | ForkSandbox
     | RollbackSandbox
+    | OpenWorkspace
+    | GetWorkspace
+    | ListWorkspaces
+    | InspectWorkspace
+    | PinWorkspace
+    | DeleteWorkspace
     | AcquireRepository
     | ListRepositories
     | DeleteRepository

@@ -17,6 +17,7 @@ from paddock.model import (
     CreateSnapshot,
     DeleteRepository,
     DeleteSnapshot,
+    DeleteWorkspace,
     Diagnose,
     DiffMount,
     DownloadTree,
@@ -26,8 +27,10 @@ from paddock.model import (
     GarbageReport,
     GetSandbox,
     GetUsage,
+    GetWorkspace,
     GrepFiles,
     InspectSandbox,
+    InspectWorkspace,
     KillSandbox,
     ListAudit,
     ListExecs,
@@ -36,8 +39,11 @@ from paddock.model import (
     ListRepositories,
     ListSandboxes,
     ListSnapshots,
+    ListWorkspaces,
     MakeDirectory,
     MoveFile,
+    OpenWorkspace,
+    PinWorkspace,
     PromoteChild,
     PromoteMount,
     ReadFile,
@@ -89,6 +95,15 @@ async def effect(rooms: Rooms, action: AnyAction, entry: Entry) -> object:
             return await rooms.forks.fork(action, *await rooms.sandboxes.use(action.sandbox, entry), entry)
         case RollbackSandbox():
             return await rooms.rollback.perform(action, *await rooms.sandboxes.use(action.sandbox, entry), entry)
+        case (
+            OpenWorkspace()
+            | GetWorkspace()
+            | ListWorkspaces()
+            | InspectWorkspace()
+            | PinWorkspace()
+            | DeleteWorkspace()
+        ):
+            return await rooms.workspaces.perform(action, entry)
         case AcquireRepository() | ListRepositories() | DeleteRepository():
             return await rooms.shelf.repositories.perform(action, entry)
         case PromoteChild():
