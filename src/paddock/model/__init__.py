@@ -71,10 +71,14 @@ from .reports import Check as Check
 from .reports import Diagnosis as Diagnosis
 from .reports import Inspection as Inspection
 from .reports import Process as Process
+from .results import Artifact as Artifact
 from .results import Change as Change
 from .results import ChangeKind as ChangeKind
 from .results import MountDiff as MountDiff
 from .results import Promotion as Promotion
+from .results import PullRequest as PullRequest
+from .results import PushedBranch as PushedBranch
+from .results import WorkspaceDiff as WorkspaceDiff
 from .sandbox import LEGAL as LEGAL
 from .sandbox import Level as Level
 from .sandbox import Sandbox as Sandbox
