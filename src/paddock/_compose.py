@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from paddock.backends._base import Backend
     from paddock.backends.jail import JailBackend
     from paddock.storage import Pool, Templates
+    from paddock.storage.repositories import Credential, Remote
 
 
 Opener = Callable[[Path, AsyncExitStack], Coroutine[Any, Any, Door]]
@@ -124,8 +125,16 @@ async def open_service(state_dir: Path, stack: AsyncExitStack) -> Door:
         pool=storage.pool,
         templates=storage,
         policy=local_policy(os.getuid()),
+        credentials=_own_credential,
     )
     return await stack.enter_async_context(service)
+
+
+async def _own_credential(principal: Principal, remote: Remote) -> Credential | None:
+    """Whoever uses the service in this process is the one whose git this machine has been told about."""
+    from paddock.storage.repositories import ambient
+
+    return await ambient(remote)
 
 
 def _other_backends(state_dir: Path) -> Iterator[Backend]:

@@ -181,6 +181,8 @@ def _some(kind: Any, sandbox: str = "x") -> Any:
         "pattern": "x",
         "snapshot": "sn_none",
         "child": "x",
+        "repository": "rp_none",
+        "url": "ext::sh",
     }
     required = [f for f in kind.__struct_fields__ if f in (*fills, "path", "source", "destination")]
     if kind is CreateSandbox:

@@ -21,6 +21,7 @@ _TEXT_CHARS = 4096
 _NAME = r"[\w.-]{0,64}?(?:TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|PRIVATE_?KEY|CREDENTIALS?)[\w.-]{0,64}"
 _ASSIGNMENT = re.compile(rf"(?i)((?<![\w.-]){_NAME}\s?[=:]\s?)(\"[^\"]*\"|'[^']*'|[^\s;&|]+)")
 _BEARER = re.compile(r"(?i)(\b(?:bearer|basic)\s{1,4})([A-Za-z0-9._~+/=-]{6,})")
+_URL_USER = re.compile(r"(?i)(https?://)[^/\s@]{1,1024}(?=@)")
 _URL_PASSWORD = re.compile(r"(://[^/\s:@]{0,256}:)([^/\s@]{1,1024})(?=@)")
 _OPTION = re.compile(rf"(?i)--?{_NAME}")
 _GONE = "[redacted]"
@@ -59,7 +60,7 @@ def describe(action: Action[Any], *, redact: Redact = redact_secrets) -> dict[st
 def _value(value: object, redact: Redact) -> object:
     match value:
         case str():
-            return _bounded(value, _TEXT_CHARS)
+            return _bounded(_URL_USER.sub(rf"\g<1>{_GONE}", value), _TEXT_CHARS)
         case bytes():
             return digest(value)
         case ExecSpec():

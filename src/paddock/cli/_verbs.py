@@ -36,6 +36,7 @@ VERBS: dict[str, Verb] = {
     "rollback": Verb("_rollback", "take a sandbox back to a snapshot", names=True),
     "diff": Verb("_diff", "what a sandbox has changed in a mounted directory", names=True),
     "promote": Verb("_promote", "take those changes over into the directory itself", names=True),
+    "repos": Verb("_repos", "repositories that are cached: list, fetch, remove"),
     "kill": Verb("_kill", "end sandboxes at once and for good", names=True),
     "doctor": Verb("_doctor", "what this machine can do, and how to mend what it cannot"),
     "audit": Verb("_audit", "the record of what was asked, decided and done", names=True),

@@ -1,5 +1,6 @@
 """The nouns and verbs. Frozen values; imports nothing from this project."""
 
+from .actions import AcquireRepository as AcquireRepository
 from .actions import Action as Action
 from .actions import AnyAction as AnyAction
 from .actions import AttachExec as AttachExec
@@ -7,6 +8,7 @@ from .actions import ConnectPort as ConnectPort
 from .actions import CopyFile as CopyFile
 from .actions import CreateSandbox as CreateSandbox
 from .actions import CreateSnapshot as CreateSnapshot
+from .actions import DeleteRepository as DeleteRepository
 from .actions import DeleteSnapshot as DeleteSnapshot
 from .actions import Diagnose as Diagnose
 from .actions import DiffMount as DiffMount
@@ -23,6 +25,7 @@ from .actions import ListAudit as ListAudit
 from .actions import ListExecs as ListExecs
 from .actions import ListFiles as ListFiles
 from .actions import ListProcesses as ListProcesses
+from .actions import ListRepositories as ListRepositories
 from .actions import ListSandboxes as ListSandboxes
 from .actions import ListSnapshots as ListSnapshots
 from .actions import MakeDirectory as MakeDirectory
@@ -55,8 +58,10 @@ from .files import FileChange as FileChange
 from .files import FileInfo as FileInfo
 from .files import FileKind as FileKind
 from .files import GrepMatch as GrepMatch
+from .ids import BaseId as BaseId
 from .ids import ExecId as ExecId
 from .ids import Noun as Noun
+from .ids import RepositoryId as RepositoryId
 from .ids import SandboxId as SandboxId
 from .ids import SnapshotId as SnapshotId
 from .ids import mint as mint
@@ -71,6 +76,8 @@ from .reports import Check as Check
 from .reports import Diagnosis as Diagnosis
 from .reports import Inspection as Inspection
 from .reports import Process as Process
+from .repository import Acquired as Acquired
+from .repository import Repository as Repository
 from .results import Artifact as Artifact
 from .results import Change as Change
 from .results import ChangeKind as ChangeKind

@@ -15,6 +15,7 @@ from .exec import ExecInfo, ExecResult, ExecSpec
 from .files import FileInfo, GrepMatch
 from .limits import Usage
 from .reports import AuditRecord, AuditReport, Diagnosis, Inspection, Process
+from .repository import Acquired, Repository
 from .results import MountDiff, Promotion
 from .sandbox import Sandbox, SandboxSpec
 from .snapshot import Snapshot
@@ -114,6 +115,27 @@ class PromoteChild(Action[None], frozen=True, tag="sandbox.promote"):
     sandbox: str
     child: str
     path: str = "/workspace"
+
+
+class AcquireRepository(Action[Acquired], frozen=True, tag="repository.acquire"):
+    """The commit that `ref` led to at most `max_age_seconds` ago, fetched if it is not here.
+
+    `ref` is a branch, a tag, a full name of a ref or a full id of a commit; None: the default branch. A credential in
+    `url` is used for this once, and kept nowhere."""
+
+    url: str
+    ref: str | None = None
+    max_age_seconds: float = 0.0
+
+
+class ListRepositories(Action[tuple[Repository, ...]], frozen=True, tag="repository.list"):
+    """Public ones, and those that are one's own."""
+
+
+class DeleteRepository(Action[None], frozen=True, tag="repository.delete"):
+    """From the cache: by id, unique prefix of one, or URL. Refused while something needs it."""
+
+    repository: str
 
 
 class RunExec(Action[ExecResult], frozen=True, tag="exec.run"):
@@ -357,6 +379,9 @@ AnyAction: TypeAlias = (
     | ForkSandbox
     | RollbackSandbox
     | PromoteChild
+    | AcquireRepository
+    | ListRepositories
+    | DeleteRepository
     | RunExec
     | StartExec
     | AttachExec

@@ -13,6 +13,8 @@ from typing import NewType
 SandboxId = NewType("SandboxId", str)
 ExecId = NewType("ExecId", str)
 SnapshotId = NewType("SnapshotId", str)
+RepositoryId = NewType("RepositoryId", str)
+BaseId = NewType("BaseId", str)
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: no i, l, o, u
 
@@ -24,6 +26,8 @@ class Noun(StrEnum):
     TEMPLATE = "tp_"
     EXEC = "ex_"
     REPOSITORY = "rp_"
+    BASE = "bs_"
+    WORKSHOP = "wk_"
 
 
 def mint(noun: Noun) -> str:

@@ -22,7 +22,9 @@ class Entry:
         self.principal = principal
         self.sandbox: str | None = None
         """The id of what the action named somehow, once it is known."""
-        self._gate, self._tag, self._number = gate, tag, number
+        self.number = number
+        """Of the record of the decision, to which others may refer."""
+        self._gate, self._tag = gate, tag
         self._deferred = self._done = False
 
     def defer(self) -> None:
@@ -30,15 +32,15 @@ class Entry:
 
     def done(self, detail: dict[str, object] | None = None) -> None:
         if not self._done:
-            self._gate.close_entry(self._number)
-            self._gate.audit.outcome(self._number, self._tag, ok=True, sandbox=self.sandbox, detail=detail)
+            self._gate.close_entry(self.number)
+            self._gate.audit.outcome(self.number, self._tag, ok=True, sandbox=self.sandbox, detail=detail)
             self._done = True
 
     def failed(self, error: BaseException) -> None:
         if not self._done:
-            self._gate.close_entry(self._number)
+            self._gate.close_entry(self.number)
             self._gate.audit.outcome(
-                self._number, self._tag, ok=False, error=code_of(error), message=_message(error), sandbox=self.sandbox
+                self.number, self._tag, ok=False, error=code_of(error), message=_message(error), sandbox=self.sandbox
             )
             self._done = True
 

@@ -11,12 +11,14 @@ from paddock.errors import PaddockError, SandboxDied
 from paddock.model import Noun, SandboxId, State
 from paddock.storage._base import Pool
 
+from ._bases import Bases
 from ._forks import Forks
 from ._live import Live
 from ._providers import Backends
 from ._remains import Remains
 from ._snapshots import Snapshots
 from ._store import Store
+from ._workshop import Workshops
 
 
 class Reconciler:
@@ -34,7 +36,10 @@ class Reconciler:
         audit: AuditLog,
         snapshots: Snapshots,
         forks: Forks,
+        workshops: Workshops,
+        bases: Bases,
     ) -> None:
+        self._workshops, self._bases = workshops, bases
         self._snapshots, self._forks = snapshots, forks
         self._store, self._live, self._remains = store, live, remains
         self._backends, self._pool, self._audit = backends, pool, audit
@@ -47,11 +52,16 @@ class Reconciler:
         await self._rollbacks()
         self._trees()
         self._snapshots.sweep(self._audit)
+        await self._workshops.sweep()
+        self._bases.sweep()
         self._outputs()
 
     async def _instances(self, backend: Backend, living: Mapping[SandboxId, Ending | None]) -> None:
         rows = {row.id: row for row in self._store.list()}
+        workshops = self._workshops.living()
         for id, ending in living.items():
+            if id in workshops:
+                continue
             row = rows.get(id)
             if row is None:
                 await self._remove_instance(backend, id, ending)

@@ -166,7 +166,9 @@ def _raw(field: bytes, rest: Iterator[bytes]) -> _Raw:
         raise ValueError(field)
     first = _name(next(rest))
     moved = status.startswith("R")
-    return _Raw(int(old_mode, 8), int(mode, 8), status[0], _name(next(rest)) if moved else first, first if moved else None)
+    return _Raw(
+        int(old_mode, 8), int(mode, 8), status[0], _name(next(rest)) if moved else first, first if moved else None
+    )
 
 
 def _count(field: bytes, rest: Iterator[bytes]) -> tuple[str, tuple[int | None, int | None]]:

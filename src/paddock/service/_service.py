@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import AsyncExitStack, contextmanager
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar, assert_never, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, assert_never, cast
 
 from paddock.audit import AuditLog
 from paddock.backends._base import Backend
 from paddock.errors import InvalidState, Unrecorded, exhaustion
-from paddock.keeper.layout import AUDIT, DATABASE
+from paddock.keeper.layout import AUDIT, DATABASE, REPOSITORIES
 from paddock.model import (
+    AcquireRepository,
     Action,
     AnyAction,
     AttachExec,
@@ -21,6 +23,7 @@ from paddock.model import (
     CopyFile,
     CreateSandbox,
     CreateSnapshot,
+    DeleteRepository,
     DeleteSnapshot,
     Diagnose,
     DiffMount,
@@ -38,6 +41,7 @@ from paddock.model import (
     ListExecs,
     ListFiles,
     ListProcesses,
+    ListRepositories,
     ListSandboxes,
     ListSnapshots,
     MakeDirectory,
@@ -63,6 +67,7 @@ from paddock.policy import Policy
 from paddock.storage._base import Pool
 
 from ._allotment import Allotment
+from ._bases import Bases
 from ._clock import Clock, holder_id
 from ._execs import Execs
 from ._expiry import PERIOD_SECONDS, Expiry
@@ -79,12 +84,17 @@ from ._providers import MEASURED_CREATE_MS, Backends, Templates
 from ._reconcile import Reconciler
 from ._remains import Remains
 from ._reports import Reports
+from ._repository_store import RepositoryStore
 from ._sandboxes import Sandboxes
 from ._snapshot_store import SnapshotStore
 from ._snapshots import Snapshots
 from ._store import Store
 from ._tasks import Tasks
+from ._workshop import Workshops
 from ._workspace_tree import NoWorkspaces, Workspaces
+
+if TYPE_CHECKING:
+    from ._repositories import CredentialSource, Repositories
 
 R = TypeVar("R")
 
@@ -109,9 +119,11 @@ class Service:
         clock: Clock = Clock(),  # noqa: B008 (a frozen value)
         measured: Mapping[Level, float] = MEASURED_CREATE_MS,
         workspaces: Workspaces | None = None,
+        credentials: CredentialSource | None = None,
         period_seconds: float = PERIOD_SECONDS,
     ) -> None:
         self.state_dir = state_dir
+        self._clock, self._credentials = clock, credentials
         state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._audit = audit or AuditLog(state_dir / AUDIT)
         self._store = store or Store(state_dir / DATABASE)
@@ -177,6 +189,26 @@ class Service:
             workspaces=workspaces,
         )
         self._promotion = Promotion(sandboxes=self._sandboxes, live=live)
+        workshops = self._workshops = Workshops(
+            store=store,
+            backends=backends,
+            pool=pool,
+            templates=templates,
+            tasks=tasks,
+            clock=clock,
+            audit=audit,
+            holder=holder,
+        )
+        bases = self._bases = Bases(
+            self.state_dir / REPOSITORIES,
+            store=store,
+            pool=pool,
+            workshops=workshops,
+            tasks=tasks,
+            clock=clock,
+            audit=audit,
+            holder=holder,
+        )
         self._execs = Execs(sandboxes=self._sandboxes, live=live, remains=remains, tasks=tasks)
         self._files = Files(sandboxes=self._sandboxes, live=live)
         self._reports = Reports(
@@ -192,6 +224,8 @@ class Service:
             audit=audit,
             snapshots=snapshots,
             forks=forks,
+            workshops=workshops,
+            bases=bases,
         )
         self.expiry = Expiry(
             store=store,
@@ -200,6 +234,18 @@ class Service:
             clock=clock,
             holder=holder,
             period_seconds=period_seconds,
+        )
+
+    @cached_property
+    def _repositories(self) -> Repositories:
+        from ._repositories import Repositories  # with all that git needs, which a sandbox does not
+
+        return Repositories(
+            self.state_dir / REPOSITORIES,
+            store=RepositoryStore(self._store),
+            clock=self._clock,
+            credentials=self._credentials,
+            forget_bases=self._bases.forget,
         )
 
     async def perform(self, action: Action[R], principal: Principal) -> R:
@@ -247,6 +293,12 @@ class Service:
                 return await self._forks.rollback(action, *await self._sandboxes.use(action.sandbox, entry), entry)
             case PromoteChild():
                 return await self._promotion.promote(action, entry)
+            case AcquireRepository():
+                return await self._repositories.perform(action, entry)
+            case ListRepositories():
+                return self._repositories.list(entry)
+            case DeleteRepository():
+                return await self._repositories.delete(action, entry)
             case RunExec():
                 return await self._execs.run(action, entry)
             case StartExec():

@@ -74,3 +74,47 @@ leases = Table(
     Column("epoch", Integer, nullable=False),
     Column("expires_at", Float, nullable=False),
 )
+
+repositories = Table(
+    "repositories",
+    metadata,
+    Column("id", String, primary_key=True, nullable=False),
+    Column("scope", String, nullable=False),
+    Column("url", String, nullable=False),
+    Column("head", String),
+    Column("observed_at", Float),
+    Column("observed_boot", String),
+    Column("observed_clock", Float),
+    Column("used_at", Float, nullable=False),
+    Index("one_repository_per_scope", "scope", "url", unique=True),
+)
+
+repository_refs = Table(
+    "repository_refs",
+    metadata,
+    Column("repository", String, primary_key=True, nullable=False),
+    Column("name", String, primary_key=True, nullable=False),
+    Column("oid", String, nullable=False),
+    Column("commit_id", String),
+    Index("repository_refs_by_commit", "repository", "commit_id"),
+)
+
+bases = Table(
+    "bases",
+    metadata,
+    Column("id", String, primary_key=True, nullable=False),
+    Column("repository", String, nullable=False),
+    Column("commit_id", String, nullable=False),
+    Column("branch", String, nullable=False),
+    Column("holder", String),
+    Column("created_at", Float, nullable=False),
+    Column("used_at", Float, nullable=False),
+    Index("one_base", "repository", "commit_id", "branch", unique=True),
+)
+
+workshops = Table(
+    "workshops",
+    metadata,
+    Column("id", String, primary_key=True, nullable=False),
+    Column("holder", String, nullable=False),
+)

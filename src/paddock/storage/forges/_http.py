@@ -27,7 +27,9 @@ class Answer(msgspec.Struct, frozen=True):
         try:
             return msgspec.json.decode(self.body, type=kind)
         except msgspec.DecodeError as error:
-            raise PlatformError(f"the forge answered {self.status} with something else than its API says: {error}") from None
+            raise PlatformError(
+                f"the forge answered {self.status} with something else than its API says: {error}"
+            ) from None
 
     def words(self) -> str:
         """What it says about a failure, in characters that drive no terminal."""

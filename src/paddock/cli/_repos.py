@@ -1,0 +1,86 @@
+"""`paddock repos`: which repositories are cached; fetch one, remove some."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from . import _render
+from ._progress import progress
+from ._values import add_json, seconds
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    repos = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+    every = repos.add_parser("ls", help="what is cached", allow_abbrev=False)
+    add_json(every)
+    every.set_defaults(run=list_all)
+    _add_fetch(
+        repos.add_parser(
+            "fetch",
+            help="bring one up to date, and print the commit that a name leads to",
+            description="Fetches a repository into the cache, or only what is new, and prints the commit.",
+            allow_abbrev=False,
+        )
+    )
+    remove = repos.add_parser("rm", help="from the cache, unless something needs it", allow_abbrev=False)
+    remove.add_argument("repository", nargs="+", metavar="REPOSITORY", help="id, unique prefix of one, or URL")
+    add_json(remove)
+    remove.set_defaults(run=remove_some)
+
+
+def _add_fetch(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("url", metavar="URL", help="https, http or git; or a directory of this machine")
+    parser.add_argument("ref", nargs="?", metavar="REF", help="a branch, a tag or a full id (default: its own branch)")
+    parser.add_argument(
+        "--max-age", type=seconds, default=0.0, metavar="TIME", help="what was seen that long ago is new enough"
+    )
+    add_json(parser)
+    parser.set_defaults(run=fetch)
+
+
+def list_all(options: argparse.Namespace) -> int:
+    from paddock._compose import connector
+    from paddock.model import ListRepositories
+
+    found = connector.connect().perform(ListRepositories())
+    if options.json:
+        _render.document(found)
+    elif found:
+        rows = [
+            (
+                *(one.id, one.url, one.scope, one.default_branch or "", str(one.branches), str(one.tags)),
+                "" if one.observed_at is None else _render.when(one.observed_at),
+            )
+            for one in found
+        ]
+        _render.table(("ID", "URL", "SCOPE", "DEFAULT", "BRANCHES", "TAGS", "SEEN"), rows)
+    return 0
+
+
+def fetch(options: argparse.Namespace) -> int:
+    from paddock._compose import connector
+    from paddock.model import AcquireRepository
+
+    url = options.url if ":" in options.url else os.path.abspath(options.url)
+    with progress("looking at the repository"):
+        acquired = connector.connect().perform(
+            AcquireRepository(url=url, ref=options.ref, max_age_seconds=options.max_age)
+        )
+    if options.json:
+        _render.document(acquired)
+    else:
+        _render.line(f"{acquired.commit} {acquired.ref or ''}".rstrip())
+    return 0
+
+
+def remove_some(options: argparse.Namespace) -> int:
+    from paddock._compose import connector
+    from paddock.model import DeleteRepository
+
+    transport = connector.connect()
+    for repository in options.repository:
+        transport.perform(DeleteRepository(repository=repository))
+    if options.json:
+        _render.document(options.repository)
+    return 0

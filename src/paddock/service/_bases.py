@@ -1,0 +1,170 @@
+"""Bases: one commit of one repository, checked out on one branch, for workspaces to begin with."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from paddock.audit import AuditLog
+from paddock.backends._base import TreeMount
+from paddock.errors import InvalidState
+from paddock.model import Acquired, BaseId, Noun, RepositoryId, mint
+from paddock.storage._base import Pool
+from paddock.storage._trees import sync_file_system
+
+from ._checkout import check_out
+from ._clock import Clock, holder_alive
+from ._gate import Entry
+from ._store import Store
+from ._tasks import Tasks
+from ._workshop import Workshops
+from ._workspace_tree import REPOSITORY, WORKSPACE
+
+_COLUMNS = "id, repository, commit_id, branch, holder"
+_FIRST_SECONDS, _LAST_SECONDS = 0.01, 0.25
+
+
+class Base(msgspec.Struct, frozen=True):
+    """A tree of the pool that is never written again. `holder` is the service that makes it; None once it is whole."""
+
+    id: BaseId
+    repository: RepositoryId
+    commit: str
+    branch: str
+    holder: str | None
+
+
+class Bases:
+    def __init__(
+        self,
+        repositories: Path,
+        *,
+        store: Store,
+        pool: Callable[[], Pool],
+        workshops: Workshops,
+        tasks: Tasks,
+        clock: Clock,
+        audit: AuditLog,
+        holder: str,
+    ) -> None:
+        self._repositories, self._store, self._pool, self._workshops = repositories, store, pool, workshops
+        self._tasks, self._clock, self._audit, self._holder = tasks, clock, audit, holder
+        self._making: dict[tuple[str, str, str], asyncio.Task[Base]] = {}
+
+    async def get(self, acquired: Acquired, branch: str, entry: Entry) -> Base:
+        """The base of that commit on that branch: made by the first who asks, here or in another program; the others
+        wait for him. One who died at it is not waited for."""
+        key = (acquired.repository, acquired.commit, branch)
+        pause = _FIRST_SECONDS
+        while True:
+            base = self._find(*key)
+            if base is not None and base.holder is None:
+                self._store.execute("UPDATE bases SET used_at = ? WHERE id = ?", (self._clock.wall(), base.id))
+                return base
+            if base is not None and base.holder != self._holder and holder_alive(base.holder or ""):
+                await asyncio.sleep(pause)
+                pause = min(pause * 1.5, _LAST_SECONDS)
+                continue
+            if key not in self._making:
+                if base is not None:
+                    self.delete(base)  # he died at it
+                making = self._tasks.start(self._make(acquired, branch, entry), name=f"base {branch}", awaited=True)
+                self._making[key] = making
+                making.add_done_callback(lambda _: self._making.pop(key, None))
+            base = await asyncio.shield(self._making[key])
+            if base.holder is None:
+                return base
+
+    async def _make(self, acquired: Acquired, branch: str, entry: Entry) -> Base:
+        base = Base(BaseId(mint(Noun.BASE)), acquired.repository, acquired.commit, branch, self._holder)
+        if not self._begin(base):
+            return self._find(base.repository, base.commit, branch) or base  # another program was quicker
+        try:
+            self._pin(base)
+            self._pool().create(base.id)
+            trees = (
+                TreeMount(tree=base.id, target=WORKSPACE, writable=True),
+                TreeMount(tree=base.repository, target=REPOSITORY, writable=False),
+            )
+            async with self._workshops.open(trees, entry) as workshop:
+                await check_out(workshop, acquired, branch, self._clock.wall())
+            await asyncio.to_thread(self._sync, base.id)
+            self._finish(base)
+        except BaseException:
+            self.delete(base)
+            raise
+        return msgspec.structs.replace(base, holder=None)
+
+    def _begin(self, base: Base) -> bool:
+        """False: somebody else has begun. InvalidState: the repository was deleted."""
+        now = self._clock.wall()
+        with self._store.writing() as db:
+            if db.execute("SELECT 1 FROM repositories WHERE id = ?", (base.repository,)).fetchone() is None:
+                raise InvalidState(f"repository {base.repository} was deleted", hint="acquire it again")
+            return bool(
+                db.execute(
+                    f"INSERT OR IGNORE INTO bases ({_COLUMNS}, created_at, used_at) VALUES (?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
+                    (base.id, base.repository, base.commit, base.branch, base.holder, now, now),
+                ).rowcount
+            )
+
+    def _finish(self, base: Base) -> None:
+        if not self._store.execute("UPDATE bases SET holder = NULL WHERE id = ?", (base.id,)).rowcount:
+            raise InvalidState(f"base {base.id} was deleted while it was being made", hint="try again")
+
+    def _sync(self, name: str) -> None:
+        """A power loss takes no base back that a row says is whole."""
+        tree = self._pool().open(name)
+        try:
+            sync_file_system(tree)
+        finally:
+            os.close(tree)
+
+    def _pin(self, base: Base) -> None:
+        from paddock.storage.repositories import pins
+
+        pins.pin(self._repositories / base.repository, base.id, base.commit)
+
+    def delete(self, base: Base) -> None:
+        """The row first: a tree without one is swept. Not for bases that workspaces lie over."""
+        from paddock.storage.repositories import pins
+
+        self._store.execute("DELETE FROM bases WHERE id = ?", (base.id,))
+        self._pool().delete(base.id)
+        pins.unpin(self._repositories / base.repository, base.id)
+
+    def of(self, repository: str) -> tuple[Base, ...]:
+        return self._all("WHERE repository = ?", repository)
+
+    def forget(self, repository: str) -> None:
+        """All bases of a repository that nobody needs."""
+        for base in self.of(repository):
+            if base.holder is not None and holder_alive(base.holder):
+                raise InvalidState(f"repository {repository} is being checked out", hint="try again")
+            self.delete(base)
+
+    def sweep(self) -> None:
+        """Takes away what was being made by services that are dead, and trees that no row knows."""
+        pool = self._pool()
+        names = [name for name in pool.names() if name.startswith(Noun.BASE)]
+        known = {base.id: base for base in self._all("")}
+        for name in names:
+            if name not in known:
+                self._audit.event("tree.orphan", base=name, message="no base has it; deleted")
+                pool.delete(name)
+        for base in known.values():
+            if base.holder is not None and not holder_alive(base.holder):
+                self._audit.event("base.unfinished", base=base.id, message="the service that made it died; deleted")
+                self.delete(base)
+
+    def _find(self, repository: str, commit: str, branch: str) -> Base | None:
+        found = self._all("WHERE repository = ? AND commit_id = ? AND branch = ?", repository, commit, branch)
+        return found[0] if found else None
+
+    def _all(self, where: str, *values: object) -> tuple[Base, ...]:
+        rows = self._store.execute(f"SELECT {_COLUMNS} FROM bases {where}", values).fetchall()  # noqa: S608
+        return tuple(Base(*row) for row in rows)

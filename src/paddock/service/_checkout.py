@@ -1,0 +1,74 @@
+"""Checking a commit out, in a workshop: its git, its files and an index that knows them."""
+
+from __future__ import annotations
+
+from paddock.errors import InvalidArgument
+from paddock.model import Acquired
+
+from ._workshop import Workshop
+from ._workspace_tree import REPOSITORY, WORKSPACE
+
+_PAST_SECONDS = 60
+
+# $1 branch, $2 commit, $3 URL, $4 sha1 or sha256, $5 the time of all files, which the index is younger than: so that
+# git need not read a file to know that it is as it was.
+_CHECK_OUT = r"""
+set -eu
+cd "$WORKSPACE"
+git init --quiet --template= --object-format="$4" --initial-branch="$1" .
+mkdir -p .git/objects/info .git/info
+printf '%s\n' "$REPOSITORY/objects" > .git/objects/info/alternates
+if [ -f "$REPOSITORY/shallow" ]; then cp "$REPOSITORY/shallow" .git/shallow; fi
+git config core.checkStat minimal
+git config core.trustctime false
+git config core.untrackedCache true
+git config index.threads true
+git config remote.origin.url "$3"
+git config remote.origin.fetch '+refs/heads/*:refs/remotes/origin/*'
+git --git-dir="$REPOSITORY" for-each-ref --format='%(objectname) %(refname)' refs/heads refs/tags |
+    sed 's| refs/heads/| refs/remotes/origin/|' > .git/packed-refs
+git update-ref "refs/heads/$1" "$2"
+if git rev-parse --verify --quiet "refs/remotes/origin/$1" > /dev/null; then
+    git config "branch.$1.remote" origin
+    git config "branch.$1.merge" "refs/heads/$1"
+fi
+git reset --quiet --hard
+find . -path ./.git -prune -o -exec touch --no-dereference --no-create --date="@$5" {} +
+git update-index -q --really-refresh || :
+git update-index --force-write-index
+git status --porcelain > /dev/null
+git status --porcelain > /dev/null
+"""
+
+# No program that a repository or the template could name runs: there is none to run, and it is not asked for.
+_ENVIRONMENT = {
+    "WORKSPACE": WORKSPACE,
+    "REPOSITORY": REPOSITORY,
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_CONFIG_GLOBAL": "/dev/null",
+    "GIT_ALLOW_PROTOCOL": "none",
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_CONFIG_COUNT": "5",
+    "GIT_CONFIG_KEY_0": "core.hooksPath",
+    "GIT_CONFIG_VALUE_0": "/dev/null",
+    "GIT_CONFIG_KEY_1": "core.fsmonitor",
+    "GIT_CONFIG_VALUE_1": "false",
+    "GIT_CONFIG_KEY_2": "core.protectNTFS",
+    "GIT_CONFIG_VALUE_2": "true",
+    "GIT_CONFIG_KEY_3": "core.protectHFS",
+    "GIT_CONFIG_VALUE_3": "true",
+    "GIT_CONFIG_KEY_4": "safe.directory",
+    "GIT_CONFIG_VALUE_4": "*",
+}
+
+
+async def check_out(workshop: Workshop, acquired: Acquired, branch: str, now: float) -> None:
+    """Fills the workshop's workspace. InvalidArgument: git will not have this commit, or this name for a branch."""
+    kind = "sha256" if len(acquired.commit) == 64 else "sha1"
+    words = (branch, acquired.commit, acquired.url, kind, str(int(now) - _PAST_SECONDS))
+    result = await workshop.run(["/bin/sh", "-c", _CHECK_OUT, "check-out", *words], env=_ENVIRONMENT)
+    if not result.ok:
+        why = f", limit reached: {result.limit}" if result.limit else ""
+        raise InvalidArgument(
+            f"{acquired.commit} of {acquired.url} cannot be checked out on {branch!r}{why}: {result.stderr[-600:]}"
+        )

@@ -1,0 +1,299 @@
+"""Repositories: acquire a commit that a remote has, list, delete."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import math
+import os
+import shutil
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+
+from paddock.errors import InvalidArgument, InvalidState, NotFound
+from paddock.model import (
+    Acquired,
+    AcquireRepository,
+    DeleteRepository,
+    Noun,
+    Principal,
+    Repository,
+    RepositoryId,
+    mint,
+)
+from paddock.storage.repositories import (
+    Credential,
+    HostGit,
+    Listing,
+    Refused,
+    Remote,
+    check_ref,
+    is_commit,
+    locked,
+    parse,
+    pins,
+)
+
+from ._clock import Clock, boot_id
+from ._gate import Entry
+from ._repository_store import PUBLIC, KnownRef, Observation, RepositoryRow, RepositoryStore
+
+CredentialSource = Callable[[Principal, Remote], Awaitable[Credential | None]]
+"""What a principal proves himself with to a remote; None: nothing."""
+
+_log = logging.getLogger("paddock")
+_HEADS, _TAGS = "refs/heads/", "refs/tags/"
+_LEAST_PREFIX = 6
+
+
+class Repositories:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        store: RepositoryStore,
+        clock: Clock,
+        credentials: CredentialSource | None,
+        git: HostGit | None = None,
+        forget_bases: Callable[[str], None],
+    ) -> None:
+        self.git = git or HostGit(directory)
+        self._directory, self._store, self._clock = directory, store, clock
+        self._source, self._forget_bases = credentials, forget_bases
+        self._boot = boot_id()
+        self._queues: dict[str, asyncio.Lock] = {}
+
+    async def perform(self, action: AcquireRepository, entry: Entry) -> Acquired:
+        acquired = await self.acquire(action.url, action.ref, action.max_age_seconds, entry.principal)
+        entry.done({"repository": acquired.repository, "commit": acquired.commit, "ref": acquired.ref})
+        return acquired
+
+    async def acquire(self, url: str, ref: str | None, max_age_seconds: float, principal: Principal) -> Acquired:
+        """The commit that `ref` led to at most `max_age_seconds` ago; it is in the repository when this returns.
+
+        NotFound: no such repository, for this principal; or nothing of that name in it. InvalidArgument, PolicyDenied,
+        ResourceExhausted, PlatformError: it cannot be reached.
+        """
+        if math.isnan(max_age_seconds) or max_age_seconds < 0:
+            raise InvalidArgument(f"max_age_seconds={max_age_seconds} is no age")
+        if ref is not None:
+            check_ref(ref)
+        remote, given = parse(url, local=principal.id.startswith("local:"))
+        since = self._clock.boottime() - max_age_seconds
+        row = None if given else self._fresh(remote, principal, since, ref)
+        if row is None:
+            async with self._alone(principal, remote):
+                row = None if given else self._fresh(remote, principal, since, ref)
+                if row is None:
+                    row, credential = await self._observe(remote, principal, given)
+                    return await self._answer(row, remote, ref, credential, principal)
+        return await self._answer(row, remote, ref, None, principal)
+
+    def _fresh(self, remote: Remote, principal: Principal, since: float, ref: str | None) -> RepositoryRow | None:
+        """What was seen since then; of a name that was not there yet, nothing was."""
+        for scope in (PUBLIC, principal.id):
+            row = self._store.find(scope, remote.url)
+            if row is not None and row.observed_boot == self._boot and (row.observed_clock or 0) >= since:
+                known = (ref is not None and is_commit(ref)) or self._named(row, ref) is not None
+                if known and (self._directory / row.id / "objects").is_dir():
+                    return row
+        return None
+
+    @asynccontextmanager
+    async def _alone(self, principal: Principal, remote: Remote) -> AsyncGenerator[None]:
+        """Of those who ask for one remote, one looks, and the others take what he has seen."""
+        name = hashlib.sha256(f"{principal.id}\0{remote.url}".encode()).hexdigest()[:40]
+        queue = self._queues.setdefault(name, asyncio.Lock())
+        async with queue, locked(self._directory / f"at_{name}.lock"):
+            yield
+
+    async def _observe(
+        self, remote: Remote, principal: Principal, given: Credential | None
+    ) -> tuple[RepositoryRow, Credential | None]:
+        at, clock = self._clock.wall(), self._clock.boottime()
+        listing, credential, scope = await self._prove(remote, principal, given)
+        row = self._store.make(RepositoryId(mint(Noun.REPOSITORY)), scope, remote.url, at)
+        async with locked(self._directory / f"{row.id}.lock"):
+            refs = await self._bring(row, remote, credential, listing)
+            seen = Observation(head=listing.head, refs=refs, at=at, boot=self._boot, clock=clock)
+            self._store.observed(row.id, seen)
+        return self._store.get(row.id) or row, credential
+
+    async def _prove(
+        self, remote: Remote, principal: Principal, given: Credential | None
+    ) -> tuple[Listing, Credential | None, str]:
+        """What it has, the credential that it took to see that, and whose that makes it."""
+        own = PUBLIC if remote.path is None else principal.id
+        private = (
+            self._store.find(PUBLIC, remote.url) is None and self._store.find(principal.id, remote.url) is not None
+        )
+        if given is None and not (private and remote.path is None):
+            try:
+                return await self.git.look(remote, None), None, own
+            except Refused:
+                pass
+        credential = given or await self._credentials(principal, remote)
+        try:
+            return await self.git.look(remote, credential), credential, PUBLIC if credential is None else principal.id
+        except Refused as refused:
+            raise NotFound(
+                f"{remote.url} is not there, or not for {principal.id}: {refused}",
+                hint="git credential approve tells git what to prove that with" if credential is None else None,
+            ) from None
+
+    async def _bring(
+        self, row: RepositoryRow, remote: Remote, credential: Credential | None, listing: Listing
+    ) -> dict[str, KnownRef]:
+        """Makes sure that all that was listed is here. What has moved meanwhile is taken as it is now: it was observed
+        later than was asked for."""
+        known = self._store.refs(row.id)
+        there = (self._directory / row.id / "objects").is_dir()
+        oids = {name: ref.oid for name, ref in listing.refs.items() if name.startswith((_HEADS, _TAGS))}
+        if there and row.observed_at is not None and oids == {name: ref.oid for name, ref in known.items()}:
+            return dict(known)
+        _log.info("fetching %s", remote.url)
+        async with self._marked(row.id):
+            await self.git.init(row.id, sha256=any(len(oid) == 64 for oid in oids.values()))
+            if oids:
+                await self._fetch(row, remote, credential)
+        return {name: KnownRef(name, ref.oid, ref.commit) for name, ref in (await self.git.refs(row.id)).items()}
+
+    async def _fetch(
+        self, row: RepositoryRow, remote: Remote, credential: Credential | None, only: str | None = None
+    ) -> None:
+        try:
+            await self.git.fetch(row.id, remote, credential, only=only, progress=_log.info)
+        except Refused as refused:
+            raise NotFound(f"{remote.url} is not there any more, or not for the one who asks: {refused}") from None
+
+    @asynccontextmanager
+    async def _marked(self, id: str) -> AsyncGenerator[None]:
+        """Under the lock of the repository: a git that was killed leaves locks of its own, and scratch."""
+        mark = self._directory / f"{id}.busy"
+        if mark.exists():
+            await self.git.clear_up(id)
+        mark.touch()
+        yield
+        mark.unlink(missing_ok=True)
+
+    async def _answer(
+        self, row: RepositoryRow, remote: Remote, ref: str | None, credential: Credential | None, principal: Principal
+    ) -> Acquired:
+        self._store.used(row.id, self._clock.wall())
+        if ref is not None and is_commit(ref):
+            await self._need(row, remote, ref, credential, principal)
+            return _acquired(row, ref, None)
+        known = self._named(row, ref)
+        if known is None and ref is not None and ref.startswith("refs/") and not ref.startswith((_HEADS, _TAGS)):
+            return await self._other_ref(row, remote, ref, credential, principal)
+        if known is None:
+            branches = sorted(name.removeprefix(_HEADS) for name in self._store.refs(row.id) if name.startswith(_HEADS))
+            if not branches:
+                raise InvalidState(f"{row.url} has no branches yet", hint="push a commit to it first")
+            shown = ", ".join(branches[:8]) + (", …" if len(branches) > 8 else "")
+            what = "no default branch" if ref is None else f"no branch and no tag {ref!r}"
+            raise NotFound(f"{row.url} has {what}; its branches: {shown}", hint="name one of those", ref=ref)
+        if known.commit is None:
+            raise InvalidArgument(f"{known.name} of {row.url} leads to no commit")
+        return _acquired(row, known.commit, known.name)
+
+    def _named(self, row: RepositoryRow, ref: str | None) -> KnownRef | None:
+        """A branch of that name before a tag; without a name the default branch, or the only one."""
+        if ref is None:
+            if row.head is not None:
+                return self._store.ref(row.id, row.head)
+            heads = [ref for name, ref in self._store.refs(row.id).items() if name.startswith(_HEADS)]
+            return heads[0] if len(heads) == 1 else None
+        names = (ref,) if ref.startswith((_HEADS, _TAGS)) else (_HEADS + ref, _TAGS + ref)
+        return next(filter(None, (self._store.ref(row.id, name) for name in names)), None)
+
+    async def _need(
+        self, row: RepositoryRow, remote: Remote, commit: str, credential: Credential | None, principal: Principal
+    ) -> None:
+        """A commit by its id: one that is here, or that the remote gives."""
+        if self._store.has_tip(row.id, commit) or await self.git.commit(row.id, commit) is not None:
+            return
+        await self._fetch_other(row, remote, commit, credential, principal)
+        if await self.git.commit(row.id, commit) is None:
+            raise NotFound(f"{commit} of {row.url} is no commit")
+
+    async def _other_ref(
+        self, row: RepositoryRow, remote: Remote, ref: str, credential: Credential | None, principal: Principal
+    ) -> Acquired:
+        """What is neither a branch nor a tag is asked for each time."""
+        at = self._clock.wall()
+        pinned = await self._fetch_other(row, remote, ref, credential, principal)
+        commit = await self.git.commit(row.id, pinned)
+        if commit is None:
+            raise NotFound(f"{ref} of {row.url} leads to no commit")
+        return msgspec.structs.replace(_acquired(row, commit, ref), observed_at=at)
+
+    async def _fetch_other(
+        self, row: RepositoryRow, remote: Remote, what: str, credential: Credential | None, principal: Principal
+    ) -> str:
+        if credential is None and row.scope == principal.id and remote.path is None:
+            credential = await self._credentials(principal, remote)
+        async with locked(self._directory / f"{row.id}.lock"), self._marked(row.id):
+            await self._fetch(row, remote, credential, only=what)
+        return pins.fetched(what)
+
+    async def _credentials(self, principal: Principal, remote: Remote) -> Credential | None:
+        return None if self._source is None else await self._source(principal, remote)
+
+    def list(self, entry: Entry) -> tuple[Repository, ...]:
+        return self._store.list(entry.principal.id)
+
+    async def delete(self, action: DeleteRepository, entry: Entry) -> None:
+        """InvalidState: a workspace or a snapshot needs it."""
+        found = self._find(action.repository, entry.principal.id)
+        async with locked(self._directory / f"{found.id}.lock"):
+            path = self._directory / found.id
+            needed = [owner for owner in pins.owners(path) if not owner.startswith(Noun.BASE)]
+            if needed:
+                raise InvalidState(
+                    f"repository {found.id} is needed by {', '.join(needed[:8])}", hint="delete those first"
+                )
+            self._forget_bases(found.id)
+            self._store.remove(found.id)
+            gone = self._directory / f"{found.id}.gone"
+            if path.exists():
+                path.rename(gone)
+                await asyncio.to_thread(shutil.rmtree, gone)  # by descriptors: it follows no link
+            (self._directory / f"{found.id}.lock").unlink()  # nobody has this id again
+
+    def sweep(self) -> tuple[str, ...]:
+        """Removes directories that no row knows, and says which. A row is made before its directory."""
+        if not self._directory.is_dir():
+            return ()
+        names = [
+            name for name in os.listdir(self._directory) if name.startswith(Noun.REPOSITORY) and ".lock" not in name
+        ]
+        known = self._store.ids()
+        orphans = [name for name in names if name.split(".")[0] not in known]
+        for name in orphans:
+            path = self._directory / name
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        return tuple(orphans)
+
+    def _find(self, reference: str, owner: str) -> Repository:
+        every = self._store.list(owner)
+        found = [one for one in every if reference in (one.id, one.url)]
+        if not found and reference.startswith(Noun.REPOSITORY) and len(reference) >= _LEAST_PREFIX:
+            found = [one for one in every if one.id.startswith(reference)]
+        if len(found) > 1:
+            raise InvalidArgument(
+                f"{reference!r} may be {', '.join(one.id for one in found[:8])}", hint="name one of them"
+            )
+        if not found:
+            raise NotFound(f"no repository {reference!r}", hint="`paddock repos ls` lists them", repository=reference)
+        return found[0]
+
+
+def _acquired(row: RepositoryRow, commit: str, ref: str | None) -> Acquired:
+    branch = ref.removeprefix(_HEADS) if ref is not None and ref.startswith(_HEADS) else None
+    assert row.observed_at is not None
+    return Acquired(repository=row.id, url=row.url, commit=commit, ref=ref, branch=branch, observed_at=row.observed_at)

@@ -1,0 +1,154 @@
+# ruff: noqa: S608 (statements are put together from the constants below, never from values)
+"""Rows of repositories and of what they had, in the store's file and transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from paddock.errors import InvalidState
+from paddock.model import Repository, RepositoryId
+
+from ._store import Store
+
+PUBLIC = "public"
+
+_COLUMNS = "id, scope, url, head, observed_at, observed_boot, observed_clock, used_at"
+_SELECT = f"SELECT {_COLUMNS} FROM repositories"
+_HEADS, _TAGS = "refs/heads/", "refs/tags/"
+
+
+class RepositoryRow(msgspec.Struct, frozen=True):
+    """A repository as the store keeps it. `head` is the full name of its default branch."""
+
+    id: RepositoryId
+    scope: str
+    url: str
+    head: str | None
+    observed_at: float | None
+    observed_boot: str | None
+    observed_clock: float | None
+    """CLOCK_BOOTTIME seconds of that boot: what the age of an observation is counted by."""
+    used_at: float
+
+
+class KnownRef(msgspec.Struct, frozen=True):
+    """What a remote had under a full name, and the commit that this leads to, which is here."""
+
+    name: str
+    oid: str
+    commit: str | None
+
+
+class Observation(msgspec.Struct, frozen=True, kw_only=True):
+    """What a remote had, all of it here, at that time: by the wall clock, and by the boot's."""
+
+    head: str | None
+    refs: Mapping[str, KnownRef]
+    at: float
+    boot: str
+    clock: float
+
+
+class RepositoryStore:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def find(self, scope: str, url: str) -> RepositoryRow | None:
+        return self._one(f"{_SELECT} WHERE scope = ? AND url = ?", (scope, url))
+
+    def get(self, id: str) -> RepositoryRow | None:
+        return self._one(f"{_SELECT} WHERE id = ?", (id,))
+
+    def make(self, id: RepositoryId, scope: str, url: str, now: float) -> RepositoryRow:
+        """The one of that scope and URL: a new one of that id, if there is none."""
+        with self._store.writing() as db:
+            db.execute(
+                "INSERT OR IGNORE INTO repositories (id, scope, url, used_at) VALUES (?, ?, ?, ?)",
+                (id, scope, url, now),
+            )
+        row = self.find(scope, url)
+        if row is None:
+            raise InvalidState(f"{url} was deleted while it was being fetched", hint="try again")
+        return row
+
+    def refs(self, id: str) -> Mapping[str, KnownRef]:
+        found = self._store.execute("SELECT name, oid, commit_id FROM repository_refs WHERE repository = ?", (id,))
+        return {name: KnownRef(name, oid, commit) for name, oid, commit in found.fetchall()}
+
+    def ref(self, id: str, name: str) -> KnownRef | None:
+        sql = "SELECT name, oid, commit_id FROM repository_refs WHERE repository = ? AND name = ?"
+        found = self._store.execute(sql, (id, name)).fetchone()
+        return None if found is None else KnownRef(*found)
+
+    def has_tip(self, id: str, commit: str) -> bool:
+        """A branch or a tag leads to it."""
+        sql = "SELECT 1 FROM repository_refs WHERE repository = ? AND commit_id = ? LIMIT 1"
+        return self._store.execute(sql, (id, commit)).fetchone() is not None
+
+    def observed(self, id: str, seen: Observation) -> None:
+        """InvalidState: it was deleted meanwhile."""
+        with self._store.writing() as db:
+            sql = "SELECT name, oid, commit_id FROM repository_refs WHERE repository = ?"
+            before = {KnownRef(*row) for row in db.execute(sql, (id,)).fetchall()}
+            now = set(seen.refs.values())
+            db.executemany(
+                "DELETE FROM repository_refs WHERE repository = ? AND name = ?",
+                [(id, ref.name) for ref in before - now],
+            )
+            db.executemany(
+                "INSERT INTO repository_refs (repository, name, oid, commit_id) VALUES (?, ?, ?, ?)",
+                [(id, ref.name, ref.oid, ref.commit) for ref in now - before],
+            )
+            done = db.execute(
+                "UPDATE repositories SET head = ?, observed_at = ?, observed_boot = ?, observed_clock = ? WHERE id = ?",
+                (seen.head, seen.at, seen.boot, seen.clock, id),
+            ).rowcount
+            if not done:
+                raise InvalidState(f"repository {id} was deleted while it was being fetched", hint="try again")
+
+    def used(self, id: str, now: float) -> None:
+        self._store.execute("UPDATE repositories SET used_at = ? WHERE id = ?", (now, id))
+
+    def list(self, owner: str) -> tuple[Repository, ...]:
+        """What is public, and what is that one's own."""
+        found = self._store.execute(
+            "SELECT id, url, scope, head, observed_at, used_at,"
+            " (SELECT count(*) FROM repository_refs WHERE repository = id AND name >= ? AND name < ?),"
+            " (SELECT count(*) FROM repository_refs WHERE repository = id AND name >= ? AND name < ?)"
+            " FROM repositories WHERE scope IN (?, ?) ORDER BY url, scope",
+            (_HEADS, "refs/heads0", _TAGS, "refs/tags0", PUBLIC, owner),
+        )
+        return tuple(_repository(*row) for row in found.fetchall())
+
+    def ids(self) -> set[str]:
+        return {row[0] for row in self._store.execute("SELECT id FROM repositories", ()).fetchall()}
+
+    def remove(self, id: str) -> None:
+        """With what it had. Not while there are bases of it: InvalidState."""
+        with self._store.writing() as db:
+            if db.execute("SELECT 1 FROM bases WHERE repository = ? LIMIT 1", (id,)).fetchone():
+                raise InvalidState(f"there are checkouts of repository {id}", hint="try again later")
+            db.execute("DELETE FROM repository_refs WHERE repository = ?", (id,))
+            db.execute("DELETE FROM repositories WHERE id = ?", (id,))
+
+    def _one(self, sql: str, values: tuple[object, ...]) -> RepositoryRow | None:
+        found = self._store.execute(sql, values).fetchone()
+        return None if found is None else RepositoryRow(*found)
+
+
+def _repository(
+    id: str, url: str, scope: str, head: str | None, observed_at: float | None, used_at: float, *counts: Any
+) -> Repository:
+    return Repository(
+        id=RepositoryId(id),
+        url=url,
+        scope=scope,
+        default_branch=head.removeprefix(_HEADS) if head else None,
+        branches=counts[0],
+        tags=counts[1],
+        observed_at=observed_at,
+        used_at=used_at,
+    )

@@ -1,0 +1,154 @@
+"""Workshops: short-lived sandboxes of the service's own, for work on trees that nobody may do on the host.
+
+Nobody can name one: it has no row among the sandboxes. What comes out of it is an attacker's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+from paddock.audit import AuditLog
+from paddock.backends._base import Instance, SandboxPlan, TreeMount
+from paddock.errors import PlatformError, SandboxDied
+from paddock.model import ExecId, ExecResult, ExecSpec, Limits, Noun, SandboxId, SandboxSpec, mint
+from paddock.storage._base import Pool
+
+from ._capture import Capture
+from ._clock import Clock, holder_alive
+from ._collect import Collector
+from ._gate import Entry
+from ._providers import Backends, Templates
+from ._store import Store
+from ._tasks import Tasks
+
+TEMPLATE = "host"
+LIMITS = Limits(memory_mib=4096, disk_mib=1024, processes=256, tmp_mib=1024)
+OUTPUT_BYTES = 16 << 20
+SECONDS = 1800.0
+
+
+class Workshop:
+    """One that is open. Its commands run one after the other, as the template's own user."""
+
+    def __init__(self, instance: Instance, done: list[dict[str, object]]) -> None:
+        self.instance, self._done = instance, done
+
+    async def run(
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        input: bytes | None = None,
+        output_bytes: int = OUTPUT_BYTES,
+        timeout_seconds: float = SECONDS,
+    ) -> ExecResult:
+        """All that it prints, which is at most `output_bytes` on each stream: with more, it is ended (Limit.OUTPUT)."""
+        spec = ExecSpec(argv=tuple(argv), cwd=cwd, env=dict(env or {}), stdin=input is not None)
+        out, err = Capture(2 * output_bytes, ""), Capture(2 * output_bytes, "")  # never full: nothing is put aside
+        handle = await self.instance.start(spec, id=ExecId(id := mint(Noun.EXEC)), background=False)
+        try:
+            collector = Collector(handle, out, err, input=input, most_bytes=output_bytes)
+            status = await collector.run(timeout_seconds)
+        finally:
+            await handle.aclose()
+        self._done.append({"argv": list(argv[:2]), "status": status})
+        return ExecResult(id=ExecId(id), status=status, out=out.output(), err=err.output())
+
+    async def check(self, argv: Sequence[str], **options: object) -> bytes:
+        """What it printed on stdout. PlatformError if it did not end with 0."""
+        result = await self.run(argv, **options)  # type: ignore[arg-type]
+        if not result.ok:
+            limit = f", limit reached: {result.limit}" if result.limit else ""
+            words = result.stderr.strip()[-600:]
+            raise PlatformError(f"{argv[0]} ended with {result.exit_code}{limit} in a workshop: {words}")
+        return result.out.head + result.out.tail
+
+
+class Workshops:
+    def __init__(
+        self,
+        *,
+        store: Store,
+        backends: Backends,
+        pool: Callable[[], Pool],
+        templates: Templates,
+        tasks: Tasks,
+        clock: Clock,
+        audit: AuditLog,
+        holder: str,
+    ) -> None:
+        self._store, self._backends, self._pool, self._templates = store, backends, pool, templates
+        self._tasks, self._clock, self._audit, self._holder = tasks, clock, audit, holder
+
+    @asynccontextmanager
+    async def open(
+        self, trees: Sequence[TreeMount], entry: Entry, *, limits: Limits = LIMITS, seconds: float = SECONDS
+    ) -> AsyncGenerator[Workshop]:
+        """While the block lasts, a workshop with `trees`; afterwards it is dead. `entry` is the action that needs it.
+
+        PlatformError: it died. What a backend raises that cannot make one.
+        """
+        backend = self._backends.choose(None)
+        backend.capabilities.require("trees", backend.name)
+        template = await asyncio.to_thread(self._templates.get, TEMPLATE)
+        id = SandboxId(mint(Noun.WORKSHOP))
+        plan = SandboxPlan(
+            id=id,
+            hostname="workshop",
+            spec=SandboxSpec(template=TEMPLATE, limits=limits, ttl_seconds=seconds),
+            template=template,
+            tree=id,
+            deadline=self._clock.boottime() + seconds,
+            trees=tuple(trees),
+        )
+        done: list[dict[str, object]] = []
+        self._store.execute("INSERT INTO workshops (id, holder) VALUES (?, ?)", (id, self._holder))
+        try:
+            self._pool().create(id, layers=template.layers, limit_bytes=limits.disk_mib << 20)
+            instance = await backend.create(plan)
+            try:
+                yield Workshop(instance, done)
+            except SandboxDied as error:
+                raise PlatformError(f"the workshop died: {error.message}", hint="paddock audit") from None
+            finally:
+                await self._tasks.finish(instance.aclose(), name=f"undo {id}")
+        finally:
+            await self._tasks.finish(self._end(id), name=f"undo workshop {id}")
+            names = [tree.tree for tree in trees]
+            self._audit.event("workshop", asked_by=entry.number, workshop=id, trees=names, commands=done)
+
+    def living(self) -> set[str]:
+        """Those whose service lives: nobody else ends them."""
+        return {id for id, holder in self._rows() if holder_alive(holder)}
+
+    async def sweep(self) -> None:
+        """Ends those whose service is dead, and removes their trees."""
+        for id, holder in self._rows():
+            if not holder_alive(holder):
+                self._audit.event("workshop.orphan", workshop=id, message="the service that opened it died; removed")
+                await self._end(SandboxId(id))
+        pool = self._pool()
+        names = [name for name in pool.names() if name.startswith(Noun.WORKSHOP)]
+        known = {id for id, _ in self._rows()}
+        for name in names:
+            if name not in known:
+                pool.delete(name)
+
+    async def _end(self, id: SandboxId) -> None:
+        """Row last: until then the next sweep tries again."""
+        for backend in self._backends.loaded():
+            instance = await backend.adopt(id)
+            if instance is not None:
+                try:
+                    await instance.kill()
+                finally:
+                    await instance.aclose()
+                await backend.forget(id)
+        self._pool().delete(id)
+        self._store.execute("DELETE FROM workshops WHERE id = ?", (id,))
+
+    def _rows(self) -> list[tuple[str, str]]:
+        return self._store.execute("SELECT id, holder FROM workshops", ()).fetchall()

@@ -1,0 +1,16 @@
+"""Repositories: bare copies of what is elsewhere, written by the host's git and by nobody else."""
+
+from . import pins as pins
+from ._ambient import ambient as ambient
+from ._git import HostGit as HostGit
+from ._git import Listing as Listing
+from ._git import Ref as Ref
+from ._lock import locked as locked
+from ._process import Bounds as Bounds
+from ._process import Progress as Progress
+from ._remote import Credential as Credential
+from ._remote import Remote as Remote
+from ._remote import check_ref as check_ref
+from ._remote import is_commit as is_commit
+from ._remote import parse as parse
+from ._words import Refused as Refused

@@ -1,0 +1,246 @@
+"""Runs one program of the host with the least that it needs: a process of its own, started as
+`python -I -S <this file>`. Standard library only.
+
+The first line of stdin is what to do, as JSON (`Order`). stdin stays open: when its other end is closed, whatever runs
+is killed. The program sees a root directory in memory, /usr of the machine to read, and the places that it was
+given; no /proc, no other process, no capability. Where paddock is root it is an id that nobody else has, and where
+paddock is an ordinary user it is that user.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import select
+import signal
+import sys
+from pathlib import Path
+from typing import NoReturn, TypedDict
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[3]))
+
+from paddock.linux import caps, mounts, namespaces, prctl
+
+
+class Place(TypedDict):
+    """A directory or device of the host at `target`. `owned`: the files of its owner appear as the program's own."""
+
+    source: str
+    target: str
+    writable: bool
+    owned: bool
+
+
+class Order(TypedDict):
+    """`uid` is whom to become, None for who we are. `secret` can be read once, from descriptor 9."""
+
+    argv: list[str]
+    env: dict[str, str]
+    uid: int | None
+    places: list[Place]
+    files: dict[str, str]
+    secret: str
+    file_bytes: int
+    memory_bytes: int
+
+
+SECRET_FD = 9
+FAILED = 125
+_ROOT_BYTES = 64 << 20
+_PROCESSES = 256
+_FILES = 1024
+_DEVICES = ("/dev/null", "/dev/urandom")
+_LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+# What names, addresses and certificates are found by; only what anybody may read.
+_ETC = ("hosts", "resolv.conf", "nsswitch.conf", "services", "ssl", "pki", "ca-certificates")
+
+
+def main() -> NoReturn:
+    order: Order = json.loads(_first_line())
+    try:
+        _leave_the_machine(order)
+        pid = _start(order)
+    except OSError as error:
+        _fail(f"cannot confine {order['argv'][0]}: {error}")
+    _watch(pid)
+
+
+def _first_line() -> bytes:
+    """Byte by byte: what follows is not ours to take."""
+    line = bytearray()
+    while not line.endswith(b"\n"):
+        byte = os.read(0, 1)
+        if not byte:
+            os._exit(FAILED)
+        line += byte
+    return bytes(line)
+
+
+def _leave_the_machine(order: Order) -> None:
+    own = namespaces.NEWNS | namespaces.NEWIPC | namespaces.NEWUTS
+    if order["uid"] is None:
+        uid, gid = os.getuid(), os.getgid()
+        namespaces.unshare(own | namespaces.NEWUSER)
+        namespaces.write_id_maps(
+            os.getpid(), [namespaces.IdMap(uid, uid, 1)], [namespaces.IdMap(gid, gid, 1)], deny_setgroups=True
+        )
+    else:
+        namespaces.unshare(own)
+    mounts.make_all_private()
+    root = mounts.fs_mount("tmpfs", (("size", str(_ROOT_BYTES)), ("mode", "755")), mounts.NOSUID | mounts.NODEV)
+    mounts.move_mount(root, mounts.AT_FDCWD, b"/sys")  # where it lies until it is the root, and hides no source
+    os.fchdir(root)
+    _furnish(order)
+    mounts.pivot()
+    mounts.detach_old_root()
+    namespaces.unshare(namespaces.NEWPID)  # last: the first process from now on is the first one in there
+
+
+def _furnish(order: Order) -> None:
+    """Fills the new root, which is the working directory."""
+    readable = mounts.RDONLY | mounts.NOSUID | mounts.NODEV
+    _show("/usr", "usr", readable)
+    for name in _LINKS:
+        if os.path.islink(f"/{name}"):
+            os.symlink(f"usr/{name}", name)
+        elif os.path.isdir(f"/{name}"):
+            _show(f"/{name}", name, readable)
+    for name in _ETC:
+        if os.path.exists(f"/etc/{name}"):
+            _show(os.path.realpath(f"/etc/{name}"), f"etc/{name}", readable | mounts.NOEXEC)
+    for device in _DEVICES:
+        _show(device, device[1:], mounts.NOSUID | mounts.NOEXEC)
+    for place in order["places"]:
+        attributes = mounts.NOSUID | mounts.NODEV | mounts.NOEXEC | (0 if place["writable"] else mounts.RDONLY)
+        _show(place["source"], place["target"].lstrip("/"), attributes, order["uid"] if place["owned"] else None)
+    for path, text in order["files"].items():
+        os.makedirs(os.path.dirname(path).lstrip("/"), exist_ok=True)
+        with open(path.lstrip("/"), "x") as file:
+            file.write(text)
+    for name in ("tmp", "home"):
+        os.mkdir(name)
+        if order["uid"] is not None:
+            os.chown(name, order["uid"], order["uid"])
+
+
+def _show(source: str, target: str, attributes: int, owner: int | None = None) -> None:
+    # An ordinary user may show what lies below other mounts only together with them.
+    fd = mounts.open_tree(os.fsencode(source), recursive=os.geteuid() != 0 or owner is None)
+    try:
+        if owner is not None:
+            _map_owner(fd, owner)
+        mounts.set_attributes(fd, set=attributes, recursive=True)
+        is_directory = os.path.isdir(source)
+        os.makedirs(target if is_directory else os.path.dirname(target), exist_ok=True)
+        if not is_directory:
+            os.close(os.open(target, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+        mounts.move_mount(fd, mounts.AT_FDCWD, os.fsencode(target))
+    finally:
+        os.close(fd)
+
+
+def _map_owner(fd: int, owner: int) -> None:
+    """As far as the file system can: where it can't, what anybody may read is read."""
+    info = os.fstat(fd)
+    maps = [namespaces.IdMap(info.st_uid, owner, 1)], [namespaces.IdMap(info.st_gid, owner, 1)]
+    userns = namespaces.id_mapping_namespace(*maps)
+    try:
+        mounts.set_attributes(fd, userns_fd=userns)
+    except OSError:
+        pass
+    finally:
+        os.close(userns)
+
+
+def _start(order: Order) -> int:
+    """Two processes: the first one of the new process namespace, whose end is everybody's, and the program."""
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        code = FAILED
+        try:
+            code = _first_process(order, parent)
+        except Exception as error:
+            _fail(f"cannot start {order['argv'][0]}: {type(error).__name__}: {error}")
+        finally:
+            os._exit(code)
+    return pid
+
+
+def _first_process(order: Order, parent: int) -> int:
+    os.setsid()
+    secret, feed = os.pipe()
+    os.write(feed, order["secret"].encode()[:4096])
+    os.close(feed)
+    null = os.open("/dev/null", os.O_RDONLY)
+    os.dup2(null, 0)
+    os.dup2(secret, SECRET_FD)
+    for fd in (null, secret):
+        os.close(fd)
+    if order["uid"] is not None:
+        os.setgroups([])
+        os.setresgid(order["uid"], order["uid"], order["uid"])
+        os.setresuid(order["uid"], order["uid"], order["uid"])
+    else:
+        caps.drop_all()
+    prctl.set_no_new_privileges()
+    prctl.set_parent_death_signal(signal.SIGKILL)
+    _limit(order)
+    os.chdir("/")
+    os.umask(0o022)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.execve(order["argv"][0], order["argv"], order["env"])  # noqa: S606 (there is no shell to want)
+        except OSError as error:
+            _fail(f"cannot execute {order['argv'][0]}: {error}")
+    while True:
+        ended, status = os.wait()
+        if ended == pid:
+            code = os.waitstatus_to_exitcode(status)
+            return code if code >= 0 else 128 - code
+
+
+def _limit(order: Order) -> None:
+    for number, most in (
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_FSIZE, order["file_bytes"]),
+        (resource.RLIMIT_AS, order["memory_bytes"]),
+        (resource.RLIMIT_NOFILE, _FILES),
+        # Of an ordinary user it would count all that he runs.
+        (resource.RLIMIT_NPROC, _PROCESSES if order["uid"] is not None else resource.RLIM_INFINITY),
+    ):
+        hard = resource.getrlimit(number)[1]
+        if most != resource.RLIM_INFINITY and (hard == resource.RLIM_INFINITY or most < hard):
+            resource.setrlimit(number, (most, most))
+
+
+def _watch(pid: int) -> NoReturn:
+    """Until it has ended, or nobody wants it any more."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    pidfd = os.pidfd_open(pid)
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    poll.register(0, select.POLLIN | select.POLLHUP)
+    while all(fd == 0 and _is_open() for fd, _ in poll.poll()):
+        pass
+    os.kill(pid, signal.SIGKILL)  # it has ended, or has to, and with it all that it has started
+    _, status = os.waitpid(pid, 0)
+    code = os.waitstatus_to_exitcode(status)
+    os._exit(code if code >= 0 else 128 - code)
+
+
+def _is_open() -> bool:
+    return bool(os.read(0, 4096))
+
+
+def _fail(words: str) -> NoReturn:
+    os.write(2, f"paddock: {words}\n".encode(errors="replace"))
+    os._exit(FAILED)
+
+
+if __name__ == "__main__":
+    main()

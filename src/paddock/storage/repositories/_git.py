@@ -1,0 +1,268 @@
+"""The host's git, for the network only: what a remote has, fetching it into a bare repository, pushing out of one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from paddock.errors import InvalidArgument, PlatformError
+
+from ._process import GIT_ID, Bounds, Ended, Place, Progress, run
+from ._remote import Credential, Remote
+from ._words import trouble
+from .pins import fetched
+
+HEADS, TAGS = "refs/heads/", "refs/tags/"
+_HERE, _THERE = "/repository", "/remote"
+_ALL = ("+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")
+
+# All that is configured, for git and whatever it starts. Old histories have commits and trees that are merely untidy;
+# those are let through, and what could deceive a checkout is not.
+_CONFIG = """
+[core]
+	hooksPath = /dev/null
+	fsmonitor = false
+	attributesFile = /dev/null
+	excludesFile = /dev/null
+	askPass =
+	sshCommand = /bin/false
+	gitProxy = none
+	alternateRefsCommand = /bin/true
+	bigFileThreshold = 64m
+	packedGitLimit = 1g
+	packedGitWindowSize = 64m
+	protectHFS = true
+	protectNTFS = true
+[gc]
+	auto = 0
+[maintenance]
+	auto = false
+[init]
+	templateDir =
+	defaultBranch = main
+[protocol]
+	version = 2
+	allow = never
+[transfer]
+	fsckObjects = true
+	unpackLimit = 1
+	credentialsInUrl = die
+	bundleURI = false
+[fetch]
+	fsckObjects = true
+	unpackLimit = 1
+	recurseSubmodules = false
+	writeCommitGraph = false
+	showForcedUpdates = false
+	output = compact
+[fetch "fsck"]
+	zeroPaddedFilemode = ignore
+	badTimezone = ignore
+	missingSpaceBeforeDate = ignore
+	missingSpaceBeforeEmail = ignore
+	badEmail = ignore
+	missingEmail = ignore
+	missingNameBeforeEmail = ignore
+	badDateOverflow = ignore
+	nullSha1 = ignore
+[advice]
+	fetchShowForcedUpdates = false
+[pack]
+	threads = 2
+[submodule]
+	recurse = false
+[http]
+	followRedirects = initial
+	lowSpeedLimit = 1000
+	lowSpeedTime = 60
+[safe]
+	directory = *
+[credential]
+	helper =
+"""
+# The credential is in a pipe, which can be read once. Only for the place that it is for, wherever that redirects to.
+_HELPER = """[credential "{origin}"]
+	helper = "!f() {{ test \\"$1\\" != get || cat <&9; }}; f"
+"""
+
+
+class Ref(msgspec.Struct, frozen=True):
+    """What the remote has under a name. `commit`: what it leads to; None: that is no commit."""
+
+    oid: str
+    commit: str | None
+
+
+class Listing(msgspec.Struct, frozen=True, kw_only=True):
+    """What a remote had at one moment. `head` is the full name of its default branch."""
+
+    head: str | None
+    refs: Mapping[str, Ref]
+
+
+class HostGit:
+    """Bare repositories in one directory, by opaque name. Its callers see to it that a repository has one writer."""
+
+    def __init__(self, directory: Path, *, bounds: Bounds = Bounds()) -> None:  # noqa: B008 (a frozen value)
+        self.directory, self._bounds = directory, bounds
+
+    def path(self, name: str) -> Path:
+        return self.directory / name
+
+    async def look(self, remote: Remote, credential: Credential | None, extra: Sequence[str] = ()) -> Listing:
+        """What it has: branches, tags, and the full names `extra`. Refused; NotFound, PlatformError."""
+        arguments = ["ls-remote", "--symref", "--", _address(remote), "HEAD", "refs/heads/*", "refs/tags/*", *extra]
+        ended = await self._run(arguments, remote, credential)
+        _check(ended, remote, self._bounds)
+        return _listing(ended.out)
+
+    async def init(self, name: str, *, sha256: bool = False) -> None:
+        """An empty one. Nothing if it is there."""
+        path = self.path(name)
+        path.mkdir(mode=0o755, parents=True, exist_ok=True)
+        if os.geteuid() == 0:
+            os.chown(path, GIT_ID, GIT_ID)
+        kind = f"--object-format={'sha256' if sha256 else 'sha1'}"
+        ended = await self._inside(name, ["init", "--quiet", "--bare", kind, "--template=", _HERE], writable=True)
+        if ended.code:
+            raise PlatformError(f"cannot make a repository in {path}: {ended.err[-300:]}")
+
+    async def fetch(
+        self,
+        name: str,
+        remote: Remote,
+        credential: Credential | None,
+        *,
+        only: str | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        """All branches and tags, those that are gone away; or the object or ref `only`, which is kept by a pin.
+
+        Needs the lock of the repository. Refused; NotFound, InvalidArgument, ResourceExhausted, PlatformError.
+        """
+        refspecs = _ALL if only is None else (f"+{only}:{fetched(only)}",)
+        arguments = [
+            *(
+                f"--git-dir={_HERE}",
+                "fetch",
+                "--force",
+                "--no-tags",
+                "--no-recurse-submodules",
+                "--no-auto-maintenance",
+            ),
+            *("--no-write-fetch-head", "--update-shallow", "--progress", *(("--prune",) if only is None else ())),
+            *("--", _address(remote), *refspecs),
+        ]
+        ended = await self._run(arguments, remote, credential, name=name, progress=progress)
+        _check(ended, remote, self._bounds)
+
+    async def refs(self, name: str) -> Mapping[str, Ref]:
+        """Branches and tags as they are here now."""
+        form = "--format=%(objectname) %(objecttype) %(*objectname) %(*objecttype) %(refname)"
+        ended = await self._inside(name, [f"--git-dir={_HERE}", "for-each-ref", form, HEADS, TAGS])
+        if ended.code:
+            raise PlatformError(f"the repository {self.path(name)} cannot be read: {ended.err[-300:]}")
+        return dict(filter(None, map(_ref_here, ended.out.split(b"\n"))))
+
+    async def commit(self, name: str, text: str) -> str | None:
+        """The id of the commit that `text`, a full id or a full name of a ref, leads to here."""
+        ended = await self._inside(
+            name, [f"--git-dir={_HERE}", "rev-parse", "--verify", "--quiet", "--end-of-options", f"{text}^{{commit}}"]
+        )
+        return ended.out.decode().strip() if ended.code == 0 else None
+
+    async def clear_up(self, name: str) -> None:
+        """Takes away what a git that was killed has left. Needs the lock."""
+        left = ("(", "-name", "*.lock", "-o", "-name", "tmp_*", ")", "-type", "f", "-delete")
+        await self._inside(name, [_HERE, "-xdev", *left], program="/usr/bin/find", writable=True)
+
+    async def push(
+        self, name: str, remote: Remote, credential: Credential | None, *, commit: str, ref: str, expect: str | None
+    ) -> None:
+        """Makes `ref` of the remote `commit`, if it is `expect` (None: if it is not there). Refused; InvalidState."""
+        arguments = [
+            *(f"--git-dir={_HERE}", "push", "--porcelain", "--no-verify", "--no-follow-tags"),
+            *("--recurse-submodules=no", f"--force-with-lease={ref}:{expect or ''}"),
+            *("--", _address(remote), f"{commit}:{ref}"),
+        ]
+        ended = await self._run(arguments, remote, credential, name=name, pushing=True)
+        _check(ended, remote, self._bounds)
+
+    async def _run(
+        self,
+        arguments: Sequence[str],
+        remote: Remote,
+        credential: Credential | None,
+        *,
+        name: str | None = None,
+        pushing: bool = False,
+        progress: Progress | None = None,
+    ) -> Ended:
+        places: list[Place] = []
+        if name is not None:
+            places.append(Place(source=self.path(name), target=_HERE, writable=True))
+        if remote.path is not None:
+            places.append(Place(source=remote.path, target=_THERE, writable=pushing, owned=True))
+        config = _CONFIG
+        if credential is not None:
+            if remote.sends_in_the_clear:
+                raise InvalidArgument(f"{remote.url} would be sent a credential in the clear", hint="use https")
+            config += _HELPER.format(origin=remote.origin)
+        protocols = {"http": "http:https"}.get(remote.scheme, remote.scheme)
+        return await run(
+            arguments,
+            places=places,
+            config=config,
+            bounds=self._bounds,
+            protocols=protocols,
+            secret=credential.lines() if credential else "",
+            progress=progress,
+        )
+
+    async def _inside(
+        self, name: str, arguments: Sequence[str], *, program: str | None = None, writable: bool = False
+    ) -> Ended:
+        place = Place(source=self.path(name), target=_HERE, writable=writable)
+        return await run(arguments, program=program, places=[place], config=_CONFIG, bounds=self._bounds)
+
+
+def _address(remote: Remote) -> str:
+    return remote.url if remote.path is None else f"file://{_THERE}"
+
+
+def _check(ended: Ended, remote: Remote, bounds: Bounds) -> None:
+    if ended.code or ended.over:
+        raise trouble(ended, remote, bounds)
+
+
+def _listing(out: bytes) -> Listing:
+    head: str | None = None
+    oids: dict[str, str] = {}
+    for line in out.split(b"\n"):
+        value, _, name = _text(line).partition("\t")
+        if name == "HEAD" and value.startswith(f"ref: {HEADS}"):
+            head = value.removeprefix("ref: ")
+        elif name.startswith("refs/"):
+            oids[name] = value
+    refs = {name: Ref(oid, oids.get(f"{name}^{{}}", oid)) for name, oid in oids.items() if not name.endswith("^{}")}
+    return Listing(head=head, refs=refs)
+
+
+def _ref_here(line: bytes) -> tuple[str, Ref] | None:
+    parts = _text(line).split(" ", 4)
+    if len(parts) != 5:
+        return None
+    oid, kind, peeled, peeled_kind, name = parts
+    commit = oid if kind == "commit" else peeled if peeled_kind == "commit" else None
+    return name, Ref(oid, commit)
+
+
+def _text(line: bytes) -> str:
+    """Empty for a name that is not UTF-8: it cannot be asked for, and is fetched with the others all the same."""
+    try:
+        return line.decode()
+    except UnicodeDecodeError:
+        return ""

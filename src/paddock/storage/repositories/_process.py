@@ -1,0 +1,222 @@
+"""The host's git as a process: confined, with an environment of its own, bounded in time and output."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from paddock.errors import NotConfigured
+from paddock.keeper.layout import ID_COUNT, TREE_ID_BASE
+
+from . import _confined
+
+GIT_ID = TREE_ID_BASE + ID_COUNT
+"""Who the host's git is where paddock is root: nobody, on no tree and in no sandbox."""
+
+Progress = Callable[[str], None]
+
+_STDERR_BYTES = 16_384
+_LINE_BYTES = 512
+_DEATH_SECONDS = 10.0
+_PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "all_proxy")
+_CERTIFICATES = ("SSL_CERT_FILE", "GIT_SSL_CAINFO", "CURL_CA_BUNDLE")
+
+
+class Bounds(msgspec.Struct, frozen=True, kw_only=True):
+    """The most that one run of the host's git may use."""
+
+    seconds: float = 3600.0
+    output_bytes: int = 64 << 20
+    file_bytes: int = 32 << 30
+    memory_bytes: int = 4 << 30
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """`over` names the bound that ended it: seconds or output."""
+
+    code: int
+    out: bytes
+    err: str
+    over: str | None = None
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """A directory of the host at `target`. `owned`: what belongs to its owner appears as git's own."""
+
+    source: Path
+    target: str
+    writable: bool = False
+    owned: bool = False
+
+
+async def run(
+    arguments: Sequence[str],
+    *,
+    program: str | None = None,
+    places: Sequence[Place],
+    config: str,
+    bounds: Bounds,
+    protocols: str = "",
+    secret: str = "",
+    progress: Progress | None = None,
+) -> Ended:
+    """Runs git, or another `program`, with `arguments`. Cancelling kills it with all that it started, as does the
+    end of this program.
+
+    `config` is the only configuration that it and its helpers read besides the repository's own.
+    """
+    certificates = _certificates()
+    order = {
+        "argv": [program or _git(), *arguments],
+        "env": _environment(protocols, certificates),
+        "uid": GIT_ID if os.geteuid() == 0 else None,
+        "places": [msgspec.to_builtins(place, str_keys=True, enc_hook=str) for place in (*places, *certificates)],
+        "files": {"/etc/paddock.gitconfig": config},
+        "secret": secret,
+        "file_bytes": bounds.file_bytes,
+        "memory_bytes": bounds.memory_bytes,
+    }
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-I",
+        "-S",
+        _confined.__file__,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={},
+        cwd="/",
+        start_new_session=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    reading, timeout = _Reading(bounds.output_bytes, progress), asyncio.timeout(bounds.seconds)
+    try:
+        with contextlib.suppress(ConnectionError):  # it says on stderr why it does not listen
+            process.stdin.write(json.dumps(order).encode() + b"\n")
+            await process.stdin.drain()
+        async with timeout:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(reading.output(process.stdout))
+                group.create_task(reading.errors(process.stderr))
+            await process.wait()
+    except* TimeoutError:
+        if not timeout.expired():
+            raise
+        reading.over = "seconds"
+    except* _TooMuch:
+        reading.over = "output"
+    finally:
+        await _end(process)
+    if process.returncode == _confined.FAILED:
+        raise _not_confined(reading.last_words())
+    return Ended(code=process.returncode or 0, out=bytes(reading.out), err=reading.last_words(), over=reading.over)
+
+
+class _TooMuch(Exception): ...
+
+
+class _Reading:
+    def __init__(self, most: int, progress: Progress | None) -> None:
+        self.out = bytearray()
+        self.over: str | None = None
+        self._err = bytearray()
+        self._most, self._progress = most, progress
+
+    async def output(self, stream: asyncio.StreamReader) -> None:
+        while data := await stream.read(1 << 16):
+            self.out += data
+            if len(self.out) > self._most:
+                raise _TooMuch
+
+    async def errors(self, stream: asyncio.StreamReader) -> None:
+        """Keeps the end; tells each line, and each state of a line that is rewritten."""
+        line = bytearray()
+        while data := await stream.read(1 << 12):
+            self._err += data
+            del self._err[:-_STDERR_BYTES]
+            for byte in data:
+                if byte not in b"\r\n":
+                    if len(line) < _LINE_BYTES:
+                        line.append(byte)
+                    continue
+                if line and self._progress is not None:
+                    self._progress(_plain(line.decode(errors="replace")))
+                line.clear()
+
+    def last_words(self) -> str:
+        lines = self._err.decode(errors="replace").replace("\r", "\n").split("\n")
+        return "\n".join(_plain(line) for line in lines if line)
+
+
+def _plain(line: str) -> str:
+    """Remotes send text too, and it is shown on terminals."""
+    return "".join(c if c.isprintable() else "?" for c in line)
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """When this returns, nothing of it is left: the launcher ends its namespace when it is let go of."""
+    assert process.stdin is not None
+    process.stdin.close()
+    if process.returncode is not None:
+        return
+    waiting = asyncio.ensure_future(process.wait())
+    try:
+        await asyncio.shield(asyncio.wait_for(asyncio.shield(waiting), _DEATH_SECONDS))
+    except TimeoutError:
+        process.kill()  # and its first child with it, of which it is the parent
+        await asyncio.shield(waiting)
+    except asyncio.CancelledError:
+        process.kill()
+        await asyncio.shield(waiting)
+        raise
+
+
+def _git() -> str:
+    for directory in ("/usr/bin", "/usr/local/bin"):
+        if found := shutil.which("git", path=directory):
+            return os.path.realpath(found)
+    raise NotConfigured("repositories need git on this machine, in /usr", hint="apt install git")
+
+
+def _environment(protocols: str, certificates: Sequence[Place]) -> Mapping[str, str]:
+    """Nothing of ours but the way to the network."""
+    taken = {name: os.environ[name] for name in _PROXIES if name in os.environ}
+    if certificates:
+        taken["GIT_SSL_CAINFO"] = certificates[0].target
+    return {
+        **taken,
+        "PATH": "/usr/bin:/bin",
+        "HOME": "/home",
+        "LANG": "C.UTF-8",
+        "LANGUAGE": "C",
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_CONFIG_GLOBAL": "/etc/paddock.gitconfig",
+        "GIT_ATTR_NOSYSTEM": "1",
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_ALLOW_PROTOCOL": protocols or "none",
+        "GIT_NO_REPLACE_OBJECTS": "1",
+        "GIT_OPTIONAL_LOCKS": "0",
+    }
+
+
+def _certificates() -> tuple[Place, ...]:
+    """Whom this program trusts, where its environment says so."""
+    for name in _CERTIFICATES:
+        path = os.environ.get(name, "")
+        if path and os.path.isfile(path):
+            return (Place(source=Path(os.path.realpath(path)), target="/run/certificates.pem"),)
+    return ()
+
+
+def _not_confined(words: str) -> NotConfigured:
+    return NotConfigured(f"git cannot be confined on this machine: {words}", hint="paddock doctor")

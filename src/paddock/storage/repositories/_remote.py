@@ -1,0 +1,144 @@
+"""Where a repository comes from: a URL that was looked at before git sees it."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from paddock.errors import InvalidArgument, NotFound, PolicyDenied
+
+_LONGEST = 2048
+_HELPER = re.compile(r"[A-Za-z0-9+.-]*::")
+_SCP = re.compile(r"(?:([A-Za-z0-9._-]+)@)?([A-Za-z0-9._-]+):(?!//)(.+)")
+_HOST = re.compile(r"(?!-)[a-z0-9-]{1,63}(?<!-)(?:\.(?!-)[a-z0-9-]{1,63}(?<!-))*")
+_PORTS = {"https": 443, "http": 80, "git": 9418}
+_REF = re.compile(r"(?!.*(?:\.\.|//|/\.|\.lock/|@\{))(?![-/.])[^\x00-\x20\x7f~^:?*\[\\]+(?<![/.])(?<!\.lock)")
+_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+
+
+class Credential(msgspec.Struct, frozen=True):
+    """What a host is shown to prove who asks. It is kept nowhere, and no `repr` shows it."""
+
+    username: str
+    password: str
+
+    def __repr__(self) -> str:
+        return "Credential(…)"
+
+    def lines(self) -> str:
+        """As git's credential helpers say it (git-credential(1)). InvalidArgument: it would say more than that."""
+        if any(not text.isprintable() for text in (self.username, self.password)):
+            raise InvalidArgument("a credential holds characters that cannot be sent")
+        return f"username={self.username}\npassword={self.password}\n"
+
+
+class Remote(msgspec.Struct, frozen=True, kw_only=True):
+    """`url` is the one spelling of it, without a credential: what is stored, shown and given to git.
+
+    `origin` is the part of it that a credential belongs to. `path`: it is a directory of this machine.
+    """
+
+    url: str
+    scheme: str
+    origin: str
+    path: Path | None = None
+
+    @property
+    def sends_in_the_clear(self) -> bool:
+        return self.scheme == "http" and not _is_loopback(urlsplit(self.url).hostname or "")
+
+
+def parse(text: str, *, local: bool) -> tuple[Remote, Credential | None]:
+    """The remote, and the credential that stood in the URL. `local`: the one who asks may name this machine's files.
+
+    InvalidArgument for whatever git could take for an option, a helper program or another host than a person would
+    read; PolicyDenied, NotFound for directories.
+    """
+    if not text or len(text) > _LONGEST or not text.isprintable() or "\\" in text:
+        raise _wrong(text, "a URL is one line of printable characters without a backslash")
+    if text.startswith("-") or _HELPER.match(text):
+        raise _wrong(text, "this is an option or the name of a helper program to git")
+    if text.startswith(("/", "file://")):
+        return _directory(text, local=local), None
+    if "://" not in text:
+        raise _wrong(text, "name a scheme; ssh (host:path) is not supported yet" if _SCP.fullmatch(text) else "no URL")
+    return _network(text)
+
+
+def _network(text: str) -> tuple[Remote, Credential | None]:
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError:
+        raise _wrong(text, "it cannot be read") from None
+    scheme = parts.scheme
+    if scheme not in _PORTS:
+        raise _wrong(text, f"{scheme} is none of https, http, git and file")
+    if parts.query or parts.fragment or "?" in text or "#" in text:
+        raise _wrong(text, "the URL of a repository has no ? and no #")
+    host = _host(text, parts.hostname or "")
+    path = parts.path.rstrip("/")
+    if not path or not unquote(path).isprintable() or {"..", "."} & set(unquote(path).split("/")):
+        raise _wrong(text, "its path names no repository")
+    if not path.isascii() or " " in path:
+        raise _wrong(text, "characters beyond ASCII are written %XX in a URL")
+    origin = f"{scheme}://{host}" if port in (None, _PORTS[scheme]) else f"{scheme}://{host}:{port}"
+    remote = Remote(url=origin + path, scheme=scheme, origin=origin)
+    if parts.username is None:
+        return remote, None
+    if scheme == "git":
+        raise _wrong(text, "git:// knows no users")
+    return remote, Credential(unquote(parts.username), unquote(parts.password or ""))
+
+
+def _host(text: str, host: str) -> str:
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        host = host.rstrip(".")
+        if not _HOST.fullmatch(host) or host.rpartition(".")[2].isdecimal():
+            raise _wrong(text, "its host is no name; write an international one in its xn-- form") from None
+        return host
+    return f"[{address}]" if address.version == 6 else str(address)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _directory(text: str, *, local: bool) -> Remote:
+    path = text.removeprefix("file://")
+    if not path.startswith("/"):
+        raise _wrong(text, "file:// is followed by an absolute path")
+    if not local:
+        raise PolicyDenied("directories of this machine are for those who are on it", rule="local-repositories")
+    found = Path(os.path.realpath(unquote(path) if text.startswith("file://") else path))
+    if not found.is_dir():
+        raise NotFound(f"there is no directory {str(found)!r}")
+    return Remote(url=f"file://{found}", scheme="file", origin="file://", path=found)
+
+
+def _wrong(text: str, why: str) -> InvalidArgument:
+    """What stands before an @ is left out: it may be a secret."""
+    shown = text[: 4 * _LONGEST].rpartition("@")[2][:200]
+    return InvalidArgument(f"{shown!r} is no repository to fetch from: {why}", hint="https://host/path/name.git")
+
+
+def check_ref(name: str) -> str:
+    """`name`, if it is one of a branch, a tag, or a full name of a ref (git-check-ref-format(1)). InvalidArgument."""
+    if len(name) > 1024 or name == "@" or not name.isprintable() or not _REF.fullmatch(name):
+        raise InvalidArgument(f"{name!r} is no name of a branch or tag", hint="git check-ref-format says what is")
+    return name
+
+
+def is_commit(text: str) -> bool:
+    """A full id. What is shorter is a name."""
+    return _COMMIT.fullmatch(text) is not None

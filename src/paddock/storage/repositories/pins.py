@@ -1,0 +1,104 @@
+"""Pins: refs that say which commits of a repository somebody needs, whatever becomes of the branches.
+
+Written as files, in the format of git's own (gitrepository-layout(5)), so that a workspace does not wait for a process.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from paddock.errors import InvalidArgument, InvalidState
+from paddock.linux import openat2
+from paddock.storage._trees import names_in
+
+from ._remote import is_commit
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_PINS = "refs/pins/"
+
+
+def fetched(what: str) -> str:
+    """The pin under which a ref or an object is kept that was fetched by itself."""
+    return _PINS + "fetched-" + what.removeprefix("refs/").replace("/", "-")
+
+
+def owners(repository: Path) -> tuple[str, ...]:
+    """Who needs commits of it."""
+    try:
+        directory = _open(repository)
+    except InvalidState:
+        return ()
+    try:
+        names = names_in(directory)
+    finally:
+        os.close(directory)
+    return tuple(sorted(name for name in names if not name.startswith((".", "fetched-"))))
+
+
+def pin(repository: Path, owner: str, commit: str) -> None:
+    """Keeps `commit` for `owner`, an id, instead of what was kept for it before."""
+    if not is_commit(commit):
+        raise InvalidArgument(f"{commit!r} is no id of a commit")
+    directory = _open(repository)
+    try:
+        scratch = f".{owner}.{os.urandom(4).hex()}"  # git passes over names that begin so
+        fd = os.open(
+            scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=directory
+        )
+        try:
+            os.write(fd, f"{commit}\n".encode())
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.rename(scratch, _name(owner), src_dir_fd=directory, dst_dir_fd=directory)
+    finally:
+        os.close(directory)
+
+
+def unpin(repository: Path, owner: str) -> None:
+    """Nothing if there is none, or no repository."""
+    try:
+        directory = _open(repository)
+    except InvalidState:
+        return
+    try:
+        os.unlink(_name(owner), dir_fd=directory)
+    except FileNotFoundError:
+        pass
+    finally:
+        os.close(directory)
+
+
+def _name(owner: str) -> str:
+    if not owner.replace("_", "").isalnum() or not owner.isascii():
+        raise InvalidArgument(f"{owner!r} is no id")
+    return owner
+
+
+def _open(repository: Path) -> int:
+    """The directory of the pins, found through no link: a git that listened to strangers has written there."""
+    try:
+        top = os.open(repository, _DIRECTORY)
+    except OSError as error:
+        raise InvalidState(f"the repository {repository.name} is gone: {error}") from None
+    try:
+        _make(top)
+        return openat2.open_beneath(top, _PINS.encode(), _DIRECTORY, symlinks=False)
+    except OSError as error:
+        raise InvalidState(f"the repository {repository.name} is damaged: {error}") from None
+    finally:
+        os.close(top)
+
+
+def _make(top: int) -> None:
+    refs = openat2.open_beneath(top, b"refs", _DIRECTORY, symlinks=False)
+    try:
+        os.mkdir("pins", 0o755, dir_fd=refs)
+        info = os.fstat(refs)
+        if os.geteuid() == 0:
+            os.chown("pins", info.st_uid, info.st_gid, dir_fd=refs, follow_symlinks=False)
+    except FileExistsError:
+        pass
+    finally:
+        os.close(refs)
