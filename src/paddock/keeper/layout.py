@@ -12,6 +12,7 @@ repositories/<id>     bare git repositories, which sandboxes only read
 pool.btrfs            sparse image, where the pool is a loop device
 templates/            one lock per template that is being built
 run/<sandbox>/        state.json, init.sock, user.sock, root.sock: the live sandbox, found by any later service
+artifacts/            contents that were taken out of workspaces, by their digest
 outputs/<sandbox>/    what execs printed beyond what a result holds
 """
 
@@ -40,6 +41,7 @@ PREPARE_LOCK = "prepare.lock"
 TEMPLATES = "templates"
 RUN = "run"
 OUTPUTS = "outputs"
+ARTIFACTS = "artifacts"
 
 # Sandboxes that a keeper holds ready while it has work; "spares" in KEEPER_CONFIG says otherwise.
 DEFAULT_SPARES = 2

@@ -2,6 +2,7 @@
 
 from .actions import AcquireRepository as AcquireRepository
 from .actions import Action as Action
+from .actions import AddArtifact as AddArtifact
 from .actions import AnyAction as AnyAction
 from .actions import AttachExec as AttachExec
 from .actions import ConnectPort as ConnectPort
@@ -12,15 +13,18 @@ from .actions import DeleteRepository as DeleteRepository
 from .actions import DeleteSnapshot as DeleteSnapshot
 from .actions import Diagnose as Diagnose
 from .actions import DiffMount as DiffMount
+from .actions import DiffWorkspace as DiffWorkspace
 from .actions import DownloadTree as DownloadTree
 from .actions import ExtendSandbox as ExtendSandbox
 from .actions import FindFiles as FindFiles
 from .actions import ForkSandbox as ForkSandbox
+from .actions import GetArtifact as GetArtifact
 from .actions import GetSandbox as GetSandbox
 from .actions import GetUsage as GetUsage
 from .actions import GrepFiles as GrepFiles
 from .actions import InspectSandbox as InspectSandbox
 from .actions import KillSandbox as KillSandbox
+from .actions import ListArtifacts as ListArtifacts
 from .actions import ListAudit as ListAudit
 from .actions import ListExecs as ListExecs
 from .actions import ListFiles as ListFiles
@@ -30,10 +34,13 @@ from .actions import ListSandboxes as ListSandboxes
 from .actions import ListSnapshots as ListSnapshots
 from .actions import MakeDirectory as MakeDirectory
 from .actions import MoveFile as MoveFile
+from .actions import OpenPullRequest as OpenPullRequest
 from .actions import PromoteChild as PromoteChild
 from .actions import PromoteMount as PromoteMount
+from .actions import PushBranch as PushBranch
 from .actions import ReadFile as ReadFile
 from .actions import ReadOutput as ReadOutput
+from .actions import RemoveArtifact as RemoveArtifact
 from .actions import RemoveFile as RemoveFile
 from .actions import RollbackSandbox as RollbackSandbox
 from .actions import RunExec as RunExec

@@ -16,7 +16,7 @@ from .files import FileInfo, GrepMatch
 from .limits import Usage
 from .reports import AuditRecord, AuditReport, Diagnosis, Inspection, Process
 from .repository import Acquired, Repository
-from .results import MountDiff, Promotion
+from .results import Artifact, MountDiff, Promotion, PullRequest, PushedBranch, WorkspaceDiff
 from .sandbox import Sandbox, SandboxSpec
 from .snapshot import Snapshot
 from .streams import ByteReader, ByteStream, ByteWriter, ChangeStream, ExecHandle
@@ -342,6 +342,73 @@ class PromoteMount(Action[Promotion], frozen=True, tag="mount.promote"):
     dry_run: bool = False
 
 
+class DiffWorkspace(Action[WorkspaceDiff], frozen=True, tag="workspace.diff"):
+    """What it holds that the commit it began with has not, untracked files too, at one instant.
+
+    `workspace` is a workspace, or a sandbox with one: of a fork, its own copy is meant."""
+
+    workspace: str
+    patch: bool = False
+
+
+class PushBranch(Action[PushedBranch], frozen=True, tag="workspace.branch"):
+    """Pushes what it holds to its remote, by a credential of the host. What is not committed becomes a commit with
+    `message`; the workspace itself stays as it is.
+
+    `branch=None` is the one that was pushed last, or `paddock/NAME`. What the remote has at it must be among what is
+    pushed, unless `force`. `author` is `Name <mail>`. With `epoch` it is refused when that has passed."""
+
+    workspace: str
+    branch: str | None = None
+    message: str | None = None
+    author: str | None = None
+    force: bool = False
+    epoch: int | None = None
+
+
+class OpenPullRequest(Action[PullRequest], frozen=True, tag="workspace.pull_request"):
+    """For the branch that was pushed last, or `branch`; the open one, if there is one.
+
+    `base=None` is the branch that the workspace was opened on, or the forge's default. `forge` is github or gitea
+    (Forgejo's, too); None: it is asked."""
+
+    workspace: str
+    title: str
+    body: str = ""
+    branch: str | None = None
+    base: str | None = None
+    draft: bool = False
+    forge: str | None = None
+
+
+class AddArtifact(Action[Artifact], frozen=True, tag="artifact.add"):
+    """Keeps a file or a directory (as a tar archive) of a workspace or a sandbox on the host, by name.
+
+    `name=None` is the last part of `path`."""
+
+    workspace: str
+    path: str
+    name: str | None = None
+
+
+class ListArtifacts(Action[tuple[Artifact, ...]], frozen=True, tag="artifact.list"):
+    """Oldest first. `workspace` is an id, or the name that it had."""
+
+    workspace: str | None = None
+
+
+class GetArtifact(Action[ByteReader], frozen=True, tag="artifact.get"):
+    """Its content, which an attacker may have made."""
+
+    workspace: str
+    name: str
+
+
+class RemoveArtifact(Action[None], frozen=True, tag="artifact.remove"):
+    workspace: str
+    name: str
+
+
 class ListAudit(Action[tuple[AuditRecord, ...]], frozen=True, tag="audit.list"):
     """The last `limit` records that fit, oldest first. `sandbox` is an id, `tag` that of an action or its beginning
     (`exec`), `trouble` leaves what was denied or failed, `since` and `until` are seconds since the epoch."""
@@ -405,6 +472,13 @@ AnyAction: TypeAlias = (
     | ConnectPort
     | DiffMount
     | PromoteMount
+    | DiffWorkspace
+    | PushBranch
+    | OpenPullRequest
+    | AddArtifact
+    | ListArtifacts
+    | GetArtifact
+    | RemoveArtifact
     | ListAudit
     | VerifyAudit
     | Diagnose

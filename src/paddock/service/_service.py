@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, assert_never, cast
 from paddock.audit import AuditLog
 from paddock.backends._base import Backend
 from paddock.errors import InvalidState, Unrecorded, exhaustion
-from paddock.keeper.layout import AUDIT, DATABASE, REPOSITORIES
+from paddock.keeper.layout import ARTIFACTS, AUDIT, DATABASE, REPOSITORIES
 from paddock.model import (
     AcquireRepository,
     Action,
+    AddArtifact,
     AnyAction,
     AttachExec,
     ConnectPort,
@@ -27,16 +28,19 @@ from paddock.model import (
     DeleteSnapshot,
     Diagnose,
     DiffMount,
+    DiffWorkspace,
     DownloadTree,
     ExtendSandbox,
     FindFiles,
     ForkSandbox,
+    GetArtifact,
     GetSandbox,
     GetUsage,
     GrepFiles,
     InspectSandbox,
     KillSandbox,
     Level,
+    ListArtifacts,
     ListAudit,
     ListExecs,
     ListFiles,
@@ -46,11 +50,14 @@ from paddock.model import (
     ListSnapshots,
     MakeDirectory,
     MoveFile,
+    OpenPullRequest,
     Principal,
     PromoteChild,
     PromoteMount,
+    PushBranch,
     ReadFile,
     ReadOutput,
+    RemoveArtifact,
     RemoveFile,
     RollbackSandbox,
     RunExec,
@@ -64,9 +71,11 @@ from paddock.model import (
     WriteFile,
 )
 from paddock.policy import Policy
+from paddock.storage import Artifacts
 from paddock.storage._base import Pool
 
 from ._allotment import Allotment
+from ._artifacts import ArtifactResults
 from ._bases import Bases
 from ._clock import Clock, holder_id
 from ._execs import Execs
@@ -85,6 +94,8 @@ from ._reconcile import Reconciler
 from ._remains import Remains
 from ._reports import Reports
 from ._repository_store import RepositoryStore
+from ._result_source import Known, NothingKnown, Sources
+from ._result_store import ResultStore
 from ._sandboxes import Sandboxes
 from ._snapshot_store import SnapshotStore
 from ._snapshots import Snapshots
@@ -95,6 +106,7 @@ from ._workspace_tree import NoWorkspaces, Workspaces
 
 if TYPE_CHECKING:
     from ._repositories import CredentialSource, Repositories
+    from ._workspace_results import WorkspaceResults
 
 R = TypeVar("R")
 
@@ -124,6 +136,7 @@ class Service:
     ) -> None:
         self.state_dir = state_dir
         self._clock, self._credentials = clock, credentials
+        self._known: Known = NothingKnown()
         state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._audit = audit or AuditLog(state_dir / AUDIT)
         self._store = store or Store(state_dir / DATABASE)
@@ -248,6 +261,37 @@ class Service:
             forget_bases=self._bases.forget,
         )
 
+    @cached_property
+    def _sources(self) -> Sources:
+        return Sources(
+            sandboxes=self._sandboxes,
+            live=self._live,
+            known=self._known,
+            snapshots=self._snapshots,
+            workshops=self._workshops,
+        )
+
+    @cached_property
+    def _artifacts(self) -> ArtifactResults:
+        contents = Artifacts(self.state_dir / ARTIFACTS)
+        return ArtifactResults(
+            sources=self._sources, store=ResultStore(self._store), contents=contents, clock=self._clock
+        )
+
+    @cached_property
+    def _workspace_results(self) -> WorkspaceResults:
+        from ._workspace_results import WorkspaceResults  # with all that git needs, which a sandbox does not
+
+        return WorkspaceResults(
+            sources=self._sources,
+            store=ResultStore(self._store),
+            repositories=self._repositories,
+            credentials=self._credentials,
+            audit=self._audit,
+            clock=self._clock,
+            tasks=self._tasks,
+        )
+
     async def perform(self, action: Action[R], principal: Principal) -> R:
         """Does what `action` asks, if the policy lets `principal`, and returns what the action's type says.
 
@@ -337,6 +381,20 @@ class Service:
                 return await self._mount_results.promote(
                     action, *await self._sandboxes.use(action.sandbox, entry), entry
                 )
+            case DiffWorkspace():
+                return await self._workspace_results.diff(action, entry)
+            case PushBranch():
+                return await self._workspace_results.push(action, entry)
+            case OpenPullRequest():
+                return await self._workspace_results.pull_request(action, entry)
+            case AddArtifact():
+                return await self._artifacts.add(action, entry)
+            case ListArtifacts():
+                return self._artifacts.list(action, entry)
+            case GetArtifact():
+                return self._artifacts.get(action, entry)
+            case RemoveArtifact():
+                return self._artifacts.remove(action, entry)
             case ListAudit():
                 return await self._reports.audit(action, entry)
             case VerifyAudit():
