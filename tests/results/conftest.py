@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from spaces import Opener
 
-from paddock import Sandbox
-from paddock.model import ListRepositories, mint
+from paddock import Sandbox, local
+from paddock.model import CreateSandbox, ListRepositories, SandboxSpec, mint
 from paddock.service._result_source import Begun
 from paddock.service._workspace_tree import WorkspaceTree
 from tests.conftest import SandboxFactory
@@ -33,9 +34,10 @@ class Fake:
 
 
 @pytest.fixture
-def opened(sandbox: SandboxFactory, shared_state: Path) -> Opener:
+def opened(sandbox: SandboxFactory, shared_state: Path) -> Generator[Opener]:
     from paddock._compose import connector
 
+    made: list[Sandbox] = []
     sandbox()
     home = connector.home(shared_state)
     service: Any = home.door
@@ -48,7 +50,6 @@ def opened(sandbox: SandboxFactory, shared_state: Path) -> Opener:
     async def make(remote: Path | None, name: str) -> None:
         id = mint("ws_")  # type: ignore[arg-type]
         if remote is None:
-            service._pool_() if False else None
             return
         with service._gate.open(home.principal, ListRepositories()) as entry:
             acquired = await service._repositories.acquire(str(remote), None, 0.0, home.principal)
@@ -64,6 +65,11 @@ def opened(sandbox: SandboxFactory, shared_state: Path) -> Opener:
         if remote is None:
             return sandbox()
         home.loop.run(make, remote, name)
-        return sandbox(name=name, workspace=name) if task else sandbox(workspace=name)
+        spec = SandboxSpec(workspace=name, name=task)
+        box = Sandbox(local().perform(CreateSandbox(spec=spec)), local())
+        made.append(box)
+        return box
 
-    return open
+    yield open
+    for box in made:
+        box.kill()
