@@ -128,7 +128,7 @@ def succeed_keeper(state_dir: Path) -> None:
 
 async def _start_keeper(state_dir: Path) -> None:
     client = KeeperClient(
-        state_dir, on_ended=lambda id, limit, reason: None, on_lost=lambda: None, on_replaced=lambda: None
+        state_dir, on_ended=lambda id, incarnation, limit, reason: None, on_lost=lambda: None, on_replaced=lambda: None
     )
     try:
         await client.connect()

@@ -154,7 +154,7 @@ def actions_page() -> str:
     file = "model/actions.py"
     intro = ast.get_docstring(ast.parse((SOURCE / file).read_text())) or ""
     parts = [HEADER, "# Actions", intro]
-    for node in classes_of(file).values():
+    for node in (*classes_of(file).values(), *classes_of("model/file_actions.py").values()):
         tag = next((keyword.value for keyword in node.keywords if keyword.arg == "tag"), None)
         if tag is None:
             continue

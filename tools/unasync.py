@@ -1,4 +1,4 @@
-"""Generate the synchronous client from the asynchronous one; `--check` compares and writes nothing.
+"""Generate the synchronous client and loop from the asynchronous ones; `--check` compares and writes nothing.
 
 It works on tokens, so comments and layout survive. Whole sets of files are compared: a truncated,
 extra or missing file is a difference. An entry of `NAMES` that nothing uses, and anything
@@ -16,31 +16,51 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 SOURCE = Path(__file__).parent.parent / "src" / "paddock"
-TARGET = "client/_sync"
-"""Holds what is generated here and nothing else."""
-
-ORIGINS = ("client/_async/*.py", "model/streams.py")
+TARGETS = {
+    "client/_sync": ("client/_async/*.py", "model/streams.py"),
+    "loop/_sync": ("loop/_async/*.py",),
+}
+"""Directories that hold what is generated here and nothing else, and from what."""
 
 NAMES = {
+    "AsyncAgent": "Agent",
+    "AsyncAnthropic": "Anthropic",
+    "AsyncAnthropicModel": "AnthropicModel",
     "AsyncChanges": "Changes",
+    "AsyncCheckout": "Checkout",
     "AsyncContent": "Content",
     "AsyncFilesystem": "Filesystem",
+    "AsyncGenerator": "Generator",
     "AsyncIterator": "Iterator",
     "AsyncLocalTransport": "LocalTransport",
+    "AsyncModel": "Model",
+    "AsyncOpenAI": "OpenAI",
+    "AsyncOpenAIModel": "OpenAIModel",
     "AsyncProcess": "Process",
     "AsyncReader": "Reader",
     "AsyncSandbox": "Sandbox",
+    "AsyncScope": "Scope",
+    "AsyncScriptModel": "ScriptModel",
     "AsyncTransport": "Transport",
     "AsyncWriter": "Writer",
+    "Later": "Now",
     "StopAsyncIteration": "StopIteration",
     "__aenter__": "__enter__",
     "__aexit__": "__exit__",
     "__aiter__": "__iter__",
     "__anext__": "__next__",
     "aclose": "close",
+    "aagent_attempt": "agent_attempt",
+    "abest_of": "best_of",
     "achunks": "chunks",
+    "acompare": "compare",
+    "aforked": "forked",
+    "agather": "gather",
     "arun": "run",
     "arun_blocking": "run_blocking",
+    "asynccontextmanager": "contextmanager",
+    "atree_search": "tree_search",
+    "awithin": "within",
     "default_async_transport": "default_transport",
     "paddock.model.streams": "paddock.client._sync.streams",
 }
@@ -163,16 +183,17 @@ def _refuse_survivors(result: str, label: str) -> None:
             )
 
 
-def generate(root: Path) -> tuple[dict[str, str], list[str]]:
-    """What the target directory shall hold, by file name; and the names that were of no use."""
+def generate(root: Path) -> tuple[dict[str, dict[str, str]], list[str]]:
+    """What each target directory shall hold, by file name; and the names that were of no use."""
     converter = Converter(NAMES)
-    wanted: dict[str, str] = {}
-    for pattern in ORIGINS:
-        for path in sorted(root.glob(pattern)):
-            if path.name in wanted:
+    wanted: dict[str, dict[str, str]] = {}
+    for target, patterns in TARGETS.items():
+        files = wanted[target] = {}
+        for path in (path for pattern in patterns for path in sorted(root.glob(pattern))):
+            if path.name in files:
                 raise ConversionError(f"{path}: two sources for {path.name}")
             label = path.relative_to(root).as_posix()
-            wanted[path.name] = HEADER.format(origin=label) + converter.convert(path.read_text("utf-8"), label)
+            files[path.name] = HEADER.format(origin=label) + converter.convert(path.read_text("utf-8"), label)
     return wanted, converter.unused()
 
 
@@ -200,19 +221,18 @@ def main(arguments: list[str], root: Path = SOURCE) -> int:
     if unused:
         print("never used in NAMES:", *unused, file=sys.stderr)
         return 1
-    target = root / TARGET
-    stale = differences(wanted, target)
+    stale = [(target, name) for target in TARGETS for name in differences(wanted[target], root / target)]
     if arguments:
-        print(
-            *(f"{TARGET}/{name} differs: run tools/unasync.py" for name in stale), sep="\n", end="\n" if stale else ""
-        )
+        for target, name in stale:
+            print(f"{target}/{name} differs: run tools/unasync.py")
         return 1 if stale else 0
-    target.mkdir(exist_ok=True)
-    for name in stale:
-        if name in wanted:
-            (target / name).write_bytes(wanted[name].encode())
+    for target, name in stale:
+        path = root / target / name
+        if name in wanted[target]:
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(wanted[target][name].encode())
         else:
-            (target / name).unlink()
+            path.unlink()
     return 0
 
 

@@ -188,7 +188,18 @@ class _Storage:
     def names(self) -> tuple[str, ...]:
         return self._templates.names() if self._templates else ()
 
+    def versions(self) -> frozenset[str]:
+        return self._templates.versions() if self._templates else frozenset()
+
+    def is_version(self, tree: str) -> bool:
+        return self._templates is not None and self._templates.is_version(tree)
+
+    def discard(self, tree: str) -> bool:
+        return self._templates is not None and self._templates.discard(tree)
+
     def close(self) -> None:
+        if self._templates is not None:
+            self._templates.close()
         if self._pool is not None:
             self._pool.close()
 

@@ -20,6 +20,7 @@
     - Unrecorded              the audit log cannot be written, so nothing was done
     - ResourceExhausted       the machine is out of disk, memory, descriptors, ids
     - KeeperUnavailable
+    - ModelFailed             the endpoint of a language model gave no answer that can be used
     - InternalError
 
 `code` is the name on the wire. A reply from a server or a guest picks a class from
@@ -131,6 +132,9 @@ class ResourceExhausted(PlatformError, code="resource_exhausted", status=507): .
 
 
 class KeeperUnavailable(PlatformError, code="keeper_unavailable", status=503): ...
+
+
+class ModelFailed(PlatformError, code="model_failed", status=502): ...
 
 
 class InternalError(PlatformError, code="internal", status=500): ...

@@ -19,6 +19,7 @@ from paddock.model import (
     CreateSandbox,
     Diagnose,
     Diagnosis,
+    DownloadTree,
     ExecId,
     ExecResult,
     ExitStatus,
@@ -43,7 +44,6 @@ from paddock.model import (
     WriteFile,
     mint,
 )
-from paddock.model.actions import DownloadTree
 
 
 class FakeDoor:

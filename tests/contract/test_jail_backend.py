@@ -47,9 +47,11 @@ def jails() -> Generator[JailHarness]:
     with private_state() as state_dir:
         config = prepare(state_dir)
         pool = open_pool(state_dir, config, asyncio.run(_pool_of(state_dir)))
+        templates = Templates(pool, state_dir)
         try:
-            yield JailHarness(state_dir, pool, Templates(pool, state_dir))
+            yield JailHarness(state_dir, pool, templates)
         finally:
+            templates.close()
             pool.close()
 
 

@@ -79,6 +79,39 @@ def test_a_full_state_directory_is_a_typed_error_and_recovers(connector: LocalCo
             subprocess.run(["umount", "-l", str(directory)], check=True)
 
 
+def use_up(sandbox: Sandbox) -> None:
+    """Asks until there is no room for a record of it."""
+    for _ in range(10_000):
+        sandbox.refresh()
+
+
+@pytest.mark.root
+def test_on_a_full_disk_nothing_new_begins_and_kill_works(connector: LocalConnector) -> None:
+    with private_state() as directory:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m,mode=700", "none", str(directory)], check=True)
+        try:
+            here, there = (_create(connector, directory) for _ in range(2))
+            _fill(directory / "ballast")
+            with pytest.raises(PaddockError):
+                use_up(here)
+            here.kill()
+            assert here.state == "killed"
+            elsewhere = LocalConnector(open_service)  # another program, such as the command line
+            try:
+                with contextlib.suppress(PaddockError):
+                    there = Sandbox.connect(there.id, transport=elsewhere.connect(directory))
+                there.kill()
+            finally:
+                elsewhere.close()
+            assert wait_until(lambda: live_sandboxes(directory) == [])
+            (directory / "ballast").unlink()
+            assert here.refresh().state == "killed"
+            connector.close()
+        finally:
+            stop_keeper(directory)
+            subprocess.run(["umount", "-l", str(directory)], check=True)
+
+
 def test_without_descriptors_a_command_fails_typed_and_works_again_later(
     connector: LocalConnector, state_dir: Path
 ) -> None:

@@ -72,7 +72,9 @@ async def open_yard(state_dir: Path, *, for_tests: bool = True, driver: str | No
         stack.push_async_callback(backend.aclose)
         pool = open_pool(state_dir, config, os.dup(await backend.pool()))
         stack.callback(pool.close)
-        yield Yard(state_dir, backend, pool, Templates(pool, state_dir))
+        templates = Templates(pool, state_dir)
+        stack.callback(templates.close)
+        yield Yard(state_dir, backend, pool, templates)
 
 
 Play = Callable[[Callable[[Yard], Awaitable[T]]], T]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import select
 import signal
 import socket
 from collections.abc import Callable, Generator
@@ -182,6 +183,21 @@ def test_who_connects_after_a_cancelled_attempt_gets_a_whole_connection(play: Pl
         assert os.fstat(await other.pool()).st_ino == os.fstat(await yard.backend.pool()).st_ino
         assert await other.living() == {}
         await other.aclose()
+
+    play(scene)
+
+
+def test_a_create_that_a_dead_keeper_never_heard_is_asked_of_its_successor(play: Play) -> None:
+    async def scene(yard: Yard) -> None:
+        pid = int(yard.backend.keeper.facts["pid"])
+        watch = os.pidfd_open(pid)
+        os.kill(pid, signal.SIGKILL)
+        select.select([watch], [], [])  # not the loop: it has not seen yet that the connection is gone
+        os.close(watch)
+        made = await yard.create()
+        assert made.id in await yard.backend.living()
+        await made.kill()
+        await made.aclose()
 
     play(scene)
 

@@ -41,20 +41,17 @@ def opened(sandbox: SandboxFactory, shared_state: Path) -> Generator[Opener]:
     sandbox()
     home = connector.home(shared_state)
     service: Any = home.door
-    fake = Fake()
-    service._known = service._sandboxes._workspaces = fake
-    service.__dict__.pop("_sources", None)
-    service.__dict__.pop("_artifacts", None)
-    service.__dict__.pop("_workspace_results", None)
+    rooms, fake = service._rooms, Fake()
+    rooms.sandboxes._workspaces = rooms.results._sources._known = fake
 
     async def make(remote: Path | None, name: str) -> None:
         id = mint("ws_")  # type: ignore[arg-type]
         if remote is None:
             return
         with service._gate.open(home.principal, ListRepositories()) as entry:
-            acquired = await service._repositories.acquire(str(remote), None, 0.0, home.principal)
-            base = await service._bases.get(acquired, "main", entry)
-        layers = service._bases._pool().derive(base.id, id)
+            acquired = await rooms.shelf.repositories.acquire(str(remote), None, 0.0, home.principal)
+            base = await rooms.shelf.bases.get(acquired, "main", entry)
+        layers = rooms.shelf.bases._pool().derive(base.id, id)
         tree = WorkspaceTree(id, layers, acquired.repository)
         fake.known[name] = fake.known[id] = Begun(
             id=id, name=name, tree=tree, url=acquired.url, branch="main", commit=acquired.commit

@@ -29,6 +29,7 @@ from paddock.model import (
     FileKind,
     Level,
     Limit,
+    PoolSpace,
     Principal,
     Process,
     PtySize,
@@ -389,6 +390,7 @@ class FolderPool:
     """Trees as plain directories."""
 
     driver, overlay = "copy", False
+    high, low = 0.9, 0.75
 
     def __init__(self, root: Path) -> None:
         self._root, self.used_bytes = root, 0
@@ -412,6 +414,11 @@ class FolderPool:
     def rename(self, source: str, name: str) -> None:
         (self._root / source).rename(self._root / name)
 
+    def replace(self, source: str, name: str) -> None:
+        (self._root / source).stat()
+        self.delete(name)
+        self.rename(source, name)
+
     def delete(self, name: str) -> None:
         shutil.rmtree(self._root / name, ignore_errors=True)
 
@@ -424,8 +431,28 @@ class FolderPool:
     def usage(self, name: str) -> TreeUsage:
         return TreeUsage(used_bytes=self.used_bytes, limit_bytes=None)
 
+    def measure(self, name: str) -> int:
+        return self.used_bytes
+
+    def space(self) -> PoolSpace:
+        return PoolSpace(used_bytes=self.used_bytes, available_bytes=1 << 30)
+
     def checks(self) -> tuple[Check, ...]:
         return ()
+
+    def examine(self, *, scrub: bool | None = None) -> tuple[Check, ...]:
+        return ()
+
+    def unfinished(self) -> tuple[str, ...]:
+        return ()
+
+    def sweep(self) -> None: ...
+
+    def fit(self) -> int:
+        return 0
+
+    def trim(self) -> int | None:
+        return None
 
     def close(self) -> None: ...
 
@@ -438,6 +465,15 @@ class OneTemplate:
 
     def names(self) -> tuple[str, ...]:
         return ("host",)
+
+    def versions(self) -> frozenset[str]:
+        return frozenset(HOST.layers)
+
+    def is_version(self, tree: str) -> bool:
+        return False
+
+    def discard(self, tree: str) -> bool:
+        return False
 
 
 class Rig:
@@ -456,9 +492,8 @@ class Rig:
             self.state_dir,
             backends=lambda: [WorldBackend(self.world, level=level, adopt=adopt)],
             pool=lambda: self.pool,
-            templates=OneTemplate(),
             period_seconds=PERIOD_SECONDS,
-            **{"policy": local_policy(os.getuid()), **options},
+            **{"policy": local_policy(os.getuid()), "templates": OneTemplate(), **options},
         )
         try:
             if sweeps:

@@ -149,7 +149,7 @@ async def test_only_legal_moves_change_a_state(rig: Rig, start: State, to: State
         seen = service._store.get(made.id)  # which is old by the time it is used
         assert seen is not None
         service._store.move(made.id, State.RUNNING, start)
-        lifecycle = service._sandboxes._lifecycle
+        lifecycle = service._rooms.sandboxes._lifecycle
         if to in LEGAL[start]:
             moved = lifecycle.move(seen, to)
             assert moved.state is to
@@ -180,9 +180,9 @@ def _some(kind: Any, sandbox: str = "x") -> Any:
         "port": 80,
         "pattern": "x",
         "snapshot": "sn_none",
-        "child": "x",
         "repository": "rp_none",
         "url": "ext::sh",
+        "child": "x",
     }
     required = [f for f in kind.__struct_fields__ if f in (*fills, "path", "source", "destination")]
     if kind is CreateSandbox:

@@ -31,7 +31,7 @@ async def test_a_create_cancelled_at_any_step_is_whole_or_nothing(rig: Rig, step
     rig.world.before_create = slow
     async with rig.service() as service:
         await service.perform(ListSandboxes(), ME)
-        service._sandboxes._built.add("host")  # no thread, so that steps are steps
+        service._rooms.sandboxes._built.add("host")  # no thread, so that steps are steps
         create = asyncio.ensure_future(service.perform(CreateSandbox(spec=SandboxSpec(name="n")), ME))
         for _ in range(steps):
             await asyncio.sleep(0)
@@ -53,7 +53,8 @@ async def test_a_kill_cancelled_at_any_step_still_kills(rig: Rig, steps: int) ->
         kill.cancel()
         await asyncio.wait((kill,))
         if steps:  # it had begun
-            await asyncio.gather(*service._tasks._running - {h.watch for h in service._live._held.values() if h.watch})
+            watching = {held.watch for held in service._rooms.live._held.values() if held.watch}
+            await asyncio.gather(*service._tasks._running - watching)
             assert await consistent(service, rig) == ()
 
 
@@ -155,7 +156,7 @@ async def test_a_failure_that_cannot_be_written_down_is_found_at_the_next_look(
 async def test_a_closed_backend_connection_is_made_anew(rig: Rig) -> None:
     async with rig.service() as service:
         made = await service.perform(CreateSandbox(), ME)
-        await service._live.release(made.id)
+        await service._rooms.live.release(made.id)
         result = await service.perform(RunExec(sandbox=made.id, spec=ExecSpec(argv=("echo", "again"))), ME)
         assert result.stdout == "again\n"
 

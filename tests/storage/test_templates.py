@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 import subprocess
@@ -75,6 +76,40 @@ def test_what_the_machine_puts_in_decides_the_digest(machine: Path, pool: Pool, 
     assert set(before.layers).isdisjoint(after.layers)
     assert first.get("host") == before
     assert set(pool.names()) == {*before.layers, *after.layers}
+
+
+def test_an_old_version_is_discarded_once_no_program_uses_it(machine: Path, pool: Pool, state: Path) -> None:
+    user = Templates(pool, state, machine=machine)
+    (old,) = user.get("host").layers
+    (machine / "etc/os-release").write_text("ID=other\n")
+    collector = Templates(pool, state, machine=machine)
+    assert collector.is_version(old)
+    assert old not in collector.versions()
+    assert not collector.discard(old), "a program uses it"
+    assert pool.names() == (old,)
+    user.close()
+    assert collector.discard(old)
+    assert pool.names() == ()
+    (new,) = collector.get("host").layers
+    assert new in collector.versions()
+    collector.close()
+    assert not any(collector.is_version(name) for name in ("tp_mine_0123456789ab", "tp_host", "sb_host_0123456789ab"))
+
+
+def test_what_a_killed_builder_began_is_discarded_and_what_is_being_built_is_not(
+    machine: Path, pool: Pool, state: Path
+) -> None:
+    templates = Templates(pool, state, machine=machine)
+    (tree,) = templates.get("host").layers
+    templates.close()
+    begun = "tb" + tree[2:]
+    pool.create(begun)
+    assert templates.is_version(begun)
+    with (state / "templates" / f"{tree}.lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert not templates.discard(begun)
+    assert templates.discard(begun)
+    assert pool.names() == (tree,)
 
 
 def test_a_machine_with_programs_outside_usr_is_refused(machine: Path, pool: Pool, state: Path) -> None:

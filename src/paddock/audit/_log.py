@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import math
 import os
 import threading
 import time
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from paddock.errors import Unrecorded
+from paddock.linux.reserve import reserve
 from paddock.model import Action, Decision, Principal
 
 from ._digest import Redact, describe, redact_secrets
@@ -22,6 +24,9 @@ from ._record import GENESIS, Broken, Record, seal, unseal
 SUFFIX = ".jsonl"
 _ROTATE_BYTES = 64 << 20
 _LAST_LINE_BYTES = 1 << 20
+_KEPT_BYTES = 64 << 10
+_AHEAD_BYTES = 256 << 10
+_ENDS = frozenset({"sandbox.kill", "sandbox.ended", "audit.open", "audit.close"})
 
 
 class Durability(StrEnum):
@@ -34,7 +39,11 @@ class Durability(StrEnum):
 
 class AuditLog:
     """Appends records to one segment of `directory`. Every method that writes raises Unrecorded if it can't;
-    then the caller must not go on."""
+    then the caller must not go on.
+
+    Room for the ends of sandboxes is kept ahead on the disk, so that on a full one too they can be killed, and that be
+    recorded: what begins something is refused before that room is touched.
+    """
 
     def __init__(
         self,
@@ -55,6 +64,8 @@ class AuditLog:
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._fd, self.segment, self._seq, self._head, self._size = _take_segment(directory)
+            self._room = 0.0
+            """Where the bytes end that are promised to this segment."""
             others = _heads(directory, self.segment)
         except (OSError, Broken) as error:
             self._abandon()
@@ -128,14 +139,17 @@ class AuditLog:
                 line, own = seal(record)
             except (TypeError, ValueError, RecursionError) as error:
                 raise Unrecorded(f"a record of {action} cannot be encoded: {error}") from error
-            self._write(line)
+            self._write(line, last=action in _ENDS)
             self._seq, self._head, self._size = seq + 1, own, self._size + len(line)
             return seq
 
-    def _write(self, line: bytes) -> None:
-        """One write; what the kernel took of a line that it could not take whole is taken back."""
+    def _write(self, line: bytes, *, last: bool) -> None:
+        """One write; what the kernel took of a line that it could not take whole is taken back. `last`: it may use the
+        room that is kept for ends."""
         written = 0
         try:
+            if self._size + len(line) + _KEPT_BYTES > self._room:
+                self._make_room(len(line), last)
             written = os.write(self._fd, line)
             if written != len(line):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -148,6 +162,20 @@ class AuditLog:
                 if written:
                     self._abandon()  # half a line lies there: nothing may follow it
             raise Unrecorded(f"the audit log cannot be written: {error}", hint=_hint(error)) from error
+
+    def _make_room(self, size: int, last: bool) -> None:
+        try:
+            reserve(self._fd, self._size, size + _AHEAD_BYTES)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                if not last:
+                    raise
+            elif error.errno in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EPERM):
+                self._room = math.inf  # this file system promises nothing: writes show what it has
+            else:
+                raise
+        else:
+            self._room = self._size + size + _AHEAD_BYTES
 
     def _abandon(self) -> None:
         if self._fd >= 0:

@@ -82,6 +82,8 @@ class SandboxPlan(msgspec.Struct, frozen=True, kw_only=True):
     template: Template
     tree: str
     deadline: float
+    incarnation: int = 0
+    """Which sandbox of that id it is: one that is made again under its id has a higher one."""
     parent: SandboxId | None = None
     """A living sandbox that this one does not outlive. Needs the capability `nested`."""
     trees: tuple[TreeMount, ...] = ()
@@ -152,11 +154,11 @@ class Instance(Protocol):
         ...
 
     async def kill(self) -> None:
-        """Returns when no process of the sandbox is left. Idempotent."""
+        """Returns when no process of the sandbox is left. Idempotent. One that was made again under its id lives on."""
         ...
 
     async def wait_ended(self) -> Ending:
-        """Returns when the sandbox has died, of whatever cause."""
+        """Returns when this one has died, of whatever cause: another of the same id is none of its concern."""
         ...
 
     async def aclose(self) -> None:

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from . import _render
 from ._values import add_json
+from ._verbs import WrongUsage
+
+if TYPE_CHECKING:
+    from paddock.model import Check
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "What this machine can do, and how to mend what it cannot. Exit code 1 if no level can be used here."
     )
+    parser.add_argument(
+        "--storage",
+        action="store_true",
+        help="look through the pool: what is on the disk against what is recorded; exit code 1 if something is wrong",
+    )
+    parser.add_argument("--scrub", action="store_true", help="with --storage: read all of it, however long it takes")
+    parser.add_argument("--repair", action="store_true", help="with --storage: delete what is half made first")
     add_json(parser)
     parser.set_defaults(run=run)
 
@@ -20,12 +33,32 @@ def run(options: argparse.Namespace) -> int:
     from paddock._compose import connector
     from paddock.model import Diagnose
 
+    if options.storage:
+        return _storage(options)
+    if options.scrub or options.repair:
+        raise WrongUsage("--scrub and --repair are about the pool", "paddock doctor --storage")
     diagnosis = connector.connect().perform(Diagnose())
     if options.json:
         _render.document(diagnosis)
     else:
-        rows = [(c.status, c.area, c.name, c.detail, c.fix or "") for c in diagnosis.checks]
-        _render.table(("STATUS", "AREA", "CHECK", "DETAIL", "FIX"), rows, marks=[row[0] for row in rows])
+        _table(diagnosis.checks)
         _render.line(f"\nstate: {_render.escape(diagnosis.state_dir)}")
         _render.line(f"level unless another is asked for: {diagnosis.default_level or 'none can be used here'}")
     return 0 if diagnosis.default_level is not None else 1
+
+
+def _storage(options: argparse.Namespace) -> int:
+    from paddock._compose import connector
+    from paddock.model import CheckStorage
+
+    checks = connector.connect().perform(CheckStorage(scrub=options.scrub or None, repair=options.repair))
+    if options.json:
+        _render.document(checks)
+    else:
+        _table(checks)
+    return 1 if any(check.status == "missing" for check in checks) else 0
+
+
+def _table(checks: Sequence[Check]) -> None:
+    rows = [(c.status, c.area, c.name, c.detail, c.fix or "") for c in checks]
+    _render.table(("STATUS", "AREA", "CHECK", "DETAIL", "FIX"), rows, marks=[row[0] for row in rows])

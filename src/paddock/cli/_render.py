@@ -7,7 +7,7 @@ import select
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from paddock.errors import PaddockError
 
@@ -73,16 +73,28 @@ def raw(descriptor: int, data: bytes) -> None:
             select.select((), (descriptor,), ())
 
 
-def table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, marks: Sequence[str] = ()) -> None:
-    """`marks` colours the first column: ok, weak or missing per row."""
+def document_text(data: bytes) -> None:
+    """A text of a sandbox's making, such as a diff: byte by byte into a file or a pipe, harmless on a terminal."""
+    if not sys.stdout.isatty():
+        raw(1, data)
+        return
+    for one in data.decode("utf-8", "surrogateescape").removesuffix("\n").split("\n"):
+        print("\t".join(map(escape, one.split("\t"))))
+
+
+def table(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], *, marks: Sequence[str] = (), beside: bool = False
+) -> None:
+    """`marks` colours the first column: ok, weak or missing per row. `beside` the output: on stderr."""
     cells = [[escape(cell) for cell in row] for row in rows]
-    if sys.stdout.isatty():
-        _rich_table(headings, cells, marks)
+    stream = sys.stderr if beside else sys.stdout
+    if stream.isatty():
+        _rich_table(headings, cells, marks, stream)
         return
     widths = [max(map(len, column)) for column in zip(headings, *cells, strict=True)]
     for row in (headings, *cells):
         padded = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        print("  ".join(padded).rstrip())
+        print("  ".join(padded).rstrip(), file=stream)
 
 
 def facts(rows: Sequence[tuple[str, str]]) -> None:
@@ -123,10 +135,10 @@ def size(number: float | None) -> str:
     return f"{number:.1f} GiB"
 
 
-def _rich_table(headings: Sequence[str], rows: Sequence[Sequence[str]], marks: Sequence[str]) -> None:
+def _rich_table(headings: Sequence[str], rows: Sequence[Sequence[str]], marks: Sequence[str], stream: TextIO) -> None:
     from rich.console import Console
 
-    Console().print(_rich(headings, rows, marks))
+    Console(file=stream).print(_rich(headings, rows, marks))
 
 
 def _rich(headings: Sequence[str], rows: Sequence[Sequence[str]], marks: Sequence[str]) -> Table:

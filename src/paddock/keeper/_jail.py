@@ -227,6 +227,7 @@ def finish(house: House, pending: Pending) -> tuple[Jail, dict[str, float]]:
                 "memory_bytes": plan.memory_bytes,
                 "processes": plan.processes,
             },
+            incarnation=plan.incarnation,
             parent=plan.parent,
         )
         house.records.write(record)

@@ -51,8 +51,8 @@ class JailPlan:
     It ends when the sandbox `parent` does, if one is named.
 
     `deadline` is in seconds of CLOCK_BOOTTIME. `template` is kept in the record for whoever adopts the sandbox,
-    unread. `fault` and `trace` are for tests and benchmarks:
-    the step at which to fail or die, and whether the reply says where the time went.
+    unread. `incarnation` tells sandboxes of one id apart: what is said of one is said of it alone. `fault` and `trace`
+    are for tests and benchmarks: the step at which to fail or die, and whether the reply says where the time went.
     """
 
     id: str
@@ -77,6 +77,7 @@ class JailPlan:
     mounts: tuple[Mount, ...] = ()
     parent: str = ""
     trees: tuple[Tree, ...] = ()
+    incarnation: int = 0
     trace: bool = False
     fault: str = ""
 

@@ -32,6 +32,7 @@ class Record:
     tree: str
     template: str
     limits: dict[str, float]
+    incarnation: int = 0
     parent: str = ""
 
 

@@ -9,7 +9,6 @@ import select
 import socket
 import sys
 import traceback
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -19,7 +18,7 @@ from paddock.keeper import _jail, _wire, layout
 from paddock.keeper._house import House
 from paddock.keeper._nursery import Nursery, Reply, problem
 from paddock.keeper._plan import ORDINARY_ID, JailPlan, PlanError
-from paddock.keeper._records import Ended
+from paddock.keeper._records import Ended, Record
 from paddock.keeper._undertaker import Life, Undertaker, attempt
 from paddock.keeper._watch import Seen, Watch
 from paddock.linux import btrfs, proc
@@ -39,8 +38,15 @@ class Connection:
         self.peer = peer
         self.inbox = _wire.Inbox()
         self.watching = False
-        self.killed: deque[tuple[float, str]] = deque()
-        """When what was killed for it; it records that itself, in a moment."""
+        self.killed: dict[str, float] = {}
+        """What was killed for it, and when; it records that itself, in a moment."""
+
+    def note_kill(self, id: str) -> None:
+        now = proc.boottime()
+        while self.killed and self.killed[oldest := next(iter(self.killed))] < now - RECORDING_SECONDS:
+            del self.killed[oldest]
+        self.killed.pop(id, None)
+        self.killed[id] = now
 
     def send(self, message: Message, descriptors: tuple[int, ...] = ()) -> None:
         # A service that is gone or does not read is no concern of the others. It may have got half of this: what
@@ -217,10 +223,11 @@ class Keeper:
         except Exception as error:
             reply(problem(error))
 
-    def _tell(self, id: str, ended: Ended) -> None:
+    def _tell(self, record: Record, ended: Ended) -> None:
+        message = {"id": record.id, "incarnation": record.incarnation, "limit": ended.limit, "reason": ended.reason}
         for connection in list(self._connections):
             if connection.watching:
-                connection.send({"event": "ended", "id": id, "limit": ended.limit, "reason": ended.reason})
+                connection.send({"event": "ended", **message})
 
     # -- operations
 
@@ -251,6 +258,8 @@ class Keeper:
             raise PlanError(f"{plan.id} is alive already")
         if not self._house.root_mode and (plan.user.uid, plan.user.gid) != (ORDINARY_ID, ORDINARY_ID):
             raise PlanError(f"an ordinary user's sandbox has the one id {ORDINARY_ID}; its user must have it")
+        for other in self._connections:
+            other.killed.pop(plan.id, None)  # that was the one before
         self._nursery.create(plan, reply)
 
     def _born(self, jail: _jail.Jail) -> None:
@@ -270,7 +279,7 @@ class Keeper:
 
     def _kill(self, connection: Connection, message: Message, reply: Reply) -> None:
         life = self._undertaker.lives.get(message["id"])
-        if life is None:
+        if life is None or message.get("incarnation", life.record.incarnation) != life.record.incarnation:
             reply({"known": False})
             return
 
@@ -278,10 +287,7 @@ class Keeper:
 
         def answer() -> None:
             reply({"known": True})
-            now = proc.boottime()
-            while connection.killed and connection.killed[0][0] < now - RECORDING_SECONDS:
-                connection.killed.popleft()
-            connection.killed.append((now, id))
+            connection.note_kill(id)
             if connection not in self._connections:
                 self._record_kills(connection)
 
@@ -290,7 +296,7 @@ class Keeper:
 
     def _record_kills(self, connection: Connection) -> None:
         """A service that died may not have come to recording what it had killed. Else these are swept away unread."""
-        for _, id in connection.killed:
+        for id in connection.killed:
             attempt(self._house.records.write_ended, id, KILLED)
         connection.killed.clear()
 
@@ -323,7 +329,8 @@ class Keeper:
 
     def _list(self, connection: Connection, message: Message, reply: Reply) -> None:
         ended = {id: {"limit": e.limit, "reason": e.reason} for id, e in self._house.records.ended().items()}
-        reply({"living": list(self._undertaker.lives), "ended": ended})
+        living = {id: life.record.incarnation for id, life in self._undertaker.lives.items()}
+        reply({"living": living, "ended": ended})
 
     def _forget(self, connection: Connection, message: Message, reply: Reply) -> None:
         self._house.records.forget(str(message["id"]))

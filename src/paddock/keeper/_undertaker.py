@@ -58,9 +58,9 @@ class _Leaving:
 
 
 class Undertaker:
-    """`on_ended(id, ended)` is called for every death."""
+    """`on_ended(record, ended)` is called for every death."""
 
-    def __init__(self, house: House, on_ended: Callable[[str, Ended], None]) -> None:
+    def __init__(self, house: House, on_ended: Callable[[Record, Ended], None]) -> None:
         self._house = house
         self._on_ended = on_ended
         self.lives: dict[str, Life] = {}
@@ -162,7 +162,7 @@ class Undertaker:
         for answer in life.waiting:
             attempt(answer)  # nothing of it runs any more; what follows nobody has to wait for
         life.waiting.clear()  # the keeper collects no garbage: nothing may refer to itself
-        attempt(self._on_ended, id, cause)
+        attempt(self._on_ended, life.record, cause)
         if jail.slot is not None:
             attempt(self._house.slots.give_back, jail.slot)
         if jail.group is not None:

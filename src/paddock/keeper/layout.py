@@ -10,9 +10,10 @@ keeper.log            its last words
 pool/                 trees: directories, or where the keeper's own mount namespace has the pool mounted
 repositories/<id>     bare git repositories, which sandboxes only read
 pool.btrfs            sparse image, where the pool is a loop device
-templates/            one lock per template that is being built
+templates/            locks of templates: who builds one, who uses one
 run/<sandbox>/        state.json, init.sock, user.sock, root.sock: the live sandbox, found by any later service
 artifacts/            contents that were taken out of workspaces, by their digest
+garbage.lock          held while somebody collects garbage
 outputs/<sandbox>/    what execs printed beyond what a result holds
 """
 
@@ -38,6 +39,7 @@ POOL = "pool"
 REPOSITORIES = "repositories"
 POOL_IMAGE = "pool.btrfs"
 PREPARE_LOCK = "prepare.lock"
+GARBAGE_LOCK = "garbage.lock"
 TEMPLATES = "templates"
 RUN = "run"
 OUTPUTS = "outputs"

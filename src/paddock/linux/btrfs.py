@@ -30,6 +30,10 @@ _QGROUP_LIMIT = 0x8030_942B
 _TREE_SEARCH_V2 = 0xC070_9411
 _FS_INFO = 0x8400_941F
 _SYNC = 0x9408
+_RESIZE = 0x5000_9403
+_SCRUB = 0xC400_941B
+_DEV_STATS = 0xC408_9434
+_TRIM = 0xC018_5879  # FITRIM, include/uapi/linux/fs.h
 
 _VOL_ARGS_V2 = struct.Struct("=qQQ32x4040s")  # fd, transid, flags, unused, name
 _VOL_ARGS = struct.Struct("=q4088s")
@@ -115,6 +119,52 @@ def filesystem_id(fd: int) -> str:
 def sync(fd: int) -> None:
     """Commits the running transaction."""
     ioctl(fd, _SYNC, 0, what=("btrfs sync",))
+
+
+# ---- health and size
+
+_STATS = ("write errors", "read errors", "flush errors", "corruption errors", "generation errors")
+_DEVICE = 1  # the only one that an image of ours ever has
+# struct btrfs_ioctl_scrub_args: devid, start, end, flags, then struct btrfs_scrub_progress
+_SCRUB_ARGS = struct.Struct("=4Q")
+_SCRUB_READ_ONLY = 1
+_PROGRESS = struct.Struct("=15Q")
+_SCRUB_FAULTS = {4: "read errors", 5: "checksum errors", 6: "metadata errors", 9: "super block errors"}
+
+
+def device_errors(fd: int) -> dict[str, int]:
+    """What the device below has failed to do, ever; only what happened. It is kept in the file system."""
+    # struct btrfs_ioctl_get_dev_stats: devid, nr_items, flags, values
+    arguments = bytearray(1032)
+    struct.pack_into("=3Q", arguments, 0, _DEVICE, len(_STATS), 0)
+    ioctl(fd, _DEV_STATS, arguments, what=("btrfs device statistics",))
+    counts = struct.unpack_from(f"={len(_STATS)}Q", arguments, 24)
+    return {words: count for words, count in zip(_STATS, counts, strict=True) if count}
+
+
+def scrub(fd: int) -> dict[str, int]:
+    """Reads all that is in use, and compares it with its checksums, while everybody works on. Changes nothing.
+
+    What was found wrong, by kind; it may take minutes (fs/btrfs/scrub.c). OSError EINPROGRESS: another one runs.
+    """
+    arguments = bytearray(1024)
+    _SCRUB_ARGS.pack_into(arguments, 0, _DEVICE, 0, _NOTHING, _SCRUB_READ_ONLY)
+    ioctl(fd, _SCRUB, arguments, what=("btrfs scrub",))
+    progress = _PROGRESS.unpack_from(arguments, _SCRUB_ARGS.size)
+    return {words: progress[index] for index, words in _SCRUB_FAULTS.items() if progress[index]}
+
+
+def resize_to_device(fd: int) -> None:
+    """Lets the file system use all of its device, which has grown."""
+    arguments = bytearray(_VOL_ARGS.pack(0, b"%d:max" % _DEVICE))
+    ioctl(fd, _RESIZE, arguments, what=("btrfs resize",))
+
+
+def trim(fd: int) -> int:
+    """Tells the device what is free: of an image that becomes holes. Bytes that were told."""
+    arguments = bytearray(struct.pack("=3Q", 0, _NOTHING, 0))
+    ioctl(fd, _TRIM, arguments, what=("trim",))
+    return struct.unpack_from("=Q", arguments, 8)[0]
 
 
 # ---- quotas

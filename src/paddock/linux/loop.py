@@ -14,6 +14,7 @@ _CTL_GET_FREE = 0x4C82
 _CONFIGURE = 0x4C0A  # Linux 5.8: all settings in one step, so that nobody sees a half-made device
 _CLR_FD = 0x4C01
 _GET_STATUS64 = 0x4C05
+_SET_CAPACITY = 0x4C07
 _AUTOCLEAR = 4
 _DIRECT_IO = 16
 # struct loop_config: fd, block_size, a struct loop_info64 (device, inode, rdevice, offset, sizelimit; number,
@@ -86,6 +87,15 @@ def find(file_fd: int) -> list[bytes]:
         if (device, inode) == (_new_encode(wanted.st_dev), wanted.st_ino):
             found.append(b"/dev/" + name)
     return found
+
+
+def update_size(path: bytes) -> None:
+    """Lets the device be as large as its file is now, while it is in use."""
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        ioctl(fd, _SET_CAPACITY, 0, what=("update the size of", path))
+    finally:
+        os.close(fd)
 
 
 def _backing(path: bytes) -> tuple[int, int]:

@@ -7,25 +7,35 @@ so the three can never use different words. `Action[R]` says what `perform` retu
 
 from __future__ import annotations
 
-from typing import Generic, Literal, TypeAlias, TypeVar
+from typing import Literal, TypeAlias
 
-import msgspec
-
+from .action import Action
 from .exec import ExecInfo, ExecResult, ExecSpec
-from .files import FileInfo, GrepMatch
+from .file_actions import (
+    ConnectPort,
+    CopyFile,
+    DownloadTree,
+    FindFiles,
+    GrepFiles,
+    ListFiles,
+    MakeDirectory,
+    MoveFile,
+    ReadFile,
+    RemoveFile,
+    SetFileAttributes,
+    StatFile,
+    UploadTree,
+    WatchFiles,
+    WriteFile,
+)
+from .garbage import GarbageReport
 from .limits import Usage
-from .reports import AuditRecord, AuditReport, Diagnosis, Inspection, Process
+from .reports import AuditRecord, AuditReport, Check, Diagnosis, Inspection, Process
 from .repository import Acquired, Repository
 from .results import Artifact, MountDiff, Promotion, PullRequest, PushedBranch, WorkspaceDiff
 from .sandbox import Sandbox, SandboxSpec
 from .snapshot import Snapshot
-from .streams import ByteReader, ByteStream, ByteWriter, ChangeStream, ExecHandle
-
-R_co = TypeVar("R_co", covariant=True)
-
-
-class Action(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="action"):
-    """Something asked. Subclasses are the closed union `AnyAction`."""
+from .streams import ByteReader, ExecHandle
 
 
 class CreateSandbox(Action[Sandbox], frozen=True, tag="sandbox.create"):
@@ -109,14 +119,6 @@ class RollbackSandbox(Action[Sandbox], frozen=True, tag="sandbox.rollback"):
     snapshot: str
 
 
-class PromoteChild(Action[None], frozen=True, tag="sandbox.promote"):
-    """What `child`, made by a program inside `sandbox`, has at the directory `path` replaces what is there."""
-
-    sandbox: str
-    child: str
-    path: str = "/workspace"
-
-
 class AcquireRepository(Action[Acquired], frozen=True, tag="repository.acquire"):
     """The commit that `ref` led to at most `max_age_seconds` ago, fetched if it is not here.
 
@@ -136,6 +138,14 @@ class DeleteRepository(Action[None], frozen=True, tag="repository.delete"):
     """From the cache: by id, unique prefix of one, or URL. Refused while something needs it."""
 
     repository: str
+
+
+class PromoteChild(Action[None], frozen=True, tag="sandbox.promote"):
+    """What `child`, made by a program inside `sandbox`, has at the directory `path` replaces what is there."""
+
+    sandbox: str
+    child: str
+    path: str = "/workspace"
 
 
 class RunExec(Action[ExecResult], frozen=True, tag="exec.run"):
@@ -180,141 +190,6 @@ class SignalExec(Action[None], frozen=True, tag="exec.signal"):
     sandbox: str
     exec: str
     signal: int
-
-
-class ReadFile(Action[ByteReader], frozen=True, tag="file.read"):
-    sandbox: str
-    path: str
-    offset: int = 0
-    length: int | None = None
-    user: str | None = None
-
-
-class WriteFile(Action[ByteWriter], frozen=True, tag="file.write"):
-    """Written beside and renamed into place when the stream ends, so that nobody sees half a file;
-    `append` writes in place. Missing parent directories are made."""
-
-    sandbox: str
-    path: str
-    mode: int | None = None
-    append: bool = False
-    user: str | None = None
-
-
-class StatFile(Action[FileInfo], frozen=True, tag="file.stat"):
-    """Of the link itself, unless `follow`."""
-
-    sandbox: str
-    path: str
-    follow: bool = False
-    user: str | None = None
-
-
-class ListFiles(Action[tuple[FileInfo, ...]], frozen=True, tag="file.list"):
-    """Sorted by name. `depth=1` is the directory itself."""
-
-    sandbox: str
-    path: str
-    depth: int = 1
-    user: str | None = None
-
-
-class MakeDirectory(Action[FileInfo], frozen=True, tag="file.mkdir"):
-    sandbox: str
-    path: str
-    mode: int | None = None
-    parents: bool = True
-    user: str | None = None
-
-
-class MoveFile(Action[FileInfo], frozen=True, tag="file.move"):
-    sandbox: str
-    source: str
-    destination: str
-    user: str | None = None
-
-
-class CopyFile(Action[FileInfo], frozen=True, tag="file.copy"):
-    """Directories with everything in them."""
-
-    sandbox: str
-    source: str
-    destination: str
-    user: str | None = None
-
-
-class RemoveFile(Action[None], frozen=True, tag="file.remove"):
-    """A directory that is not empty needs `recursive`. `missing_ok` as in pathlib."""
-
-    sandbox: str
-    path: str
-    recursive: bool = False
-    missing_ok: bool = False
-    user: str | None = None
-
-
-class SetFileAttributes(Action[FileInfo], frozen=True, tag="file.set"):
-    """None leaves a value as it is."""
-
-    sandbox: str
-    path: str
-    mode: int | None = None
-    uid: int | None = None
-    gid: int | None = None
-    user: str | None = None
-
-
-class FindFiles(Action[tuple[FileInfo, ...]], frozen=True, tag="file.find"):
-    """Below `path`, names that match the shell pattern `name`; at most `limit`."""
-
-    sandbox: str
-    path: str
-    name: str = "*"
-    limit: int = 10_000
-    user: str | None = None
-
-
-class GrepFiles(Action[tuple[GrepMatch, ...]], frozen=True, tag="file.grep"):
-    """Lines below `path` that match the regular expression `pattern`, in files named like `name`.
-
-    Binary files are passed over."""
-
-    sandbox: str
-    path: str
-    pattern: str
-    name: str = "*"
-    limit: int = 1_000
-    user: str | None = None
-
-
-class WatchFiles(Action[ChangeStream], frozen=True, tag="file.watch"):
-    sandbox: str
-    path: str
-    recursive: bool = False
-    user: str | None = None
-
-
-class UploadTree(Action[ByteWriter], frozen=True, tag="tree.upload"):
-    """The stream is a tar archive; it is unpacked inside the sandbox, below `path`, by the sandbox's own user."""
-
-    sandbox: str
-    path: str
-    user: str | None = None
-
-
-class DownloadTree(Action[ByteReader], frozen=True, tag="tree.download"):
-    """The stream is a tar archive of what is below `path`. It comes from an attacker: unpack it as such."""
-
-    sandbox: str
-    path: str
-    user: str | None = None
-
-
-class ConnectPort(Action[ByteStream], frozen=True, tag="port.connect"):
-    """To a TCP port on the sandbox's own loopback."""
-
-    sandbox: str
-    port: int
 
 
 class DiffMount(Action[MountDiff], frozen=True, tag="mount.diff"):
@@ -431,6 +306,22 @@ class Diagnose(Action[Diagnosis], frozen=True, tag="doctor"):
     pass
 
 
+class CollectGarbage(Action[GarbageReport], frozen=True, tag="garbage.collect"):
+    """Deletes what nobody needs, and, while the pool is too full, what can be had again. Never what something that
+    lives needs. `dry_run` only says what would go, and why."""
+
+    dry_run: bool = False
+
+
+class CheckStorage(Action[tuple[Check, ...]], frozen=True, tag="storage.check"):
+    """Looks through the pool: what is on the disk against what is recorded, and what the file system says of itself.
+
+    `scrub` reads all of it; None: if that is quick. `repair` first takes away what is half made or half deleted."""
+
+    scrub: bool | None = None
+    repair: bool = False
+
+
 AnyAction: TypeAlias = (
     CreateSandbox
     | GetSandbox
@@ -482,4 +373,6 @@ AnyAction: TypeAlias = (
     | ListAudit
     | VerifyAudit
     | Diagnose
+    | CollectGarbage
+    | CheckStorage
 )

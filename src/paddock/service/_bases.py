@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from paddock.audit import AuditLog
 from paddock.backends._base import TreeMount
-from paddock.errors import InvalidState
-from paddock.model import Acquired, BaseId, Noun, RepositoryId, mint
+from paddock.errors import InvalidState, NotFound
+from paddock.model import Acquired, BaseId, GarbageItem, Noun, RepositoryId, mint
 from paddock.storage._base import Pool
 from paddock.storage._trees import sync_file_system
 
 from ._checkout import check_out
 from ._clock import Clock, holder_alive
+from ._garbage import Candidate
 from ._gate import Entry
+from ._needs import Need
 from ._store import Store
 from ._tasks import Tasks
 from ._workshop import Workshops
@@ -50,7 +52,9 @@ class Bases:
         clock: Clock,
         audit: AuditLog,
         holder: str,
+        needed: Callable[[], Mapping[str, tuple[Need, ...]]],
     ) -> None:
+        self._needed = needed
         self._repositories, self._store, self._pool, self._workshops = repositories, store, pool, workshops
         self._tasks, self._clock, self._audit, self._holder = tasks, clock, audit, holder
         self._making: dict[tuple[str, str, str], asyncio.Task[Base]] = {}
@@ -141,22 +145,49 @@ class Bases:
         return self._all("WHERE repository = ?", repository)
 
     def forget(self, repository: str) -> None:
-        """All bases of a repository that nobody needs."""
+        """All bases of a repository. InvalidState: somebody needs one of them, or it."""
+        needed = self._needed()
+        users = [need.by for need in needed.get(repository, ())]
+        if users:
+            raise InvalidState(f"repository {repository} is needed by {', '.join(users[:8])}", hint="end those first")
         for base in self.of(repository):
-            if base.holder is not None and holder_alive(base.holder):
-                raise InvalidState(f"repository {repository} is being checked out", hint="try again")
+            kept = _kept_because(base, needed)
+            if kept is not None:
+                raise InvalidState(f"repository {repository} cannot go: {kept}", hint="try again when that has gone")
             self.delete(base)
 
+    def needs(self) -> Iterable[Need]:
+        return [Need(base.id, base.id, f"it is {base.commit[:12]} checked out") for base in self._all("")]
+
+    async def candidates(self) -> Sequence[Candidate]:
+        """When the pool is full: those that nothing lies over, the one first that was not used for longest."""
+        pool, needed = self._pool(), self._needed()
+        found: list[Candidate] = []
+        for base in self._all("ORDER BY used_at, id"):
+            try:
+                size = await asyncio.to_thread(pool.measure, base.id)
+            except NotFound:
+                size = None
+            item = GarbageItem(
+                what=base.id,
+                kind="base",
+                why="it can be checked out again",
+                bytes=size,
+                kept_because=_kept_because(base, needed),
+            )
+            found.append(Candidate(item=item, only_when_full=True))
+        return found
+
+    async def take(self, item: GarbageItem) -> str | None:
+        found = self._all("WHERE id = ?", item.what)
+        kept = _kept_because(found[0], self._needed()) if found else None
+        if found and kept is None:
+            self.delete(found[0])
+        return kept
+
     def sweep(self) -> None:
-        """Takes away what was being made by services that are dead, and trees that no row knows."""
-        pool = self._pool()
-        names = [name for name in pool.names() if name.startswith(Noun.BASE)]
-        known = {base.id: base for base in self._all("")}
-        for name in names:
-            if name not in known:
-                self._audit.event("tree.orphan", base=name, message="no base has it; deleted")
-                pool.delete(name)
-        for base in known.values():
+        """Takes away what was being made by services that are dead."""
+        for base in self._all(""):
             if base.holder is not None and not holder_alive(base.holder):
                 self._audit.event("base.unfinished", base=base.id, message="the service that made it died; deleted")
                 self.delete(base)
@@ -168,3 +199,12 @@ class Bases:
     def _all(self, where: str, *values: object) -> tuple[Base, ...]:
         rows = self._store.execute(f"SELECT {_COLUMNS} FROM bases {where}", values).fetchall()  # noqa: S608
         return tuple(Base(*row) for row in rows)
+
+
+def _kept_because(base: Base, needed: Mapping[str, tuple[Need, ...]]) -> str | None:
+    users = [need for need in needed.get(base.id, ()) if need.by != base.id]
+    if users:
+        return f"{users[0].by} needs it: {users[0].why}"
+    if base.holder is not None and holder_alive(base.holder):
+        return "it is being checked out"
+    return None

@@ -101,7 +101,11 @@ class Forks:
         if snapshot is None or backend is None:
             self._lifecycle.move(row, State.FAILED, reason="the snapshot that it was being taken back to is gone")
             return
-        row = self._lifecycle.move(row, State.RESTORING, restoring=snapshot.id, holder=self._live.holder)
+        # What the dead service has made, or will be told to have made, is none of ours.
+        again = row.incarnation + 1
+        row = self._lifecycle.move(
+            row, State.RESTORING, restoring=snapshot.id, holder=self._live.holder, incarnation=again
+        )
         with self._live.making(row.id):
             instance = await backend.adopt(row.id)
             if instance is not None:
@@ -121,17 +125,20 @@ class Forks:
 
     async def _lay(self, row: Row, backend: Backend, snapshot: SnapshotRow) -> Row:
         """The tree of a dead sandbox becomes that of the snapshot, and it lives again."""
+        made = row.incarnation + 1
         try:
             await backend.forget(row.id)
             self._pool().delete(row.id)
             limit = row.sandbox.spec.limits.disk_mib << 20
             await asyncio.to_thread(self._pool().snapshot, snapshot.id, row.id, limit_bytes=limit)
-            instance = await backend.create(Birth(row, snapshot.template, backend).plan())
+            instance = await backend.create(
+                Birth(msgspec.structs.replace(row, incarnation=made), snapshot.template, backend).plan()
+            )
         except BaseException as error:
             await self._failed(row, error)
             raise
         try:
-            running = self._lifecycle.move(row, State.RUNNING)
+            running = self._lifecycle.move(row, State.RUNNING, incarnation=made)
         except InvalidState:  # killed meanwhile
             with suppress(SandboxDied):
                 await instance.kill()

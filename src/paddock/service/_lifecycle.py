@@ -25,11 +25,14 @@ class Lifecycle:
         release_key: bool = False,
         restoring: str | None = None,
         holder: str | None = None,
+        incarnation: int | None = None,
     ) -> Row:
-        """The row as it is then. InvalidState: that move is not legal from where the sandbox is now.
+        """The row as it is then. InvalidState: that move is not legal from where the sandbox is now, or it has been
+        made again since: what was decided for the one before is not for this one.
 
         Other services move the same rows, and `row` may be what was so a while ago: the write names the state that it
         was decided on, and is decided again if that has changed. `holder`: the service that has it in hand from now on.
+        `incarnation`: of the one that it is from now on.
         """
         current = False
         while True:
@@ -46,9 +49,12 @@ class Lifecycle:
                     release_key=release_key,
                     restoring=restoring,
                     holder=holder,
+                    of=row.incarnation,
+                    incarnation=incarnation,
                 ):
                     sandbox = replace(row.sandbox, state=to, ended_at=ended_at, limit=limit, reason=reason)
-                    return replace(row, sandbox=sandbox, restoring=restoring, holder=holder)
+                    own = row.incarnation if incarnation is None else incarnation
+                    return replace(row, sandbox=sandbox, restoring=restoring, holder=holder, incarnation=own)
             elif current:
                 raise InvalidState(
                     f"sandbox {row.id} is {row.state.value}; it cannot become {to.value}", state=row.state.value
@@ -56,4 +62,6 @@ class Lifecycle:
             now = self._store.get(row.id)
             if now is None:
                 raise NotFound(f"no sandbox {row.id!r}")
+            if now.incarnation != row.incarnation:
+                raise InvalidState(f"sandbox {row.id} was taken back to a snapshot meanwhile", state=now.state.value)
             row, current = now, True

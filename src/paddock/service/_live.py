@@ -24,7 +24,7 @@ class Held:
     """One live instance. `strikes` are the counters as they were last seen."""
 
     def __init__(self, row: Row, backend: Backend, instance: Instance, strikes: Mapping[Limit, int]) -> None:
-        self.id, self.backend, self.instance = row.id, backend, instance
+        self.id, self.row, self.backend, self.instance = row.id, row, backend, instance
         self.limits = row.sandbox.spec.limits
         self.strikes = strikes
         self.watch: asyncio.Task[None] | None = None
@@ -60,14 +60,16 @@ class Live:
             held.door = self._tasks.start(self._serve(held), name=f"door {row.id}")
         return held
 
-    def get(self, id: SandboxId) -> Held | None:
-        return self._held.get(id)
+    def get(self, row: Row) -> Held | None:
+        held = self._held.get(row.id)
+        return held if held is not None and held.row.incarnation == row.incarnation else None
 
     async def hold(self, row: Row) -> Held:
         """The instance of a running sandbox. SandboxDied if there is none any more."""
-        held = self._held.get(row.id)
+        held = self.get(row)
         if held is not None:
             return held
+        await self.release(row.id)  # one that another service has taken back to a snapshot
         adopting = self._adopting.get(row.id)
         if adopting is None:
             adopting = self._adopting[row.id] = self._tasks.start(
@@ -104,10 +106,12 @@ class Live:
     async def ended(self, row: Row, ending: Ending | None) -> Row:
         """A running sandbox that the backend does not hold as living. Somebody may have ended it properly meanwhile."""
         now = self._store.get(row.id) or row
-        # What is being taken back to a snapshot has been killed for that, and will be back.
-        if not has_ended(now) and now.state is not State.RESTORING:
+        # What is being taken back to a snapshot has been killed for that, and will be back, or is already.
+        if not has_ended(now) and now.state is not State.RESTORING and now.incarnation == row.incarnation:
             now = await self._remains.settle(now, ending)
-        await self.release(row.id)
+        held = self._held.get(row.id)
+        if held is not None and held.row.incarnation <= row.incarnation:
+            await self.release(row.id)
         return now
 
     @contextlib.contextmanager
@@ -143,7 +147,7 @@ class Live:
         if not has_ended(checked):
             # It still answers `living`: one connection was lost, not the sandbox. The next call makes a new one.
             await self.release(row.id)
-            return SandboxDied(f"sandbox {row.id} does not answer", hint="try again", sandbox=row.id)
+            return _silent(row)
         return died(checked.sandbox)
 
     def with_disk(self, held: Held, usage: Usage) -> Usage:
@@ -177,7 +181,8 @@ class Live:
         row = self._store.get(held.id)
         mine = row is not None and row.holder == self.holder and not row.sandbox.spec.persistent
         try:
-            if row is not None and not has_ended(row) and (mine or not held.backend.capabilities.adopt):
+            same = row is not None and row.incarnation == held.row.incarnation
+            if row is not None and same and not has_ended(row) and (mine or not held.backend.capabilities.adopt):
                 held.dying = True
                 with contextlib.suppress(SandboxDied):
                     await held.instance.kill()
@@ -195,7 +200,8 @@ class Live:
         instance = await backend.adopt(row.id)
         if instance is None:
             ending = (await backend.living()).get(row.id)
-            raise died((await self.ended(row, ending)).sandbox)
+            now = await self.ended(row, ending)
+            raise died(now.sandbox) if has_ended(now) else _silent(row)
         try:
             # What struck before we came is not the fault of the next command.
             strikes = (await instance.usage()).strikes
@@ -215,9 +221,12 @@ class Live:
             return
         if held.dying:
             return
-        row = self._store.get(held.id)
-        if row is not None:
-            await self.ended(row, ending)
+        if self._store.get(held.id) is not None:
+            await self.ended(held.row, ending)
+
+
+def _silent(row: Row) -> SandboxDied:
+    return SandboxDied(f"sandbox {row.id} does not answer", hint="try again", sandbox=row.id)
 
 
 _GONE = Ending(limit=None, reason="")

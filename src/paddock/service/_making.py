@@ -44,6 +44,7 @@ class Birth(msgspec.Struct, frozen=True):
             template=self.template,
             tree=row.id,
             deadline=row.deadline,
+            incarnation=row.incarnation,
             parent=Principal(row.sandbox.owner).sandbox,
             trees=() if row.workspace is None else row.workspace.mounts(),
         )
@@ -81,7 +82,14 @@ class Making:
             owner=owner,
             origin=origin,
         )
-        return Row(sandbox, boot_now + spec.ttl_seconds, self._boot, self._live.holder, workspace=workspace)
+        return Row(
+            sandbox,
+            boot_now + spec.ttl_seconds,
+            self._boot,
+            self._live.holder,
+            workspace=workspace,
+            layers=template.layers,
+        )
 
     async def bear(
         self, births: Sequence[Birth], fill: Callable[[], Awaitable[None]], recorded: Callable[[], None]

@@ -21,6 +21,17 @@ class Templates(Protocol):
         ...
 
     def names(self) -> tuple[str, ...]: ...
+    def versions(self) -> frozenset[str]:
+        """The trees that templates would be made of now."""
+        ...
+
+    def is_version(self, tree: str) -> bool:
+        """Whether that tree is a version of a template that is known, or what a builder of one has begun."""
+        ...
+
+    def discard(self, tree: str) -> bool:
+        """Deletes one. False: a program that runs uses it or builds it."""
+        ...
 
 
 class Backends:

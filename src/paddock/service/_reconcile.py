@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from paddock.audit import AuditLog
 from paddock.backends._base import Backend, Ending
 from paddock.errors import PaddockError, SandboxDied
-from paddock.model import Noun, SandboxId, State
-from paddock.storage._base import Pool
+from paddock.model import SandboxId, State
 
 from ._bases import Bases
 from ._forks import Forks
+from ._garbage import Garbage
 from ._live import Live
 from ._providers import Backends
 from ._remains import Remains
 from ._snapshots import Snapshots
-from ._store import Store
+from ._store import Row, Store
 from ._workshop import Workshops
 
 
@@ -32,41 +31,42 @@ class Reconciler:
         live: Live,
         remains: Remains,
         backends: Backends,
-        pool: Callable[[], Pool],
         audit: AuditLog,
         snapshots: Snapshots,
         forks: Forks,
+        garbage: Garbage,
         workshops: Workshops,
         bases: Bases,
     ) -> None:
         self._workshops, self._bases = workshops, bases
-        self._snapshots, self._forks = snapshots, forks
+        self._snapshots, self._forks, self._garbage = snapshots, forks, garbage
         self._store, self._live, self._remains = store, live, remains
-        self._backends, self._pool, self._audit = backends, pool, audit
+        self._backends, self._audit = backends, audit
 
     async def sweep(self) -> None:
+        before = {row.id: row for row in self._store.list()}
         for backend in self._backends.all():
             if backend.probe() is None:
-                await self._instances(backend, await backend.living())
+                await self._instances(backend, await backend.living(), before)
         await self._rows()
         await self._rollbacks()
-        self._trees()
         self._snapshots.sweep(self._audit)
         await self._workshops.sweep()
         self._bases.sweep()
-        self._outputs()
+        await self._garbage.sweep()
 
-    async def _instances(self, backend: Backend, living: Mapping[SandboxId, Ending | None]) -> None:
+    async def _instances(
+        self, backend: Backend, living: Mapping[SandboxId, Ending | None], before: Mapping[SandboxId, Row]
+    ) -> None:
         rows = {row.id: row for row in self._store.list()}
         workshops = self._workshops.living()
         for id, ending in living.items():
             if id in workshops:
                 continue
-            row = rows.get(id)
-            if row is None:
+            if id not in rows:
                 await self._remove_instance(backend, id, ending)
-            elif ending is not None:
-                await self._live.ended(row, ending)
+            elif ending is not None and id in before:  # as it was before: the end may be that of its predecessor
+                await self._live.ended(before[id], ending)
 
     async def _remove_instance(self, backend: Backend, id: SandboxId, ending: Ending | None) -> None:
         if ending is None:
@@ -92,25 +92,3 @@ class Reconciler:
                     await self._forks.resume(row)
                 except PaddockError as error:
                     self._audit.event("rollback.failed", sandbox=row.id, message=error.message[:1024])
-
-    def _trees(self) -> None:
-        pool = self._pool()
-        names = pool.names()
-        living = self._living()
-        for name in names:
-            if name.startswith(Noun.SANDBOX) and name not in living:
-                self._audit.event("tree.orphan", sandbox=name, message="no living sandbox has it; deleted")
-                pool.delete(name)
-
-    def _outputs(self) -> None:
-        if not self._remains.outputs.is_dir():
-            return
-        names = os.listdir(self._remains.outputs)
-        living = self._living()
-        for name in names:
-            if name.startswith(Noun.SANDBOX) and name not in living:
-                self._remains.remove_outputs(name)
-
-    def _living(self) -> set[str]:
-        """One question for all: with hundreds of sandboxes, a question for each would hold up everybody else."""
-        return {row.id for row in self._store.list()}

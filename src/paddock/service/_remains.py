@@ -34,6 +34,8 @@ class Remains:
         self.outputs = state_dir / OUTPUTS
         self._store, self._lifecycle, self._audit = store, lifecycle, audit
         self._backends, self._pool, self._clock = backends, pool, clock
+        self.unrecorded: dict[str, str] = {}
+        """Why what was killed on a full disk was killed; its row does not say so yet."""
 
     async def settle(self, row: Row, ending: Ending | None) -> Row:
         """Records that a sandbox has ended by itself, and buries it. What was settled before stays as it is.
@@ -48,6 +50,8 @@ class Remains:
             row = self._lifecycle.move(row, state, limit=limit, reason=reason, release_key=row.state is State.CREATING)
         except InvalidState:
             row = self._store.get(row.id) or row  # somebody else was there first
+            if not has_ended(row):
+                return row
         await self.bury(row)
         return row
 
@@ -71,6 +75,8 @@ class Remains:
             pass  # not there; or an exec that ends this moment writes into it: the next sweep takes it
 
     def _verdict(self, row: Row, ending: Ending | None) -> tuple[State, Limit | None, str]:
+        if row.id in self.unrecorded:
+            return State.KILLED, None, self.unrecorded.pop(row.id)
         if ending is not None:
             return State.KILLED, ending.limit, ending.reason
         if row.state is State.CREATING:

@@ -19,6 +19,7 @@ from paddock.model import (
     Acquired,
     AcquireRepository,
     DeleteRepository,
+    ListRepositories,
     Noun,
     Principal,
     Repository,
@@ -67,7 +68,13 @@ class Repositories:
         self._boot = boot_id()
         self._queues: dict[str, asyncio.Lock] = {}
 
-    async def perform(self, action: AcquireRepository, entry: Entry) -> Acquired:
+    async def perform(
+        self, action: AcquireRepository | ListRepositories | DeleteRepository, entry: Entry
+    ) -> Acquired | tuple[Repository, ...] | None:
+        if isinstance(action, ListRepositories):
+            return self._store.list(entry.principal.id)
+        if isinstance(action, DeleteRepository):
+            return await self.delete(action.repository, entry.principal)
         acquired = await self.acquire(action.url, action.ref, action.max_age_seconds, entry.principal)
         entry.done({"repository": acquired.repository, "commit": acquired.commit, "ref": acquired.ref})
         return acquired
@@ -244,12 +251,9 @@ class Repositories:
     async def _credentials(self, principal: Principal, remote: Remote) -> Credential | None:
         return None if self._source is None else await self._source(principal, remote)
 
-    def list(self, entry: Entry) -> tuple[Repository, ...]:
-        return self._store.list(entry.principal.id)
-
-    async def delete(self, action: DeleteRepository, entry: Entry) -> None:
+    async def delete(self, reference: str, principal: Principal) -> None:
         """InvalidState: a workspace or a snapshot needs it."""
-        found = self._find(action.repository, entry.principal.id)
+        found = self._find(reference, principal.id)
         async with locked(self._directory / f"{found.id}.lock"):
             path = self._directory / found.id
             needed = [owner for owner in pins.owners(path) if not owner.startswith(Noun.BASE)]

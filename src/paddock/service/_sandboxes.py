@@ -14,6 +14,7 @@ from paddock.errors import (
     InvalidArgument,
     InvalidState,
     NotFound,
+    ResourceExhausted,
     SandboxDied,
     Unsupported,
 )
@@ -238,7 +239,7 @@ class Sandboxes:
         backend = self._backends.named(row.sandbox.backend)
         if self._live.elsewhere(row, backend):
             raise Unsupported(f"sandbox {row.id} belongs to another program", hint="end it there")
-        held = self._live.get(row.id)
+        held = self._live.get(row)
         instance = held.instance if held is not None else await backend.adopt(row.id)
         if held is not None:
             held.dying = True
@@ -250,16 +251,27 @@ class Sandboxes:
             if held is not None:
                 await self._live.release(row.id)  # whatever it is now: the next one who asks will find out
             raise
-        try:
-            row = self._lifecycle.move(row, State.KILLED, reason=f"killed by {principal.id}")
-        except InvalidState:
-            row = self._store.get(row.id) or row
+        row = self._killed(row, f"killed by {principal.id}")
+        again = not has_ended(row)  # it was taken back to a snapshot meanwhile, and so made again
         if held is not None:
             await self._live.release(row.id)
         elif instance is not None:
             await instance.aclose()
+        if again:
+            return await self._kill(row, principal)
         await self._remains.bury(row)
         return row.sandbox
+
+    def _killed(self, row: Row, reason: str) -> Row:
+        """On a full disk too it is dead, and the audit says so; the records follow when there is room."""
+        try:
+            return self._lifecycle.move(row, State.KILLED, reason=reason)
+        except InvalidState:
+            return self._store.get(row.id) or row
+        except ResourceExhausted:
+            self._remains.unrecorded[row.id] = reason
+            ended = msgspec.structs.replace(row.sandbox, state=State.KILLED, reason=reason, ended_at=self._clock.wall())
+            return msgspec.structs.replace(row, sandbox=ended)
 
     async def _made_before(self, id: SandboxId, same: bool) -> Sandbox:
         """What the first call with that key made; waits for it if it is still at it, here or in another service."""

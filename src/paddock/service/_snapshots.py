@@ -166,12 +166,7 @@ class Snapshots:
         self._pool().delete(id)
 
     def sweep(self, audit: AuditLog) -> None:
-        """Takes away what was being made by services that are dead, and trees that no row knows."""
-        pool = self._pool()
-        for name in pool.names():
-            if name.startswith(Noun.SNAPSHOT) and self._store.get(name) is None and name not in self._making:
-                audit.event("tree.orphan", snapshot=name, message="no snapshot has it; deleted")
-                pool.delete(name)
+        """Takes away what was being made by services that are dead."""
         for row in self._store.list():
             if row.holder is not None and row.id not in self._making and not holder_alive(row.holder):
                 audit.event("snapshot.unfinished", snapshot=row.id, message="the service that made it died; deleted")

@@ -26,20 +26,21 @@ from paddock.model import Level, Limit, Sandbox, SandboxId, SandboxSpec, State
 
 from ._workspace_tree import WorkspaceTree
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 LIVING = (State.CREATING, State.RESTORING, State.RUNNING, State.PAUSED)
 
 _COLUMNS = (
     "id, owner, name, state, level, backend, template, spec, created_at, expires_at, ended_at, limit_name, reason,"
-    " origin, deadline, boot_id, holder, restoring, workspace"
+    " origin, deadline, boot_id, holder, restoring, workspace, layers, incarnation"
 )
 _SELECT = f"SELECT {_COLUMNS} FROM sandboxes"
 _ALIVE = "state IN ('creating', 'restoring', 'running', 'paused')"
-_INSERT = f"INSERT INTO sandboxes ({_COLUMNS}) VALUES ({', '.join('?' * 19)})"
+_INSERT = f"INSERT INTO sandboxes ({_COLUMNS}) VALUES ({', '.join('?' * (_COLUMNS.count(',') + 1))})"
 
 _MOVE = (
     "UPDATE sandboxes SET state = ?, ended_at = ?, limit_name = ?, reason = ?, restoring = ?,"
-    " holder = coalesce(?, holder) WHERE id = ? AND state = ?"
+    " holder = coalesce(?, holder), incarnation = coalesce(?, incarnation)"
+    " WHERE id = ? AND state = ? AND incarnation = coalesce(?, incarnation)"
 )
 
 _decode_workspace = msgspec.json.Decoder(WorkspaceTree).decode
@@ -59,6 +60,10 @@ class Row(msgspec.Struct, frozen=True):
     restoring: str | None = None
     """The snapshot that it is being taken back to."""
     workspace: WorkspaceTree | None = None
+    layers: tuple[str, ...] = ()
+    """The trees that its own lies over."""
+    incarnation: int = 0
+    """A rollback makes it again under its id, with a higher one: what is known of one is not true of the next."""
 
     @property
     def id(self) -> SandboxId:
@@ -167,9 +172,13 @@ class Store:
         release_key: bool = False,
         restoring: str | None = None,
         holder: str | None = None,
+        of: int | None = None,
+        incarnation: int | None = None,
     ) -> bool:
-        """False if the state was not `expected` any more. Only `_lifecycle` may call this."""
-        values = (to.value, ended_at, limit and limit.value, reason, restoring, holder, id, expected.value)
+        """False if the state was not `expected` any more, or it is not incarnation `of`. Only `_lifecycle` may call
+        this."""
+        changes = (to.value, ended_at, limit and limit.value, reason, restoring, holder, incarnation)
+        values = (*changes, id, expected.value, of)
         if not release_key:
             return bool(self.execute(_MOVE, values).rowcount)
         with self.writing() as db:
@@ -321,6 +330,8 @@ def _values(row: Row) -> tuple[object, ...]:
         row.holder,
         row.restoring,
         None if row.workspace is None else _encode(row.workspace),
+        " ".join(row.layers),
+        row.incarnation,
     )
 
 
@@ -345,6 +356,8 @@ def _row(values: tuple[Any, ...]) -> Row:
         holder,
         restoring,
         workspace,
+        layers,
+        incarnation,
     ) = values
     return Row(
         Sandbox(
@@ -367,4 +380,6 @@ def _row(values: tuple[Any, ...]) -> Row:
         holder,
         restoring,
         None if workspace is None else _decode_workspace(workspace),
+        tuple(layers.split()),
+        incarnation,
     )

@@ -28,6 +28,8 @@ sandboxes = Table(
     Column("origin", String),
     Column("restoring", String),
     Column("workspace", LargeBinary),
+    Column("layers", String, nullable=False, server_default=""),
+    Column("incarnation", Integer, nullable=False, server_default=text("0")),
     Index(
         "one_living_name",
         "owner",

@@ -6,7 +6,7 @@ Nobody can name one: it has no row among the sandboxes. What comes out of it is 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from paddock.audit import AuditLog
@@ -19,6 +19,7 @@ from ._capture import Capture
 from ._clock import Clock, holder_alive
 from ._collect import Collector
 from ._gate import Entry
+from ._needs import Need
 from ._providers import Backends, Templates
 from ._store import Store
 from ._tasks import Tasks
@@ -125,17 +126,14 @@ class Workshops:
         return {id for id, holder in self._rows() if holder_alive(holder)}
 
     async def sweep(self) -> None:
-        """Ends those whose service is dead, and removes their trees."""
+        """Ends those whose service is dead."""
         for id, holder in self._rows():
             if not holder_alive(holder):
                 self._audit.event("workshop.orphan", workshop=id, message="the service that opened it died; removed")
                 await self._end(SandboxId(id))
-        pool = self._pool()
-        names = [name for name in pool.names() if name.startswith(Noun.WORKSHOP)]
-        known = {id for id, _ in self._rows()}
-        for name in names:
-            if name not in known:
-                pool.delete(name)
+
+    def needs(self) -> Iterable[Need]:
+        return [Need(id, id, "it is a workshop's own") for id, _ in self._rows()]
 
     async def _end(self, id: SandboxId) -> None:
         """Row last: until then the next sweep tries again."""

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import msgspec
 
-from paddock.model import Check
+from paddock.model import Check, PoolSpace
 
 
 class TreeUsage(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +34,13 @@ class Pool(Protocol):
         """A sandbox's tree is the writable layer over its template's; else it is a whole copy."""
         ...
 
+    @property
+    def high(self) -> float:
+        """The used part of what could be used, from which on what can be had again goes, until it is `low`."""
+        ...
+
+    @property
+    def low(self) -> float: ...
     def create(
         self, name: str, *, layers: tuple[str, ...] = (), limit_bytes: int | None = None, mounts: int = 0
     ) -> None:
@@ -57,6 +64,12 @@ class Pool(Protocol):
         """In one step. NotFound, AlreadyExists."""
         ...
 
+    def replace(self, source: str, name: str) -> None:
+        """`source` takes the name of `name`, whose content goes: at no moment is there no tree of that name, if there
+        was one before. NotFound: there is no `source`.
+        """
+        ...
+
     def delete(self, name: str) -> None:
         """Nothing if it is not there. Never follows what is inside. PlatformError names what would not go."""
         ...
@@ -67,8 +80,33 @@ class Pool(Protocol):
         ...
 
     def usage(self, name: str) -> TreeUsage: ...
+    def measure(self, name: str) -> int:
+        """What is in a tree, in bytes of disk; counted, so it takes long. NotFound."""
+        ...
+
+    def space(self) -> PoolSpace: ...
     def checks(self) -> tuple[Check, ...]:
         """Lines for `doctor`."""
+        ...
+
+    def examine(self, *, scrub: bool | None = None) -> tuple[Check, ...]:
+        """Lines for `doctor --storage`: what this driver can say of its health. `scrub` reads all; None: if quick."""
+        ...
+
+    def unfinished(self) -> tuple[str, ...]:
+        """What killed processes have left half made or half deleted; no names of trees."""
+        ...
+
+    def sweep(self) -> None:
+        """Deletes what is unfinished, but what a process that lives is making."""
+        ...
+
+    def fit(self) -> int:
+        """Where the pool is an image: makes it larger if it is nearly full and the disk has room. Bytes gained."""
+        ...
+
+    def trim(self) -> int | None:
+        """Gives free space back to the disk below. Bytes looked through; None: this driver has nothing to give back."""
         ...
 
     def close(self) -> None: ...

@@ -9,11 +9,13 @@ from contextlib import suppress
 
 from paddock.errors import PaddockError
 from paddock.linux import btrfs
-from paddock.model import Check
+from paddock.model import Check, PoolSpace
 from paddock.storage._base import TreeUsage
 from paddock.storage._checks import pool_checks
 from paddock.storage._config import PoolConfig
 from paddock.storage._directories import Directories
+from paddock.storage._health import device_checks, scrub_check
+from paddock.storage._image import Image
 from paddock.storage._removal import remove
 from paddock.storage._trees import (
     DIRECTORY,
@@ -40,6 +42,7 @@ class BtrfsPool(Directories):
     def __init__(self, fd: int, config: PoolConfig, path: str) -> None:
         super().__init__(fd, config, path)
         self._quota: btrfs.QuotaMode = "off" if self._base is None else btrfs.quota_mode(fd)
+        self._image = None if config.image is None else Image(f"{os.path.dirname(path)}/{config.image}", fd, self._disk)
         self._stale: list[int] = []  # quota groups of deleted trees, which full quotas leave behind
 
     def create(
@@ -106,6 +109,31 @@ class BtrfsPool(Directories):
             self._config, "quotas are off on this file system", fix=f"btrfs quota enable --simple {self._path}"
         )
 
+    def measure(self, name: str) -> int:
+        used = self.usage(name).used_bytes
+        return super().measure(name) if used is None else used
+
+    def space(self) -> PoolSpace:
+        return super().space() if self._image is None else self._image.space()
+
+    def examine(self, *, scrub: bool | None = None) -> tuple[Check, ...]:
+        where = self._path if self._image is None else self._image.path
+        return (
+            *super().examine(scrub=scrub),
+            *device_checks(self._fd, self._image, where),
+            # What is not an image of ours holds other people's files, and they have their own ways.
+            *(() if self._image is None else (scrub_check(self._fd, self._image.space().used_bytes, where, scrub),)),
+        )
+
+    def fit(self) -> int:
+        return 0 if self._image is None else self._image.grow()
+
+    def trim(self) -> int | None:
+        if self._image is None:
+            return None
+        btrfs.sync(self._fd)  # what was deleted is free with the next commit
+        return btrfs.trim(self._fd)
+
     def inode_estimate(self, name: str) -> int | None:
         """Never less than the number of files in the tree; None: this process may not ask."""
         if self._base is None:
@@ -151,6 +179,12 @@ class BtrfsPool(Directories):
         for group in groups - living:
             with suppress(OSError):  # as in _forget
                 btrfs.remove_quota_group(self._fd, group)
+
+    def _check_room(self) -> None:
+        if self._image is None:
+            super()._check_room()
+        else:
+            self._image.check()
 
     def _begin(self, making: str) -> None:
         btrfs.create_subvolume(self._fd, making.encode())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paddock.model import Check
+from paddock.model import Check, PoolSpace
 from paddock.storage._config import PoolConfig
 
 _COST = {
@@ -34,3 +34,20 @@ def pool_checks(config: PoolConfig, unlimited: str | None, *, fix: str | None = 
         fix=fix or (better if config.driver != "btrfs" else None),
     )
     return pool, disk
+
+
+_MIB = 1 << 20
+
+
+def space_check(space: PoolSpace, config: PoolConfig, path: str) -> Check:
+    """How full it is, and when something will be done about that."""
+    full = space.fill > config.high
+    image = "" if space.image_bytes is None else f", {space.image_bytes // _MIB} MiB of the disk taken"
+    return Check(
+        area="storage",
+        name="room",
+        status="weak" if full else "ok",
+        detail=f"{space.used_bytes // _MIB} MiB used, {space.available_bytes // _MIB} MiB available{image};"
+        f" {space.fill:.0%} full, collected from {config.high:.0%} to {config.low:.0%}",
+        fix=f"paddock gc; df -h {path}" if full else None,
+    )

@@ -24,11 +24,19 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PoolConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """`image` is the file in the state directory that is mounted at `pool/`; None: that directory itself."""
+    """`image` is the file in the state directory that is mounted at `pool/`; None: that directory itself.
+
+    Above `high`, the used part of what could be used, the sweep takes away what can be had again, until `low`.
+    """
 
     driver: Driver
     image: str | None = None
     reasons: tuple[Reason, ...] = ()
+    high: float = 0.9
+    low: float = 0.75
+    keep_free_mib: int | None = None
+    """Of the disk below; no tree is made when it has less. None: a twentieth of it, at most 1 GiB below an image
+    (which is damaged if the disk is full), 64 MiB else."""
 
 
 class _File(msgspec.Struct, frozen=True, kw_only=True):

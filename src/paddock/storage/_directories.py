@@ -9,11 +9,14 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 from paddock.errors import PlatformError
-from paddock.model import Check
+from paddock.linux import renames
+from paddock.model import Check, PoolSpace
 from paddock.storage._base import TreeUsage
-from paddock.storage._checks import pool_checks
+from paddock.storage._checks import pool_checks, space_check
 from paddock.storage._config import Driver, PoolConfig
+from paddock.storage._measure import measure
 from paddock.storage._removal import remove
+from paddock.storage._room import Disk
 from paddock.storage._trees import DIRECTORY, NAME, check_name, names_in, open_to_all, owner_base, tree_error
 
 _LOCK = ".lock"
@@ -33,8 +36,10 @@ class Directories:
     def __init__(self, fd: int, config: PoolConfig, path: str) -> None:
         self._fd = fd
         self._config = config
-        self._path = path  # for words only
+        self._path = path  # where it would be seen, if it is: where the pool is an image, only the keeper sees it
+        self._disk = Disk(os.path.dirname(path), config)
         self._base = owner_base()
+        self.high, self.low = config.high, config.low
 
     def names(self) -> tuple[str, ...]:
         return tuple(sorted(name for name in names_in(self._fd) if NAME.fullmatch(name)))
@@ -56,6 +61,18 @@ class Directories:
         except OSError as error:
             raise tree_error(error, name, "rename") from None
 
+    def replace(self, source: str, name: str) -> None:
+        check_name(source)
+        check_name(name)
+        try:
+            renames.exchange(self._fd, source, name)
+        except FileNotFoundError:
+            self.rename(source, name)
+            return
+        except OSError as error:
+            raise tree_error(error, name, "replace") from None
+        self.delete(source)
+
     def delete(self, name: str) -> None:
         check_name(name)
         gone = f".gone-{os.urandom(8).hex()}"
@@ -71,8 +88,30 @@ class Directories:
         os.close(self.open(name))
         return TreeUsage(used_bytes=None, limit_bytes=None)
 
+    def measure(self, name: str) -> int:
+        tree = self.open(name)
+        try:
+            return measure(tree)
+        finally:
+            os.close(tree)
+
+    def space(self) -> PoolSpace:
+        return self._disk.space()
+
     def checks(self) -> tuple[Check, ...]:
         return pool_checks(self._config, "no directory can be given a ceiling here")
+
+    def examine(self, *, scrub: bool | None = None) -> tuple[Check, ...]:
+        return (space_check(self.space(), self._config, self._path),)
+
+    def fit(self) -> int:
+        return 0
+
+    def trim(self) -> int | None:
+        return None
+
+    def unfinished(self) -> tuple[str, ...]:
+        return tuple(sorted(name for name in names_in(self._fd) if _GONE.fullmatch(name) or _MAKING.fullmatch(name)))
 
     def sweep(self) -> None:
         """Deletes what a killed process has left half made or half deleted. What will not go stays for the next."""
@@ -101,9 +140,10 @@ class Directories:
     ) -> None:
         """Makes tree `name`, or nothing at all: `begin` makes the directory, `fill` what is to be in it."""
         check_name(name)
+        self._check_room()
         making = f".making-{os.urandom(8).hex()}"
-        with self._locked(fcntl.LOCK_SH):
-            try:
+        try:
+            with self._locked(fcntl.LOCK_SH):
                 (begin or self._begin)(making)
                 try:
                     tree = os.open(making, DIRECTORY, dir_fd=self._fd)
@@ -115,8 +155,12 @@ class Directories:
                 except BaseException:
                     self._discard_quietly(making)
                     raise
-            except OSError as error:
-                raise tree_error(error, name, doing) from error
+        except OSError as error:
+            raise tree_error(error, name, doing) from error
+
+    def _check_room(self) -> None:
+        """ResourceExhausted if there is none for another tree."""
+        self._disk.check()
 
     def _begin(self, making: str) -> None:
         os.mkdir(making, 0o755, dir_fd=self._fd)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from paddock.errors import NotFound
+from paddock.errors import NotFound, PaddockError
 from paddock.keeper.layout import TEMPLATES
 from paddock.model import Template, User
 from paddock.storage import _host
@@ -39,6 +40,8 @@ _RECIPES: dict[str, Callable[[Path], Recipe]] = {
     "debian": _debian,
     "host": _host.recipe,
 }
+_VERSION = re.compile(r"t[pb]_([a-z0-9_]+)_[0-9a-f]{12}", re.ASCII)
+_BUILDING, _USED = ".lock", ".used"  # held alone by who builds or deletes; held together by all who use
 
 
 class Templates:
@@ -53,6 +56,12 @@ class Templates:
         self._locks = state_dir / TEMPLATES
         self._machine = machine
         self._resolved: dict[str, Template] = {}
+        self._held: dict[str, int] = {}  # trees that this program uses, by descriptors of their locks
+
+    def close(self) -> None:
+        """Lets go of the versions that were in use here."""
+        while self._held:
+            os.close(self._held.popitem()[1])
 
     def names(self) -> tuple[str, ...]:
         return tuple(_RECIPES)
@@ -80,13 +89,52 @@ class Templates:
         )
         return self._resolved.setdefault(name, template)
 
+    def versions(self) -> frozenset[str]:
+        """The trees that templates would be made of now. What this machine cannot build has none."""
+        found: set[str] = set()
+        for make in _RECIPES.values():
+            with suppress(PaddockError):
+                recipe: Recipe | None = make(self._machine)
+                while recipe is not None:
+                    found.add(recipe.tree)
+                    recipe = recipe.below
+        return frozenset(found)
+
+    def is_version(self, tree: str) -> bool:
+        """Whether a recipe of ours made it, or a builder has begun it: of these we know when they may go."""
+        parts = _VERSION.fullmatch(tree)
+        return parts is not None and parts[1].replace("_", "-") in _RECIPES
+
+    def discard(self, tree: str) -> bool:
+        """Deletes one version, or what its builder has begun. False: a program that runs uses or builds it."""
+        version = "tp" + tree[2:]
+        with ExitStack() as stack:
+            for lock in (_USED, _BUILDING):
+                fd = self._open_lock(version, lock)
+                stack.callback(os.close, fd)
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return False
+            self._pool.delete(tree)
+        return True
+
     def _layers(self, recipe: Recipe, progress: Progress) -> tuple[str, ...]:
         below = self._layers(recipe.below, progress) if recipe.below else ()
+        self._hold(recipe.tree)
         if not self._built(recipe):
             with self._building(recipe, progress):
                 if not self._built(recipe):  # by whoever held the lock
                     self._build(recipe, progress)
         return (recipe.tree, *below)
+
+    def _hold(self, tree: str) -> None:
+        """From before it is looked for until this program ends, nobody discards it: the kernel keeps the lock."""
+        if tree not in self._held:
+            fd = self._open_lock(tree, _USED)
+            fcntl.flock(fd, fcntl.LOCK_SH)
+            if self._held.setdefault(tree, fd) != fd:  # another thread was quicker
+                os.close(fd)
 
     def _built(self, recipe: Recipe) -> bool:
         try:
@@ -120,8 +168,7 @@ class Templates:
 
     @contextmanager
     def _building(self, recipe: Recipe, progress: Progress) -> Generator[None]:
-        self._locks.mkdir(mode=0o700, exist_ok=True)
-        fd = os.open(self._locks / f"{recipe.tree}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fd = self._open_lock(recipe.tree, _BUILDING)
         try:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -131,6 +178,10 @@ class Templates:
             yield
         finally:
             os.close(fd)
+
+    def _open_lock(self, tree: str, kind: str) -> int:
+        self._locks.mkdir(mode=0o700, exist_ok=True)
+        return os.open(self._locks / (tree + kind), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
 
 def _silent(_: str) -> None: ...

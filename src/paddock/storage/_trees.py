@@ -52,10 +52,12 @@ def tree_error(error: OSError, name: str, doing: str) -> PaddockError:
             return AlreadyExists(f"there is a tree {name!r} already", name=name)
         case number if number in OUT_OF:
             return ResourceExhausted(
-                f"cannot {doing} tree {name!r}: {error.strerror}", hint="df -h; paddock doctor", name=name
+                f"cannot {doing} tree {name!r}: {error.strerror}",
+                hint="`paddock gc` makes room; df -h; paddock doctor --storage",
+                name=name,
             )
         case _:
-            return PlatformError(f"cannot {doing} tree {name!r}: {error}", hint="paddock doctor", name=name)
+            return PlatformError(f"cannot {doing} tree {name!r}: {error}", hint="paddock doctor --storage", name=name)
 
 
 def make_frame(tree: int, base: int | None, mounts: int = 0) -> None:

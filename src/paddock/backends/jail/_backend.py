@@ -40,7 +40,8 @@ class JailBackend:
 
     def __init__(self, state_dir: Path, *, for_tests: bool = False) -> None:
         self._state = state_dir
-        self._endings: dict[SandboxId, asyncio.Future[Ending]] = {}
+        self._endings: dict[SandboxId, dict[int, asyncio.Future[Ending]]] = {}
+        """Of those that are or were held here, by incarnation."""
         self._killed: set[SandboxId] = set()
         self._being_made: set[SandboxId] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -97,10 +98,10 @@ class JailBackend:
         making = self.start(self.keeper.request("create", plan=jail.to_message()))
         known = plan.id in self._endings
         self._being_made.add(plan.id)
-        self.ending(plan.id)  # it may come in the same breath as the answer
+        self.ending(plan.id, plan.incarnation)  # it may come in the same breath as the answer
         try:
             answer = await asyncio.shield(making)
-            instance = JailInstance(self, plan.id, plan.template)
+            instance = JailInstance(self, plan.id, plan.template, plan.incarnation)
             with contextlib.suppress(PaddockError, OSError):  # whoever asks next is told
                 # The agent turns to us while this is being recorded, and not when somebody waits for a first command.
                 await instance.connection("user")
@@ -109,17 +110,17 @@ class JailBackend:
                 self._endings.pop(plan.id, None)
             if isinstance(error, asyncio.CancelledError):
                 # The keeper goes on all the same. Should the caller lose patience here too, this is still done.
-                await asyncio.shield(self.start(self._unmake(plan.id, making)))
+                await asyncio.shield(self.start(self._unmake(plan, making)))
             raise
         finally:
             self._being_made.discard(plan.id)
         self.last_timings = cast("dict[str, float]", answer["timings"])
         return instance
 
-    async def _unmake(self, id: SandboxId, making: asyncio.Task[Message]) -> None:
+    async def _unmake(self, plan: SandboxPlan, making: asyncio.Task[Message]) -> None:
         with contextlib.suppress(PaddockError):  # it failed, or its keeper is gone: a sweep finds what is left
             await making
-            await self.keeper.request("kill", id=id)
+            await self.keeper.request("kill", id=plan.id, incarnation=plan.incarnation)
 
     def _jail_plan(self, plan: SandboxPlan) -> JailPlan:
         template, limits = plan.template, plan.spec.limits
@@ -146,20 +147,22 @@ class JailBackend:
             tmp_bytes=limits.tmp_mib * _MIB,
             mounts=tuple(Mount(source=m.source, target=m.target, mode=m.mode.value) for m in plan.spec.mounts),
             trees=tuple(Tree(name=t.tree, target=t.target, writable=t.writable, layers=t.layers) for t in plan.trees),
+            incarnation=plan.incarnation,
             trace=self.trace,
             fault=self.fault,
         )
 
     async def adopt(self, id: SandboxId) -> JailInstance | None:
         known = id in self._endings
-        self.ending(id)  # it may end while it is looked for
+        self._endings.setdefault(id, {})  # it may end while it is looked for
         answer = await self.keeper.request("list")
         record = self._record(id) if id in answer["living"] else None
         if record is None:
             if not known:
                 self._endings.pop(id, None)
             return None
-        return JailInstance(self, id, msgspec.json.decode(record.template, type=Template))
+        self.ending(id, record.incarnation)
+        return JailInstance(self, id, msgspec.json.decode(record.template, type=Template), record.incarnation)
 
     def _record(self, id: SandboxId) -> Record | None:
         directory = os.open(self._state / layout.RUN, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -178,9 +181,7 @@ class JailBackend:
     async def living(self) -> Mapping[SandboxId, Ending | None]:
         answer = await self.keeper.request("list")
         found: dict[SandboxId, Ending | None] = {SandboxId(id): None for id in answer["living"]}
-        for id, ended in cast("dict[str, dict[str, str | None]]", answer["ended"]).items():
-            found.setdefault(SandboxId(id), _ending(ended["limit"], ended["reason"] or ""))
-        return found
+        return {**_endings(answer), **found}
 
     async def forget(self, id: SandboxId) -> None:
         self._endings.pop(id, None)
@@ -189,21 +190,20 @@ class JailBackend:
         else:
             await self.keeper.request("forget", id=id)
 
-    async def kill(self, id: SandboxId) -> None:
-        answer = await self.keeper.request("kill", id=id)
+    async def kill(self, id: SandboxId, incarnation: int) -> None:
+        answer = await self.keeper.request("kill", id=id, incarnation=incarnation)
         if answer["known"]:
             self._killed.add(id)
-            self._settle(id, _KILLED)
-        else:
-            self._settle(id, _GONE)
+        self._settle(id, incarnation, _KILLED if answer["known"] else _GONE)
 
     def socket(self, id: SandboxId, identity: str) -> Path:
         return self._state / layout.RUN / id / f"{identity}.sock"
 
-    def ending(self, id: SandboxId) -> asyncio.Future[Ending]:
-        if id not in self._endings:
-            self._endings[id] = asyncio.get_running_loop().create_future()
-        return self._endings[id]
+    def ending(self, id: SandboxId, incarnation: int) -> asyncio.Future[Ending]:
+        known = self._endings.setdefault(id, {})
+        if incarnation not in known:
+            known[incarnation] = asyncio.get_running_loop().create_future()
+        return known[incarnation]
 
     async def aclose(self) -> None:
         for task in self._tasks:
@@ -211,13 +211,14 @@ class JailBackend:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.keeper.aclose()
 
-    def _settle(self, id: SandboxId, ending: Ending) -> None:
-        future = self._endings.get(id)
-        if future is not None and not future.done():
-            future.set_result(ending)
+    def _settle(self, id: SandboxId, incarnation: int, ending: Ending) -> None:
+        if id in self._endings:
+            future = self.ending(id, incarnation)
+            if not future.done():
+                future.set_result(ending)
 
-    def _on_ended(self, id: str, limit: str | None, reason: str) -> None:
-        self._settle(SandboxId(id), _ending(limit, reason))
+    def _on_ended(self, id: str, incarnation: int, limit: str | None, reason: str) -> None:
+        self._settle(SandboxId(id), incarnation, _ending(limit, reason))
 
     def _on_lost(self) -> None:
         # Its successor takes over what lives and tells of it; whoever waits for an end need not ask for that.
@@ -225,30 +226,38 @@ class JailBackend:
             with contextlib.suppress(PaddockError, OSError):  # whoever asks next is told
                 await self.keeper.connect()
 
-        if any(not ending.done() for ending in self._endings.values()):
+        if self._awaited():
             self.start(reconnect())
 
     def _on_replaced(self) -> None:
         # The deaths that happened while there was no keeper to tell of them are in its records.
         async def catch_up() -> None:
             # What is being made is not living yet, and has not ended.
-            waiting = [id for id, f in self._endings.items() if not f.done() and id not in self._being_made]
+            waiting = [(id, number) for id, number in self._awaited() if id not in self._being_made]
             try:
-                known = await self.living()
+                answer = await self.keeper.request("list")
             except PaddockError:
                 return  # it is lost again: the next connection asks again
-            for id in waiting:
-                ending = known.get(id, _GONE)
-                if ending is not None:
-                    self._settle(id, ending)
+            ended = _endings(answer)
+            for id, incarnation in waiting:
+                if answer["living"].get(id) != incarnation:
+                    self._settle(id, incarnation, ended.get(id, _GONE))
 
         self.start(catch_up())
+
+    def _awaited(self) -> list[tuple[SandboxId, int]]:
+        return [(id, number) for id, known in self._endings.items() for number, f in known.items() if not f.done()]
 
     def start(self, work: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+def _endings(answer: Message) -> dict[SandboxId, Ending]:
+    ended = cast("dict[str, dict[str, str | None]]", answer["ended"])
+    return {SandboxId(id): _ending(one["limit"], one["reason"] or "") for id, one in ended.items()}
 
 
 def _ending(limit: str | None, reason: str) -> Ending:
@@ -258,9 +267,9 @@ def _ending(limit: str | None, reason: str) -> Ending:
 class JailInstance(GuestInstance):
     """A live jail. Each identity of it has a socket in `run/<id>/`, so nothing has to be kept to reach it."""
 
-    def __init__(self, backend: JailBackend, id: SandboxId, template: Template) -> None:
+    def __init__(self, backend: JailBackend, id: SandboxId, template: Template, incarnation: int) -> None:
         super().__init__(id, template, self._reach, root_user=os.getuid() == 0)
-        self._backend = backend
+        self._backend, self._incarnation = backend, incarnation
 
     async def _reach(self, identity: str) -> GuestConnection:
         return await GuestConnection.connect(self._backend.socket(self.id, identity))
@@ -309,13 +318,13 @@ class JailInstance(GuestInstance):
 
     async def kill(self) -> None:
         self.close_connections()
-        await self._backend.kill(self.id)
+        await self._backend.kill(self.id, self._incarnation)
 
     async def aclose(self) -> None:
         self.close_connections()
 
     async def wait_ended(self) -> Ending:
-        return await asyncio.shield(self._backend.ending(self.id))
+        return await asyncio.shield(self._backend.ending(self.id, self._incarnation))
 
 
 _: type[Backend] = JailBackend

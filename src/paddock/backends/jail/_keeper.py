@@ -31,7 +31,7 @@ Message = dict[str, Any]
 class KeeperClient:
     """One connection to the keeper of `state_dir`; made when first needed, and again when the keeper was replaced.
 
-    `on_ended(id, limit, reason)` is called for each sandbox that died unasked; `on_lost()` when the keeper has gone;
+    `on_ended(id, incarnation, limit, reason)` is called for each death; `on_lost()` when the keeper has gone;
     `on_replaced()` after a new connection was made in place of a lost one: what was missed can then be listed.
     """
 
@@ -39,7 +39,7 @@ class KeeperClient:
         self,
         state_dir: Path,
         *,
-        on_ended: Callable[[str, str | None, str], None],
+        on_ended: Callable[[str, int, str | None, str], None],
         on_lost: Callable[[], None],
         on_replaced: Callable[[], None],
         for_tests: bool = False,
@@ -69,8 +69,8 @@ class KeeperClient:
             await self.connect()
         try:
             return await self._exchange(operation, fields)
-        except KeeperUnavailable:
-            if operation not in _REPEATABLE:
+        except KeeperUnavailable as error:
+            if operation not in _REPEATABLE and not error.details.get("unheard"):
                 raise
         # It had died before it was asked, perhaps: its successor knows as much, and asking twice does no harm.
         await self.connect()
@@ -125,7 +125,7 @@ class KeeperClient:
 
     async def _exchange(self, operation: str, fields: Message) -> Message:
         if self._peer is None:
-            raise KeeperUnavailable("the keeper went away")
+            raise KeeperUnavailable("the keeper went away", unheard=True)
         self._number += 1
         number = self._number
         self._send({"op": operation, "n": number, **fields})
@@ -140,12 +140,13 @@ class KeeperClient:
         return answer
 
     def _send(self, message: Message) -> None:
+        unheard = not self._unsent  # then a socket that refuses has taken no byte of this one
         self._unsent += _wire.encode(message)
         try:
             self._write()
         except OSError as error:
             self._lost()
-            raise KeeperUnavailable(f"the keeper went away: {error}") from error
+            raise KeeperUnavailable(f"the keeper went away: {error}", unheard=unheard) from error
 
     def _write(self) -> None:
         """Sends what the socket takes now; the rest when it takes more. OSError."""
@@ -179,7 +180,8 @@ class KeeperClient:
             alive, messages = False, []
         for message in messages:
             if message.get("event") == "ended":
-                self._on_ended(str(message["id"]), cast("str | None", message["limit"]), str(message["reason"]))
+                limit = cast("str | None", message["limit"])
+                self._on_ended(str(message["id"]), int(message["incarnation"]), limit, str(message["reason"]))
             elif (future := self._waiting.get(cast("int", message.get("re")))) is not None and not future.done():
                 future.set_result(message)
         if not alive:

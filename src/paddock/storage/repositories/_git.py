@@ -10,7 +10,7 @@ import msgspec
 
 from paddock.errors import InvalidArgument, InvalidState, PlatformError
 
-from ._process import GIT_ID, Bounds, Ended, Place, Progress, run
+from ._process import GIT_ID, TEMPLATE, Bounds, Ended, Place, Progress, run
 from ._remote import Credential, Remote
 from ._words import trouble
 from .pins import fetched
@@ -126,7 +126,9 @@ class HostGit:
         if os.geteuid() == 0:
             os.chown(path, GIT_ID, GIT_ID)
         kind = f"--object-format={'sha256' if sha256 else 'sha1'}"
-        ended = await self._inside(name, ["init", "--quiet", "--bare", kind, "--template=", _HERE], writable=True)
+        ended = await self._inside(
+            name, ["init", "--quiet", "--bare", kind, f"--template={TEMPLATE}", _HERE], writable=True
+        )
         if ended.code:
             raise PlatformError(f"cannot make a repository in {path}: {ended.err[-300:]}")
 

@@ -23,6 +23,12 @@ GIT_ID = TREE_ID_BASE + ID_COUNT
 
 Progress = Callable[[str], None]
 
+CONFIG = "/etc/paddock.gitconfig"
+TEMPLATE = "/etc/paddock.template"
+"""What a new repository begins with."""
+
+# Pins are files, one for each of those who need something: whoever tidies up leaves them so.
+_REPOSITORY_CONFIG = "[gc]\n\tpackRefs = false\n\tauto = 0\n"
 _STDERR_BYTES = 16_384
 _LINE_BYTES = 512
 _DEATH_SECONDS = 10.0
@@ -79,7 +85,7 @@ async def run(
         "env": _environment(protocols, certificates),
         "uid": GIT_ID if os.geteuid() == 0 else None,
         "places": [msgspec.to_builtins(place, str_keys=True, enc_hook=str) for place in (*places, *certificates)],
-        "files": {"/etc/paddock.gitconfig": config},
+        "files": {CONFIG: config, f"{TEMPLATE}/config": _REPOSITORY_CONFIG},
         "secret": secret,
         "file_bytes": bounds.file_bytes,
         "memory_bytes": bounds.memory_bytes,
@@ -200,7 +206,7 @@ def _environment(protocols: str, certificates: Sequence[Place]) -> Mapping[str, 
         "LANG": "C.UTF-8",
         "LANGUAGE": "C",
         "GIT_CONFIG_NOSYSTEM": "1",
-        "GIT_CONFIG_GLOBAL": "/etc/paddock.gitconfig",
+        "GIT_CONFIG_GLOBAL": CONFIG,
         "GIT_ATTR_NOSYSTEM": "1",
         "GIT_TERMINAL_PROMPT": "0",
         "GIT_ALLOW_PROTOCOL": protocols or "none",

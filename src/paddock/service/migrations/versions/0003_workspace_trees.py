@@ -1,4 +1,4 @@
-"""What sandboxes and snapshots have at /workspace."""
+"""What sandboxes and snapshots have at /workspace; which sandbox of an id it is."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ down_revision = "0002"
 
 def upgrade() -> None:
     op.add_column("sandboxes", sa.Column("workspace", sa.LargeBinary))
+    op.add_column("sandboxes", sa.Column("incarnation", sa.Integer, nullable=False, server_default=sa.text("0")))
     op.add_column("snapshots", sa.Column("workspace", sa.LargeBinary))
 
 

@@ -1,0 +1,1 @@
+"""The asynchronous loop, written by hand; the synchronous one is generated from it."""

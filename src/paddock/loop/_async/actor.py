@@ -1,0 +1,125 @@
+"""Does in a sandbox what a model asked for. Whatever goes wrong there is something that the model can see."""
+
+from __future__ import annotations
+
+import math
+from posixpath import join
+
+from paddock.client import AsyncSandbox
+from paddock.errors import GuestLost, RequestError, SandboxDied, SandboxError
+from paddock.loop._colours import awithin
+from paddock.loop._messages import ToolCall
+from paddock.loop._observation import Observation, cut, of_command
+from paddock.loop._tools import BadCall, Bash, EditText, ReadText, ReadWhole, RunCode, Tool, WriteText, read_call
+
+_READ_BYTES = 1 << 20
+
+
+class Actor:
+    """`directory` is where commands run and relative paths start."""
+
+    def __init__(
+        self, sandbox: AsyncSandbox, *, directory: str, step_timeout_seconds: float, observation_chars: int
+    ) -> None:
+        self._sandbox = sandbox
+        self._directory = directory
+        self._seconds = step_timeout_seconds
+        self._chars = observation_chars
+
+    async def observe(self, call: ToolCall, seconds_left: float | None) -> Observation:
+        """SandboxDied, and errors of the platform; nothing else is raised."""
+        seconds = self._seconds if seconds_left is None else max(0.1, min(self._seconds, seconds_left))
+        try:
+            tool = read_call(call)
+            match tool:
+                case RunCode(code=code, timeout_seconds=wanted):
+                    return await self._command(["python3", "-"], _bounded(wanted, seconds), code)
+                case Bash(command=command, timeout_seconds=wanted):
+                    return await self._command(["/bin/bash", "-c", command], _bounded(wanted, seconds), None)
+                case _:
+                    # A command has its own deadline; a file may be a pipe that nobody writes to.
+                    return await awithin(seconds, self._file, tool)
+        except BadCall as error:
+            return Observation(text=str(error), failed=True)
+        except TimeoutError:
+            return Observation(text=f"nothing came of it in {seconds:g} s", failed=True)
+        except SandboxDied:
+            raise
+        except GuestLost as error:
+            return Observation(text=f"{error}; what ran in the sandbox may have been killed", failed=True)
+        except (SandboxError, RequestError) as error:
+            return Observation(text=cut(str(error), self._chars), failed=True)
+
+    async def _command(self, argv: list[str], seconds: float, code: str | None) -> Observation:
+        result = await self._sandbox.exec(
+            argv,
+            cwd=self._directory,
+            input=code,
+            timeout_seconds=seconds,
+            capture_bytes=self._chars,
+        )
+        return of_command(result, self._chars)
+
+    async def _file(self, tool: Tool) -> Observation:
+        files = self._sandbox.filesystem
+        match tool:
+            case ReadText():
+                text = await self._text(tool.path)
+                return Observation(text=cut(_numbered(text, tool), self._chars))
+            case WriteText():
+                info = await files.write(join(self._directory, tool.path), tool.content)
+                return Observation(text=f"{tool.path}: {info.size_bytes} bytes written")
+            case EditText():
+                text = await self._text(tool.path)
+                found = text.count(tool.old) if tool.old else 0
+                if found != 1:
+                    raise BadCall(f"`old` occurs {found} times in {tool.path}: it has to occur exactly once")
+                await files.write(join(self._directory, tool.path), text.replace(tool.old, tool.new))
+                return Observation(text=f"{tool.path}: replaced")
+            case ReadWhole():
+                return await self._output(tool)
+            case _:
+                raise BadCall("that is no tool for files")
+
+    async def _text(self, path: str) -> str:
+        """BadCall where it cannot be shown and written back unchanged."""
+        data = await self._sandbox.filesystem.read(join(self._directory, path), max_bytes=_READ_BYTES)
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            raise BadCall(f"{path} is not UTF-8 text: look at it with a command") from None
+
+    async def _output(self, tool: ReadWhole) -> Observation:
+        if tool.offset < 0:
+            raise BadCall("`offset` counts from 0")
+        left, part = tool.offset, b""
+        async with await self._sandbox.output(tool.exec, tool.stream) as reader:
+            while data := await reader.read(1 << 16):
+                part += data[left:]
+                left = max(0, left - len(data))
+                if len(part) > self._chars:
+                    break
+        more = len(part) > self._chars
+        part = part[: self._chars]
+        end = f"more follows at offset {tool.offset + len(part)}" if more else "that is its end"
+        return Observation(text=f"{part.decode('utf-8', 'replace')}\n[{end}]")
+
+
+def _bounded(wanted: float | None, seconds: float) -> float:
+    if wanted is None:
+        return seconds
+    if not (wanted > 0 and math.isfinite(wanted)):
+        raise BadCall(f"timeout_seconds is {wanted}: it must be more than 0")
+    return min(wanted, seconds)
+
+
+def _numbered(text: str, tool: ReadText) -> str:
+    if tool.first_line < 1 or tool.lines < 1:
+        raise BadCall("`first_line` and `lines` count from 1")
+    lines = text.splitlines()
+    shown = lines[tool.first_line - 1 : tool.first_line - 1 + tool.lines]
+    body = "\n".join(f"{number:6}  {line}" for number, line in enumerate(shown, tool.first_line))
+    after = len(lines) - (tool.first_line - 1 + len(shown))
+    if tool.first_line > 1 or after > 0:
+        body += f"\n[the file has {len(lines)} lines]"
+    return body or "[the file is empty]"

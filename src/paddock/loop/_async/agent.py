@@ -1,0 +1,223 @@
+"""Plan, execute, observe, feed back, until it is done or the budget is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from paddock.client import AsyncSandbox
+from paddock.errors import InvalidArgument, ModelFailed, SandboxDied
+from paddock.loop._budget import Budget, Meter, Stop, Tokens
+from paddock.loop._colours import Later, awithin
+from paddock.loop._messages import Message, Reply, Role, ToolCall, ToolResult
+from paddock.loop._observation import Observation
+from paddock.loop._run import CUT, SYSTEM, Run
+from paddock.loop._tools import tool_specs
+from paddock.loop._trace import Trace
+
+from .actor import Actor
+from .model import AsyncModel
+
+
+class AsyncAgent:
+    """A model and how it is let work. Keeps nothing between runs: many may go on at once.
+
+    `step_timeout_seconds` bounds each command, `observation_chars` what the model sees of a file and of each stream of
+    a command. InvalidArgument if the budget limits money and the model has no price.
+    """
+
+    def __init__(
+        self,
+        model: AsyncModel,
+        *,
+        budget: Budget | None = None,
+        system: str | None = None,
+        directory: str = "/workspace",
+        step_timeout_seconds: float = 120.0,
+        observation_chars: int = 4000,
+        trace: Trace | None = None,
+    ) -> None:
+        self.model = model
+        self.budget = budget or Budget()
+        self.budget.require_price(model.price, model.name)
+        if not (step_timeout_seconds > 0 and observation_chars >= 100):
+            raise InvalidArgument("step_timeout_seconds has to be more than 0, observation_chars at least 100")
+        self._system = SYSTEM.format(directory=directory) if system is None else system
+        self.directory = directory
+        self._step_timeout_seconds = step_timeout_seconds
+        self._observation_chars = observation_chars
+        self._trace = trace
+
+    async def run(
+        self,
+        task: str,
+        sandbox: AsyncSandbox,
+        *,
+        verify: Callable[[AsyncSandbox], Later[str | None]] | None = None,
+        meter: Meter | None = None,
+        name: str = "run",
+    ) -> Run:
+        """Works on the task in a sandbox, which is the caller's, until it stops; `Run.stop` says why.
+
+        When the model says that it is done, `verify` looks: a text is what is still wrong, told to the model, which
+        goes on. Runs that share a `meter` share its budget. `name` says in the trace which run it was.
+        """
+        actor = Actor(
+            sandbox,
+            directory=self.directory,
+            step_timeout_seconds=self._step_timeout_seconds,
+            observation_chars=self._observation_chars,
+        )
+        conversation = _Conversation(self.model, meter or Meter(self.budget), self._trace, name)
+        conversation.open(self._system, task)
+        try:
+            stop = await self._turns(conversation, actor, sandbox, verify)
+        except ModelFailed as error:
+            return conversation.ended(Stop.MODEL, str(error))
+        except SandboxDied as error:
+            return conversation.ended(Stop.SANDBOX, str(error))
+        return conversation.ended(stop)
+
+    async def _turns(
+        self,
+        conversation: _Conversation,
+        actor: Actor,
+        sandbox: AsyncSandbox,
+        verify: Callable[[AsyncSandbox], Later[str | None]] | None,
+    ) -> Stop:
+        while True:
+            if (stop := conversation.exceeded()) is not None:
+                return stop
+            try:
+                reply = await conversation.ask()
+            except TimeoutError:
+                return Stop.TIME
+            if reply.message.calls:
+                results: list[ToolResult] = []
+                for call in reply.message.calls:
+                    if conversation.meter.seconds_left() == 0.0:
+                        return Stop.TIME
+                    observation = await actor.observe(call, conversation.meter.seconds_left())
+                    conversation.observed(call, observation)
+                    results.append(ToolResult(call=call.id, text=observation.text, failed=observation.failed))
+                conversation.add(Message(role=Role.TOOL, results=tuple(results)))
+            elif reply.cut:
+                conversation.tell(CUT)
+            else:
+                wrong = None if verify is None else await verify(sandbox)
+                if wrong is None:
+                    return Stop.DONE
+                conversation.tell(wrong)
+
+
+class _Conversation:
+    """What was said, what it has cost, and the record of both."""
+
+    def __init__(self, model: AsyncModel, meter: Meter, trace: Trace | None, name: str) -> None:
+        meter.budget.require_price(model.price, model.name)
+        self._model = model
+        self.meter = meter
+        self._trace = trace
+        self._name = name
+        self._tools = tool_specs()
+        self._began = time.monotonic()
+        self._messages: list[Message] = []
+        self._steps = 0
+        self._tokens = Tokens()
+        self._said = ""
+
+    def open(self, system: str, task: str) -> None:
+        if self._trace is not None:
+            self._trace.event("start", self._name, model=self._model.name)
+        if system:
+            self.add(Message(role=Role.SYSTEM, text=system))
+        self.tell(task)
+
+    def add(self, message: Message) -> None:
+        self._messages.append(message)
+
+    def tell(self, text: str) -> None:
+        self.add(Message(role=Role.USER, text=text))
+        if self._trace is not None:
+            self._trace.text("told", self._name, text)
+
+    def exceeded(self) -> Stop | None:
+        return self.meter.exceeded(self._steps)
+
+    async def ask(self) -> Reply:
+        """TimeoutError when the budget's time is over; ModelFailed."""
+        began = time.monotonic()
+        seconds, budget = self.meter.seconds_left(), self.meter.budget
+        reply = await awithin(
+            seconds,
+            self._model.complete,
+            self._messages,
+            self._tools,
+            max_tokens=self.meter.tokens_left(),
+            timeout_seconds=seconds,
+        )
+        self._steps += 1
+        if reply.tokens is not None:
+            self._tokens += reply.tokens
+            self.meter.spend(reply.tokens, self._model.price.of(reply.tokens) if self._model.price else 0.0)
+        self.add(reply.message)
+        self._said = reply.message.text or self._said
+        self._replied(reply, time.monotonic() - began)
+        if reply.tokens is None and (budget.max_tokens is not None or budget.max_usd is not None):
+            raise ModelFailed(
+                f"{self._model.name} does not report its usage, so a budget of tokens or money cannot be kept",
+                hint="limit steps and seconds instead",
+            )
+        return reply
+
+    def observed(self, call: ToolCall, observation: Observation) -> None:
+        if self._trace is not None:
+            self._trace.text(
+                "observation",
+                self._name,
+                observation.text,
+                call=call.id,
+                tool=call.name,
+                failed=observation.failed,
+                exec=observation.exec,
+            )
+
+    def ended(self, stop: Stop, error: str | None = None) -> Run:
+        price = self._model.price
+        run = Run(
+            stop=stop,
+            text=self._said,
+            steps=self._steps,
+            tokens=self._tokens,
+            usd=None if price is None else price.of(self._tokens),
+            seconds=time.monotonic() - self._began,
+            error=error,
+            messages=tuple(self._messages),
+        )
+        if self._trace is not None:
+            self._trace.event(
+                "end",
+                self._name,
+                stop=stop.value,
+                error=error,
+                steps=run.steps,
+                input_tokens=run.tokens.input,
+                output_tokens=run.tokens.output,
+                usd=run.usd,
+                seconds=round(run.seconds, 3),
+            )
+        return run
+
+    def _replied(self, reply: Reply, seconds: float) -> None:
+        if self._trace is not None:
+            tokens = reply.tokens or Tokens()
+            self._trace.text(
+                "reply",
+                self._name,
+                reply.message.text,
+                calls=[{"id": c.id, "tool": c.name, "arguments": c.arguments} for c in reply.message.calls],
+                input_tokens=tokens.input,
+                output_tokens=tokens.output,
+                seconds=round(seconds, 3),
+                cut=reply.cut,
+            )

@@ -1,0 +1,157 @@
+"""Warm once, fork per attempt, judge each by the tests, keep the best. Everything else is killed, whatever happens."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+
+from paddock.client import AsyncSandbox
+from paddock.errors import InvalidArgument, ModelFailed, RequestError, SandboxError
+from paddock.loop._attempt import NOT_NEEDED, Attempt, Comparison, DiffSize, Effort
+from paddock.loop._budget import Meter
+from paddock.loop._colours import AsyncScope, Later, agather
+from paddock.loop._verdict import Test
+
+from .agent import AsyncAgent
+from .checkout import AsyncCheckout
+
+Try = Callable[[AsyncSandbox, int], Later[Effort | None]]
+"""Changes something in a fork, which is its own; the number says which attempt it is, from 0."""
+
+
+async def acompare(
+    checkout: AsyncCheckout,
+    patches: Mapping[str, bytes | str],
+    test: Test,
+    *,
+    parallel: int | None = None,
+    first_passing: bool = False,
+    on_attempt: Callable[[Attempt], object] = lambda _: None,
+) -> Comparison:
+    """Judges patches by name, each in a fork of its own, `parallel` at once (None: as many as processors).
+
+    A patch that does not apply fails alone. With `first_passing` the first that passes ends the others. `on_attempt`
+    is told of each at its end. Errors of the platform end all of it and are raised.
+    """
+
+    async def work(name: str, patch: bytes | str, scope: AsyncScope) -> Attempt:
+        data = patch.encode() if isinstance(patch, str) else patch
+        began = time.monotonic()
+        return await _judged(checkout, name, data, test, scope, began, Effort())
+
+    calls = [partial(work, name, patch) for name, patch in patches.items()]
+    return await _together(list(patches), calls, parallel, first_passing, on_attempt)
+
+
+async def abest_of(
+    count: int,
+    checkout: AsyncCheckout,
+    attempt: Try,
+    test: Test,
+    *,
+    parallel: int | None = None,
+    first_passing: bool = False,
+    on_attempt: Callable[[Attempt], object] = lambda _: None,
+) -> Comparison:
+    """`count` attempts at the same thing. What each changes in its fork is judged as `acompare` judges a patch:
+    as a diff, in another fork of the warm sandbox, where nothing else of it is left.
+    """
+    if count < 1:
+        raise InvalidArgument(f"best of {count}: there has to be at least one attempt")
+
+    async def work(number: int, name: str, scope: AsyncScope) -> Attempt:
+        began, effort = time.monotonic(), Effort()
+        try:
+            async with aforked(checkout.sandbox, scope) as child:
+                effort = await attempt(child, number) or effort
+                diff = await checkout.diff(child)
+        except (RequestError, SandboxError, ModelFailed) as error:
+            return Attempt(name=name, failure=str(error), effort=effort, seconds=time.monotonic() - began)
+        return await _judged(checkout, name, diff, test, scope, began, effort)
+
+    names = [f"attempt {number + 1}" for number in range(count)]
+    calls = [partial(work, number, name) for number, name in enumerate(names)]
+    return await _together(names, calls, parallel, first_passing, on_attempt)
+
+
+def aagent_attempt(agents: AsyncAgent | Callable[[int], AsyncAgent], task: str, *, test: Test | None = None) -> Try:
+    """For `abest_of`: each attempt is a run of an agent; all share one budget, that of the first.
+
+    A function gives each attempt an agent of its own: another model, another temperature. With `test` an agent that
+    says it is done is told when the tests do not pass, and goes on.
+    """
+    choose: Callable[[int], AsyncAgent] = agents if callable(agents) else lambda _: agents
+    meter = Meter(choose(0).budget)
+
+    async def work(sandbox: AsyncSandbox, number: int) -> Effort:
+        agent = choose(number)
+
+        async def verify(sandbox: AsyncSandbox) -> str | None:
+            assert test is not None
+            result = await sandbox.exec(test.command, cwd=agent.directory, timeout_seconds=test.timeout_seconds)
+            return None if result.ok else f"`{test.command}` does not pass yet:\n{result.observation(8000)}"
+
+        run = await agent.run(task, sandbox, verify=verify if test else None, meter=meter, name=f"attempt {number + 1}")
+        return Effort(steps=run.steps, tokens=run.tokens, usd=run.usd, stop=run.stop, note=run.error)
+
+    return work
+
+
+@asynccontextmanager
+async def aforked(parent: AsyncSandbox, scope: AsyncScope) -> AsyncGenerator[AsyncSandbox]:
+    """A fork that is dead at the end of the block."""
+    async with await parent.fork() as child:
+        scope.hold(child)
+        yield child
+
+
+async def _judged(
+    checkout: AsyncCheckout, name: str, patch: bytes, test: Test, scope: AsyncScope, began: float, effort: Effort
+) -> Attempt:
+    diff, applied = b"", None
+    try:
+        async with aforked(checkout.sandbox, scope) as child:
+            applied = await checkout.apply(child, patch)
+            diff = await checkout.diff(child)
+            verdict = await checkout.test(child, test)
+    except (RequestError, SandboxError) as error:
+        verdict, failure = None, str(error)
+    else:
+        failure = None
+    return Attempt(
+        name=name,
+        verdict=verdict,
+        failure=failure,
+        diff=diff,
+        size=DiffSize.of(diff),
+        applied=applied,
+        effort=effort,
+        seconds=time.monotonic() - began,
+    )
+
+
+async def _together(
+    names: list[str],
+    calls: Sequence[Callable[[AsyncScope], Later[Attempt]]],
+    parallel: int | None,
+    first_passing: bool,
+    on_attempt: Callable[[Attempt], object],
+) -> Comparison:
+    limit = len(os.sched_getaffinity(0)) if parallel is None else parallel
+    if limit < 1:
+        raise InvalidArgument(f"parallel is {parallel}: at least one at once")
+    began = time.monotonic()
+
+    def ended(attempt: Attempt) -> bool:
+        on_attempt(attempt)
+        return first_passing and attempt.passed
+
+    found = await agather(limit, calls, ended)
+    attempts = [
+        Attempt(name=name, failure=NOT_NEEDED) if attempt is None else attempt
+        for name, attempt in zip(names, found, strict=True)
+    ]
+    return Comparison(attempts=tuple(attempts), seconds=time.monotonic() - began)

@@ -1,0 +1,95 @@
+"""The closed set of what a model can ask for. What it writes is read strictly, and its mistakes are told back to it."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal, TypeAlias
+
+import msgspec
+
+from ._messages import ToolCall, ToolSpec
+
+
+class BadCall(Exception):
+    """The model's own mistake, in words for the model."""
+
+
+class RunCode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Run Python code in a fresh interpreter, in the working directory. Print what you want to see."""
+
+    tool: ClassVar = "run_code"
+    code: str
+    timeout_seconds: float | None = None
+
+
+class Bash(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Run a shell command in the working directory. Each call is a new shell; files stay."""
+
+    tool: ClassVar = "bash"
+    command: str
+    timeout_seconds: float | None = None
+
+
+class ReadText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Read lines of a text file, with their numbers."""
+
+    tool: ClassVar = "read_file"
+    path: str
+    first_line: int = 1
+    lines: int = 400
+
+
+class WriteText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Write a whole file. Missing directories are made."""
+
+    tool: ClassVar = "write_file"
+    path: str
+    content: str
+
+
+class EditText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Replace a text that occurs exactly once in a file."""
+
+    tool: ClassVar = "edit_file"
+    path: str
+    old: str
+    new: str
+
+
+class ReadWhole(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Read a part of a command's output that was left out of what you saw."""
+
+    tool: ClassVar = "read_output"
+    exec: str
+    stream: Literal["stdout", "stderr"] = "stdout"
+    offset: int = 0
+
+
+Tool: TypeAlias = RunCode | Bash | ReadText | WriteText | EditText | ReadWhole
+
+_KINDS: dict[str, type[Tool]] = {kind.tool: kind for kind in (RunCode, Bash, ReadText, WriteText, EditText, ReadWhole)}
+
+
+def tool_specs() -> tuple[ToolSpec, ...]:
+    return tuple(
+        ToolSpec(name=name, description=kind.__doc__ or "", parameters=_schema(kind)) for name, kind in _KINDS.items()
+    )
+
+
+def read_call(call: ToolCall) -> Tool:
+    """BadCall, with what was wrong."""
+    kind = _KINDS.get(call.name)
+    if kind is None:
+        raise BadCall(f"there is no tool {call.name[:100]!r}: there are {', '.join(_KINDS)}")
+    try:
+        return msgspec.json.decode(call.arguments or "{}", type=kind)
+    except msgspec.ValidationError as error:
+        raise BadCall(f"wrong arguments for {call.name}: {error}") from None
+    except (msgspec.DecodeError, UnicodeEncodeError) as error:  # a lone surrogate is no text
+        raise BadCall(f"the arguments of {call.name} are no JSON: {error}") from None
+
+
+def _schema(kind: type[Tool]) -> dict[str, Any]:
+    """One object, without references: not every endpoint follows them."""
+    (_, components) = msgspec.json.schema_components([kind])
+    schema: dict[str, Any] = components[kind.__name__]
+    return {key: value for key, value in schema.items() if key not in ("title", "description")}

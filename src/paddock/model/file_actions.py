@@ -1,0 +1,142 @@
+"""What can be asked about the files and ports of a sandbox."""
+
+from __future__ import annotations
+
+from .action import Action
+from .files import FileInfo, GrepMatch
+from .streams import ByteReader, ByteStream, ByteWriter, ChangeStream
+
+
+class ReadFile(Action[ByteReader], frozen=True, tag="file.read"):
+    sandbox: str
+    path: str
+    offset: int = 0
+    length: int | None = None
+    user: str | None = None
+
+
+class WriteFile(Action[ByteWriter], frozen=True, tag="file.write"):
+    """Written beside and renamed into place when the stream ends, so that nobody sees half a file;
+    `append` writes in place. Missing parent directories are made."""
+
+    sandbox: str
+    path: str
+    mode: int | None = None
+    append: bool = False
+    user: str | None = None
+
+
+class StatFile(Action[FileInfo], frozen=True, tag="file.stat"):
+    """Of the link itself, unless `follow`."""
+
+    sandbox: str
+    path: str
+    follow: bool = False
+    user: str | None = None
+
+
+class ListFiles(Action[tuple[FileInfo, ...]], frozen=True, tag="file.list"):
+    """Sorted by name. `depth=1` is the directory itself."""
+
+    sandbox: str
+    path: str
+    depth: int = 1
+    user: str | None = None
+
+
+class MakeDirectory(Action[FileInfo], frozen=True, tag="file.mkdir"):
+    sandbox: str
+    path: str
+    mode: int | None = None
+    parents: bool = True
+    user: str | None = None
+
+
+class MoveFile(Action[FileInfo], frozen=True, tag="file.move"):
+    sandbox: str
+    source: str
+    destination: str
+    user: str | None = None
+
+
+class CopyFile(Action[FileInfo], frozen=True, tag="file.copy"):
+    """Directories with everything in them."""
+
+    sandbox: str
+    source: str
+    destination: str
+    user: str | None = None
+
+
+class RemoveFile(Action[None], frozen=True, tag="file.remove"):
+    """A directory that is not empty needs `recursive`. `missing_ok` as in pathlib."""
+
+    sandbox: str
+    path: str
+    recursive: bool = False
+    missing_ok: bool = False
+    user: str | None = None
+
+
+class SetFileAttributes(Action[FileInfo], frozen=True, tag="file.set"):
+    """None leaves a value as it is."""
+
+    sandbox: str
+    path: str
+    mode: int | None = None
+    uid: int | None = None
+    gid: int | None = None
+    user: str | None = None
+
+
+class FindFiles(Action[tuple[FileInfo, ...]], frozen=True, tag="file.find"):
+    """Below `path`, names that match the shell pattern `name`; at most `limit`."""
+
+    sandbox: str
+    path: str
+    name: str = "*"
+    limit: int = 10_000
+    user: str | None = None
+
+
+class GrepFiles(Action[tuple[GrepMatch, ...]], frozen=True, tag="file.grep"):
+    """Lines below `path` that match the regular expression `pattern`, in files named like `name`.
+
+    Binary files are passed over."""
+
+    sandbox: str
+    path: str
+    pattern: str
+    name: str = "*"
+    limit: int = 1_000
+    user: str | None = None
+
+
+class WatchFiles(Action[ChangeStream], frozen=True, tag="file.watch"):
+    sandbox: str
+    path: str
+    recursive: bool = False
+    user: str | None = None
+
+
+class UploadTree(Action[ByteWriter], frozen=True, tag="tree.upload"):
+    """The stream is a tar archive; it is unpacked inside the sandbox, below `path`, by the sandbox's own user."""
+
+    sandbox: str
+    path: str
+    user: str | None = None
+
+
+class DownloadTree(Action[ByteReader], frozen=True, tag="tree.download"):
+    """The stream is a tar archive of what is below `path`. It comes from an attacker: unpack it as such."""
+
+    sandbox: str
+    path: str
+    user: str | None = None
+
+
+class ConnectPort(Action[ByteStream], frozen=True, tag="port.connect"):
+    """To a TCP port on the sandbox's own loopback."""
+
+    sandbox: str
+    port: int

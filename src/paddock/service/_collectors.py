@@ -1,0 +1,128 @@
+"""What the door itself can find to be garbage: trees without a row, old templates, outputs, what is half made."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+
+from paddock.audit import AuditLog
+from paddock.errors import NotFound
+from paddock.model import GarbageItem, Noun
+from paddock.storage._base import Pool
+
+from ._garbage import Candidate
+from ._needs import Needs
+from ._providers import Templates
+from ._remains import Remains
+from ._store import Store
+
+
+class Unfinished:
+    """What killed programs left half made or half deleted."""
+
+    def __init__(self, pool: Callable[[], Pool]) -> None:
+        self._pool = pool
+
+    async def candidates(self) -> Sequence[Candidate]:
+        why = "a program was killed while it made or deleted a tree"
+        return [_candidate(name, "unfinished", why, None) for name in self._pool().unfinished()]
+
+    async def take(self, item: GarbageItem) -> str | None:
+        pool = self._pool()
+        if item.what in pool.unfinished():
+            await asyncio.to_thread(pool.sweep)  # all of them at once
+        return "a program that runs is making it" if item.what in pool.unfinished() else None
+
+
+class Orphans:
+    """Trees of a noun that we keep rows of, that no row needs."""
+
+    def __init__(self, pool: Callable[[], Pool], needs: Needs, audit: AuditLog, nouns: Sequence[str]) -> None:
+        self._pool, self._needs, self._audit, self._nouns = pool, needs, audit, tuple(nouns)
+
+    async def candidates(self) -> Sequence[Candidate]:
+        pool = self._pool()
+        names = pool.names()  # first the trees, then the rows (_needs.py)
+        needed = self._needs.by_tree()
+        lost = [name for name in names if name.startswith(self._nouns) and name not in needed]
+        return [
+            _candidate(name, "orphan", "nothing that is recorded needs it", await _size(pool, name)) for name in lost
+        ]
+
+    async def take(self, item: GarbageItem) -> str | None:
+        needed = self._needs.by_tree().get(item.what)
+        if needed:
+            return f"{needed[0].by} needs it: {needed[0].why}"
+        self._audit.event("tree.orphan", sandbox=item.what, message="nothing that is recorded needs it; deleted")
+        await asyncio.to_thread(self._pool().delete, item.what)
+        return None
+
+
+class OldTemplates:
+    """Versions that a newer one has replaced, and what killed builders have begun."""
+
+    def __init__(self, pool: Callable[[], Pool], templates: Templates, needs: Needs, store: Store) -> None:
+        self._pool, self._templates, self._needs, self._store = pool, templates, needs, store
+
+    async def candidates(self) -> Sequence[Candidate]:
+        pool = self._pool()
+        names = [name for name in pool.names() if self._templates.is_version(name)]
+        current = await asyncio.to_thread(self._templates.versions)
+        needed = self._needs.by_tree()
+        found: list[Candidate] = []
+        for name in names:
+            if name in current:
+                continue
+            whole = name.startswith(Noun.TEMPLATE)
+            why = "a newer version has replaced it" if whole else "its builder did not come to an end"
+            kept = f"{needed[name][0].by} needs it: {needed[name][0].why}" if name in needed else self._unknown()
+            found.append(_candidate(name, "template", why, await _size(pool, name), kept))
+        return found
+
+    async def take(self, item: GarbageItem) -> str | None:
+        if await asyncio.to_thread(self._templates.discard, item.what):
+            return None
+        return "a program that runs uses it"
+
+    def _unknown(self) -> str | None:
+        """Rows of an older paddock do not say which version they lie over."""
+        silent = [row.id for row in self._store.list() if not row.layers]
+        return f"{silent[0]} may need it: it was made by an older paddock" if silent else None
+
+
+class Outputs:
+    """What commands of sandboxes that have ended have printed."""
+
+    def __init__(self, remains: Remains, store: Store) -> None:
+        self._remains, self._store = remains, store
+
+    async def candidates(self) -> Sequence[Candidate]:
+        folder = self._remains.outputs
+        names = os.listdir(folder) if folder.is_dir() else []
+        living = {row.id for row in self._store.list()}
+        lost = [name for name in names if name.startswith(Noun.SANDBOX) and name not in living]
+        return [_candidate(name, "output", "its sandbox has ended", _folder_size(f"{folder}/{name}")) for name in lost]
+
+    async def take(self, item: GarbageItem) -> str | None:
+        self._remains.remove_outputs(item.what)
+        return None
+
+
+def _candidate(what: str, kind: str, why: str, size: int | None, kept: str | None = None) -> Candidate:
+    return Candidate(item=GarbageItem(what=what, kind=kind, why=why, bytes=size, kept_because=kept))
+
+
+async def _size(pool: Pool, name: str) -> int | None:
+    try:
+        return await asyncio.to_thread(pool.measure, name)
+    except NotFound:
+        return None
+
+
+def _folder_size(path: str) -> int | None:
+    try:
+        with os.scandir(path) as files:
+            return sum(file.stat(follow_symlinks=False).st_blocks * 512 for file in files)
+    except OSError:
+        return None

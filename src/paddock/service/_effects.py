@@ -1,0 +1,171 @@
+"""What every action does: the one place where actions and those who carry them out meet."""
+
+from __future__ import annotations
+
+from typing import assert_never, cast
+
+from paddock.model import (
+    AcquireRepository,
+    Action,
+    AddArtifact,
+    AnyAction,
+    AttachExec,
+    CheckStorage,
+    CollectGarbage,
+    ConnectPort,
+    CopyFile,
+    CreateSandbox,
+    CreateSnapshot,
+    DeleteRepository,
+    DeleteSnapshot,
+    Diagnose,
+    DiffMount,
+    DiffWorkspace,
+    DownloadTree,
+    ExtendSandbox,
+    FindFiles,
+    ForkSandbox,
+    GarbageReport,
+    GetArtifact,
+    GetSandbox,
+    GetUsage,
+    GrepFiles,
+    InspectSandbox,
+    KillSandbox,
+    ListArtifacts,
+    ListAudit,
+    ListExecs,
+    ListFiles,
+    ListProcesses,
+    ListRepositories,
+    ListSandboxes,
+    ListSnapshots,
+    MakeDirectory,
+    MoveFile,
+    OpenPullRequest,
+    PromoteChild,
+    PromoteMount,
+    PushBranch,
+    ReadFile,
+    ReadOutput,
+    RemoveArtifact,
+    RemoveFile,
+    RollbackSandbox,
+    RunExec,
+    SetFileAttributes,
+    SignalExec,
+    StartExec,
+    StatFile,
+    UploadTree,
+    VerifyAudit,
+    WatchFiles,
+    WriteFile,
+)
+
+from ._gate import Entry
+from ._rooms import Rooms
+
+
+async def effect(rooms: Rooms, action: AnyAction, entry: Entry) -> object:
+    """The union is closed, and every action of it has its case."""
+    match action:
+        case CreateSandbox():
+            return await rooms.sandboxes.create(action, entry)
+        case GetSandbox():
+            return await rooms.sandboxes.get(action, entry)
+        case ListSandboxes():
+            return await rooms.sandboxes.list(action, entry)
+        case ExtendSandbox():
+            return await rooms.sandboxes.extend(action, entry)
+        case KillSandbox():
+            return await rooms.sandboxes.kill(action, entry)
+        case GetUsage():
+            return await rooms.sandboxes.usage(action, entry)
+        case InspectSandbox():
+            return await rooms.sandboxes.inspect(action, entry)
+        case ListProcesses():
+            return await rooms.sandboxes.processes(action, entry)
+        case CreateSnapshot():
+            return await rooms.snapshots.create(action, *await rooms.sandboxes.use(action.sandbox, entry), entry)
+        case ListSnapshots():
+            source = None if action.sandbox is None else rooms.sandboxes.find(action.sandbox, entry).id
+            return rooms.snapshots.list(source, entry)
+        case DeleteSnapshot():
+            return rooms.snapshots.delete(action, entry)
+        case ForkSandbox():
+            return await rooms.forks.fork(action, *await rooms.sandboxes.use(action.sandbox, entry), entry)
+        case RollbackSandbox():
+            return await rooms.forks.rollback(action, *await rooms.sandboxes.use(action.sandbox, entry), entry)
+        case AcquireRepository() | ListRepositories() | DeleteRepository():
+            return await rooms.shelf.repositories.perform(action, entry)
+        case PromoteChild():
+            return await rooms.promotion.promote(action, entry)
+        case RunExec():
+            return await rooms.execs.run(action, entry)
+        case StartExec():
+            return await rooms.execs.start(action, entry)
+        case AttachExec():
+            return await rooms.execs.attach(action, entry)
+        case ListExecs():
+            return await rooms.execs.list(action, entry)
+        case ReadOutput():
+            return await rooms.execs.output(action, entry)
+        case SignalExec():
+            return await rooms.execs.signal(action, entry)
+        case ReadFile() | DownloadTree():
+            return await rooms.files.read(action, entry)
+        case WriteFile() | UploadTree():
+            return await rooms.files.write(action, entry)
+        case WatchFiles():
+            return await rooms.files.watch(action, entry)
+        case ConnectPort():
+            return await rooms.files.connect(action, entry)
+        case (
+            StatFile()
+            | ListFiles()
+            | MakeDirectory()
+            | MoveFile()
+            | CopyFile()
+            | RemoveFile()
+            | SetFileAttributes()
+            | FindFiles()
+            | GrepFiles()
+        ):
+            return await rooms.files.value(cast("Action[object]", action), entry)
+        case DiffMount():
+            return await rooms.mount_results.diff(action, *await rooms.sandboxes.use(action.sandbox, entry), entry)
+        case PromoteMount():
+            return await rooms.mount_results.promote(action, *await rooms.sandboxes.use(action.sandbox, entry), entry)
+        case DiffWorkspace():
+            return await rooms.results.workspaces.diff(action, entry)
+        case PushBranch():
+            return await rooms.results.workspaces.push(action, entry)
+        case OpenPullRequest():
+            return await rooms.results.workspaces.pull_request(action, entry)
+        case AddArtifact():
+            return await rooms.results.artifacts.add(action, entry)
+        case ListArtifacts():
+            return rooms.results.artifacts.list(action, entry)
+        case GetArtifact():
+            return rooms.results.artifacts.get(action, entry)
+        case RemoveArtifact():
+            return rooms.results.artifacts.remove(action, entry)
+        case ListAudit():
+            return await rooms.reports.audit(action, entry)
+        case VerifyAudit():
+            return await rooms.reports.verify()
+        case Diagnose():
+            return await rooms.reports.diagnose()
+        case CollectGarbage():
+            return await _collect(rooms, action, entry)
+        case CheckStorage():
+            return await rooms.storage.check(action)
+        case _:
+            assert_never(action)
+
+
+async def _collect(rooms: Rooms, action: CollectGarbage, entry: Entry) -> GarbageReport:
+    report = await rooms.garbage.collect(dry_run=action.dry_run)
+    gone = [item.what for item in report.items if item.kept_because is None]
+    entry.done({"dry_run": report.dry_run, "number": len(gone), "gone": gone[:100]})
+    return report

@@ -1,0 +1,68 @@
+"""Who needs a tree, and why: the one answer, computed from the rows each time it is asked.
+
+A row is written before its tree is made and removed before its tree is: so whoever looks at the trees first and then
+asks here, never takes one that somebody needs, copies that are being made included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from ._snapshot_store import SnapshotStore
+from ._store import Store
+from ._workspace_tree import WorkspaceTree
+
+WORKSPACE_OF = "_w"
+"""What the name of a sandbox's or a snapshot's own copy of a workspace ends with."""
+
+
+class Need(NamedTuple):
+    tree: str
+    by: str
+    """The id of what needs it."""
+    why: str
+
+
+Source = Callable[[], Iterable[Need]]
+
+
+class Needs:
+    """`sources` are those who keep rows about trees; each names all trees that its living rows need."""
+
+    def __init__(self, sources: Iterable[Source]) -> None:
+        self._sources = tuple(sources)
+
+    def by_tree(self) -> Mapping[str, tuple[Need, ...]]:
+        found: dict[str, tuple[Need, ...]] = {}
+        for source in self._sources:
+            for need in source():
+                found[need.tree] = (*found.get(need.tree, ()), need)
+        return found
+
+
+def of_sandboxes(store: Store) -> Iterable[Need]:
+    """Of the living ones, those that are being made or taken back to a snapshot included."""
+    for row in store.list():
+        yield Need(row.id, row.id, "it is what the sandbox has written")
+        yield Need(row.id + WORKSPACE_OF, row.id, "it is the sandbox's own copy of a workspace")
+        for layer in row.layers:
+            yield Need(layer, row.id, "the sandbox lies over it")
+        yield from _of_workspace(row.id, row.workspace)
+
+
+def of_snapshots(store: SnapshotStore) -> Iterable[Need]:
+    for row in store.list():
+        yield Need(row.id, row.id, "it is what the snapshot holds")
+        yield Need(row.id + WORKSPACE_OF, row.id, "it is the workspace of the snapshot")
+        for layer in row.template.layers:
+            yield Need(layer, row.id, "the snapshot lies over it")
+
+
+def _of_workspace(by: str, workspace: WorkspaceTree | None) -> Iterable[Need]:
+    if workspace is not None:
+        yield Need(workspace.tree, by, "the sandbox works in it")
+        if workspace.repository is not None:
+            yield Need(workspace.repository, by, "the history of its workspace is there")
+        for layer in workspace.layers:
+            yield Need(layer, by, "its workspace lies over it")

@@ -1,0 +1,182 @@
+"""Who answers what: the handlers of one service, each given the few things that it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paddock.audit import AuditLog
+from paddock.model import (
+    Noun,
+)
+from paddock.storage._base import Pool
+
+from ._allotment import Allotment
+from ._clock import Clock, holder_id
+from ._collectors import OldTemplates, Orphans, Outputs, Unfinished
+from ._execs import Execs
+from ._expiry import Expiry
+from ._files import Files
+from ._forks import Forks
+from ._garbage import Garbage
+from ._lifecycle import Lifecycle
+from ._live import Live
+from ._making import Making
+from ._mount_results import MountResults
+from ._needs import Needs, of_sandboxes, of_snapshots
+from ._nested import Nested, Perform
+from ._promotion import Promotion
+from ._providers import Backends, Templates
+from ._reconcile import Reconciler
+from ._remains import Remains
+from ._reports import Reports
+from ._result_source import NothingKnown
+from ._results import Results
+from ._sandboxes import Sandboxes
+from ._shelf import Shelf
+from ._snapshot_store import SnapshotStore
+from ._snapshots import Snapshots
+from ._storage import Storage
+from ._store import Store
+from ._tasks import Tasks
+from ._workspace_tree import Workspaces
+
+if TYPE_CHECKING:
+    from ._repositories import CredentialSource
+
+
+class Rooms:
+    def __init__(
+        self,
+        state_dir: Path,
+        *,
+        perform: Perform,
+        store: Store,
+        audit: AuditLog,
+        backends: Backends,
+        tasks: Tasks,
+        pool: Callable[[], Pool],
+        templates: Templates,
+        clock: Clock,
+        workspaces: Workspaces,
+        credentials: CredentialSource | None,
+        period_seconds: float,
+    ) -> None:
+        holder = holder_id()
+        lifecycle = Lifecycle(store, clock)
+        remains = Remains(
+            state_dir, store=store, lifecycle=lifecycle, audit=audit, backends=backends, pool=pool, clock=clock
+        )
+        allotment = Allotment(store, clock)
+        live = self.live = Live(
+            holder=holder,
+            store=store,
+            backends=backends,
+            remains=remains,
+            pool=pool,
+            tasks=tasks,
+            serve=Nested(perform, allotment).serve,
+        )
+        making = Making(store=store, lifecycle=lifecycle, live=live, pool=pool, tasks=tasks, clock=clock)
+        rows = SnapshotStore(store)
+        snapshots = self.snapshots = Snapshots(store=rows, pool=pool, clock=clock, tasks=tasks, holder=holder)
+        forks = self.forks = Forks(
+            store=store,
+            lifecycle=lifecycle,
+            live=live,
+            backends=backends,
+            pool=pool,
+            making=making,
+            snapshots=snapshots,
+            tasks=tasks,
+            allotment=allotment,
+        )
+        self.sandboxes = Sandboxes(
+            store=store,
+            lifecycle=lifecycle,
+            live=live,
+            remains=remains,
+            backends=backends,
+            pool=pool,
+            templates=templates,
+            tasks=tasks,
+            clock=clock,
+            making=making,
+            snapshots=snapshots,
+            allotment=allotment,
+            workspaces=workspaces,
+        )
+        self.shelf = Shelf(
+            state_dir,
+            store=store,
+            backends=backends,
+            pool=pool,
+            templates=templates,
+            tasks=tasks,
+            clock=clock,
+            audit=audit,
+            holder=holder,
+            credentials=credentials,
+            needed=lambda: needs.by_tree(),
+        )
+        self.promotion = Promotion(sandboxes=self.sandboxes, live=live)
+        self.execs = Execs(sandboxes=self.sandboxes, live=live, remains=remains, tasks=tasks)
+        self.files = Files(sandboxes=self.sandboxes, live=live)
+        self.reports = Reports(
+            state_dir, store=store, audit=audit, backends=backends, pool=pool, find=self.sandboxes.find
+        )
+        self.mount_results = MountResults(live=live, snapshots=snapshots, pool=pool, tasks=tasks)
+        self.results = Results(
+            state_dir,
+            store=store,
+            sandboxes=self.sandboxes,
+            live=live,
+            snapshots=snapshots,
+            shelf=self.shelf,
+            known=NothingKnown(),
+            credentials=credentials,
+            audit=audit,
+            clock=clock,
+            tasks=tasks,
+        )
+        needs = Needs((lambda: of_sandboxes(store), lambda: of_snapshots(rows), self.shelf.needs))
+        nouns = tuple(noun.value for noun in (Noun.SANDBOX, Noun.SNAPSHOT, Noun.BASE, Noun.WORKSHOP))
+        self.garbage = Garbage(
+            state_dir,
+            pool=pool,
+            sweepers=(Unfinished(pool), Orphans(pool, needs, audit, nouns), Outputs(remains, store)),
+            collectors=(
+                self.shelf.bases,
+                OldTemplates(pool, templates, needs, store),
+            ),
+        )
+        self.storage = Storage(
+            state_dir,
+            pool=pool,
+            needs=needs,
+            store=store,
+            snapshots=rows,
+            garbage=self.garbage,
+            nouns=nouns,
+        )
+        reconciler = Reconciler(
+            store=store,
+            live=live,
+            remains=remains,
+            backends=backends,
+            audit=audit,
+            snapshots=snapshots,
+            forks=forks,
+            workshops=self.shelf.workshops,
+            bases=self.shelf.bases,
+            garbage=self.garbage,
+        )
+        self.expiry = Expiry(
+            store=store,
+            reconciler=reconciler,
+            audit=audit,
+            clock=clock,
+            holder=holder,
+            period_seconds=period_seconds,
+        )

@@ -1,0 +1,82 @@
+"""What the door needs to have repositories: the cache, checkouts of it, and workshops to make those in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paddock.audit import AuditLog
+from paddock.keeper.layout import REPOSITORIES
+from paddock.storage._base import Pool
+
+from ._bases import Bases
+from ._clock import Clock
+from ._needs import Need
+from ._providers import Backends, Templates
+from ._repository_store import RepositoryStore
+from ._store import Store
+from ._tasks import Tasks
+from ._workshop import Workshops
+
+if TYPE_CHECKING:
+    from ._repositories import CredentialSource, Repositories
+
+
+class Shelf:
+    def __init__(
+        self,
+        state_dir: Path,
+        *,
+        store: Store,
+        backends: Backends,
+        pool: Callable[[], Pool],
+        templates: Templates,
+        tasks: Tasks,
+        clock: Clock,
+        audit: AuditLog,
+        holder: str,
+        credentials: CredentialSource | None,
+        needed: Callable[[], Mapping[str, tuple[Need, ...]]],
+    ) -> None:
+        self._directory, self._store, self._clock = state_dir / REPOSITORIES, store, clock
+        self._credentials = credentials
+        self.workshops = Workshops(
+            store=store,
+            backends=backends,
+            pool=pool,
+            templates=templates,
+            tasks=tasks,
+            clock=clock,
+            audit=audit,
+            holder=holder,
+        )
+        self.bases = Bases(
+            self._directory,
+            store=store,
+            pool=pool,
+            workshops=self.workshops,
+            tasks=tasks,
+            clock=clock,
+            audit=audit,
+            holder=holder,
+            needed=needed,
+        )
+
+    @cached_property
+    def repositories(self) -> Repositories:
+        from ._repositories import Repositories  # with all that git needs, which a sandbox does not
+
+        return Repositories(
+            self._directory,
+            store=RepositoryStore(self._store),
+            clock=self._clock,
+            credentials=self._credentials,
+            forget_bases=self.bases.forget,
+        )
+
+    def needs(self) -> Iterable[Need]:
+        """Of trees: bases that are recorded, and workshops that are open."""
+        yield from self.bases.needs()
+        yield from self.workshops.needs()

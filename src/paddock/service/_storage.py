@@ -1,0 +1,129 @@
+"""The pool against the records, both ways: what `doctor --storage` says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from paddock.errors import PaddockError
+from paddock.keeper.layout import POOL_IMAGE
+from paddock.model import Check, CheckStorage, Noun, State
+from paddock.storage._base import Pool
+
+from ._garbage import Garbage
+from ._needs import Needs
+from ._snapshot_store import SnapshotStore
+from ._store import Store
+
+_SHOWN = 8
+
+
+class Storage:
+    def __init__(
+        self,
+        state_dir: Path,
+        *,
+        pool: Callable[[], Pool],
+        needs: Needs,
+        store: Store,
+        snapshots: SnapshotStore,
+        garbage: Garbage,
+        nouns: tuple[str, ...],
+    ) -> None:
+        self._state_dir, self._pool, self._needs = state_dir, pool, needs
+        self._store, self._snapshots, self._garbage, self._nouns = store, snapshots, garbage, nouns
+
+    async def check(self, action: CheckStorage) -> tuple[Check, ...]:
+        try:
+            pool = self._pool()
+            if action.repair:
+                await self._garbage.sweep()
+            return (
+                *pool.checks(),
+                *await asyncio.to_thread(pool.examine, scrub=action.scrub),
+                self._needless(pool),
+                self._missing(pool),
+                self._unfinished(pool),
+                self._ceilings(pool),
+                self._mounts(),
+            )
+        except (PaddockError, OSError) as error:
+            hint = error.hint if isinstance(error, PaddockError) else None
+            return (_check("pool", [str(error)], "", fix=hint or f"the last lines of {self._state_dir}/keeper.log"),)
+
+    def _needless(self, pool: Pool) -> Check:
+        names = pool.names()  # first the trees, then the rows (_needs.py)
+        needed = self._needs.by_tree()
+        known = (*self._nouns, Noun.TEMPLATE.value, "tb_")
+        lost = [name for name in names if name not in needed and name.startswith(self._nouns)]
+        strange = [f"{name}, of no kind that is known" for name in names if not name.startswith(known)]
+        return _check(
+            "trees",
+            [*lost, *strange],
+            f"each of {len(names)} is needed by something that is recorded",
+            fix="paddock gc",
+        )
+
+    def _missing(self, pool: Pool) -> Check:
+        first, number = self._lost(pool)
+        # What was missing twice: a kill or a rollback may have come between reading the rows and the trees.
+        lost = [words for words in self._lost(pool)[0] if words in first] if first else []
+        return _check(
+            "records",
+            lost,
+            f"each of {number} living sandboxes and snapshots has its trees",
+            fix="paddock kill, paddock snapshots --delete: what they name is lost",
+        )
+
+    def _lost(self, pool: Pool) -> tuple[list[str], int]:
+        """Only of what runs or is whole: what is being made has its row before its tree."""
+        wanted = [(row.id, row.layers) for row in self._store.list() if row.state is State.RUNNING]
+        wanted += [(row.id, row.template.layers) for row in self._snapshots.list() if row.holder is None]
+        names = set(pool.names())
+        lost = [f"{tree}, which {id} needs" for id, layers in wanted for tree in (id, *layers) if tree not in names]
+        return lost, len(wanted)
+
+    def _unfinished(self, pool: Pool) -> Check:
+        left = list(pool.unfinished())
+        left += [path.name for path in (self._state_dir / (POOL_IMAGE + ".tmp"),) if path.exists()]
+        left += [path.name for path in self._state_dir.glob(".probe-*")]
+        return _check("half made", left, "nothing was left by killed programs", fix="paddock doctor --storage --repair")
+
+    def _ceilings(self, pool: Pool) -> Check:
+        wrong: list[str] = []
+        limited = 0
+        for row in self._store.list():
+            if row.state is not State.RUNNING:
+                continue
+            try:
+                usage = pool.usage(row.id)
+            except PaddockError:
+                continue  # said above, or gone in order
+            if usage.used_bytes is not None:
+                limited += 1
+                asked = row.sandbox.spec.limits.disk_mib << 20
+                if usage.limit_bytes != asked:
+                    wrong.append(f"{row.id} has {usage.limit_bytes} bytes in place of {asked}")
+        return _check("ceilings", wrong, f"{limited} sandboxes have the quota that was asked for", fix="paddock kill")
+
+    def _mounts(self) -> Check:
+        """The keeper mounts out of everybody's sight: what can be seen was mounted by somebody else."""
+        seen = sorted(path for path in _mount_points() if path.startswith(f"{self._state_dir}/"))
+        return _check("mounts", seen, "none of the pool shows on the machine", fix="umount")
+
+
+def _mount_points() -> Iterator[str]:
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        yield line.split()[4].encode().decode("unicode_escape")
+
+
+def _check(name: str, problems: list[str], fine: str, *, fix: str) -> Check:
+    more = f" and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
+    return Check(
+        area="storage",
+        name=name,
+        status="missing" if problems else "ok",
+        detail="; ".join(problems[:_SHOWN]) + more if problems else fine,
+        fix=fix if problems else None,
+    )

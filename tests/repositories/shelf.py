@@ -1,0 +1,48 @@
+"""The cache as one program has it, without the rest of a service."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from paddock.model import Acquired, Principal
+from paddock.service._clock import Clock
+from paddock.service._repositories import Repositories
+from paddock.service._repository_store import RepositoryStore
+from paddock.service._store import Store
+from paddock.storage.repositories import Bounds, Credential, HostGit, Remote
+
+ALICE, BOB = Principal("local:1"), Principal("local:2")
+STRANGER = Principal("key:1")
+
+
+class Shelf:
+    def __init__(self, state_dir: Path, *, bounds: Bounds | None = None) -> None:
+        self.directory = state_dir / "repositories"
+        self.credentials: dict[str, Credential] = {}
+        self.now = 0.0
+        self._clock = Clock(boottime=lambda: Clock().boottime() + self.now)
+        self._db = Store(state_dir / "paddock.db")
+        self.store = RepositoryStore(self._db)
+        self.git = HostGit(self.directory, bounds=bounds or Bounds())
+        self.repositories = Repositories(
+            self.directory,
+            store=self.store,
+            clock=self._clock,
+            credentials=self._credential,
+            git=self.git,
+            forget_bases=lambda id: None,
+        )
+
+    async def _credential(self, principal: Principal, remote: Remote) -> Credential | None:
+        return self.credentials.get(principal.id)
+
+    async def acquire(
+        self, url: str, ref: str | None = None, *, max_age: float = 0.0, by: Principal = ALICE
+    ) -> Acquired:
+        return await self.repositories.acquire(url, ref, max_age, by)
+
+    def path(self, acquired: Acquired) -> Path:
+        return self.directory / acquired.repository
+
+    def close(self) -> None:
+        self._db.close()

@@ -1,0 +1,207 @@
+"""What nobody needs goes, and nothing that anything needs."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+from collections.abc import Sequence
+
+import pytest
+from service_world import HOST, ME, FolderPool, OneTemplate, Rig
+
+from paddock.errors import InvalidState, PlatformError
+from paddock.model import (
+    CheckStorage,
+    CollectGarbage,
+    CreateSandbox,
+    CreateSnapshot,
+    GarbageItem,
+    KillSandbox,
+    PoolSpace,
+    SandboxSpec,
+)
+from paddock.service import Service
+from paddock.service._garbage import Candidate, Garbage
+
+ORPHANS = ("sb_0000000000000000", "sb_0000000000000000_w", "sn_0000000000000000", "sn_0000000000000000_w")
+
+
+class Versions(OneTemplate):
+    """`tp_host` is an old version, `tp_new` the one that would be built; `used` are those that other programs use."""
+
+    def __init__(self, pool: FolderPool) -> None:
+        self._pool, self.used = pool, {"tp_used"}
+
+    def versions(self) -> frozenset[str]:
+        return frozenset({"tp_new"})
+
+    def is_version(self, tree: str) -> bool:
+        return tree.startswith(("tp_", "tb_"))
+
+    def discard(self, tree: str) -> bool:
+        if tree in self.used:
+            return False
+        self._pool.delete(tree)
+        return True
+
+
+async def test_a_dry_run_says_what_would_go_and_why_and_the_next_run_does_it(rig: Rig) -> None:
+    async with rig.service() as service:
+        kept = await service.perform(CreateSandbox(), ME)
+        snapshot = await service.perform(CreateSnapshot(sandbox=kept.id), ME)
+        needed = {kept.id, f"{kept.id}_w", snapshot.id, f"{snapshot.id}_w", "xx_somebody_elses"}
+        for name in (*ORPHANS, f"{kept.id}_w", f"{snapshot.id}_w", "xx_somebody_elses"):
+            rig.pool.create(name)
+        before = rig.pool.names()
+        dry = await service.perform(CollectGarbage(dry_run=True), ME)
+        assert rig.pool.names() == before
+        assert {item.what for item in dry.items if item.kept_because is None} == set(ORPHANS)
+        assert all(item.kind == "orphan" and item.why for item in dry.items)
+        report = await service.perform(CollectGarbage(), ME)
+        assert report.items == dry.items
+        assert set(rig.pool.names()) == needed
+
+
+async def test_the_sweep_takes_orphans_and_no_workspace_of_what_lives(rig: Rig) -> None:
+    async with rig.service() as service:
+        kept = await service.perform(CreateSandbox(), ME)
+        for name in (*ORPHANS, f"{kept.id}_w"):
+            rig.pool.create(name)
+        await service.expiry.once()
+        assert set(rig.pool.names()) == {kept.id, f"{kept.id}_w"}
+
+
+async def test_a_version_of_a_template_goes_when_nothing_lies_over_it_any_more(rig: Rig) -> None:
+    templates = Versions(rig.pool)
+    async with rig.service(templates=templates) as service:
+        made = await service.perform(CreateSandbox(spec=SandboxSpec(persistent=True)), ME)
+        snapshot = await service.perform(CreateSnapshot(sandbox=made.id), ME)
+    for name in (*HOST.layers, "tp_new", "tp_old", "tp_used", "tb_begun"):
+        rig.pool.create(name)
+    async with rig.service(templates=templates) as service:  # one that has never heard of the old version
+        report = await service.perform(CollectGarbage(), ME)
+        kept = {item.what: item.kept_because or "" for item in report.items if item.kept_because}
+        assert set(kept) == {"tp_host", "tp_used"}
+        assert made.id in kept["tp_host"] or snapshot.id in kept["tp_host"]
+        await service.perform(KillSandbox(sandbox=made.id), ME)
+        await service.perform(CollectGarbage(), ME)
+        assert set(rig.pool.names()) == {snapshot.id, "tp_host", "tp_new", "tp_used"}, "the snapshot lies over it"
+        service._rooms.snapshots._remove(snapshot.id)
+        await service.perform(CollectGarbage(), ME)
+        assert set(rig.pool.names()) == {"tp_new", "tp_used"}
+
+
+async def test_a_sandbox_that_does_not_say_what_it_lies_over_keeps_every_version(rig: Rig) -> None:
+    async with rig.service(templates=Versions(rig.pool)) as service:
+        made = await service.perform(CreateSandbox(), ME)
+        service._store.execute("UPDATE sandboxes SET layers = ''", ())
+        rig.pool.create("tp_old")
+        report = await service.perform(CollectGarbage(), ME)
+        assert [made.id in (item.kept_because or "") for item in report.items] == [True]
+        assert "tp_old" in rig.pool.names()
+
+
+async def test_only_one_collects_at_a_time(rig: Rig) -> None:
+    async with rig.service() as service:
+        rig.pool.create(ORPHANS[0])
+        fd = os.open(rig.state_dir / "garbage.lock", os.O_RDWR | os.O_CREAT)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        with pytest.raises(InvalidState, match="another program"):
+            await service.perform(CollectGarbage(), ME)
+        await service.expiry.once()
+        assert rig.pool.names() == (ORPHANS[0],)
+        await service.perform(CollectGarbage(dry_run=True), ME)
+        os.close(fd)
+        await service.perform(CollectGarbage(), ME)
+        assert rig.pool.names() == ()
+
+
+class Things:
+    """A collector of things of ten bytes each."""
+
+    def __init__(self, kind: str, number: int, *, only_when_full: bool = True) -> None:
+        self.left = [f"{kind}{n}" for n in range(number)]
+        self._kind, self._full = kind, only_when_full
+        self.refused = "nobody"
+
+    async def candidates(self) -> Sequence[Candidate]:
+        items = [GarbageItem(what=one, kind=self._kind, why="it is old", bytes=10) for one in self.left]
+        return [Candidate(item=item, only_when_full=self._full) for item in items]
+
+    async def take(self, item: GarbageItem) -> str | None:
+        if item.what == self.refused:
+            raise PlatformError("it will not go")
+        self.left.remove(item.what)
+        return None
+
+
+class Filled(FolderPool):
+    """Of a hundred bytes."""
+
+    def space(self) -> PoolSpace:
+        return PoolSpace(used_bytes=self.used_bytes, available_bytes=100 - self.used_bytes)
+
+
+async def test_above_the_high_mark_what_can_be_had_again_goes_in_order_until_the_low_mark(rig: Rig) -> None:
+    pool = Filled(rig.state_dir / "filled")
+    bases, workspaces = Things("base", 2), Things("workspace", 9)
+    garbage = Garbage(rig.state_dir, pool=lambda: pool, sweepers=(), collectors=(bases, workspaces))
+    pool.used_bytes = 90
+    report = await garbage.collect(dry_run=False)
+    assert (len(bases.left), len(workspaces.left)) == (2, 9), "at the high mark, not above it"
+    assert all("90%" in (item.kept_because or "") for item in report.items)
+    pool.used_bytes = 99
+    await garbage.collect(dry_run=True)
+    assert (len(bases.left), len(workspaces.left)) == (2, 9)
+    await garbage.sweep()
+    assert (bases.left, workspaces.left) == ([], [f"workspace{n}" for n in range(1, 9)]), "69 is below the low mark"
+
+
+async def test_what_will_not_go_is_said_and_keeps_no_other(rig: Rig) -> None:
+    pool = Filled(rig.state_dir / "filled")
+    things = Things("base", 3, only_when_full=False)
+    things.refused = "base1"
+    report = await Garbage(rig.state_dir, pool=lambda: pool, sweepers=(things,), collectors=()).collect(dry_run=False)
+    assert [item.kept_because for item in report.items] == [None, "it will not go", None]
+    assert things.left == ["base1"]
+
+
+async def test_trees_and_records_that_do_not_agree_are_named_with_a_remedy(rig: Rig) -> None:
+    async with rig.service() as service:
+        kept, lost = [await service.perform(CreateSandbox(), ME) for _ in range(2)]
+        rig.pool.create(HOST.layers[0])
+        checks = await service.perform(CheckStorage(), ME)
+        assert {check.name: check.status for check in checks if check.name in ("trees", "records")} == {
+            "trees": "ok",
+            "records": "ok",
+        }
+        rig.pool.delete(lost.id)
+        rig.pool.create(ORPHANS[0])
+        rig.pool.create("xx_strange")
+        found = {check.name: check for check in await service.perform(CheckStorage(), ME)}
+        assert found["trees"].status == found["records"].status == "missing"
+        assert all(name in found["trees"].detail for name in (ORPHANS[0], "xx_strange"))
+        assert lost.id in found["records"].detail
+        assert kept.id not in found["records"].detail
+        assert found["trees"].fix
+        assert found["records"].fix
+        await service.perform(CheckStorage(repair=True), ME)
+        assert ORPHANS[0] not in rig.pool.names()
+        assert "xx_strange" in rig.pool.names()
+
+
+async def test_a_collection_beside_creates_takes_nothing_of_theirs(rig: Rig) -> None:
+    async def collect(service: Service) -> None:
+        for _ in range(30):
+            report = await service.perform(CollectGarbage(), ME)
+            assert [item for item in report.items if item.kind == "orphan"] == []
+
+    async def make(service: Service) -> set[str]:
+        made = [await service.perform(CreateSandbox(), ME) for _ in range(10)]
+        shots = [await service.perform(CreateSnapshot(sandbox=one.id), ME) for one in made]
+        return {one.id for one in (*made, *shots)}
+
+    async with rig.service() as service, rig.service() as other:
+        made, _ = await asyncio.gather(make(service), collect(other))
+        assert set(rig.pool.names()) == made

@@ -1,0 +1,112 @@
+"""One that was taken back to a snapshot is made again under its id: what happened to the one before is over."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from service_world import ME, Held, Rig
+
+from paddock.backends._base import Ending
+from paddock.model import (
+    CreateSandbox,
+    CreateSnapshot,
+    ExecSpec,
+    GetSandbox,
+    KillSandbox,
+    RollbackSandbox,
+    RunExec,
+    SandboxSpec,
+    State,
+)
+from paddock.service import Service
+
+
+async def a_while() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def said(service: Service, id: str) -> str:
+    return (await service.perform(RunExec(sandbox=id, spec=ExecSpec(argv=("echo", "here"))), ME)).stdout
+
+
+async def two_services_hold_it(rig: Rig, first: Service, second: Service) -> tuple[str, str]:
+    rig.pool.create("tp_host")
+    made = await first.perform(CreateSandbox(spec=SandboxSpec(persistent=True)), ME)
+    snapshot = await first.perform(CreateSnapshot(sandbox=made.id), ME)
+    assert await said(second, made.id) == "here\n"
+    return made.id, snapshot.id
+
+
+async def test_another_service_that_hears_late_of_the_end_leaves_the_next_one_alone(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, real = asyncio.Event(), Held.wait_ended
+
+    async def late(held: Held) -> Ending:
+        ending = await real(held)
+        await gate.wait()
+        return ending
+
+    monkeypatch.setattr(Held, "wait_ended", late)
+    async with rig.service() as first, rig.service() as second:
+        id, snapshot = await two_services_hold_it(rig, first, second)
+        await first.perform(RollbackSandbox(sandbox=id, snapshot=snapshot), ME)
+        gate.set()
+        await a_while()
+        for service in (first, second):
+            assert (await service.perform(GetSandbox(sandbox=id), ME)).state is State.RUNNING
+            assert await said(service, id) == "here\n"
+        assert id in rig.pool.names()
+        await second.perform(KillSandbox(sandbox=id), ME)
+        assert id not in rig.pool.names()
+
+
+async def test_a_sweep_that_saw_the_one_before_dead_leaves_the_next_one_alone(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig.service() as first, rig.service() as second:
+        id, snapshot = await two_services_hold_it(rig, first, second)
+        backend = second._backends.named("jail")
+        seen, go = asyncio.Event(), asyncio.Event()
+        real = backend.living
+
+        async def slow() -> object:
+            found = {**await real(), id: Ending(limit=None, reason="it died")}
+            seen.set()
+            await go.wait()
+            return found
+
+        monkeypatch.setattr(backend, "living", slow)
+        sweep = asyncio.ensure_future(second.expiry.once())
+        await seen.wait()
+        await first.perform(RollbackSandbox(sandbox=id, snapshot=snapshot), ME)
+        go.set()
+        monkeypatch.setattr(backend, "living", real)
+        assert await sweep
+        assert (await first.perform(GetSandbox(sandbox=id), ME)).state is State.RUNNING
+        assert id in rig.pool.names()
+
+
+async def test_a_kill_that_was_meant_for_the_one_before_kills_the_next_one_too(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig.service() as first, rig.service() as second:
+        id, snapshot = await two_services_hold_it(rig, first, second)
+        begun, go, real = asyncio.Event(), asyncio.Event(), Held.kill
+
+        async def slow(held: Held) -> None:
+            monkeypatch.setattr(Held, "kill", real)
+            begun.set()
+            await go.wait()
+            await real(held)
+
+        monkeypatch.setattr(Held, "kill", slow)
+        kill = asyncio.ensure_future(second.perform(KillSandbox(sandbox=id), ME))
+        await begun.wait()
+        await first.perform(RollbackSandbox(sandbox=id, snapshot=snapshot), ME)
+        go.set()
+        assert (await kill).state is State.KILLED
+        assert id not in rig.pool.names()
+        assert [place for place in rig.world.places.values() if place.ended is None] == []
