@@ -143,7 +143,7 @@ class WorkspaceResults:
         """The full name of the branch, and what the remote has there now."""
         last = self._store.last_pushed(entry.principal.id, source.id)
         branch = action.branch or (last[0].removeprefix(_HEADS) if last else f"paddock/{source.name}")
-        if branch.startswith("refs/") or branch == "HEAD":
+        if branch.startswith(("refs/", "-", "+")) or branch == "HEAD":
             raise InvalidArgument(f"{branch!r} is no name of a branch", hint="without refs/heads/", field="branch")
         ref = check_ref(_HEADS + branch)
         try:
