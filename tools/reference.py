@@ -39,6 +39,26 @@ PAGES = {
             "client/_sync/changes.py": ("Changes",),
         },
     ),
+    "loop.md": Page(
+        "The loop",
+        "From `paddock.loop`. `AsyncAgent`, `AsyncCheckout` and the models have the same methods, awaited; `acompare`, "
+        "`abest_of`, `atree_search` and `aagent_attempt` are the functions.",
+        {
+            "loop/_sync/agent.py": ("Agent",),
+            "loop/_run.py": ("Run",),
+            "loop/_budget.py": ("Budget", "Stop", "Tokens", "Price", "Meter"),
+            "loop/_sync/model.py": ("Model",),
+            "loop/_sync/openai.py": ("OpenAIModel",),
+            "loop/_sync/anthropic.py": ("AnthropicModel",),
+            "loop/_sync/script.py": ("ScriptModel",),
+            "loop/_messages.py": ("Message", "ToolCall", "ToolResult", "Reply", "ToolSpec"),
+            "loop/_sync/checkout.py": ("Checkout",),
+            "loop/_verdict.py": ("Test", "Verdict", "Counts"),
+            "loop/_attempt.py": ("Comparison", "Attempt", "DiffSize", "Effort"),
+            "loop/_search.py": ("Found", "Node", "SearchBudget"),
+            "loop/_trace.py": ("Trace",),
+        },
+    ),
     "values.md": Page(
         "Values",
         "All are frozen, and made with keywords.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -12,6 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from paddock.backends.jail import JailBackend
+from paddock.storage import open_pool, prepare
 
 Paddock = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -94,6 +98,33 @@ def test_control_c_leaves_nothing(paddock: Paddock, shared_state: Path) -> None:
 def test_doctor_and_the_audit_log_are_content(paddock: Paddock) -> None:
     assert paddock("doctor").returncode == 0, paddock("doctor").stdout
     assert paddock("audit", "verify").stdout.startswith("ok: ")
+
+
+def test_garbage_is_shown_and_collected_and_the_pool_is_looked_through(paddock: Paddock, shared_state: Path) -> None:
+    old = "tp_host_000000000000"
+    asyncio.run(_make_tree(shared_state, old))
+    seen = json.loads(paddock("gc", "--dry-run", "--json").stdout)
+    assert old in [item["what"] for item in seen["items"] if item["kind"] == "template" and not item["kept_because"]]
+    shown = paddock("gc", "--dry-run").stdout
+    assert (old in shown, "would go" in shown, "a newer version has replaced it" in shown) == (True, True, True)
+    assert old in paddock("gc").stdout
+    assert old not in paddock("gc", "--dry-run").stdout
+    looked = paddock("doctor", "--storage", "--repair")
+    assert looked.returncode == 0, looked.stdout
+    assert not [
+        check for check in json.loads(paddock("doctor", "--storage", "--json").stdout) if check["status"] == "missing"
+    ]
+    assert paddock("doctor", "--repair").returncode == 2
+
+
+async def _make_tree(state_dir: Path, name: str) -> None:
+    backend = JailBackend(state_dir)
+    try:
+        pool = open_pool(state_dir, prepare(state_dir), os.dup(await backend.pool()))
+        pool.create(name)
+        pool.close()
+    finally:
+        await backend.aclose()
 
 
 def test_the_state_directory_is_the_one_that_was_named(paddock: Paddock, shared_state: Path) -> None:

@@ -19,6 +19,8 @@ from paddock._compose import LocalConnector, open_service
 from paddock.errors import LevelUnavailable, PaddockError, ResourceExhausted, SandboxDied, Unrecorded
 from paddock.keeper import layout
 from paddock.linux import cgroups
+from paddock.model import CheckStorage, CollectGarbage
+from paddock.storage import prepare
 from tests.conftest import keepers, live_sandboxes, private_state, stop_keeper
 from tests.orphans import wait_until
 
@@ -158,9 +160,55 @@ def test_on_a_full_disk_the_next_keeper_starts_and_knows_what_died(connector: Lo
             subprocess.run(["umount", "-l", str(directory)], check=True)
 
 
+@pytest.mark.root
+def test_a_full_pool_refuses_loses_nothing_and_has_room_again(connector: LocalConnector) -> None:
+    with private_state() as directory:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2500m,mode=700", "none", str(directory)], check=True)
+        try:
+            if prepare(directory, image_bytes=1 << 30).image is None:
+                pytest.skip("no image can be made here")
+            transport = connector.connect(directory)
+            kept = _create(connector, directory)
+            kept.exec("echo precious >file; sync file", cwd="/workspace", check=True)
+            fillers = [_create(connector, directory)]
+            refusal: ResourceExhausted | None = None
+            while refusal is None:
+                # Each takes what there is, and the pool grows for the next one, as far as the disk goes.
+                fill = "i=0; while fallocate -l 64M $i; do i=$((i+1)); done; yes | head -c 200M >rest"
+                assert not fillers[-1].exec(fill, cwd="/workspace").ok
+                try:
+                    fillers.append(_create(connector, directory))
+                except ResourceExhausted as error:
+                    refusal = error
+            assert len(fillers) > 1, "it grew"
+            assert "paddock gc" in str(refusal)
+            with pytest.raises(ResourceExhausted, match="paddock gc"):
+                kept.fork()
+            assert kept.exec("cat file", cwd="/workspace").stdout == "precious\n"
+            for filler in fillers:
+                filler.kill()
+
+            def room() -> bool:
+                report = transport.perform(CollectGarbage())
+                return report.after.fill < 0.2
+
+            assert wait_until(room, seconds=60)
+            child = kept.fork()
+            assert child.exec("cat file", cwd="/workspace").stdout == "precious\n"
+            assert not [c for c in transport.perform(CheckStorage(scrub=True)) if c.status == "missing"]
+            child.kill()
+            kept.kill()
+            connector.close()
+        finally:
+            stop_keeper(directory)
+            subprocess.run(["umount", "-l", str(directory)], check=True)
+
+
 _WITH_FEW_PROCESSES = """
 from paddock.errors import PaddockError
 from paddock.linux import cgroups
+from paddock.model import CheckStorage, CollectGarbage
+from paddock.storage import prepare
 base = cgroups.Base.open("paddock_few_" + os.environ["PADDOCK_STATE_DIR"].rpartition("/")[2])
 group = base.create("few", cgroups.GroupLimits())
 joining = group.join_descriptors()

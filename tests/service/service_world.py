@@ -45,6 +45,7 @@ from paddock.policy import local_policy
 from paddock.service import Service
 from paddock.service._expiry import PERIOD_SECONDS
 from paddock.storage._base import TreeUsage
+from paddock.storage._config import PoolConfig
 
 ME = Principal(f"local:{os.getuid()}")
 USER = User(name="user", uid=1000, gid=1000, home="/home/user")
@@ -390,7 +391,7 @@ class FolderPool:
     """Trees as plain directories."""
 
     driver, overlay = "copy", False
-    high, low = 0.9, 0.75
+    marks = PoolConfig(driver="copy").marks
 
     def __init__(self, root: Path) -> None:
         self._root, self.used_bytes = root, 0
@@ -405,7 +406,10 @@ class FolderPool:
             raise AlreadyExists(name) from None
 
     def snapshot(self, source: str, name: str, *, limit_bytes: int | None = None) -> None:
-        shutil.copytree(self._root / source, self._root / name)
+        try:
+            shutil.copytree(self._root / source, self._root / name)
+        except FileExistsError:
+            raise AlreadyExists(name) from None
 
     def derive(self, source: str, name: str, *, limit_bytes: int | None = None) -> tuple[str, ...]:
         self.snapshot(source, name)

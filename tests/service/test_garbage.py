@@ -158,6 +158,16 @@ async def test_above_the_high_mark_what_can_be_had_again_goes_in_order_until_the
     assert (bases.left, workspaces.left) == ([], [f"workspace{n}" for n in range(1, 9)]), "69 is below the low mark"
 
 
+async def test_with_enough_available_nothing_goes_that_can_be_had_again(rig: Rig) -> None:
+    class Large(FolderPool):
+        def space(self) -> PoolSpace:
+            return PoolSpace(used_bytes=99 << 40, available_bytes=1 << 40)
+
+    pool, things = Large(rig.state_dir / "large"), Things("workspace", 3)
+    await Garbage(rig.state_dir, pool=lambda: pool, sweepers=(), collectors=(things,)).sweep()
+    assert len(things.left) == 3
+
+
 async def test_what_will_not_go_is_said_and_keeps_no_other(rig: Rig) -> None:
     pool = Filled(rig.state_dir / "filled")
     things = Things("base", 3, only_when_full=False)

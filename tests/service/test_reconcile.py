@@ -109,6 +109,29 @@ async def test_a_create_that_is_under_way_elsewhere_is_left_alone(rig: Rig) -> N
         assert rig.pool.names() == (made.id,)
 
 
+async def test_a_create_that_was_done_since_its_row_was_read_is_left_alone(rig: Rig) -> None:
+    entered, go = asyncio.Event(), asyncio.Event()
+
+    def wait(_: object) -> object:
+        entered.set()
+        return go.wait()
+
+    rig.world.before_create = wait
+    async with rig.service() as service:
+
+        async def read() -> tuple[Row, ...]:
+            await entered.wait()
+            rows = service._store.list()
+            go.set()
+            return rows
+
+        made, rows = await asyncio.gather(service.perform(CreateSandbox(), ME), read())
+        assert [row.state for row in rows] == [State.CREATING]
+        (checked,) = await service._rooms.live.check_all(rows)  # as a sweep that was busy meanwhile
+        assert checked.state is State.RUNNING
+        assert (await service.perform(GetSandbox(sandbox=made.id), ME)).state is State.RUNNING
+
+
 async def test_of_many_services_one_sweeps_until_it_goes_or_its_lease_runs_out(rig: Rig) -> None:
     now = [1000.0]
     clock = Clock(boottime=lambda: now[0])

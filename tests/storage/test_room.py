@@ -128,6 +128,19 @@ def test_an_image_that_is_nearly_full_grows_while_it_is_in_use(harness: DriverHa
 
 
 @pytest.mark.root
+def test_a_create_that_finds_the_image_full_lets_it_grow(harness: DriverHarness, image: Path) -> None:
+    pool = harness.open()
+    pool.create("sb_1")
+    with Root(pool, "sb_1") as root:
+        take(root / "file")
+        assert write(root / "more", 32 * MIB) == errno.ENOSPC
+        pool.create("sb_2")
+        assert image.stat().st_size > GIB
+        assert write(root / "more", 32 * MIB) is None
+    pool.close()
+
+
+@pytest.mark.root
 def test_what_is_deleted_is_given_back_to_the_disk(harness: DriverHarness, image: Path) -> None:
     pool = harness.open()
     pool.create("sb_1")
@@ -309,6 +322,23 @@ def test_two_devices_over_one_image_are_named(harness: DriverHarness, image: Pat
 
 
 @pytest.mark.root
+def test_a_device_over_a_pool_that_was_deleted_is_named(harness: DriverHarness, tmp_path: Path) -> None:
+    pool = harness.open()
+    lost = tmp_path / "pool.btrfs"
+    with lost.open("wb") as file:
+        file.truncate(MIB)
+        device = loop.attach(file.fileno())
+    try:
+        assert "leftover" not in checks_of(pool)
+        lost.unlink()
+        found = checks_of(pool)["leftover"]
+        assert (found.status, found.fix) == ("weak", f"losetup -d {device.path.decode()}")
+    finally:
+        os.close(device.fd)
+    pool.close()
+
+
+@pytest.mark.root
 @pytest.mark.parametrize(
     ("kind", "driver", "taken"),
     [
@@ -317,6 +347,7 @@ def test_two_devices_over_one_image_are_named(harness: DriverHarness, image: Pat
         ("ext4", None, "btrfs"),
         ("ext4", "overlay", "overlay"),
         ("xfs", "overlay", "overlay"),
+        ("btrfs", None, "btrfs"),
         ("overlay", None, "btrfs"),
         ("overlay", "overlay", None),
         ("overlay", "copy", "copy"),
@@ -366,6 +397,13 @@ def conformance_on(kind: str, driver: str) -> Callable[..., Generator[DriverHarn
                 made.close()
 
     return harness
+
+
+@pytest.mark.root
+class TestBtrfsOnBtrfs(PoolConformance):
+    """Of the machine's own: no image, and quotas as whoever made it wanted them."""
+
+    harness = conformance_on("btrfs", "btrfs")  # type: ignore[assignment]
 
 
 @pytest.mark.root

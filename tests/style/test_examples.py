@@ -1,4 +1,4 @@
-"""The programs in `examples/` run, and do what they say. (Those of `step*.py`: tests/client/test_client_real.py.)"""
+"""The programs in `examples/` run, and do what they say. (`step1.py`, `step2.py`: tests/client/test_client_real.py.)"""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ def output(name: str, sandbox: SandboxFactory) -> str:
 
 
 def test_no_example_is_left_out() -> None:
-    assert {path.name for path in EXAMPLES.glob("*.py")} == {"step1.py", "step2.py", "attempts.py", "repository.py"}
+    shown = {"step1.py", "step2.py", "step3.py", "offline.py", "attempts.py", "repository.py"}
+    assert {path.name for path in EXAMPLES.glob("*.py")} == shown
 
 
 def test_of_several_attempts_the_right_one_is_kept(sandbox: SandboxFactory) -> None:
@@ -32,3 +33,7 @@ def test_a_directory_is_worked_on_without_being_changed(sandbox: SandboxFactory)
     assert "changed README.md" in said
     assert "gone obsolete.txt" in said
     assert "new report.txt" in said
+
+
+def test_five_fixes_are_tried_in_forks_of_one_warm_sandbox(sandbox: SandboxFactory) -> None:
+    assert output("step3.py", sandbox) == "2/5 candidate fixes passed the test suite\n"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Pushes what a workspace holds to the repository that it came from, by what your git proves itself with. What is"
+        "Pushes what a workspace holds to where it came from, by what your git proves itself with. What is"
         " not committed becomes a commit; the workspace stays as it is. Prints the commit."
     )
     add_workspace(parser)

@@ -11,7 +11,7 @@ from ._values import add_json, add_workspace
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Pushes what a workspace holds, as `paddock branch` does, and opens a pull request for that branch on its forge:"
+        "Pushes what a workspace holds, as `paddock branch` does, and opens a pull request for that branch:"
         " GitHub, Gitea or Forgejo. If there is an open one, it is that one. Prints its address."
     )
     add_workspace(parser)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import struct
+from collections.abc import Iterator
 from typing import NamedTuple
 
+from paddock.linux import _files
 from paddock.linux._ioctl import ioctl
 
 _CONTROL = b"/dev/loop-control"
@@ -22,6 +24,7 @@ _DIRECT_IO = 16
 _CONFIG = struct.Struct("=II 5Q 4I 64s 112x 64x")
 _STATUS_SIZE = 232
 _ATTEMPTS = 64
+_DELETED = " (deleted)"
 
 
 class LoopDevice(NamedTuple):
@@ -87,6 +90,17 @@ def find(file_fd: int) -> list[bytes]:
         if (device, inode) == (_new_encode(wanted.st_dev), wanted.st_ino):
             found.append(b"/dev/" + name)
     return found
+
+
+def deleted() -> Iterator[tuple[str, str]]:
+    """Devices whose file has no name any more, and the one that it had (drivers/block/loop.c, backing_file)."""
+    for device in os.listdir("/sys/block"):
+        try:
+            path = _files.read(f"/sys/block/{device}/loop/backing_file").decode(errors="replace").rstrip("\n")
+        except OSError:
+            continue
+        if path.endswith(_DELETED):
+            yield f"/dev/{device}", path.removesuffix(_DELETED)
 
 
 def update_size(path: bytes) -> None:

@@ -95,7 +95,7 @@ async def effect(rooms: Rooms, action: AnyAction, entry: Entry) -> object:
         case ForkSandbox():
             return await rooms.forks.fork(action, *await rooms.sandboxes.use(action.sandbox, entry), entry)
         case RollbackSandbox():
-            return await rooms.forks.rollback(action, *await rooms.sandboxes.use(action.sandbox, entry), entry)
+            return await rooms.rollback.perform(action, *await rooms.sandboxes.use(action.sandbox, entry), entry)
         case AcquireRepository() | ListRepositories() | DeleteRepository():
             return await rooms.shelf.repositories.perform(action, entry)
         case PromoteChild():

@@ -16,6 +16,7 @@ from paddock.errors import InvalidState, PaddockError
 from paddock.keeper.layout import GARBAGE_LOCK
 from paddock.model import GarbageItem, GarbageReport, PoolSpace
 from paddock.storage._base import Pool
+from paddock.storage._config import Watermarks
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,13 +67,13 @@ class Garbage:
         await asyncio.to_thread(pool.fit)
         with self._alone() as alone:
             if alone:
-                full = pool.space().fill > pool.high
+                full = pool.marks.reached(await asyncio.to_thread(pool.space))
                 await self._collect((*self._sweepers, *(self._collectors if full else ())), dry_run=False)
 
     async def _collect(self, collectors: Sequence[Collector], *, dry_run: bool) -> GarbageReport:
         pool = self._pool()
         before = await asyncio.to_thread(pool.space)
-        room = _Room(before, pool.high, pool.low)
+        room = _Room(before, pool.marks)
         items: list[GarbageItem] = []
         for collector in collectors:
             for candidate in await collector.candidates():
@@ -103,13 +104,13 @@ class Garbage:
 class _Room:
     """How full the pool is, as deleted things go. By count: the file system gives their room back by and by."""
 
-    def __init__(self, space: PoolSpace, high: float, low: float) -> None:
-        self.space, self._high, self._low = space, high, low
-        self._full = space.fill > high
+    def __init__(self, space: PoolSpace, marks: Watermarks) -> None:
+        self.space, self._marks = space, marks
+        self._full = marks.reached(space)
 
     @property
     def wanted(self) -> bool:
-        return self._full and self.space.fill > self._low
+        return self._full and not self._marks.left(self.space)
 
     def gain(self, size: int) -> None:
         size = min(size, self.space.used_bytes)
@@ -120,7 +121,7 @@ class _Room:
         )
 
     def words(self) -> str:
-        return f"the pool is {self.space.fill:.0%} full, and this goes from {self._high:.0%} on"
+        return f"the pool is {self.space.fill:.0%} full, and this goes from {self._marks.high:.0%} on"
 
 
 async def _take(collector: Collector, item: GarbageItem) -> GarbageItem:

@@ -91,8 +91,10 @@ class Live:
         checked: list[Row] = []
         for row in rows:
             if row.state is State.CREATING and not self.is_being_made(row):
-                checked.append(await self._unmake(row))
-                continue
+                row = self._store.get(row.id) or row  # its maker may have come to an end since it was read
+                if row.state is State.CREATING:
+                    checked.append(await self._unmake(row))
+                    continue
             backend = self._backends.find(row.sandbox.backend) if row.state is State.RUNNING else None
             if backend is None or self.elsewhere(row, backend):
                 checked.append(row)

@@ -23,7 +23,7 @@ from ._nested import Nested
 from ._remains import died, words
 from ._store import Row, Store
 from ._tasks import Tasks
-from ._workspace_tree import WorkspaceTree
+from ._workspace_tree import WorkspaceTree, copied, own_trees
 
 Exit: TypeAlias = Callable[[type[BaseException] | None, BaseException | None, TracebackType | None], None]
 
@@ -67,11 +67,13 @@ class Making:
         level: Level,
         origin: str | None = None,
         workspace: WorkspaceTree | None = None,
+        copy_of: WorkspaceTree | None = None,
     ) -> Row:
-        """A new one, not recorded yet."""
+        """A new one, not recorded yet, over `workspace` or a copy of one."""
         now, boot_now = self._clock.wall(), self._clock.boottime()
+        id = SandboxId(mint(Noun.SANDBOX))
         sandbox = SandboxInfo(
-            id=SandboxId(mint(Noun.SANDBOX)),
+            id=id,
             spec=spec,
             state=State.CREATING,
             level=level,
@@ -87,7 +89,7 @@ class Making:
             boot_now + spec.ttl_seconds,
             self._boot,
             self._live.holder,
-            workspace=workspace,
+            workspace=workspace or copied(copy_of, id),
             layers=template.layers,
         )
 
@@ -102,7 +104,8 @@ class Making:
             async with AsyncExitStack() as undo:
                 for birth in births:
                     undo.push(self._fail(birth.row))
-                    undo.push(undo_step(lambda id=birth.row.id: self._pool().delete(id)))
+                    for tree in own_trees(birth.row):
+                        undo.push(undo_step(lambda tree=tree: self._pool().delete(tree)))
                 await fill()
                 instances = await self._create(births, undo)
                 for birth, instance in zip(births, instances, strict=True):

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+from paddock.model import State
+
 from ._snapshot_store import SnapshotStore
 from ._store import Store
-from ._workspace_tree import WorkspaceTree
-
-WORKSPACE_OF = "_w"
-"""What the name of a sandbox's or a snapshot's own copy of a workspace ends with."""
+from ._workspace_tree import WORKSPACE_OF, WorkspaceTree, beside
 
 
 class Need(NamedTuple):
@@ -49,6 +48,9 @@ def of_sandboxes(store: Store) -> Iterable[Need]:
         for layer in row.layers:
             yield Need(layer, row.id, "the sandbox lies over it")
         yield from _of_workspace(row.id, row.workspace)
+        if row.state is State.RESTORING:
+            for name in (beside(row.id), beside(row.id, workspace=True)):
+                yield Need(name, row.id, "it is to take the place of the sandbox's")
 
 
 def of_snapshots(store: SnapshotStore) -> Iterable[Need]:
@@ -57,6 +59,9 @@ def of_snapshots(store: SnapshotStore) -> Iterable[Need]:
         yield Need(row.id + WORKSPACE_OF, row.id, "it is the workspace of the snapshot")
         for layer in row.template.layers:
             yield Need(layer, row.id, "the snapshot lies over it")
+        if row.workspace is not None:
+            for layer in row.workspace.layers:
+                yield Need(layer, row.id, "the workspace of the snapshot lies over it")
 
 
 def _of_workspace(by: str, workspace: WorkspaceTree | None) -> Iterable[Need]:
@@ -66,3 +71,5 @@ def _of_workspace(by: str, workspace: WorkspaceTree | None) -> Iterable[Need]:
             yield Need(workspace.repository, by, "the history of its workspace is there")
         for layer in workspace.layers:
             yield Need(layer, by, "its workspace lies over it")
+        if workspace.repository is not None:
+            yield Need(workspace.repository, by, "the objects of its history are there")

@@ -10,11 +10,11 @@ from paddock.errors import PaddockError, SandboxDied
 from paddock.model import SandboxId, State
 
 from ._bases import Bases
-from ._forks import Forks
 from ._garbage import Garbage
 from ._live import Live
 from ._providers import Backends
 from ._remains import Remains
+from ._rollback import Rollback
 from ._snapshots import Snapshots
 from ._store import Row, Store
 from ._workshop import Workshops
@@ -33,13 +33,13 @@ class Reconciler:
         backends: Backends,
         audit: AuditLog,
         snapshots: Snapshots,
-        forks: Forks,
+        rollback: Rollback,
         garbage: Garbage,
         workshops: Workshops,
         bases: Bases,
     ) -> None:
         self._workshops, self._bases = workshops, bases
-        self._snapshots, self._forks, self._garbage = snapshots, forks, garbage
+        self._snapshots, self._rollback, self._garbage = snapshots, rollback, garbage
         self._store, self._live, self._remains = store, live, remains
         self._backends, self._audit = backends, audit
 
@@ -89,6 +89,6 @@ class Reconciler:
         for row in self._store.list():
             if row.state is State.RESTORING and not self._live.is_being_made(row):
                 try:
-                    await self._forks.resume(row)
+                    await self._rollback.resume(row)
                 except PaddockError as error:
                     self._audit.event("rollback.failed", sandbox=row.id, message=error.message[:1024])

@@ -17,6 +17,7 @@ from ._clock import Clock, boot_id
 from ._lifecycle import Lifecycle
 from ._providers import Backends
 from ._store import Row, Store
+from ._workspace_tree import own_trees
 
 
 class Remains:
@@ -57,7 +58,8 @@ class Remains:
 
     async def bury(self, row: Row) -> None:
         """Removes what an ended sandbox leaves: tree, outputs, the backend's memory of it. Idempotent."""
-        self._pool().delete(row.id)
+        for tree in own_trees(row):
+            self._pool().delete(tree)
         self.remove_outputs(row.id)
         backend = self._backends.find(row.sandbox.backend)
         if backend is not None:

@@ -253,21 +253,22 @@ class Repositories:
 
     async def delete(self, reference: str, principal: Principal) -> None:
         """InvalidState: a workspace or a snapshot needs it."""
-        found = self._find(reference, principal.id)
-        async with locked(self._directory / f"{found.id}.lock"):
-            path = self._directory / found.id
+        await self.remove(self._find(reference, principal.id).id)
+
+    async def remove(self, id: str) -> None:
+        """InvalidState: a workspace or a snapshot needs it."""
+        async with locked(self._directory / f"{id}.lock"):
+            path = self._directory / id
             needed = [owner for owner in pins.owners(path) if not owner.startswith(Noun.BASE)]
             if needed:
-                raise InvalidState(
-                    f"repository {found.id} is needed by {', '.join(needed[:8])}", hint="delete those first"
-                )
-            self._forget_bases(found.id)
-            self._store.remove(found.id)
-            gone = self._directory / f"{found.id}.gone"
+                raise InvalidState(f"repository {id} is needed by {', '.join(needed[:8])}", hint="delete those first")
+            self._forget_bases(id)
+            self._store.remove(id)
+            gone = self._directory / f"{id}.gone"
             if path.exists():
                 path.rename(gone)
                 await asyncio.to_thread(shutil.rmtree, gone)  # by descriptors: it follows no link
-            (self._directory / f"{found.id}.lock").unlink()  # nobody has this id again
+            (self._directory / f"{id}.lock").unlink()  # nobody has this id again
 
     def sweep(self) -> tuple[str, ...]:
         """Removes directories that no row knows, and says which. A row is made before its directory."""

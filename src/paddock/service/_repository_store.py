@@ -123,6 +123,12 @@ class RepositoryStore:
         )
         return tuple(_repository(*row) for row in found.fetchall())
 
+    def by_use(self) -> tuple[tuple[str, str, float], ...]:
+        """Id, address and last use of all, the one first that was not used for longest."""
+        return tuple(
+            self._store.execute("SELECT id, url, used_at FROM repositories ORDER BY used_at, id", ()).fetchall()
+        )
+
     def ids(self) -> set[str]:
         return {row[0] for row in self._store.execute("SELECT id FROM repositories", ()).fetchall()}
 

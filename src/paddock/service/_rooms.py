@@ -33,6 +33,7 @@ from ._remains import Remains
 from ._reports import Reports
 from ._result_source import NothingKnown
 from ._results import Results
+from ._rollback import Rollback
 from ._sandboxes import Sandboxes
 from ._shelf import Shelf
 from ._snapshot_store import SnapshotStore
@@ -40,7 +41,7 @@ from ._snapshots import Snapshots
 from ._storage import Storage
 from ._store import Store
 from ._tasks import Tasks
-from ._workspace_tree import Workspaces
+from ._workspace_tree import BESIDE, Workspaces
 
 if TYPE_CHECKING:
     from ._repositories import CredentialSource
@@ -81,16 +82,15 @@ class Rooms:
         making = Making(store=store, lifecycle=lifecycle, live=live, pool=pool, tasks=tasks, clock=clock)
         rows = SnapshotStore(store)
         snapshots = self.snapshots = Snapshots(store=rows, pool=pool, clock=clock, tasks=tasks, holder=holder)
-        forks = self.forks = Forks(
+        self.forks = Forks(store=store, live=live, pool=pool, making=making, snapshots=snapshots, allotment=allotment)
+        rollback = self.rollback = Rollback(
             store=store,
             lifecycle=lifecycle,
             live=live,
             backends=backends,
             pool=pool,
-            making=making,
             snapshots=snapshots,
             tasks=tasks,
-            allotment=allotment,
         )
         self.sandboxes = Sandboxes(
             store=store,
@@ -141,13 +141,14 @@ class Rooms:
             tasks=tasks,
         )
         needs = Needs((lambda: of_sandboxes(store), lambda: of_snapshots(rows), self.shelf.needs))
-        nouns = tuple(noun.value for noun in (Noun.SANDBOX, Noun.SNAPSHOT, Noun.BASE, Noun.WORKSHOP))
+        nouns = (*(noun.value for noun in (Noun.SANDBOX, Noun.SNAPSHOT, Noun.BASE, Noun.WORKSHOP)), BESIDE)
         self.garbage = Garbage(
             state_dir,
             pool=pool,
             sweepers=(Unfinished(pool), Orphans(pool, needs, audit, nouns), Outputs(remains, store)),
             collectors=(
                 self.shelf.bases,
+                self.shelf.unused,
                 OldTemplates(pool, templates, needs, store),
             ),
         )
@@ -167,7 +168,7 @@ class Rooms:
             backends=backends,
             audit=audit,
             snapshots=snapshots,
-            forks=forks,
+            rollback=rollback,
             workshops=self.shelf.workshops,
             bases=self.shelf.bases,
             garbage=self.garbage,

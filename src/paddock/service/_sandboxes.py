@@ -42,7 +42,7 @@ from paddock.model import (
 )
 from paddock.storage._base import Pool
 
-from . import _validate
+from . import _copies, _validate
 from ._allotment import Allotment
 from ._clock import Clock
 from ._gate import Entry
@@ -108,7 +108,10 @@ class Sandboxes:
         outer = self._allotment.outer(entry.principal)
         if outer is not None:
             self._allotment.check(outer, spec, 1)
-        row = self._making.row(spec, template, owner, backend.name, backend.level, origin, workspace)
+        of = None if source is None else source.workspace
+        if of is not None:
+            backend.capabilities.require("trees", backend.name)
+        row = self._making.row(spec, template, owner, backend.name, backend.level, origin, workspace, copy_of=of)
         known = self._store.add(row, key, also=take)
         entry.sandbox = row.id if known is None else known.id
         if known is not None:
@@ -120,7 +123,9 @@ class Sandboxes:
             if source is None:
                 self._pool().create(row.id, layers=template.layers, limit_bytes=limit, mounts=len(spec.mounts))
             else:
-                await asyncio.to_thread(self._pool().snapshot, source.id, row.id, limit_bytes=limit)
+                pool = self._pool()
+                copies = _copies.plan(pool, source.id, row.id, limit, source.workspace, row.workspace)
+                await asyncio.to_thread(_copies.make, pool, copies)
 
         def recorded() -> None:
             # An outcome that cannot be recorded undoes the sandbox as well.

@@ -15,6 +15,7 @@ from ._bases import Bases
 from ._clock import Clock
 from ._needs import Need
 from ._providers import Backends, Templates
+from ._repository_collector import RepositoryCollector
 from ._repository_store import RepositoryStore
 from ._store import Store
 from ._tasks import Tasks
@@ -62,6 +63,14 @@ class Shelf:
             audit=audit,
             holder=holder,
             needed=needed,
+        )
+
+        self.unused = RepositoryCollector(
+            self._directory,
+            store=RepositoryStore(store),
+            repositories=lambda: self.repositories,
+            needed=needed,
+            clock=clock,
         )
 
     @cached_property

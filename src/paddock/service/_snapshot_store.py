@@ -13,11 +13,13 @@ from paddock.errors import AlreadyExists
 from paddock.model import SandboxId, SandboxSpec, Snapshot, SnapshotId, Template
 
 from ._store import Store
+from ._workspace_tree import WorkspaceTree
 
-_COLUMNS = "id, owner, name, source, template, spec, created_at, holder"
+_COLUMNS = "id, owner, name, source, template, spec, created_at, holder, workspace"
 _SELECT = f"SELECT {_COLUMNS} FROM snapshots"
 _encode = msgspec.json.Encoder().encode
 _decode_spec = msgspec.json.Decoder(SandboxSpec).decode
+_decode_workspace = msgspec.json.Decoder(WorkspaceTree).decode
 _decode_template = msgspec.json.Decoder(Template).decode
 
 
@@ -29,6 +31,8 @@ class SnapshotRow(msgspec.Struct, frozen=True):
     """What the source was made from, as it was then."""
     holder: str | None
     """The service that is making it; None once it is whole."""
+    workspace: WorkspaceTree | None = None
+    """A copy of what the source had at /workspace, at the same instant."""
 
     @property
     def id(self) -> SnapshotId:
@@ -51,10 +55,11 @@ class SnapshotStore:
             _encode(s.spec),
             s.created_at,
             row.holder,
+            None if row.workspace is None else _encode(row.workspace),
         )
         with self._store.writing() as db:
             try:
-                db.execute(f"INSERT INTO snapshots ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
+                db.execute(f"INSERT INTO snapshots ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
             except sqlite3.IntegrityError:
                 raise AlreadyExists(
                     f"a snapshot is already named {s.name!r}", hint=f"delete it or take another name: {s.name}"
@@ -89,7 +94,7 @@ class SnapshotStore:
 
 
 def _row(values: tuple[Any, ...]) -> SnapshotRow:
-    id, owner, name, source, template, spec, created_at, holder = values
+    id, owner, name, source, template, spec, created_at, holder, workspace = values
     made_from = _decode_template(template)
     snapshot = Snapshot(
         id=SnapshotId(id),
@@ -100,4 +105,4 @@ def _row(values: tuple[Any, ...]) -> SnapshotRow:
         name=name,
         owner=owner,
     )
-    return SnapshotRow(snapshot, made_from, holder)
+    return SnapshotRow(snapshot, made_from, holder, None if workspace is None else _decode_workspace(workspace))

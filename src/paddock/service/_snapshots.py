@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -22,14 +22,15 @@ from paddock.model import (
 )
 from paddock.storage._base import Pool
 
-from . import _validate
+from . import _copies, _validate
 from ._clock import Clock, holder_alive
+from ._copies import Copy
 from ._gate import Entry
 from ._live import Held
 from ._snapshot_store import SnapshotRow, SnapshotStore
 from ._store import Row
 from ._tasks import Tasks
-from ._workspace_tree import refuse
+from ._workspace_tree import WORKSPACE_OF, copied
 
 _CANDIDATES = 8
 
@@ -44,7 +45,6 @@ class Snapshots:
 
     async def create(self, action: CreateSnapshot, row: Row, held: Held, entry: Entry) -> Snapshot:
         _validate.check_name(action.name, Noun.SNAPSHOT)
-        refuse(row, "a snapshot")
         held.backend.capabilities.require("freeze", held.backend.name)
         snapshot = Snapshot(
             id=SnapshotId(mint(Noun.SNAPSHOT)),
@@ -57,9 +57,11 @@ class Snapshots:
         )
         self._making.add(snapshot.id)
         try:
-            self._store.add(SnapshotRow(snapshot, held.instance.template, self._holder))
+            workspace = copied(row.workspace, snapshot.id)
+            self._store.add(SnapshotRow(snapshot, held.instance.template, self._holder, workspace))
             try:
-                await self.copy(held.instance, row.id, snapshot.id)
+                copies = _copies.plan(self._pool(), row.id, snapshot.id, None, row.workspace, workspace)
+                await self.copy(held.instance, copies)
                 if not self._store.whole(snapshot.id):
                     raise InvalidState(f"snapshot {snapshot.id} was deleted while it was being made")
                 entry.done({"snapshot": snapshot.id})
@@ -88,22 +90,22 @@ class Snapshots:
             # As one that is being made: if we are killed, it is swept.
             self._store.add(SnapshotRow(snapshot, held.instance.template, self._holder))
             try:
-                await self.copy(held.instance, tree or row.id, snapshot.id)
+                await self.copy(held.instance, (Copy(tree or row.id, snapshot.id),))
                 yield snapshot.id
             finally:
                 self._remove(snapshot.id)
         finally:
             self._making.discard(snapshot.id)
 
-    async def copy(self, instance: Instance, source: str, name: str, *, limit_bytes: int | None = None) -> None:
-        """The tree `name`, with the files of a running sandbox at one instant. The tree is there only if this returns,
-        or for a moment until its caller has deleted it."""
+    async def copy(self, instance: Instance, copies: Sequence[Copy]) -> None:
+        """The trees of a running sandbox at one instant. The copies are there only if this returns, or for a moment
+        until its caller has deleted them."""
         pool = self._pool()
         async with instance.frozen():
             # In a thread: what is dirty is written first. Not left alone half-way: the source would go on meanwhile.
             copying = self._tasks.start(
-                asyncio.to_thread(pool.snapshot, source, name, limit_bytes=limit_bytes),
-                name=f"undo copy {source}",
+                asyncio.to_thread(_copies.make, pool, copies),
+                name=f"undo copy {instance.id}",
                 awaited=True,
             )
             try:
@@ -153,6 +155,11 @@ class Snapshots:
                 f"snapshot {row.id} lies over {', '.join(missing)} of template {row.template.name!r}, which is gone",
                 snapshot=row.id,
             )
+        missing = [layer for layer in (row.workspace.layers if row.workspace else ()) if layer not in names]
+        if missing:
+            raise InvalidState(
+                f"the workspace of snapshot {row.id} lies over {', '.join(missing)}, which is gone", snapshot=row.id
+            )
 
     def list(self, source: str | None, entry: Entry) -> tuple[Snapshot, ...]:
         return tuple(row.snapshot for row in self._store.list(entry.principal.id, source) if row.holder is None)
@@ -164,6 +171,7 @@ class Snapshots:
         """The row first: a tree without one is swept."""
         self._store.remove(id)
         self._pool().delete(id)
+        self._pool().delete(id + WORKSPACE_OF)
 
     def sweep(self, audit: AuditLog) -> None:
         """Takes away what was being made by services that are dead."""

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 WORKSPACE = "/workspace"
 REPOSITORY = "/run/paddock/repository"
+WORKSPACE_OF = "_w"
+"""What the name of a sandbox's or a snapshot's own copy of a workspace ends with."""
+BESIDE = "rb_"
 
 
 class WorkspaceTree(msgspec.Struct, frozen=True):
@@ -32,10 +35,21 @@ class WorkspaceTree(msgspec.Struct, frozen=True):
         return own, TreeMount(tree=self.repository, target=REPOSITORY, writable=False)
 
 
-def refuse(row: Row, doing: str) -> None:
-    """Until its workspace can come along."""
-    if row.workspace is not None:
-        raise Unsupported(f"{row.id} has a workspace: {doing} would be without it", sandbox=row.id)
+def copied(workspace: WorkspaceTree | None, id: str) -> WorkspaceTree | None:
+    """The same in a tree of its own, which goes with the sandbox or the snapshot `id`."""
+    return None if workspace is None else msgspec.structs.replace(workspace, tree=id + WORKSPACE_OF)
+
+
+def own_trees(row: Row) -> tuple[str, ...]:
+    """What goes with the sandbox: its tree, and its workspace if that is a copy."""
+    if row.workspace is not None and row.workspace.tree == row.id + WORKSPACE_OF:
+        return row.id, row.workspace.tree
+    return (row.id,)
+
+
+def beside(id: str, *, workspace: bool = False) -> str:
+    """The name of what is to take the place of a sandbox's tree, or of its workspace."""
+    return f"{BESIDE}{id}{WORKSPACE_OF if workspace else ''}"
 
 
 class Workspaces(Protocol):

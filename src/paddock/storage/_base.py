@@ -7,6 +7,7 @@ from typing import Protocol
 import msgspec
 
 from paddock.model import Check, PoolSpace
+from paddock.storage._config import Watermarks
 
 
 class TreeUsage(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,12 +36,7 @@ class Pool(Protocol):
         ...
 
     @property
-    def high(self) -> float:
-        """The used part of what could be used, from which on what can be had again goes, until it is `low`."""
-        ...
-
-    @property
-    def low(self) -> float: ...
+    def marks(self) -> Watermarks: ...
     def create(
         self, name: str, *, layers: tuple[str, ...] = (), limit_bytes: int | None = None, mounts: int = 0
     ) -> None:

@@ -41,7 +41,7 @@ _MIB = 1 << 20
 
 def space_check(space: PoolSpace, config: PoolConfig, path: str) -> Check:
     """How full it is, and when something will be done about that."""
-    full = space.fill > config.high
+    full = config.marks.reached(space)
     image = "" if space.image_bytes is None else f", {space.image_bytes // _MIB} MiB of the disk taken"
     return Check(
         area="storage",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
 from paddock.errors import PlatformError
 from paddock.keeper.layout import KEEPER_CONFIG
+from paddock.model import PoolSpace
 
 Driver = Literal["btrfs", "overlay", "copy"]
 VERSION = 1
@@ -23,10 +24,26 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
     fix: str | None = None
 
 
+class Watermarks(NamedTuple):
+    """When a pool is too full, and until when something is done about it."""
+
+    high: float
+    low: float
+    enough_bytes: int
+
+    def reached(self, space: PoolSpace) -> bool:
+        return space.fill > self.high and space.available_bytes < self.enough_bytes
+
+    def left(self, space: PoolSpace) -> bool:
+        """Once it was too full: whether it is not any more."""
+        return space.fill <= self.low or space.available_bytes >= self.enough_bytes
+
+
 class PoolConfig(msgspec.Struct, frozen=True, kw_only=True):
     """`image` is the file in the state directory that is mounted at `pool/`; None: that directory itself.
 
-    Above `high`, the used part of what could be used, the sweep takes away what can be had again, until `low`.
+    Above `high`, the used part of what could be used, the sweep takes away what can be had again, until `low`; never
+    while more than `enough_mib` are available: of a large disk, the last tenth is a lot.
     """
 
     driver: Driver
@@ -34,9 +51,14 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True):
     reasons: tuple[Reason, ...] = ()
     high: float = 0.9
     low: float = 0.75
+    enough_mib: int = 20_480
     keep_free_mib: int | None = None
     """Of the disk below; no tree is made when it has less. None: a twentieth of it, at most 1 GiB below an image
     (which is damaged if the disk is full), 64 MiB else."""
+
+    @property
+    def marks(self) -> Watermarks:
+        return Watermarks(self.high, self.low, self.enough_mib << 20)
 
 
 class _File(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from typing import IO
 
 from paddock.errors import NotConfigured, PlatformError, Unsupported
 from paddock.storage._probe import find_tool
-from paddock.storage._recipe import ENV, PATH, Progress, Recipe
+from paddock.storage._recipe import ENV, PATH, PIP, Progress, Recipe
 from paddock.storage._unpack import unpack_tar
 
 _VERSION = "1"
@@ -57,7 +57,7 @@ def recipe(machine: Path) -> Recipe:
         facts=(_VERSION, suite, os.uname().machine, _PACKAGES, *_HOOKS, *sources),
         fill=fill,
         host_usr=False,
-        env={**ENV, "PIP_DISABLE_PIP_VERSION_CHECK": "1"},
+        env={**ENV, **PIP},
     )
 
 

@@ -39,7 +39,7 @@ class Directories:
         self._path = path  # where it would be seen, if it is: where the pool is an image, only the keeper sees it
         self._disk = Disk(os.path.dirname(path), config)
         self._base = owner_base()
-        self.high, self.low = config.high, config.low
+        self.marks = config.marks
 
     def names(self) -> tuple[str, ...]:
         return tuple(sorted(name for name in names_in(self._fd) if NAME.fullmatch(name)))

@@ -79,6 +79,11 @@ def _image_checks(image: Image) -> tuple[Check, ...]:
         checks.append(_check("loop device", "missing", detail, "end all sandboxes, then losetup -d what is left"))
     else:
         checks.append(_check("loop device", "ok", f"{', '.join(devices) or 'none'} over {image.path}", None))
+    checks.extend(
+        _check("leftover", "weak", f"{device} holds {path}, which nobody can open any more", f"losetup -d {device}")
+        for device, path in loop.deleted()
+        if os.path.basename(path) == os.path.basename(image.path)
+    )
     length, taken = image.size()
     detail = f"{image.path} offers {length // MIB} MiB and takes {taken // MIB} MiB of the disk"
     if missing := image.too_large():

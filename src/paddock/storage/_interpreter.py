@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from paddock.errors import NotConfigured, Unsupported
 from paddock.storage import _host
-from paddock.storage._recipe import ENV, Entry, Progress, Recipe, write_manifest
+from paddock.storage._recipe import ENV, PIP, Entry, Progress, Recipe, write_manifest
 
 _VERSION = "1"
 _OLDEST = 11  # for an older Python pytest needs more than these
@@ -45,7 +45,7 @@ def recipe(machine: Path) -> Recipe:
     def fill(root: int, base: int | None, progress: Progress) -> None:
         write_manifest(root, base, _manifest(packages, distributions))
 
-    env = {**ENV, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    env = {**ENV, **PIP}
     if packages.endswith("site-packages"):
         env["PYTHONPATH"] = packages
     return Recipe(name="code-interpreter", facts=tuple(facts), fill=fill, below=_host.recipe(machine), env=env)

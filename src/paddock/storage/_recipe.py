@@ -13,6 +13,8 @@ Progress = Callable[[str], None]
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 ENV = {"PATH": PATH, "LANG": "C.UTF-8", "TERM": "xterm-256color"}
+# A disposable computer is the environment that PEP 668 asks for.
+PIP = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_BREAK_SYSTEM_PACKAGES": "1"}
 
 
 class Entry(NamedTuple):

@@ -1,0 +1,55 @@
+"""Copies of all the trees that a sandbox writes: its own, and its workspace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from paddock.errors import AlreadyExists, PaddockError
+from paddock.storage._base import Pool
+
+from ._workspace_tree import WorkspaceTree
+
+
+class Copy(NamedTuple):
+    source: str
+    name: str
+    limit_bytes: int | None = None
+
+
+def plan(
+    pool: Pool,
+    source: str,
+    name: str,
+    limit_bytes: int | None,
+    of: WorkspaceTree | None = None,
+    workspace: WorkspaceTree | None = None,
+) -> tuple[Copy, ...]:
+    """Of the tree `source` and the workspace `of`, as `name` and `workspace`. A workspace keeps its own ceiling."""
+    own = Copy(source, name, limit_bytes)
+    if of is None or workspace is None:
+        return (own,)
+    return own, Copy(of.tree, workspace.tree, pool.usage(of.tree).limit_bytes)
+
+
+def make(pool: Pool, copies: Sequence[Copy], *, anew: bool = False) -> None:
+    """In their order. `anew`: what has such a name is what a killed service has left, and goes.
+
+    NotFound, AlreadyExists, ResourceExhausted: what was made before is the caller's to discard.
+    """
+    for copy in copies:
+        try:
+            pool.snapshot(copy.source, copy.name, limit_bytes=copy.limit_bytes)
+        except AlreadyExists:
+            if not anew:
+                raise
+            pool.delete(copy.name)
+            pool.snapshot(copy.source, copy.name, limit_bytes=copy.limit_bytes)
+
+
+def discard(pool: Pool, names: Sequence[str]) -> None:
+    """What will not go, a sweep finds."""
+    for name in names:
+        with suppress(PaddockError):
+            pool.delete(name)

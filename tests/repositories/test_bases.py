@@ -1,0 +1,238 @@
+"""Bases and workshops, with real sandboxes: what is checked out, by whom, and what is left of a workshop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paddock._compose import open_service
+from paddock.backends._base import TreeMount
+from paddock.errors import InvalidArgument, InvalidState, PlatformError
+from paddock.model import (
+    Acquired,
+    AcquireRepository,
+    CreateSandbox,
+    DeleteRepository,
+    KillSandbox,
+    Limit,
+    ListRepositories,
+    ListSandboxes,
+    Principal,
+)
+from paddock.service import Service
+from paddock.service._bases import Base
+from paddock.service._workspace_tree import WorkspaceTree
+from tests.repositories.git_servers import Origin
+
+ME = Principal(f"local:{os.getuid()}")
+
+
+class Asked:
+    """What stands in for the entry of the action that needs a base."""
+
+    number, principal = 1, ME
+
+
+class Rig:
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self.shelf: Any = service._rooms.shelf
+        self.pool: Any = self.shelf.bases._pool()
+
+    async def acquire(self, origin: Origin, ref: str | None = None) -> Acquired:
+        return await self.service.perform(AcquireRepository(url=origin.url, ref=ref), ME)
+
+    async def base(self, acquired: Acquired, branch: str = "work") -> Base:
+        return await self.shelf.bases.get(acquired, branch, Asked())
+
+    @asynccontextmanager
+    async def over(self, base: Base, name: str = "zz_work") -> AsyncGenerator[Any]:
+        """A workshop in a tree that was derived from a base, as a workspace is."""
+        layers = self.pool.derive(base.id, name)
+        try:
+            trees = (
+                TreeMount(tree=name, target="/workspace", writable=True, layers=layers),
+                TreeMount(tree=base.repository, target="/run/paddock/repository", writable=False),
+            )
+            async with self.shelf.workshops.open(trees, Asked()) as workshop:
+                yield workshop
+        finally:
+            self.pool.delete(name)
+
+
+@asynccontextmanager
+async def opened(state_dir: Path) -> AsyncGenerator[Rig]:
+    async with AsyncExitStack() as stack:
+        service = await open_service(state_dir, stack)
+        assert isinstance(service, Service)
+        yield Rig(service)
+
+
+async def says(workshop: Any, line: str) -> str:
+    return (await workshop.check(["sh", "-c", f"cd /workspace; {line}"])).decode(errors="surrogateescape").strip()
+
+
+async def test_a_base_is_the_commit_on_its_branch_with_a_git_of_its_own(state_dir: Path, origin: Origin) -> None:
+    origin.commit({"\udcff.txt": "x", "A": "1", "a": "2", "dir/deep/file": "y", "run.sh": "#!/bin/sh\n"})
+    (origin.path / "run.sh").chmod(0o755)
+    (origin.path / "link").symlink_to("/etc/passwd")
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n"
+    origin.commit({"big.bin": pointer, ".gitattributes": "*.bin filter=lfs diff=lfs merge=lfs -text\n"})
+    origin.git("branch", "other")
+    async with opened(state_dir) as rig:
+        base = await rig.base(await rig.acquire(origin), "fix/it")
+        assert (base.commit, base.branch) == (origin.head(), "fix/it")
+        async with rig.over(base) as shop:
+            assert await says(shop, "git status --porcelain --branch") == "## fix/it"
+            assert await says(shop, "git rev-parse HEAD") == origin.head()
+            assert "remotes/origin/other" in await says(shop, "git branch -a")
+            assert await says(shop, "git log --oneline | wc -l") == "3"
+            assert await says(shop, "cat big.bin") == pointer.strip()
+            assert await says(shop, "readlink link; test -x run.sh && cat A a") == "/etc/passwd\n12"
+            assert await says(shop, "cat .git/objects/info/alternates") == "/run/paddock/repository/objects"
+            assert await says(shop, "find .git/objects -type f | grep -v info | wc -l") == "0"
+            assert "denied" in await says(shop, "touch /run/paddock/repository/x 2>&1 || echo denied")
+            # what is committed here stays here
+            await says(shop, "git -c user.name=a -c user.email=a@b commit -q --allow-empty -m mine")
+        async with rig.over(base) as shop:
+            assert await says(shop, "git rev-parse HEAD") == origin.head()
+
+
+async def test_status_in_a_workspace_reads_no_file_again(state_dir: Path, origin: Origin) -> None:
+    """A file that was changed behind git's back, with the size and the time that it had, passes for unchanged."""
+    async with opened(state_dir) as rig:
+        base = await rig.base(await rig.acquire(origin))
+        async with rig.over(base) as shop:
+            deceive = "touch -r README /tmp/when; printf 'two\\n' > README; touch -r /tmp/when README; git status -s"
+            assert await says(shop, deceive) == ""
+            assert await says(shop, "echo three >> README; git status -s") == "M README"
+
+
+async def test_one_makes_a_base_and_the_others_wait(state_dir: Path, origin: Origin) -> None:
+    async with opened(state_dir) as rig, opened(state_dir) as other:
+        acquired = await rig.acquire(origin)
+        asked = [one.base(acquired) for one in (rig, other) for _ in range(6)]
+        assert len({base.id for base in await asyncio.gather(*asked)}) == 1
+        assert [name for name in rig.pool.names() if name.startswith("bs_")] == [(await rig.base(acquired)).id]
+        assert (await rig.base(acquired, "another")).id != (await rig.base(acquired)).id
+
+
+async def test_a_maker_who_died_is_not_waited_for(state_dir: Path, origin: Origin) -> None:
+    async with opened(state_dir) as rig:
+        acquired = await rig.acquire(origin)
+        dead = Base("bs_dead", acquired.repository, acquired.commit, "work", "boot:1:1:dead")  # type: ignore[arg-type]
+        assert rig.shelf.bases._begin(dead)
+        rig.pool.create("bs_dead")
+        base = await rig.base(acquired)
+        assert base.id != "bs_dead"
+        assert "bs_dead" not in rig.pool.names()
+
+
+async def test_who_is_cancelled_or_fails_leaves_neither_row_nor_tree(state_dir: Path, origin: Origin) -> None:
+    async with opened(state_dir) as rig:
+        acquired = await rig.acquire(origin)
+        with pytest.raises(InvalidArgument, match="cannot be checked out"):
+            await rig.base(acquired, "not..a branch")
+        assert rig.shelf.bases.of(acquired.repository) == ()
+        asking = asyncio.ensure_future(rig.base(acquired))
+        while not rig.shelf.bases.of(acquired.repository):  # noqa: ASYNC110 (a row, which tells nobody)
+            await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.wait([asking])
+        assert (await rig.base(acquired)).holder is None  # the maker went on, or the next one began anew
+    async with opened(state_dir) as rig:
+        rig.shelf.bases.sweep()
+        assert len([name for name in rig.pool.names() if name.startswith("bs_")]) == 1
+        assert [name for name in rig.pool.names() if name.startswith("wk_")] == []
+
+
+async def test_checking_out_runs_nothing_of_the_repository(state_dir: Path, origin: Origin, tmp_path: Path) -> None:
+    """Neither on the host, nor in the workshop: a filter without a configuration is none, and hooks are not copied."""
+    origin.commit(
+        {
+            ".gitattributes": "* filter=evil diff=evil merge=evil ident\n",
+            ".gitmodules": '[submodule "m"]\n\tpath = m\n\turl = ext::sh -c touch% /workspace/canary\n',
+            ".gitconfig": "[core]\n\tfsmonitor = touch /workspace/canary\n",
+            "hooks/post-checkout": "#!/bin/sh\ntouch /workspace/canary\n",
+        }
+    )
+    async with opened(state_dir) as rig:
+        base = await rig.base(await rig.acquire(origin))
+        async with rig.over(base) as shop:
+            assert await says(shop, "ls .git/hooks canary 2>/dev/null | wc -l") == "0"
+            assert await says(shop, "git status --porcelain") == ""
+
+
+async def test_a_workshop_is_nobodys_sandbox_and_dead_afterwards(state_dir: Path, origin: Origin) -> None:
+    async with opened(state_dir) as rig:
+        base = await rig.base(await rig.acquire(origin))
+        async with rig.over(base) as shop:
+            assert await rig.service.perform(ListSandboxes(ended=True), ME) == ()
+            await rig.service.expiry.once()  # a sweep does not end what is in use
+            assert await says(shop, "echo alive") == "alive"
+            flood = await shop.run(["sh", "-c", "yes"], output_bytes=10_000)
+            assert flood.limit is Limit.OUTPUT
+            assert len(flood.out.head + flood.out.tail) == 10_000
+            assert flood.out.file is None
+            stuck = await shop.run(["sleep", "3600"], timeout_seconds=0.2)
+            assert stuck.limit is Limit.TIME
+            with pytest.raises(PlatformError, match="ended with 3"):
+                await shop.check(["sh", "-c", "exit 3"])
+        with pytest.raises(RuntimeError, match="the block failed"):
+            async with rig.over(base):
+                raise RuntimeError("the block failed")
+        backend = rig.service._backends.choose(None)
+        assert {id for id, ending in (await backend.living()).items() if ending is None} == set()
+        assert [name for name in rig.pool.names() if name.startswith("wk_")] == []
+        assert rig.shelf.workshops.living() == set()
+    log = "".join(path.read_text() for path in (state_dir / "audit").glob("*.jsonl"))
+    assert log.count('"workshop"') >= 3
+
+
+async def test_a_workshop_of_a_dead_service_is_ended_by_the_next_sweep(state_dir: Path, origin: Origin) -> None:
+    async with opened(state_dir) as rig:
+        base = await rig.base(await rig.acquire(origin))
+        async with rig.over(base):
+            rig.service._store.execute("UPDATE workshops SET holder = 'boot:1:1:dead'", ())
+            await rig.service.expiry.once()
+            backend = rig.service._backends.choose(None)
+            assert {id for id, ending in (await backend.living()).items() if ending is None} == set()
+
+
+async def test_a_repository_that_something_needs_is_not_deleted(state_dir: Path, origin: Origin) -> None:
+    async with opened(state_dir) as rig:
+        acquired = await rig.acquire(origin)
+        base = await rig.base(acquired)
+        sandbox = await rig.service.perform(CreateSandbox(), ME)
+        row = rig.service._store.get(sandbox.id)
+        assert row is not None
+        tree = WorkspaceTree("ws_x", (base.id,), base.repository)
+        needing = [need._replace(by=sandbox.id) for need in _needs(row, tree)]
+        before = rig.shelf.bases._needed
+        rig.shelf.bases._needed = lambda: {need.tree: (need,) for need in needing}
+        with pytest.raises(InvalidState, match=sandbox.id):
+            await rig.service.perform(DeleteRepository(repository=acquired.repository), ME)
+        (candidate,) = await rig.shelf.bases.candidates()
+        assert sandbox.id in (candidate.item.kept_because or "")
+        rig.shelf.bases._needed = before
+        await rig.service.perform(KillSandbox(sandbox=sandbox.id), ME)
+        await rig.service.perform(DeleteRepository(repository=acquired.repository), ME)
+        assert await rig.service.perform(ListRepositories(), ME) == ()
+        assert base.id not in rig.pool.names()
+        again = await rig.base(await rig.acquire(origin))
+        (candidate,) = await rig.shelf.bases.candidates()
+        assert (candidate.only_when_full, candidate.item.kept_because) == (True, None)
+        assert await rig.shelf.bases.take(candidate.item) is None
+        assert again.id not in rig.pool.names()
+
+
+def _needs(row: Any, tree: WorkspaceTree) -> list[Any]:
+    from paddock.service._needs import _of_workspace
+
+    return list(_of_workspace(row.id, tree))

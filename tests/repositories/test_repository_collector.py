@@ -1,0 +1,51 @@
+"""Repositories go when the disk is too full, and none that something needs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from paddock.service._clock import Clock
+from paddock.service._needs import Need
+from paddock.service._repository_collector import RepositoryCollector
+from paddock.storage.repositories import pins
+from tests.repositories.git_servers import Origin, address
+from tests.repositories.shelf import Shelf
+
+
+async def test_one_goes_that_nothing_needs_and_that_was_not_used_just_now(
+    shelf: Shelf, origin: Origin, daemon: Any
+) -> None:
+    acquired = await shelf.acquire(address(daemon, "app"))
+    needed: dict[str, tuple[Need, ...]] = {}
+    later = [0.0]
+    collector = RepositoryCollector(
+        shelf.directory,
+        store=shelf.store,
+        repositories=lambda: shelf.repositories,
+        needed=lambda: needed,
+        clock=Clock(wall=lambda: Clock().wall() + later[0]),
+    )
+
+    async def kept() -> str | None:
+        (one,) = await collector.candidates()
+        assert one.only_when_full
+        assert (one.item.what, one.item.kind) == (acquired.repository, "repository")
+        assert one.item.bytes
+        return one.item.kept_because
+
+    assert "a moment ago" in (await kept() or "")
+    later[0] = 3600.0
+    needed[acquired.repository] = (Need(acquired.repository, "sb_1", "the objects of its history are there"),)
+    assert "sb_1" in (await kept() or "")
+    needed.clear()
+    pins.pin(shelf.path(acquired), "ws_1", acquired.commit)
+    assert "ws_1" in (await kept() or "")
+    (one,) = await collector.candidates()
+    assert "ws_1" in (await collector.take(one.item) or ""), "asked again at the last moment"
+    assert shelf.path(acquired).exists()
+    pins.unpin(shelf.path(acquired), "ws_1")
+    assert await kept() is None
+    (one,) = await collector.candidates()
+    assert await collector.take(one.item) is None
+    assert not shelf.path(acquired).exists()
+    assert await collector.candidates() == []
