@@ -37,6 +37,7 @@ PAGES = {
             "client/_sync/filesystem.py": ("Filesystem",),
             "client/_sync/process.py": ("Process", "Reader", "Writer"),
             "client/_sync/changes.py": ("Changes",),
+            "client/_sync/workspace.py": ("Workspace",),
         },
     ),
     "loop.md": Page(
@@ -68,6 +69,7 @@ PAGES = {
             "model/sandbox.py": ("Sandbox", "Level", "State"),
             "model/mounts.py": ("Mount", "MountMode"),
             "model/files.py": ("FileInfo", "FileKind", "GrepMatch", "FileChange"),
+            "model/workspace.py": ("Workspace", "WorkspaceState", "WorkspaceStatus"),
             "client/_transfer.py": ("TransferReport",),
             "model/reports.py": ("Diagnosis", "Check", "AuditReport"),
         },
@@ -174,7 +176,8 @@ def actions_page() -> str:
     file = "model/actions.py"
     intro = ast.get_docstring(ast.parse((SOURCE / file).read_text())) or ""
     parts = [HEADER, "# Actions", intro]
-    for node in (*classes_of(file).values(), *classes_of("model/file_actions.py").values()):
+    files = (file, "model/file_actions.py", "model/repository.py", "model/workspace_actions.py")
+    for node in (node for one in files for node in classes_of(one).values()):
         tag = next((keyword.value for keyword in node.keywords if keyword.arg == "tag"), None)
         if tag is None:
             continue

@@ -42,6 +42,7 @@ NAMES = {
     "AsyncScope": "Scope",
     "AsyncScriptModel": "ScriptModel",
     "AsyncTransport": "Transport",
+    "AsyncWorkspace": "Workspace",
     "AsyncWriter": "Writer",
     "Later": "Now",
     "StopAsyncIteration": "StopIteration",

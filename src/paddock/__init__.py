@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from paddock._compose import AsyncSandbox as AsyncSandbox
+    from paddock._compose import AsyncWorkspace as AsyncWorkspace
     from paddock._compose import Sandbox as Sandbox
+    from paddock._compose import Workspace as Workspace
     from paddock._compose import local as local
     from paddock._compose import local_async as local_async
     from paddock.errors import CommandFailed as CommandFailed
@@ -31,6 +33,7 @@ __version__ = "0.1.0.dev0"
 
 _HOMES = {
     "AsyncSandbox": "paddock._compose",
+    "AsyncWorkspace": "paddock._compose",
     "CommandFailed": "paddock.errors",
     "ExecResult": "paddock.model",
     "ExitStatus": "paddock.model",
@@ -45,11 +48,13 @@ _HOMES = {
     "Sandbox": "paddock._compose",
     "State": "paddock.model",
     "Usage": "paddock.model",
+    "Workspace": "paddock._compose",
     "local": "paddock._compose",
     "local_async": "paddock._compose",
 }
 __all__ = [
     "AsyncSandbox",
+    "AsyncWorkspace",
     "CommandFailed",
     "ExecResult",
     "ExitStatus",
@@ -64,6 +69,7 @@ __all__ = [
     "Sandbox",
     "State",
     "Usage",
+    "Workspace",
     "__version__",
     "local",
     "local_async",

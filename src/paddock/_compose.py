@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 from paddock.client import AsyncLocalTransport, Door, Home, LocalTransport, LoopThread, install
 from paddock.client import AsyncSandbox as AsyncSandbox
+from paddock.client import AsyncWorkspace as AsyncWorkspace
 from paddock.client import Sandbox as Sandbox
+from paddock.client import Workspace as Workspace
 from paddock.errors import NotConfigured, PaddockError, ResourceExhausted, exhaustion
 from paddock.keeper import layout
 from paddock.keeper.layout import default_state_dir as default_state_dir

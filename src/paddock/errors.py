@@ -16,6 +16,7 @@
     - SandboxDied             it is gone: killed, expired, out of memory
     - GuestLost               it lives; what serves it inside was killed or does not answer: try again
     - GuestProtocolError      what came from inside is not our protocol
+    - ErrandFailed            what paddock wanted done with files from inside could not be done
   + PlatformError             paddock or the machine did it
     - Unrecorded              the audit log cannot be written, so nothing was done
     - ResourceExhausted       the machine is out of disk, memory, descriptors, ids
@@ -120,6 +121,10 @@ class GuestLost(SandboxError, code="guest_lost", status=503):
 
 
 class GuestProtocolError(SandboxError, code="guest_protocol", status=502): ...
+
+
+class ErrandFailed(SandboxError, code="errand_failed", status=422):
+    """The words are those of a program in a sandbox of paddock's own, about files that anybody may have written."""
 
 
 class PlatformError(PaddockError, code="platform", status=500): ...

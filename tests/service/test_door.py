@@ -183,6 +183,9 @@ def _some(kind: Any, sandbox: str = "x") -> Any:
         "repository": "rp_none",
         "url": "ext::sh",
         "child": "x",
+        "name": "task",
+        "workspace": "x",
+        "seconds": 0.0,
     }
     required = [f for f in kind.__struct_fields__ if f in (*fills, "path", "source", "destination")]
     if kind is CreateSandbox:

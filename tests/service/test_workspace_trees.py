@@ -6,8 +6,8 @@ import pytest
 from service_world import ME, Rig
 
 from paddock.backends import TreeMount
-from paddock.errors import InvalidArgument, InvalidState, NotFound, Unsupported
-from paddock.model import CreateSandbox, KillSandbox, ListSandboxes, Mount, SandboxSpec
+from paddock.errors import InvalidArgument, InvalidState, NotFound
+from paddock.model import CreateSandbox, KillSandbox, ListSandboxes, Mount, OpenWorkspace, SandboxSpec
 from paddock.service._store import Row
 from paddock.service._workspace_tree import WorkspaceTree
 
@@ -69,17 +69,17 @@ async def test_one_that_somebody_else_writes_is_refused_and_nothing_is_made(rig:
 
 
 async def test_the_end_of_a_sandbox_takes_nothing_of_its_workspace(rig: Rig) -> None:
-    async with rig.service(workspaces=OneWorkspace()) as service:
-        rig.pool.create("ws_1")
+    async with rig.service() as service:
+        workspace = await service.perform(OpenWorkspace(name="task"), ME)
         made = await service.perform(over(), ME)
         await service.perform(KillSandbox(sandbox=made.id), ME)
         await service.expiry.once()
-        assert rig.pool.names() == ("ws_1",)
+        assert rig.pool.names() == (workspace.id,)
 
 
 async def test_what_cannot_be_is_refused_in_words(rig: Rig) -> None:
     async with rig.service() as service:
-        with pytest.raises(Unsupported, match="keeps no workspaces"):
+        with pytest.raises(NotFound, match="no workspace 'task'"):
             await service.perform(over(), ME)
         for spec, why in (
             (over(mounts=(Mount(source="/src"),)), "the workspace is at '/workspace'"),

@@ -74,11 +74,10 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
-def add_spec(parser: argparse.ArgumentParser, *, ttl_seconds: float = 300.0) -> None:
-    """What kind of sandbox."""
+def add_spec(parser: argparse.ArgumentParser, *, ttl_seconds: float = 300.0, files: bool = True) -> None:
+    """What kind of sandbox; `files`: with what in it."""
     group = parser.add_argument_group("the sandbox")
     group.add_argument("--template", default="host", help="what it starts from (default: host)")
-    group.add_argument("--snapshot", metavar="SNAPSHOT", help="start with its files: id, unique prefix, or name")
     group.add_argument("--level", help="strength of the wall; default: the strongest that is quick enough here")
     group.add_argument(
         "--ttl", type=seconds, default=ttl_seconds, metavar="TIME", help="dies after that (default: %(default)g)"
@@ -87,6 +86,9 @@ def add_spec(parser: argparse.ArgumentParser, *, ttl_seconds: float = 300.0) -> 
     group.add_argument("--cpus", type=float, metavar="N", help="1.5 is one and a half cores")
     group.add_argument("--disk", type=mebibytes, metavar="SIZE", help="MiB, or 2g")
     group.add_argument("--processes", type=int, metavar="N")
+    if not files:
+        return
+    group.add_argument("--snapshot", metavar="SNAPSHOT", help="start with its files: id, unique prefix, or name")
     group.add_argument(
         "--mount",
         action="append",

@@ -21,6 +21,7 @@ class Verb(NamedTuple):
 VERBS: dict[str, Verb] = {
     "run": Verb("_run", "a command in a new sandbox, which is gone afterwards"),
     "create": Verb("_create", "a sandbox that stays until `kill` or its TTL; prints its id"),
+    "up": Verb("_up", "the workspace of a task, and a sandbox over it"),
     "exec": Verb("_exec", "a command in a sandbox that lives", names=True),
     "sh": Verb("_sh", "a shell on this terminal, in a sandbox that lives or in a new one", names=True),
     "cp": Verb("_cp", "a file or a directory into a sandbox or out of it", names=True),
@@ -30,6 +31,8 @@ VERBS: dict[str, Verb] = {
     "stats": Verb("_stats", "processor, memory, processes and disk, live", names=True),
     "inspect": Verb("_inspect", "all that is known of a sandbox", names=True),
     "why": Verb("_why", "why a sandbox died, and what was refused", names=True),
+    "workspaces": Verb("_workspaces", "the workspaces there are; --delete, --pin"),
+    "status": Verb("_status", "what a workspace holds that is nowhere else", names=True),
     "fork": Verb("_fork", "new sandboxes with the files of one that lives", names=True),
     "snapshot": Verb("_snapshot", "keep the files of a sandbox as they are now", names=True),
     "snapshots": Verb("_snapshots", "the snapshots there are; --delete", names=True),

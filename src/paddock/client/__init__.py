@@ -8,6 +8,7 @@ from ._async.process import AsyncReader as AsyncReader
 from ._async.process import AsyncWriter as AsyncWriter
 from ._async.sandbox import AsyncSandbox as AsyncSandbox
 from ._async.transport import AsyncTransport as AsyncTransport
+from ._async.workspace import AsyncWorkspace as AsyncWorkspace
 from ._bridge import LoopThread as LoopThread
 from ._default import Connector as Connector
 from ._default import install as install
@@ -21,4 +22,5 @@ from ._sync.process import Reader as Reader
 from ._sync.process import Writer as Writer
 from ._sync.sandbox import Sandbox as Sandbox
 from ._sync.transport import Transport as Transport
+from ._sync.workspace import Workspace as Workspace
 from ._transfer import TransferReport as TransferReport

@@ -64,6 +64,7 @@ from .ids import Noun as Noun
 from .ids import RepositoryId as RepositoryId
 from .ids import SandboxId as SandboxId
 from .ids import SnapshotId as SnapshotId
+from .ids import WorkspaceId as WorkspaceId
 from .ids import mint as mint
 from .limits import Limit as Limit
 from .limits import Limits as Limits
@@ -111,3 +112,13 @@ from .streams import ChangeStream as ChangeStream
 from .streams import ExecHandle as ExecHandle
 from .template import Template as Template
 from .template import User as User
+from .workspace import MOST_NAMES as MOST_NAMES
+from .workspace import Workspace as Workspace
+from .workspace import WorkspaceState as WorkspaceState
+from .workspace import WorkspaceStatus as WorkspaceStatus
+from .workspace_actions import DeleteWorkspace as DeleteWorkspace
+from .workspace_actions import GetWorkspace as GetWorkspace
+from .workspace_actions import InspectWorkspace as InspectWorkspace
+from .workspace_actions import ListWorkspaces as ListWorkspaces
+from .workspace_actions import OpenWorkspace as OpenWorkspace
+from .workspace_actions import PinWorkspace as PinWorkspace

@@ -46,6 +46,14 @@ from .result_actions import (
 from .sandbox import Sandbox, SandboxSpec
 from .snapshot import Snapshot
 from .streams import ByteReader, ExecHandle
+from .workspace_actions import (
+    DeleteWorkspace,
+    GetWorkspace,
+    InspectWorkspace,
+    ListWorkspaces,
+    OpenWorkspace,
+    PinWorkspace,
+)
 
 
 class CreateSandbox(Action[Sandbox], frozen=True, tag="sandbox.create"):
@@ -234,6 +242,12 @@ AnyAction: TypeAlias = (
     | ForkSandbox
     | RollbackSandbox
     | PromoteChild
+    | OpenWorkspace
+    | GetWorkspace
+    | ListWorkspaces
+    | InspectWorkspace
+    | PinWorkspace
+    | DeleteWorkspace
     | AcquireRepository
     | ListRepositories
     | DeleteRepository

@@ -13,6 +13,7 @@ from typing import NewType
 SandboxId = NewType("SandboxId", str)
 ExecId = NewType("ExecId", str)
 SnapshotId = NewType("SnapshotId", str)
+WorkspaceId = NewType("WorkspaceId", str)
 RepositoryId = NewType("RepositoryId", str)
 BaseId = NewType("BaseId", str)
 

@@ -59,7 +59,7 @@ class Bases:
         self._tasks, self._clock, self._audit, self._holder = tasks, clock, audit, holder
         self._making: dict[tuple[str, str, str], asyncio.Task[Base]] = {}
 
-    async def get(self, acquired: Acquired, branch: str, entry: Entry) -> Base:
+    async def get(self, acquired: Acquired, branch: str, entry: Entry | None) -> Base:
         """The base of that commit on that branch: made by the first who asks, here or in another program; the others
         wait for him. One who died at it is not waited for."""
         key = (acquired.repository, acquired.commit, branch)
@@ -83,7 +83,7 @@ class Bases:
             if base.holder is None:
                 return base
 
-    async def _make(self, acquired: Acquired, branch: str, entry: Entry) -> Base:
+    async def _make(self, acquired: Acquired, branch: str, entry: Entry | None) -> Base:
         base = Base(BaseId(mint(Noun.BASE)), acquired.repository, acquired.commit, branch, self._holder)
         if not self._begin(base):
             return self._find(base.repository, base.commit, branch) or base  # another program was quicker

@@ -18,6 +18,7 @@ from paddock.model import (
     CreateSnapshot,
     DeleteRepository,
     DeleteSnapshot,
+    DeleteWorkspace,
     Diagnose,
     DiffMount,
     DiffWorkspace,
@@ -29,8 +30,10 @@ from paddock.model import (
     GetArtifact,
     GetSandbox,
     GetUsage,
+    GetWorkspace,
     GrepFiles,
     InspectSandbox,
+    InspectWorkspace,
     KillSandbox,
     ListArtifacts,
     ListAudit,
@@ -40,9 +43,12 @@ from paddock.model import (
     ListRepositories,
     ListSandboxes,
     ListSnapshots,
+    ListWorkspaces,
     MakeDirectory,
     MoveFile,
     OpenPullRequest,
+    OpenWorkspace,
+    PinWorkspace,
     PromoteChild,
     PromoteMount,
     PushBranch,
@@ -96,6 +102,15 @@ async def effect(rooms: Rooms, action: AnyAction, entry: Entry) -> object:
             return await rooms.forks.fork(action, *await rooms.sandboxes.use(action.sandbox, entry), entry)
         case RollbackSandbox():
             return await rooms.rollback.perform(action, *await rooms.sandboxes.use(action.sandbox, entry), entry)
+        case (
+            OpenWorkspace()
+            | GetWorkspace()
+            | ListWorkspaces()
+            | InspectWorkspace()
+            | PinWorkspace()
+            | DeleteWorkspace()
+        ):
+            return await rooms.workspaces.perform(action, entry)
         case AcquireRepository() | ListRepositories() | DeleteRepository():
             return await rooms.shelf.repositories.perform(action, entry)
         case PromoteChild():

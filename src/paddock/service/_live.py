@@ -139,6 +139,18 @@ class Live:
                 await instance.aclose()
         return await self._remains.settle(row, None)
 
+    async def confirm_dead(self, row: Row) -> None:
+        """Returns when the backend, too, holds nothing of what is recorded as ended."""
+        backend = self._backends.named(row.sandbox.backend)
+        instance = await backend.adopt(row.id)
+        if instance is not None:
+            try:
+                with contextlib.suppress(SandboxDied):
+                    await instance.kill()
+            finally:
+                await instance.aclose()
+            await backend.forget(row.id)
+
     async def dead(self, row: Row) -> SandboxDied:
         """After a backend said SandboxDied: the error that also says when and why."""
         held = self._held.get(row.id)

@@ -18,6 +18,7 @@ from ._rollback import Rollback
 from ._snapshots import Snapshots
 from ._store import Row, Store
 from ._workshop import Workshops
+from ._workspaces import Workspaces
 
 
 class Reconciler:
@@ -37,7 +38,9 @@ class Reconciler:
         garbage: Garbage,
         workshops: Workshops,
         bases: Bases,
+        workspaces: Workspaces,
     ) -> None:
+        self._workspaces = workspaces
         self._workshops, self._bases = workshops, bases
         self._snapshots, self._rollback, self._garbage = snapshots, rollback, garbage
         self._store, self._live, self._remains = store, live, remains
@@ -51,6 +54,7 @@ class Reconciler:
         await self._rows()
         await self._rollbacks()
         self._snapshots.sweep(self._audit)
+        self._workspaces.sweep(self._audit)
         await self._workshops.sweep()
         self._bases.sweep()
         await self._garbage.sweep()

@@ -94,7 +94,12 @@ def died(sandbox: Sandbox) -> SandboxDied:
     """The error that says when and why."""
     limit = f" ({sandbox.limit.value} limit)" if sandbox.limit else ""
     when = f" at {_utc(sandbox.ended_at)}" if sandbox.ended_at else ""
-    hint = "ask for a longer ttl_seconds, or extend it in time" if sandbox.limit is Limit.TTL else "create another one"
+    if sandbox.spec.workspace is not None:
+        hint = f"its workspace lives on: paddock up --task {sandbox.spec.name or sandbox.spec.workspace}"
+    else:
+        hint = (
+            "ask for a longer ttl_seconds, or extend it in time" if sandbox.limit is Limit.TTL else "create another one"
+        )
     return SandboxDied(
         f"sandbox {sandbox.id} is {sandbox.state.value}{when}: {sandbox.reason or 'no reason is known'}{limit}",
         hint=hint,

@@ -36,14 +36,9 @@ class Begun(msgspec.Struct, frozen=True, kw_only=True):
 class Known(Protocol):
     """Who knows workspaces."""
 
-    def begun(self, reference: str, owner: str) -> Begun:
-        """NotFound, InvalidArgument; InvalidState: it is not in the pool."""
+    async def begun(self, reference: str, owner: str, entry: Entry) -> Begun:
+        """One whose files are in the pool when this returns. NotFound, InvalidArgument."""
         ...
-
-
-class NothingKnown:
-    def begun(self, reference: str, owner: str) -> Begun:
-        raise NotFound(f"no workspace {reference!r}", workspace=reference)
 
 
 class Origin(msgspec.Struct, frozen=True):
@@ -89,7 +84,7 @@ class Sources:
             row, held = await self._sandboxes.use(reference, entry)
         except (NotFound, SandboxDied) as error:
             try:
-                begun = self._known.begun(reference, owner)
+                begun = await self._known.begun(reference, owner, entry)
             except NotFound:
                 raise error from None
             return await self._resting(begun, entry)
@@ -97,7 +92,7 @@ class Sources:
         name = spec.name or row.id
         if row.workspace is None or spec.workspace is None:
             return Source(row.id, name, None, None, (row, held))
-        begun = self._known.begun(spec.workspace, owner)
+        begun = await self._known.begun(spec.workspace, owner, entry)
         if row.workspace.tree == begun.tree.tree:
             return Source(begun.id, begun.name, begun, row.workspace, (row, held))
         return Source(row.id, name, begun, row.workspace, (row, held))

@@ -31,7 +31,6 @@ from ._providers import Backends, Templates
 from ._reconcile import Reconciler
 from ._remains import Remains
 from ._reports import Reports
-from ._result_source import NothingKnown
 from ._results import Results
 from ._rollback import Rollback
 from ._sandboxes import Sandboxes
@@ -41,7 +40,9 @@ from ._snapshots import Snapshots
 from ._storage import Storage
 from ._store import Store
 from ._tasks import Tasks
+from ._workspace_collector import WorkspaceCollector
 from ._workspace_tree import BESIDE, Workspaces
+from ._workspaces import Workspaces as Spaces
 
 if TYPE_CHECKING:
     from ._repositories import CredentialSource
@@ -60,7 +61,7 @@ class Rooms:
         pool: Callable[[], Pool],
         templates: Templates,
         clock: Clock,
-        workspaces: Workspaces,
+        workspaces: Workspaces | None,
         credentials: CredentialSource | None,
         period_seconds: float,
     ) -> None:
@@ -78,6 +79,29 @@ class Rooms:
             pool=pool,
             tasks=tasks,
             serve=Nested(perform, allotment).serve,
+        )
+        self.shelf = Shelf(
+            state_dir,
+            store=store,
+            backends=backends,
+            pool=pool,
+            templates=templates,
+            tasks=tasks,
+            clock=clock,
+            audit=audit,
+            holder=holder,
+            credentials=credentials,
+            needed=lambda: needs.by_tree(),
+        )
+        self.workspaces = Spaces.wired(
+            state_dir,
+            store=store,
+            live=live,
+            pool=pool,
+            clock=clock,
+            workshops=self.shelf.workshops,
+            bases=self.shelf.bases,
+            repositories=lambda: self.shelf.repositories,
         )
         making = Making(store=store, lifecycle=lifecycle, live=live, pool=pool, tasks=tasks, clock=clock)
         rows = SnapshotStore(store)
@@ -105,20 +129,8 @@ class Rooms:
             making=making,
             snapshots=snapshots,
             allotment=allotment,
-            workspaces=workspaces,
-        )
-        self.shelf = Shelf(
-            state_dir,
-            store=store,
-            backends=backends,
-            pool=pool,
-            templates=templates,
-            tasks=tasks,
-            clock=clock,
-            audit=audit,
-            holder=holder,
-            credentials=credentials,
-            needed=lambda: needs.by_tree(),
+            workspaces=workspaces or self.workspaces,
+            has_task=self.workspaces.has_task,
         )
         self.promotion = Promotion(sandboxes=self.sandboxes, live=live)
         self.execs = Execs(sandboxes=self.sandboxes, live=live, remains=remains, tasks=tasks)
@@ -134,14 +146,17 @@ class Rooms:
             live=live,
             snapshots=snapshots,
             shelf=self.shelf,
-            known=NothingKnown(),
+            known=self.workspaces,
             credentials=credentials,
             audit=audit,
             clock=clock,
             tasks=tasks,
         )
-        needs = Needs((lambda: of_sandboxes(store), lambda: of_snapshots(rows), self.shelf.needs))
-        nouns = (*(noun.value for noun in (Noun.SANDBOX, Noun.SNAPSHOT, Noun.BASE, Noun.WORKSHOP)), BESIDE)
+        needs = Needs(
+            (lambda: of_sandboxes(store), lambda: of_snapshots(rows), self.shelf.needs, self.workspaces.needs)
+        )
+        kinds = (Noun.SANDBOX, Noun.SNAPSHOT, Noun.BASE, Noun.WORKSHOP, Noun.WORKSPACE)
+        nouns = (*(noun.value for noun in kinds), BESIDE)
         self.garbage = Garbage(
             state_dir,
             pool=pool,
@@ -149,6 +164,7 @@ class Rooms:
             collectors=(
                 self.shelf.bases,
                 self.shelf.unused,
+                WorkspaceCollector(self.workspaces.evictions, pool),
                 OldTemplates(pool, templates, needs, store),
             ),
         )
@@ -169,9 +185,10 @@ class Rooms:
             audit=audit,
             snapshots=snapshots,
             rollback=rollback,
+            garbage=self.garbage,
             workshops=self.shelf.workshops,
             bases=self.shelf.bases,
-            garbage=self.garbage,
+            workspaces=self.workspaces,
         )
         self.expiry = Expiry(
             store=store,

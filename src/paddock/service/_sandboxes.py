@@ -78,8 +78,10 @@ class Sandboxes:
         snapshots: Snapshots,
         allotment: Allotment,
         workspaces: Workspaces,
+        has_task: Callable[[str, str], bool],
     ) -> None:
         self._making, self._snapshots, self._allotment, self._workspaces = making, snapshots, allotment, workspaces
+        self._has_task = has_task
         self._store, self._lifecycle, self._live, self._remains = store, lifecycle, live, remains
         self._backends, self._pool, self._templates = backends, pool, templates
         self._tasks, self._clock = tasks, clock
@@ -217,7 +219,9 @@ class Sandboxes:
         row = self._store.by_name(owner, reference, living=False)
         if row is not None:
             return row
-        raise NotFound(f"no sandbox {reference!r}", hint="`paddock ls --all` lists them", sandbox=reference)
+        task = self._has_task(owner, reference)
+        hint = f"its workspace is there: paddock up --task {reference}" if task else "`paddock ls --all` lists them"
+        raise NotFound(f"no sandbox {reference!r}", hint=hint, sandbox=reference)
 
     def _may_name(self, owner: str, row: Row) -> bool:
         """His own, what programs inside his own have made, and, for a program inside one, that one."""

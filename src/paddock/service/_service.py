@@ -30,7 +30,7 @@ from ._providers import MEASURED_CREATE_MS, Backends, Templates
 from ._rooms import Rooms
 from ._store import Store
 from ._tasks import Tasks
-from ._workspace_tree import NoWorkspaces, Workspaces
+from ._workspace_tree import Workspaces
 
 if TYPE_CHECKING:
     from ._repositories import CredentialSource
@@ -80,7 +80,7 @@ class Service:
             pool=pool,
             templates=templates,
             clock=clock,
-            workspaces=workspaces or NoWorkspaces(),
+            workspaces=workspaces,
             credentials=credentials,
             period_seconds=period_seconds,
         )

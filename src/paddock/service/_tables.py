@@ -68,6 +68,32 @@ snapshots = Table(
     Index("snapshots_by_source", "owner", "source"),
 )
 
+workspaces = Table(
+    "workspaces",
+    metadata,
+    Column("id", String, primary_key=True, nullable=False),
+    Column("owner", String, nullable=False),
+    Column("name", String, nullable=False),
+    Column("state", String, nullable=False),
+    Column("holder", String),
+    Column("url", String),
+    Column("branch", String),
+    Column("oid", String),
+    Column("observed_at", Float),
+    Column("repository", String),
+    Column("base", String),
+    Column("layers", String, nullable=False),
+    Column("sandbox", String),
+    Column("epoch", Integer, nullable=False),
+    Column("disk_mib", Integer, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("used_at", Float, nullable=False),
+    Column("pinned_until", Float),
+    Column("kept", LargeBinary),
+    Index("one_workspace_name", "owner", "name", unique=True),
+    Index("workspaces_by_sandbox", "sandbox"),
+)
+
 leases = Table(
     "leases",
     metadata,

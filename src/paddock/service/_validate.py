@@ -6,12 +6,13 @@ import math
 import re
 
 from paddock.errors import InvalidArgument
-from paddock.model import Action, ExecSpec, Limits, Mount, Noun, RunExec, SandboxSpec
+from paddock.model import Action, ExecSpec, Limits, Mount, Noun, OpenWorkspace, RunExec, SandboxSpec
 from paddock.model.ids import is_id
 
 from ._workspace_tree import REPOSITORY, WORKSPACE
 
 MAX_TTL_SECONDS = 30 * 86_400
+MAX_PIN_SECONDS = 366 * 86_400
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _MAX_ARGUMENT_BYTES = 2 << 20  # the kernel's own ceiling is a quarter of the stack: 2 MiB
 _MAX_LABELS = 64
@@ -80,6 +81,22 @@ def check_name(name: str | None, noun: Noun) -> None:
             f" and no `{noun.value}` in front, which is for ids",
             field="name",
         )
+
+
+def check_workspace(action: OpenWorkspace) -> None:
+    check_name(action.name, Noun.WORKSPACE)
+    check_name(action.name, Noun.SANDBOX)  # which has the task's name too
+    if action.url is None and (action.branch is not None or action.ref is not None):
+        raise InvalidArgument("a branch or a ref is one of a repository: give its url too", field="url")
+    if not 0 <= action.max_age_seconds < math.inf:
+        raise InvalidArgument(f"max_age_seconds={action.max_age_seconds:g} must be 0 or more", field="max_age_seconds")
+    if action.disk_mib is not None and action.disk_mib < 1:
+        raise InvalidArgument(f"disk_mib={action.disk_mib} must be at least 1", field="disk_mib")
+
+
+def check_pin(seconds: float) -> None:
+    if not 0 <= seconds <= MAX_PIN_SECONDS:
+        raise InvalidArgument(f"seconds={seconds:g} must be 0 to {MAX_PIN_SECONDS} (a year)", field="seconds")
 
 
 def check_count(count: int, most: int) -> None:

@@ -18,6 +18,7 @@ from paddock.storage._base import Pool
 from ._capture import Capture
 from ._clock import Clock, holder_alive
 from ._collect import Collector
+from ._errand import errand
 from ._gate import Entry
 from ._needs import Need
 from ._providers import Backends, Templates
@@ -33,8 +34,10 @@ SECONDS = 1800.0
 class Workshop:
     """One that is open. Its commands run one after the other, as the template's own user."""
 
-    def __init__(self, instance: Instance, done: list[dict[str, object]]) -> None:
+    def __init__(self, instance: Instance, done: list[dict[str, object]], *, root_user: bool = False) -> None:
         self.instance, self._done = instance, done
+        self.owner = "root" if root_user else None
+        """Who may read and write all files of its trees."""
 
     async def run(
         self,
@@ -57,6 +60,19 @@ class Workshop:
             await handle.aclose()
         self._done.append({"argv": list(argv[:2]), "status": status})
         return ExecResult(id=ExecId(id), status=status, out=out.output(), err=err.output())
+
+    async def stream(
+        self,
+        argv: Sequence[str],
+        *,
+        input: Iterable[bytes] | None = None,
+        sink: Callable[[bytes], None] | None = None,
+        user: str | None = None,
+    ) -> bytes:
+        """As `errand`, for what is larger than memory."""
+        said = await errand(self.instance, tuple(argv), user=user, input=input, sink=sink)
+        self._done.append({"argv": list(argv[:2]), "status": "ok"})
+        return said
 
     async def check(self, argv: Sequence[str], **options: object) -> bytes:
         """What it printed on stdout. PlatformError if it did not end with 0."""
@@ -86,9 +102,9 @@ class Workshops:
 
     @asynccontextmanager
     async def open(
-        self, trees: Sequence[TreeMount], entry: Entry, *, limits: Limits = LIMITS, seconds: float = SECONDS
+        self, trees: Sequence[TreeMount], entry: Entry | None, *, limits: Limits = LIMITS, seconds: float = SECONDS
     ) -> AsyncGenerator[Workshop]:
-        """While the block lasts, a workshop with `trees`; afterwards it is dead. `entry` is the action that needs it.
+        """While the block lasts, a workshop with `trees`; afterwards it is dead. `entry`: the action that needs it.
 
         PlatformError: it died. What a backend raises that cannot make one.
         """
@@ -111,7 +127,7 @@ class Workshops:
             self._pool().create(id, layers=template.layers, limit_bytes=limits.disk_mib << 20)
             instance = await backend.create(plan)
             try:
-                yield Workshop(instance, done)
+                yield Workshop(instance, done, root_user=backend.capabilities.root_user)
             except SandboxDied as error:
                 raise PlatformError(f"the workshop died: {error.message}", hint="paddock audit") from None
             finally:
@@ -119,7 +135,7 @@ class Workshops:
         finally:
             await self._tasks.finish(self._end(id), name=f"undo workshop {id}")
             names = [tree.tree for tree in trees]
-            self._audit.event("workshop", asked_by=entry.number, workshop=id, trees=names, commands=done)
+            self._audit.event("workshop", asked_by=entry and entry.number, workshop=id, trees=names, commands=done)
 
     def living(self) -> set[str]:
         """Those whose service lives: nobody else ends them."""

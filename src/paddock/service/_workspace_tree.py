@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from paddock.backends._base import TreeMount
-from paddock.errors import Unsupported
 
 if TYPE_CHECKING:
     from ._store import Row
@@ -27,6 +26,8 @@ class WorkspaceTree(msgspec.Struct, frozen=True):
     """What it lies over in the pool, topmost first."""
     repository: str | None = None
     """Where the objects of its history are."""
+    epoch: int = 0
+    """The workspace's while this sandbox has it; none of its copies has one."""
 
     def mounts(self) -> tuple[TreeMount, ...]:
         own = TreeMount(tree=self.tree, target=WORKSPACE, writable=True, layers=self.layers)
@@ -63,10 +64,3 @@ class Workspaces(Protocol):
         """Called in the transaction that records a new sandbox over `row.workspace`: from now on that one writes it,
         until the row has ended. InvalidState: another living sandbox does; then the row is not recorded."""
         ...
-
-
-class NoWorkspaces:
-    async def resolve(self, reference: str, owner: str) -> WorkspaceTree:
-        raise Unsupported("this service keeps no workspaces", hint="leave workspace out", workspace=reference)
-
-    def take(self, row: Row) -> None: ...

@@ -81,6 +81,7 @@ class AsyncSandbox:
         labels: Mapping[str, str] | None = None,
         mounts: Sequence[Mount] = (),
         snapshot: str | SnapshotInfo | None = None,
+        workspace: str | None = None,
         nested: int = 0,
         idempotency_key: str | None = None,
         transport: AsyncTransport | None = None,
@@ -90,7 +91,8 @@ class AsyncSandbox:
         `level=None` takes the strongest that is quick enough here; a named one is that one or an error. It dies
         after `ttl_seconds` whatever happens to this program. A `persistent` one outlives this program; another
         finds it by id or name. The same `idempotency_key` returns the sandbox of the first call. Of `mounts`, a
-        `source` may be relative to this program's directory. With `snapshot` it starts with those files.
+        `source` may be relative to this program's directory. With `snapshot` it starts with those files. With
+        `workspace` (an id or a name) that one is at `/workspace`; no other living sandbox may write it.
         Programs inside may have `nested` children of it at a time (`from paddock import Sandbox` in there).
 
         Raises LevelUnavailable, NotFound (no such template), AlreadyExists (the name), PolicyDenied,
@@ -107,6 +109,7 @@ class AsyncSandbox:
             labels=dict(labels or {}),
             mounts=tuple(map(absolute, mounts)),
             snapshot=snapshot.id if isinstance(snapshot, SnapshotInfo) else snapshot,
+            workspace=workspace,
             nested=nested,
         )
         transport = transport or default_async_transport()
@@ -118,7 +121,11 @@ class AsyncSandbox:
         transport = transport or default_async_transport()
         info = await transport.perform(GetSandbox(sandbox=id_or_name))
         if info.state in (State.KILLED, State.FAILED):
-            raise SandboxDied(f"sandbox {info.id} is {info.state}: {info.reason or 'no reason is recorded'}")
+            task = info.spec.name or info.spec.workspace
+            raise SandboxDied(
+                f"sandbox {info.id} is {info.state}: {info.reason or 'no reason is recorded'}",
+                hint=f"its workspace lives on: paddock up --task {task}" if info.spec.workspace else None,
+            )
         return cls(info, transport)
 
     @classmethod

@@ -1,0 +1,105 @@
+"""The durable files of a task."""
+
+from __future__ import annotations
+
+from paddock.client._default import default_async_transport
+from paddock.model import (
+    DeleteWorkspace,
+    GetWorkspace,
+    InspectWorkspace,
+    ListWorkspaces,
+    OpenWorkspace,
+    PinWorkspace,
+    WorkspaceStatus,
+)
+from paddock.model import Workspace as WorkspaceInfo
+
+from .transport import AsyncTransport
+
+
+class AsyncWorkspace:
+    """The files of a task, which outlive every sandbox over them. They are at `/workspace`.
+
+    ```python
+    workspace = await AsyncWorkspace.open("T42", url="https://example.org/app.git", branch="fix")
+    async with await AsyncSandbox.create(workspace=workspace.name) as sandbox:
+        await sandbox.exec("git status")
+    ```
+
+    Made and found again by `open`, found by `get` and `list`.
+    """
+
+    def __init__(self, info: WorkspaceInfo, transport: AsyncTransport) -> None:
+        self._info = info
+        self._transport = transport
+
+    @classmethod
+    async def open(
+        cls,
+        name: str,
+        *,
+        url: str | None = None,
+        branch: str | None = None,
+        ref: str | None = None,
+        max_age_seconds: float = 60.0,
+        disk_mib: int | None = None,
+        transport: AsyncTransport | None = None,
+    ) -> AsyncWorkspace:
+        """The workspace of the task `name`: the one there is, or a new one.
+
+        With `url` a new one is a checkout of `branch` of that repository, at `ref` (the tip if none is given) as it was
+        seen at most `max_age_seconds` ago: `info.commit` says which commit that is, `info.observed_at` when it was
+        seen. Without, it is empty. One that is there is as it was left, or InvalidState says what it has instead.
+        """
+        action = OpenWorkspace(
+            name=name, url=url, branch=branch, ref=ref, max_age_seconds=max_age_seconds, disk_mib=disk_mib
+        )
+        transport = transport or default_async_transport()
+        return cls(await transport.perform(action), transport)
+
+    @classmethod
+    async def get(cls, id_or_name: str, *, transport: AsyncTransport | None = None) -> AsyncWorkspace:
+        """By id, unique prefix of an id, or name. NotFound."""
+        transport = transport or default_async_transport()
+        return cls(await transport.perform(GetWorkspace(workspace=id_or_name)), transport)
+
+    @classmethod
+    async def list(cls, *, transport: AsyncTransport | None = None) -> tuple[AsyncWorkspace, ...]:
+        """All, those used least recently first."""
+        transport = transport or default_async_transport()
+        return tuple(cls(info, transport) for info in await transport.perform(ListWorkspaces()))
+
+    @property
+    def info(self) -> WorkspaceInfo:
+        """As the records knew it when this object was made, or at the last `refresh` or `pin`."""
+        return self._info
+
+    @property
+    def id(self) -> str:
+        return self._info.id
+
+    @property
+    def name(self) -> str:
+        """The task's."""
+        return self._info.name
+
+    async def refresh(self) -> WorkspaceInfo:
+        """Asks again what the records say; `info` follows."""
+        self._info = await self._transport.perform(GetWorkspace(workspace=self.id))
+        return self._info
+
+    async def status(self) -> WorkspaceStatus:
+        """What it holds that is nowhere else, computed now."""
+        return await self._transport.perform(InspectWorkspace(workspace=self.id))
+
+    async def pin(self, seconds: float) -> None:
+        """It is not evicted for that long; 0: it may be."""
+        self._info = await self._transport.perform(PinWorkspace(workspace=self.id, seconds=seconds))
+
+    async def delete(self, *, discard: bool = False, epoch: int | None = None) -> None:
+        """With all its files. InvalidState while a sandbox has it, and, without `discard`, while it holds what is
+        nowhere else: the message says what. With `epoch`, if another sandbox has had it since."""
+        await self._transport.perform(DeleteWorkspace(workspace=self.id, discard=discard, epoch=epoch))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id} {self.name!r} {self._info.state}>"

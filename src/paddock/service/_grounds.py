@@ -1,0 +1,99 @@
+"""What a workspace begins with: nothing, or a commit of a repository, which it needs from then on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from paddock.errors import InternalError
+from paddock.model import Acquired, OpenWorkspace, Principal, RepositoryId
+from paddock.storage._base import Pool
+
+from ._bases import Base, Bases
+from ._gate import Entry
+from ._workspace_store import WorkspaceRow, WorkspaceStore
+
+if TYPE_CHECKING:
+    from ._repositories import Repositories
+
+
+class Grounds:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        store: WorkspaceStore,
+        repositories: Callable[[], Repositories],
+        bases: Bases,
+        pool: Callable[[], Pool],
+    ) -> None:
+        self._directory, self._store = directory, store
+        self._repositories, self._bases, self._pool = repositories, bases, pool
+
+    async def find(self, action: OpenWorkspace, principal: Principal) -> Acquired | None:
+        """The commit that a new workspace begins with, here by now; `branch` is what it will be on."""
+        if action.url is None:
+            return None
+        ref = action.branch if action.ref is None else action.ref
+        found = await self._repositories().acquire(action.url, ref, action.max_age_seconds, principal)
+        return replace(found, branch=action.branch or found.branch or action.name)
+
+    def spelling(self, url: str, principal: Principal) -> str:
+        """The one under which repositories are recorded, without a credential."""
+        from paddock.storage.repositories import parse
+
+        return parse(url, local=principal.id.startswith("local:"))[0].url
+
+    async def begin(self, row: WorkspaceRow, entry: Entry | None) -> WorkspaceRow:
+        """Makes the tree as it was before anybody wrote to it."""
+        limit = row.workspace.disk_mib << 20
+        if row.repository is None:
+            self._pool().create(row.id, limit_bytes=limit)
+            return row
+        from paddock.storage.repositories import pins
+
+        acquired = _acquired(row)
+        # Before anything lies over it: from here on neither the commit nor the repository goes.
+        pins.pin(self._directory / row.repository, row.id, acquired.commit)
+        base = await self._base(row, acquired, entry)
+        # In a thread: some drivers copy. Not left alone half-way: whoever undoes this would miss what comes later.
+        deriving = asyncio.ensure_future(asyncio.to_thread(self._pool().derive, base.id, row.id, limit_bytes=limit))
+        try:
+            layers = await asyncio.shield(deriving)
+        except asyncio.CancelledError:
+            await asyncio.wait((deriving,))
+            raise
+        return replace(row, base=base.id, layers=layers)
+
+    async def _base(self, row: WorkspaceRow, acquired: Acquired, entry: Entry | None) -> Base:
+        """One that is still there when it is recorded that this workspace needs it."""
+        while True:
+            base = await self._bases.get(acquired, acquired.branch or "", entry)
+            self._store.lie_over(row, (base.id,))
+            if (await self._bases.get(acquired, acquired.branch or "", entry)).id == base.id:
+                return base
+
+    def release(self, row: WorkspaceRow) -> None:
+        """It needs nothing any more."""
+        if row.repository is not None:
+            from paddock.storage.repositories import pins
+
+            pins.unpin(self._directory / row.repository, row.id)
+
+
+def _acquired(row: WorkspaceRow) -> Acquired:
+    w = row.workspace
+    if row.repository is None or w.repository is None or w.commit is None or w.branch is None:
+        raise InternalError(f"the row of workspace {row.id} does not say what it began with")
+    return Acquired(
+        repository=RepositoryId(row.repository),
+        url=w.repository,
+        commit=w.commit,
+        ref=None,
+        branch=w.branch,
+        observed_at=w.observed_at or 0.0,
+    )

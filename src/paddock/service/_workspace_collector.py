@@ -1,0 +1,34 @@
+"""Workspaces that could leave a pool that is too full: clean ones first, then old ones, none whose work is not kept."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from paddock.errors import NotFound
+from paddock.model import GarbageItem
+from paddock.storage._base import Pool
+
+from ._evictions import Evictions
+from ._garbage import Candidate
+
+
+class WorkspaceCollector:
+    def __init__(self, evictions: Evictions, pool: Callable[[], Pool]) -> None:
+        self._evictions, self._pool = evictions, pool
+
+    async def candidates(self) -> Sequence[Candidate]:
+        found: list[Candidate] = []
+        for one in await self._evictions.evictable():
+            try:
+                size = await asyncio.to_thread(self._pool().measure, one.id)
+            except NotFound:
+                continue  # it was deleted meanwhile
+            why = f"workspace {one.name}: {one.why}"
+            item = GarbageItem(what=one.id, kind="workspace", why=why, bytes=size, kept_because=one.refusal)
+            found.append(Candidate(item=item, only_when_full=True))
+        return found
+
+    async def take(self, item: GarbageItem) -> str | None:
+        await self._evictions.evict(item.what)
+        return None

@@ -1,0 +1,99 @@
+"""Archives of work that has left the pool: written whole and synced, or not there."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from paddock.errors import PlatformError, ResourceExhausted
+
+_PART = ".part"
+
+
+class Archive:
+    """One that is being written."""
+
+    def __init__(self, fd: int, most_bytes: int) -> None:
+        self._fd, self._most = fd, most_bytes
+        self._digest = hashlib.sha256()
+        self.bytes = 0
+
+    @property
+    def digest(self) -> str:
+        return self._digest.hexdigest()
+
+    def write(self, data: bytes) -> None:
+        """ResourceExhausted beyond what there is room for: what comes from inside has no end by itself."""
+        self.bytes += len(data)
+        if self.bytes > self._most:
+            raise ResourceExhausted(f"the archive is larger than {self._most >> 20} MiB")
+        self._digest.update(data)
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._fd, view) :]
+
+
+class KeptArchives:
+    """The archives of one state directory, by the id of what they hold. Nobody but paddock's own uid may read them."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    @contextmanager
+    def writing(self, name: str, most_bytes: int) -> Generator[Archive]:
+        """An archive that is there when the block has ended, through a loss of power too; not if it raises."""
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        part = self._directory / f"{name}{_PART}"
+        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            try:
+                yield Archive(fd, most_bytes)
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            part.rename(self._directory / name)
+            _sync(self._directory)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+
+    def reading(self, name: str, size: int) -> Generator[bytes]:
+        """Its content, in pieces of `size` bytes."""
+        with (self._directory / name).open("rb") as file:
+            while data := file.read(size):
+                yield data
+
+    def check(self, name: str, digest: str) -> None:
+        """PlatformError: it is not there, or not what was written."""
+        try:
+            with (self._directory / name).open("rb") as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise PlatformError(f"{self._directory / name} cannot be read: {error.strerror}") from error
+        if found != digest:
+            raise PlatformError(
+                f"{self._directory / name} is damaged: its digest is not the one that was recorded",
+                hint="it is a tar archive: what is whole of it can be taken out by hand",
+            )
+
+    def remove(self, name: str) -> None:
+        """Nothing if there is none."""
+        for path in (self._directory / name, self._directory / f"{name}{_PART}"):
+            path.unlink(missing_ok=True)
+
+    def names(self) -> frozenset[str]:
+        """Half-written ones too."""
+        with suppress(FileNotFoundError):
+            return frozenset(name.removesuffix(_PART) for name in os.listdir(self._directory))
+        return frozenset()
+
+
+def _sync(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

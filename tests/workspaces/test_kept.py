@@ -1,0 +1,188 @@
+"""What leaves the pool comes back as it was; what is in a workspace is found out, whatever it says of itself."""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from paddock import Sandbox, Workspace
+from paddock.errors import InvalidState, PaddockError
+from paddock.model import WorkspaceState
+from tests.workspaces.conftest import Opener, Origin, look
+
+Over = Callable[[Workspace], Sandbox]
+Evict = Callable[[Workspace], None]
+
+WORK = r"""
+set -e
+git config user.name a; git config user.email a@example.org
+echo two >>README; git commit -qam local; git branch other
+echo first >>README; git stash -q; echo second >>README; git stash -q
+echo staged >staged; git add staged; echo more >>staged
+rm src/gone.py; git rm -rq --cached dir; rm -r dir; echo 'a file now' >dir
+mkdir -p new/deep build empty; echo hi >new/deep/f; chmod 751 new/deep/f; chmod 2775 new
+echo junk >build/j; echo o >x.o; echo forced >forced.o; git add -f forced.o
+ln -s /etc/passwd link; ln -s src linked
+git update-index --assume-unchanged text.txt; printf 'changed\r\n' >text.txt
+git update-index --skip-worktree src/main.py; echo hidden >src/main.py
+git init -q nested; echo n >nested/n; mkdir nested/build; echo kept >nested/build/too
+printf 'n' >"$(printf 'we\nird \"name\" \377 -x')"; printf o >-rf; printf o >'--help'
+echo secret >.hidden; chmod 600 .hidden; truncate -s 40M sparse
+printf 'blob\0' >blob.bin
+sync
+"""
+
+
+def test_g6_a_checkout_comes_back_byte_for_byte_but_for_what_git_ignores(
+    opened: Opener, over: Over, evict: Evict, origin: Origin, shared_state: Path
+) -> None:
+    workspace = opened(url=origin.url)
+    first = over(workspace)
+    first.exec(["bash", "-c", WORK], check=True)
+    wanted = look(first)
+    first.kill()
+    before = workspace.status()
+    evict(workspace)
+    archive = shared_state / "kept" / workspace.id
+    assert workspace.refresh().state is WorkspaceState.EVICTED
+    assert archive.stat().st_size < 4 << 20, "a hole is kept as a hole, and what the repository has is not kept"
+    assert archive.stat().st_mode & 0o777 == 0o600
+    with tarfile.open(archive) as tar:
+        assert not any("build/j" in name or name.endswith("x.o") for name in tar.getnames())
+    assert workspace.status().only_here == before.only_here
+    origin.git("checkout", "--quiet", "--orphan", "other")  # upstream forgets where it began
+    origin.commit({"new": ""})
+    origin.git("branch", "--quiet", "--delete", "--force", "main")
+    second = over(workspace)
+    assert look(second) == wanted
+    assert second.exec("test -e build/j || test -e x.o").exit_code == 1
+    assert not archive.exists()
+
+
+def test_g6_without_a_repository_everything_comes_back(opened: Opener, over: Over, evict: Evict) -> None:
+    workspace = opened()
+    first = over(workspace)
+    lines = "mkdir -p a/b; echo 1 >a/b/c; ln a/b/c hard; mkfifo fifo; chmod 700 a; ln -s nowhere link; chmod 2750 ."
+    first.exec(f"{lines}; touch -d @1000000000 a/b/c; sync", check=True)
+    wanted, times = look(first), first.exec("stat -c %i:%Y a/b/c hard | sort -u | cut -d: -f2; stat -c %a:%U .").stdout
+    first.kill()
+    evict(workspace)
+    second = over(workspace)
+    assert look(second) == wanted
+    assert second.exec("stat -c %i:%Y a/b/c hard | sort -u | cut -d: -f2; stat -c %a:%U .").stdout == times
+
+
+@pytest.mark.root
+def test_files_of_all_owners_come_back(opened: Opener, over: Over, evict: Evict) -> None:
+    workspace = opened()
+    first = over(workspace)
+    first.exec(
+        "echo r >roots; chmod 600 roots; chown 7:8 roots; mkdir d; echo 1 >d/f; chmod 000 d", user="root", check=True
+    )
+    first.kill()
+    evict(workspace)
+    told = over(workspace).exec("stat -c '%n %u:%g %a' roots d; cat d/f", user="root", check=True).stdout
+    assert told == "roots 7:8 600\nd 0:0 0\n1\n"
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        "rm .git/index",
+        "echo x >.git/index",
+        "rm -rf .git",
+        "rm -rf .git; ln -s /tmp .git",
+        "rm -rf .git; echo 'gitdir: /nowhere' >.git",
+        "echo '[' >.git/config",
+        "git config core.fsmonitor 'touch /workspace/ran'; git config core.worktree /",
+        "git config filter.nothing.clean 'touch /workspace/ran; cat'; git config filter.nothing.required true",
+        "rm -rf .git/objects; mkfifo .git/objects",
+        "git update-index --split-index",
+        "git config status.showUntrackedFiles no; echo '*' >.git/info/exclude",
+    ],
+)
+def test_g4_g6_whatever_became_of_its_git_nothing_of_the_rest_is_lost(
+    opened: Opener, over: Over, evict: Evict, origin: Origin, harm: str
+) -> None:
+    workspace = opened(url=origin.url)
+    first = over(workspace)
+    first.exec("echo mine >mine; echo more >>README; sync", check=True)
+    first.exec(["sh", "-c", harm], check=True)
+    listing = (
+        "find . -path ./.git -prune -o -type f -print | sort | xargs -d '\\n' sha256sum; ls -ld .git | cut -c1; ls"
+    )
+    wanted = first.exec(listing).stdout
+    first.kill()
+    status = workspace.status()
+    assert not status.clean
+    with pytest.raises(InvalidState, match="nowhere else"):
+        workspace.delete()
+    evict(workspace)
+    second = over(workspace)
+    assert second.exec(listing).stdout == wanted
+    assert second.exec("test -e ran").exit_code == 1
+
+
+def test_g5_what_is_only_here_is_computed_whatever_the_index_says(opened: Opener, over: Over, origin: Origin) -> None:
+    workspace = opened(url=origin.url)
+    assert workspace.status().clean
+    first = over(workspace)
+    first.exec(["bash", "-c", WORK], check=True)
+    status = workspace.status()
+    assert (status.ahead, status.stashed, status.on) == (1, 2, "main")
+    assert {" M text.txt", " M src/main.py", "AM staged", " D src/gone.py"} <= set(status.paths)
+    assert status.head == first.exec("git rev-parse HEAD").stdout.strip()
+    first.exec(
+        "git fetch -q 2>/dev/null; git stash clear; git checkout -qf .; git clean -qfdx; git reset -q --hard",
+        check=True,
+    )
+    assert workspace.status().ahead == 1, "a commit that its repository was never seen to have is one until it has it"
+
+
+def test_g5_a_clean_one_is_deleted_and_needs_nothing_any_more(
+    opened: Opener, origin: Origin, shared_state: Path
+) -> None:
+    workspace = opened(url=origin.url)
+    pins = shared_state / "repositories"
+    assert len(list(pins.glob(f"*/refs/pins/{workspace.id}"))) == 1
+    workspace.delete()
+    assert list(pins.glob(f"*/refs/pins/{workspace.id}")) == []
+
+
+def test_g1_it_says_which_commit_it_got_and_when_that_was_seen(opened: Opener, origin: Origin) -> None:
+    first = opened(url=origin.url)
+    assert first.info.commit == origin.git("rev-parse", "HEAD")
+    moved = origin.commit({"README": "two\n"})
+    second = opened(url=origin.url, max_age_seconds=0)
+    assert (second.info.commit, second.info.branch) == (moved, "main")
+    assert second.info.observed_at is not None
+    assert first.info.observed_at is not None
+    assert second.info.observed_at > first.info.observed_at
+    for arguments in ({"url": origin.url + "x"}, {"branch": "other", "url": origin.url}):
+        with pytest.raises(PaddockError):
+            opened(second.name, **arguments)
+    with pytest.raises(PaddockError, match="no branch and no tag 'nope'"):
+        opened(url=origin.url, branch="nope")
+    begun = opened(url=origin.url, branch="mine", ref=first.info.commit)
+    assert (begun.info.commit, begun.info.branch) == (first.info.commit, "mine")
+
+
+def test_one_that_cannot_be_kept_stays(opened: Opener, over: Over, evict: Evict, shared_state: Path) -> None:
+    workspace = opened(disk_mib=64)
+    first = over(workspace)
+    first.exec("echo mine >mine; sync", check=True)
+    first.kill()
+    kept = shared_state / "kept"
+    kept.mkdir(exist_ok=True)
+    blocking = kept / f"{workspace.id}.part"
+    blocking.mkdir()
+    try:
+        with pytest.raises((PaddockError, OSError)):
+            evict(workspace)
+    finally:
+        blocking.rmdir()
+    assert workspace.refresh().state is WorkspaceState.READY
+    assert over(workspace).exec("cat mine").stdout == "mine\n"
