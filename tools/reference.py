@@ -48,6 +48,8 @@ PAGES = {
             "loop/_sync/agent.py": ("Agent",),
             "loop/_run.py": ("Run",),
             "loop/_budget.py": ("Budget", "Stop", "Tokens", "Price", "Meter"),
+            "loop/_sync/toolbox.py": ("Toolbox",),
+            "loop/_observation.py": ("Observation",),
             "loop/_sync/model.py": ("Model",),
             "loop/_sync/openai.py": ("OpenAIModel",),
             "loop/_sync/anthropic.py": ("AnthropicModel",),

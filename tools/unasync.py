@@ -41,6 +41,7 @@ NAMES = {
     "AsyncSandbox": "Sandbox",
     "AsyncScope": "Scope",
     "AsyncScriptModel": "ScriptModel",
+    "AsyncToolbox": "Toolbox",
     "AsyncTransport": "Transport",
     "AsyncWorkspace": "Workspace",
     "AsyncWriter": "Writer",

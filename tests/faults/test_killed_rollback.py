@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 DIE = "import os, signal\nasync def die(*_): os.kill(os.getpid(), signal.SIGKILL)\n"
+LATE = "def late(*a, **k):\n    real(*a, **k)\n    os.kill(os.getpid(), signal.SIGKILL)\n"
 STEPS = {
+    "when its copies are there": (
+        f"from paddock.service import _copies\nreal = _copies.make\n{LATE}_copies.make = late\n"
+    ),
+    "when they are in place": (
+        f"from paddock.service import _rollback\nreal = _rollback._put_in_place\n{LATE}_rollback._put_in_place = late\n"
+    ),
     "before the kill": "from paddock.backends.jail._backend import JailInstance\nJailInstance.kill = die\n",
     "before the tree is there": "from paddock.backends.jail import JailBackend\nJailBackend.forget = die\n",
     "before it is made": "from paddock.backends.jail import JailBackend\nJailBackend.create = die\n",

@@ -123,3 +123,14 @@ ANTHROPIC = {
         "service_tier": "standard",
     },
 }
+
+
+def calls_openai(name: str, arguments: dict[str, object]) -> dict[str, Any]:
+    function = {"name": name, "arguments": json.dumps(arguments)}
+    message = {"role": "assistant", "tool_calls": [{"id": "call_1", "type": "function", "function": function}]}
+    return OPENAI | {"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]}
+
+
+def says_openai(text: str) -> dict[str, Any]:
+    message = {"role": "assistant", "content": text}
+    return OPENAI | {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}

@@ -24,6 +24,7 @@ from paddock.loop import (
     Run,
     ScriptModel,
     Stop,
+    Toolbox,
     ToolSpec,
     Trace,
 )
@@ -263,3 +264,12 @@ def test_the_trace_holds_every_message_call_observation_and_the_end(sandbox: San
     assert events[3]["exec"].startswith("ex_")
     assert events[5]["stop"] == "done"
     assert events[5]["input_tokens"] == run.tokens.input
+
+
+def test_the_tools_alone_do_for_any_framework(sandbox: SandboxFactory) -> None:
+    toolbox = Toolbox(sandbox())
+    names = [spec.name for spec in toolbox.specs]
+    assert names == ["run_code", "bash", "read_file", "write_file", "edit_file", "read_output"]
+    assert "42" in toolbox.call("run_code", '{"code": "print(6 * 7)"}').text
+    assert toolbox.call("run_code", "nonsense").failed
+    assert toolbox.call("bash", '{"command": "false"}').failed

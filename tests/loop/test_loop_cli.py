@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from paddock import PaddockError, Sandbox
+from tests.loop.endpoint import Answer, calls_openai, says_openai, serving
 from tests.loop.scripts import BAD, GOOD, MISFIT, project
 
 Paddock = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -89,15 +90,16 @@ def test_what_cannot_be_tried_is_said_before_it_is(
     assert run.stdout == ""
 
 
-def test_control_c_ends_everything(paddock: Paddock, repo: Path) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_control_c_ends_everything(paddock: Paddock, repo: Path, number: signal.Signals, code: int) -> None:
     argv = [sys.executable, "-m", "paddock", "try", "--test", "echo > /workspace/here; exec sleep 4327", "good.patch"]
     with subprocess.Popen(argv, cwd=repo, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         (repo / "good.patch").write_text(GOOD)
         try:
             while not any(_sleeps(box) for box in Sandbox.list()):
                 assert process.poll() is None, process.stderr
-            process.send_signal(signal.SIGINT)
-            assert process.wait(60) == 130
+            process.send_signal(number)
+            assert process.wait(60) == code
         finally:
             process.kill()
     assert not Sandbox.list()
@@ -123,6 +125,7 @@ def test_agents_work_in_forks_within_a_budget_and_leave_a_trace_without_secrets(
     for name in ("t.jsonl", "t.jsonl.md"):
         text = (tmp_path / name).read_text()
         assert "make the tests pass" in text
+        assert "passed, 2 of 2" in text
         assert "key-of-nobody" not in text
     assert not Sandbox.list()
 
@@ -144,6 +147,22 @@ def test_what_cannot_be_asked_is_said_before_a_sandbox_is_made(
     run = paddock("agent", "x", "--test", "true", *arguments)
     assert run.returncode == 125
     assert says in run.stderr
+
+
+def test_a_model_is_asked_through_its_endpoint_and_the_key_stays_outside(paddock: Paddock, repo: Path) -> None:
+    fix = calls_openai("bash", {"command": "env; sed -i 's/a - b/a + b/' task.py"})
+    with serving(Answer(fix), Answer(says_openai("done"))) as endpoint:
+        environ = {"OPENAI_API_KEY": "sk-very-secret", "OPENAI_BASE_URL": f"{endpoint.url}/v1"}
+        run = paddock(
+            "agent", "fix", "--repo", "repo", "--test", PYTEST, "--model", "openai:m-1", "--trace", "t", **environ
+        )
+    assert run.returncode == 0, run.stderr
+    assert "198 tokens, 2 steps, done" in run.stderr
+    assert "Warning" not in run.stderr
+    first, second = (body["messages"] for _, _, body in endpoint.requests)
+    assert first[1]["content"] == f"fix\n\nThe tests are run by: {PYTEST}"
+    assert "HOME=/home/user" in second[-1]["content"]
+    assert "sk-very-secret" not in str(second)
 
 
 def test_nothing_of_it_is_loaded_for_help() -> None:

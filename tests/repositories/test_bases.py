@@ -28,7 +28,7 @@ from paddock.model import (
 from paddock.service import Service
 from paddock.service._bases import Base
 from paddock.service._workspace_tree import WorkspaceTree
-from tests.repositories.git_servers import Origin
+from tests.repositories.git_servers import HttpServer, Origin, address
 
 ME = Principal(f"local:{os.getuid()}")
 
@@ -230,6 +230,69 @@ async def test_a_repository_that_something_needs_is_not_deleted(state_dir: Path,
         assert (candidate.only_when_full, candidate.item.kept_because) == (True, None)
         assert await rig.shelf.bases.take(candidate.item) is None
         assert again.id not in rig.pool.names()
+
+
+async def test_submodules_come_from_caches_of_their_own_as_deep_as_they_go(
+    state_dir: Path, origins: Path, origin: Origin, daemon: Any
+) -> None:
+    inner, middle = Origin(origins / "inner"), Origin(origins / "middle")
+    inner.commit({"deepest": "1\n"})
+    middle.commit({"file": "2\n"})
+    link(middle, "lib/inner", inner.head(), "../inner")
+    link(origin, "vendor/middle", middle.head(), address(daemon, "middle"))
+    async with opened(state_dir) as rig:
+        acquired = await rig.service.perform(AcquireRepository(url=address(daemon, "app")), ME)
+        async with rig.over(await rig.base(acquired)) as shop:
+            assert await says(shop, "cat vendor/middle/file vendor/middle/lib/inner/deepest") == "2\n1"
+            assert await says(shop, "git status --porcelain; git -C vendor/middle status --porcelain") == ""
+            assert await says(shop, "git -C vendor/middle/lib/inner rev-parse HEAD") == inner.head()
+            assert await says(shop, "git submodule status | cut -c 1-41 | tr ' ' =") == "=" + middle.head()
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["/srv/secret", "file:///srv/secret", "../../../../srv/secret", "ext::sh", "ssh://h/x", "http://u:p@h/x", "fd::3"],
+)
+async def test_submodules_from_elsewhere_are_left_empty_and_recorded(
+    state_dir: Path, origin: Origin, daemon: Any, url: str
+) -> None:
+    link(origin, "m", origin.head(), url)
+    async with opened(state_dir) as rig:
+        acquired = await rig.service.perform(AcquireRepository(url=address(daemon, "app")), ME)
+        async with rig.over(await rig.base(acquired)) as shop:
+            assert await says(shop, "ls -A m; git status --porcelain") == ""
+    log = "".join(path.read_text() for path in (state_dir / "audit").glob("*.jsonl"))
+    assert "submodule.empty" in log
+
+
+async def test_a_public_repository_gets_at_no_private_one_by_a_submodule(
+    state_dir: Path, origins: Path, origin: Origin, http: HttpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The base of a public repository is everybody's: what is in it must be, too."""
+    from paddock.storage import repositories
+
+    async def credential(remote: Any) -> Any:
+        return repositories.Credential("alice", "s3cret")
+
+    monkeypatch.setattr(repositories, "ambient", credential)
+    private = Origin(origins / "private")
+    private.commit({"secret": "s3cret"})
+    http.protect("private", "alice", "s3cret")
+    link(origin, "m", private.head(), address(http, "private/.git", "http"))
+    async with opened(state_dir) as rig:
+        direct = await rig.service.perform(AcquireRepository(url=address(http, "private/.git", "http")), ME)
+        assert direct.commit == private.head()
+        acquired = await rig.service.perform(AcquireRepository(url=address(http, "app/.git", "http")), ME)
+        async with rig.over(await rig.base(acquired)) as shop:
+            assert await says(shop, "ls -A m") == ""
+
+
+def link(origin: Origin, path: str, commit: str, url: str) -> None:
+    lines = f'[submodule "{path}"]\n\tpath = {path}\n\turl = {url}\n'
+    (origin.path / ".gitmodules").write_text(lines)
+    origin.git("update-index", "--add", "--cacheinfo", f"160000,{commit},{path}")
+    origin.git("add", ".gitmodules")
+    origin.git("commit", "-q", "-m", "submodule")
 
 
 def _needs(row: Any, tree: WorkspaceTree) -> list[Any]:

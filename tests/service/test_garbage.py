@@ -107,13 +107,17 @@ async def test_only_one_collects_at_a_time(rig: Rig) -> None:
         rig.pool.create(ORPHANS[0])
         fd = os.open(rig.state_dir / "garbage.lock", os.O_RDWR | os.O_CREAT)
         fcntl.flock(fd, fcntl.LOCK_EX)
-        with pytest.raises(InvalidState, match="another program"):
-            await service.perform(CollectGarbage(), ME)
         await service.expiry.once()
         assert rig.pool.names() == (ORPHANS[0],)
+        impatient = Garbage(rig.state_dir, pool=lambda: rig.pool, sweepers=(), collectors=(), patience_seconds=0.1)
+        with pytest.raises(InvalidState, match="another program"):
+            await impatient.collect(dry_run=False)
         await service.perform(CollectGarbage(dry_run=True), ME)
-        os.close(fd)
-        await service.perform(CollectGarbage(), ME)
+
+        async def release() -> None:
+            os.close(fd)
+
+        await asyncio.gather(service.perform(CollectGarbage(), ME), release())
         assert rig.pool.names() == ()
 
 

@@ -20,6 +20,7 @@ from service_world import ME, Rig
 
 from paddock.errors import AlreadyExists, InvalidArgument, InvalidState, NotFound, PlatformError, SandboxDied
 from paddock.model import (
+    CollectGarbage,
     CreateSandbox,
     DeleteWorkspace,
     GetWorkspace,
@@ -38,6 +39,7 @@ from paddock.model import (
 )
 from paddock.model.exec import ExecSpec
 from paddock.service import Service
+from paddock.service._workspace_collector import WorkspaceCollector
 from paddock.service._workspace_store import Kept, WorkspaceRow
 from paddock.storage._kept import KeptArchives
 
@@ -385,6 +387,25 @@ async def test_what_goes_first_is_clean_then_old_and_never_what_is_held_or_pinne
                 await workspaces_of(service).evictions.evict(made[name].id)
         await service.perform(PinWorkspace(workspace="pinned", seconds=0), ME)
         await workspaces_of(service).evictions.evict(made["pinned"].id)
+
+
+async def test_a_full_pool_evicts_workspaces_and_says_why(rig: Rig) -> None:
+    async with rig.service() as service:
+        keeping_of(service, rig)
+        made = await service.perform(OpenWorkspace(name="task"), ME)
+        (folder(rig, made) / "work").write_text("mine")
+        (item,) = [
+            item for item in (await service.perform(CollectGarbage(dry_run=True), ME)).items if item.what == made.id
+        ]
+        assert item.kind == "workspace"
+        assert "the pool is" in (item.kept_because or "")
+        collector = next(one for one in service._rooms.garbage._collectors if isinstance(one, WorkspaceCollector))
+        (candidate,) = await collector.candidates()
+        assert "keeps 1 untracked file" in candidate.item.why
+        assert await collector.take(candidate.item) is None
+        assert (rig.pool.names(), _archives(rig)) == ((), [made.id])
+        await service.perform(OpenWorkspace(name="task"), ME)
+        assert (folder(rig, made) / "work").read_text() == "mine"
 
 
 async def test_one_that_is_being_made_by_another_service_is_waited_for(rig: Rig) -> None:

@@ -16,7 +16,7 @@ from ._judging import Judge, add_judging, judge, told
 from ._values import positive, seconds
 
 if TYPE_CHECKING:
-    from paddock.loop import AsyncAgent, AsyncCheckout, AsyncModel, Budget, Comparison, Price, Test, Trace
+    from paddock.loop import AsyncAgent, AsyncCheckout, AsyncModel, Attempt, Budget, Comparison, Price, Test, Trace
 
     from ._progress import Progress
 
@@ -84,6 +84,13 @@ def _worker(
                 trace=trace,
             )
 
+        tell = told(shown, options.best_of)
+
+        def ended(attempt: Attempt) -> None:
+            tell(attempt)
+            if trace is not None:
+                trace.text("diff", attempt.name, attempt.diff.decode("utf-8", "replace"), outcome=attempt.outcome)
+
         return await abest_of(
             options.best_of,
             checkout,
@@ -91,7 +98,7 @@ def _worker(
             test,
             parallel=options.parallel or min(options.best_of, _AT_ONCE),
             first_passing=options.first,
-            on_attempt=told(shown, options.best_of),
+            on_attempt=ended,
         )
 
     return work

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ from paddock.errors import InvalidArgument
 
 from . import _render
 from ._progress import Progress, progress
+from ._signals import run_until_signal
 from ._values import add_json, add_spec, limits, mounts, positive, seconds
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def judge(options: argparse.Namespace, work: Judge) -> int:
     if not Path(options.repo).is_dir():
         raise InvalidArgument(f"{options.repo!r} is no directory", hint="--repo DIR")
     test = Test(options.test, options.test_timeout, options.junit)
-    found = asyncio.run(_judge(options, test, work))
+    found = run_until_signal(_judge(options, test, work))
     if options.json:
         _render.document(_described(found))
     else:

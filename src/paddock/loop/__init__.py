@@ -10,6 +10,7 @@ from ._async.model import AsyncModel as AsyncModel
 from ._async.openai import AsyncOpenAIModel as AsyncOpenAIModel
 from ._async.script import AsyncScriptModel as AsyncScriptModel
 from ._async.search import atree_search as atree_search
+from ._async.toolbox import AsyncToolbox as AsyncToolbox
 from ._attempt import Attempt as Attempt
 from ._attempt import Comparison as Comparison
 from ._attempt import DiffSize as DiffSize
@@ -42,6 +43,7 @@ from ._sync.model import Model as Model
 from ._sync.openai import OpenAIModel as OpenAIModel
 from ._sync.script import ScriptModel as ScriptModel
 from ._sync.search import tree_search as tree_search
+from ._sync.toolbox import Toolbox as Toolbox
 from ._trace import Trace as Trace
 from ._verdict import Counts as Counts
 from ._verdict import Test as Test

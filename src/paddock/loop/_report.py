@@ -64,6 +64,9 @@ def _event(event: Mapping[str, Any]) -> Iterator[str]:
         what = f"{event.get('chars')} characters, {event.get('digest')}"
         yield f"**{_inline(str(event.get('tool')))} {how}** ({at} s, {what})"
         yield _quoted(text)
+    elif kind == "diff":
+        yield f"**Judged** ({at} s): {_inline(str(event.get('outcome')))}"
+        yield _quoted(text)
     elif kind == "end":
         error = f": {_inline(str(event['error']))}" if event.get("error") else ""
         yield f"**Ended** ({at} s): {_inline(str(event.get('stop')))}{error}"

@@ -16,12 +16,13 @@ from paddock.model import Acquired, BaseId, GarbageItem, Noun, RepositoryId, min
 from paddock.storage._base import Pool
 from paddock.storage._trees import sync_file_system
 
-from ._checkout import check_out
+from ._checkout import check_out, settle
 from ._clock import Clock, holder_alive
 from ._garbage import Candidate
 from ._gate import Entry
 from ._needs import Need
 from ._store import Store
+from ._submodules import DEEPEST, Submodules, mounts
 from ._tasks import Tasks
 from ._workshop import Workshops
 from ._workspace_tree import REPOSITORY, WORKSPACE
@@ -53,7 +54,9 @@ class Bases:
         audit: AuditLog,
         holder: str,
         needed: Callable[[], Mapping[str, tuple[Need, ...]]],
+        submodules: Submodules,
     ) -> None:
+        self._submodules = submodules
         self._needed = needed
         self._repositories, self._store, self._pool, self._workshops = repositories, store, pool, workshops
         self._tasks, self._clock, self._audit, self._holder = tasks, clock, audit, holder
@@ -90,18 +93,45 @@ class Bases:
         try:
             self._pin(base)
             self._pool().create(base.id)
-            trees = (
-                TreeMount(tree=base.id, target=WORKSPACE, writable=True),
-                TreeMount(tree=base.repository, target=REPOSITORY, writable=False),
-            )
-            async with self._workshops.open(trees, entry) as workshop:
-                await check_out(workshop, acquired, branch, self._clock.wall())
+            await self._fill(base, acquired, entry)
             await asyncio.to_thread(self._sync, base.id)
             self._finish(base)
         except BaseException:
             self.delete(base)
             raise
         return msgspec.structs.replace(base, holder=None)
+
+    async def _fill(self, base: Base, acquired: Acquired, entry: Entry | None) -> None:
+        """One workshop for the commit, and one more for each depth of submodules: they see other repositories."""
+        own = (
+            TreeMount(tree=base.id, target=WORKSPACE, writable=True),
+            TreeMount(tree=base.repository, target=REPOSITORY, writable=False),
+        )
+        scope, done = self._scope(base.repository), list[str]()
+        async with self._workshops.open(own, entry) as workshop:
+            await check_out(workshop, acquired, base.branch)
+            found = await self._submodules.find(workshop, acquired, "", scope)
+            if not found:
+                await settle(workshop, done, self._clock.wall())
+        for depth in range(DEEPEST, 0, -1):
+            if not found:
+                break
+            async with self._workshops.open((*own, *mounts(found)), entry) as workshop:
+                await self._submodules.lay_out(workshop, found, len(done))
+                done += [submodule.path for submodule, _ in found]
+                below = [
+                    await self._submodules.find(workshop, inner, submodule.path, scope)
+                    for submodule, inner in (found if depth > 1 else ())
+                ]
+                found = [pair for pairs in below for pair in pairs]
+                if not found:
+                    await settle(workshop, done[::-1], self._clock.wall())
+
+    def _scope(self, repository: str) -> str:
+        row = self._store.execute("SELECT scope FROM repositories WHERE id = ?", (repository,)).fetchone()
+        if row is None:
+            raise InvalidState(f"repository {repository} was deleted", hint="acquire it again")
+        return row[0]
 
     def _begin(self, base: Base) -> bool:
         """False: somebody else has begun. InvalidState: the repository was deleted."""

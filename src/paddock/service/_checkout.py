@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from paddock.errors import InvalidArgument
 from paddock.model import Acquired
 
@@ -10,8 +12,7 @@ from ._workspace_tree import REPOSITORY, WORKSPACE
 
 _PAST_SECONDS = 60
 
-# $1 branch, $2 commit, $3 URL, $4 sha1 or sha256, $5 the time of all files, which the index is younger than: so that
-# git need not read a file to know that it is as it was.
+# $1 branch, $2 commit, $3 URL, $4 sha1 or sha256.
 _CHECK_OUT = r"""
 set -eu
 cd "$WORKSPACE"
@@ -33,7 +34,20 @@ if git rev-parse --verify --quiet "refs/remotes/origin/$1" > /dev/null; then
     git config "branch.$1.merge" "refs/heads/$1"
 fi
 git reset --quiet --hard
-find . -path ./.git -prune -o -exec touch --no-dereference --no-create --date="@$5" {} +
+"""
+
+# $1 the time of all files, which the index is younger than, so that git need not read a file to know that it is as it
+# was; the others: where submodules are.
+_SETTLE = r"""
+set -eu
+cd "$WORKSPACE"
+time=$1
+shift
+find . -path ./.git -prune -o -exec touch --no-dereference --no-create --date="@$time" {} +
+for path do
+    git -C "$path" update-index -q --really-refresh || :
+    git -C "$path" update-index --force-write-index
+done
 git update-index -q --really-refresh || :
 git update-index --force-write-index
 git status --porcelain > /dev/null
@@ -41,7 +55,7 @@ git status --porcelain > /dev/null
 """
 
 # No program that a repository or the template could name runs: there is none to run, and it is not asked for.
-_ENVIRONMENT = {
+ENVIRONMENT = {
     "WORKSPACE": WORKSPACE,
     "REPOSITORY": REPOSITORY,
     "GIT_CONFIG_NOSYSTEM": "1",
@@ -62,13 +76,19 @@ _ENVIRONMENT = {
 }
 
 
-async def check_out(workshop: Workshop, acquired: Acquired, branch: str, now: float) -> None:
+async def check_out(workshop: Workshop, acquired: Acquired, branch: str) -> None:
     """Fills the workshop's workspace. InvalidArgument: git will not have this commit, or this name for a branch."""
     kind = "sha256" if len(acquired.commit) == 64 else "sha1"
-    words = (branch, acquired.commit, acquired.url, kind, str(int(now) - _PAST_SECONDS))
-    result = await workshop.run(["/bin/sh", "-c", _CHECK_OUT, "check-out", *words], env=_ENVIRONMENT)
+    words = (branch, acquired.commit, acquired.url, kind)
+    result = await workshop.run(["/bin/sh", "-c", _CHECK_OUT, "check-out", *words], env=ENVIRONMENT)
     if not result.ok:
         why = f", limit reached: {result.limit}" if result.limit else ""
         raise InvalidArgument(
             f"{acquired.commit} of {acquired.url} cannot be checked out on {branch!r}{why}: {result.stderr[-600:]}"
         )
+
+
+async def settle(workshop: Workshop, submodules: Sequence[str], now: float) -> None:
+    """The last step: from here on git trusts the index in every copy."""
+    words = (str(int(now) - _PAST_SECONDS), *submodules)
+    await workshop.check(["/bin/sh", "-c", _SETTLE, "settle", *words], env=ENVIRONMENT)

@@ -59,17 +59,13 @@ def of_snapshots(store: SnapshotStore) -> Iterable[Need]:
         yield Need(row.id + WORKSPACE_OF, row.id, "it is the workspace of the snapshot")
         for layer in row.template.layers:
             yield Need(layer, row.id, "the snapshot lies over it")
-        if row.workspace is not None:
-            for layer in row.workspace.layers:
-                yield Need(layer, row.id, "the workspace of the snapshot lies over it")
+        yield from _of_workspace(row.id, row.workspace)
 
 
 def _of_workspace(by: str, workspace: WorkspaceTree | None) -> Iterable[Need]:
     if workspace is not None:
-        yield Need(workspace.tree, by, "the sandbox works in it")
+        yield Need(workspace.tree, by, "it is its workspace")
         if workspace.repository is not None:
             yield Need(workspace.repository, by, "the history of its workspace is there")
         for layer in workspace.layers:
             yield Need(layer, by, "its workspace lies over it")
-        if workspace.repository is not None:
-            yield Need(workspace.repository, by, "the objects of its history are there")

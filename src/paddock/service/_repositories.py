@@ -41,7 +41,7 @@ from paddock.storage.repositories import (
 
 from ._clock import Clock, boot_id
 from ._gate import Entry
-from ._repository_store import PUBLIC, KnownRef, Observation, RepositoryRow, RepositoryStore
+from ._repository_store import NOBODY, PUBLIC, KnownRef, Observation, RepositoryRow, RepositoryStore
 
 CredentialSource = Callable[[Principal, Remote], Awaitable[Credential | None]]
 """What a principal proves himself with to a remote; None: nothing."""
@@ -249,7 +249,9 @@ class Repositories:
         return pins.fetched(what)
 
     async def _credentials(self, principal: Principal, remote: Remote) -> Credential | None:
-        return None if self._source is None else await self._source(principal, remote)
+        if self._source is None or principal == NOBODY:
+            return None
+        return await self._source(principal, remote)
 
     async def delete(self, reference: str, principal: Principal) -> None:
         """InvalidState: a workspace or a snapshot needs it."""

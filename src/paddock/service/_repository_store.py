@@ -9,11 +9,13 @@ from typing import Any
 import msgspec
 
 from paddock.errors import InvalidState
-from paddock.model import Repository, RepositoryId
+from paddock.model import Principal, Repository, RepositoryId
 
 from ._store import Store
 
 PUBLIC = "public"
+NOBODY = Principal("")
+"""Who has no credential, no directory of this machine, and no cache of his own."""
 
 _COLUMNS = "id, scope, url, head, observed_at, observed_boot, observed_clock, used_at"
 _SELECT = f"SELECT {_COLUMNS} FROM repositories"

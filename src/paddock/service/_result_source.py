@@ -88,11 +88,10 @@ class Sources:
             except NotFound:
                 raise error from None
             return await self._resting(begun, entry)
-        spec = row.sandbox.spec
-        name = spec.name or row.id
-        if row.workspace is None or spec.workspace is None:
+        name = row.sandbox.spec.name or row.id
+        if row.workspace is None or row.workspace.workspace is None:
             return Source(row.id, name, None, None, (row, held))
-        begun = await self._known.begun(spec.workspace, owner, entry)
+        begun = await self._known.begun(row.workspace.workspace, owner, entry)
         if row.workspace.tree == begun.tree.tree:
             return Source(begun.id, begun.name, begun, row.workspace, (row, held))
         return Source(row.id, name, begun, row.workspace, (row, held))

@@ -162,10 +162,10 @@ class Rooms:
             pool=pool,
             sweepers=(Unfinished(pool), Orphans(pool, needs, audit, nouns), Outputs(remains, store)),
             collectors=(
+                OldTemplates(pool, templates, needs, store),
                 self.shelf.bases,
                 self.shelf.unused,
                 WorkspaceCollector(self.workspaces.evictions, pool),
-                OldTemplates(pool, templates, needs, store),
             ),
         )
         self.storage = Storage(

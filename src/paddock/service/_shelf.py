@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from paddock.audit import AuditLog
 from paddock.keeper.layout import REPOSITORIES
+from paddock.model import Acquired, Principal
 from paddock.storage._base import Pool
 
 from ._bases import Bases
@@ -18,6 +19,7 @@ from ._providers import Backends, Templates
 from ._repository_collector import RepositoryCollector
 from ._repository_store import RepositoryStore
 from ._store import Store
+from ._submodules import Submodules
 from ._tasks import Tasks
 from ._workshop import Workshops
 
@@ -63,6 +65,7 @@ class Shelf:
             audit=audit,
             holder=holder,
             needed=needed,
+            submodules=Submodules(self._acquire, audit),
         )
 
         self.unused = RepositoryCollector(
@@ -84,6 +87,9 @@ class Shelf:
             credentials=self._credentials,
             forget_bases=self.bases.forget,
         )
+
+    async def _acquire(self, url: str, ref: str, max_age_seconds: float, principal: Principal) -> Acquired:
+        return await self.repositories.acquire(url, ref, max_age_seconds, principal)
 
     def needs(self) -> Iterable[Need]:
         """Of trees: bases that are recorded, and workshops that are open."""

@@ -28,6 +28,8 @@ class WorkspaceTree(msgspec.Struct, frozen=True):
     """Where the objects of its history are."""
     epoch: int = 0
     """The workspace's while this sandbox has it; none of its copies has one."""
+    workspace: str | None = None
+    """Which one it is, or is a copy of."""
 
     def mounts(self) -> tuple[TreeMount, ...]:
         own = TreeMount(tree=self.tree, target=WORKSPACE, writable=True, layers=self.layers)

@@ -168,7 +168,7 @@ class Workspaces:
             row = await self.evictions.laid_out(self.find(reference, owner), None)
             if row is not None:
                 await self._tenancy.occupant(row)
-                return WorkspaceTree(row.id, row.layers, row.repository, row.workspace.epoch + 1)
+                return WorkspaceTree(row.id, row.layers, row.repository, row.workspace.epoch + 1, row.id)
 
     async def begun(self, reference: str, owner: str, entry: Entry) -> Begun:
         """What it began with, and its tree, laid out. NotFound, InvalidArgument."""
@@ -179,7 +179,7 @@ class Workspaces:
                 return Begun(
                     id=row.id,
                     name=space.name,
-                    tree=WorkspaceTree(row.id, row.layers, row.repository, space.epoch),
+                    tree=WorkspaceTree(row.id, row.layers, row.repository, space.epoch, row.id),
                     url=space.repository,
                     branch=space.branch,
                     commit=space.commit,

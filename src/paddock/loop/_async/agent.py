@@ -6,17 +6,16 @@ import time
 from collections.abc import Callable
 
 from paddock.client import AsyncSandbox
-from paddock.errors import InvalidArgument, ModelFailed, SandboxDied
+from paddock.errors import ModelFailed, SandboxDied
 from paddock.loop._budget import Budget, Meter, Stop, Tokens
 from paddock.loop._colours import Later, awithin
-from paddock.loop._messages import Message, Reply, Role, ToolCall, ToolResult
+from paddock.loop._messages import Message, Reply, Role, ToolCall, ToolResult, ToolSpec
 from paddock.loop._observation import Observation
 from paddock.loop._run import CUT, SYSTEM, Run
-from paddock.loop._tools import tool_specs
 from paddock.loop._trace import Trace
 
-from .actor import Actor
 from .model import AsyncModel
+from .toolbox import AsyncToolbox
 
 
 class AsyncAgent:
@@ -40,8 +39,6 @@ class AsyncAgent:
         self.model = model
         self.budget = budget or Budget()
         self.budget.require_price(model.price, model.name)
-        if not (step_timeout_seconds > 0 and observation_chars >= 100):
-            raise InvalidArgument("step_timeout_seconds has to be more than 0, observation_chars at least 100")
         self._system = SYSTEM.format(directory=directory) if system is None else system
         self.directory = directory
         self._step_timeout_seconds = step_timeout_seconds
@@ -62,16 +59,16 @@ class AsyncAgent:
         When the model says that it is done, `verify` looks: a text is what is still wrong, told to the model, which
         goes on. Runs that share a `meter` share its budget. `name` says in the trace which run it was.
         """
-        actor = Actor(
+        toolbox = AsyncToolbox(
             sandbox,
             directory=self.directory,
             step_timeout_seconds=self._step_timeout_seconds,
             observation_chars=self._observation_chars,
         )
-        conversation = _Conversation(self.model, meter or Meter(self.budget), self._trace, name)
+        conversation = _Conversation(self.model, toolbox.specs, meter or Meter(self.budget), self._trace, name)
         conversation.open(self._system, task)
         try:
-            stop = await self._turns(conversation, actor, sandbox, verify)
+            stop = await self._turns(conversation, toolbox, sandbox, verify)
         except ModelFailed as error:
             return conversation.ended(Stop.MODEL, str(error))
         except SandboxDied as error:
@@ -81,7 +78,7 @@ class AsyncAgent:
     async def _turns(
         self,
         conversation: _Conversation,
-        actor: Actor,
+        toolbox: AsyncToolbox,
         sandbox: AsyncSandbox,
         verify: Callable[[AsyncSandbox], Later[str | None]] | None,
     ) -> Stop:
@@ -97,7 +94,7 @@ class AsyncAgent:
                 for call in reply.message.calls:
                     if conversation.meter.seconds_left() == 0.0:
                         return Stop.TIME
-                    observation = await actor.observe(call, conversation.meter.seconds_left())
+                    observation = await toolbox.observe(call, seconds_left=conversation.meter.seconds_left())
                     conversation.observed(call, observation)
                     results.append(ToolResult(call=call.id, text=observation.text, failed=observation.failed))
                 conversation.add(Message(role=Role.TOOL, results=tuple(results)))
@@ -113,13 +110,15 @@ class AsyncAgent:
 class _Conversation:
     """What was said, what it has cost, and the record of both."""
 
-    def __init__(self, model: AsyncModel, meter: Meter, trace: Trace | None, name: str) -> None:
+    def __init__(
+        self, model: AsyncModel, tools: tuple[ToolSpec, ...], meter: Meter, trace: Trace | None, name: str
+    ) -> None:
         meter.budget.require_price(model.price, model.name)
         self._model = model
         self.meter = meter
         self._trace = trace
         self._name = name
-        self._tools = tool_specs()
+        self._tools = tools
         self._began = time.monotonic()
         self._messages: list[Message] = []
         self._steps = 0
