@@ -6,6 +6,7 @@ import hashlib
 import io
 import os
 import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -283,6 +284,28 @@ def test_an_artifact_is_a_file_or_a_directory(opened: Opener, remote: Path) -> N
             local().perform(AddArtifact(workspace=box.id, path=path))
     with pytest.raises(InvalidArgument, match="no name"):
         local().perform(AddArtifact(workspace=box.id, path="/workspace/text", name="../x"))
+
+
+def test_the_command_line_takes_results_out(opened: Opener, remote: Path, tmp_path: Path) -> None:
+    def paddock(*arguments: str) -> bytes:
+        done = subprocess.run([sys.executable, "-m", "paddock", *arguments], capture_output=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    box = opened(remote, task="CLI")
+    box.exec("echo new > file", check=True)
+    assert b"file" in paddock("diff", "CLI")
+    clone = tmp_path / "clone"
+    git(tmp_path, "clone", "-q", str(remote), str(clone))
+    git(clone, "apply", "-", input=paddock("patch", "CLI"))
+    assert (clone / "file").read_text() == "new\n"
+    commit = paddock("branch", "CLI", "side", "-m", "by hand").decode().strip()
+    assert git(remote, "rev-parse", "side") == commit
+    digest = paddock("artifact", "add", "CLI", "/workspace/file", "--name", "kept").decode().strip()
+    assert digest == hashlib.sha256(b"new\n").hexdigest()
+    assert digest.encode() in paddock("artifact", "list", "CLI")
+    assert paddock("artifact", "get", "CLI", "kept") == b"new\n"
+    paddock("artifact", "rm", "CLI", "kept")
 
 
 def test_nothing_is_left_of_a_push(opened: Opener, remote: Path, shared_state: Path) -> None:
