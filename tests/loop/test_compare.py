@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -215,6 +217,35 @@ def test_a_cancelled_comparison_leaves_no_fork(checkout: Checkout) -> None:
             await task
 
     asyncio.run(main())
+    assert living() == alive
+
+
+INTERRUPTED = """
+import sys
+from paddock import Sandbox
+from paddock.loop import Checkout, Test, best_of
+
+def attempt(box, number):
+    print("here", flush=True)
+    box.exec("sleep 4328")
+
+best_of(3, Checkout.of(Sandbox.connect(sys.argv[1])), attempt, Test("true"), parallel=3)
+"""
+
+
+def test_control_c_in_a_synchronous_program_leaves_no_fork(checkout: Checkout) -> None:
+    alive = living()
+    argv = [sys.executable, "-c", INTERRUPTED, checkout.sandbox.id]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert [process.stdout.readline() for _ in range(3)] == ["here\n"] * 3
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert "KeyboardInterrupt" in said
+    assert process.returncode == -signal.SIGINT
     assert living() == alive
 
 

@@ -19,7 +19,7 @@ def output(name: str, sandbox: SandboxFactory) -> str:
 
 
 def test_no_example_is_left_out() -> None:
-    shown = {"step1.py", "step2.py", "step3.py", "offline.py", "attempts.py", "repository.py"}
+    shown = {"step1.py", "step2.py", "step3.py", "offline.py", "attempts.py", "repository.py", "task.py"}
     assert {path.name for path in EXAMPLES.glob("*.py")} == shown
 
 
@@ -33,6 +33,11 @@ def test_a_directory_is_worked_on_without_being_changed(sandbox: SandboxFactory)
     assert "changed README.md" in said
     assert "gone obsolete.txt" in said
     assert "new report.txt" in said
+
+
+def test_a_task_goes_on_after_its_first_sandbox(sandbox: SandboxFactory) -> None:
+    said = output("task.py", sandbox)
+    assert "begun on Monday\ndone on Tuesday\nsandboxes that had it: 2" in said
 
 
 def test_five_fixes_are_tried_in_forks_of_one_warm_sandbox(sandbox: SandboxFactory) -> None:
