@@ -28,10 +28,12 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_workspace(three)
     three.add_argument("name", metavar="NAME")
     three.add_argument("-o", "--output", metavar="FILE", help="a file that is not there yet")
+    add_json(three)
     three.set_defaults(run=_get)
     four = verbs.add_parser("rm", help="keep it no longer")
     add_workspace(four)
     four.add_argument("name", metavar="NAME")
+    add_json(four)
     four.set_defaults(run=_remove)
 
 
@@ -63,8 +65,11 @@ def _list(options: argparse.Namespace) -> int:
 
 def _get(options: argparse.Namespace) -> int:
     from paddock._compose import connector
+    from paddock.errors import InvalidArgument
     from paddock.model import GetArtifact
 
+    if options.json and options.output is None:
+        raise InvalidArgument("stdout holds the content or a document, not both", hint="-o FILE")
     reader = connector.connect().perform(GetArtifact(workspace=options.workspace, name=options.name))
     sys.stdout.flush()
     descriptor = 1
@@ -77,6 +82,8 @@ def _get(options: argparse.Namespace) -> int:
         reader.close()
         if descriptor != 1:
             os.close(descriptor)
+    if options.json:
+        _render.document({"file": options.output})
     return 0
 
 
@@ -85,4 +92,6 @@ def _remove(options: argparse.Namespace) -> int:
     from paddock.model import RemoveArtifact
 
     connector.connect().perform(RemoveArtifact(workspace=options.workspace, name=options.name))
+    if options.json:
+        _render.document({"removed": options.name})
     return 0

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 
+from . import _render
 from ._changes import show_patch
-from ._values import add_workspace
+from ._values import add_json, add_workspace
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -14,6 +15,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         " `git apply`: paddock patch T42 > T42.patch"
     )
     add_workspace(parser)
+    add_json(parser)
     parser.set_defaults(run=run)
 
 
@@ -22,5 +24,8 @@ def run(options: argparse.Namespace) -> int:
     from paddock.model import DiffWorkspace
 
     diff = connector.connect().perform(DiffWorkspace(workspace=options.workspace, patch=True))
+    if options.json:
+        _render.document(diff)
+        return 0
     show_patch(diff.patch or b"", colour=False)
     return 0
