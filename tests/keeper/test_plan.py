@@ -46,7 +46,7 @@ def tree(**changes: Any) -> dict[str, Any]:
 
 def test_a_plan_survives_the_wire() -> None:
     trees = (
-        Tree(name="ws_1", target="/workspace", writable=True, layers=("bs_1", "bs_0")),
+        Tree(name="ws_1", target="/workspace", writable=True, layers=("bs_1", "bs_0"), disk_bytes=1 << 30),
         Tree(name="rp_1", target="/run/paddock/repository", writable=False),
     )
     for sent in (plan(), plan(trees=trees)):

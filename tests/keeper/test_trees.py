@@ -14,6 +14,7 @@ from paddock.backends import Instance, TreeMount
 from paddock.errors import InvalidArgument, PlatformError
 from paddock.keeper import layout
 from paddock.keeper.layout import TREE_ID_BASE
+from paddock.model import ExecId, ExecSpec, Limits, Noun, mint
 from paddock.storage import Pool
 from paddock.testing.trees import Root, describe
 from tests.keeper.conftest import Yard, open_yard, run
@@ -210,5 +211,24 @@ def test_a_tree_that_is_a_link_is_not_followed(play: Any, link: str) -> None:
         (yard.state_dir / layout.REPOSITORIES / "rp_1").symlink_to(link)
         with pytest.raises(InvalidArgument, match="cannot be mounted"):
             await yard.backend.create(yard.plan(trees=(OBJECTS,)))
+
+    play(scene)
+
+
+@pytest.mark.parametrize("limit", ["disk", "inodes"])
+def test_its_ceilings_hold_for_the_workspace_too(play: Any, limit: str) -> None:
+    async def scene(yard: Yard) -> None:
+        yard.pool.create("ws_1", limit_bytes=16 << 20)
+        mount = TreeMount(tree="ws_1", target="/workspace", writable=True, disk_bytes=16 << 20)
+        instance = await yard.backend.create(yard.plan(trees=(mount,), limits=Limits(inodes=2000)))
+        if limit == "disk" and yard.pool.usage("ws_1").limit_bytes is not None:
+            assert "quota exceeded" in await said(instance, "head -c 32M /dev/zero > big")
+            await instance.kill()
+            return
+        fill = "for n in $(seq 8); do head -c 4M /dev/zero > $n; done" if limit == "disk" else "seq 3000 | xargs touch"
+        spec = ExecSpec(argv=("sh", "-c", f"{fill}; sleep 600"))
+        await instance.start(spec, id=ExecId(mint(Noun.EXEC)), background=True)
+        assert (await asyncio.wait_for(instance.wait_ended(), 60)).limit == limit
+        assert "ws_1" in yard.pool.names()
 
     play(scene)

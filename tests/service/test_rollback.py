@@ -332,8 +332,7 @@ async def test_a_child_and_a_sandbox_from_a_snapshot_have_a_workspace_of_their_o
             assert not {box.id, f"{box.id}_w"} & set(rig.pool.names())
         await service.perform(KillSandbox(sandbox=scene.id), ME)
         await service.perform(DeleteSnapshot(snapshot=scene.snapshot), ME)
-        await service.expiry.once()
-        assert set(rig.pool.names()) - {"bs_1"} == {"tp_host", "ws_1"}  # no row of a base needs that one
+        assert set(rig.pool.names()) - {"bs_1"} == {"tp_host", "ws_1"}  # (no row of a base needs that one)
 
 
 async def test_copies_of_both_or_of_none(rig: Rig, over: OneWorkspace, monkeypatch: pytest.MonkeyPatch) -> None:

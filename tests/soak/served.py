@@ -88,17 +88,21 @@ def _serve() -> None:
         CollectGarbage,
         CreateSandbox,
         DeleteSnapshot,
+        DeleteWorkspace,
         ForkSandbox,
+        GetWorkspace,
         KillSandbox,
         ListSnapshots,
+        ListWorkspaces,
+        OpenWorkspace,
         RollbackSandbox,
         SandboxSpec,
     )
 
     transport = connector.connect()
 
-    def create(name: str, snapshot: str | None) -> str:
-        spec = SandboxSpec(name=name, snapshot=snapshot, persistent=True, ttl_seconds=1200)
+    def create(name: str, snapshot: str | None, workspace: str | None) -> str:
+        spec = SandboxSpec(name=name, snapshot=snapshot, workspace=workspace, persistent=True, ttl_seconds=1200)
         return transport.perform(CreateSandbox(spec=spec)).id
 
     def files(id: str) -> dict[str, str]:
@@ -116,7 +120,15 @@ def _serve() -> None:
         home = connector.home(default_state_dir())
         return home.loop.run(home.door.expiry.once)  # type: ignore[attr-defined]
 
+    def evict(name: str) -> None:
+        home, id = connector.home(default_state_dir()), transport.perform(GetWorkspace(workspace=name)).id
+        home.loop.run(home.door._rooms.workspaces.evictions.evict, id)  # type: ignore[attr-defined]
+
     operations = {
+        "open": lambda name: transport.perform(OpenWorkspace(name=name)).id,
+        "evict": evict,
+        "workspaces": lambda: [one.name for one in transport.perform(ListWorkspaces())],
+        "delete_workspace": lambda name: transport.perform(DeleteWorkspace(workspace=name, discard=True)),
         "create": create,
         "files": files,
         "write": write,

@@ -25,6 +25,7 @@ Files = dict[str, str]
 """Digests by path, below /workspace."""
 
 MOST_BOXES = 8
+MOST_SPACES = 3
 CUTS = st.sampled_from([None, None, None, "service", "service", "keeper"])
 DELAYS = st.integers(0, 60)
 WHICH = st.integers(0, 99)
@@ -41,6 +42,12 @@ class NothingIsLost(RuleBasedStateMachine):
         self._state_dir, self._services = state_dir, services
         self._files: dict[str, Files] = {}
         self._shots: dict[str, Files] = {}
+        self._spaces: dict[str, Files] = {}
+        """What is in the workspaces that no living sandbox has, by name."""
+        self._over: dict[str, str] = {}
+        """The workspace that a living sandbox has."""
+        self._with_workspace: set[str] = set()
+        """Sandboxes and snapshots that have a workspace, be it a copy of their own."""
         self._number = 0
 
     # ---- what is done
@@ -54,6 +61,39 @@ class NothingIsLost(RuleBasedStateMachine):
         shot = _pick(self._shots, which)
         if shot is not None:
             self._create(shot, self._shots[shot], cut, delay, who)
+
+    @rule(which=WHICH, cut=CUTS, delay=DELAYS, who=st.integers(0, 1))
+    def open_workspace(self, which: int, cut: str | None, delay: int, who: int) -> None:
+        new = len(self._spaces) + len(self._over) < MOST_SPACES
+        name = (
+            f"task{self._next()}" if new else _pick({one: {} for one in (*self._spaces, *self._over.values())}, which)
+        )
+        assert name is not None
+        answer = self._ask(who, cut, delay, "open", name=name)
+        if answer is None or "error" in answer:
+            self._value("open", name=name)
+        if new:
+            self._spaces[name] = {}
+
+    @rule(which=WHICH, cut=CUTS, delay=DELAYS, who=st.integers(0, 1))
+    def create_over(self, which: int, cut: str | None, delay: int, who: int) -> None:
+        name = _pick(self._spaces, which)
+        if name is not None:
+            self._create(None, self._spaces[name], cut, delay, who, workspace=name)
+
+    @rule(which=WHICH, who=st.integers(0, 1))
+    def create_over_one_that_is_taken(self, which: int, who: int) -> None:
+        box = _pick({one: {} for one in self._over}, which)
+        if box is not None:
+            name = f"box{self._next()}"
+            answer = self._services[who].ask("create", name=name, snapshot=None, workspace=self._over[box])
+            assert answer.get("error") == "invalid_state", answer
+
+    @rule(which=WHICH, cut=CUTS, delay=st.integers(0, 300), who=st.integers(0, 1))
+    def evict(self, which: int, cut: str | None, delay: int, who: int) -> None:
+        name = _pick(self._spaces, which)
+        if name is not None:
+            self._ask(who, cut, delay, "evict", name=name)
 
     @rule(
         n=WHICH, name=st.sampled_from("abc"), size=SIZES, seed=st.integers(0, 99), cut=CUTS, delay=DELAYS,
@@ -100,6 +140,7 @@ class NothingIsLost(RuleBasedStateMachine):
             born = [id for id, one in self._living().items() if id not in self._files and one["origin"] == box]
         for id in born:
             self._files[id] = dict(self._files[box])
+            self._same_kind(box, id)
 
     @rule(n=WHICH, cut=CUTS, delay=DELAYS, who=st.integers(0, 1))
     def snapshot(self, n: int, cut: str | None, delay: int, who: int) -> None:
@@ -113,11 +154,16 @@ class NothingIsLost(RuleBasedStateMachine):
             made = [id for id in self._value("snapshots") if id not in self._shots]
         for id in made:
             self._shots[id] = dict(self._files[box])
+            self._same_kind(box, id)
 
     @rule(n=WHICH, which=WHICH, cut=CUTS, delay=DELAYS, who=st.integers(0, 1))
     def rollback(self, n: int, which: int, cut: str | None, delay: int, who: int) -> None:
         box, shot = _pick(self._files, n), _pick(self._shots, which)
         if box is None or shot is None:
+            return
+        if (box in self._with_workspace) != (shot in self._with_workspace):
+            answer = self._services[who].ask("rollback", id=box, snapshot=shot)
+            assert answer.get("error") == "invalid_state", answer
             return
         answer = self._ask(who, cut, delay, "rollback", id=box, snapshot=shot)
         if answer is not None and "value" in answer:
@@ -130,7 +176,7 @@ class NothingIsLost(RuleBasedStateMachine):
         else:  # the snapshot is whole, and that is what counts
             assert (now["state"], cut) == ("failed", "keeper"), now
             assert now["reason"]
-            del self._files[box]
+            self._end(box, self._shots[shot])
 
     @rule(n=WHICH, cut=CUTS, delay=DELAYS, who=st.integers(0, 1))
     def kill(self, n: int, cut: str | None, delay: int, who: int) -> None:
@@ -142,7 +188,7 @@ class NothingIsLost(RuleBasedStateMachine):
             seen = self._services[0].ask("files", id=box)  # the keeper may be at it still
             assert seen.get("error") == "sandbox_died" or seen["value"] == self._files[box], seen
             assert self._value("kill", id=box) == "killed"
-        del self._files[box]
+        self._end(box)
 
     @rule(which=WHICH, cut=CUTS, delay=DELAYS, who=st.integers(0, 1))
     def delete_snapshot(self, which: int, cut: str | None, delay: int, who: int) -> None:
@@ -175,15 +221,21 @@ class NothingIsLost(RuleBasedStateMachine):
             assert set(self._living()) == set(self._files)
             assert set(self._value("snapshots")) == set(self._shots)
             for shot, files in self._shots.items():
-                from_it = self._value("create", name=f"again{self._next()}", snapshot=shot)
+                from_it = self._value("create", name=f"again{self._next()}", snapshot=shot, workspace=None)
                 assert self._look(from_it) == files, shot
                 self._value("kill", id=from_it)
+            for name, files in self._spaces.items():
+                assert self._look_into(name) == files, name
             for service in self._services:
                 service.close()
             assert self._value("sweep"), "nobody else holds the lease"
             assert self._value("check") == []
             for box in tuple(self._files):
                 assert self._value("kill", id=box) == "killed"
+                self._end(box)
+            for name, files in self._spaces.items():
+                assert self._look_into(name) == files, name
+                self._value("delete_workspace", name=name)
             for shot in tuple(self._shots):
                 self._value("delete_snapshot", id=shot)
             assert self._value("gc") == [], "there was nothing left to collect"
@@ -197,22 +249,58 @@ class NothingIsLost(RuleBasedStateMachine):
                     self._services[0].ask("kill", id=id)
             for id in self._services[0].ask("snapshots").get("value", ()):
                 self._services[0].ask("delete_snapshot", id=id)
+            for name in self._services[0].ask("workspaces").get("value", ()):
+                self._services[0].ask("delete_workspace", name=name)
             for service in self._services:
                 service.close()
 
     # ---- how
 
-    def _create(self, snapshot: str | None, files: Files, cut: str | None, delay: int, who: int) -> None:
+    def _create(
+        self,
+        snapshot: str | None,
+        files: Files,
+        cut: str | None,
+        delay: int,
+        who: int,
+        workspace: str | None = None,
+    ) -> None:
         if len(self._files) >= MOST_BOXES:
             return
         name = f"box{self._next()}"
-        answer = self._ask(who, cut, delay, "create", name=name, snapshot=snapshot)
+        answer = self._ask(who, cut, delay, "create", name=name, snapshot=snapshot, workspace=workspace)
         if answer is not None and "value" in answer:
             id = answer["value"]
         else:
             id = next((id for id, one in self._living().items() if one["name"] == name), None)
-        if id is not None:
-            self._files[id] = dict(files)
+        if id is None:
+            return
+        self._files[id] = dict(files)
+        if snapshot is not None:
+            self._same_kind(snapshot, id)
+        if workspace is not None:
+            self._with_workspace.add(id)
+            self._over[id] = workspace
+            del self._spaces[workspace]
+
+    def _same_kind(self, source: str, copy: str) -> None:
+        if source in self._with_workspace:
+            self._with_workspace.add(copy)
+
+    def _end(self, box: str, *perhaps: Files) -> None:
+        """It is dead; what was in its workspace stays there, or, `perhaps`, something else."""
+        files, name = self._files.pop(box), self._over.pop(box, None)
+        if name is not None:
+            now = self._look_into(name) if perhaps else files
+            assert now in (files, *perhaps)
+            self._spaces[name] = now
+
+    def _look_into(self, space: str) -> Files:
+        """By a sandbox over it."""
+        box = self._value("create", name=f"look{self._next()}", snapshot=None, workspace=space)
+        files = self._look(box)
+        assert self._value("kill", id=box) == "killed"
+        return files
 
     def _ask(self, who: int, cut: str | None, delay: int, op: str, **arguments: Any) -> dict[str, Any] | None:
         """The answer. None: it was cut off. An error is one only where something was killed."""

@@ -42,3 +42,13 @@ def test_a_task_goes_on_after_its_first_sandbox(sandbox: SandboxFactory) -> None
 
 def test_five_fixes_are_tried_in_forks_of_one_warm_sandbox(sandbox: SandboxFactory) -> None:
     assert output("step3.py", sandbox) == "2/5 candidate fixes passed the test suite\n"
+
+
+def test_a_second_sandbox_goes_on_where_the_first_has_ended(sandbox: SandboxFactory) -> None:
+    said = output("task.py", sandbox)
+    assert said.splitlines() == [
+        "only here: 1 untracked file",
+        "begun on Monday",
+        "done on Tuesday",
+        "sandboxes that had it: 2",
+    ]

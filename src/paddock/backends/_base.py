@@ -67,6 +67,8 @@ class TreeMount(msgspec.Struct, frozen=True, kw_only=True):
     target: str
     writable: bool
     layers: tuple[str, ...] = ()
+    disk_bytes: int | None = None
+    """A ceiling for what is in it, for whoever has to look because the pool keeps none."""
 
 
 class SandboxPlan(msgspec.Struct, frozen=True, kw_only=True):

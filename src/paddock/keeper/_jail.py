@@ -227,6 +227,7 @@ def finish(house: House, pending: Pending) -> tuple[Jail, dict[str, float]]:
                 "memory_bytes": plan.memory_bytes,
                 "processes": plan.processes,
             },
+            trees={tree.name: tree.disk_bytes for tree in plan.trees if tree.writable},
             incarnation=plan.incarnation,
             parent=plan.parent,
         )

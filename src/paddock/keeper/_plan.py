@@ -37,12 +37,16 @@ class Mount:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Tree:
-    """The pool's tree `name` over the trees `layers` (topmost first) at `target`; or the repository of that name."""
+    """The pool's tree `name` over the trees `layers` (topmost first) at `target`; or the repository of that name.
+
+    `disk_bytes` is looked at where the pool itself keeps no ceiling.
+    """
 
     name: str
     target: str
     writable: bool
     layers: tuple[str, ...] = ()
+    disk_bytes: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +94,7 @@ class JailPlan:
         values = {name: getattr(self, name) for name in self.__slots__}
         values["users"] = tuple((u.name, u.uid, u.gid, u.home) for u in self.users)
         values["mounts"] = tuple((m.source, m.target, m.mode) for m in self.mounts)
-        values["trees"] = tuple((t.name, t.target, t.writable, t.layers) for t in self.trees)
+        values["trees"] = tuple((t.name, t.target, t.writable, t.layers, t.disk_bytes) for t in self.trees)
         return marshal.dumps(values)
 
     @classmethod
@@ -98,7 +102,9 @@ class JailPlan:
         values = marshal.loads(data)  # noqa: S302
         values["users"] = tuple(User(name=n, uid=u, gid=g, home=h) for n, u, g, h in values["users"])
         values["mounts"] = tuple(Mount(source=s, target=t, mode=m) for s, t, m in values["mounts"])
-        values["trees"] = tuple(Tree(name=n, target=t, writable=w, layers=b) for n, t, w, b in values["trees"])
+        values["trees"] = tuple(
+            Tree(name=n, target=t, writable=w, layers=b, disk_bytes=d) for n, t, w, b, d in values["trees"]
+        )
         return cls(**values)
 
     def to_message(self) -> dict[str, Any]:

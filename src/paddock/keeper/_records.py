@@ -32,6 +32,8 @@ class Record:
     tree: str
     template: str
     limits: dict[str, float]
+    trees: dict[str, int | None] = dataclasses.field(default_factory=dict[str, int | None])
+    """The others that it writes, and their ceilings in bytes."""
     incarnation: int = 0
     parent: str = ""
 

@@ -42,9 +42,15 @@ class Life:
     waiting: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
     worked: float = 0.0
     """Processor time that it had used when it was last looked at."""
-    count_from: int = 0
+    counts: dict[str, _Count] = field(default_factory=dict[str, "_Count"])
+    """Of its trees, by name."""
+
+
+@dataclass(slots=True)
+class _Count:
+    start: int = 0
     """The inode number from which on there may be too many files. Numbers only grow: below it nothing is counted."""
-    count_after: float = 0.0
+    after: float = 0.0
     """When to count again: counting takes a tenth of the keeper's time at most."""
 
 
@@ -216,21 +222,21 @@ class Undertaker:
     def watch_inodes(self, lives: list[Life]) -> None:
         """Ends those that have more files than they may: btrfs itself limits bytes only."""
         for life in lives:
-            if self._has_too_many_files(life):
+            if any(self._has_too_many_files(life, tree) for tree in (life.record.tree, *life.record.trees)):
                 self.end(life, Ended(limit="inodes", reason="it had more files than its limit allows"))
 
-    def _has_too_many_files(self, life: Life) -> bool:
-        most = int(life.record.limits["inodes"])
+    def _has_too_many_files(self, life: Life, name: str) -> bool:
+        most, known = int(life.record.limits["inodes"]), life.counts.setdefault(name, _Count())
         start = proc.boottime()
-        if start < life.count_after:
+        if start < known.after:
             return False
         try:
-            tree = os.open(life.record.tree, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._house.pool)
+            tree = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._house.pool)
         except OSError:
             return False
         try:
             highest = btrfs.highest_inode(tree)
-            if highest < max(life.count_from, most):
+            if highest < max(known.start, most):
                 return False
             count = 0
             for count in btrfs.count_inodes(tree):
@@ -238,8 +244,8 @@ class Undertaker:
                     return True
         finally:
             os.close(tree)
-        life.count_from = highest + most - count
-        life.count_after = start + 10 * (proc.boottime() - start)
+        known.start = highest + most - count
+        known.after = start + 10 * (proc.boottime() - start)
         return False
 
     def _own_death(self, life: Life) -> Ended:

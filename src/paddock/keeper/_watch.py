@@ -40,7 +40,7 @@ class Seen:
     disk_bytes: int | None = None
     strikes: Counter[str] = field(default_factory=Counter[str])
     over: int = 0
-    walk: Generator[tuple[int, int], None, None] | None = None
+    walk: Generator[tuple[str, int, int], None, None] | None = None
     walked: float = 0.0
     """Seconds that the present or last walk took."""
     walk_at: float = 0.0
@@ -131,9 +131,9 @@ class Watch:
         if seen.walk is None:
             if start < seen.walk_at:
                 return seen.walk_at
-            seen.walk, seen.walked = self._walk(life.record.tree), 0.0
+            seen.walk, seen.walked = self._walk(life.record), 0.0
         try:
-            size, count = next(seen.walk)
+            name, size, count = next(seen.walk)
         except StopIteration:
             seen.walk = None
             seen.walk_at = start + max(DISK_SECONDS, seen.walked * SHARE)
@@ -142,24 +142,32 @@ class Watch:
             self._end(life, Ended(limit="inodes", reason="its directories are nested too deeply to be measured"))
             return start + DISK_SECONDS
         seen.walked += proc.boottime() - start
-        seen.disk_bytes = max(size, seen.disk_bytes or 0) if seen.walk else size
-        limits = life.record.limits
-        if size > int(limits["disk_bytes"]):
-            reason = f"the keeper saw {_mib(size)} of {_mib(int(limits['disk_bytes']))} MiB in its tree"
+        record = life.record
+        most: float | None = record.limits["disk_bytes"]
+        what = "its tree"
+        if name == record.tree:
+            seen.disk_bytes = max(size, seen.disk_bytes or 0) if seen.walk else size
+        else:
+            most, what = record.trees[name], f"{name}, which it writes"
+        if most is not None and size > most:
+            reason = f"the keeper saw {_mib(size)} of {_mib(int(most))} MiB in {what}"
             self._end(life, Ended(limit="disk", reason=reason))
-        elif count > int(limits["inodes"]):
-            self._end(life, Ended(limit="inodes", reason=f"the keeper saw {count} files in its tree"))
+        elif count > int(record.limits["inodes"]):
+            self._end(life, Ended(limit="inodes", reason=f"the keeper saw {count} files in {what}"))
         return start + SLICE_SECONDS
 
-    def _walk(self, name: str) -> Generator[tuple[int, int], None, None]:
-        try:
-            root = os.open(f"{name}/root", _DIRECTORY, dir_fd=self._pool)
-        except OSError:
-            return
-        try:
-            yield from _measure.tree(root)
-        finally:
-            os.close(root)
+    def _walk(self, record: Record) -> Generator[tuple[str, int, int], None, None]:
+        """Through all its trees, one after the other."""
+        for name in (record.tree, *record.trees):
+            try:
+                root = os.open(f"{name}/root", _DIRECTORY, dir_fd=self._pool)
+            except OSError:
+                continue
+            try:
+                for size, count in _measure.tree(root):
+                    yield name, size, count
+            finally:
+                os.close(root)
 
 
 def _later(start: float, pause: float) -> float:

@@ -13,8 +13,12 @@ from ._live import Held, Live
 # In this order: a memory kill explains what a fork that failed only accompanied.
 _COUNTED = (Limit.MEMORY, Limit.PROCESSES, Limit.INODES, Limit.DISK)
 _DISK_SLACK_BYTES = 1 << 20
-# The kernel counts neither of these two: it tells only the program.
-_WORDS = ((b"Too many open files", Limit.OPEN_FILES), (b"File too large", Limit.DISK))
+# The kernel counts none of these: it tells only the program. (The quota may be that of a workspace.)
+_WORDS = (
+    (b"Too many open files", Limit.OPEN_FILES),
+    (b"File too large", Limit.DISK),
+    (b"Disk quota exceeded", Limit.DISK),
+)
 
 
 async def struck(

@@ -53,10 +53,24 @@ def of_sandboxes(store: Store) -> Iterable[Need]:
                 yield Need(name, row.id, "it is to take the place of the sandbox's")
 
 
-def of_snapshots(store: SnapshotStore) -> Iterable[Need]:
+def of_running(store: Store) -> Iterable[Need]:
+    """What has to be there at this moment: of what is being made, the row comes before the tree."""
     for row in store.list():
+        if row.state is State.RUNNING:
+            yield Need(row.id, row.id, "it is what the sandbox has written")
+            for layer in row.layers:
+                yield Need(layer, row.id, "the sandbox lies over it")
+            yield from _of_workspace(row.id, row.workspace)
+
+
+def of_snapshots(store: SnapshotStore, *, whole: bool = False) -> Iterable[Need]:
+    """`whole`: only of those that nobody is making."""
+    for row in store.list():
+        if whole and row.holder is not None:
+            continue
         yield Need(row.id, row.id, "it is what the snapshot holds")
-        yield Need(row.id + WORKSPACE_OF, row.id, "it is the workspace of the snapshot")
+        if not whole:
+            yield Need(row.id + WORKSPACE_OF, row.id, "it is the workspace of the snapshot")
         for layer in row.template.layers:
             yield Need(layer, row.id, "the snapshot lies over it")
         yield from _of_workspace(row.id, row.workspace)

@@ -24,7 +24,7 @@ from ._lifecycle import Lifecycle
 from ._live import Live
 from ._making import Making
 from ._mount_results import MountResults
-from ._needs import Needs, of_sandboxes, of_snapshots
+from ._needs import Needs, of_running, of_sandboxes, of_snapshots
 from ._nested import Nested, Perform
 from ._promotion import Promotion
 from ._providers import Backends, Templates
@@ -165,7 +165,7 @@ class Rooms:
                 OldTemplates(pool, templates, needs, store),
                 self.shelf.bases,
                 self.shelf.unused,
-                WorkspaceCollector(self.workspaces.evictions, pool),
+                WorkspaceCollector(self.workspaces.evictions, pool, audit),
             ),
         )
         self.storage = Storage(
@@ -173,7 +173,7 @@ class Rooms:
             pool=pool,
             needs=needs,
             store=store,
-            snapshots=rows,
+            whole=(lambda: of_running(store), lambda: of_snapshots(rows, whole=True), self.workspaces.whole),
             garbage=self.garbage,
             nouns=nouns,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from paddock.errors import PaddockError
@@ -12,8 +12,7 @@ from paddock.model import Check, CheckStorage, Noun, State
 from paddock.storage._base import Pool
 
 from ._garbage import Garbage
-from ._needs import Needs
-from ._snapshot_store import SnapshotStore
+from ._needs import Needs, Source
 from ._store import Store
 
 _SHOWN = 8
@@ -27,12 +26,13 @@ class Storage:
         pool: Callable[[], Pool],
         needs: Needs,
         store: Store,
-        snapshots: SnapshotStore,
+        whole: Iterable[Source],
         garbage: Garbage,
         nouns: tuple[str, ...],
     ) -> None:
         self._state_dir, self._pool, self._needs = state_dir, pool, needs
-        self._store, self._snapshots, self._garbage, self._nouns = store, snapshots, garbage, nouns
+        self._store, self._garbage, self._nouns = store, garbage, nouns
+        self._whole = Needs(whole)
 
     async def check(self, action: CheckStorage) -> tuple[Check, ...]:
         try:
@@ -72,17 +72,20 @@ class Storage:
         return _check(
             "records",
             lost,
-            f"each of {number} living sandboxes and snapshots has its trees",
+            f"each of {number} living sandboxes, snapshots and workspaces has its trees",
             fix="paddock kill, paddock snapshots --delete: what they name is lost",
         )
 
     def _lost(self, pool: Pool) -> tuple[list[str], int]:
-        """Only of what runs or is whole: what is being made has its row before its tree."""
-        wanted = [(row.id, row.layers) for row in self._store.list() if row.state is State.RUNNING]
-        wanted += [(row.id, row.template.layers) for row in self._snapshots.list() if row.holder is None]
+        wanted = self._whole.by_tree()
         names = set(pool.names())
-        lost = [f"{tree}, which {id} needs" for id, layers in wanted for tree in (id, *layers) if tree not in names]
-        return lost, len(wanted)
+        lost = [
+            f"{tree}, which {need.by} needs"
+            for tree, needs in wanted.items()
+            if not tree.startswith(Noun.REPOSITORY) and tree not in names
+            for need in needs
+        ]
+        return lost, len({need.by for needs in wanted.values() for need in needs})
 
     def _unfinished(self, pool: Pool) -> Check:
         left = list(pool.unfinished())

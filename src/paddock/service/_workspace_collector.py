@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
+from paddock.audit import AuditLog
 from paddock.errors import NotFound
 from paddock.model import GarbageItem
 from paddock.storage._base import Pool
@@ -14,8 +15,8 @@ from ._garbage import Candidate
 
 
 class WorkspaceCollector:
-    def __init__(self, evictions: Evictions, pool: Callable[[], Pool]) -> None:
-        self._evictions, self._pool = evictions, pool
+    def __init__(self, evictions: Evictions, pool: Callable[[], Pool], audit: AuditLog) -> None:
+        self._evictions, self._pool, self._audit = evictions, pool, audit
 
     async def candidates(self) -> Sequence[Candidate]:
         found: list[Candidate] = []
@@ -31,4 +32,5 @@ class WorkspaceCollector:
 
     async def take(self, item: GarbageItem) -> str | None:
         await self._evictions.evict(item.what)
+        self._audit.event("workspace.evicted", workspace=item.what, message=item.why)
         return None

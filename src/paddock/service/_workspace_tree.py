@@ -26,13 +26,16 @@ class WorkspaceTree(msgspec.Struct, frozen=True):
     """What it lies over in the pool, topmost first."""
     repository: str | None = None
     """Where the objects of its history are."""
+    disk_mib: int | None = None
+    """Its ceiling; the pool keeps it where it can."""
     epoch: int = 0
     """The workspace's while this sandbox has it; none of its copies has one."""
     workspace: str | None = None
     """Which one it is, or is a copy of."""
 
     def mounts(self) -> tuple[TreeMount, ...]:
-        own = TreeMount(tree=self.tree, target=WORKSPACE, writable=True, layers=self.layers)
+        most = None if self.disk_mib is None else self.disk_mib << 20
+        own = TreeMount(tree=self.tree, target=WORKSPACE, writable=True, layers=self.layers, disk_bytes=most)
         if self.repository is None:
             return (own,)
         return own, TreeMount(tree=self.repository, target=REPOSITORY, writable=False)
@@ -40,7 +43,7 @@ class WorkspaceTree(msgspec.Struct, frozen=True):
 
 def copied(workspace: WorkspaceTree | None, id: str) -> WorkspaceTree | None:
     """The same in a tree of its own, which goes with the sandbox or the snapshot `id`."""
-    return None if workspace is None else msgspec.structs.replace(workspace, tree=id + WORKSPACE_OF)
+    return None if workspace is None else msgspec.structs.replace(workspace, tree=id + WORKSPACE_OF, epoch=0)
 
 
 def own_trees(row: Row) -> tuple[str, ...]:

@@ -168,7 +168,7 @@ class Workspaces:
             row = await self.evictions.laid_out(self.find(reference, owner), None)
             if row is not None:
                 await self._tenancy.occupant(row)
-                return WorkspaceTree(row.id, row.layers, row.repository, row.workspace.epoch + 1, row.id)
+                return _tree(row, row.workspace.epoch + 1)
 
     async def begun(self, reference: str, owner: str, entry: Entry) -> Begun:
         """What it began with, and its tree, laid out. NotFound, InvalidArgument."""
@@ -179,7 +179,7 @@ class Workspaces:
                 return Begun(
                     id=row.id,
                     name=space.name,
-                    tree=WorkspaceTree(row.id, row.layers, row.repository, space.epoch, row.id),
+                    tree=_tree(row, space.epoch),
                     url=space.repository,
                     branch=space.branch,
                     commit=space.commit,
@@ -197,6 +197,13 @@ class Workspaces:
                 yield Need(row.id, row.id, f"it is workspace {row.workspace.name}")
             for layer in row.layers:
                 yield Need(layer, row.id, f"workspace {row.workspace.name} lies over it")
+
+    def whole(self) -> Iterable[Need]:
+        """Of trees that have to be there at this moment."""
+        for row in self._store.list():
+            if row.state is WorkspaceState.READY:
+                for tree in (row.id, *row.layers):
+                    yield Need(tree, row.id, f"workspace {row.workspace.name} is in it")
 
     def sweep(self, audit: AuditLog) -> None:
         self._custody.sweep(audit)
@@ -262,3 +269,14 @@ def _refuse_loss(row: WorkspaceRow, status: WorkspaceStatus) -> None:
             hint=f"paddock status {name}; to lose it: paddock workspaces --delete {name} --discard",
             workspace=row.id,
         )
+
+
+def _tree(row: WorkspaceRow, epoch: int) -> WorkspaceTree:
+    return WorkspaceTree(
+        tree=row.id,
+        layers=row.layers,
+        repository=row.repository,
+        disk_mib=row.workspace.disk_mib,
+        epoch=epoch,
+        workspace=row.id,
+    )

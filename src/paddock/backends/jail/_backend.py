@@ -146,7 +146,10 @@ class JailBackend:
             inodes=limits.inodes,
             tmp_bytes=limits.tmp_mib * _MIB,
             mounts=tuple(Mount(source=m.source, target=m.target, mode=m.mode.value) for m in plan.spec.mounts),
-            trees=tuple(Tree(name=t.tree, target=t.target, writable=t.writable, layers=t.layers) for t in plan.trees),
+            trees=tuple(
+                Tree(name=t.tree, target=t.target, writable=t.writable, layers=t.layers, disk_bytes=t.disk_bytes)
+                for t in plan.trees
+            ),
             incarnation=plan.incarnation,
             trace=self.trace,
             fault=self.fault,
