@@ -25,6 +25,7 @@ BENCHMARKS = {
     "transfer": "a file of 1 GiB, in and out",
     "fork": "fork, snapshot and rollback, with few files and with many",
     "bestof": "best of eight with a suite of two seconds, beside the ideal schedule",
+    "checkout": "a new task on a cached repository until `git status` works, beside `git clone` of a mirror",
     "overhead": "computing, system calls, processes and files, inside and outside",
 }
 """Each a module of this package with `measure(plan)`; in this order."""

@@ -415,6 +415,8 @@ class FolderPool:
         self.snapshot(source, name)
         return ()
 
+    def flush(self, name: str) -> None: ...
+
     def rename(self, source: str, name: str) -> None:
         (self._root / source).rename(self._root / name)
 

@@ -351,3 +351,16 @@ async def test_copies_of_both_or_of_none(rig: Rig, over: OneWorkspace, monkeypat
         assert await service.perform(ListSnapshots(), ME) == snapshots
         assert [box.id for box in await service.perform(ListSandboxes(), ME)] == [scene.id]
         assert await scene.answers()
+
+
+async def test_what_is_dirty_is_written_before_the_sandbox_stands(
+    rig: Rig, over: OneWorkspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig.service(workspaces=over) as service:
+        scene = await Scene(rig, service).begin()
+        flushed: list[tuple[str, int]] = []
+        monkeypatch.setattr(rig.pool, "flush", lambda name: flushed.append((name, scene.place.frozen)))
+        for much in (False, True):
+            monkeypatch.setattr("paddock.service._copies.much_is_dirty", lambda much=much: much)
+            await service.perform(CreateSnapshot(sandbox=scene.id), ME)
+            assert flushed == ([(scene.id, 0), ("ws_1", 0)] if much else [])

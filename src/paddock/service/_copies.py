@@ -11,6 +11,8 @@ from paddock.storage._base import Pool
 
 from ._workspace_tree import WorkspaceTree
 
+MUCH_BYTES = 32 << 20  # what a slow disk writes in some tens of milliseconds
+
 
 class Copy(NamedTuple):
     source: str
@@ -31,6 +33,18 @@ def plan(
     if of is None or workspace is None:
         return (own,)
     return own, Copy(of.tree, workspace.tree, pool.usage(of.tree).limit_bytes)
+
+
+def much_is_dirty() -> bool:
+    """Of the whole machine: reading that takes some microseconds, and one sandbox has no more than all."""
+    with open("/proc/meminfo", "rb") as file:
+        words = file.read().split()
+    return int(words[words.index(b"Dirty:") + 1]) << 10 > MUCH_BYTES
+
+
+def flush(pool: Pool, copies: Sequence[Copy]) -> None:
+    for copy in copies:
+        pool.flush(copy.source)
 
 
 def make(pool: Pool, copies: Sequence[Copy], *, anew: bool = False) -> None:

@@ -101,8 +101,10 @@ class Snapshots:
         """The trees of a running sandbox at one instant. The copies are there only if this returns, or for a moment
         until its caller has deleted them."""
         pool = self._pool()
+        if _copies.much_is_dirty():  # else the kernel would write it while the sandbox stands
+            await asyncio.to_thread(_copies.flush, pool, copies)
         async with instance.frozen():
-            # In a thread: what is dirty is written first. Not left alone half-way: the source would go on meanwhile.
+            # In a thread: it writes what is dirty by now. Not left alone half-way: the source would go on meanwhile.
             copying = self._tasks.start(
                 asyncio.to_thread(_copies.make, pool, copies),
                 name=f"undo copy {instance.id}",

@@ -56,6 +56,10 @@ class Pool(Protocol):
         """
         ...
 
+    def flush(self, name: str) -> None:
+        """Writes what of a tree is in memory only, where a snapshot would do so first. NotFound."""
+        ...
+
     def rename(self, source: str, name: str) -> None:
         """In one step. NotFound, AlreadyExists."""
         ...

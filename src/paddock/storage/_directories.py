@@ -50,6 +50,9 @@ class Directories:
         except OSError as error:
             raise tree_error(error, name, "open") from None
 
+    def flush(self, name: str) -> None:
+        os.close(self.open(name))
+
     def rename(self, source: str, name: str) -> None:
         check_name(source)
         check_name(name)

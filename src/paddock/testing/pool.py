@@ -139,6 +139,18 @@ class PoolConformance:
         with Root(pool, "sb_2") as root:
             assert (root / "file").read_text() == "kept"
 
+    def test_what_is_flushed_is_as_it_was(self, pool: Pool) -> None:
+        pool.create("sb_1")
+        with Root(pool, "sb_1") as root:
+            (root / "file").write_bytes(os.urandom(MIB))
+            wanted = describe(root)
+            pool.flush("sb_1")
+            assert describe(root) == wanted
+        assert pool.names() == ("sb_1",)
+        assert pool.unfinished() == ()
+        with pytest.raises(NotFound):
+            pool.flush("sb_2")
+
     def test_a_tree_takes_the_place_of_another(self, pool: Pool) -> None:
         for name in ("sb_1", "rb_1"):
             pool.create(name)
