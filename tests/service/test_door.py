@@ -186,6 +186,7 @@ def _some(kind: Any, sandbox: str = "x") -> Any:
         "name": "task",
         "workspace": "x",
         "seconds": 0.0,
+        "title": "x",
     }
     required = [f for f in kind.__struct_fields__ if f in (*fills, "path", "source", "destination")]
     if kind is CreateSandbox:

@@ -1,17 +1,25 @@
-"""`paddock diff`: what a sandbox has changed in a directory that was mounted copy-on-write."""
+"""`paddock diff`: what a sandbox or a workspace has changed."""
 
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from ._changes import add_form, show
 from ._values import add_sandbox
 
+if TYPE_CHECKING:
+    from paddock.client import LocalTransport
+    from paddock.model import MountDiff, WorkspaceDiff
+
 
 def add(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Shows what a sandbox has changed in a directory of the host that it has copy-on-write."
+    parser.description = (
+        "Shows what a workspace holds that the commit it began with has not; or, with --mount or without a workspace,"
+        " what a sandbox has changed in a directory of the host that it has copy-on-write."
+    )
     add_sandbox(parser)
-    parser.add_argument("paths", nargs="*", metavar="PATH", help="relative to the directory: only these")
+    parser.add_argument("paths", nargs="*", metavar="PATH", help="of a directory of the host: only these")
     add_mount(parser)
     add_form(parser)
     parser.set_defaults(run=run)
@@ -37,10 +45,28 @@ def target_and_paths(options: argparse.Namespace) -> tuple[str | None, tuple[str
 
 def run(options: argparse.Namespace) -> int:
     from paddock._compose import connector
-    from paddock.model import DiffMount
 
-    target, paths = target_and_paths(options)
-    action = DiffMount(sandbox=options.sandbox, target=target, paths=paths, patch=options.patch)
-    diff = connector.connect().perform(action)
+    diff = _diff(connector.connect(), options)
     show(options, diff, diff.changes, diff.patch)
     return 0
+
+
+def _diff(transport: LocalTransport, options: argparse.Namespace) -> MountDiff | WorkspaceDiff:
+    from paddock.model import DiffMount, DiffWorkspace
+
+    target, paths = target_and_paths(options)
+    if options.mount is None and not paths and not _is_mounted(transport, options.sandbox):
+        return transport.perform(DiffWorkspace(workspace=options.sandbox, patch=options.patch))
+    return transport.perform(DiffMount(sandbox=options.sandbox, target=target, paths=paths, patch=options.patch))
+
+
+def _is_mounted(transport: LocalTransport, name: str) -> bool:
+    """A sandbox without a workspace, and with a directory of the host."""
+    from paddock.errors import NotFound
+    from paddock.model import GetSandbox
+
+    try:
+        spec = transport.perform(GetSandbox(sandbox=name)).spec
+    except NotFound:
+        return False
+    return spec.workspace is None and bool(spec.mounts)

@@ -66,6 +66,10 @@ def add_sandbox(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("sandbox", metavar="ID", help="id, unique prefix of one, or name")
 
 
+def add_workspace(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("workspace", metavar="TASK", help="a workspace, or a sandbox with one: id, prefix, or name")
+
+
 def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 

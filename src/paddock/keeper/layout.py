@@ -12,6 +12,7 @@ repositories/<id>     bare git repositories, which sandboxes only read
 pool.btrfs            sparse image, where the pool is a loop device
 templates/            locks of templates: who builds one, who uses one
 run/<sandbox>/        state.json, init.sock, user.sock, root.sock: the live sandbox, found by any later service
+artifacts/            contents that were taken out of workspaces, by their digest
 kept/<workspace>      archives of workspaces that were evicted from the pool
 garbage.lock          held while somebody collects garbage
 outputs/<sandbox>/    what execs printed beyond what a result holds
@@ -43,6 +44,7 @@ GARBAGE_LOCK = "garbage.lock"
 TEMPLATES = "templates"
 RUN = "run"
 OUTPUTS = "outputs"
+ARTIFACTS = "artifacts"
 KEPT = "kept"
 
 # Sandboxes that a keeper holds ready while it has work; "spares" in KEEPER_CONFIG says otherwise.

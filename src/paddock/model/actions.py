@@ -32,7 +32,17 @@ from .garbage import GarbageReport
 from .limits import Usage
 from .reports import AuditRecord, AuditReport, Check, Diagnosis, Inspection, Process
 from .repository import AcquireRepository, DeleteRepository, ListRepositories
-from .results import MountDiff, Promotion
+from .result_actions import (
+    AddArtifact,
+    DiffMount,
+    DiffWorkspace,
+    GetArtifact,
+    ListArtifacts,
+    OpenPullRequest,
+    PromoteMount,
+    PushBranch,
+    RemoveArtifact,
+)
 from .sandbox import Sandbox, SandboxSpec
 from .snapshot import Snapshot
 from .streams import ByteReader, ExecHandle
@@ -179,31 +189,6 @@ class SignalExec(Action[None], frozen=True, tag="exec.signal"):
     signal: int
 
 
-class DiffMount(Action[MountDiff], frozen=True, tag="mount.diff"):
-    """What a sandbox has changed in a copy-on-write mount, at one instant. `target` may be left out where it has one
-    such mount. `paths` are relative to it: only what is at or below them."""
-
-    sandbox: str
-    target: str | None = None
-    paths: tuple[str, ...] = ()
-    patch: bool = False
-
-
-class PromoteMount(Action[Promotion], frozen=True, tag="mount.promote"):
-    """Takes those changes over into the host's directory, as the program that the service is part of. All or, if one
-    of them has an obstacle, nothing.
-
-    `git` takes over what git's own commands write in `.git`, too; its hooks and its configuration never are. `force`
-    prefers the sandbox's where the host has changed a file since."""
-
-    sandbox: str
-    target: str | None = None
-    paths: tuple[str, ...] = ()
-    git: bool = False
-    force: bool = False
-    dry_run: bool = False
-
-
 class ListAudit(Action[tuple[AuditRecord, ...]], frozen=True, tag="audit.list"):
     """The last `limit` records that fit, oldest first. `sandbox` is an id, `tag` that of an action or its beginning
     (`exec`), `trouble` leaves what was denied or failed, `since` and `until` are seconds since the epoch."""
@@ -256,6 +241,7 @@ AnyAction: TypeAlias = (
     | DeleteSnapshot
     | ForkSandbox
     | RollbackSandbox
+    | PromoteChild
     | OpenWorkspace
     | GetWorkspace
     | ListWorkspaces
@@ -265,7 +251,6 @@ AnyAction: TypeAlias = (
     | AcquireRepository
     | ListRepositories
     | DeleteRepository
-    | PromoteChild
     | RunExec
     | StartExec
     | AttachExec
@@ -289,6 +274,13 @@ AnyAction: TypeAlias = (
     | ConnectPort
     | DiffMount
     | PromoteMount
+    | DiffWorkspace
+    | PushBranch
+    | OpenPullRequest
+    | AddArtifact
+    | ListArtifacts
+    | GetArtifact
+    | RemoveArtifact
     | ListAudit
     | VerifyAudit
     | Diagnose

@@ -58,3 +58,58 @@ class Promotion(msgspec.Struct, frozen=True, kw_only=True):
     applied: tuple[Change, ...]
     left_out: tuple[Change, ...] = ()
     dry_run: bool = False
+
+
+class WorkspaceDiff(msgspec.Struct, frozen=True, kw_only=True):
+    """What a workspace, or a sandbox's copy of one, holds that the commit it began with has not, by path.
+
+    Of files that git neither knows nor ignores too. `patch` is what `git apply` takes, where it was asked for.
+    """
+
+    workspace: str
+    commit: str
+    changes: tuple[Change, ...]
+    patch: bytes | None = None
+
+
+class PushedBranch(msgspec.Struct, frozen=True, kw_only=True):
+    """`commit` is at `ref` of `repository`. `previous` was there before; None: the branch is new. `pushed` is False if
+    it was there already."""
+
+    workspace: str
+    repository: str
+    ref: str
+    commit: str
+    previous: str | None = None
+    pushed: bool = True
+
+    @property
+    def branch(self) -> str:
+        return self.ref.removeprefix("refs/heads/")
+
+
+class PullRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """An open one on a forge. `created` is False if it was there already."""
+
+    number: int
+    url: str
+    title: str
+    branch: str
+    base: str
+    commit: str | None = None
+    created: bool = True
+
+
+class Artifact(msgspec.Struct, frozen=True, kw_only=True):
+    """What was taken out of a workspace, or out of a sandbox that has none, and is kept on the host.
+
+    A directory is kept as a tar archive (`tree`). `digest` is the SHA-256 of the content.
+    """
+
+    of: str
+    name: str
+    path: str
+    digest: str
+    size_bytes: int
+    tree: bool
+    created_at: float

@@ -7,6 +7,7 @@ from typing import assert_never, cast
 from paddock.model import (
     AcquireRepository,
     Action,
+    AddArtifact,
     AnyAction,
     AttachExec,
     CheckStorage,
@@ -20,11 +21,13 @@ from paddock.model import (
     DeleteWorkspace,
     Diagnose,
     DiffMount,
+    DiffWorkspace,
     DownloadTree,
     ExtendSandbox,
     FindFiles,
     ForkSandbox,
     GarbageReport,
+    GetArtifact,
     GetSandbox,
     GetUsage,
     GetWorkspace,
@@ -32,6 +35,7 @@ from paddock.model import (
     InspectSandbox,
     InspectWorkspace,
     KillSandbox,
+    ListArtifacts,
     ListAudit,
     ListExecs,
     ListFiles,
@@ -42,12 +46,15 @@ from paddock.model import (
     ListWorkspaces,
     MakeDirectory,
     MoveFile,
+    OpenPullRequest,
     OpenWorkspace,
     PinWorkspace,
     PromoteChild,
     PromoteMount,
+    PushBranch,
     ReadFile,
     ReadOutput,
+    RemoveArtifact,
     RemoveFile,
     RollbackSandbox,
     RunExec,
@@ -144,6 +151,20 @@ async def effect(rooms: Rooms, action: AnyAction, entry: Entry) -> object:
             return await rooms.mount_results.diff(action, *await rooms.sandboxes.use(action.sandbox, entry), entry)
         case PromoteMount():
             return await rooms.mount_results.promote(action, *await rooms.sandboxes.use(action.sandbox, entry), entry)
+        case DiffWorkspace():
+            return await rooms.results.workspaces.diff(action, entry)
+        case PushBranch():
+            return await rooms.results.workspaces.push(action, entry)
+        case OpenPullRequest():
+            return await rooms.results.workspaces.pull_request(action, entry)
+        case AddArtifact():
+            return await rooms.results.artifacts.add(action, entry)
+        case ListArtifacts():
+            return rooms.results.artifacts.list(action, entry)
+        case GetArtifact():
+            return rooms.results.artifacts.get(action, entry)
+        case RemoveArtifact():
+            return rooms.results.artifacts.remove(action, entry)
         case ListAudit():
             return await rooms.reports.audit(action, entry)
         case VerifyAudit():

@@ -31,6 +31,7 @@ from ._providers import Backends, Templates
 from ._reconcile import Reconciler
 from ._remains import Remains
 from ._reports import Reports
+from ._results import Results
 from ._rollback import Rollback
 from ._sandboxes import Sandboxes
 from ._shelf import Shelf
@@ -138,6 +139,19 @@ class Rooms:
             state_dir, store=store, audit=audit, backends=backends, pool=pool, find=self.sandboxes.find
         )
         self.mount_results = MountResults(live=live, snapshots=snapshots, pool=pool, tasks=tasks)
+        self.results = Results(
+            state_dir,
+            store=store,
+            sandboxes=self.sandboxes,
+            live=live,
+            snapshots=snapshots,
+            shelf=self.shelf,
+            known=self.workspaces,
+            credentials=credentials,
+            audit=audit,
+            clock=clock,
+            tasks=tasks,
+        )
         needs = Needs(
             (lambda: of_sandboxes(store), lambda: of_snapshots(rows), self.shelf.needs, self.workspaces.needs)
         )

@@ -73,8 +73,9 @@ class Snapshots:
         return snapshot
 
     @asynccontextmanager
-    async def momentary(self, row: Row, held: Held) -> AsyncGenerator[str]:
-        """The tree of a copy of its files at this instant, which nobody else sees and which goes with the block."""
+    async def momentary(self, row: Row, held: Held, *, tree: str | None = None) -> AsyncGenerator[str]:
+        """A copy of its tree, or of its workspace's (`tree`), at this instant. Nobody else sees it; it goes with the
+        block."""
         held.backend.capabilities.require("freeze", held.backend.name)
         snapshot = Snapshot(
             id=SnapshotId(mint(Noun.SNAPSHOT)),
@@ -89,7 +90,7 @@ class Snapshots:
             # As one that is being made: if we are killed, it is swept.
             self._store.add(SnapshotRow(snapshot, held.instance.template, self._holder))
             try:
-                await self.copy(held.instance, (Copy(row.id, snapshot.id),))
+                await self.copy(held.instance, (Copy(tree or row.id, snapshot.id),))
                 yield snapshot.id
             finally:
                 self._remove(snapshot.id)

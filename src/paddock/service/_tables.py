@@ -146,3 +146,18 @@ workshops = Table(
     Column("id", String, primary_key=True, nullable=False),
     Column("holder", String, nullable=False),
 )
+
+results = Table(
+    "results",
+    metadata,
+    Column("owner", String, primary_key=True, nullable=False),
+    Column("of_id", String, primary_key=True, nullable=False),
+    Column("kind", String, primary_key=True, nullable=False),
+    Column("name", String, primary_key=True, nullable=False),
+    Column("of_name", String, nullable=False),
+    Column("digest", String, nullable=False),
+    Column("path", String),
+    Column("bytes", Integer),
+    Column("is_tree", Integer),
+    Column("created_at", Float, nullable=False),
+)

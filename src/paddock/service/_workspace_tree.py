@@ -30,6 +30,8 @@ class WorkspaceTree(msgspec.Struct, frozen=True):
     """Its ceiling; the pool keeps it where it can."""
     epoch: int = 0
     """The workspace's while this sandbox has it; none of its copies has one."""
+    workspace: str | None = None
+    """Which one it is, or is a copy of."""
 
     def mounts(self) -> tuple[TreeMount, ...]:
         most = None if self.disk_mib is None else self.disk_mib << 20

@@ -39,6 +39,7 @@ from ._grounds import Grounds
 from ._keeping import Keeping
 from ._live import Live
 from ._needs import Need
+from ._result_source import Begun
 from ._store import Row, Store
 from ._tenancy import Tenancy
 from ._workshop import Workshops
@@ -167,8 +168,23 @@ class Workspaces:
             row = await self.evictions.laid_out(self.find(reference, owner), None)
             if row is not None:
                 await self._tenancy.occupant(row)
-                return WorkspaceTree(
-                    row.id, row.layers, row.repository, row.workspace.disk_mib, row.workspace.epoch + 1
+                return _tree(row, row.workspace.epoch + 1)
+
+    async def begun(self, reference: str, owner: str, entry: Entry) -> Begun:
+        """What it began with, and its tree, laid out. NotFound, InvalidArgument."""
+        while True:
+            row = await self.evictions.laid_out(self.find(reference, owner), entry)
+            if row is not None:
+                space = self._tenancy.shown(row)
+                return Begun(
+                    id=row.id,
+                    name=space.name,
+                    tree=_tree(row, space.epoch),
+                    url=space.repository,
+                    branch=space.branch,
+                    commit=space.commit,
+                    epoch=space.epoch,
+                    sandbox=space.sandbox,
                 )
 
     def take(self, row: Row) -> None:
@@ -253,3 +269,14 @@ def _refuse_loss(row: WorkspaceRow, status: WorkspaceStatus) -> None:
             hint=f"paddock status {name}; to lose it: paddock workspaces --delete {name} --discard",
             workspace=row.id,
         )
+
+
+def _tree(row: WorkspaceRow, epoch: int) -> WorkspaceTree:
+    return WorkspaceTree(
+        tree=row.id,
+        layers=row.layers,
+        repository=row.repository,
+        disk_mib=row.workspace.disk_mib,
+        epoch=epoch,
+        workspace=row.id,
+    )

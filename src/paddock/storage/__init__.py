@@ -1,6 +1,7 @@
 """Trees: what sandboxes start from and write to, copied on write by the best driver that this machine has."""
 
 from paddock.keeper.pool import open_pool as keeper_open_pool
+from paddock.storage._artifacts import Artifacts as Artifacts
 from paddock.storage._base import Pool as Pool
 from paddock.storage._base import TreeUsage as TreeUsage
 from paddock.storage._basis import keep_promoted as keep_promoted
@@ -15,6 +16,7 @@ from paddock.storage._prepare import prepare as prepare
 from paddock.storage._templates import Templates as Templates
 
 __all__ = [
+    "Artifacts",
     "MountChanges",
     "Plan",
     "Pool",

@@ -9,6 +9,7 @@ from paddock.model import (
     AttachExec,
     ConnectPort,
     DownloadTree,
+    GetArtifact,
     ReadFile,
     ReadOutput,
     StartExec,
@@ -28,7 +29,7 @@ class AsyncTransport(Protocol):
     @overload
     async def perform(self, action: StartExec | AttachExec) -> ExecHandle: ...  # pyright: ignore[reportOverlappingOverload]
     @overload
-    async def perform(self, action: ReadFile | DownloadTree | ReadOutput) -> ByteReader: ...  # pyright: ignore[reportOverlappingOverload]
+    async def perform(self, action: ReadFile | DownloadTree | ReadOutput | GetArtifact) -> ByteReader: ...  # pyright: ignore[reportOverlappingOverload]
     @overload
     async def perform(self, action: WriteFile | UploadTree) -> ByteWriter: ...  # pyright: ignore[reportOverlappingOverload]
     @overload

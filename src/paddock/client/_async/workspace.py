@@ -5,11 +5,17 @@ from __future__ import annotations
 from paddock.client._default import default_async_transport
 from paddock.model import (
     DeleteWorkspace,
+    DiffWorkspace,
     GetWorkspace,
     InspectWorkspace,
     ListWorkspaces,
+    OpenPullRequest,
     OpenWorkspace,
     PinWorkspace,
+    PullRequest,
+    PushBranch,
+    PushedBranch,
+    WorkspaceDiff,
     WorkspaceStatus,
 )
 from paddock.model import Workspace as WorkspaceInfo
@@ -91,6 +97,36 @@ class AsyncWorkspace:
     async def status(self) -> WorkspaceStatus:
         """What it holds that is nowhere else, computed now."""
         return await self._transport.perform(InspectWorkspace(workspace=self.id))
+
+    async def diff(self, *, patch: bool = False) -> WorkspaceDiff:
+        """What it holds that the commit it began with has not, untracked files too, at one instant. With `patch` the
+        result holds what `git apply` takes. InvalidState: it came from no repository."""
+        return await self._transport.perform(DiffWorkspace(workspace=self.id, patch=patch))
+
+    async def push(
+        self,
+        branch: str | None = None,
+        *,
+        message: str | None = None,
+        author: str | None = None,
+        force: bool = False,
+        epoch: int | None = None,
+    ) -> PushedBranch:
+        """To where it came from, by a credential of the host. What is not committed becomes a commit with `message` by
+        `author` (`Name <mail>`); the workspace stays as it is.
+
+        `branch` is the one pushed last, or `paddock/NAME`. InvalidState: others have pushed there, and no `force`; or,
+        with `epoch`, another sandbox has had it since.
+        """
+        action = PushBranch(workspace=self.id, branch=branch, message=message, author=author, force=force, epoch=epoch)
+        return await self._transport.perform(action)
+
+    async def pull_request(
+        self, title: str, *, body: str = "", branch: str | None = None, base: str | None = None, draft: bool = False
+    ) -> PullRequest:
+        """For the branch pushed last, or `branch`; the open one, if there is one. InvalidState: nothing was pushed."""
+        action = OpenPullRequest(workspace=self.id, title=title, body=body, branch=branch, base=base, draft=draft)
+        return await self._transport.perform(action)
 
     async def pin(self, seconds: float) -> None:
         """It is not evicted for that long; 0: it may be."""

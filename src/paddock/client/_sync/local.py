@@ -19,6 +19,7 @@ from paddock.model import (
     ExitStatus,
     FileChange,
     FileInfo,
+    GetArtifact,
     KillSandbox,
     PtySize,
     ReadFile,
@@ -50,7 +51,7 @@ class LocalTransport:
                 return _Exec(home.loop, result, kills=not background)
             case AttachExec():
                 return _Exec(home.loop, result, kills=False)
-            case ReadFile() | DownloadTree() | ReadOutput():
+            case ReadFile() | DownloadTree() | ReadOutput() | GetArtifact():
                 return _Reader(home.loop, result)
             case WriteFile() | UploadTree():
                 return _Writer(home.loop, result)

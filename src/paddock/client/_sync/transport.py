@@ -10,6 +10,7 @@ from paddock.model import (
     AttachExec,
     ConnectPort,
     DownloadTree,
+    GetArtifact,
     ReadFile,
     ReadOutput,
     StartExec,
@@ -29,7 +30,7 @@ class Transport(Protocol):
     @overload
     def perform(self, action: StartExec | AttachExec) -> ExecHandle: ...  # pyright: ignore[reportOverlappingOverload]
     @overload
-    def perform(self, action: ReadFile | DownloadTree | ReadOutput) -> ByteReader: ...  # pyright: ignore[reportOverlappingOverload]
+    def perform(self, action: ReadFile | DownloadTree | ReadOutput | GetArtifact) -> ByteReader: ...  # pyright: ignore[reportOverlappingOverload]
     @overload
     def perform(self, action: WriteFile | UploadTree) -> ByteWriter: ...  # pyright: ignore[reportOverlappingOverload]
     @overload

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from paddock.errors import InvalidArgument, PlatformError
+from paddock.errors import InvalidArgument, InvalidState, PlatformError
 
 from ._process import GIT_ID, TEMPLATE, Bounds, Ended, Place, Progress, run
 from ._remote import Credential, Remote
@@ -16,7 +16,7 @@ from ._words import trouble
 from .pins import fetched
 
 HEADS, TAGS = "refs/heads/", "refs/tags/"
-_HERE, _THERE = "/repository", "/remote"
+_HERE, _THERE, _LENDER = "/repository", "/remote", "/lender"
 _ALL = ("+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")
 
 # All that is configured, for git and whatever it starts. Old histories have commits and trees that are merely untidy;
@@ -169,10 +169,12 @@ class HostGit:
             raise PlatformError(f"the repository {self.path(name)} cannot be read: {ended.err[-300:]}")
         return dict(filter(None, map(_ref_here, ended.out.split(b"\n"))))
 
-    async def commit(self, name: str, text: str) -> str | None:
+    async def commit(self, name: str, text: str, *, lender: str | None = None) -> str | None:
         """The id of the commit that `text`, a full id or a full name of a ref, leads to here."""
         ended = await self._inside(
-            name, [f"--git-dir={_HERE}", "rev-parse", "--verify", "--quiet", "--end-of-options", f"{text}^{{commit}}"]
+            name,
+            [f"--git-dir={_HERE}", "rev-parse", "--verify", "--quiet", "--end-of-options", f"{text}^{{commit}}"],
+            lender=lender,
         )
         return ended.out.decode().strip() if ended.code == 0 else None
 
@@ -181,8 +183,40 @@ class HostGit:
         left = ("(", "-name", "*.lock", "-o", "-name", "tmp_*", ")", "-type", "f", "-delete")
         await self._inside(name, [_HERE, "-xdev", *left], program="/usr/bin/find", writable=True)
 
+    async def receive(self, name: str, lender: str, pack: bytes, commit: str) -> None:
+        """Makes the repository `name`, which borrows the objects of `lender`, of a pack that an attacker may have
+        written: git looks at every object, and for all that it names. InvalidArgument."""
+        await self.init(name, sha256=len(commit) == 64)
+        objects = self.path(name) / "objects"
+        (objects / "info" / "alternates").write_text(f"{_LENDER}/objects\n")
+        (objects / "pack" / "pack-received.pack").write_bytes(pack)
+        (objects / "pack" / "pack-received.pack").chmod(0o644)
+        (objects / "info" / "alternates").chmod(0o644)
+        arguments = ["index-pack", "--strict", f"{_HERE}/objects/pack/pack-received.pack"]
+        ended = await self._inside(name, [f"--git-dir={_HERE}", *arguments], writable=True, lender=lender)
+        if ended.code:
+            raise InvalidArgument(f"git refuses what the workspace has made: {ended.err[-300:]}")
+        if await self.commit(name, commit, lender=lender) != commit:
+            raise InvalidArgument(f"what the workspace has made holds no commit {commit}")
+
+    async def leads(self, name: str, old: str, new: str, *, lender: str | None = None) -> bool:
+        """Whether `old` is an ancestor of `new`."""
+        arguments = [f"--git-dir={_HERE}", "merge-base", "--is-ancestor", old, new]
+        ended = await self._inside(name, arguments, lender=lender)
+        if ended.code not in (0, 1):
+            raise PlatformError(f"the repository {self.path(name)} cannot be read: {ended.err[-300:]}")
+        return ended.code == 0
+
     async def push(
-        self, name: str, remote: Remote, credential: Credential | None, *, commit: str, ref: str, expect: str | None
+        self,
+        name: str,
+        remote: Remote,
+        credential: Credential | None,
+        *,
+        commit: str,
+        ref: str,
+        expect: str | None,
+        lender: str | None = None,
     ) -> None:
         """Makes `ref` of the remote `commit`, if it is `expect` (None: if it is not there). Refused; InvalidState."""
         arguments = [
@@ -190,7 +224,9 @@ class HostGit:
             *("--recurse-submodules=no", f"--force-with-lease={ref}:{expect or ''}"),
             *("--", _address(remote), f"{commit}:{ref}"),
         ]
-        ended = await self._run(arguments, remote, credential, name=name, pushing=True)
+        ended = await self._run(arguments, remote, credential, name=name, pushing=True, lender=lender)
+        if b"\n!\t" in b"\n" + ended.out:
+            raise InvalidState(f"{remote.url} does not take it: {_reason(ended.out)}", hint="look at what is there now")
         _check(ended, remote, self._bounds)
 
     async def _run(
@@ -202,8 +238,9 @@ class HostGit:
         name: str | None = None,
         pushing: bool = False,
         progress: Progress | None = None,
+        lender: str | None = None,
     ) -> Ended:
-        places: list[Place] = []
+        places: list[Place] = self._lent(lender)
         if name is not None:
             places.append(Place(source=self.path(name), target=_HERE, writable=True))
         if remote.path is not None:
@@ -225,10 +262,19 @@ class HostGit:
         )
 
     async def _inside(
-        self, name: str, arguments: Sequence[str], *, program: str | None = None, writable: bool = False
+        self,
+        name: str,
+        arguments: Sequence[str],
+        *,
+        program: str | None = None,
+        writable: bool = False,
+        lender: str | None = None,
     ) -> Ended:
-        place = Place(source=self.path(name), target=_HERE, writable=writable)
-        return await run(arguments, program=program, places=[place], config=_CONFIG, bounds=self._bounds)
+        places = [Place(source=self.path(name), target=_HERE, writable=writable), *self._lent(lender)]
+        return await run(arguments, program=program, places=places, config=_CONFIG, bounds=self._bounds)
+
+    def _lent(self, lender: str | None) -> list[Place]:
+        return [] if lender is None else [Place(source=self.path(lender), target=_LENDER)]
 
 
 def _address(remote: Remote) -> str:
@@ -238,6 +284,12 @@ def _address(remote: Remote) -> str:
 def _check(ended: Ended, remote: Remote, bounds: Bounds) -> None:
     if ended.code or ended.over:
         raise trouble(ended, remote, bounds)
+
+
+def _reason(out: bytes) -> str:
+    """Why a ref was rejected: `!`, from and to, and the reason, with tabs between (git-push(1), --porcelain)."""
+    line = next(line for line in out.split(b"\n") if line.startswith(b"!\t"))
+    return "".join(c if c.isprintable() else "?" for c in line.split(b"\t")[-1].decode(errors="replace"))[:200]
 
 
 def _listing(out: bytes) -> Listing:

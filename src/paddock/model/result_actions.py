@@ -1,0 +1,99 @@
+"""What lets something out of a sandbox or a workspace."""
+
+from __future__ import annotations
+
+from .action import Action
+from .results import Artifact, MountDiff, Promotion, PullRequest, PushedBranch, WorkspaceDiff
+from .streams import ByteReader
+
+
+class DiffMount(Action[MountDiff], frozen=True, tag="mount.diff"):
+    """What a sandbox has changed in a copy-on-write mount, at one instant. `target` may be left out where it has one
+    such mount. `paths` are relative to it: only what is at or below them."""
+
+    sandbox: str
+    target: str | None = None
+    paths: tuple[str, ...] = ()
+    patch: bool = False
+
+
+class PromoteMount(Action[Promotion], frozen=True, tag="mount.promote"):
+    """Takes those changes over into the host's directory, as the program that the service is part of. All or, if one
+    of them has an obstacle, nothing.
+
+    `git` takes over what git's own commands write in `.git`, too; its hooks and its configuration never are. `force`
+    prefers the sandbox's where the host has changed a file since."""
+
+    sandbox: str
+    target: str | None = None
+    paths: tuple[str, ...] = ()
+    git: bool = False
+    force: bool = False
+    dry_run: bool = False
+
+
+class DiffWorkspace(Action[WorkspaceDiff], frozen=True, tag="workspace.diff"):
+    """What it holds that the commit it began with has not, untracked files too, at one instant.
+
+    `workspace` is a workspace, or a sandbox with one: of a fork, its own copy is meant."""
+
+    workspace: str
+    patch: bool = False
+
+
+class PushBranch(Action[PushedBranch], frozen=True, tag="workspace.branch"):
+    """Pushes what it holds to its remote, by a credential of the host. What is not committed becomes a commit with
+    `message`; the workspace itself stays as it is.
+
+    `branch=None` is the one that was pushed last, or `paddock/NAME`. What the remote has at it must be among what is
+    pushed, unless `force`. `author` is `Name <mail>`. With `epoch` it is refused when that has passed."""
+
+    workspace: str
+    branch: str | None = None
+    message: str | None = None
+    author: str | None = None
+    force: bool = False
+    epoch: int | None = None
+
+
+class OpenPullRequest(Action[PullRequest], frozen=True, tag="workspace.pull_request"):
+    """For the branch that was pushed last, or `branch`; the open one, if there is one.
+
+    `base=None` is the branch that the workspace was opened on, or the forge's default. `forge` is github or gitea
+    (Forgejo's, too); None: it is asked."""
+
+    workspace: str
+    title: str
+    body: str = ""
+    branch: str | None = None
+    base: str | None = None
+    draft: bool = False
+    forge: str | None = None
+
+
+class AddArtifact(Action[Artifact], frozen=True, tag="artifact.add"):
+    """Keeps a file or a directory (as a tar archive) of a workspace or a sandbox on the host, by name.
+
+    `name=None` is the last part of `path`."""
+
+    workspace: str
+    path: str
+    name: str | None = None
+
+
+class ListArtifacts(Action[tuple[Artifact, ...]], frozen=True, tag="artifact.list"):
+    """Oldest first. `workspace` is an id, or the name that it had."""
+
+    workspace: str | None = None
+
+
+class GetArtifact(Action[ByteReader], frozen=True, tag="artifact.get"):
+    """Its content, which an attacker may have made."""
+
+    workspace: str
+    name: str
+
+
+class RemoveArtifact(Action[None], frozen=True, tag="artifact.remove"):
+    workspace: str
+    name: str

@@ -1,0 +1,113 @@
+"""Artifacts: files and directories that are taken out of a workspace by name and kept on the host."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from paddock.backends._base import Instance
+from paddock.errors import AlreadyExists, InvalidArgument, NotFound
+from paddock.model import (
+    AddArtifact,
+    Artifact,
+    ByteReader,
+    DownloadTree,
+    FileKind,
+    GetArtifact,
+    ListArtifacts,
+    ReadFile,
+    RemoveArtifact,
+    StatFile,
+)
+from paddock.storage import Artifacts as Contents
+
+from . import _validate
+from ._capture import KeptOutput
+from ._clock import Clock
+from ._gate import Entry
+from ._result_source import Source, Sources
+from ._result_store import ResultStore
+
+MOST_BYTES = 4 << 30
+_CHUNK = 1 << 20
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,127}")
+
+
+class ArtifactResults:
+    def __init__(self, *, sources: Sources, store: ResultStore, contents: Contents, clock: Clock) -> None:
+        self._sources, self._store, self._contents, self._clock = sources, store, contents, clock
+
+    async def add(self, action: AddArtifact, entry: Entry) -> Artifact:
+        _validate.check_file(action)
+        name = action.name or action.path.rstrip("/").rpartition("/")[2]
+        if not _NAME.fullmatch(name):
+            raise InvalidArgument(
+                f"{name[:200]!r} is no name of an artifact: 1 to 128 letters, digits, `.`, `_`, `+` and `-`",
+                hint="give it another with --name",
+                field="name",
+            )
+        source = await self._sources.find(action.workspace, entry)
+        if source.running is not None:
+            artifact = await self._take(source, source.running[1].instance, action.path, name)
+        else:
+            async with self._sources.workshop(source, entry) as workshop:
+                artifact = await self._take(source, workshop.instance, action.path, name)
+        if not self._store.keep(entry.principal.id, artifact, source.name):
+            self._refuse_other(entry.principal.id, artifact)
+        entry.done({"of": artifact.of, "name": name, "sha256": artifact.digest, "length": artifact.size_bytes})
+        return artifact
+
+    def list(self, action: ListArtifacts, entry: Entry) -> tuple[Artifact, ...]:
+        return self._store.artifacts(entry.principal.id, action.workspace)
+
+    def get(self, action: GetArtifact, entry: Entry) -> ByteReader:
+        """The outcome says what was handed out; how much of it was read is the caller's matter."""
+        artifact = self._find(action.workspace, action.name, entry)
+        file = os.fdopen(self._contents.open(artifact.digest), "rb")
+        entry.done({"of": artifact.of, "sha256": artifact.digest, "length": artifact.size_bytes})
+        return KeptOutput(file)
+
+    def remove(self, action: RemoveArtifact, entry: Entry) -> None:
+        self._store.forget(entry.principal.id, self._find(action.workspace, action.name, entry))
+        self._contents.keep_only(self._store.digests())
+
+    async def _take(self, source: Source, instance: Instance, path: str, name: str) -> Artifact:
+        info = await instance.file(StatFile(sandbox=instance.id, path=path))
+        if info.kind not in (FileKind.FILE, FileKind.DIRECTORY):
+            raise InvalidArgument(
+                f"{path!r} is a {info.kind.value}: an artifact is a file or a directory", field="path"
+            )
+        tree = info.kind is FileKind.DIRECTORY
+        action = DownloadTree if tree else ReadFile
+        reader: ByteReader = await instance.file(action(sandbox=instance.id, path=path))
+        try:
+            with self._contents.incoming(MOST_BYTES) as incoming:
+                while data := await reader.read(_CHUNK):
+                    incoming.write(data)
+        finally:
+            await reader.aclose()
+        return Artifact(
+            of=source.id,
+            name=name,
+            path=path,
+            digest=incoming.digest,
+            size_bytes=incoming.size,
+            tree=tree,
+            created_at=self._clock.wall(),
+        )
+
+    def _refuse_other(self, owner: str, artifact: Artifact) -> None:
+        """The same content under the same name again is no error."""
+        (known,) = self._store.artifacts(owner, artifact.of, artifact.name)
+        if known.digest != artifact.digest:
+            self._contents.keep_only(self._store.digests())
+            raise AlreadyExists(
+                f"{artifact.name!r} is there already, with other content (sha256 {known.digest})",
+                hint="give it another name, or remove that one: paddock artifact rm",
+            )
+
+    def _find(self, of: str, name: str, entry: Entry) -> Artifact:
+        found = self._store.artifacts(entry.principal.id, of, name)
+        if not found:
+            raise NotFound(f"no artifact {name!r} of {of!r}", hint="`paddock artifact list` lists them")
+        return found[-1]

@@ -1,0 +1,93 @@
+"""Where what a workspace has made waits until git has looked at it, and from where it is pushed."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import shutil
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from paddock.errors import PolicyDenied
+from paddock.storage.repositories import Credential, HostGit, Refused, Remote
+
+_PREFIX = "qu_"
+
+
+class Quarantine:
+    """`commit` and all that it leads to are here, or in the repository that the workspace came from, `cache`."""
+
+    def __init__(self, git: HostGit, cache: str, name: str, commit: str) -> None:
+        self._git, self._commit, self._name = git, commit, name
+        self._lender = cache if name != cache else None
+
+    async def leads(self, old: str) -> bool:
+        """Whether `old` is among what leads to the commit, as the host's git sees it."""
+        return await self._git.leads(self._name, old, self._commit, lender=self._lender)
+
+    async def push(self, remote: Remote, credential: Credential | None, ref: str, expect: str | None) -> None:
+        """PolicyDenied: the remote does not let. InvalidState: it has something else than `expect` by now."""
+        try:
+            await self._git.push(
+                self._name,
+                remote,
+                credential,
+                commit=self._commit,
+                ref=ref,
+                expect=expect,
+                lender=self._lender,
+            )
+        except Refused as refused:
+            raise PolicyDenied(
+                f"{remote.url} lets nobody push who proves himself so: {refused}", rule="remote"
+            ) from None
+
+
+class Publication:
+    def __init__(self, git: HostGit) -> None:
+        self._git = git
+
+    @asynccontextmanager
+    async def quarantine(self, cache: str, pack: bytes | None, commit: str) -> AsyncGenerator[Quarantine]:
+        """A repository of its own for the pack, gone with the block. Without one, all of it is in `cache` already.
+
+        InvalidArgument: git refuses what is in the pack.
+        """
+        if pack is None:
+            yield Quarantine(self._git, cache, cache, commit)
+            return
+        await asyncio.to_thread(_sweep, self._git.directory)
+        name = _PREFIX + os.urandom(8).hex()
+        lock = os.open(self._git.path(f"{name}.lock"), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            await self._git.receive(name, cache, pack, commit)
+            yield Quarantine(self._git, cache, name, commit)
+        finally:
+            await asyncio.to_thread(_remove, self._git.path(name))
+            os.close(lock)
+
+
+def _sweep(directory: Path) -> None:
+    """Away with those whose program was killed: nobody holds their lock."""
+    for path in directory.glob(f"{_PREFIX}*.lock"):
+        try:
+            lock = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _remove(path.with_suffix(""))
+        except BlockingIOError:
+            continue
+        finally:
+            os.close(lock)
+
+
+def _remove(path: Path) -> None:
+    """The lock last: as long as it is there, somebody will see to the rest."""
+    if path.exists():
+        shutil.rmtree(path)  # by descriptors: it follows no link
+    path.with_name(f"{path.name}.lock").unlink(missing_ok=True)

@@ -1,0 +1,129 @@
+"""Whose results are asked for: a workspace, or a sandbox that has one, or one that has none."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from typing import Protocol
+
+import msgspec
+
+from paddock.backends._base import TreeMount
+from paddock.errors import InvalidState, NotFound, SandboxDied
+
+from ._gate import Entry
+from ._live import Held, Live
+from ._sandboxes import Sandboxes
+from ._snapshots import Snapshots
+from ._store import Row
+from ._workshop import Workshop, Workshops
+from ._workspace_tree import REPOSITORY, WORKSPACE, WorkspaceTree
+
+
+class Begun(msgspec.Struct, frozen=True, kw_only=True):
+    """A workspace: the tree that it is in, and what it began with. `sandbox` is the one that may write it."""
+
+    id: str
+    name: str
+    tree: WorkspaceTree
+    url: str | None
+    branch: str | None
+    commit: str | None
+    epoch: int = 0
+    sandbox: str | None = None
+
+
+class Known(Protocol):
+    """Who knows workspaces."""
+
+    async def begun(self, reference: str, owner: str, entry: Entry) -> Begun:
+        """One whose files are in the pool when this returns. NotFound, InvalidArgument."""
+        ...
+
+
+class Origin(msgspec.Struct, frozen=True):
+    begun: Begun
+    url: str
+    commit: str
+    cache: str
+    """The repository that its objects are borrowed from."""
+
+
+class Source(msgspec.Struct, frozen=True):
+    """`running` is the sandbox that writes it, if one lives."""
+
+    id: str
+    name: str
+    begun: Begun | None
+    tree: WorkspaceTree | None
+    """Its own: of a fork, a copy of what was begun."""
+    running: tuple[Row, Held] | None
+
+    def origin(self) -> Origin:
+        """InvalidState: it did not come from a repository."""
+        begun = self.begun
+        if begun is None or begun.tree.repository is None or begun.commit is None or begun.url is None:
+            raise InvalidState(
+                f"{self.name!r} was not opened from a repository: there is nothing to compare it with",
+                hint="paddock cp takes files out; paddock diff --mount is for directories of this machine",
+            )
+        return Origin(begun, begun.url, begun.commit, begun.tree.repository)
+
+
+class Sources:
+    def __init__(
+        self, *, sandboxes: Sandboxes, live: Live, known: Known, snapshots: Snapshots, workshops: Workshops
+    ) -> None:
+        self._sandboxes, self._live, self._known = sandboxes, live, known
+        self._snapshots, self._workshops = snapshots, workshops
+
+    async def find(self, reference: str, entry: Entry) -> Source:
+        """A living sandbox before a workspace: it may have a copy of its own. NotFound, SandboxDied."""
+        owner = entry.principal.id
+        try:
+            row, held = await self._sandboxes.use(reference, entry)
+        except (NotFound, SandboxDied) as error:
+            try:
+                begun = await self._known.begun(reference, owner, entry)
+            except NotFound:
+                raise error from None
+            return await self._resting(begun, entry)
+        name = row.sandbox.spec.name or row.id
+        if row.workspace is None or row.workspace.workspace is None:
+            return Source(row.id, name, None, None, (row, held))
+        begun = await self._known.begun(row.workspace.workspace, owner, entry)
+        if row.workspace.tree == begun.tree.tree:
+            return Source(begun.id, begun.name, begun, row.workspace, (row, held))
+        return Source(row.id, name, begun, row.workspace, (row, held))
+
+    async def _resting(self, begun: Begun, entry: Entry) -> Source:
+        running = None
+        if begun.sandbox is not None:
+            with suppress(NotFound, SandboxDied):
+                running = await self._sandboxes.use(begun.sandbox, entry)
+        return Source(begun.id, begun.name, begun, begun.tree, running)
+
+    @asynccontextmanager
+    async def workshop(self, source: Source, entry: Entry) -> AsyncGenerator[Workshop]:
+        """One that reads the files as they are at one instant, and the repository that they came from."""
+        assert source.tree is not None
+        tree = source.tree
+        if source.running is None:
+            async with self._open(tree, tree.tree, entry) as workshop:
+                yield workshop
+            return
+        row, held = source.running
+        try:
+            copying = self._snapshots.momentary(row, held, tree=tree.tree)
+            async with copying as copy, self._open(tree, copy, entry) as workshop:
+                yield workshop
+        except SandboxDied:
+            raise await self._live.dead(row) from None
+
+    @asynccontextmanager
+    async def _open(self, tree: WorkspaceTree, name: str, entry: Entry) -> AsyncGenerator[Workshop]:
+        trees = [TreeMount(tree=name, target=WORKSPACE, writable=False, layers=tree.layers)]
+        if tree.repository is not None:
+            trees.append(TreeMount(tree=tree.repository, target=REPOSITORY, writable=False))
+        async with self._workshops.open(trees, entry) as workshop:
+            yield workshop

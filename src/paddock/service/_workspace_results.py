@@ -1,0 +1,201 @@
+"""The results of a workspace: its difference, a branch on its remote, a pull request."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+
+from paddock.audit import AuditLog
+from paddock.errors import InvalidArgument, InvalidState, NotFound
+from paddock.model import DiffWorkspace, OpenPullRequest, PullRequest, PushBranch, PushedBranch, WorkspaceDiff
+from paddock.storage.forges import Forge, open_forge
+from paddock.storage.repositories import Credential, Remote, check_ref, parse
+
+from . import _result_scripts as scripts
+from ._clock import Clock
+from ._gate import Entry
+from ._publication import Publication
+from ._repositories import CredentialSource, Repositories
+from ._result_source import Origin, Source, Sources
+from ._result_store import ResultStore
+from ._tasks import Tasks
+from ._workshop import Workshop
+
+_HEADS = "refs/heads/"
+_RAW_BYTES = 64 << 20
+_PATCH_BYTES = 64 << 20
+_PACK_BYTES = 512 << 20
+_AUTHOR = "paddock <paddock@localhost>"
+_IDENTITY = re.compile(r"(?P<name>[^<>\n\0]{1,200}?) ?<(?P<email>[^<>\s\0]{1,200})>")
+_MESSAGE_CHARS = 64 << 10
+
+
+class WorkspaceResults:
+    def __init__(
+        self,
+        *,
+        sources: Sources,
+        store: ResultStore,
+        repositories: Repositories,
+        credentials: CredentialSource | None,
+        audit: AuditLog,
+        clock: Clock,
+        tasks: Tasks,
+    ) -> None:
+        self._sources, self._store, self._repositories = sources, store, repositories
+        self._credentials, self._audit, self._clock, self._tasks = credentials, audit, clock, tasks
+        self._publication = Publication(repositories.git)
+
+    async def diff(self, action: DiffWorkspace, entry: Entry) -> WorkspaceDiff:
+        source = await self._sources.find(action.workspace, entry)
+        commit = source.origin().commit
+        patch = None
+        async with self._sources.workshop(source, entry) as workshop:
+            await _check(workshop, scripts.TREE, commit)
+            changes = scripts.read_changes(await _check(workshop, scripts.RAW, commit, output_bytes=_RAW_BYTES))
+            if action.patch:
+                patch = await _check(workshop, scripts.PATCH, commit, output_bytes=_PATCH_BYTES)
+        digest = {} if patch is None else {"patch_sha256": hashlib.sha256(patch).hexdigest(), "bytes": len(patch)}
+        entry.done({"workspace": source.id, "commit": commit, "changes": len(changes), **digest})
+        return WorkspaceDiff(workspace=source.id, commit=commit, changes=changes, patch=patch)
+
+    async def push(self, action: PushBranch, entry: Entry) -> PushedBranch:
+        _check_message(action.message)
+        source = await self._sources.find(action.workspace, entry)
+        # Once begun it goes on, whatever becomes of the caller: the remote may have it already.
+        return await self._tasks.finish(self._push(action, source, entry), name=f"undo push of {source.id}")
+
+    async def _push(self, action: PushBranch, source: Source, entry: Entry) -> PushedBranch:
+        origin = source.origin()
+        url, began = origin.url, origin.commit
+        if action.epoch is not None and action.epoch != origin.begun.epoch:
+            raise InvalidState(
+                f"{source.name!r} is at epoch {origin.begun.epoch}, not {action.epoch}", hint="look at it again"
+            )
+        remote, credential = await self._remote(url, entry)
+        ref, there = await self._target(action, source, origin, entry)
+        ours = there is not None and self._store.last_pushed(entry.principal.id, source.id, ref) == (ref, there)
+        name, email = _identity(action.author or _AUTHOR)
+        message = (action.message or f"Work of {source.name}").encode()
+        environment = scripts.environment(name, email)
+        async with self._sources.workshop(source, entry) as workshop:
+            await _check(workshop, scripts.TREE, began)
+            arguments = (began, there or "", "ours" if ours else "")
+            said = await _check(workshop, scripts.COMMIT, *arguments, input=message, env=environment)
+            commit = scripts.read_commit(said)
+            pack = None
+            if commit != there and await self._repositories.git.commit(origin.cache, commit) != commit:
+                pack = await _check(workshop, scripts.PACK, began, output_bytes=_PACK_BYTES)
+        told: dict[str, object] = {
+            "workspace": source.id,
+            "repository": url,
+            "ref": ref,
+            "commit": commit,
+            "previous": there,
+        }
+        if commit != there:
+            async with self._publication.quarantine(origin.cache, pack, commit) as quarantine:
+                if there is not None and not action.force and not await quarantine.leads(there):
+                    raise InvalidState(
+                        f"{ref} of {url} has {there}, which is not in what the workspace has",
+                        hint="another branch, or --force, which takes the place of what is there",
+                    )
+                digest = None if pack is None else hashlib.sha256(pack).hexdigest()
+                self._audit.event(
+                    "workspace.push", asked_by=entry.number, what=told, pack_sha256=digest, force=action.force
+                )
+                await quarantine.push(remote, credential, ref, there)
+            self._store.pushed(entry.principal.id, source.id, ref, commit, self._clock.wall())
+        entry.done(told)
+        return PushedBranch(
+            workspace=source.id, repository=url, ref=ref, commit=commit, previous=there, pushed=commit != there
+        )
+
+    async def pull_request(self, action: OpenPullRequest, entry: Entry) -> PullRequest:
+        if not action.title.strip() or len(action.title) > 1024 or len(action.body) > _MESSAGE_CHARS:
+            raise InvalidArgument("a pull request has a title of 1 to 1024 characters", field="title")
+        source = await self._sources.find(action.workspace, entry)
+        origin = source.origin()
+        pushed = self._store.last_pushed(entry.principal.id, source.id, action.branch and _HEADS + action.branch)
+        if pushed is None:
+            raise InvalidState(
+                f"nothing of {source.name!r} was pushed yet", hint=f"paddock branch {source.name}, then again"
+            )
+        branch = pushed[0].removeprefix(_HEADS)
+        remote, credential = await self._remote(origin.url, entry)
+        forge = await open_forge(remote, credential, action.forge)
+        base = (
+            action.base
+            or (origin.begun.branch if origin.begun.branch != branch else None)
+            or await forge.default_branch()
+        )
+        found = await _ensure(forge, branch, base, action)
+        entry.done({"workspace": source.id, "repository": origin.url, "number": found.number, "url": found.url})
+        return found
+
+    async def _remote(self, url: str, entry: Entry) -> tuple[Remote, Credential | None]:
+        remote, _ = parse(url, local=entry.principal.id.startswith("local:"))
+        credential = None if self._credentials is None else await self._credentials(entry.principal, remote)
+        return remote, credential
+
+    async def _target(self, action: PushBranch, source: Source, origin: Origin, entry: Entry) -> tuple[str, str | None]:
+        """The full name of the branch, and what the remote has there now."""
+        last = self._store.last_pushed(entry.principal.id, source.id)
+        branch = action.branch or (last[0].removeprefix(_HEADS) if last else f"paddock/{source.name}")
+        if branch.startswith(("refs/", "-", "+")) or branch == "HEAD":
+            raise InvalidArgument(f"{branch!r} is no name of a branch", hint="without refs/heads/", field="branch")
+        ref = check_ref(_HEADS + branch)
+        try:
+            acquired = await self._repositories.acquire(origin.url, ref, 0.0, entry.principal)
+        except NotFound:
+            return ref, None
+        if acquired.repository != origin.cache:
+            raise InvalidState(
+                f"the repository of {source.name!r} was cached anew since it was opened", hint="open another workspace"
+            )
+        return ref, acquired.commit
+
+
+async def _ensure(forge: Forge, branch: str, base: str, action: OpenPullRequest) -> PullRequest:
+    found = await forge.find(branch, base)
+    if found is not None:
+        return found
+    try:
+        return await forge.create(branch, base, title=action.title, body=action.body, draft=action.draft)
+    except InvalidState:
+        found = await forge.find(branch, base)  # somebody else was quicker
+        if found is None:
+            raise
+        return found
+
+
+async def _check(
+    workshop: Workshop,
+    script: str,
+    *arguments: str,
+    input: bytes = b"",
+    env: Mapping[str, str] | None = None,
+    output_bytes: int = 1 << 20,
+) -> bytes:
+    """What the script prints. InvalidState: git cannot work with what is in the workspace, or it is too much."""
+    argv: Sequence[str] = ("/bin/sh", "-c", script, "results", *arguments)
+    result = await workshop.run(argv, env=env or scripts.environment(), input=input, output_bytes=output_bytes)
+    if result.limit is not None:
+        raise InvalidState(f"it is more than a workshop may have: its limit of {result.limit.value} was reached")
+    if not result.ok:
+        words = "".join(c if c.isprintable() else " " for c in result.stderr).strip()[-400:]
+        raise InvalidState(f"git cannot work with what is in the workspace: {words}", hint="git status inside")
+    return result.out.head + result.out.tail
+
+
+def _check_message(message: str | None) -> None:
+    if message is not None and (not message.strip() or len(message) > _MESSAGE_CHARS or "\0" in message):
+        raise InvalidArgument("a message has 1 to 65536 characters", field="message")
+
+
+def _identity(text: str) -> tuple[str, str]:
+    match = _IDENTITY.fullmatch(text.strip())
+    if match is None or not match["name"].strip() or not text.isprintable():
+        raise InvalidArgument(f"{text[:200]!r} is no author", hint="Name <name@example.org>", field="author")
+    return match["name"].strip(), match["email"]

@@ -1,0 +1,153 @@
+"""A forge for tests: what GitHub's and Gitea's published API descriptions say about pull requests, over HTTP.
+
+GitHub: github/rest-api-description, `pulls/list` and `pulls/create` (2022-11-28). Gitea and Forgejo: `v1_json.tmpl`,
+`repoListPullRequests`, `repoCreatePullRequest`, `getVersion`. What these do with a request that is wrong, this does.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+OWNER, NAME, TOKEN = "octo", "hello", "t0ken"
+
+
+class ForgeServer:
+    """`requests` holds what came: method, path with query, headers, body. `pulls` what it has."""
+
+    def __init__(self, dialect: str, prefix: str = "") -> None:
+        self.dialect, self.prefix = dialect, prefix
+        self.requests: list[tuple[str, str, dict[str, str], Any]] = []
+        self.pulls: list[dict[str, Any]] = []
+        self.branches = {"main", "topic"}
+        self.answer: tuple[int, dict[str, str], bytes] | None = None
+        """Given instead of every other answer."""
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}{prefix}/{OWNER}/{NAME}.git"
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def respond(self, method: str, target: str, headers: dict[str, str], body: Any) -> tuple[int, Any]:
+        parts, query = urlsplit(target), {k: v[0] for k, v in parse_qs(urlsplit(target).query).items()}
+        api = {"github": "/api/v3", "gitea": f"{self.prefix}/api/v1"}[self.dialect]
+        if not parts.path.startswith(api):
+            return 404, {"message": "Not Found"}
+        path = parts.path.removeprefix(api)
+        if path in ("/version", "/meta"):
+            assert "authorization" not in headers
+            known = (path == "/version") is (self.dialect == "gitea")
+            return (
+                (200, {"version": "1.22.3"} if path == "/version" else {"installed_version": "3.12.0"})
+                if known
+                else (404, {})
+            )
+        if not self._let(headers):
+            return 401, {"message": "Bad credentials"}
+        match method, path.removeprefix(f"/repos/{OWNER}/{NAME}"):
+            case "GET", "":
+                return 200, {"default_branch": "main", "name": NAME}
+            case "GET", "/pulls":
+                return 200, self._list(query)
+            case "POST", "/pulls":
+                return self._create(body)
+            case _:
+                return 404, {"message": "Not Found"}
+
+    def add(self, head: str, base: str, title: str, *, fork: bool = False, state: str = "open") -> dict[str, Any]:
+        owner = "stranger" if fork else OWNER
+        number = len(self.pulls) + 1
+        side = {"ref": head, "sha": "a" * 40, "repo_id": 2 if fork else 1}
+        # GitHub's label has the owner in front, Gitea's has not.
+        side["label"] = f"{owner}:{head}" if self.dialect == "github" else head
+        pull = {
+            "number": number,
+            "html_url": f"https://forge.example/{OWNER}/{NAME}/pulls/{number}",
+            "title": title,
+            "state": state,
+            "head": side,
+            "base": {"ref": base, "sha": "b" * 40, "label": f"{OWNER}:{base}", "repo_id": 1},
+        }
+        self.pulls.append(pull)
+        return pull
+
+    def _let(self, headers: dict[str, str]) -> bool:
+        scheme, _, value = headers.get("authorization", "").partition(" ")
+        if self.dialect == "github":
+            return scheme in ("Bearer", "token") and value == TOKEN
+        basic = scheme == "Basic" and base64.b64decode(value).decode().endswith(f":{TOKEN}")
+        return basic or (scheme == "token" and value == TOKEN)
+
+    def _list(self, query: dict[str, str]) -> list[dict[str, Any]]:
+        found = [p for p in self.pulls if query.get("state", "open") in ("all", p["state"])]
+        if self.dialect == "github":
+            if ":" in query.get("head", ""):  # another form of it is ignored
+                found = [p for p in found if p["head"]["label"] == query["head"]]
+            if "base" in query:
+                found = [p for p in found if p["base"]["ref"] == query["base"]]
+        size = int(query.get("per_page", query.get("limit", 30)))
+        page = int(query.get("page", 1))
+        return found[size * (page - 1) : size * page]
+
+    def _create(self, body: dict[str, Any]) -> tuple[int, Any]:
+        head, base = body["head"], body["base"]
+        same = [
+            p
+            for p in self.pulls
+            if p["state"] == "open"
+            and (p["head"]["ref"], p["base"]["ref"]) == (head, base)
+            and p["head"]["repo_id"] == 1
+        ]
+        if self.dialect == "github":
+            if head not in self.branches:
+                errors: list[Any] = [{"resource": "PullRequest", "field": "head", "code": "invalid"}]
+                return 422, {"message": "Validation Failed", "errors": errors}
+            if same:
+                errors = [
+                    {
+                        "resource": "PullRequest",
+                        "code": "custom",
+                        "message": f"A pull request already exists for {OWNER}:{head}.",
+                    }
+                ]
+                return 422, {"message": "Validation Failed", "errors": errors}
+        else:
+            if head not in self.branches or base not in self.branches:
+                return 404, {"message": "The target couldn't be found.", "errors": [], "url": "http://x/api/swagger"}
+            if same:
+                return 409, {"message": f"pull request already exists for these targets [id: {same[0]['number']}]"}
+        return 201, self.add(head, base, body["title"])
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        forge = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def _answer(self) -> None:
+                length = int(self.headers.get("content-length", 0))
+                body = json.loads(self.rfile.read(length)) if length else None
+                headers = {k.lower(): v for k, v in self.headers.items()}
+                forge.requests.append((self.command, self.path, headers, body))
+                if forge.answer is not None:
+                    status, extra, data = forge.answer
+                else:
+                    status, document = forge.respond(self.command, self.path, headers, body)
+                    extra, data = {"Content-Type": "application/json"}, json.dumps(document).encode()
+                self.send_response(status)
+                for name, value in {**extra, "Content-Length": str(len(data))}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(data)
+
+            do_GET = do_POST = _answer
+
+            def log_message(self, format: str, *args: Any) -> None: ...
+
+        return Handler
