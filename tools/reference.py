@@ -178,7 +178,13 @@ def actions_page() -> str:
     file = "model/actions.py"
     intro = ast.get_docstring(ast.parse((SOURCE / file).read_text())) or ""
     parts = [HEADER, "# Actions", intro]
-    files = (file, "model/file_actions.py", "model/repository.py", "model/workspace_actions.py")
+    files = (
+        file,
+        "model/file_actions.py",
+        "model/repository.py",
+        "model/result_actions.py",
+        "model/workspace_actions.py",
+    )
     for node in (node for one in files for node in classes_of(one).values()):
         tag = next((keyword.value for keyword in node.keywords if keyword.arg == "tag"), None)
         if tag is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import struct
 import zlib
 from collections.abc import Generator
@@ -15,6 +16,7 @@ import pytest
 
 from paddock.errors import InvalidArgument, NotFound, PaddockError, PlatformError, ResourceExhausted
 from paddock.storage.repositories import Bounds, pins
+from paddock.storage.repositories._process import run
 from tests.repositories.git_servers import Origin, address, files_below
 from tests.repositories.shelf import STRANGER, Shelf
 
@@ -338,3 +340,9 @@ async def test_nothing_is_written_outside_the_cache(
     assert files_below(spiteful.path) == before
     outside = {Path(path).relative_to(tmp_path).parts[0] for path in files_below(tmp_path)}
     assert outside <= {"state", "origins"}
+
+
+async def test_who_prints_without_end_is_ended(tmp_path: Path) -> None:
+    ended = await run([], program="/usr/bin/yes", places=(), config="", bounds=Bounds(output_bytes=100_000))
+    assert ended.over == "output"
+    assert ended.code == 128 + signal.SIGKILL

@@ -150,11 +150,11 @@ def test_a_broken_git_directory_breaks_nothing_else(opened: Opener, remote: Path
 
 
 def test_a_branch_is_pushed_with_what_is_not_committed(opened: Opener, remote: Path) -> None:
-    box = opened(remote, task="T42")
+    box = opened(remote, task="pushing")
     box.exec(f"echo first > a; git add a; {COMMIT} first; {CHANGES}", check=True)
     before = box.exec("git rev-parse HEAD; git status --porcelain", check=True).stdout
-    pushed = local().perform(PushBranch(workspace="T42", message="The rest", author="Me <me@example.org>"))
-    assert pushed.ref == "refs/heads/paddock/T42"
+    pushed = local().perform(PushBranch(workspace="pushing", message="The rest", author="Me <me@example.org>"))
+    assert pushed.ref == "refs/heads/paddock/pushing"
     assert git(remote, "rev-parse", pushed.ref) == pushed.commit
     assert git(remote, "log", "--format=%s %an", pushed.ref).split("\n") == [
         "The rest Me",
@@ -163,7 +163,7 @@ def test_a_branch_is_pushed_with_what_is_not_committed(opened: Opener, remote: P
     ]
     assert git(remote, "show", f"{pushed.ref}:new/a file") == "fresh"
     assert box.exec("git rev-parse HEAD; git status --porcelain", check=True).stdout == before
-    assert not local().perform(PushBranch(workspace="T42")).pushed
+    assert not local().perform(PushBranch(workspace="pushing")).pushed
     assert git(remote, "rev-parse", "main") != pushed.commit
 
 

@@ -328,6 +328,7 @@ class Keeper:
         reply({"held": self._undertaker.freezer.let_go(str(message["id"]), (connection, int(message["hold"])))})
 
     def _list(self, connection: Connection, message: Message, reply: Reply) -> None:
+        self._bury_all()  # who asks for the living is told nothing of the dead
         ended = {id: {"limit": e.limit, "reason": e.reason} for id, e in self._house.records.ended().items()}
         living = {id: life.record.incarnation for id, life in self._undertaker.lives.items()}
         reply({"living": living, "ended": ended})

@@ -173,9 +173,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     """When this returns, nothing of it is left: the launcher ends its namespace when it is let go of."""
     assert process.stdin is not None
     process.stdin.close()
-    if process.returncode is not None:
-        return
-    waiting = asyncio.ensure_future(process.wait())
+    waiting = asyncio.ensure_future(_gone(process))
     try:
         await asyncio.shield(asyncio.wait_for(asyncio.shield(waiting), _DEATH_SECONDS))
     except TimeoutError:
@@ -185,6 +183,18 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         process.kill()
         await asyncio.shield(waiting)
         raise
+
+
+async def _gone(process: asyncio.subprocess.Process) -> None:
+    """asyncio says that a process has ended when its pipes have: what nobody wants to read any more is thrown away."""
+    assert process.stdout is not None
+    assert process.stderr is not None
+    await asyncio.gather(_drain(process.stdout), _drain(process.stderr), process.wait())
+
+
+async def _drain(stream: asyncio.StreamReader) -> None:
+    while await stream.read(1 << 16):
+        pass
 
 
 def _git() -> str:
