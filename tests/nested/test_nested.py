@@ -149,8 +149,9 @@ def test_what_is_no_request_is_answered_or_hung_up_on_and_the_door_stays(outer: 
 
 
 def test_promotion_is_whole_or_not_at_all(sandbox: Make) -> None:
+    # In /tmp, whose size is enforced everywhere.
     outer = sandbox(nested=1, limits=LIMITS)
-    outer.exec("echo mine > precious; head -c 180M /dev/zero > $HOME/filler", check=True)
+    outer.exec("mkdir /tmp/w; echo mine > /tmp/w/precious; head -c 40M /dev/zero > /tmp/filler", check=True)
     program = """
         child = Sandbox.create()
         def promote(path):
@@ -159,13 +160,13 @@ def test_promotion_is_whole_or_not_at_all(sandbox: Make) -> None:
                 print("done", end=" ")
             except PaddockError as error:
                 print(error.code, end=" ")
-            print(sorted(os.listdir("/workspace")))
+            print(sorted(os.listdir("/tmp/w")))
         promote("/nowhere")
-        promote("/workspace/..")
-        child.exec("head -c 100M /dev/urandom > big", check=True)
-        promote("/workspace")
-        child.exec("rm big; mkdir .paddock-promoted .paddock-replaced; echo yes > small", check=True)
-        promote("/workspace")
+        promote("/tmp/w/..")
+        child.exec("mkdir /tmp/w; head -c 40M /dev/urandom > /tmp/w/big", check=True)
+        promote("/tmp/w")
+        child.exec("cd /tmp/w; rm big; mkdir .paddock-promoted .paddock-replaced; echo yes > small", check=True)
+        promote("/tmp/w")
     """
     lines = inside(outer, program).splitlines()
     assert lines == [

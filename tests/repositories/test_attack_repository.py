@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import struct
@@ -221,7 +222,17 @@ class Liar:
         except (OSError, asyncio.IncompleteReadError):
             pass
         finally:
-            writer.close()
+            await _closed(writer)
+
+
+async def _closed(writer: asyncio.StreamWriter) -> None:
+    """What was written has gone, or nobody reads it any more, or the test is over: nothing is left of it."""
+    try:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+    finally:
+        writer.transport.abort()
 
 
 def packed(*objects: tuple[int, int, bytes]) -> bytes:
@@ -265,8 +276,7 @@ async def test_what_a_remote_says_cannot_steer_a_terminal(shelf: Shelf, caplog: 
         await reader.read(4096)  # who hears before he has asked may die of it
         text = b"ERR \x1b]0;title\x07\x1b[2Jgone"
         writer.write(b"%04x" % (len(text) + 4) + text)
-        await writer.drain()
-        writer.close()
+        await _closed(writer)
 
     server = await asyncio.start_server(say, "127.0.0.1", 0)
     try:
