@@ -58,7 +58,7 @@ class ExecResult:
 
 
 class Filesystem:
-    """Files of a child, of at most 16 MiB each."""
+    """Files of a child, of at most 4 MiB each."""
 
     def __init__(self, sandbox: str) -> None:
         self._sandbox = sandbox

@@ -43,8 +43,9 @@ from ._store import Row
 FOLDER = "/tmp/.paddock"  # noqa: S108 - inside, where nothing but its own programs can get
 DOOR = f"{FOLDER}/door"
 MOST_CALLERS = 16
-MOST_FRAME_BYTES = 24 << 20
-MOST_FILE_BYTES = 16 << 20
+# What all callers of one sandbox may have the service hold at a time is the product of these two.
+MOST_FRAME_BYTES = 6 << 20
+MOST_FILE_BYTES = 4 << 20
 _CAPTURE_BYTES = 1 << 20
 _WAITING = 2
 _PAUSE_SECONDS = 0.2
@@ -133,7 +134,7 @@ class Nested:
                 stream = await held.instance.accept(DOOR)
             except SandboxDied:
                 return
-            except GuestLost:  # its agent was killed, and there will be another one
+            except (GuestLost, OSError):  # its agent was killed, and there will be another one; or we are short
                 room.release()
                 await asyncio.sleep(_PAUSE_SECONDS)
                 continue
