@@ -64,7 +64,7 @@ def test_a_door_goes_with_the_last_who_attends_to_it_and_one_that_was_put_there_
         assert door.is_socket()
 
     run(body)  # at its end the host has gone
-    wait_until(lambda: not door.exists())
+    assert wait_until(lambda: not door.exists())
 
 
 def test_a_door_that_cannot_be_made_is_refused_and_so_are_too_many(agent: AgentProcess, run: Run) -> None:

@@ -119,7 +119,7 @@ def test_everything_dies_with_the_outer_one(sandbox: Make) -> None:
     def all_dead() -> bool:
         return all(child.refresh().ended_at is not None for child in children)
 
-    wait_until(all_dead)
+    assert wait_until(all_dead)
     with pytest.raises(SandboxDied, match="belonged to"):
         children[0].exec("true")
 
