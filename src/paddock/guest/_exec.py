@@ -8,7 +8,7 @@ import os
 import termios
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from struct import pack as pack_struct
 from typing import Any, cast
 
@@ -17,9 +17,11 @@ from ._config import AgentConfig, UserEntry
 from ._connection import Channel, Handler
 from ._faults import Fault, encode, show
 from ._frames import STDIN, Json, dump_json
-from ._loop import Loop, Timer
+from ._loop import Loop
 from ._paths import locate
 from ._pumps import Sink, Source
+from ._run import Exec as Exec
+from ._run import ExecFollower as ExecFollower
 from ._spawn import Program, spawn
 from ._stdio import Stdio, given, piped, terminal
 from ._tree import MARKER, Family, Tags, TreeKill
@@ -28,46 +30,6 @@ REMEMBERED = 1024
 """Finished commands whose tree can still be killed, and background ones whose status is kept."""
 MAX_ARGUMENTS = 100_000
 _LIST_BYTES = 200 * 1024
-
-
-@dataclass(slots=True, eq=False)
-class Exec:
-    """One command, from its start until it is forgotten."""
-
-    id: str
-    argv: tuple[str, ...]
-    pid: int
-    background: bool
-    family: Family
-    started_at: float = field(default_factory=time.time)
-    started: float = field(default_factory=time.monotonic)
-    status: Json | None = None
-    limit: str | None = None
-    timer: Timer | None = None
-    handler: ExecHandler | None = None
-    followers: list[ExecFollower] = field(default_factory=list["ExecFollower"])
-
-    def info(self) -> Json:
-        argv: list[str] = []
-        room = 1024
-        for argument in self.argv[:64]:
-            argv.append(argument[:room])
-            room -= len(argv[-1])
-        return {
-            "id": self.id,
-            "argv": argv,
-            "pid": self.pid,
-            "started_at": self.started_at,
-            "background": self.background,
-            "status": self.status,
-        }
-
-
-class ExecFollower:
-    """Told when a background command it reads the output of has ended."""
-
-    def exec_ended(self) -> None:
-        raise NotImplementedError
 
 
 class Execs:
@@ -173,7 +135,13 @@ class Execs:
             run.timer = self._loop.after(left, lambda: self._watch_time(run, timeout_seconds))
         elif run.status is None:
             run.limit = "time"
-            self.kill_tree(run, _whoever_survives)
+            run.ending = True
+            self.kill_tree(run, lambda survivors: self._timed_out(run))
+
+    def _timed_out(self, run: Exec) -> None:
+        run.ending = False
+        if run.held is not None:
+            self._tell(run, run.held)
 
     # life and death
 
@@ -182,7 +150,7 @@ class Execs:
         run = self._running.pop(pid, None)
         if run is not None:
             code = os.waitstatus_to_exitcode(wait_status)
-            run.status = {
+            status = {
                 "code": code if code >= 0 else None,
                 "signal": -code if code < 0 else None,
                 "limit": run.limit,
@@ -190,16 +158,23 @@ class Execs:
             }
             if run.timer is not None:
                 run.timer.cancel()
-            handler, run.handler = run.handler, None
-            if handler is not None:
-                handler.ended(run.status)
-            for follower in list(run.followers):
-                follower.exec_ended()
-            self._forget_old()
+            if run.ending:
+                run.held = status
+            else:
+                self._tell(run, status)
         for kill in self._kills:
             kill.reaped(pid)
         if self._kills:
             self._kills = [kill for kill in self._kills if not kill.finished]
+
+    def _tell(self, run: Exec, status: Json) -> None:
+        run.status = status
+        handler, run.handler = run.handler, None
+        if handler is not None:
+            handler.ended(status)
+        for follower in list(run.followers):
+            follower.exec_ended()
+        self._forget_old()
 
     def _forget_old(self) -> None:
         while len(self._all) > REMEMBERED:
@@ -277,10 +252,6 @@ class Execs:
                 os.close(fd)
         channel.answer({"pid": run.pid})
         return run
-
-
-def _whoever_survives(count: int) -> None:
-    """There is nobody to tell."""
 
 
 def log_paths(config: AgentConfig, exec_id: str) -> tuple[bytes, bytes]:
