@@ -36,6 +36,7 @@ check: ## format, lint, types, architecture, generated code
 	$(BIN)/lint-imports
 	$(BIN)/python tools/unasync.py --check
 	$(BIN)/python tools/reference.py --check
+	$(BIN)/pytest -q -p no:cacheprovider tests/style
 
 fix: setup ## whatever a tool can put right
 	$(BIN)/ruff format --quiet $(STYLE)

@@ -97,7 +97,7 @@ def test_a_create_that_is_cancelled_at_its_first_connection_leaves_no_sandbox(
         creating.cancel()
         with pytest.raises(asyncio.CancelledError):
             await creating
-        assert await yard.backend.living() == {}
+        assert None not in (await yard.backend.living()).values()
 
     play(scene)
 
@@ -156,6 +156,20 @@ def test_the_end_of_a_kill_is_known_although_the_one_who_asked_for_it_died(
     play(scene)
 
 
+def test_a_kill_that_its_asker_has_not_recorded_yet_is_known_to_the_others(play: Play, state_dir: Path) -> None:
+    async def scene(yard: Yard) -> None:
+        made = await yard.create()
+        other = JailBackend(state_dir)
+        adopted = await other.adopt(made.id)
+        assert adopted is not None
+        await adopted.kill()
+        assert (await yard.backend.living())[made.id] == Ending(limit=None, reason="it was killed")
+        await other.aclose()
+        assert await yard.backend.living() == {}
+
+    play(scene)
+
+
 def test_a_service_that_leaves_in_order_leaves_no_record_of_what_it_killed(play: Play, state_dir: Path) -> None:
     async def scene(yard: Yard) -> None:
         made = await yard.create()
@@ -164,7 +178,7 @@ def test_a_service_that_leaves_in_order_leaves_no_record_of_what_it_killed(play:
         assert adopted is not None
         await adopted.kill()
         await other.aclose()
-        assert await yard.backend.living() == {}
+        assert None not in (await yard.backend.living()).values()
         assert os.listdir(state_dir / layout.RUN) == []
 
     play(scene)
