@@ -30,6 +30,12 @@ from .actions import VerifyAudit as VerifyAudit
 from .decision import Decision as Decision
 from .decision import Principal as Principal
 from .decision import nested_principal as nested_principal
+from .egress import ConnectVerdict as ConnectVerdict
+from .egress import EgressPolicy as EgressPolicy
+from .egress import RequestVerdict as RequestVerdict
+from .egress import Target as Target
+from .egress import Tier as Tier
+from .egress import Verdict as Verdict
 from .exec import ExecInfo as ExecInfo
 from .exec import ExecResult as ExecResult
 from .exec import ExecSpec as ExecSpec
