@@ -49,6 +49,8 @@ CredentialSource = Callable[[Principal, Remote], Awaitable[Credential | None]]
 _log = logging.getLogger("paddock")
 _HEADS, _TAGS = "refs/heads/", "refs/tags/"
 _LEAST_PREFIX = 6
+_UNPROVEN = "git credential approve tells git what to prove that with"
+_NOT_TAKEN = "wrong, expired or without the right to it: git credential reject, then approve another"
 
 
 class Repositories:
@@ -149,7 +151,7 @@ class Repositories:
         except Refused as refused:
             raise NotFound(
                 f"{remote.url} is not there, or not for {principal.id}: {refused}",
-                hint="git credential approve tells git what to prove that with" if credential is None else None,
+                hint=_UNPROVEN if credential is None else _NOT_TAKEN,
             ) from None
 
     async def _bring(

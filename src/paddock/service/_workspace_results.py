@@ -148,7 +148,9 @@ class WorkspaceResults:
         ref = check_ref(_HEADS + branch)
         try:
             acquired = await self._repositories.acquire(origin.url, ref, 0.0, entry.principal)
-        except NotFound:
+        except NotFound as missing:
+            if missing.details.get("ref") != ref:
+                raise  # the repository itself
             return ref, None
         if acquired.repository != origin.cache:
             raise InvalidState(

@@ -13,4 +13,6 @@ from ._remote import Remote as Remote
 from ._remote import check_ref as check_ref
 from ._remote import is_commit as is_commit
 from ._remote import parse as parse
+from ._trust import ADVICE as ADVICE
+from ._trust import authorities as authorities
 from ._words import Refused as Refused

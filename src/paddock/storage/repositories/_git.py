@@ -87,6 +87,11 @@ _CONFIG = """
 _HELPER = """[credential "{origin}"]
 	helper = "!f() {{ test \\"$1\\" != get || cat <&9; }}; f"
 """
+# git sends such a header on to wherever it is redirected: it is redirected nowhere.
+_HEADER = """[http "{origin}"]
+	extraHeader = "Authorization: {header}"
+	followRedirects = false
+"""
 
 
 class Ref(msgspec.Struct, frozen=True):
@@ -226,7 +231,8 @@ class HostGit:
         ]
         ended = await self._run(arguments, remote, credential, name=name, pushing=True, lender=lender)
         if b"\n!\t" in b"\n" + ended.out:
-            raise InvalidState(f"{remote.url} does not take it: {_reason(ended.out)}", hint="look at what is there now")
+            why = _reason(ended.out) + _remarks(ended.err)
+            raise InvalidState(f"{remote.url} does not take it: {why}", hint="look at what is there now")
         _check(ended, remote, self._bounds)
 
     async def _run(
@@ -249,7 +255,7 @@ class HostGit:
         if credential is not None:
             if remote.sends_in_the_clear:
                 raise InvalidArgument(f"{remote.url} would be sent a credential in the clear", hint="use https")
-            config += _HELPER.format(origin=remote.origin)
+            config += _proof(remote, credential)
         protocols = {"http": "http:https"}.get(remote.scheme, remote.scheme)
         return await run(
             arguments,
@@ -257,7 +263,7 @@ class HostGit:
             config=config,
             bounds=self._bounds,
             protocols=protocols,
-            secret=credential.lines() if credential else "",
+            secret=credential.lines() if credential and not credential.bearer else "",
             progress=progress,
         )
 
@@ -281,6 +287,12 @@ def _address(remote: Remote) -> str:
     return remote.url if remote.path is None else f"file://{_THERE}"
 
 
+def _proof(remote: Remote, credential: Credential) -> str:
+    if credential.bearer:
+        return _HEADER.format(origin=remote.origin, header=credential.header())
+    return _HELPER.format(origin=remote.origin)
+
+
 def _check(ended: Ended, remote: Remote, bounds: Bounds) -> None:
     if ended.code or ended.over:
         raise trouble(ended, remote, bounds)
@@ -290,6 +302,12 @@ def _reason(out: bytes) -> str:
     """Why a ref was rejected: `!`, from and to, and the reason, with tabs between (git-push(1), --porcelain)."""
     line = next(line for line in out.split(b"\n") if line.startswith(b"!\t"))
     return "".join(c if c.isprintable() else "?" for c in line.split(b"\t")[-1].decode(errors="replace"))[:200]
+
+
+def _remarks(err: str) -> str:
+    """What the server's hooks have printed."""
+    said = [line.removeprefix("remote: ").strip() for line in err.split("\n") if line.startswith("remote: ")]
+    return "".join(f"; {line}" for line in said if line)[:300]
 
 
 def _listing(out: bytes) -> Listing:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import ipaddress
 import os
 import re
@@ -18,6 +19,7 @@ _SCP = re.compile(r"(?:([A-Za-z0-9._-]+)@)?([A-Za-z0-9._-]+):(?!//)(.+)")
 _HOST = re.compile(r"(?!-)[a-z0-9-]{1,63}(?<!-)(?:\.(?!-)[a-z0-9-]{1,63}(?<!-))*")
 _PORTS = {"https": 443, "http": 80, "git": 9418}
 _REF = re.compile(r"(?!.*(?:\.\.|//|/\.|\.lock/|@\{))(?![-/.])[^\x00-\x20\x7f~^:?*\[\\]+(?<![/.])(?<!\.lock)")
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
@@ -26,6 +28,8 @@ class Credential(msgspec.Struct, frozen=True):
 
     username: str
     password: str
+    bearer: bool = False
+    """`password` is a token that is sent by itself (RFC 6750)."""
 
     def __repr__(self) -> str:
         return "Credential(…)"
@@ -35,6 +39,14 @@ class Credential(msgspec.Struct, frozen=True):
         if any(not text.isprintable() for text in (self.username, self.password)):
             raise InvalidArgument("a credential holds characters that cannot be sent")
         return f"username={self.username}\npassword={self.password}\n"
+
+    def header(self) -> str:
+        """The value of an HTTP Authorization header. InvalidArgument: it would be more than that."""
+        if not self.bearer:
+            return f"Basic {base64.b64encode(f'{self.username}:{self.password}'.encode()).decode()}"
+        if not _TOKEN.fullmatch(self.password):
+            raise InvalidArgument("a token holds characters that cannot be sent")
+        return f"Bearer {self.password}"
 
 
 class Remote(msgspec.Struct, frozen=True, kw_only=True):

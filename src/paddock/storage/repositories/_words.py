@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import signal
 
-from paddock.errors import InvalidArgument, NotFound, PaddockError, PlatformError, ResourceExhausted
+from paddock.errors import InvalidArgument, InvalidState, NotFound, PaddockError, PlatformError, ResourceExhausted
 
 from ._process import Bounds, Ended
 from ._remote import Remote
+from ._trust import ADVICE
 
 
 class Refused(Exception):
@@ -29,6 +30,10 @@ _UNREACHABLE = re.compile(
     r"SSL|certificate|Operation too slow|early EOF|hung up unexpectedly|Empty reply",
     re.IGNORECASE,
 )
+_UNTRUSTED = re.compile(
+    r"certificate verif|certificate problem|issuer is unknown|Problem with the SSL CA", re.IGNORECASE
+)
+_MOVED = re.compile(r"returned error: 30[1278]")
 _TOO_LARGE = re.compile(r"File too large|maximum allowed size|file write error")
 _NO_MEMORY = re.compile(r"out of memory|Cannot allocate memory", re.IGNORECASE)
 _NO_SPACE = re.compile(r"No space left on device|Disk quota exceeded")
@@ -61,6 +66,12 @@ def trouble(ended: Ended, remote: Remote, bounds: Bounds) -> PaddockError:
         return InvalidArgument(f"{what} sends what git's checks refuse: {_telling(words)}", hint="git fsck says more")
     if _NOT_THERE.search(words):
         return NotFound(f"{what}: {_telling(words)}")
+    if _UNTRUSTED.search(words):
+        return PlatformError(f"{what} does not prove who it is: {_telling(words)}", hint=ADVICE)
+    if _MOVED.search(words):
+        return InvalidState(
+            f"{what} sends on to another place: {_telling(words)}", hint="use its own URL: a token is sent nowhere else"
+        )
     if _UNREACHABLE.search(words):
         return PlatformError(f"{what} cannot be reached: {_telling(words)}", hint="try again")
     return PlatformError(f"git failed on {what}: {_telling(words)}")
