@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import os
 import re
-from collections.abc import Mapping, Sequence
 
-from ._remote import Credential, Remote
+from ._remote import SSH, Credential, Remote
+from ._say import say
+from ._ssh import Login, own_login
 
-_SECONDS = 30.0
 _AUTHORIZATION = re.compile(r"Authorization: *(?P<scheme>Basic|Bearer) +(?P<value>\S+)", re.IGNORECASE)
 _NOT_HERE = ("GIT_", "SSH_ASKPASS")
 
 
-async def ambient(remote: Remote) -> Credential | None:
-    """Asks the credential helpers of the user who runs this program (git-credential(1)): his own configuration, and no
-    repository's. Nobody is asked on a terminal.
+async def ambient(remote: Remote) -> Credential | Login | None:
+    """Asks ssh, or the credential helpers (git-credential(1)), of the user who runs this program: his own
+    configuration, and no repository's. Nobody is asked on a terminal. NotConfigured.
     """
     if remote.path is not None or remote.sends_in_the_clear:
         return None
     environment = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_HERE)}
     environment |= {"GIT_TERMINAL_PROMPT": "0", "GIT_CEILING_DIRECTORIES": "/", "GIT_DIR": os.devnull}
+    if remote.scheme == SSH:
+        return await own_login(remote, environment)
     quiet = ("git", "-c", "core.askPass=", "-c", "credential.interactive=false")
     asked = f"capability[]=authtype\nurl={remote.url}\n\n"
     if found := told(await say((*quiet, "credential", "fill"), environment, asked)):
@@ -50,29 +51,3 @@ def header(text: str) -> Credential | None:
     except ValueError:
         return None
     return Credential(username, password) if colon else None
-
-
-async def say(argv: Sequence[str], environment: Mapping[str, str], input: str = "") -> str:
-    """What a program of the user prints; nothing, if it fails or takes long."""
-    try:
-        process = await asyncio.create_subprocess_exec(
-            *argv,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            cwd="/",
-            env=environment,
-            start_new_session=True,
-        )
-    except FileNotFoundError:
-        return ""
-    try:
-        async with asyncio.timeout(_SECONDS):
-            out, _ = await process.communicate(input.encode())
-    except TimeoutError:
-        return ""
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    return out.decode(errors="replace") if process.returncode == 0 else ""

@@ -11,8 +11,9 @@ import msgspec
 from paddock.errors import InvalidArgument, InvalidState, PlatformError
 
 from ._process import GIT_ID, TEMPLATE, Bounds, Ended, Place, Progress, run
-from ._remote import Credential, Remote
-from ._words import trouble
+from ._remote import SSH, Credential, Remote
+from ._ssh import DIRECTORY, PROGRAM, Login
+from ._words import Refused, trouble
 from .pins import fetched
 
 HEADS, TAGS = "refs/heads/", "refs/tags/"
@@ -92,6 +93,13 @@ _HEADER = """[http "{origin}"]
 	extraHeader = "Authorization: {header}"
 	followRedirects = false
 """
+_SSH = f"""[core]
+	sshCommand = {PROGRAM} -F {DIRECTORY}/config
+[ssh]
+	variant = ssh
+"""
+Proof = Credential | Login
+"""What a remote is shown to prove who asks."""
 
 
 class Ref(msgspec.Struct, frozen=True):
@@ -117,7 +125,7 @@ class HostGit:
     def path(self, name: str) -> Path:
         return self.directory / name
 
-    async def look(self, remote: Remote, credential: Credential | None, extra: Sequence[str] = ()) -> Listing:
+    async def look(self, remote: Remote, credential: Proof | None, extra: Sequence[str] = ()) -> Listing:
         """What it has: branches, tags, and the full names `extra`. Refused; NotFound, PlatformError."""
         arguments = ["ls-remote", "--symref", "--", _address(remote), "HEAD", "refs/heads/*", "refs/tags/*", *extra]
         ended = await self._run(arguments, remote, credential)
@@ -141,7 +149,7 @@ class HostGit:
         self,
         name: str,
         remote: Remote,
-        credential: Credential | None,
+        credential: Proof | None,
         *,
         only: str | None = None,
         progress: Progress | None = None,
@@ -216,7 +224,7 @@ class HostGit:
         self,
         name: str,
         remote: Remote,
-        credential: Credential | None,
+        credential: Proof | None,
         *,
         commit: str,
         ref: str,
@@ -239,7 +247,7 @@ class HostGit:
         self,
         arguments: Sequence[str],
         remote: Remote,
-        credential: Credential | None,
+        credential: Proof | None,
         *,
         name: str | None = None,
         pushing: bool = False,
@@ -252,10 +260,13 @@ class HostGit:
         if remote.path is not None:
             places.append(Place(source=remote.path, target=_THERE, writable=pushing, owned=True))
         config = _CONFIG
+        login = credential if isinstance(credential, Login) else None
         if credential is not None:
             if remote.sends_in_the_clear:
                 raise InvalidArgument(f"{remote.url} would be sent a credential in the clear", hint="use https")
             config += _proof(remote, credential)
+        if remote.scheme == SSH and login is None:
+            raise Refused("no key is known for it")
         protocols = {"http": "http:https"}.get(remote.scheme, remote.scheme)
         return await run(
             arguments,
@@ -263,7 +274,9 @@ class HostGit:
             config=config,
             bounds=self._bounds,
             protocols=protocols,
-            secret=credential.lines() if credential and not credential.bearer else "",
+            secret=credential.lines() if isinstance(credential, Credential) and not credential.bearer else "",
+            files=login.files(GIT_ID if os.geteuid() == 0 else os.getuid()) if login else {},
+            agent=login.agent if login else None,
             progress=progress,
         )
 
@@ -287,7 +300,9 @@ def _address(remote: Remote) -> str:
     return remote.url if remote.path is None else f"file://{_THERE}"
 
 
-def _proof(remote: Remote, credential: Credential) -> str:
+def _proof(remote: Remote, credential: Proof) -> str:
+    if isinstance(credential, Login):
+        return _SSH
     if credential.bearer:
         return _HEADER.format(origin=remote.origin, header=credential.header())
     return _HELPER.format(origin=remote.origin)

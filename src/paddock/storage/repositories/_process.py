@@ -72,12 +72,15 @@ async def run(
     bounds: Bounds,
     protocols: str = "",
     secret: str = "",
+    files: Mapping[str, str] = {},
+    agent: str | None = None,
     progress: Progress | None = None,
 ) -> Ended:
     """Runs git, or another `program`, with `arguments`. Cancelling kills it with all that it started, as does the
     end of this program.
 
-    `config` is the only configuration that it and its helpers read besides the repository's own.
+    `config` is the only configuration that it and its helpers read besides the repository's own. `agent` is the socket
+    of an ssh agent.
     """
     certificates = _certificates()
     order = {
@@ -85,7 +88,8 @@ async def run(
         "env": _environment(protocols, certificates),
         "uid": GIT_ID if os.geteuid() == 0 else None,
         "places": [msgspec.to_builtins(place, str_keys=True, enc_hook=str) for place in (*places, *certificates)],
-        "files": {CONFIG: config, f"{TEMPLATE}/config": _REPOSITORY_CONFIG},
+        "files": {CONFIG: config, f"{TEMPLATE}/config": _REPOSITORY_CONFIG, **files},
+        "agent": agent,
         "secret": secret,
         "file_bytes": bounds.file_bytes,
         "memory_bytes": bounds.memory_bytes,
