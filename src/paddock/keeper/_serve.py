@@ -100,6 +100,7 @@ class Keeper:
             "usage": self._usage,
             "list": self._list,
             "forget": self._forget,
+            "exits": self._exits,
             "freeze": self._freeze,
             "thaw": self._thaw,
             "stop": self._stop,
@@ -316,6 +317,20 @@ class Keeper:
             reply({"known": False})
             return
         reply({"known": True, **_usage_of(self._house, life, self._limits_watch.seen(life))})
+
+    def _exits(self, connection: Connection, message: Message, reply: Reply) -> None:
+        """The sockets with which it is reached and left; none where somebody else has them still."""
+        life = self._undertaker.lives.get(message["id"])
+        if life is None or message["incarnation"] != life.record.incarnation:
+            reply({"known": False})
+            return
+        if not life.record.exits:
+            raise PlanError(f"{life.record.id} was made without exits: it has no network at all")
+        if life.jail.exits is None:
+            self._undertaker.reopen_exits(life)
+        exits = life.jail.exits
+        fds = () if exits is None else tuple(one.fileno() for one in exits.all)
+        reply({"known": True, "fds": len(fds)}, fds)
 
     def _freeze(self, connection: Connection, message: Message, reply: Reply) -> None:
         """Until `thaw`, or until the service that asks is gone."""
