@@ -329,7 +329,8 @@ class Keeper:
 
     def _list(self, connection: Connection, message: Message, reply: Reply) -> None:
         self._bury_all()  # who asks for the living is told nothing of the dead
-        killed = {id: KILLED for other in self._connections for id in other.killed}  # and may not be recorded yet
+        # What is killed for others they may not have recorded yet.
+        killed = {id: KILLED for other in self._connections if other is not connection for id in other.killed}
         ended = {id: {"limit": e.limit, "reason": e.reason} for id, e in (killed | self._house.records.ended()).items()}
         living = {id: life.record.incarnation for id, life in self._undertaker.lives.items()}
         reply({"living": living, "ended": ended})

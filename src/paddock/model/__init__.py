@@ -77,6 +77,15 @@ from .limits import Limits as Limits
 from .limits import Usage as Usage
 from .mounts import Mount as Mount
 from .mounts import MountMode as MountMode
+from .policy import Allow as Allow
+from .policy import Approve as Approve
+from .policy import Binding as Binding
+from .policy import Deny as Deny
+from .policy import EgressRules as EgressRules
+from .policy import Mock as Mock
+from .policy import PolicyDocument as PolicyDocument
+from .policy import SecretRule as SecretRule
+from .policy import SecretSource as SecretSource
 from .reports import AuditRecord as AuditRecord
 from .reports import AuditReport as AuditReport
 from .reports import Check as Check
