@@ -50,6 +50,11 @@ def authority(text: str, default: int) -> tuple[str, int]:
     return canonical(host), number
 
 
+def is_address(host: str) -> bool:
+    """Of a canonical host."""
+    return _address(host) is not None
+
+
 def _bare(host: str) -> str:
     try:
         ipaddress.IPv6Address(host[1:-1])

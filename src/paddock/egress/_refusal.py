@@ -20,13 +20,15 @@ _PHRASES = {
 
 
 class Refused(Exception):
-    """Why something does not go through. `status` is how HTTP says it; `rule` is what decided."""
+    """Why something does not go through. `status` is how HTTP says it; `rule` is what decided; `number` that of the
+    record, if it was recorded."""
 
     def __init__(
         self, reason: str, *, status: int = 403, rule: str = "", hint: str = "", approval: str | None = None
     ) -> None:
         super().__init__(reason)
         self.reason, self.status, self.rule, self.hint, self.approval = reason, status, rule, hint, approval
+        self.number: int | None = None
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
