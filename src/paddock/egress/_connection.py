@@ -213,6 +213,8 @@ class Connection:
                 elif len(buffer) > 20 or not _MAYBE_HTTP.fullmatch(buffer):
                     return "raw"
             if not await wire.more():
+                if buffer and looks_like_tls(buffer):
+                    raise MalformedHello("a TLS hello that is cut short")
                 return "raw" if buffer else "silent"
 
     def _identify(self, hello: Hello) -> None:

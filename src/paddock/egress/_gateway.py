@@ -117,12 +117,15 @@ class Gateway:
                 continue
             try:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                connection = Connection(door, Wire(self._loop, self._scratch), self._origin(sock))
+                connection = Connection(door, Wire(self._loop, self._scratch), self._where(listener, door, sock))
             except OSError:
                 _reset(sock)
                 continue
             door.live.add(connection)
             self._start(serve(door, connection, sock))
+
+    def _where(self, listener: socket.socket, door: OpenDoor, sock: socket.socket) -> tuple[str, int]:
+        return ("", 53) if listener is door.door.dns_tcp else self._origin(sock)
 
     def _again(self, door: OpenDoor, listener: socket.socket, serve: _Serve) -> None:
         if self._doors.get(door.door.sandbox) is door:
