@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from paddock.backends._base import Backend, Capabilities, Ending, SandboxPlan
+from paddock.backends._base import Backend, Capabilities, Ending, Exits, SandboxPlan
 from paddock.errors import AlreadyExists, FileError, NotFound, SandboxDied
 from paddock.model import (
     ByteStream,
@@ -285,6 +285,9 @@ class Held:
 
     async def set_deadline(self, deadline: float) -> None:
         self._live().deadline = deadline
+
+    async def exits(self) -> Exits | None:
+        raise NotImplementedError
 
     async def usage(self) -> Usage:
         place = self._live()
