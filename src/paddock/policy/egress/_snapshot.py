@@ -10,7 +10,7 @@ import msgspec
 from paddock.errors import PolicyInvalid
 from paddock.model import ConnectVerdict, PolicyDocument, RequestVerdict, Target, Tier, Verdict
 
-from ._addresses import number, special, unwrapped
+from ._addresses import Number, number, special, unwrapped
 from ._buckets import Bucket, buckets_of
 from ._canonical import canonical, check_secret_names
 from ._networks import Networks, block_of_one
@@ -134,6 +134,18 @@ class Snapshot:
                     return self._plain[rule.order]
                 return self._yes(rule, secrets=secrets, approve=approve)
         return self._no("default", f"nothing allows {method} {path[:200]} at {target.host}:{port}")
+
+    # --- what comparisons ask ---
+
+    @property
+    def patterns(self) -> frozenset[str]:
+        """The names and `*.suffix`es that rules are about."""
+        return frozenset(self._buckets)
+
+    def may_lead_to(self, address: Number, port: int) -> bool:
+        """Whether a name that may be connected to on that port may be at this address."""
+        verdict = self._judged(address, port, ())
+        return verdict is None or verdict.allowed
 
     # --- how ---
 
