@@ -134,11 +134,12 @@ _PRIVATE = [
 
 def to_address(document: PolicyDocument, text: str, port: int, *, named: bool) -> Answer:
     """`named`: for a name that may be connected to on that port; else the address was dialled as such."""
-    address = ipaddress.ip_address(text)
+    address = given = ipaddress.ip_address(text)
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
         address = address.ipv4_mapped
     for index, rule in enumerate(document.egress.deny):
-        if rule.cidr and address in ipaddress.ip_network(rule.cidr) and is_port(rule, port):
+        inside = rule.cidr and any(one in ipaddress.ip_network(rule.cidr) for one in (given, address))
+        if inside and is_port(rule, port):
             return Answer(False, f"egress.deny[{index}]")
     around = [ipaddress.ip_network(block) for block in _PRIVATE if address in ipaddress.ip_network(block)]
     narrowest = max(around, key=lambda block: block.prefixlen, default=None)

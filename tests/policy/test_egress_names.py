@@ -177,6 +177,7 @@ def test_an_escaped_slash_is_allowed_only_in_both_readings_and_denied_in_either(
     path, other = "/repos/acme%2Fsecret", "/repos/acme/secret"
     assert not inside.allows(path, other)
     assert inside.denies(path, other)
+    assert not pattern("/repos/*").allows("/repos/acme%2Fsecret", other)
     assert pattern("/repos/acme%2fsecret").allows(path, other)
     assert not pattern("/repos/acme%2fsecret").allows(other, other)
 
