@@ -12,10 +12,12 @@ from paddock.model import (
     Noun,
 )
 from paddock.storage._base import Pool
+from paddock.storage.secret_sources import Fetcher
 
 from ._allotment import Allotment
 from ._approval_store import ApprovalStore
 from ._approvals import Approvals
+from ._bell import bell
 from ._clock import Clock, holder_id
 from ._collectors import OldTemplates, Orphans, Outputs, Unfinished
 from ._execs import Execs
@@ -23,6 +25,7 @@ from ._expiry import Expiry
 from ._files import Files
 from ._forks import Forks
 from ._garbage import Garbage
+from ._lease_store import LeaseStore
 from ._lifecycle import Lifecycle
 from ._live import Live
 from ._making import Making
@@ -37,6 +40,7 @@ from ._reports import Reports
 from ._results import Results
 from ._rollback import Rollback
 from ._sandboxes import Sandboxes
+from ._secret_leases import Leases
 from ._secrets import Secrets
 from ._shelf import Shelf
 from ._snapshot_store import SnapshotStore
@@ -44,7 +48,6 @@ from ._snapshots import Snapshots
 from ._storage import Storage
 from ._store import Store
 from ._tasks import Tasks
-from ._webhook import bell
 from ._workspace_collector import WorkspaceCollector
 from ._workspace_tree import BESIDE, Workspaces
 from ._workspaces import Workspaces as Spaces
@@ -85,6 +88,18 @@ class Rooms:
             tasks=tasks,
             serve=Nested(perform, allotment).serve,
         )
+
+        def fetchers(owner: str) -> Fetcher:
+            return Fetcher(os.environ, lambda name: self.secrets.value(owner, name), clock.wall)
+
+        self.leases = Leases(
+            store=LeaseStore(store),
+            fetchers=fetchers,
+            clock=clock,
+            tasks=tasks,
+            audit=audit,
+        )
+        self.secrets = Secrets.wired(state_dir, store=store, clock=clock, rotated=self.leases.rotated)
         self.shelf = Shelf(
             state_dir,
             store=store,
@@ -138,13 +153,12 @@ class Rooms:
             has_task=self.workspaces.has_task,
         )
         self.promotion = Promotion(sandboxes=self.sandboxes, live=live)
-        self.execs = Execs(sandboxes=self.sandboxes, live=live, remains=remains, tasks=tasks)
+        self.execs = Execs(sandboxes=self.sandboxes, live=live, remains=remains, tasks=tasks, leases=self.leases)
         self.files = Files(sandboxes=self.sandboxes, live=live)
         self.reports = Reports(
             state_dir, store=store, audit=audit, backends=backends, pool=pool, find=self.sandboxes.find
         )
         self.mount_results = MountResults(live=live, snapshots=snapshots, pool=pool, tasks=tasks)
-        self.secrets = Secrets.wired(state_dir, store=store, clock=clock)
         asked = bell(os.environ, audit=audit, clock=clock, tasks=tasks)
         self.approvals = Approvals(store=ApprovalStore(store), clock=clock, audit=audit, asked=asked)
         self.results = Results(
