@@ -91,6 +91,7 @@ from .policy import Approve as Approve
 from .policy import Binding as Binding
 from .policy import Deny as Deny
 from .policy import EgressRules as EgressRules
+from .policy import GitHubApp as GitHubApp
 from .policy import Mock as Mock
 from .policy import PolicyDocument as PolicyDocument
 from .policy import SecretRule as SecretRule
