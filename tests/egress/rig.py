@@ -182,6 +182,12 @@ async def running(rig: Rig) -> AsyncIterator[Rig]:
             server.close()
 
 
+async def eventually(condition: Callable[[], object]) -> None:
+    """Until it holds; the test's own limit is the only one."""
+    while not condition():  # noqa: ASYNC110 - nobody could set an event
+        await asyncio.sleep(0.005)
+
+
 async def answer_ok(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Answers every request with what it was, as text."""
     try:
