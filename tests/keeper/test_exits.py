@@ -10,10 +10,12 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from paddock.backends import Exits, Instance
 from paddock.errors import InternalError, InvalidArgument, SandboxDied
+from paddock.keeper import layout
 from tests.keeper.conftest import Yard, run
 from tests.orphans import wait_until
 
@@ -277,5 +279,49 @@ for address in ("127.0.0.1", "::1"):
         status, printed = await run(instance, "python3", "-c", both)
         assert (status.code, printed) == (0, b"own\nown\n")
         await instance.kill()
+
+    play(scene)
+
+
+def test_programs_find_the_certificates_that_are_written_for_them_and_can_change_none(play: Play) -> None:
+    probe = """
+import os
+paths = {os.environ[name] for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "GIT_SSL_CAINFO")}
+for path in sorted(paths | {"/etc/ssl/certs/ca-certificates.crt"}):
+    print(path, open(path).read().strip())
+    try: open(path, "r+")
+    except OSError as error: print(error.strerror)
+"""
+
+    async def scene(yard: Yard) -> None:
+        instance = await yard.create(exits=True)
+        (yard.state_dir / layout.RUN / instance.id / layout.TRUST).write_text("certificates\n")
+        status, printed = await run(instance, "python3", "-c", probe)
+        assert status.code == 0, printed
+        lines = printed.decode().splitlines()
+        assert lines[::2] == [
+            "/dev/ca-certificates.pem certificates",
+            "/etc/ssl/certs/ca-certificates.crt certificates",
+        ]
+        assert set(lines[1::2]) <= {"Permission denied", "Read-only file system"}
+        await instance.kill()
+        assert not (yard.state_dir / layout.RUN / instance.id).exists()
+
+    play(scene)
+
+
+def test_links_at_the_places_of_certificates_lead_nowhere(play: Play) -> None:
+    async def scene(yard: Yard) -> None:
+        plan = yard.plan(exits=True)
+        first = await yard.backend.create(plan)
+        swap = (
+            "rm -rf /etc/ssl; mkdir /etc/ssl; ln -s ../../workspace /etc/ssl/certs; ln -s /dev/null /etc/ssl/cert.pem"
+        )
+        await run(first, "sh", "-c", swap)
+        await first.kill()
+        await yard.backend.forget(plan.id)
+        second = await yard.backend.create(msgspec.structs.replace(plan, incarnation=1))
+        assert (await run(second, "true"))[0].code == 0
+        await second.kill()
 
     play(scene)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 
+from paddock.keeper import _trust_places
 from paddock.keeper._door import visit
 from paddock.keeper._house import House
 from paddock.keeper._plan import JailPlan
@@ -23,11 +24,12 @@ _PLACE = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """Detached mounts: the root, the machine's /usr, and those of the plan with their targets."""
+    """Detached mounts: the root, the machine's /usr, those of the plan with their targets, and the certificates."""
 
     root: int
     usr: int | None
     mounts: list[tuple[str, int]]
+    trust: int | None = None
 
 
 def fit_out(
@@ -53,6 +55,8 @@ def fit_out(
         _take(house, plan, b"dev", b"shm", plan.tmp_bytes // 2)
         _take(house, plan, b"proc")
         _take(house, plan, b"tmp", b"", plan.tmp_bytes)
+        if layers.trust is not None:
+            _trust_places.attach(layers.trust)
         steps.end("stage")
         if layers.mounts:
             steps.begin("places")

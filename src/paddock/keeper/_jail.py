@@ -12,7 +12,7 @@ import socket
 from dataclasses import dataclass
 from typing import NoReturn
 
-from paddock.keeper import _exits, _posture
+from paddock.keeper import _exits, _posture, _trust_places
 from paddock.keeper._errors import JailError, as_jail_error
 from paddock.keeper._fitting import Layers, fit_out
 from paddock.keeper._house import House
@@ -105,13 +105,20 @@ def _begin(house: House, plan: JailPlan, spare: Spare, steps: Steps, undo: UndoS
         mounted = [*make_mounts(house, plan, spare.slot, late), *make_trees(house, plan, spare.slot, late)]
         steps.end("mounts")
 
+    trust: int | None = None
+    if plan.exits:
+        steps.begin("trust")
+        trust = _trust_places.make(house, plan.id)
+        late.append(trust)
+        steps.end("trust")
+
     def send() -> None:
         try:
             spare.sync.send(packed)
         except ConnectionError:
             pass  # the child has failed already; why, it has said, and `receive` reads it
 
-    fit_out(house, plan, spare, Layers(root, usr, mounted), steps, send=send)
+    fit_out(house, plan, spare, Layers(root, usr, mounted, trust), steps, send=send)
     exits = _make_exits(spare, steps, undo) if plan.exits else None
     return Pending(plan=plan, spare=spare, undo=UndoStack(), steps=steps, late=late, root=os.fstat(root), exits=exits)
 

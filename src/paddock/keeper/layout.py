@@ -7,11 +7,13 @@ keeper.json           how the keeper is to open the pool; written once by storag
 keeper.lock           held by the living keeper
 keeper.sock           its door
 keeper.log            its last words
+gateway.lock          held by the living gateway; gateway.sock is its door, gateway.log has its last words
 pool/                 trees: directories, or where the keeper's own mount namespace has the pool mounted
 repositories/<id>     bare git repositories, which sandboxes only read
 pool.btrfs            sparse image, where the pool is a loop device
 templates/            locks of templates: who builds one, who uses one
-run/<sandbox>/        state.json, init.sock, user.sock, root.sock: the live sandbox, found by any later service
+run/<sandbox>/        state.json, init.sock, user.sock, root.sock: the live sandbox, found by any later service; with
+                      exits trust.pem, the certificates that programs inside trust
 artifacts/            contents that were taken out of workspaces, by their digest
 kept/<workspace>      archives of workspaces that were evicted from the pool
 garbage.lock          held while somebody collects garbage
@@ -38,6 +40,9 @@ KEEPER_CONFIG = "keeper.json"
 KEEPER_LOCK = "keeper.lock"
 KEEPER_SOCKET = "keeper.sock"
 KEEPER_LOG = "keeper.log"
+GATEWAY_LOCK = "gateway.lock"
+GATEWAY_SOCKET = "gateway.sock"
+GATEWAY_LOG = "gateway.log"
 POOL = "pool"
 REPOSITORIES = "repositories"
 POOL_IMAGE = "pool.btrfs"
@@ -45,6 +50,7 @@ PREPARE_LOCK = "prepare.lock"
 GARBAGE_LOCK = "garbage.lock"
 TEMPLATES = "templates"
 RUN = "run"
+TRUST = "trust.pem"
 OUTPUTS = "outputs"
 ARTIFACTS = "artifacts"
 KEPT = "kept"

@@ -18,7 +18,7 @@ from paddock.backends._guest import GuestConnection, GuestInstance
 from paddock.backends.jail import _look, _probe
 from paddock.backends.jail._keeper import KeeperClient, Message
 from paddock.errors import InvalidState, PaddockError, SandboxDied
-from paddock.keeper import layout
+from paddock.keeper import _trust_places, layout
 from paddock.keeper._plan import JailPlan, Mount, Tree, User
 from paddock.keeper._records import Record, Records
 from paddock.model import Check, Level, Limit, Process, SandboxId, Template, Usage
@@ -27,6 +27,12 @@ R = TypeVar("R")
 _MIB = 1 << 20
 _KILLED = Ending(limit=None, reason="it was killed")
 _GONE = Ending(limit=None, reason="it is gone")
+# For programs that bring certificates of their own, or look for none where the system has them.
+_CERTIFICATES = f"/{_trust_places.PLACE}"
+_TRUST = (
+    *("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "GIT_SSL_CAINFO", "PIP_CERT"),
+    *("CURL_CA_BUNDLE", "CARGO_HTTP_CAINFO", "AWS_CA_BUNDLE", "DENO_CERT"),
+)
 
 
 class JailBackend:
@@ -135,7 +141,7 @@ class JailBackend:
             users=tuple(User(name=u.name, uid=u.uid, gid=u.gid, home=u.home) for u in template.users),
             default_user=template.default_user,
             workdir=template.workdir,
-            env={**template.env, **plan.spec.env},
+            env={**dict.fromkeys(_TRUST if plan.exits else (), _CERTIFICATES), **template.env, **plan.spec.env},
             template=msgspec.json.encode(template).decode(),
             deadline=plan.deadline,
             parent=plan.parent or "",

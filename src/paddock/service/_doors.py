@@ -1,0 +1,180 @@
+"""Wires sandboxes to the gateway: `Egress` as `_egress.py` asks for it. See docs/design/egress.md.
+
+The gateway may die at any moment: what it had is offline then, and is opened again here for the sandboxes of this
+service, on the sockets that the keeper has held all the while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from paddock.audit import AuditLog
+from paddock.egress._client import GatewayClient, Judge
+from paddock.egress._control import Claim, Claimed, Close, Open, Revise, Secret
+from paddock.errors import GatewayUnavailable, InternalError, NotFound, PaddockError, SandboxDied
+from paddock.model import SandboxId
+
+from . import _trust
+from ._egress import Egress, Snapshot
+from ._providers import Backends
+from ._store import Row
+from ._tasks import Tasks
+
+_LONGEST_PAUSE_SECONDS = 30.0
+
+
+class Authority(Protocol):
+    """Of one sandbox; both in PEM. The key is in memory only."""
+
+    @property
+    def certificate(self) -> bytes: ...
+    @property
+    def key(self) -> bytes: ...
+
+
+class _Door(msgspec.Struct):
+    row: Row
+    snapshot: Snapshot
+    authority: Authority | None = None
+    lock: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
+
+
+class Doors:
+    """`authority` makes one for the sandbox of that id; `secrets` says, for the gateway, which ones a sandbox has;
+    `judge` answers for approvals."""
+
+    def __init__(
+        self,
+        state_dir: Path,
+        *,
+        backends: Backends,
+        tasks: Tasks,
+        audit: AuditLog,
+        authority: Callable[[str], Authority],
+        secrets: Callable[[Row, Snapshot], Awaitable[bytes]] | None = None,
+        judge: Judge | None = None,
+    ) -> None:
+        self._state, self._backends, self._tasks, self._audit = state_dir, backends, tasks, audit
+        self._authority, self._secrets = authority, secrets
+        self._doors: dict[SandboxId, _Door] = {}
+        self._client = GatewayClient(state_dir, on_lost=self._lost, judge=judge or _nobody)
+
+    async def open(self, row: Row, snapshot: Snapshot) -> None:
+        door = self._doors.get(row.id)
+        if door is None or door.row.incarnation != row.incarnation:
+            door = _Door(row, snapshot)
+        async with door.lock:
+            door.row, door.snapshot = row, snapshot
+            await self._open(door)
+            self._doors[row.id] = door
+
+    async def revise(self, row: Row, snapshot: Snapshot) -> None:
+        door = self._doors.get(row.id)
+        if door is None:
+            await self.open(row, snapshot)
+            return
+        async with door.lock:
+            door.row, door.snapshot = row, snapshot
+            try:
+                await self._open(door)
+            except GatewayUnavailable:
+                await self._open(door)  # what it had open is cut; its successor knows this revision only
+
+    async def close(self, row: Row) -> None:
+        door = self._doors.get(row.id)
+        if door is not None and door.row.incarnation == row.incarnation:
+            del self._doors[row.id]
+        try:
+            if await self._client.connect(start=False):
+                await self._client.order(Close(n=0, sandbox=row.id, incarnation=row.incarnation))
+        except PaddockError as error:  # it looks for the living itself
+            self._audit.event("egress.close", sandbox=row.id, message=error.message[:1024])
+
+    async def secret(self, id: SandboxId, name: str, secret: bytes) -> None:
+        """Returns when it holds for the next request. Without a gateway there is none."""
+        if await self._client.connect(start=False):
+            await self._client.order(Secret(n=0, sandbox=id, name=name, secret=secret))
+
+    async def aclose(self) -> None:
+        """Lets go of the gateway, which goes on."""
+        self._doors.clear()
+        await self._client.aclose()
+
+    async def _open(self, door: _Door) -> None:
+        row, snapshot = door.row, door.snapshot.to_bytes()
+        try:
+            await self._client.order(Revise(n=0, sandbox=row.id, incarnation=row.incarnation, snapshot=snapshot))
+            return
+        except NotFound:
+            pass  # it has no such door
+        instance = await self._backends.named(row.sandbox.backend).adopt(row.id)
+        if instance is None:
+            raise SandboxDied(f"{row.id} is dead")
+        try:
+            exits = await instance.exits()
+        finally:
+            await instance.aclose()
+        if exits is None:
+            raise InternalError(f"somebody who is no gateway has the sockets of {row.id}", hint="paddock kill it")
+        sockets = (*exits.tcp, exits.dns_udp, exits.dns_tcp)
+        try:
+            if door.authority is None:
+                door.authority = await asyncio.to_thread(self._authority, row.id)
+            _trust.write(self._state, row.id, door.authority.certificate)
+            order = Open(
+                n=0,
+                sandbox=row.id,
+                incarnation=row.incarnation,
+                snapshot=snapshot,
+                certificate=door.authority.certificate,
+                key=door.authority.key,
+                sockets=len(sockets),
+                secrets=b"" if self._secrets is None else await self._secrets(row, door.snapshot),
+            )
+        except BaseException:
+            for one in sockets:
+                one.close()
+            raise
+        await self._client.order(order, sockets)
+
+    def _lost(self) -> None:
+        if self._doors:
+            self._tasks.start(self._reopen(), name="open the doors of sandboxes again")
+
+    async def _reopen(self) -> None:
+        """Until all that live have theirs. A door of one that has died is nobody's."""
+        pause = 0.1
+        left = list(self._doors.values())
+        while left:
+            again: list[_Door] = []
+            for door in left:
+                try:
+                    await self._reopen_one(door)
+                except PaddockError as error:
+                    again.append(door)
+                    self._audit.event("egress.offline", sandbox=door.row.id, message=error.message[:1024])
+            left = again
+            if left:
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+    async def _reopen_one(self, door: _Door) -> None:
+        async with door.lock:
+            if self._doors.get(door.row.id) is not door:
+                return
+            try:
+                await self._open(door)
+            except SandboxDied:
+                self._doors.pop(door.row.id, None)
+
+
+async def _nobody(claim: Claim) -> Claimed:
+    return Claimed(n=0, state="unknown")
+
+
+_: type[Egress] = Doors
