@@ -26,12 +26,12 @@ from paddock.model import Level, Limit, Sandbox, SandboxId, SandboxSpec, State
 
 from ._workspace_tree import WorkspaceTree
 
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 LIVING = (State.CREATING, State.RESTORING, State.RUNNING, State.PAUSED)
 
 _COLUMNS = (
     "id, owner, name, state, level, backend, template, spec, created_at, expires_at, ended_at, limit_name, reason,"
-    " origin, deadline, boot_id, holder, restoring, workspace, layers, incarnation"
+    " origin, deadline, boot_id, holder, restoring, workspace, layers, incarnation, policy"
 )
 _SELECT = f"SELECT {_COLUMNS} FROM sandboxes"
 _ALIVE = "state IN ('creating', 'restoring', 'running', 'paused')"
@@ -41,6 +41,11 @@ _MOVE = (
     "UPDATE sandboxes SET state = ?, ended_at = ?, limit_name = ?, reason = ?, restoring = ?,"
     " holder = coalesce(?, holder), incarnation = coalesce(?, incarnation)"
     " WHERE id = ? AND state = ? AND incarnation = coalesce(?, incarnation)"
+)
+
+_UNUSED_POLICIES = (
+    "DELETE FROM policies WHERE kept_at < ? AND revision NOT IN (SELECT policy FROM sandboxes WHERE policy IS NOT NULL)"
+    " AND revision NOT IN (SELECT policy FROM snapshots WHERE policy IS NOT NULL)"
 )
 
 _decode_workspace = msgspec.json.Decoder(WorkspaceTree).decode
@@ -187,6 +192,11 @@ class Store:
                 db.execute("DELETE FROM idempotency_keys WHERE sandbox = ?", (id,))
         return bool(done)
 
+    def set_policy(self, id: str, *, before: str | None, now: str | None) -> bool:
+        """False if it was not `before` any more, or the sandbox has ended."""
+        sql = f"UPDATE sandboxes SET policy = ? WHERE id = ? AND policy IS ? AND {_ALIVE}"
+        return bool(self.execute(sql, (now, id, before)).rowcount)
+
     def set_deadline(self, id: str, *, expires_at: float, deadline: float) -> bool:
         sql = f"UPDATE sandboxes SET expires_at = ?, deadline = ? WHERE id = ? AND {_ALIVE}"
         return bool(self.execute(sql, (expires_at, deadline, id)).rowcount)
@@ -213,7 +223,10 @@ class Store:
             db.execute(
                 "DELETE FROM idempotency_keys WHERE sandbox IN (SELECT id FROM sandboxes WHERE ended_at < ?)", (before,)
             )
-            return db.execute(f"DELETE FROM sandboxes WHERE ended_at < ? AND NOT {_ALIVE}", (before,)).rowcount
+            gone = db.execute(f"DELETE FROM sandboxes WHERE ended_at < ? AND NOT {_ALIVE}", (before,)).rowcount
+            if gone:
+                db.execute(_UNUSED_POLICIES, (before,))
+            return gone
 
     def checkpoint(self) -> None:
         """Moves the write-ahead log into the file. On a connection of its own: call it in a thread."""
@@ -332,6 +345,7 @@ def _values(row: Row) -> tuple[object, ...]:
         None if row.workspace is None else _encode(row.workspace),
         " ".join(row.layers),
         row.incarnation,
+        s.policy,
     )
 
 
@@ -358,6 +372,7 @@ def _row(values: tuple[Any, ...]) -> Row:
         workspace,
         layers,
         incarnation,
+        policy,
     ) = values
     return Row(
         Sandbox(
@@ -374,6 +389,7 @@ def _row(values: tuple[Any, ...]) -> Row:
             reason=reason,
             owner=owner,
             origin=origin,
+            policy=policy,
         ),
         deadline,
         boot_id,
