@@ -19,6 +19,7 @@ from paddock.model import (
     DeleteRepository,
     DeleteSnapshot,
     DeleteWorkspace,
+    DenyApproval,
     Diagnose,
     DiffMount,
     DiffWorkspace,
@@ -32,10 +33,12 @@ from paddock.model import (
     GetSandbox,
     GetUsage,
     GetWorkspace,
+    GrantApproval,
     GrepFiles,
     InspectSandbox,
     InspectWorkspace,
     KillSandbox,
+    ListApprovals,
     ListArtifacts,
     ListAudit,
     ListExecs,
@@ -178,6 +181,8 @@ async def effect(rooms: Rooms, action: AnyAction, entry: Entry) -> object:
             return await rooms.policies.get(action, rooms.sandboxes.find(action.sandbox, entry), entry)
         case SetSecret() | RemoveSecret() | ListSecrets() | RotateVaultKey():
             return await rooms.secrets.perform(action, entry)
+        case ListApprovals() | GrantApproval() | DenyApproval():
+            return await rooms.approvals.perform(action, entry)
         case ListAudit():
             return await rooms.reports.audit(action, entry)
         case VerifyAudit():
