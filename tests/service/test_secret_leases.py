@@ -47,7 +47,7 @@ async def made(service: Service, rules: Mapping[str, SecretRule] = RULES, **spec
     sandbox = await service.perform(CreateSandbox(spec=SandboxSpec(**spec)), ME)
     row = service._store.get(sandbox.id)
     assert row is not None
-    await leases_of(service).prepare(row, rules)
+    await leases_of(service).prepare([row], rules)
     return sandbox
 
 
@@ -121,7 +121,7 @@ async def test_who_is_nobody_of_this_machine_uses_nothing_of_it(rig: Rig) -> Non
         )
         for source in sources:
             with pytest.raises(PolicyDenied, match="nobody of this machine"):
-                await leases_of(service).prepare(row, {"TOKEN": SecretRule(source=source, bind=BIND)})
+                await leases_of(service).prepare([row], {"TOKEN": SecretRule(source=source, bind=BIND)})
         assert not (rig.state_dir / "ran").exists()
 
 

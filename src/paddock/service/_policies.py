@@ -11,6 +11,7 @@ from paddock.model import GetPolicy, PolicyDocument, PolicyRevision, Principal, 
 from ._clock import Clock
 from ._egress import Egress
 from ._gate import Entry
+from ._secret_leases import Leases
 from ._store import Row, Store
 from ._tasks import Tasks
 
@@ -25,8 +26,9 @@ _KEEP = (
 
 
 class Policies:
-    def __init__(self, *, store: Store, egress: Egress, tasks: Tasks, clock: Clock) -> None:
+    def __init__(self, *, store: Store, egress: Egress, tasks: Tasks, clock: Clock, leases: Leases) -> None:
         self._store, self._egress, self._tasks, self._clock = store, egress, tasks, clock
+        self._leases = leases
         self._compiled: dict[str, Snapshot] = {}
 
     async def keep(self, document: PolicyDocument) -> Snapshot:
@@ -64,6 +66,8 @@ class Policies:
         if expected is not None and expected != before:
             raise _changed(row, before)
         snapshot = None if action.policy is None else await self.keep(action.policy)
+        if snapshot is not None:
+            self._leases.check_revision(row, snapshot.document.secrets)
         now = None if snapshot is None else snapshot.revision
         if not self._store.set_policy(row.id, before=before, now=now):
             raise _changed(row, None)

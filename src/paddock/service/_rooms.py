@@ -27,6 +27,7 @@ from ._files import Files
 from ._forks import Forks
 from ._garbage import Garbage
 from ._lease_store import LeaseStore
+from ._leased_egress import LeasedEgress
 from ._lifecycle import Lifecycle
 from ._live import Live
 from ._making import Making
@@ -76,30 +77,6 @@ class Rooms:
         egress: Egress | None,
         period_seconds: float,
     ) -> None:
-        egress = egress or NoEgress()
-        holder = holder_id()
-        lifecycle = Lifecycle(store, clock)
-        remains = Remains(
-            state_dir,
-            store=store,
-            lifecycle=lifecycle,
-            audit=audit,
-            backends=backends,
-            pool=pool,
-            clock=clock,
-            egress=egress,
-        )
-        policies = self.policies = Policies(store=store, egress=egress, tasks=tasks, clock=clock)
-        allotment = Allotment(store, clock)
-        live = self.live = Live(
-            holder=holder,
-            store=store,
-            backends=backends,
-            remains=remains,
-            pool=pool,
-            tasks=tasks,
-            serve=Nested(perform, allotment).serve,
-        )
 
         def fetchers(owner: str) -> Fetcher:
             return Fetcher(os.environ, lambda name: self.secrets.value(owner, name), clock.wall)
@@ -112,6 +89,30 @@ class Rooms:
             audit=audit,
         )
         self.secrets = Secrets.wired(state_dir, store=store, clock=clock, rotated=self.leases.rotated)
+        egress = LeasedEgress(egress or NoEgress(), self.leases)
+        holder = holder_id()
+        lifecycle = Lifecycle(store, clock)
+        remains = Remains(
+            state_dir,
+            store=store,
+            lifecycle=lifecycle,
+            audit=audit,
+            backends=backends,
+            pool=pool,
+            clock=clock,
+            egress=egress,
+        )
+        policies = self.policies = Policies(store=store, egress=egress, tasks=tasks, clock=clock, leases=self.leases)
+        allotment = Allotment(store, clock)
+        live = self.live = Live(
+            holder=holder,
+            store=store,
+            backends=backends,
+            remains=remains,
+            pool=pool,
+            tasks=tasks,
+            serve=Nested(perform, allotment).serve,
+        )
         self.shelf = Shelf(
             state_dir,
             store=store,
@@ -135,7 +136,16 @@ class Rooms:
             bases=self.shelf.bases,
             repositories=lambda: self.shelf.repositories,
         )
-        making = Making(store=store, lifecycle=lifecycle, live=live, pool=pool, tasks=tasks, clock=clock, egress=egress)
+        making = Making(
+            store=store,
+            lifecycle=lifecycle,
+            live=live,
+            pool=pool,
+            tasks=tasks,
+            clock=clock,
+            egress=egress,
+            leases=self.leases,
+        )
         rows = SnapshotStore(store)
         snapshots = self.snapshots = Snapshots(store=rows, pool=pool, clock=clock, tasks=tasks, holder=holder)
         self.forks = Forks(
@@ -157,6 +167,7 @@ class Rooms:
             tasks=tasks,
             egress=egress,
             policies=policies,
+            leases=self.leases,
         )
         self.sandboxes = Sandboxes(
             store=store,

@@ -12,7 +12,7 @@ from paddock.audit import AuditLog
 from paddock.backends._base import SandboxPlan
 from paddock.egress._placeholders import check_shape, mint
 from paddock.egress._redact import Redaction
-from paddock.egress._secret_book import Bound
+from paddock.egress._secret_book import Bound, to_bytes
 from paddock.errors import InvalidArgument, PaddockError, PolicyDenied
 from paddock.model import SecretRule, SecretValue
 from paddock.storage.secret_sources import Fetched, Fetcher, is_kept
@@ -45,27 +45,21 @@ class Leases:
         self._renewals: dict[str, list[asyncio.Task[None]]] = {}
         self.changed: Changed = _nobody
 
-    async def prepare(self, row: Row, rules: Mapping[str, SecretRule]) -> None:
-        """Of a sandbox that is to be: all values are there, or SecretUnavailable says which is not, and why."""
+    async def prepare(self, rows: Sequence[Row], rules: Mapping[str, SecretRule]) -> None:
+        """Of sandboxes that are to be, and begin together: all values are there, or SecretUnavailable says which is
+        not, and why. Each has placeholders of its own."""
         if not rules:
             return
-        owner = row.sandbox.owner
-        for name, rule in rules.items():
-            check_name(name)
-            if rule.shape is not None:
-                check_shape(rule.shape)
-            if not is_kept(rule.source) and not owner.startswith("local:"):
-                raise PolicyDenied(
-                    f"secret {name} comes from this machine's own, and {owner} is nobody of this machine",
-                    hint="source: {stored: NAME}, and set it",
-                    rule="secrets",
-                )
-            if name in row.sandbox.spec.env:
-                raise InvalidArgument(f"{name} is a secret of the policy, and in env as well", field="env")
-        leases = [Lease(row.id, owner, name, mint(rule.shape), rule) for name, rule in rules.items()]
-        bounds = await self._fetch_all(leases)
-        self._store.add(leases, self._clock.wall())
-        self._hold(row.id, leases, bounds)
+        for row in rows:
+            _check(row, rules)
+        every = [
+            [Lease(row.id, row.sandbox.owner, name, mint(rule.shape), rule) for name, rule in rules.items()]
+            for row in rows
+        ]
+        fetched = await self._fetch_all(every[0])
+        for row, leases in zip(rows, every, strict=True):
+            self._store.add(leases, self._clock.wall())
+            self._hold(row.id, leases, fetched)
 
     def furnished(self, plan: SandboxPlan) -> SandboxPlan:
         """With the placeholders in its environment."""
@@ -84,6 +78,10 @@ class Leases:
                 return ()
             held = self._hold(row.id, leases, await self._fetch_all(leases))
         return tuple(held.values())
+
+    async def packed(self, row: Row, _: object) -> bytes:
+        """`bounds`, as they go to the gateway."""
+        return to_bytes(await self.bounds(row))
 
     def redaction(self, sandbox: str) -> Redaction | None:
         """Of what commands print. None: it has no secrets (or none that this service knows the values of)."""
@@ -113,13 +111,14 @@ class Leases:
         self._bounds.pop(sandbox, None)
         self._redactions.pop(sandbox, None)
 
-    async def _fetch_all(self, leases: Sequence[Lease]) -> list[Bound]:
-        fetched = await asyncio.gather(*map(self._fetch, leases), return_exceptions=True)
-        for one in fetched:
+    async def _fetch_all(self, leases: Sequence[Lease]) -> list[Fetched]:
+        """All are tried before the first failure is told: no other goes on behind it."""
+        fetched: list[Fetched] = []
+        for one in await asyncio.gather(*map(self._fetch, leases), return_exceptions=True):
             if isinstance(one, BaseException):
                 raise one
-        pairs = zip(leases, fetched, strict=True)
-        return [self._bound(lease, one) for lease, one in pairs if isinstance(one, Fetched)]
+            fetched.append(one)
+        return fetched
 
     async def _fetch(self, lease: Lease) -> Fetched:
         return await self._fetchers(lease.owner).fetch(lease.name, lease.rule.source)
@@ -134,8 +133,9 @@ class Leases:
             expires_at=None if fetched.seconds is None else self._clock.boottime() + fetched.seconds,
         )
 
-    def _hold(self, sandbox: str, leases: Sequence[Lease], bounds: Sequence[Bound]) -> dict[str, Bound]:
+    def _hold(self, sandbox: str, leases: Sequence[Lease], fetched: Sequence[Fetched]) -> dict[str, Bound]:
         self.drop(sandbox)
+        bounds = [self._bound(lease, one) for lease, one in zip(leases, fetched, strict=True)]
         held = self._bounds[sandbox] = {bound.name: bound for bound in bounds}
         self._redact(sandbox, bounds)
         self._renewals[sandbox] = [
@@ -177,6 +177,22 @@ class Leases:
                 continue
             bound = self._bound(lease, fetched)
             await self._change(lease, bound.value, bound.expires_at)
+
+
+def _check(row: Row, rules: Mapping[str, SecretRule]) -> None:
+    owner = row.sandbox.owner
+    for name, rule in rules.items():
+        check_name(name)
+        if rule.shape is not None:
+            check_shape(rule.shape)
+        if not is_kept(rule.source) and not owner.startswith("local:"):
+            raise PolicyDenied(
+                f"secret {name} comes from this machine's own, and {owner} is nobody of this machine",
+                hint="from: {stored: NAME}, and set it",
+                rule="secrets",
+            )
+        if name in row.sandbox.spec.env:
+            raise InvalidArgument(f"{name} is a secret of the policy, and in env as well", field="env")
 
 
 _sleep = asyncio.sleep
