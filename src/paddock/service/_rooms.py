@@ -18,6 +18,7 @@ from ._approval_store import ApprovalStore
 from ._approvals import Approvals
 from ._clock import Clock, holder_id
 from ._collectors import OldTemplates, Orphans, Outputs, Unfinished
+from ._doors import Doors, judged
 from ._egress import Egress, NoEgress
 from ._execs import Execs
 from ._expiry import Expiry
@@ -44,7 +45,7 @@ from ._shelf import Shelf
 from ._snapshot_store import SnapshotStore
 from ._snapshots import Snapshots
 from ._storage import Storage
-from ._store import Store
+from ._store import Row, Store
 from ._tasks import Tasks
 from ._webhook import bell
 from ._workspace_collector import WorkspaceCollector
@@ -71,8 +72,18 @@ class Rooms:
         workspaces: Workspaces | None,
         credentials: CredentialSource | None,
         egress: Egress | None,
+        gateway: bool,
         period_seconds: float,
     ) -> None:
+        self._doors: Doors | None = None
+        if egress is None and gateway:
+            egress = self._doors = Doors(
+                state_dir,
+                adopt=lambda row: backends.named(row.sandbox.backend).adopt(row.id),
+                tasks=tasks,
+                audit=audit,
+                judge=lambda claim: judged(store, self.approvals, claim),
+            )
         egress = egress or NoEgress()
         holder = holder_id()
         lifecycle = Lifecycle(store, clock)
@@ -96,6 +107,7 @@ class Rooms:
             pool=pool,
             tasks=tasks,
             serve=Nested(perform, allotment).serve,
+            reached=lambda row: _reached(policies, tasks, row),
         )
         self.shelf = Shelf(
             state_dir,
@@ -229,3 +241,13 @@ class Rooms:
             holder=holder,
             period_seconds=period_seconds,
         )
+
+    async def let_go(self) -> None:
+        """Of the gateway, which goes on for the sandboxes that live on."""
+        if self._doors is not None:
+            await self._doors.aclose()
+
+
+def _reached(policies: Policies, tasks: Tasks, row: Row) -> None:
+    if row.sandbox.policy is not None:
+        tasks.start(policies.resume(row), name=f"see to the ways out of {row.id}")
