@@ -128,6 +128,7 @@ async def open_service(state_dir: Path, stack: AsyncExitStack) -> Door:
         templates=storage,
         policy=local_policy(os.getuid()),
         credentials=_own_credential,
+        gateway=True,
     )
     return await stack.enter_async_context(service)
 

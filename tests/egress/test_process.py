@@ -23,7 +23,7 @@ from tests.conftest import gateway_pid
 HELLO = Hello(n=0, version=VERSION)
 
 
-async def deny(claim: Claim) -> Claimed:
+def deny(claim: Claim) -> Claimed:
     return Claimed(n=0, state="denied")
 
 
@@ -237,10 +237,10 @@ def test_a_claim_is_answered_by_the_service_that_knows_and_without_one_it_is_a_n
     question = Claim(n=0, sandbox="sb_a", incarnation=0, revision="r", kind="host", digest="d", summary="s")
 
     async def scene(one: GatewayClient, server: Server, plane: Noted, living: set[str]) -> None:
-        async def knows(claim: Claim) -> Claimed:
+        def knows(claim: Claim) -> Claimed:
             return Claimed(n=0, state="granted", approval=f"ap_{claim.digest}")
 
-        async def knows_not(claim: Claim) -> Claimed:
+        def knows_not(claim: Claim) -> Claimed:
             return Claimed(n=0, state="unknown")
 
         other = GatewayClient(state, on_lost=lambda: None, judge=knows)

@@ -14,12 +14,12 @@ import pytest
 
 from paddock.audit import AuditLog
 from paddock.backends import Instance
+from paddock.egress._control import Claimed
 from paddock.errors import NotConfigured
 from paddock.keeper import layout
 from paddock.model import Level, PolicyDocument, Sandbox, SandboxSpec, State
 from paddock.service._doors import Doors
 from paddock.service._egress import Snapshot
-from paddock.service._providers import Backends
 from paddock.service._store import Row
 from paddock.service._tasks import Tasks
 from tests.conftest import gateway_pid
@@ -65,7 +65,14 @@ async def doors_of(yard: Yard, made: list[str] | None = None) -> AsyncGenerator[
             made.append(id)
         return Pair()
 
-    doors = Doors(yard.state_dir, backends=Backends([yard.backend]), tasks=tasks, audit=audit, authority=authority)
+    doors = Doors(
+        yard.state_dir,
+        adopt=lambda row: yard.backend.adopt(row.id),
+        tasks=tasks,
+        audit=audit,
+        judge=lambda claim: Claimed(n=0, state="unknown"),
+        authority=authority,
+    )
     try:
         yield doors
     finally:

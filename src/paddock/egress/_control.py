@@ -75,10 +75,11 @@ class Claim(_Said, frozen=True, kw_only=True):
 
 
 class Claimed(_Said, frozen=True, kw_only=True):
-    """A service's answer to the gateway's `n`."""
+    """A service's answer to the gateway's `n`: the `ApprovalState`, `used` being a yes; or `unknown`."""
 
     state: str
     approval: str | None = None
+    reason: str = ""
 
 
 class Answer(_Said, frozen=True, kw_only=True):

@@ -29,7 +29,7 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: float | None = None
 
 
-def to_bytes(secrets: Sequence[Bound]) -> bytes:
+def to_bytes(secrets: Sequence[Bound] | Bound) -> bytes:
     """As they go to the gateway, through its socket and nowhere else."""
     return msgspec.msgpack.encode(secrets)
 

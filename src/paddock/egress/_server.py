@@ -21,7 +21,7 @@ from ._control import VERSION, Answer, Claim, Claimed, Close, Hello, Message, Op
 IDLE_SECONDS = 10.0
 LOOK_SECONDS = 1.0
 CLAIM_SECONDS = 30.0
-NO_ANSWER = Claimed(n=0, state="denied")
+NO_ANSWER = Claimed(n=0, state="denied", reason="no service of paddock is there that could ask a person")
 _CREDENTIALS = struct.Struct("=3i")
 
 
@@ -61,7 +61,7 @@ class Server:
         self._channels: dict[Channel, None] = {}
         self._orders: set[asyncio.Task[None]] = set()
         self._turns: dict[str, asyncio.Lock] = {}
-        self._claims: dict[int, tuple[asyncio.Future[Claimed], set[Channel]]] = {}
+        self._claims: dict[int, tuple[asyncio.Future[Claimed], Channel]] = {}
         self._numbers = itertools.count(1)
 
     async def serve(self, plane: Plane) -> None:
@@ -84,25 +84,22 @@ class Server:
                 await self._close(plane, sandbox, incarnation)
 
     async def claim(self, request: Claim) -> Claimed:
-        """Asks every service that is there; the first who knows the sandbox answers. None: it is a no."""
-        channels = set(self._channels)
-        if not channels:
-            return NO_ANSWER
-        number = next(self._numbers)
-        future: asyncio.Future[Claimed] = asyncio.get_running_loop().create_future()
-        self._claims[number] = (future, channels)
-        try:
-            for channel in list(channels):
-                try:
-                    channel.send(msgspec.structs.replace(request, n=number))
-                except ConnectionError:
-                    channels.discard(channel)
-            async with asyncio.timeout(CLAIM_SECONDS):
-                return await future
-        except TimeoutError:
-            return NO_ANSWER
-        finally:
-            del self._claims[number]
+        """Asks one service after another until one knows the sandbox: a yes is used up by being given. None: a no."""
+        for channel in list(self._channels):
+            number = next(self._numbers)
+            future: asyncio.Future[Claimed] = asyncio.get_running_loop().create_future()
+            self._claims[number] = (future, channel)
+            try:
+                channel.send(msgspec.structs.replace(request, n=number))
+                async with asyncio.timeout(CLAIM_SECONDS):
+                    answer = await future
+                if answer.state != "unknown":
+                    return answer
+            except (ConnectionError, TimeoutError):
+                continue
+            finally:
+                del self._claims[number]
+        return NO_ANSWER
 
     # -- services
 
@@ -125,9 +122,8 @@ class Server:
     def _left(self, channel: Channel) -> None:
         self._channels.pop(channel, None)
         for future, asked in self._claims.values():
-            asked.discard(channel)
-            if not asked and not future.done():
-                future.set_result(NO_ANSWER)
+            if asked is channel and not future.done():
+                future.set_exception(ConnectionError("the service has gone"))
 
     def _heard(self, plane: Plane, channel: Channel, message: Message, fds: list[int]) -> None:
         sockets = [socket.socket(fileno=fd) for fd in fds]
@@ -139,15 +135,9 @@ class Server:
         order.add_done_callback(self._orders.discard)
 
     def _claimed(self, channel: Channel, answer: Claimed) -> None:
-        """`unknown` is said of a sandbox that is another service's."""
-        future, asked = self._claims.get(answer.n, (None, set[Channel]()))
-        asked.discard(channel)
-        if future is None or future.done():
-            return
-        if answer.state != "unknown":
+        future, asked = self._claims.get(answer.n, (None, None))
+        if future is not None and asked is channel and not future.done():
             future.set_result(answer)
-        elif not asked:
-            future.set_result(NO_ANSWER)
 
     async def _obey(self, plane: Plane, channel: Channel, message: Message, sockets: list[socket.socket]) -> None:
         answer = Answer(n=message.n, pid=os.getpid())

@@ -14,14 +14,14 @@ from typing import Protocol
 import msgspec
 
 from paddock.audit import AuditLog
+from paddock.backends._base import Instance
 from paddock.egress._client import GatewayClient, Judge
-from paddock.egress._control import Claim, Claimed, Close, Open, Revise, Secret
+from paddock.egress._control import Close, Open, Revise, Secret
 from paddock.errors import GatewayUnavailable, InternalError, NotFound, PaddockError, SandboxDied
-from paddock.model import SandboxId
+from paddock.model import PolicyDocument, SandboxId, State
 
 from . import _trust
 from ._egress import Egress, Snapshot
-from ._providers import Backends
 from ._store import Row
 from ._tasks import Tasks
 
@@ -37,6 +37,12 @@ class Authority(Protocol):
     def key(self) -> bytes: ...
 
 
+def _make_authority(id: str) -> Authority:
+    from paddock.egress._authority import Authority  # cryptography: not before a sandbox needs it
+
+    return Authority.make(id)
+
+
 class _Door(msgspec.Struct):
     row: Row
     snapshot: Snapshot
@@ -45,24 +51,24 @@ class _Door(msgspec.Struct):
 
 
 class Doors:
-    """`authority` makes one for the sandbox of that id; `secrets` says, for the gateway, which ones a sandbox has;
-    `judge` answers for approvals."""
+    """`adopt` gives the living sandbox of a row, if there is one; `judge` answers for approvals; `authority` makes one
+    for the sandbox of that id; `secrets` says, for the gateway, which ones a sandbox has."""
 
     def __init__(
         self,
         state_dir: Path,
         *,
-        backends: Backends,
+        adopt: Callable[[Row], Awaitable[Instance | None]],
         tasks: Tasks,
         audit: AuditLog,
-        authority: Callable[[str], Authority],
-        secrets: Callable[[Row, Snapshot], Awaitable[bytes]] | None = None,
-        judge: Judge | None = None,
+        judge: Judge,
+        authority: Callable[[str], Authority] = _make_authority,
+        secrets: Callable[[Row], Awaitable[bytes]] | None = None,
     ) -> None:
-        self._state, self._backends, self._tasks, self._audit = state_dir, backends, tasks, audit
+        self._state, self._adopt, self._tasks, self._audit = state_dir, adopt, tasks, audit
         self._authority, self._secrets = authority, secrets
         self._doors: dict[SandboxId, _Door] = {}
-        self._client = GatewayClient(state_dir, on_lost=self._lost, judge=judge or _nobody)
+        self._client = GatewayClient(state_dir, on_lost=self._lost, judge=judge)
 
     async def open(self, row: Row, snapshot: Snapshot) -> None:
         door = self._doors.get(row.id)
@@ -86,6 +92,12 @@ class Doors:
                 await self._open(door)  # what it had open is cut; its successor knows this revision only
 
     async def close(self, row: Row) -> None:
+        if row.state is State.RUNNING and row.sandbox.policy is None:
+            # It lives on, and has its sockets: whoever calls is told no, and does not wait for an answer.
+            from paddock.policy.egress import compile
+
+            await self.revise(row, compile(PolicyDocument()))
+            return
         door = self._doors.get(row.id)
         if door is not None and door.row.incarnation == row.incarnation:
             del self._doors[row.id]
@@ -112,7 +124,7 @@ class Doors:
             return
         except NotFound:
             pass  # it has no such door
-        instance = await self._backends.named(row.sandbox.backend).adopt(row.id)
+        instance = await self._adopt(row)
         if instance is None:
             raise SandboxDied(f"{row.id} is dead")
         try:
@@ -134,7 +146,7 @@ class Doors:
                 certificate=door.authority.certificate,
                 key=door.authority.key,
                 sockets=len(sockets),
-                secrets=b"" if self._secrets is None else await self._secrets(row, door.snapshot),
+                secrets=b"" if self._secrets is None else await self._secrets(row),
             )
         except BaseException:
             for one in sockets:
@@ -171,10 +183,6 @@ class Doors:
                 await self._open(door)
             except SandboxDied:
                 self._doors.pop(door.row.id, None)
-
-
-async def _nobody(claim: Claim) -> Claimed:
-    return Claimed(n=0, state="unknown")
 
 
 _: type[Egress] = Doors

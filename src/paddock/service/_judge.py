@@ -21,7 +21,7 @@ class Judge:
     def __init__(self, store: Store, approvals: Approvals, holder: str) -> None:
         self._store, self._approvals, self._holder = store, approvals, holder
 
-    async def __call__(self, claim: Claim) -> Claimed:
+    def __call__(self, claim: Claim) -> Claimed:
         row = self._store.get(claim.sandbox)
         if row is None or (row.holder != self._holder and holder_alive(row.holder)):
             return Claimed(n=claim.n, state=_NOT_MINE)
@@ -39,4 +39,4 @@ class Judge:
             answer = self._approvals.claim(row.sandbox.owner, request)
         except PaddockError:  # it cannot be asked, or not be recorded
             return Claimed(n=claim.n, state=_NO)
-        return Claimed(n=claim.n, state="granted" if answer.granted else answer.state.value, approval=answer.id)
+        return Claimed(n=claim.n, state=answer.state.value, approval=answer.id, reason=answer.reason)

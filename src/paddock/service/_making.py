@@ -50,6 +50,7 @@ class Birth(msgspec.Struct, frozen=True):
             incarnation=row.incarnation,
             parent=Principal(row.sandbox.owner).sandbox,
             trees=() if row.workspace is None else row.workspace.mounts(),
+            exits=row.sandbox.policy is not None,
         )
 
 

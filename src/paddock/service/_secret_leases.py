@@ -79,7 +79,7 @@ class Leases:
             held = self._hold(row.id, leases, await self._fetch_all(leases))
         return tuple(held.values())
 
-    async def packed(self, row: Row, _: object) -> bytes:
+    async def packed(self, row: Row) -> bytes:
         """`bounds`, as they go to the gateway."""
         return to_bytes(await self.bounds(row))
 
