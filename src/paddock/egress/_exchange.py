@@ -109,11 +109,11 @@ class Exchange:
         number = self._decide(target, verdict, request.method, path)
         if not verdict.allowed:
             raise _numbered(Refused(verdict.reason, rule=verdict.rule), number)
-        connection.request = (target, self._scheme, request.method, path)
-        sent, received, error = wire.received, wire.sent, "cut"
+        connection.request, connection.granted = (target, self._scheme, request.method, path), verdict
+        relay, error = Relay(connection, request, target, self._scheme), "cut"
+        sent, received = wire.received, wire.sent
         try:
             self._check_judges(verdict, path)
-            relay = Relay(connection, request, target, self._scheme)
             if verdict.approve is not None:
                 await self._claim(verdict, relay, request, target, path)
             goes_on = await relay.forward(verdict, path)
@@ -127,9 +127,14 @@ class Exchange:
             raise
         finally:
             connection.request = None
-            self._room.door.journal.outcome(
-                number, sent=wire.received - sent, received=wire.sent - received, error=error
-            )
+            relay.close()
+            self._record(number, sent=wire.received - sent, received=wire.sent - received, error=error)
+
+    def _record(self, number: int, *, sent: int, received: int, error: str | None) -> None:
+        try:
+            self._room.door.journal.outcome(number, sent=sent, received=received, error=error)
+        except Unrecorded:
+            self._wire.reset("unrecorded")  # an answer was begun: nothing else can be said any more
 
     def _allow(self, target: Target) -> None:
         """Of an explicit proxy's request: as a connection to `target` is."""
@@ -210,6 +215,7 @@ class Exchange:
         accept = None if request is None else request.get(b"accept")
         head_only = request is not None and request.method == "HEAD"
         self._wire.write(write_refusal(refusal, accept=accept, keep_alive=goes_on, head_only=head_only))
+        await self._wire.drain()
         if not goes_on:
             await connection.last_word()
         return goes_on

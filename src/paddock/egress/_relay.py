@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ._connection import Connection
 
 _REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
+_MOST_INTERIM = 32
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -43,8 +44,13 @@ class Relay:
     def __init__(self, connection: Connection, request: Request, target: Target, scheme: str) -> None:
         self._connection, self._room, self._wire = connection, connection.room, connection.wire
         self._request, self._target, self._scheme = request, target, scheme
+        self._held = 0
         self._broken: Refused | None = None
         """Why this side could not go on with the request's body."""
+
+    def close(self) -> None:
+        """The request is over."""
+        self._room.hold(-self._held)
 
     async def collect(self, most: int = BUFFERED_BYTES) -> bytes:
         """The whole body, which stays where it is taken from. Refused: it is larger than `most`."""
@@ -54,7 +60,10 @@ class Relay:
             request.expects = False
             request.fields = [field for field in request.fields if field[0].lower() != b"expect"]
         while True:
-            content += body.take(wire.buffer)
+            piece = body.take(wire.buffer)
+            self._room.hold(len(piece))
+            self._held += len(piece)
+            content += piece
             if len(content) > most:
                 raise Refused(
                     f"a body of more than {most} bytes can't be looked at as a whole", status=413, rule="body"
@@ -165,7 +174,7 @@ class Relay:
     async def _answer(self, server: Wire, before: int) -> Response:
         """The final response's head; interim ones are passed on. `before`: bytes that it had sent before."""
         self._connection.limit(self._room.limits.response, server)
-        while True:
+        for _ in range(_MOST_INTERIM):
             try:
                 response = read_response(await _head(server), self._request.method)
             except Lost as lost:
@@ -178,6 +187,9 @@ class Relay:
                 return response
             if self._request.minor:
                 self._wire.write(write_response(response, keep_alive=True))
+                await self._wire.drain()
+        server.reset()
+        raise Refused("the server does not come to an answer", status=502, rule="upstream")
 
     def _unanswered(self, lost: Lost, *, begun: bool) -> Exception:
         if self._wire.error is not None:

@@ -11,8 +11,8 @@ import socket
 import ssl
 import struct
 
-HIGH_WATER = 128 << 10
-SCRATCH_BYTES = 256 << 10
+HIGH_WATER = 64 << 10
+SCRATCH_BYTES = 128 << 10
 _RECORD_BYTES = 16 << 10
 
 
