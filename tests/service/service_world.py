@@ -348,7 +348,7 @@ class WorldBackend:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(isolation=False, adopt=self._adopt, freeze=True, trees=True)
+        return Capabilities(isolation=False, adopt=self._adopt, freeze=True, trees=True, exits=True)
 
     def probe(self) -> str | None:
         return self._world.refusal

@@ -14,12 +14,13 @@ import pytest
 
 from paddock.audit import AuditLog
 from paddock.backends import Instance
+from paddock.egress._authority import Authority
 from paddock.egress._control import Claimed
 from paddock.errors import NotConfigured
 from paddock.keeper import layout
 from paddock.model import Level, PolicyDocument, Sandbox, SandboxSpec, State
+from paddock.policy.egress import compile
 from paddock.service._doors import Doors
-from paddock.service._egress import Snapshot
 from paddock.service._store import Row
 from paddock.service._tasks import Tasks
 from tests.conftest import gateway_pid
@@ -35,23 +36,7 @@ except ConnectionError as error: print(type(error).__name__)
 REFUSED = (b"ConnectionResetError\n", b"ConnectionRefusedError\n", b"0\n")
 
 
-class Pair:
-    certificate, key = b"the certificate", b"the key"
-
-
-class Everything:
-    """A snapshot; nothing here asks what it says."""
-
-    document = PolicyDocument()
-    revision = "r"
-
-    def to_bytes(self) -> bytes:
-        return b"{}"
-
-    name = connect = address = request = property()
-
-
-EVERYTHING: Any = Everything()
+NOTHING = compile(PolicyDocument())
 
 
 @asynccontextmanager
@@ -60,10 +45,10 @@ async def doors_of(yard: Yard, made: list[str] | None = None) -> AsyncGenerator[
     failures: list[BaseException] = []
     tasks = Tasks(lambda name, error: failures.append(error))
 
-    def authority(id: str) -> Pair:
+    def authority(id: str) -> Authority:
         if made is not None:
             made.append(id)
-        return Pair()
+        return Authority.make(id)
 
     doors = Doors(
         yard.state_dir,
@@ -112,10 +97,10 @@ def test_who_is_open_is_served_and_its_programs_have_the_authority(state_dir: Pa
     async def scene(yard: Yard) -> None:
         async with doors_of(yard) as doors:
             instance = await yard.create(exits=True)
-            await doors.open(row_of(instance), EVERYTHING)
+            await doors.open(row_of(instance), NOTHING)
             assert await calls(instance) in REFUSED  # what is at the other end takes nobody in, and says so at once
             _, trusted = await execute(instance, "sh", "-c", 'head -n1 "$SSL_CERT_FILE"')
-            assert trusted == b"the certificate\n"
+            assert trusted == b"-----BEGIN CERTIFICATE-----\n"
             await doors.close(row_of(instance))
             await instance.kill()
 
@@ -128,7 +113,7 @@ def test_a_gateway_that_is_killed_is_replaced_and_whoever_called_meanwhile_is_se
         async with doors_of(yard, made) as doors:
             one, other = await yard.create(exits=True), await yard.create(exits=True)
             for instance in (one, other):
-                await doors.open(row_of(instance), EVERYTHING)
+                await doors.open(row_of(instance), NOTHING)
             first = gateway_pid(yard.state_dir)
             assert first is not None
             os.kill(first, signal.SIGKILL)
@@ -147,10 +132,10 @@ def test_another_service_takes_a_door_over_as_it_is(state_dir: Path) -> None:
         made: list[str] = []
         async with doors_of(yard, made) as doors:
             instance = await yard.create(exits=True)
-            await doors.open(row_of(instance), EVERYTHING)
+            await doors.open(row_of(instance), NOTHING)
         async with doors_of(yard, made) as doors:
-            await doors.open(row_of(instance), EVERYTHING)
-            await doors.revise(row_of(instance), EVERYTHING)
+            await doors.open(row_of(instance), NOTHING)
+            await doors.revise(row_of(instance), NOTHING)
             assert made == [instance.id]
             first = gateway_pid(yard.state_dir)
             assert first is not None
@@ -169,7 +154,7 @@ def test_a_keeper_and_a_gateway_that_die_together_are_both_replaced(state_dir: P
     async def scene(yard: Yard) -> None:
         async with doors_of(yard) as doors:
             instance = await yard.create(exits=True)
-            await doors.open(row_of(instance), EVERYTHING)
+            await doors.open(row_of(instance), NOTHING)
             first = gateway_pid(yard.state_dir)
             assert first is not None
             os.kill(int(yard.backend.keeper.facts["pid"]), signal.SIGKILL)
@@ -190,10 +175,7 @@ def test_where_no_gateway_can_be_started_the_open_is_refused(state_dir: Path, mo
         async with doors_of(yard) as doors:
             instance = await yard.create(exits=True)
             with pytest.raises(NotConfigured, match="out of luck"):
-                await doors.open(row_of(instance), EVERYTHING)
+                await doors.open(row_of(instance), NOTHING)
             await instance.kill()
 
     play(state_dir, scene)
-
-
-_: Snapshot = EVERYTHING
