@@ -80,8 +80,7 @@ def test_a_command_that_is_not_waited_for_any_more_is_ended_with_what_it_started
         task = asyncio.ensure_future(
             from_command(("sh", "-c", f"sleep 600 & echo $! > {path}.new; mv {path}.new {path}; wait"))
         )
-        while not path.exists():
-            await asyncio.sleep(0.01)
+        assert await asyncio.to_thread(orphans.wait_until, path.exists)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

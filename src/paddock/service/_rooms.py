@@ -43,6 +43,7 @@ from ._secrets import Secrets
 from ._shelf import Shelf
 from ._snapshot_store import SnapshotStore
 from ._snapshots import Snapshots
+from ._spare_trees import SPARE
 from ._storage import Storage
 from ._store import Store
 from ._tasks import Tasks
@@ -187,7 +188,7 @@ class Rooms:
             (lambda: of_sandboxes(store), lambda: of_snapshots(rows), self.shelf.needs, self.workspaces.needs)
         )
         kinds = (Noun.SANDBOX, Noun.SNAPSHOT, Noun.BASE, Noun.WORKSHOP, Noun.WORKSPACE)
-        nouns = (*(noun.value for noun in kinds), BESIDE)
+        nouns = (*(noun.value for noun in kinds), BESIDE, SPARE)
         self.garbage = Garbage(
             state_dir,
             pool=pool,
