@@ -11,6 +11,7 @@ from paddock.model import GetPolicy, PolicyDocument, PolicyRevision, Principal, 
 from ._clock import Clock
 from ._egress import Egress
 from ._gate import Entry
+from ._policy_store import PolicyStore
 from ._secret_leases import Leases
 from ._store import Row, Store
 from ._tasks import Tasks
@@ -19,16 +20,13 @@ if TYPE_CHECKING:
     from paddock.policy.egress import Snapshot
 
 _MOST_KEPT = 64
-_KEEP = (
-    "INSERT INTO policies (revision, document, kept_at) VALUES (?, ?, ?)"
-    " ON CONFLICT (revision) DO UPDATE SET kept_at = excluded.kept_at"
-)
 
 
 class Policies:
     def __init__(self, *, store: Store, egress: Egress, tasks: Tasks, clock: Clock, leases: Leases) -> None:
         self._store, self._egress, self._tasks, self._clock = store, egress, tasks, clock
         self._leases = leases
+        self._policies = PolicyStore(store)
         self._compiled: dict[str, Snapshot] = {}
 
     async def keep(self, document: PolicyDocument) -> Snapshot:
@@ -36,7 +34,7 @@ class Policies:
         from paddock.policy.egress import compile
 
         snapshot = await asyncio.to_thread(compile, document)
-        self._store.execute(_KEEP, (snapshot.revision, snapshot.to_bytes(), self._clock.wall()))
+        self._policies.keep(snapshot.revision, snapshot.to_bytes(), self._clock.wall())
         return self._remember(snapshot)
 
     async def of(self, revision: str) -> Snapshot:
@@ -45,10 +43,10 @@ class Policies:
             return found
         from paddock.policy.egress import Snapshot
 
-        kept = self._store.execute("SELECT document FROM policies WHERE revision = ?", (revision,)).fetchone()
+        kept = self._policies.document(revision)
         if kept is None:
             raise InternalError(f"the policy {revision} is recorded, and its document is gone")
-        snapshot = await asyncio.to_thread(Snapshot.from_bytes, kept[0])
+        snapshot = await asyncio.to_thread(Snapshot.from_bytes, kept)
         if snapshot.revision != revision:
             raise InternalError(f"what is kept as policy {revision} is {snapshot.revision}")
         return self._remember(snapshot)
@@ -75,7 +73,7 @@ class Policies:
         if snapshot is not None:
             self._leases.check_revision(row, snapshot.document.secrets)
         now = None if snapshot is None else snapshot.revision
-        if not self._store.set_policy(row.id, before=before, now=now):
+        if not self._policies.set(row.id, before=before, now=now):
             raise _changed(row, None)
         # Once recorded it has to hold, whatever becomes of the caller.
         await self._tasks.finish(self._apply(row.id, before), name=f"undo sandbox {row.id}: policy")
@@ -93,7 +91,7 @@ class Policies:
                 try:
                     await self._egress.open(row, await self.of(revision))
                 except BaseException:
-                    self._store.set_policy(id, before=revision, now=None)
+                    self._policies.set(id, before=revision, now=None)
                     raise
             else:
                 await self._egress.revise(row, await self.of(revision))

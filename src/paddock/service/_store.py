@@ -43,11 +43,6 @@ _MOVE = (
     " WHERE id = ? AND state = ? AND incarnation = coalesce(?, incarnation)"
 )
 
-_UNUSED_POLICIES = (
-    "DELETE FROM policies WHERE kept_at < ? AND revision NOT IN (SELECT policy FROM sandboxes WHERE policy IS NOT NULL)"
-    " AND revision NOT IN (SELECT policy FROM snapshots WHERE policy IS NOT NULL)"
-)
-
 _decode_workspace = msgspec.json.Decoder(WorkspaceTree).decode
 _encode = msgspec.json.Encoder().encode
 _decode_spec = msgspec.json.Decoder(SandboxSpec).decode
@@ -192,11 +187,6 @@ class Store:
                 db.execute("DELETE FROM idempotency_keys WHERE sandbox = ?", (id,))
         return bool(done)
 
-    def set_policy(self, id: str, *, before: str | None, now: str | None) -> bool:
-        """False if it was not `before` any more, or the sandbox has ended."""
-        sql = f"UPDATE sandboxes SET policy = ? WHERE id = ? AND policy IS ? AND {_ALIVE}"
-        return bool(self.execute(sql, (now, id, before)).rowcount)
-
     def set_deadline(self, id: str, *, expires_at: float, deadline: float) -> bool:
         sql = f"UPDATE sandboxes SET expires_at = ?, deadline = ? WHERE id = ? AND {_ALIVE}"
         return bool(self.execute(sql, (expires_at, deadline, id)).rowcount)
@@ -223,10 +213,7 @@ class Store:
             db.execute(
                 "DELETE FROM idempotency_keys WHERE sandbox IN (SELECT id FROM sandboxes WHERE ended_at < ?)", (before,)
             )
-            gone = db.execute(f"DELETE FROM sandboxes WHERE ended_at < ? AND NOT {_ALIVE}", (before,)).rowcount
-            if gone:
-                db.execute(_UNUSED_POLICIES, (before,))
-            return gone
+            return db.execute(f"DELETE FROM sandboxes WHERE ended_at < ? AND NOT {_ALIVE}", (before,)).rowcount
 
     def checkpoint(self) -> None:
         """Moves the write-ahead log into the file. On a connection of its own: call it in a thread."""

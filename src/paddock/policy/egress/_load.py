@@ -47,6 +47,12 @@ def load(source: Source) -> Loaded:
     return _loaded(value, places)
 
 
+def to_yaml(document: PolicyDocument) -> str:
+    import yaml
+
+    return yaml.safe_dump(msgspec.to_builtins(document), sort_keys=False, allow_unicode=True)
+
+
 def read(path: str | os.PathLike[str]) -> str:
     try:
         with File(path).open("rb") as file:
