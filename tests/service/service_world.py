@@ -286,9 +286,6 @@ class Held:
     async def set_deadline(self, deadline: float) -> None:
         self._live().deadline = deadline
 
-    async def exits(self) -> Exits | None:
-        raise NotImplementedError
-
     async def usage(self) -> Usage:
         place = self._live()
         place.usage_asked += 1
@@ -355,6 +352,9 @@ class WorldBackend:
 
     def checks(self) -> tuple[Check, ...]:
         return (Check(area="backend", name=self.name, status="ok", detail="a world of tests"),)
+
+    async def exits(self, id: SandboxId, incarnation: int) -> Exits | None:
+        raise NotImplementedError
 
     async def create(self, plan: SandboxPlan) -> Held:
         self._world.creates += 1

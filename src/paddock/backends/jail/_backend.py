@@ -190,6 +190,16 @@ class JailBackend:
             raise SandboxDied(f"{id} is dead")
         return found
 
+    async def exits(self, id: SandboxId, incarnation: int) -> Exits | None:
+        answer = await self.keeper.request("exits", id=id, incarnation=incarnation)
+        if not answer["known"]:
+            raise SandboxDied(f"{id} is dead")
+        sockets = [socket.socket(fileno=fd) for fd in cast("list[int]", answer["fds"])]
+        if not sockets:
+            return None
+        *tcp, datagrams, connections = sockets
+        return Exits(tuple(tcp), datagrams, connections)
+
     async def living(self) -> Mapping[SandboxId, Ending | None]:
         answer = await self.keeper.request("list")
         found: dict[SandboxId, Ending | None] = {SandboxId(id): None for id in answer["living"]}
@@ -298,16 +308,6 @@ class JailInstance(GuestInstance):
             await control.open({"op": "deadline", "boottime": deadline}).call(dict)
         finally:
             control.close()
-
-    async def exits(self) -> Exits | None:
-        answer = await self._backend.keeper.request("exits", id=self.id, incarnation=self._incarnation)
-        if not answer["known"]:
-            raise SandboxDied(f"{self.id} is dead")
-        sockets = [socket.socket(fileno=fd) for fd in cast("list[int]", answer["fds"])]
-        if not sockets:
-            return None
-        *tcp, datagrams, connections = sockets
-        return Exits(tuple(tcp), datagrams, connections)
 
     async def usage(self) -> Usage:
         answer = await self._backend.keeper.request("usage", id=self.id)

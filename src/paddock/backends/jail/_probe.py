@@ -47,6 +47,7 @@ def unusable() -> str | None:
 
 def checks(capabilities: Capabilities, facts: Mapping[str, Any]) -> tuple[Check, ...]:
     """Lines for `doctor`. `facts` are the keeper's, none where none could be started."""
+    from paddock.backends.jail import _exits_probe
     from paddock.linux import landlock
 
     reason = unusable()
@@ -57,6 +58,7 @@ def checks(capabilities: Capabilities, facts: Mapping[str, Any]) -> tuple[Check,
         Check(area="level", name="jail", status="ok", detail="namespaces, seccomp, Landlock"),
         Check(area="jail", name="landlock", status="ok" if abi >= 6 else "weak", detail=landlock.level(abi)),
     ]
+    lines.append(_exits_probe.check())
     lines += guarantees(capabilities, root=os.getuid() == 0, cpus="cpu" in facts.get("cgroups", ()))
     missing = tuple(facts.get("missing", ()))
     if missing and not facts["cgroups"]:  # one reason says it for all
