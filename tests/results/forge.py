@@ -43,7 +43,7 @@ class Contract:
         self.requests: list[tuple[str, str, dict[str, str], Any]] = []
         self.pulls: list[dict[str, Any]] = []
         self.branches = {"main", "topic"}
-        self.page, self.archived = _PAGE[dialect], False
+        self.page, self.archived, self.filters = _PAGE[dialect], False, True
 
     def respond(self, method: str, target: str, headers: dict[str, str], body: Any) -> tuple[int, Any]:
         self.requests.append((method, target, headers, body))
@@ -115,7 +115,7 @@ class Contract:
 
     def _list(self, query: dict[str, str]) -> list[dict[str, Any]]:
         found = [p for p in self.pulls if query.get("state", "open") in ("all", p["state"])]
-        if self.dialect == "github":
+        if self.dialect == "github" and self.filters:
             if ":" in query.get("head", ""):  # another form of it is ignored
                 found = [p for p in found if p["head"]["label"] == query["head"]]
             if "base" in query:

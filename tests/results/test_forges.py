@@ -98,6 +98,13 @@ def test_a_forge_that_gives_less_than_was_asked_for_is_read_to_its_end(started: 
     assert found.title == "the one"
 
 
+def test_what_a_forge_gives_though_it_was_not_asked_for_is_not_taken(started: Started) -> None:
+    server = started("github")
+    server.filters = False
+    server.add("topic", "main", "a stranger's", fork=True)
+    assert find(forge_of(server)) is None
+
+
 @DIALECTS
 def test_only_this_repositorys_own_open_one_is_taken(started: Started, dialect: str) -> None:
     server = started(dialect)
