@@ -408,7 +408,7 @@ class FolderPool:
         except FileExistsError:
             raise AlreadyExists(name) from None
 
-    def snapshot(self, source: str, name: str, *, limit_bytes: int | None = None) -> None:
+    def snapshot(self, source: str, name: str, *, limit_bytes: int | None = None, at_rest: bool = False) -> None:
         try:
             shutil.copytree(self._root / source, self._root / name)
         except FileExistsError:
@@ -420,7 +420,7 @@ class FolderPool:
 
     def flush(self, name: str) -> None: ...
 
-    def rename(self, source: str, name: str) -> None:
+    def rename(self, source: str, name: str, *, limit_bytes: int | None = None) -> None:
         (self._root / source).rename(self._root / name)
 
     def replace(self, source: str, name: str) -> None:
