@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from paddock._compose import open_service
+from paddock.audit import AuditLog
 from paddock.backends._base import TreeMount
 from paddock.errors import InvalidArgument, InvalidState, PlatformError
 from paddock.model import (
@@ -28,6 +29,7 @@ from paddock.model import (
 )
 from paddock.service import Service
 from paddock.service._bases import Base
+from paddock.service._submodules import Submodule, Submodules
 from paddock.service._workspace_tree import WorkspaceTree
 from tests.repositories.git_servers import HttpServer, Origin, address
 
@@ -264,6 +266,25 @@ async def test_submodules_from_elsewhere_are_left_empty_and_recorded(
             assert await says(shop, "ls -A m; git status --porcelain") == ""
     log = "".join(path.read_text() for path in (state_dir / "audit").glob("*.jsonl"))
     assert "submodule.empty" in log
+
+
+@pytest.mark.parametrize("url", ["ssh://git@h/x", "git@h:x", "https://u:p@h/x", "file:///srv/x", "/srv/x"])
+async def test_not_even_for_who_may_see_the_repository_is_a_submodule_fetched_by_another_way(
+    tmp_path: Path, url: str
+) -> None:
+    """A private one's submodules are fetched as its principal, whose ssh keys and directories are not for them."""
+    asked: list[str] = []
+
+    async def acquire(url: str, commit: str, age: float, principal: Principal) -> Acquired:
+        asked.append(url)
+        raise AssertionError
+
+    log = AuditLog(tmp_path)
+    submodule = Submodule(path="m", commit="0" * 40, url=url, parent="", name="m")
+    with pytest.raises(InvalidArgument, match="from the network"):
+        await Submodules(acquire, log)._one(submodule, ME)  # pyright: ignore[reportPrivateUsage]
+    log.close()
+    assert asked == []
 
 
 async def test_a_public_repository_gets_at_no_private_one_by_a_submodule(

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack
+from pathlib import Path
 
+import msgspec
+
+from paddock.model import Check
 from paddock.storage._overlay import OverlayPool
+from paddock.storage._probe import is_refused_overlay
+from paddock.storage._probe import overlay as probe_overlay
 
 
 class CopyPool(OverlayPool):
@@ -23,6 +29,15 @@ class CopyPool(OverlayPool):
                 origins.append(self.open(layer))
                 stack.callback(os.close, origins[-1])
             self._make(name, lambda tree: self._fill(tree, tuple(origins), mounts))
+
+    def checks(self) -> tuple[Check, ...]:
+        pool, *more = super().checks()
+        if is_refused_overlay(self._config) and probe_overlay(Path(self._path).parent) is None:
+            said = (
+                f"{pool.detail}. An overlay works by now, but trees do not change drivers: a new state directory has it"
+            )
+            pool = msgspec.structs.replace(pool, detail=said, fix="PADDOCK_STATE_DIR=DIRECTORY paddock doctor")
+        return pool, *more
 
     def derive(self, source: str, name: str, *, limit_bytes: int | None = None) -> tuple[str, ...]:
         self.snapshot(source, name, limit_bytes=limit_bytes)

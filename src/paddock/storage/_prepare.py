@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
+import socket
 import subprocess
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -13,7 +15,8 @@ from typing import get_args
 
 from paddock.errors import InvalidArgument, InvalidState, NotConfigured
 from paddock.keeper import pool as keeper_pool
-from paddock.keeper.layout import POOL, POOL_IMAGE, PREPARE_LOCK
+from paddock.keeper.layout import KEEPER_SOCKET, POOL, POOL_IMAGE, PREPARE_LOCK
+from paddock.model import Noun
 from paddock.storage import _probe
 from paddock.storage._config import Driver, PoolConfig, Reason, load, store, sync_directory
 
@@ -26,7 +29,8 @@ _MKFS_SECONDS = 300
 
 
 def prepare(state_dir: Path, *, driver: str | None = None, image_bytes: int | None = None) -> PoolConfig:
-    """Makes the state directory ready for a keeper, and says how its pool is kept. Does nothing the second time.
+    """Makes the state directory ready for a keeper, and says how its pool is kept. Does nothing the second time, but
+    where only whole copies were possible and nothing lies in the pool yet: then it looks again.
 
     `driver` forces one (btrfs, overlay, copy); by default the best that works here is taken. `image_bytes` is the
     size of a new image, which takes as much of the disk as is written to it; by default half of what is free, 64 GiB
@@ -47,7 +51,8 @@ def prepare(state_dir: Path, *, driver: str | None = None, image_bytes: int | No
                     f"the trees in {state_dir} are on {config.driver}, not on {forced}",
                     hint="choose another state directory",
                 )
-            return config
+            if forced is not None or not _may_do_better(state_dir, config):
+                return config
         (state_dir / POOL).mkdir(exist_ok=True)
         # An overlay's layers are opened as one of the sandbox's ids, from a descriptor of this directory.
         (state_dir / POOL).chmod(0o711)
@@ -55,6 +60,20 @@ def prepare(state_dir: Path, *, driver: str | None = None, image_bytes: int | No
         config = _choose(state_dir, forced, image_bytes)
         store(state_dir, config)
         return config
+
+
+def _may_do_better(state_dir: Path, config: PoolConfig) -> bool:
+    """User namespaces may have been refused when this was decided, and be allowed by now. No tree changes drivers."""
+    if not _probe.is_refused_overlay(config) or _in_use(state_dir):
+        return False
+    trees = [name for name in os.listdir(state_dir / POOL) if not name.startswith((".", Noun.TEMPLATE))]
+    return not trees and _probe.overlay(state_dir) is None
+
+
+def _in_use(state_dir: Path) -> bool:
+    """A keeper serves it, and whoever talks to that has opened the pool as it was."""
+    with socket.socket(socket.AF_UNIX) as door:
+        return door.connect_ex(str(state_dir / KEEPER_SOCKET)) not in (errno.ENOENT, errno.ECONNREFUSED)
 
 
 def _known(driver: str | None) -> Driver | None:
