@@ -15,7 +15,7 @@ from paddock.keeper._stem import Stem
 from paddock.linux import proc
 
 CREATE_SECONDS = 20.0
-QUIET_SECONDS = 0.1
+QUIET_SECONDS = 0.03
 MOST_AT_ONCE = 4  # spares being made side by side when many creates wait
 Message = dict[str, Any]
 Reply = Callable[..., None]
@@ -38,8 +38,9 @@ class _Waiting:
 class Nursery:
     """`watch(fd, call)` and `unwatch(fd)` are the keeper's loop; `born(jail)` is told of every sandbox that is ready.
 
-    A spare is made when the first create has been answered, and again after each: off the way of whoever waits. More
-    than one are made for bursts, one by one, when no create has come for a while.
+    A spare is made when a create that took the last one has been answered: off its way, but beside its first command.
+    More than one are made, one by one, when no create has come for a while: whoever asks now and then has a sandbox and
+    its first command before the next is born, and there is a second one for bursts.
     """
 
     def __init__(
