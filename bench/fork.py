@@ -1,4 +1,8 @@
-"""Fork, snapshot and rollback of a running sandbox, with few files and with many: on btrfs the size must not matter."""
+"""Fork, snapshot and rollback of a running sandbox: on btrfs its size must not matter.
+
+Of four parents: with few files, with many, over a workspace, and with half a GiB that no disk has seen yet. A ticker
+inside says for how long its parent stood still.
+"""
 
 from __future__ import annotations
 
@@ -8,47 +12,92 @@ from bench.contest import Contender, contest
 from bench.plan import Plan
 from bench.report import Section
 from bench.worker import TOTAL
-from paddock import Sandbox
+from paddock import Sandbox, Workspace
+from paddock.client import Process
 
 FEW, MANY = 100, 20_000
+DIRTY_MIB = 512
 _FILL = "import os,sys\nfor i in range(int(sys.argv[1])): open(f'd/{i}', 'w').write(str(i))\nos.sync()"
+# Quickly, so that the kernel has written as little of it as may be when the fork comes.
+_WRITE = (
+    "import os,sys\na=os.urandom(1 << 20)\nwith open('big', 'wb') as f:\n for i in range(int(sys.argv[1])): f.write(a)"
+)
+# For each line that it reads it says the longest time in which it did not run, since the last one, in seconds.
+_TICKER = """
+import select, sys, time
+longest, last = 0.0, time.monotonic()
+while True:
+    asked = select.select([0], [], [], 0.001)[0]
+    now = time.monotonic()
+    longest, last = max(longest, now - last), now
+    if asked:
+        if not sys.stdin.buffer.raw.read(1):
+            break
+        print(longest, flush=True)
+        longest = 0.0
+"""
 
 
 class Fork:
     """A child, until its first command has ended; then its parent's snapshot, and the way back to it."""
 
-    def __init__(self, files: int) -> None:
-        self._parent = Sandbox.create(ttl_seconds=900)
-        self._parent.exec("mkdir d", check=True)
-        self._parent.exec(["python3", "-c", _FILL, str(files)], check=True)
+    def __init__(self, files: int, workspace: bool = False, dirty_mib: int = 0) -> None:
+        self._dirty_mib = dirty_mib
+        name = Workspace.open("bench").name if workspace else None
+        self._parent = Sandbox.create(ttl_seconds=900, workspace=name)
+        self._place = "/workspace" if workspace else None
+        self._run("mkdir", "d")
+        self._run("python3", "-c", _FILL, str(files))
+
+    def _run(self, *argv: str) -> None:
+        self._parent.exec(argv, cwd=self._place, check=True)
 
     def once(self) -> dict[str, float]:
-        marks = [time.perf_counter()]
-        child = self._parent.fork()
-        child.exec("true", check=True)
-        marks.append(time.perf_counter())
-        child.kill()
+        with self._parent.start(["python3", "-c", _TICKER], stdin=True) as ticker:
+            if self._dirty_mib:
+                self._run("python3", "-c", _WRITE, str(self._dirty_mib))
+            self._longest(ticker)
+            start = time.perf_counter()
+            child = self._parent.fork()
+            child.exec("true", check=True)
+            forked = time.perf_counter() - start
+            stood = self._longest(ticker)
+            child.kill()
         start = time.perf_counter()
         snapshot = self._parent.snapshot()
         taken = time.perf_counter()
         self._parent.rollback(snapshot)
         back = time.perf_counter()
         self._parent.delete_snapshot(snapshot)
-        return {TOTAL: marks[1] - marks[0], "snapshot": taken - start, "rollback": back - taken}
+        return {TOTAL: forked, "the parent stood": stood, "snapshot": taken - start, "rollback": back - taken}
+
+    def _longest(self, ticker: Process) -> float:
+        ticker.stdin.write(b"?")
+        line = b""
+        while not line.endswith(b"\n"):
+            line += ticker.stdout.read(64)
+        return float(line)
 
     def close(self) -> None:
         self._parent.kill()
 
 
 def measure(plan: Plan) -> list[Section]:
-    contenders = [
-        Contender(f"{files} files: fork + exec true", "bench.fork:Fork", {"files": files}, state=True)
-        for files in (MANY, FEW)
-    ]
+    few = _parent(f"{FEW} files", files=FEW)
+    others = (
+        _parent(f"{MANY} files", files=MANY),
+        _parent(f"{FEW} files in a workspace", files=FEW, workspace=True),
+        _parent(f"{DIRTY_MIB} MiB just written", block=1, files=FEW, dirty_mib=DIRTY_MIB),
+    )
     section = Section("fork", "a running sandbox: a child until its first command has ended, snapshot, rollback")
-    records = contest(contenders, rounds=plan.rounds(5), block=10)
-    many, few = records.values()
+    records = contest([few, *others], rounds=plan.rounds(5), block=10)
     for record in records.values():
         section.add(record)
-    section.compare(many, [few])
+    for other in others:
+        section.compare(records[other.name], [records[few.name]])
+    section.notes.append("stood: the longest time in which a process that sleeps for a millisecond was not seen to run")
     return [section]
+
+
+def _parent(what: str, *, block: int | None = None, **arguments: object) -> Contender:
+    return Contender(f"{what}: fork + exec true", "bench.fork:Fork", arguments, state=True, block=block)
