@@ -18,10 +18,17 @@ from paddock.client import Process
 FEW, MANY = 100, 20_000
 DIRTY_MIB = 512
 _FILL = "import os,sys\nfor i in range(int(sys.argv[1])): open(f'd/{i}', 'w').write(str(i))\nos.sync()"
-# Quickly, so that the kernel has written as little of it as may be when the fork comes.
-_WRITE = (
-    "import os,sys\na=os.urandom(1 << 20)\nwith open('big', 'wb') as f:\n for i in range(int(sys.argv[1])): f.write(a)"
-)
+# Quickly, so that the kernel has written as little of it as may be when the fork comes; a new file, since btrfs writes
+# one that was cut short out as soon as it is closed.
+_WRITE = """
+import os, sys
+if os.path.exists("big"):
+    os.remove("big")
+piece = os.urandom(1 << 20)
+with open("big", "wb") as file:
+    for _ in range(int(sys.argv[1])):
+        file.write(piece)
+"""
 # For each line that it reads it says the longest time in which it did not run, since the last one, in seconds.
 _TICKER = """
 import select, sys, time
