@@ -1,12 +1,13 @@
 """Fork, snapshot and rollback of a running sandbox: on btrfs its size must not matter.
 
 Of four parents: with few files, with many, over a workspace, and with half a GiB that no disk has seen yet. A ticker
-inside says for how long its parent stood still.
+inside says for how long its parent stood still. And a hundred children at once.
 """
 
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 from bench.contest import Contender, contest
 from bench.plan import Plan
@@ -17,6 +18,7 @@ from paddock.client import Process
 
 FEW, MANY = 100, 20_000
 DIRTY_MIB = 512
+CHILDREN, CALLERS = 100, 8
 _FILL = "import os,sys\nfor i in range(int(sys.argv[1])): open(f'd/{i}', 'w').write(str(i))\nos.sync()"
 # Quickly, so that the kernel has written as little of it as may be when the fork comes; a new file, since btrfs writes
 # one that was cut short out as soon as it is closed.
@@ -89,6 +91,32 @@ class Fork:
         self._parent.kill()
 
 
+class Children:
+    """A hundred at once, until each has run a command."""
+
+    def __init__(self) -> None:
+        self._parent = Sandbox.create(ttl_seconds=900)
+        self._parent.exec("echo warm > file", check=True)
+        self._callers = ThreadPoolExecutor(CALLERS)
+
+    def once(self) -> dict[str, float]:
+        start = time.perf_counter()
+        children = self._parent.fork(CHILDREN)
+        born = time.perf_counter()
+        list(self._callers.map(_command, children))
+        done = time.perf_counter()
+        list(self._callers.map(Sandbox.kill, children))
+        return {TOTAL: done - start, "fork": born - start, "commands": done - born}
+
+    def close(self) -> None:
+        self._parent.kill()
+        self._callers.shutdown()
+
+
+def _command(child: Sandbox) -> None:
+    child.exec("cat file", check=True)
+
+
 def measure(plan: Plan) -> list[Section]:
     few = _parent(f"{FEW} files", files=FEW)
     others = (
@@ -100,10 +128,19 @@ def measure(plan: Plan) -> list[Section]:
     records = contest([few, *others], rounds=plan.rounds(5), block=10)
     for record in records.values():
         section.add(record)
+        section.add_cpu(record)
     for other in others:
         section.compare(records[other.name], [records[few.name]])
     section.notes.append("stood: the longest time in which a process that sleeps for a millisecond was not seen to run")
-    return [section]
+    children = Section("children", f"{CHILDREN} children of one sandbox, until each has run a command")
+    (record,) = contest(
+        [Contender(f"fork({CHILDREN}), a command in each", "bench.fork:Children", state=True)],
+        rounds=plan.rounds(3),
+        block=2,
+    ).values()
+    children.add(record)
+    children.add_cpu(record)
+    return [section, children]
 
 
 def _parent(what: str, *, block: int | None = None, **arguments: object) -> Contender:

@@ -7,9 +7,12 @@
     - InvalidArgument
     - InvalidState
     - PolicyDenied
+    - PolicyInvalid           a policy document that says nothing, or two things at once; with line and column
     - Unsupported             this level or machine cannot do that
     - LevelUnavailable        this machine cannot give the level that was asked for
     - NotConfigured           something on this machine is missing; the message holds the command
+    - ApprovalNeeded          a person has to say yes first; details["approval"] is the id of the question
+    - SecretUnavailable       a secret has no value now: its source has none, it was revoked, its time is over
   + SandboxError              the sandbox did it
     - FileError               a file operation was refused inside the sandbox
     - CommandFailed           a command exited non-zero and `check=True` was asked
@@ -94,6 +97,10 @@ class InvalidState(RequestError, code="invalid_state", status=409): ...
 class PolicyDenied(RequestError, code="policy_denied", status=403): ...
 
 
+class PolicyInvalid(RequestError, code="policy_invalid", status=422):
+    """`details["at"]` is where in the document (`egress.allow[3].host`); with its text known, `line` and `column`."""
+
+
 class Unsupported(RequestError, code="unsupported", status=422): ...
 
 
@@ -101,6 +108,12 @@ class LevelUnavailable(RequestError, code="level_unavailable", status=422): ...
 
 
 class NotConfigured(RequestError, code="not_configured", status=424): ...
+
+
+class ApprovalNeeded(RequestError, code="approval_needed", status=403): ...
+
+
+class SecretUnavailable(RequestError, code="secret_unavailable", status=424): ...
 
 
 class SandboxError(PaddockError, code="sandbox", status=502): ...

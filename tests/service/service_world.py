@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from paddock.backends._base import Backend, Capabilities, Ending, SandboxPlan
+from paddock.backends._base import Backend, Capabilities, Ending, Exits, SandboxPlan
 from paddock.errors import AlreadyExists, FileError, NotFound, SandboxDied
 from paddock.model import (
     ByteStream,
@@ -286,6 +286,9 @@ class Held:
     async def set_deadline(self, deadline: float) -> None:
         self._live().deadline = deadline
 
+    async def exits(self) -> Exits | None:
+        raise NotImplementedError
+
     async def usage(self) -> Usage:
         place = self._live()
         place.usage_asked += 1
@@ -405,7 +408,7 @@ class FolderPool:
         except FileExistsError:
             raise AlreadyExists(name) from None
 
-    def snapshot(self, source: str, name: str, *, limit_bytes: int | None = None) -> None:
+    def snapshot(self, source: str, name: str, *, limit_bytes: int | None = None, at_rest: bool = False) -> None:
         try:
             shutil.copytree(self._root / source, self._root / name)
         except FileExistsError:
@@ -417,7 +420,7 @@ class FolderPool:
 
     def flush(self, name: str) -> None: ...
 
-    def rename(self, source: str, name: str) -> None:
+    def rename(self, source: str, name: str, *, limit_bytes: int | None = None) -> None:
         (self._root / source).rename(self._root / name)
 
     def replace(self, source: str, name: str) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Literal, TypeAlias
 
 from .action import Action
+from .approval import DenyApproval, GrantApproval, ListApprovals
 from .exec import ExecInfo, ExecResult, ExecSpec
 from .file_actions import (
     ConnectPort,
@@ -30,6 +31,7 @@ from .file_actions import (
 )
 from .garbage import GarbageReport
 from .limits import Usage
+from .policy_actions import GetPolicy, SetPolicy
 from .reports import AuditRecord, AuditReport, Check, Diagnosis, Inspection, Process
 from .repository import AcquireRepository, DeleteRepository, ListRepositories
 from .result_actions import (
@@ -44,6 +46,7 @@ from .result_actions import (
     RemoveArtifact,
 )
 from .sandbox import Sandbox, SandboxSpec
+from .secret import ListSecrets, RemoveSecret, RotateVaultKey, SetSecret
 from .snapshot import Snapshot
 from .streams import ByteReader, ExecHandle
 from .workspace_actions import (
@@ -153,6 +156,8 @@ class RunExec(Action[ExecResult], frozen=True, tag="exec.run"):
     input: bytes | None = None
     capture_bytes: int = 1 << 20
     """Bytes of each stream kept in the result: half from the start, half from the end."""
+    expect_revision: str | None = None
+    """InvalidState, and nothing is run, if the sandbox has another policy."""
 
 
 class StartExec(Action[ExecHandle], frozen=True, tag="exec.start"):
@@ -161,6 +166,7 @@ class StartExec(Action[ExecHandle], frozen=True, tag="exec.start"):
     sandbox: str
     spec: ExecSpec
     background: bool = False
+    expect_revision: str | None = None
 
 
 class AttachExec(Action[ExecHandle], frozen=True, tag="exec.attach"):
@@ -281,6 +287,15 @@ AnyAction: TypeAlias = (
     | ListArtifacts
     | GetArtifact
     | RemoveArtifact
+    | SetPolicy
+    | GetPolicy
+    | SetSecret
+    | RemoveSecret
+    | ListSecrets
+    | RotateVaultKey
+    | ListApprovals
+    | GrantApproval
+    | DenyApproval
     | ListAudit
     | VerifyAudit
     | Diagnose

@@ -19,6 +19,7 @@ from paddock.model import (
     DeleteRepository,
     DeleteSnapshot,
     DeleteWorkspace,
+    DenyApproval,
     Diagnose,
     DiffMount,
     DiffWorkspace,
@@ -28,13 +29,16 @@ from paddock.model import (
     ForkSandbox,
     GarbageReport,
     GetArtifact,
+    GetPolicy,
     GetSandbox,
     GetUsage,
     GetWorkspace,
+    GrantApproval,
     GrepFiles,
     InspectSandbox,
     InspectWorkspace,
     KillSandbox,
+    ListApprovals,
     ListArtifacts,
     ListAudit,
     ListExecs,
@@ -42,6 +46,7 @@ from paddock.model import (
     ListProcesses,
     ListRepositories,
     ListSandboxes,
+    ListSecrets,
     ListSnapshots,
     ListWorkspaces,
     MakeDirectory,
@@ -56,9 +61,13 @@ from paddock.model import (
     ReadOutput,
     RemoveArtifact,
     RemoveFile,
+    RemoveSecret,
     RollbackSandbox,
+    RotateVaultKey,
     RunExec,
     SetFileAttributes,
+    SetPolicy,
+    SetSecret,
     SignalExec,
     StartExec,
     StatFile,
@@ -165,6 +174,15 @@ async def effect(rooms: Rooms, action: AnyAction, entry: Entry) -> object:
             return rooms.results.artifacts.get(action, entry)
         case RemoveArtifact():
             return rooms.results.artifacts.remove(action, entry)
+        case SetPolicy():
+            row, _ = await rooms.sandboxes.use(action.sandbox, entry)
+            return await rooms.policies.set(action, row, entry)
+        case GetPolicy():
+            return await rooms.policies.get(action, rooms.sandboxes.find(action.sandbox, entry), entry)
+        case SetSecret() | RemoveSecret() | ListSecrets() | RotateVaultKey():
+            return await rooms.secrets.perform(action, entry)
+        case ListApprovals() | GrantApproval() | DenyApproval():
+            return await rooms.approvals.perform(action, entry)
         case ListAudit():
             return await rooms.reports.audit(action, entry)
         case VerifyAudit():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,8 +14,11 @@ from paddock.model import (
 from paddock.storage._base import Pool
 
 from ._allotment import Allotment
+from ._approval_store import ApprovalStore
+from ._approvals import Approvals
 from ._clock import Clock, holder_id
 from ._collectors import OldTemplates, Orphans, Outputs, Unfinished
+from ._egress import Egress, NoEgress
 from ._execs import Execs
 from ._expiry import Expiry
 from ._files import Files
@@ -26,6 +30,7 @@ from ._making import Making
 from ._mount_results import MountResults
 from ._needs import Needs, of_running, of_sandboxes, of_snapshots
 from ._nested import Nested, Perform
+from ._policies import Policies
 from ._promotion import Promotion
 from ._providers import Backends, Templates
 from ._reconcile import Reconciler
@@ -34,12 +39,15 @@ from ._reports import Reports
 from ._results import Results
 from ._rollback import Rollback
 from ._sandboxes import Sandboxes
+from ._secrets import Secrets
 from ._shelf import Shelf
 from ._snapshot_store import SnapshotStore
 from ._snapshots import Snapshots
+from ._spare_trees import SPARE
 from ._storage import Storage
 from ._store import Store
 from ._tasks import Tasks
+from ._webhook import bell
 from ._workspace_collector import WorkspaceCollector
 from ._workspace_tree import BESIDE, Workspaces
 from ._workspaces import Workspaces as Spaces
@@ -63,13 +71,23 @@ class Rooms:
         clock: Clock,
         workspaces: Workspaces | None,
         credentials: CredentialSource | None,
+        egress: Egress | None,
         period_seconds: float,
     ) -> None:
+        egress = egress or NoEgress()
         holder = holder_id()
         lifecycle = Lifecycle(store, clock)
         remains = Remains(
-            state_dir, store=store, lifecycle=lifecycle, audit=audit, backends=backends, pool=pool, clock=clock
+            state_dir,
+            store=store,
+            lifecycle=lifecycle,
+            audit=audit,
+            backends=backends,
+            pool=pool,
+            clock=clock,
+            egress=egress,
         )
+        policies = self.policies = Policies(store=store, egress=egress, tasks=tasks, clock=clock)
         allotment = Allotment(store, clock)
         live = self.live = Live(
             holder=holder,
@@ -103,10 +121,18 @@ class Rooms:
             bases=self.shelf.bases,
             repositories=lambda: self.shelf.repositories,
         )
-        making = Making(store=store, lifecycle=lifecycle, live=live, pool=pool, tasks=tasks, clock=clock)
+        making = Making(store=store, lifecycle=lifecycle, live=live, pool=pool, tasks=tasks, clock=clock, egress=egress)
         rows = SnapshotStore(store)
         snapshots = self.snapshots = Snapshots(store=rows, pool=pool, clock=clock, tasks=tasks, holder=holder)
-        self.forks = Forks(store=store, live=live, pool=pool, making=making, snapshots=snapshots, allotment=allotment)
+        self.forks = Forks(
+            store=store,
+            live=live,
+            pool=pool,
+            making=making,
+            snapshots=snapshots,
+            allotment=allotment,
+            policies=policies,
+        )
         rollback = self.rollback = Rollback(
             store=store,
             lifecycle=lifecycle,
@@ -115,6 +141,8 @@ class Rooms:
             pool=pool,
             snapshots=snapshots,
             tasks=tasks,
+            egress=egress,
+            policies=policies,
         )
         self.sandboxes = Sandboxes(
             store=store,
@@ -131,6 +159,7 @@ class Rooms:
             allotment=allotment,
             workspaces=workspaces or self.workspaces,
             has_task=self.workspaces.has_task,
+            policies=policies,
         )
         self.promotion = Promotion(sandboxes=self.sandboxes, live=live)
         self.execs = Execs(sandboxes=self.sandboxes, live=live, remains=remains, tasks=tasks)
@@ -139,6 +168,9 @@ class Rooms:
             state_dir, store=store, audit=audit, backends=backends, pool=pool, find=self.sandboxes.find
         )
         self.mount_results = MountResults(live=live, snapshots=snapshots, pool=pool, tasks=tasks)
+        self.secrets = Secrets.wired(state_dir, store=store, clock=clock)
+        asked = bell(os.environ, audit=audit, clock=clock, tasks=tasks)
+        self.approvals = Approvals(store=ApprovalStore(store), clock=clock, audit=audit, asked=asked)
         self.results = Results(
             state_dir,
             store=store,
@@ -156,7 +188,7 @@ class Rooms:
             (lambda: of_sandboxes(store), lambda: of_snapshots(rows), self.shelf.needs, self.workspaces.needs)
         )
         kinds = (Noun.SANDBOX, Noun.SNAPSHOT, Noun.BASE, Noun.WORKSHOP, Noun.WORKSPACE)
-        nouns = (*(noun.value for noun in kinds), BESIDE)
+        nouns = (*(noun.value for noun in kinds), BESIDE, SPARE)
         self.garbage = Garbage(
             state_dir,
             pool=pool,

@@ -30,6 +30,7 @@ sandboxes = Table(
     Column("workspace", LargeBinary),
     Column("layers", String, nullable=False, server_default=""),
     Column("incarnation", Integer, nullable=False, server_default=text("0")),
+    Column("policy", String),
     Index(
         "one_living_name",
         "owner",
@@ -64,6 +65,7 @@ snapshots = Table(
     Column("created_at", Float, nullable=False),
     Column("holder", String),
     Column("workspace", LargeBinary),
+    Column("policy", String),
     Index("one_snapshot_name", "owner", "name", unique=True, sqlite_where=text("name IS NOT NULL")),
     Index("snapshots_by_source", "owner", "source"),
 )
@@ -92,6 +94,14 @@ workspaces = Table(
     Column("kept", LargeBinary),
     Index("one_workspace_name", "owner", "name", unique=True),
     Index("workspaces_by_sandbox", "sandbox"),
+)
+
+policies = Table(
+    "policies",
+    metadata,
+    Column("revision", String, primary_key=True, nullable=False),
+    Column("document", LargeBinary, nullable=False),
+    Column("kept_at", Float, nullable=False),
 )
 
 leases = Table(
@@ -160,4 +170,41 @@ results = Table(
     Column("bytes", Integer),
     Column("is_tree", Integer),
     Column("created_at", Float, nullable=False),
+)
+
+secrets = Table(
+    "secrets",
+    metadata,
+    Column("owner", String, primary_key=True, nullable=False),
+    Column("name", String, primary_key=True, nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("key", String, nullable=False),
+    Column("wrapped", LargeBinary, nullable=False),
+    Column("sealed", LargeBinary, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("updated_at", Float, nullable=False),
+    Column("used_at", Float),
+)
+
+approvals = Table(
+    "approvals",
+    metadata,
+    Column("id", String, primary_key=True, nullable=False),
+    Column("owner", String, nullable=False),
+    Column("kind", String, nullable=False),
+    Column("sandbox", String, nullable=False),
+    Column("incarnation", Integer, nullable=False),
+    Column("revision", String, nullable=False),
+    Column("digest", String, nullable=False),
+    Column("summary", String, nullable=False),
+    Column("state", String, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("expires_at", Float, nullable=False),
+    Column("deadline", Float, nullable=False),
+    Column("boot_id", String, nullable=False),
+    Column("decided_at", Float),
+    Column("decided_by", String),
+    Column("reason", String),
+    Column("used_at", Float),
+    Index("approvals_by_sandbox", "owner", "sandbox", "digest"),
 )

@@ -21,7 +21,7 @@ class OverlayPool(Directories):
     ) -> None:
         self._make(name, lambda tree: make_frame(tree, self._base, mounts))
 
-    def snapshot(self, source: str, name: str, *, limit_bytes: int | None = None) -> None:
+    def snapshot(self, source: str, name: str, *, limit_bytes: int | None = None, at_rest: bool = False) -> None:
         origin = self.open(source)
         try:
             mounts = len(layers_in(origin)) - 1
