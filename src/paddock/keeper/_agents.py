@@ -111,7 +111,8 @@ class Agents:
                 oom_score = self._open_oom_score()
                 namespaces.setns(self._inner, namespaces.NEWUSER)
                 self._become(identity, self.plan)
-                self._confine()
+                landlock.restrict(self._landlock_abi)
+                self._filter.install()
                 self._run(identity, self.plan, oom_score)
             finally:
                 os._exit(1)
@@ -120,10 +121,13 @@ class Agents:
     def _wait_for_plan(self) -> None:
         oom_score = self._open_oom_score()
         _prepare(self._memory)
+        steps = self._steps
+        steps.begin("filter")
+        self._filter.install()  # no plan has a say in it: who waits for the rest need not wait for this
+        steps.end("filter")
         data = self._sync.recv(_LARGEST_MESSAGE, socket.MSG_PEEK)  # pid 1 reads it, should it ever wake up
         if not data:
             os._exit(0)  # the keeper is gone
-        steps = self._steps
         steps.restart()
         plan = JailPlan.unpack(data)
         os.chdir(b"/")
@@ -134,7 +138,7 @@ class Agents:
         self._become("user", plan)
         steps.end("user")
         steps.begin("confine")
-        self._confine()
+        landlock.restrict(self._landlock_abi)  # its rules are about the root directory that there is by now
         steps.end("confine")
         self._sync.send(steps.report() if plan.trace else b"{}")
         self._run("user", plan, oom_score)
@@ -169,10 +173,6 @@ class Agents:
             caps.drop_all()  # where the one uid that there is was its own all along, no change of it has done that
         prctl.set_dumpable(False)
         prctl.set_parent_death_signal(signal.SIGKILL)
-
-    def _confine(self) -> None:
-        landlock.restrict(self._landlock_abi)
-        self._filter.install()
 
     def _run(self, identity: str, plan: JailPlan, oom_score: int) -> NoReturn:
         config = self._config(identity, plan, _entry(plan, identity), oom_score)
