@@ -207,7 +207,7 @@ def finish(house: House, pending: Pending) -> tuple[Jail, dict[str, float]]:
     try:
         steps.end("inside")
         steps.begin("posture")
-        base = 0 if spare.slot is None else house.slots.base(spare.slot)  # 0: as the keeper's own namespace shows it
+        base = house.base(spare.slot) or 0  # 0: as the keeper's own namespace shows it
         _posture.check(spare.pid, pending.agent_pid, base=base, root=pending.root, own=house.own_namespaces)
         steps.end("posture")
         steps.begin("written")

@@ -73,7 +73,7 @@ class Undertaker:
         self._deadlines: list[tuple[float, str]] = []  # a heap; what is not true any more is passed over
         self._to_watch: list[str] = []
         self._children: dict[str, set[str]] = {}
-        self.freezer = Freezer()
+        self.freezer = Freezer(house.signal)
         self._leaving: list[_Leaving] = []
 
     def adopt(self) -> None:
@@ -143,7 +143,7 @@ class Undertaker:
         if life.jail.group is not None:
             life.jail.group.kill_at_once()  # all at the same time, where the kernel can: pid 1 waits for the others
         try:
-            pidfd.send_signal(life.jail.pidfd, signal.SIGKILL)
+            self._house.signal(life.jail.pidfd, signal.SIGKILL)
         except ProcessLookupError:
             pass
         self._end_children(life.record.id)
@@ -289,7 +289,7 @@ class Undertaker:
             self._house.slots.reserve(record.slot)
         jail = Jail(pid=record.pid, pidfd=descriptor, group=group, slot=record.slot, record=record)
         self.add(jail)
-        go_on(jail)  # the keeper before may have died while it was held still
+        go_on(jail, self._house.signal)  # the keeper before may have died while it was held still
         return True
 
     def _group_of(self, record: Record) -> cgroups.Group | None:

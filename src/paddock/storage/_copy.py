@@ -6,6 +6,7 @@ import os
 from contextlib import ExitStack
 
 from paddock.storage._overlay import OverlayPool
+from paddock.storage._porter import by_porter
 
 
 class CopyPool(OverlayPool):
@@ -14,6 +15,7 @@ class CopyPool(OverlayPool):
     driver = "copy"
     overlay = False
 
+    @by_porter
     def create(
         self, name: str, *, layers: tuple[str, ...] = (), limit_bytes: int | None = None, mounts: int = 0
     ) -> None:
@@ -22,8 +24,9 @@ class CopyPool(OverlayPool):
             for layer in reversed(layers):
                 origins.append(self.open(layer))
                 stack.callback(os.close, origins[-1])
-            self._make(name, lambda tree: self._fill(tree, tuple(origins), mounts))
+            self._make(name, lambda tree: self._fill(tree, tuple(origins), mounts, base=self._base))
 
+    @by_porter
     def derive(self, source: str, name: str, *, limit_bytes: int | None = None) -> tuple[str, ...]:
         self.snapshot(source, name, limit_bytes=limit_bytes)
         return ()

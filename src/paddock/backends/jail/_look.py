@@ -6,9 +6,8 @@ import os
 import time
 
 from paddock.backends._look import process
-from paddock.keeper._plan import ORDINARY_ID
 from paddock.keeper._records import Record
-from paddock.keeper.layout import ID_COUNT, RUN_ID_BASE
+from paddock.keeper.layout import ID_COUNT, ORDINARY_ID, RUN_ID_BASE
 from paddock.linux import proc, processes
 from paddock.model import Check, Process
 
