@@ -7,6 +7,7 @@
     - InvalidArgument
     - InvalidState
     - PolicyDenied
+    - PolicyInvalid           a policy document that says nothing, or two things at once; with line and column
     - Unsupported             this level or machine cannot do that
     - LevelUnavailable        this machine cannot give the level that was asked for
     - NotConfigured           something on this machine is missing; the message holds the command
@@ -92,6 +93,10 @@ class InvalidState(RequestError, code="invalid_state", status=409): ...
 
 
 class PolicyDenied(RequestError, code="policy_denied", status=403): ...
+
+
+class PolicyInvalid(RequestError, code="policy_invalid", status=422):
+    """`details["at"]` is where in the document (`egress.allow[3].host`); with its text known, `line` and `column`."""
 
 
 class Unsupported(RequestError, code="unsupported", status=422): ...

@@ -30,7 +30,12 @@ class Yard:
         self.templates = templates
 
     def plan(
-        self, *, ttl_seconds: float = 60, limits: Limits | None = None, trees: tuple[TreeMount, ...] = ()
+        self,
+        *,
+        ttl_seconds: float = 60,
+        limits: Limits | None = None,
+        trees: tuple[TreeMount, ...] = (),
+        exits: bool = False,
     ) -> SandboxPlan:
         template = self.templates.get("host")
         id = SandboxId(mint(Noun.SANDBOX))
@@ -44,6 +49,7 @@ class Yard:
             tree=id,
             deadline=proc.boottime() + ttl_seconds,
             trees=trees,
+            exits=exits,
         )
 
     async def create(self, **changes: Any) -> Instance:

@@ -26,7 +26,7 @@ from tests.orphans import wait_until
 _SPARE = ("cgroup", "sockets", "clone", "maps")
 _FITTING = ("overlay", "usr", "attach", "stage", "pivot", "send", "detach")
 # Of a spare, then of the sandbox that it becomes.
-KEEPER_STEPS = (*_SPARE, "record", "limits", *_FITTING, "posture", "written")
+KEEPER_STEPS = (*_SPARE, "record", "limits", *_FITTING, "exits", "posture", "written")
 # Of pid 1, then of the first agent.
 CHILD_STEPS = ("shed", "unshare", "join", "identity", "stage", "agent", "drop", "limits", "user", "confine")
 Play = Callable[[Callable[[Yard], Any]], Any]
@@ -55,7 +55,7 @@ def test_a_create_that_fails_at_any_step_leaves_nothing_and_the_next_one_works(
 ) -> None:
     async def scene(yard: Yard) -> None:
         yard.backend.fault = step
-        plan = yard.plan()
+        plan = yard.plan(exits=True)
         with pytest.raises(InternalError, match="InjectedFault"):
             await yard.backend.create(plan)
         assert fresh_state(state_dir) == set()
@@ -89,7 +89,7 @@ def test_a_keeper_that_is_killed_at_any_step_of_a_create_leaves_nothing_after_th
         neighbour = await yard.create()
         yard.backend.fault = f"keeper:{step}!"
         first = keeper_pid(yard)
-        plan = yard.plan()
+        plan = yard.plan(exits=True)
         with pytest.raises(PaddockError):
             await yard.backend.create(plan)
         known = await yard.backend.living()  # starts the next keeper

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -157,17 +158,15 @@ async def test_a_fetch_that_was_killed_leaves_no_lock_for_the_next(shelf: Shelf,
 
 async def test_who_is_cancelled_or_late_leaves_no_process(tmp_path: Path, shelf: Shelf, origins: Path) -> None:
     """A server that says nothing: the git that waits for it is killed with all that it has started."""
-    server = await asyncio.start_server(lambda reader, writer: asyncio.sleep(3600), "127.0.0.1", 0)
-    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/app"
-    before = set(_gits())
-    async with server:
+    with socket.create_server(("127.0.0.1", 0)) as server:  # which accepts nobody
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/app"
+        before = set(_gits())
         asking = asyncio.ensure_future(shelf.acquire(url))
         await until(lambda: set(_gits()) - before)
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asking
         assert set(_gits()) <= before
-        server.close()
 
 
 async def until(condition: Callable[[], Any]) -> None:

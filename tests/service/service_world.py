@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from paddock.backends._base import Backend, Capabilities, Ending, SandboxPlan
+from paddock.backends._base import Backend, Capabilities, Ending, Exits, SandboxPlan
 from paddock.errors import AlreadyExists, FileError, NotFound, SandboxDied
 from paddock.model import (
     ByteStream,
@@ -46,6 +46,7 @@ from paddock.service import Service
 from paddock.service._expiry import PERIOD_SECONDS
 from paddock.storage._base import TreeUsage
 from paddock.storage._config import PoolConfig
+from paddock.storage._porter import Porter
 
 ME = Principal(f"local:{os.getuid()}")
 USER = User(name="user", uid=1000, gid=1000, home="/home/user")
@@ -286,6 +287,9 @@ class Held:
     async def set_deadline(self, deadline: float) -> None:
         self._live().deadline = deadline
 
+    async def exits(self) -> Exits | None:
+        raise NotImplementedError
+
     async def usage(self) -> Usage:
         place = self._live()
         place.usage_asked += 1
@@ -391,6 +395,7 @@ class FolderPool:
     """Trees as plain directories."""
 
     driver, overlay = "copy", False
+    porter = Porter(None)
     marks = PoolConfig(driver="copy").marks
 
     def __init__(self, root: Path) -> None:
@@ -405,7 +410,7 @@ class FolderPool:
         except FileExistsError:
             raise AlreadyExists(name) from None
 
-    def snapshot(self, source: str, name: str, *, limit_bytes: int | None = None) -> None:
+    def snapshot(self, source: str, name: str, *, limit_bytes: int | None = None, ours: bool = False) -> None:
         try:
             shutil.copytree(self._root / source, self._root / name)
         except FileExistsError:

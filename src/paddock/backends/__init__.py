@@ -3,6 +3,7 @@
 from ._base import Backend as Backend
 from ._base import Capabilities as Capabilities
 from ._base import Ending as Ending
+from ._base import Exits as Exits
 from ._base import Instance as Instance
 from ._base import SandboxPlan as SandboxPlan
 from ._base import TreeMount as TreeMount

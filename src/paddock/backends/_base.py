@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -49,6 +50,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """Directories of the host can be seen inside."""
     nested: bool = False
     """A sandbox ends at once when its plan's `parent` does."""
+    exits: bool = False
+    """Programs inside can reach the gateway's sockets, and nothing else."""
     trees: bool = False
     """Other trees of the pool, and repositories, can be seen inside."""
 
@@ -90,6 +93,20 @@ class SandboxPlan(msgspec.Struct, frozen=True, kw_only=True):
     """A living sandbox that this one does not outlive. Needs the capability `nested`."""
     trees: tuple[TreeMount, ...] = ()
     """Seen inside beside it and the mounts of the spec. Needs the capability `trees`."""
+    exits: bool = False
+    """It has sockets of the gateway's for its only way out; without, it has none. Needs the capability `exits`."""
+
+
+class Exits(NamedTuple):
+    """The sockets, of this process, where the calls of a sandbox to anywhere arrive: `linux.nft` says how.
+
+    Connections, one socket for each version of IP, which know by SO_ORIGINAL_DST where they were to go; and questions
+    for a resolver, by datagram and by connection.
+    """
+
+    tcp: tuple[socket.socket, ...]
+    dns_udp: socket.socket
+    dns_tcp: socket.socket
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,6 +156,13 @@ class Instance(Protocol):
 
     async def posture(self) -> tuple[Check, ...]:
         """How strong its walls are at this moment, read outside: one line for each fact."""
+        ...
+
+    async def exits(self) -> Exits | None:
+        """The caller's own copies. None where the gateway of an earlier service still listens there.
+
+        Needs the capability `exits`, and a plan with them.
+        """
         ...
 
     async def set_deadline(self, deadline: float) -> None: ...

@@ -12,7 +12,7 @@ import socket
 from dataclasses import dataclass
 from typing import NoReturn
 
-from paddock.keeper import _posture
+from paddock.keeper import _exits, _posture
 from paddock.keeper._errors import JailError, as_jail_error
 from paddock.keeper._fitting import Layers, fit_out
 from paddock.keeper._house import House
@@ -41,9 +41,12 @@ class Jail:
     slot: int | None
     record: Record
     tether: socket.socket | None = None
+    exits: _exits.Exits | None = None
 
     def close(self) -> None:
         os.close(self.pidfd)
+        if self.exits is not None:
+            self.exits.close()
         if self.tether is not None:
             self.tether.close()
 
@@ -58,6 +61,7 @@ class Pending:
     steps: Steps
     late: list[int]
     root: os.stat_result
+    exits: _exits.Exits | None = None
     agent_pid: int = 0
     inside: dict[str, dict[str, float]] | None = None
 
@@ -108,7 +112,24 @@ def _begin(house: House, plan: JailPlan, spare: Spare, steps: Steps, undo: UndoS
             pass  # the child has failed already; why, it has said, and `receive` reads it
 
     fit_out(house, plan, spare, Layers(root, usr, mounted), steps, send=send)
-    return Pending(plan=plan, spare=spare, undo=UndoStack(), steps=steps, late=late, root=os.fstat(root))
+    exits = _make_exits(spare, steps, undo) if plan.exits else None
+    return Pending(plan=plan, spare=spare, undo=UndoStack(), steps=steps, late=late, root=os.fstat(root), exits=exits)
+
+
+def _make_exits(spare: Spare, steps: Steps, undo: UndoStack) -> _exits.Exits:
+    steps.begin("exits")
+    try:
+        network = _exits.open_network(spare.pid) if spare.network is None else os.dup(spare.network)
+    except FileNotFoundError:
+        read_report(spare.sync)  # it has failed already; why, it has said
+        raise
+    try:
+        exits = _exits.make(network, may_return=spare.network is None)
+    finally:
+        os.close(network)
+    undo.push(exits.close)
+    steps.end("exits")
+    return exits
 
 
 def _close_all(descriptors: list[int]) -> None:
@@ -230,6 +251,7 @@ def finish(house: House, pending: Pending) -> tuple[Jail, dict[str, float]]:
             trees={tree.name: tree.disk_bytes for tree in plan.trees if tree.writable},
             incarnation=plan.incarnation,
             parent=plan.parent,
+            exits=plan.exits,
         )
         house.records.write(record)
         spare.sync.send(COMMITTED)
@@ -244,6 +266,7 @@ def finish(house: House, pending: Pending) -> tuple[Jail, dict[str, float]]:
         slot=spare.slot,
         record=record,
         tether=spare.sync,
+        exits=pending.exits,
     )
     return jail, _timings(pending) if plan.trace else {}
 
@@ -261,3 +284,5 @@ def close_late(pending: Pending) -> None:
     """Closes what the layers were built with: closing a mount waits for the kernel, so it is done after the reply."""
     _close_all(pending.late)
     pending.spare.door.close()
+    if pending.spare.network is not None:
+        os.close(pending.spare.network)

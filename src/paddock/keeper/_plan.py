@@ -54,7 +54,8 @@ class JailPlan:
     It ends when the sandbox `parent` does, if one is named.
 
     `deadline` is in seconds of CLOCK_BOOTTIME. `template` is kept in the record for whoever adopts the sandbox,
-    unread. `incarnation` tells sandboxes of one id apart: what is said of one is said of it alone. `fault` and `trace`
+    unread. `incarnation` tells sandboxes of one id apart: what is said of one is said of it alone.
+    `exits`: it has sockets of the gateway's, and no other way out; without, it has none at all. `fault` and `trace`
     are for tests and benchmarks: the step at which to fail or die, and whether the reply says where the time went.
     """
 
@@ -81,6 +82,7 @@ class JailPlan:
     parent: str = ""
     trees: tuple[Tree, ...] = ()
     incarnation: int = 0
+    exits: bool = False
     trace: bool = False
     fault: str = ""
 

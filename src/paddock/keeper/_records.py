@@ -36,6 +36,7 @@ class Record:
     """The others that it writes, and their ceilings in bytes."""
     incarnation: int = 0
     parent: str = ""
+    exits: bool = False
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)

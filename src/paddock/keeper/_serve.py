@@ -20,7 +20,8 @@ from paddock.keeper._nursery import Nursery, Reply, problem
 from paddock.keeper._plan import JailPlan, PlanError
 from paddock.keeper._records import Ended, Record
 from paddock.keeper._undertaker import Life, Undertaker, attempt
-from paddock.keeper._watch import Seen, Watch
+from paddock.keeper._usage import usage_of
+from paddock.keeper._watch import Watch
 from paddock.keeper.layout import ORDINARY_ID
 from paddock.linux import btrfs, proc
 
@@ -102,6 +103,7 @@ class Keeper:
             "usage": self._usage,
             "list": self._list,
             "forget": self._forget,
+            "exits": self._exits,
             "freeze": self._freeze,
             "thaw": self._thaw,
             "stop": self._stop,
@@ -260,9 +262,7 @@ class Keeper:
         if plan.id in self._undertaker.lives:
             raise PlanError(f"{plan.id} is alive already")
         if not self._house.whole and (plan.user.uid, plan.user.gid) != (ORDINARY_ID, ORDINARY_ID):
-            raise PlanError(
-                f"without subordinate ids a sandbox has the one id {ORDINARY_ID}; its user must have it"
-            )
+            raise PlanError(f"without subordinate ids a sandbox has the one id {ORDINARY_ID}; its user must have it")
         for other in self._connections:
             other.killed.pop(plan.id, None)  # that was the one before
         self._nursery.create(plan, reply)
@@ -320,7 +320,21 @@ class Keeper:
         if life is None:
             reply({"known": False})
             return
-        reply({"known": True, **_usage_of(self._house, life, self._limits_watch.seen(life))})
+        reply({"known": True, **usage_of(self._house, life, self._limits_watch.seen(life))})
+
+    def _exits(self, connection: Connection, message: Message, reply: Reply) -> None:
+        """The sockets with which it is reached and left; none where somebody else has them still."""
+        life = self._undertaker.lives.get(message["id"])
+        if life is None or message["incarnation"] != life.record.incarnation:
+            reply({"known": False})
+            return
+        if not life.record.exits:
+            raise PlanError(f"{life.record.id} was made without exits: it has no network at all")
+        if life.jail.exits is None:
+            self._undertaker.reopen_exits(life)
+        exits = life.jail.exits
+        fds = () if exits is None else tuple(one.fileno() for one in exits.all)
+        reply({"known": True, "fds": len(fds)}, fds)
 
     def _freeze(self, connection: Connection, message: Message, reply: Reply) -> None:
         """Until `thaw`, or until the service that asks is gone."""
@@ -334,7 +348,8 @@ class Keeper:
 
     def _list(self, connection: Connection, message: Message, reply: Reply) -> None:
         self._bury_all()  # who asks for the living is told nothing of the dead
-        killed = {id: KILLED for other in self._connections for id in other.killed}  # and may not be recorded yet
+        # What is killed for others they may not have recorded yet.
+        killed = {id: KILLED for other in self._connections if other is not connection for id in other.killed}
         ended = {id: {"limit": e.limit, "reason": e.reason} for id, e in (killed | self._house.records.ended()).items()}
         living = {id: life.record.incarnation for id, life in self._undertaker.lives.items()}
         reply({"living": living, "ended": ended})
@@ -349,44 +364,6 @@ class Keeper:
         for life in list(self._undertaker.lives.values()):
             self._undertaker.end(life, Ended(limit=None, reason="the keeper was told to stop"))
         reply({})
-
-
-def _usage_of(house: House, life: Life, seen: Seen | None) -> Message:
-    usage: Message = {} if seen is None else _usage_seen(seen)
-    if life.jail.group is not None:
-        stats = life.jail.group.stats()
-        counted = {
-            "memory_bytes": stats.memory_bytes,
-            "memory_peak_bytes": stats.memory_peak_bytes,
-            "processes": stats.processes,
-            "cpu_seconds": stats.cpu_seconds,
-        }
-        strikes = {"memory": stats.oom_kills, "processes": stats.processes_refused}
-        usage |= {name: value for name, value in counted.items() if value is not None}
-        usage["strikes"] = usage.get("strikes", {}) | {name: n for name, n in strikes.items() if n is not None}
-    try:
-        tree = os.open(life.record.tree, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=house.pool)
-    except OSError:
-        return usage
-    try:
-        if btrfs.is_btrfs(tree):
-            usage["disk_bytes"] = btrfs.quota(tree, btrfs.subvolume_id(tree)).used_bytes
-    except OSError:
-        pass
-    finally:
-        os.close(tree)
-    return usage
-
-
-def _usage_seen(seen: Seen) -> Message:
-    usage: Message = {"strikes": dict(seen.strikes)}
-    if seen.processes:
-        usage |= {
-            "memory_bytes": seen.memory_bytes,
-            "memory_peak_bytes": seen.memory_peak_bytes,
-            "processes": seen.processes,
-        }
-    return usage if seen.disk_bytes is None else usage | {"disk_bytes": seen.disk_bytes}
 
 
 def listen(state: Path) -> socket.socket:

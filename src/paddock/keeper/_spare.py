@@ -44,6 +44,8 @@ class Spare:
     door: Door
     undo: UndoStack
     steps: Steps
+    network: int | None = None
+    """Its network namespace, which an ordinary user's keeper can't open from outside."""
     ready: bool = False
     report: dict[str, dict[str, float]] | None = None
 
@@ -171,9 +173,13 @@ def _reap(pid: int) -> None:
 def receive(spare: Spare) -> bool:
     """Takes what it says. True when it is ready. JailError if it failed or died, with everything undone."""
     try:
-        message = read_report(spare.sync)[0]
+        given: list[int] = []
+        message = read_report(spare.sync, given)[0]
         if message is None:
             return False
+        if given:  # nothing foreign has run there yet
+            spare.network = given[0]
+            spare.undo.push(os.close, given[0])
         spare.report = cast("dict[str, dict[str, float]]", message)
         spare.ready = True
         return True
@@ -182,15 +188,29 @@ def receive(spare: Spare) -> bool:
             raise
 
 
-def read_report(sync: socket.socket) -> tuple[dict[str, Any] | None, int]:
-    """What a process of the sandbox says, None if nothing yet, and its pid. JailError: it failed, or it died."""
+def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
+    return [
+        int.from_bytes(payload[:4], "little")
+        for level, kind, payload in ancillary
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS)
+    ]
+
+
+def read_report(sync: socket.socket, given: list[int] | None = None) -> tuple[dict[str, Any] | None, int]:
+    """What a process of the sandbox says, None if nothing yet, and its pid. JailError: it failed, or it died.
+
+    The descriptor that comes with it is put on `given`; without, none is taken.
+    """
+    room = socket.CMSG_SPACE(16) + (0 if given is None else socket.CMSG_SPACE(4))
     try:
         try:
-            data, ancillary, _, _ = sync.recvmsg(65536, socket.CMSG_SPACE(16))
+            data, ancillary, _, _ = sync.recvmsg(65536, room, socket.MSG_CMSG_CLOEXEC)
         except ConnectionResetError:  # it ended with a message of ours unread; what it said comes after that news
-            data, ancillary, _, _ = sync.recvmsg(65536, socket.CMSG_SPACE(16))
+            data, ancillary, _, _ = sync.recvmsg(65536, room, socket.MSG_CMSG_CLOEXEC)
     except BlockingIOError:
         return None, 0
+    if given is not None:
+        given += _descriptors(ancillary)
     if not data:
         raise Died("the child died before it was ready")
     try:

@@ -11,6 +11,8 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from paddock.keeper import _exits
+from paddock.keeper._errors import JailError
 from paddock.keeper._freezer import Freezer, go_on
 from paddock.keeper._house import House
 from paddock.keeper._jail import Jail
@@ -288,9 +290,25 @@ class Undertaker:
         if record.slot is not None:
             self._house.slots.reserve(record.slot)
         jail = Jail(pid=record.pid, pidfd=descriptor, group=group, slot=record.slot, record=record)
-        self.add(jail)
+        life = self.add(jail)
+        if record.exits:
+            attempt(self.reopen_exits, life)
         go_on(jail, self._house.signal)  # the keeper before may have died while it was held still
         return True
+
+    def reopen_exits(self, life: Life) -> None:
+        """Listens again for a sandbox whose keeper died, unless the gateway still does. OSError, JailError."""
+        jail = life.jail
+        if not self._house.root_mode:
+            raise JailError("the keeper that held its exits is dead, and an ordinary user's can't make them anew")
+        network = _exits.open_network(jail.pid)
+        try:
+            jail.exits = _exits.listen_again(network)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+        finally:
+            os.close(network)
 
     def _group_of(self, record: Record) -> cgroups.Group | None:
         groups = self._house.groups

@@ -18,6 +18,7 @@ class Copy(NamedTuple):
     source: str
     name: str
     limit_bytes: int | None = None
+    ours: bool = False
 
 
 def plan(
@@ -54,12 +55,12 @@ def make(pool: Pool, copies: Sequence[Copy], *, anew: bool = False) -> None:
     """
     for copy in copies:
         try:
-            pool.snapshot(copy.source, copy.name, limit_bytes=copy.limit_bytes)
+            pool.snapshot(copy.source, copy.name, limit_bytes=copy.limit_bytes, ours=copy.ours)
         except AlreadyExists:
             if not anew:
                 raise
             pool.delete(copy.name)
-            pool.snapshot(copy.source, copy.name, limit_bytes=copy.limit_bytes)
+            pool.snapshot(copy.source, copy.name, limit_bytes=copy.limit_bytes, ours=copy.ours)
 
 
 def discard(pool: Pool, names: Sequence[str]) -> None:

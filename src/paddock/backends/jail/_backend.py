@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import itertools
 import os
+import socket
 from collections.abc import AsyncGenerator, Coroutine, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import msgspec
 
-from paddock.backends._base import Backend, Capabilities, Ending, SandboxPlan
+from paddock.backends._base import Backend, Capabilities, Ending, Exits, SandboxPlan
 from paddock.backends._guest import GuestConnection, GuestInstance
 from paddock.backends.jail import _look, _probe
 from paddock.backends.jail._keeper import KeeperClient, Message
@@ -78,6 +79,7 @@ class JailBackend:
             mounts=True,
             nested=True,
             trees=True,
+            exits=True,
         )
 
     @property
@@ -156,6 +158,7 @@ class JailBackend:
                 for t in plan.trees
             ),
             incarnation=plan.incarnation,
+            exits=plan.exits,
             trace=self.trace,
             fault=self.fault,
         )
@@ -294,6 +297,16 @@ class JailInstance(GuestInstance):
             await control.open({"op": "deadline", "boottime": deadline}).call(dict)
         finally:
             control.close()
+
+    async def exits(self) -> Exits | None:
+        answer = await self._backend.keeper.request("exits", id=self.id, incarnation=self._incarnation)
+        if not answer["known"]:
+            raise SandboxDied(f"{self.id} is dead")
+        sockets = [socket.socket(fileno=fd) for fd in cast("list[int]", answer["fds"])]
+        if not sockets:
+            return None
+        *tcp, datagrams, connections = sockets
+        return Exits(tuple(tcp), datagrams, connections)
 
     async def usage(self) -> Usage:
         answer = await self._backend.keeper.request("usage", id=self.id)

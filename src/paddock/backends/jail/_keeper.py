@@ -23,7 +23,7 @@ ATTEMPTS = 50
 START_SECONDS = 20.0
 _EXHAUSTED = {"EAGAIN", "EMFILE", "ENFILE", "ENOMEM", "ENOSPC", "EDQUOT", "ENOBUFS", "EUSERS"}
 _REMEDY = {"EUSERS": "every sandbox has a range of ids of its own: kill some, `paddock ls` lists them"}
-_REPEATABLE = frozenset({"deadline", "forget", "kill", "list", "usage"})
+_REPEATABLE = frozenset({"deadline", "exits", "forget", "kill", "list", "usage"})
 _ERRNO = re.compile(r"\[Errno (\d+)\]")
 Message = dict[str, Any]
 
@@ -182,10 +182,23 @@ class KeeperClient:
             if message.get("event") == "ended":
                 limit = cast("str | None", message["limit"])
                 self._on_ended(str(message["id"]), int(message["incarnation"]), limit, str(message["reason"]))
-            elif (future := self._waiting.get(cast("int", message.get("re")))) is not None and not future.done():
+                continue
+            future = self._waiting.get(cast("int", message.get("re")))
+            if "fds" in message:
+                self._take_descriptors(message, keep=future is not None and not future.done())
+            if future is not None and not future.done():
                 future.set_result(message)
         if not alive:
             self._lost()
+
+    def _take_descriptors(self, message: Message, *, keep: bool) -> None:
+        """Puts those that came with it in the place of their number; nobody may be there to take them any more."""
+        number = int(message["fds"])
+        taken, self._inbox.descriptors = self._inbox.descriptors[:number], self._inbox.descriptors[number:]
+        message["fds"] = taken
+        if not keep:
+            for descriptor in taken:
+                os.close(descriptor)
 
     def _lost(self) -> None:
         if self._peer is None:

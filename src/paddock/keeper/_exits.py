@@ -1,0 +1,171 @@
+"""The only way out of a sandbox: sockets of the gateway's that listen in its network namespace.
+
+Made once, before anything foreign runs there, and held as long as it lives: while there is no gateway, whoever calls
+waits. Packets are led to them by `_exit_rules`. In a namespace of its own the workload has no power over the network's.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import traceback
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from paddock.keeper._errors import JailError
+from paddock.keeper._exit_rules import DNS_PORT, TCP_PORT, rules
+from paddock.linux import namespaces, nft, routes
+
+BACKLOG = 512
+_OWN = "/proc/self/ns/net"
+_WORDS_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Exits:
+    """Connections to anywhere, one socket for each version of IP; questions, by datagram and by connection."""
+
+    tcp: tuple[socket.socket, ...]
+    dns: tuple[socket.socket, socket.socket]
+
+    @property
+    def all(self) -> tuple[socket.socket, ...]:
+        return (*self.tcp, *self.dns)
+
+    def close(self) -> None:
+        for one in self.all:
+            one.close()
+
+    @classmethod
+    def of(cls, sockets: Sequence[socket.socket]) -> Exits:
+        """In the order of `all`."""
+        *tcp, datagrams, connections = sockets
+        return cls(tuple(tcp), (datagrams, connections))
+
+
+def open_network(pid: int) -> int:
+    """A descriptor of the network namespace of `pid`. As root only: the kernel shows an ordinary user that of no
+    process that is not dumpable. OSError."""
+    return os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def make(network: int, *, may_return: bool) -> Exits:
+    """Rules, routes and sockets in a namespace that has `lo` and nothing else. OSError, JailError.
+
+    An ordinary user's keeper that left the machine's network could not come back (`may_return`): a child of it goes.
+    """
+    if not may_return:
+        return _by_child(network)
+    with _visit(network):
+        return _build()
+
+
+def listen_again(network: int) -> Exits:
+    """The sockets alone, where the keeper that made them is dead. OSError EADDRINUSE: the gateway still has them."""
+    with _visit(network):
+        return _listen()
+
+
+@contextmanager
+def _visit(network: int) -> Generator[None]:
+    home = os.open(_OWN, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        namespaces.setns(network, namespaces.NEWNET)
+        yield
+    finally:
+        try:
+            namespaces.setns(home, namespaces.NEWNET)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)  # as in `_door`: the next keeper takes over
+        os.close(home)
+
+
+def _build() -> Exits:
+    nft.load(rules())
+    made = _listen()
+    try:
+        # Last: before, nothing is reachable.
+        routes.keep_everything(version_6=len(made.tcp) > 1)
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def _listen() -> Exits:
+    made: list[socket.socket] = []
+    try:
+        both = _has_version_6()
+        made.append(_listener(socket.AF_INET, "127.0.0.1", TCP_PORT))
+        if both:
+            made.append(_listener(socket.AF_INET6, "::1", TCP_PORT))
+        family, address = (socket.AF_INET6, "::") if both else (socket.AF_INET, "127.0.0.1")
+        made.append(socket.socket(family, socket.SOCK_DGRAM))
+        # No SO_REUSEADDR: with it, others could listen beside it.
+        _bind(made[-1], address, DNS_PORT)
+        made.append(_listener(family, address, DNS_PORT))
+    except BaseException:
+        for one in made:
+            one.close()
+        raise
+    return Exits.of(made)
+
+
+def _listener(family: int, address: str, port: int) -> socket.socket:
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        _bind(made, address, port)
+        made.listen(BACKLOG)
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def _bind(made: socket.socket, address: str, port: int) -> None:
+    if address == "::":
+        made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    made.bind((address, port))
+
+
+def _has_version_6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+def _by_child(network: int) -> Exits:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours:
+        pid = os.fork()
+        if pid == 0:
+            _be_the_child(network, theirs)
+        theirs.close()
+        try:
+            data, fds, _, _ = socket.recv_fds(ours, _WORDS_BYTES, 4)
+        finally:
+            os.waitpid(pid, 0)
+    if not fds:
+        words = data.decode(errors="replace") or "the process that was to make them died"
+        raise JailError(f"the exits could not be made: {words}")
+    return Exits.of([socket.socket(fileno=fd) for fd in fds])
+
+
+def _be_the_child(network: int, peer: socket.socket) -> None:
+    try:
+        namespaces.setns(network, namespaces.NEWNET)
+        made = _build()
+        socket.send_fds(peer, [b"made"], [one.fileno() for one in made.all])
+    except BaseException as error:
+        with suppress(OSError):
+            peer.send(f"{type(error).__name__}: {error}".encode()[:_WORDS_BYTES])
+    finally:
+        sys.stderr.flush()
+        os._exit(0)

@@ -1,0 +1,145 @@
+"""The document of `paddock.yaml`: what a sandbox may reach, what a person is asked for, which secrets go where.
+
+Nouns only: what the words mean is decided in `paddock.policy.egress`. Every field is a key of the document.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from .egress import Tier
+
+Port: TypeAlias = int | str
+"""A number, or a range such as "8000-8099"."""
+
+Registry: TypeAlias = Literal["pypi", "npm", "crates", "debian"]
+Deed: TypeAlias = Literal["git.push", "publish"]
+"""What a person is asked for wherever it happens: a push by a rule with `git`, an upload by one with `registry`."""
+
+
+class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True): ...
+
+
+class Allow(_Part, frozen=True, kw_only=True):
+    """What may be reached. Exactly one of `host`, `cidr`, `registry` and `git`.
+
+    `host` is a name, or `*.example.com` for one or more labels before it; its ports are 80 and 443 if none are given.
+    `cidr` is an address or a network; its ports have to be given. `methods` and `paths` are about HTTP, and make the
+    gateway look into the connection, as `secret` does. In `paths`, `*` is any run of characters but `/`, and `**` of
+    all. `tier` is what the gateway does with it: left out, `inspect` where something asks for it, else `splice`.
+
+    `registry`: the index and the files of one, read only, without what is younger than `cooldown_days`, of the
+    packages whose name matches one of `packages`. `unknown_age` says what happens where the index gives no date.
+    `hosts` are those of a mirror.
+
+    `git`: one repository by its URL (`*` in its path is any one part). `push` are the full names of refs that may be
+    pushed (`refs/heads/agent/*`); without them none.
+    """
+
+    host: str | None = None
+    cidr: str | None = None
+    registry: Registry | None = None
+    git: str | None = None
+    ports: tuple[Port, ...] | None = None
+    methods: tuple[str, ...] | None = None
+    paths: tuple[str, ...] | None = None
+    tier: Tier | None = None
+    secret: str | tuple[str, ...] | None = None
+    cooldown_days: float | None = None
+    packages: tuple[str, ...] | None = None
+    unknown_age: Literal["allow", "deny"] | None = None
+    hosts: tuple[str, ...] | None = None
+    fetch: bool | None = None
+    push: tuple[str, ...] | None = None
+
+
+class Deny(_Part, frozen=True, kw_only=True):
+    """What may not be reached, whatever allows it. Exactly one of `host` and `cidr`; all ports if none are given."""
+
+    host: str | None = None
+    cidr: str | None = None
+    ports: tuple[Port, ...] | None = None
+    methods: tuple[str, ...] | None = None
+    paths: tuple[str, ...] | None = None
+
+
+class Mock(_Part, frozen=True, kw_only=True):
+    """What the gateway answers itself, in the place of `host`: the real one is never asked."""
+
+    host: str
+    ports: tuple[Port, ...] | None = None
+    methods: tuple[str, ...] | None = None
+    paths: tuple[str, ...] | None = None
+    status: int = 200
+    headers: dict[str, str] = {}
+    body: str = ""
+
+
+class EgressRules(_Part, frozen=True, kw_only=True):
+    """A `deny` wins over every `allow` and `mock`, whatever their order. What nothing allows is denied."""
+
+    default: Literal["deny"] = "deny"
+    allow: tuple[Allow, ...] = ()
+    deny: tuple[Deny, ...] = ()
+    mock: tuple[Mock, ...] = ()
+
+
+class Approve(_Part, frozen=True, kw_only=True):
+    """Requests that are allowed, and that a person has to say yes to all the same."""
+
+    host: str
+    ports: tuple[Port, ...] | None = None
+    methods: tuple[str, ...] | None = None
+    paths: tuple[str, ...] | None = None
+
+
+class SecretSource(_Part, frozen=True, kw_only=True):
+    """Where the value is, on the host. Exactly one.
+
+    `env` is a variable of the service, `file` an absolute path, `command` what prints it, `stored` a name in
+    paddock's own store, `vault` a path and a field (`secret/data/ci#token`).
+    """
+
+    env: str | None = None
+    file: str | None = None
+    command: tuple[str, ...] | None = None
+    stored: str | None = None
+    vault: str | None = None
+
+
+class Binding(_Part, frozen=True, kw_only=True):
+    """Where a secret may go: HTTPS to `host` alone, in the places that are named here.
+
+    `header` is the name of one, `basic` the password of Basic authorization, `query` the name of a parameter,
+    `body` a form or JSON.
+    """
+
+    host: str
+    port: int = 443
+    methods: tuple[str, ...] | None = None
+    paths: tuple[str, ...] | None = None
+    header: str | None = None
+    basic: bool = False
+    query: str | None = None
+    body: bool = False
+
+
+class SecretRule(_Part, frozen=True, kw_only=True, rename={"source": "from"}):
+    """A secret, which the sandbox can use and never see.
+
+    It is given out where both agree: a binding here, and an `allow` rule that names it as its `secret`.
+    """
+
+    source: SecretSource
+    bind: Binding | tuple[Binding, ...]
+
+
+class PolicyDocument(_Part, frozen=True, kw_only=True):
+    """All of `paddock.yaml`."""
+
+    version: Literal[1] = 1
+    egress: EgressRules = EgressRules()
+    approve: tuple[Deed | Approve, ...] = ()
+    secrets: dict[str, SecretRule] = {}

@@ -1,0 +1,281 @@
+"""The only way out: sockets in the sandbox's own network, that the keeper makes and holds."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from paddock.backends import Exits, Instance
+from paddock.errors import InternalError, InvalidArgument, SandboxDied
+from tests.keeper.conftest import Yard, run
+from tests.orphans import wait_until
+
+Play = Callable[[Callable[[Yard], Any]], Any]
+_AS_CALLER = "import socket; s = socket.create_connection(({address!r}, 443), 30); print(s.recv(9).decode())"
+
+
+async def taken(instance: Instance) -> Exits:
+    exits = await instance.exits()
+    assert exits is not None
+    return exits
+
+
+def close(exits: Exits) -> None:
+    for one in (*exits.tcp, exits.dns_udp, exits.dns_tcp):
+        one.close()
+
+
+def greet(exits: Exits) -> bytes:
+    """Takes the next connection, says hello, returns the original destination's raw address."""
+    exits.tcp[0].settimeout(60)
+    accepted, _ = exits.tcp[0].accept()
+    with accepted:
+        accepted.sendall(b"hello")
+        return struct.unpack("!HH4s8x", accepted.getsockopt(socket.SOL_IP, 80, 16))[2]
+
+
+async def call(instance: Instance, exits: Exits, address: str = "192.0.2.7") -> None:
+    greeted = asyncio.ensure_future(asyncio.to_thread(greet, exits))
+    code, printed = await run(instance, "python3", "-c", _AS_CALLER.format(address=address))
+    assert (code.code, printed) == (0, b"hello\n")
+    assert await greeted == socket.inet_aton(address)
+
+
+def test_a_call_to_any_address_arrives_at_the_sockets_that_the_keeper_hands_out(play: Play) -> None:
+    async def scene(yard: Yard) -> None:
+        instance = await yard.create(exits=True)
+        exits = await taken(instance)
+        try:
+            await call(instance, exits)
+        finally:
+            close(exits)
+        await instance.kill()
+
+    play(scene)
+
+
+def test_who_calls_while_there_is_no_gateway_waits_for_one(play: Play) -> None:
+    async def scene(yard: Yard) -> None:
+        instance = await yard.create(exits=True)
+        close(await taken(instance))
+        calling = asyncio.ensure_future(run(instance, "python3", "-c", _AS_CALLER.format(address="192.0.2.7")))
+        exits = await taken(instance)
+        try:
+            await asyncio.to_thread(greet, exits)
+            assert (await calling)[1] == b"hello\n"
+        finally:
+            close(exits)
+        await instance.kill()
+
+    play(scene)
+
+
+def test_nothing_else_gets_out_and_its_refusal_is_immediate(play: Play) -> None:
+    probes = """
+import errno, socket
+def said(call):
+    try: call()
+    except OSError as error: return errno.errorcode.get(error.errno, str(error))
+    return "sent"
+def datagram(family, to):
+    with socket.socket(family, socket.SOCK_DGRAM) as s:
+        s.sendto(b"x", to)
+print(said(lambda: datagram(socket.AF_INET, ("8.8.8.8", 443))))
+print(said(lambda: datagram(socket.AF_INET, ("224.0.0.251", 5353))))
+print(said(lambda: datagram(socket.AF_INET6, ("2001:db8::1", 443))))
+print(said(lambda: socket.create_connection(("127.0.0.1", 15001), 30)))
+"""
+
+    async def scene(yard: Yard) -> None:
+        instance = await yard.create(exits=True)
+        status, printed = await run(instance, "python3", "-c", probes)
+        assert status.code == 0, printed
+        assert printed.split() == [b"EPERM", b"EPERM", b"EPERM", b"ECONNREFUSED"]
+        await instance.kill()
+
+    play(scene)
+
+
+def test_a_sandbox_without_exits_has_no_route_to_anywhere_and_none_can_be_had_of_it(play: Play) -> None:
+    probe = "import socket; socket.create_connection(('192.0.2.7', 443), 30)"
+
+    async def scene(yard: Yard) -> None:
+        instance = await yard.create()
+        status, printed = await run(instance, "python3", "-c", probe)
+        assert status.code == 1
+        assert b"Network is unreachable" in printed
+        with pytest.raises(InvalidArgument, match="no network at all"):
+            await instance.exits()
+        await instance.kill()
+
+    play(scene)
+
+
+@pytest.mark.root
+def test_root_inside_can_neither_change_nor_read_the_rules(play: Play) -> None:
+    attack = """
+import errno, socket, struct
+def said(family, kind, body, flags):
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, family) as s:
+        begin = struct.pack("=IHHIIBBH", 20, 16, 1, 0, 0, 0, 0, 10) if family == 12 else b""
+        end = struct.pack("=IHHIIBBH", 20, 17, 1, 2, 0, 0, 0, 10) if family == 12 else b""
+        s.send(begin + struct.pack("=IHHII", 16 + len(body), kind, flags | 5, 1, 0) + body + end)
+        code = -struct.unpack_from("=i", s.recv(4096), 16)[0]
+        return errno.errorcode.get(code, str(code))
+def tried(*arguments):
+    try: return said(*arguments)
+    except OSError as error: return errno.errorcode[error.errno]
+print(tried(12, 10 << 8 | 2, struct.pack("=BBH", 1, 0, 0), 0))           # flush all tables
+print(tried(0, 25, struct.pack("=8BI", 2, 0, 0, 0, 255, 3, 254, 2, 0), 0))  # delete the route
+print(tried(0, 16, struct.pack("=BxHiII", 0, 0, 1, 0, 1), 0))             # set lo down
+"""
+
+    async def scene(yard: Yard) -> None:
+        instance = await yard.create(exits=True)
+        exits = await taken(instance)
+        try:
+            status, printed = await run(instance, "python3", "-c", attack, user="root")
+            assert status.code == 0, printed
+            assert set(printed.split()) <= {b"EPERM", b"EAFNOSUPPORT", b"EACCES", b"EPROTONOSUPPORT"}, printed
+            await call(instance, exits)
+        finally:
+            close(exits)
+        await instance.kill()
+
+    play(scene)
+
+
+def test_a_name_is_asked_of_the_gateway_whatever_the_resolver_of_the_tree(play: Play) -> None:
+    ask = """
+import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.settimeout(60)
+for resolver in ("127.0.0.53", "127.0.0.1", "10.9.8.7"):
+    s.sendto(b"who", (resolver, 53)); print(*s.recvfrom(99))
+"""
+
+    def answer(exits: Exits) -> None:
+        exits.dns_udp.settimeout(60)
+        for _ in range(3):
+            data, sender = exits.dns_udp.recvfrom(99)
+            exits.dns_udp.sendto(data, sender)
+
+    async def scene(yard: Yard) -> None:
+        instance = await yard.create(exits=True)
+        exits = await taken(instance)
+        try:
+            answered = asyncio.ensure_future(asyncio.to_thread(answer, exits))
+            status, printed = await run(instance, "python3", "-c", ask)
+            assert status.code == 0, printed
+            wanted = (f"b'who' ('{resolver}', 53)" for resolver in ("127.0.0.53", "127.0.0.1", "10.9.8.7"))
+            assert printed.decode().splitlines() == list(wanted)
+            await answered
+        finally:
+            close(exits)
+        await instance.kill()
+
+    play(scene)
+
+
+def sockets_of(pid: int) -> int:
+    links = (os.readlink(f"/proc/{pid}/fd/{number}") for number in os.listdir(f"/proc/{pid}/fd"))
+    return sum(link.startswith("socket:") for link in links)
+
+
+@pytest.mark.root
+def test_the_end_of_a_sandbox_ends_its_exits(play: Play) -> None:
+    async def scene(yard: Yard) -> None:
+        first = await yard.create()  # with it spares are made
+        keeper = int(yard.backend.keeper.facts["pid"])
+        instance = await yard.create(exits=True)
+        close(await taken(instance))
+        await instance.kill()
+        with pytest.raises(SandboxDied):
+            await instance.exits()
+        await first.kill()
+        assert await asyncio.to_thread(wait_until, lambda: sockets_of(keeper) <= 2 + 1 + 4 * 2)
+
+    play(scene)
+
+
+def test_what_was_asked_of_one_sandbox_is_not_given_of_another_under_its_id(play: Play) -> None:
+    async def scene(yard: Yard) -> None:
+        instance = await yard.create(exits=True)
+        answer = await yard.backend.keeper.request("exits", id=instance.id, incarnation=7)
+        assert answer["known"] is False
+        await instance.kill()
+
+    play(scene)
+
+
+@pytest.mark.root
+def test_the_next_keeper_listens_again_where_nobody_does(play: Play) -> None:
+    async def scene(yard: Yard) -> None:
+        instance = await yard.create(exits=True)
+        os.kill(int(yard.backend.keeper.facts["pid"]), signal.SIGKILL)
+        exits = await taken(instance)
+        try:
+            await call(instance, exits)
+        finally:
+            close(exits)
+        await instance.kill()
+
+    play(scene)
+
+
+@pytest.mark.root
+def test_the_next_keeper_leaves_the_sockets_to_a_gateway_that_has_them_and_takes_over_after_it(play: Play) -> None:
+    async def scene(yard: Yard) -> None:
+        instance = await yard.create(exits=True)
+        exits = await taken(instance)
+        os.kill(int(yard.backend.keeper.facts["pid"]), signal.SIGKILL)
+        assert await instance.exits() is None
+        await call(instance, exits)
+        close(exits)
+        exits = await taken(instance)
+        try:
+            await call(instance, exits)
+        finally:
+            close(exits)
+        await instance.kill()
+
+    play(scene)
+
+
+@pytest.mark.user
+def test_an_ordinary_users_next_keeper_says_that_the_exits_are_lost(play: Play) -> None:
+    async def scene(yard: Yard) -> None:
+        instance = await yard.create(exits=True)
+        os.kill(int(yard.backend.keeper.facts["pid"]), signal.SIGKILL)
+        with pytest.raises(InternalError, match="can't make them anew"):
+            await instance.exits()
+        await instance.kill()
+
+    play(scene)
+
+
+def test_programs_in_a_sandbox_with_exits_speak_with_each_other_as_ever(play: Play) -> None:
+    both = """
+import socket
+for address in ("127.0.0.1", "::1"):
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.create_server((address, 8080), family=family) as server:
+        client = socket.create_connection((address, 8080), 30)
+        accepted, peer = server.accept()
+        assert peer[:2] == client.getsockname()[:2]
+        accepted.sendall(b"own"); print(client.recv(9).decode())
+"""
+
+    async def scene(yard: Yard) -> None:
+        instance = await yard.create(exits=True)
+        status, printed = await run(instance, "python3", "-c", both)
+        assert (status.code, printed) == (0, b"own\nown\n")
+        await instance.kill()
+
+    play(scene)
