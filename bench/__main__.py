@@ -26,6 +26,7 @@ BENCHMARKS = {
     "fork": "fork, snapshot and rollback, with few files and with many",
     "bestof": "best of eight with a suite of two seconds, beside the ideal schedule",
     "checkout": "a new task on a cached repository until `git status` works, beside `git clone` of a mirror",
+    "egress": "requests, connections and bytes that one core's gateway carries",
     "overhead": "computing, system calls, processes and files, inside and outside",
 }
 """Each a module of this package with `measure(plan)`; in this order."""

@@ -38,6 +38,8 @@ class SystemPackage:
     why: str
     purposes: frozenset[str]
     root_only: bool = False
+    beforehand: str = ""
+    """A file that has to be there first."""
 
 
 EVERY = frozenset({"setup", "check", "bench"})
@@ -47,6 +49,14 @@ SYSTEM_PACKAGES = (
         "btrfs-progs", "mkfs.btrfs", "the pool: disk limits that hold, instant snapshots", EVERY, root_only=True
     ),
     SystemPackage("uidmap", "newuidmap", "root and a range of ids in an ordinary user's sandboxes", EVERY),
+    SystemPackage(
+        "openssh-server",
+        "sshd",
+        "tests fetch and push over ssh; no server of the machine's own is started",
+        frozenset({"setup"}),
+        root_only=True,
+        beforehand="/etc/ssh/sshd_not_to_be_run",
+    ),
     SystemPackage("nodejs", "node", "pyright, the type checker, runs on it", frozenset({"check"})),
     SystemPackage("bubblewrap", "bwrap", "the reference that sandboxes are measured against", frozenset({"bench"})),
 )
@@ -113,6 +123,9 @@ def install_system_packages(packages: list[SystemPackage]) -> None:
     names = [package.name for package in packages]
     for package in packages:
         say(f"installing {package.name}: {package.why}")
+        if package.beforehand:
+            Path(package.beforehand).parent.mkdir(parents=True, exist_ok=True)
+            Path(package.beforehand).touch()
     apt = ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=120"]
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     install = [*apt, "install", "-y", "--no-install-recommends", *names]

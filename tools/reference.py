@@ -183,6 +183,7 @@ def actions_page() -> str:
         "model/file_actions.py",
         "model/repository.py",
         "model/result_actions.py",
+        "model/secret.py",
         "model/workspace_actions.py",
     )
     for node in (node for one in files for node in classes_of(one).values()):

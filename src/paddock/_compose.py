@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from paddock.backends._base import Backend
     from paddock.backends.jail import JailBackend
     from paddock.storage import Pool, Templates
-    from paddock.storage.repositories import Credential, Remote
+    from paddock.storage.repositories import Proof, Remote
 
 
 Opener = Callable[[Path, AsyncExitStack], Coroutine[Any, Any, Door]]
@@ -132,7 +132,7 @@ async def open_service(state_dir: Path, stack: AsyncExitStack) -> Door:
     return await stack.enter_async_context(service)
 
 
-async def _own_credential(principal: Principal, remote: Remote) -> Credential | None:
+async def _own_credential(principal: Principal, remote: Remote) -> Proof | None:
     """Whoever uses the service in this process is the one whose git this machine has been told about."""
     from paddock.storage.repositories import ambient
 

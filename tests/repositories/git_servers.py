@@ -108,6 +108,45 @@ def address(server: Any, name: str, scheme: str = "git") -> str:
     return f"{scheme}://127.0.0.1:{server.server_address[1]}/{name}"
 
 
+def body_of(request: BaseHTTPRequestHandler) -> bytes:
+    if request.headers.get("Transfer-Encoding") != "chunked":
+        return request.rfile.read(int(request.headers.get("Content-Length") or 0))
+    body = b""
+    while size := int(request.rfile.readline(), 16):
+        body += request.rfile.read(size)
+        request.rfile.readline()
+    request.rfile.readline()
+    return body
+
+
+def cgi(request: BaseHTTPRequestHandler, root: Path, body: bytes, user: str) -> tuple[int, list[Any], bytes]:
+    """What git's own server says to this request: status, headers, content. Those with a name may push."""
+    path, _, query = request.path.partition("?")
+    done = subprocess.run(
+        ["git", "http-backend"],
+        env={
+            **ENVIRONMENT,
+            "GIT_PROJECT_ROOT": str(root),
+            "GIT_HTTP_EXPORT_ALL": "1",
+            "PATH_INFO": path,
+            "QUERY_STRING": query,
+            "REQUEST_METHOD": request.command,
+            "CONTENT_TYPE": request.headers.get("Content-Type", ""),
+            "HTTP_CONTENT_ENCODING": request.headers.get("Content-Encoding", ""),
+            "GIT_PROTOCOL": request.headers.get("Git-Protocol", ""),
+            "REMOTE_USER": user,
+            "REMOTE_ADDR": "127.0.0.1",
+        },
+        input=body,
+        capture_output=True,
+        check=False,
+    )
+    head, _, content = done.stdout.partition(b"\r\n\r\n")
+    headers = [tuple(line.split(": ", 1)) for line in head.decode().split("\r\n") if ": " in line]
+    status = next((int(value[:3]) for key, value in headers if key == "Status"), 200)
+    return status, [(key, value) for key, value in headers if key != "Status"], content
+
+
 class _Backend(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
@@ -116,50 +155,17 @@ class _Backend(BaseHTTPRequestHandler):
     def _answer(self) -> None:
         server: Any = self.server
         server.asked.append((self.path, self.headers.get("Authorization")))
-        length = int(self.headers.get("Content-Length") or 0)
-        body = self.rfile.read(length) if length else self._chunks()
+        body = body_of(self)
         if server.redirect:
             self._say(302, [("Location", server.redirect + self.path)])
             return
-        path, _, query = self.path.partition("?")
+        path = self.path.partition("?")[0]
         name = path.strip("/").split("/")[0]
         wanted = server.passwords.get(name)
         if wanted is not None and self.headers.get("Authorization") != wanted:
             self._say(401, [("WWW-Authenticate", 'Basic realm="git"')])
             return
-        done = subprocess.run(
-            ["git", "http-backend"],
-            env={
-                **ENVIRONMENT,
-                "GIT_PROJECT_ROOT": str(server.root),
-                "GIT_HTTP_EXPORT_ALL": "1",
-                "PATH_INFO": path,
-                "QUERY_STRING": query,
-                "REQUEST_METHOD": self.command,
-                "CONTENT_TYPE": self.headers.get("Content-Type", ""),
-                "HTTP_CONTENT_ENCODING": self.headers.get("Content-Encoding", ""),
-                "GIT_PROTOCOL": self.headers.get("Git-Protocol", ""),
-                "REMOTE_USER": "user" if wanted else "",
-                "REMOTE_ADDR": "127.0.0.1",
-            },
-            input=body,
-            capture_output=True,
-            check=False,
-        )
-        head, _, content = done.stdout.partition(b"\r\n\r\n")
-        headers = [tuple(line.split(": ", 1)) for line in head.decode().split("\r\n") if ": " in line]
-        status = next((int(value[:3]) for key, value in headers if key == "Status"), 200)
-        self._say(status, [(key, value) for key, value in headers if key != "Status"], content)
-
-    def _chunks(self) -> bytes:
-        body = b""
-        while self.headers.get("Transfer-Encoding") == "chunked":
-            size = int(self.rfile.readline(), 16)
-            body += self.rfile.read(size)
-            self.rfile.readline()
-            if not size:
-                break
-        return body
+        self._say(*cgi(self, server.root, body, "user" if wanted else ""))
 
     def _say(self, status: int, headers: list[Any], content: bytes = b"") -> None:
         self.send_response(status)

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from paddock.errors import InvalidArgument, NotFound, PolicyDenied
-from paddock.storage.repositories import Credential, check_ref, parse
+from paddock.storage.repositories import Credential, check_ref, parse, web
+from paddock.storage.repositories._ambient import header, told
 
 
 @pytest.mark.parametrize(
@@ -18,10 +19,16 @@ from paddock.storage.repositories import Credential, check_ref, parse
         ("http://127.0.0.1:8080/a%20b", "http://127.0.0.1:8080/a%20b"),
         ("git://[::1]/a", "git://[::1]/a"),
         ("https://u:p@git.example.org/a", "https://git.example.org/a"),
+        ("ssh://git@Git.example.org:22/a/b.git/", "ssh://git@git.example.org/a/b.git"),
+        ("ssh://git.example.org:2222/~/a", "ssh://git.example.org:2222/~/a"),
+        ("git@Git.example.org:a/b.git", "git@git.example.org:a/b.git"),
+        ("git.example.org:~u/a/", "git.example.org:~u/a"),
+        ("git@git.example.org:/srv/a", "ssh://git@git.example.org/srv/a"),
     ],
 )
 def test_one_repository_has_one_spelling_without_credentials(text: str, url: str) -> None:
     assert parse(text, local=False)[0].url == url
+    assert parse(url, local=False)[0].url == url
 
 
 def test_a_credential_is_taken_out_and_never_shown() -> None:
@@ -41,8 +48,19 @@ def test_a_credential_is_taken_out_and_never_shown() -> None:
         "--upload-pack=touch /tmp/canary",
         "-oProxyCommand=touch /tmp/canary",
         "ssh://-oProxyCommand=touch/a",
-        "ssh://git@git.example.org/a",
-        "git@git.example.org:a/b",
+        "ssh://git:secret@git.example.org/a",
+        "ssh://-l@git.example.org/a",
+        "ssh://git.example.org/a'b",
+        "ssh://git.example.org/a%27b",
+        "ssh://git.example.org/",
+        "-git@git.example.org:a",
+        "git@-git.example.org:a",
+        "git@git.example.org:-a",
+        "git@git.example.org:a/../b",
+        "git@git.example.org:a'b",
+        "git@git.example.org:a b",
+        "git@git.example.org:",
+        "git@git.example.org:/",
         "git.example.org/a",
         "ftp://git.example.org/a",
         "https://-git.example.org/a",
@@ -72,7 +90,13 @@ def test_what_git_could_take_for_something_else_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["https://u:hunter2@git.example.org/?a", "ext::https://u:hunter2@h/a", "u:hunter2@h:a"]
+    "text",
+    [
+        "ssh://u:hunter2@git.example.org/a",
+        "https://u:hunter2@git.example.org/?a",
+        "ext::https://u:hunter2@h/a",
+        "u:hunter2@h:a",
+    ],
 )
 def test_a_refusal_does_not_repeat_a_secret(text: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
@@ -112,3 +136,27 @@ def test_names_that_are_none(name: str) -> None:
 def test_a_credential_is_one_line_each() -> None:
     with pytest.raises(InvalidArgument):
         Credential("u", "p\nhost=evil").lines()
+    for token in ('x"\n[core]', "a b", ""):
+        with pytest.raises(InvalidArgument):
+            Credential("", token, bearer=True).header()
+
+
+@pytest.mark.parametrize(
+    ("url", "where"),
+    [
+        ("git@git.example.org:a/b.git", "https://git.example.org/a/b.git"),
+        ("ssh://git@git.example.org:2222/a/b", "https://git.example.org/a/b"),
+        ("https://git.example.org:8443/a/b", "https://git.example.org:8443/a/b"),
+    ],
+)
+def test_the_pages_of_what_is_reached_by_ssh_are_at_https(url: str, where: str) -> None:
+    assert web(url) == where
+
+
+def test_what_a_git_that_is_newer_answers_and_what_build_servers_configure() -> None:
+    assert told("username=u\npassword=p\n") == Credential("u", "p")
+    assert told("capability[]=authtype\nauthtype=Bearer\ncredential=t\n") == Credential("", "t", bearer=True)
+    assert told("username=u\n") is None
+    assert header("AUTHORIZATION: basic dTpwOnE=") == Credential("u", "p:q")
+    assert header("Authorization: Bearer t") == Credential("", "t", bearer=True)
+    assert header("X-Other: 1") is header("Authorization: basic !") is None

@@ -16,27 +16,18 @@ from urllib.parse import parse_qs, urlsplit
 OWNER, NAME, TOKEN = "octo", "hello", "t0ken"
 
 
-class ForgeServer:
-    """`requests` holds what came: method, path with query, headers, body. `pulls` what it has."""
+class Contract:
+    """What a forge answers, without the server. `requests` holds what came: method, path with query, headers, body;
+    `pulls` what it has; `token` what it takes."""
 
-    def __init__(self, dialect: str, prefix: str = "") -> None:
-        self.dialect, self.prefix = dialect, prefix
+    def __init__(self, dialect: str, prefix: str = "", token: str = TOKEN) -> None:
+        self.dialect, self.prefix, self.token = dialect, prefix, token
         self.requests: list[tuple[str, str, dict[str, str], Any]] = []
         self.pulls: list[dict[str, Any]] = []
         self.branches = {"main", "topic"}
-        self.answer: tuple[int, dict[str, str], bytes] | None = None
-        """Given instead of every other answer."""
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}{prefix}/{OWNER}/{NAME}.git"
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
 
     def respond(self, method: str, target: str, headers: dict[str, str], body: Any) -> tuple[int, Any]:
+        self.requests.append((method, target, headers, body))
         parts, query = urlsplit(target), {k: v[0] for k, v in parse_qs(urlsplit(target).query).items()}
         api = {"github": "/api/v3", "gitea": f"{self.prefix}/api/v1"}[self.dialect]
         if not parts.path.startswith(api):
@@ -82,9 +73,9 @@ class ForgeServer:
     def _let(self, headers: dict[str, str]) -> bool:
         scheme, _, value = headers.get("authorization", "").partition(" ")
         if self.dialect == "github":
-            return scheme in ("Bearer", "token") and value == TOKEN
-        basic = scheme == "Basic" and base64.b64decode(value).decode().endswith(f":{TOKEN}")
-        return basic or (scheme == "token" and value == TOKEN)
+            return scheme in ("Bearer", "token") and value == self.token
+        basic = scheme == "Basic" and base64.b64decode(value).decode().endswith(f":{self.token}")
+        return basic or (scheme in ("Bearer", "token") and value == self.token)
 
     def _list(self, query: dict[str, str]) -> list[dict[str, Any]]:
         found = [p for p in self.pulls if query.get("state", "open") in ("all", p["state"])]
@@ -126,6 +117,24 @@ class ForgeServer:
                 return 409, {"message": f"pull request already exists for these targets [id: {same[0]['number']}]"}
         return 201, self.add(head, base, body["title"])
 
+
+class ForgeServer(Contract):
+    """The same over HTTP."""
+
+    def __init__(self, dialect: str, prefix: str = "") -> None:
+        super().__init__(dialect, prefix)
+        self.answer: tuple[int, dict[str, str], bytes] | None = None
+        """Given instead of every other answer."""
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}{prefix}/{OWNER}/{NAME}.git"
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         forge = self
 
@@ -134,8 +143,8 @@ class ForgeServer:
                 length = int(self.headers.get("content-length", 0))
                 body = json.loads(self.rfile.read(length)) if length else None
                 headers = {k.lower(): v for k, v in self.headers.items()}
-                forge.requests.append((self.command, self.path, headers, body))
                 if forge.answer is not None:
+                    forge.requests.append((self.command, self.path, headers, body))
                     status, extra, data = forge.answer
                 else:
                     status, document = forge.respond(self.command, self.path, headers, body)

@@ -19,6 +19,7 @@ from paddock.model import (
     Principal,
     ReadFile,
     RunExec,
+    SecretValue,
     State,
     StatFile,
     VerifyAudit,
@@ -187,6 +188,7 @@ def _some(kind: Any, sandbox: str = "x") -> Any:
         "workspace": "x",
         "seconds": 0.0,
         "title": "x",
+        "value": SecretValue(b"of a test"),
     }
     required = [f for f in kind.__struct_fields__ if f in (*fills, "path", "source", "destination")]
     if kind is CreateSandbox:

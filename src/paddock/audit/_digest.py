@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from paddock.model import Action, ExecSpec, SandboxSpec
+from paddock.model import Action, ExecSpec, SandboxSpec, SecretValue
 
 Redact: TypeAlias = Callable[[Sequence[str]], list[str]]
 
@@ -63,6 +63,8 @@ def _value(value: object, redact: Redact) -> object:
             return _bounded(_URL_USER.sub(rf"\g<1>{_GONE}", value), _TEXT_CHARS)
         case bytes():
             return digest(value)
+        case SecretValue():
+            return _GONE  # not even its digest: a short one could be guessed
         case ExecSpec():
             kept = dict(_changed(value))
             kept["argv"] = _argv(value.argv, redact)

@@ -85,6 +85,12 @@ class AuditLog:
             detail=describe(action, redact=self._redact),
         )
 
+    def verdict(
+        self, name: str, *, allowed: bool, rule: str, reason: str, sandbox: str, detail: dict[str, object]
+    ) -> int:
+        """A decision on what a sandbox did by itself, no principal's action: returns its number, as `decision`."""
+        return self._append("decision", name, allowed=allowed, rule=rule, reason=reason, sandbox=sandbox, detail=detail)
+
     def outcome(
         self,
         of: int,

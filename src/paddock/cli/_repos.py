@@ -7,7 +7,7 @@ import os
 
 from . import _render
 from ._progress import progress
-from ._values import add_json, seconds
+from ._values import add_json, age
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +33,7 @@ def _add_fetch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("url", metavar="URL", help="https, http or git; or a directory of this machine")
     parser.add_argument("ref", nargs="?", metavar="REF", help="a branch, a tag or a full id (default: its own branch)")
     parser.add_argument(
-        "--max-age", type=seconds, default=0.0, metavar="TIME", help="what was seen that long ago is new enough"
+        "--max-age", type=age, default=0.0, metavar="TIME", help="what was seen that long ago is new enough"
     )
     add_json(parser)
     parser.set_defaults(run=fetch)

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 from . import _render
-from ._values import add_json, add_spec, limits, mebibytes, pair, seconds
+from ._values import add_json, add_spec, age, limits, mebibytes, pair
 
 if TYPE_CHECKING:
     from paddock import Sandbox, Workspace
@@ -31,7 +31,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--branch", metavar="B", help="to check out (default: the repository's own)")
     group.add_argument("--ref", metavar="REF", help="where it begins: a branch, tag or commit (default: the tip)")
     group.add_argument(
-        "--max-age", type=seconds, default=60.0, metavar="TIME", help="how long ago the tip may have been seen"
+        "--max-age", type=age, default=60.0, metavar="TIME", help="how long ago the tip may have been seen"
     )
     group.add_argument("--workspace-disk", type=mebibytes, metavar="SIZE", help="MiB, or 20g (default: 10g)")
     parser.add_argument("--env", type=pair, action="append", default=[], metavar="NAME=VALUE")
@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
             url=options.url,
             branch=options.branch,
             ref=options.ref,
-            max_age_seconds=options.max_age or 0.0,
+            max_age_seconds=options.max_age,
             disk_mib=options.workspace_disk,
         )
     with progress("making the sandbox"):

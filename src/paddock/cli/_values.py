@@ -30,6 +30,11 @@ def seconds(text: str) -> float:
     return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2] or "s"]
 
 
+def age(text: str) -> float:
+    """The same, and 0: no age at all."""
+    return 0.0 if text in ("0", "0s") else seconds(text)
+
+
 def positive(text: str) -> int:
     """`20`."""
     if not text.isascii() or not text.isdecimal() or not int(text):

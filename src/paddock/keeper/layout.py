@@ -16,6 +16,8 @@ artifacts/            contents that were taken out of workspaces, by their diges
 kept/<workspace>      archives of workspaces that were evicted from the pool
 garbage.lock          held while somebody collects garbage
 outputs/<sandbox>/    what execs printed beyond what a result holds
+vault.key             what the keys of secrets are wrapped with, unless it is kept elsewhere (0600)
+vault.lock            held while a secret is sealed, or that key changed
 """
 
 from __future__ import annotations
@@ -49,6 +51,8 @@ RUN = "run"
 OUTPUTS = "outputs"
 ARTIFACTS = "artifacts"
 KEPT = "kept"
+VAULT_KEY = "vault.key"
+VAULT_LOCK = "vault.lock"
 
 # Sandboxes that a keeper holds ready while it has work; "spares" in KEEPER_CONFIG says otherwise.
 DEFAULT_SPARES = 2

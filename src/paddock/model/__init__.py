@@ -119,6 +119,12 @@ from .sandbox import Level as Level
 from .sandbox import Sandbox as Sandbox
 from .sandbox import SandboxSpec as SandboxSpec
 from .sandbox import State as State
+from .secret import ListSecrets as ListSecrets
+from .secret import RemoveSecret as RemoveSecret
+from .secret import RotateVaultKey as RotateVaultKey
+from .secret import Secret as Secret
+from .secret import SecretValue as SecretValue
+from .secret import SetSecret as SetSecret
 from .snapshot import Snapshot as Snapshot
 from .streams import ByteReader as ByteReader
 from .streams import ByteStream as ByteStream

@@ -44,6 +44,7 @@ from .result_actions import (
     RemoveArtifact,
 )
 from .sandbox import Sandbox, SandboxSpec
+from .secret import ListSecrets, RemoveSecret, RotateVaultKey, SetSecret
 from .snapshot import Snapshot
 from .streams import ByteReader, ExecHandle
 from .workspace_actions import (
@@ -281,6 +282,10 @@ AnyAction: TypeAlias = (
     | ListArtifacts
     | GetArtifact
     | RemoveArtifact
+    | SetSecret
+    | RemoveSecret
+    | ListSecrets
+    | RotateVaultKey
     | ListAudit
     | VerifyAudit
     | Diagnose

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from enum import StrEnum
 from typing import Protocol
 
@@ -75,9 +76,9 @@ class EgressPolicy(Protocol):
 
     def connect(self, target: Target) -> ConnectVerdict: ...
 
-    def address(self, target: Target, address: str) -> Verdict:
+    def address(self, target: Target, address: str, *, own: Collection[str] = ()) -> Verdict:
         """Whether `target`, which may be connected to, may be at this address: loopback, link-local, private,
-        metadata and translated addresses are refused but where a rule names them by CIDR."""
+        metadata and translated addresses are refused but where a rule names them by CIDR; so are the host's `own`."""
         ...
 
     def request(self, target: Target, scheme: str, method: str, path: str) -> RequestVerdict:

@@ -42,6 +42,7 @@ from paddock.model import (
     ListProcesses,
     ListRepositories,
     ListSandboxes,
+    ListSecrets,
     ListSnapshots,
     ListWorkspaces,
     MakeDirectory,
@@ -56,9 +57,12 @@ from paddock.model import (
     ReadOutput,
     RemoveArtifact,
     RemoveFile,
+    RemoveSecret,
     RollbackSandbox,
+    RotateVaultKey,
     RunExec,
     SetFileAttributes,
+    SetSecret,
     SignalExec,
     StartExec,
     StatFile,
@@ -165,6 +169,8 @@ async def effect(rooms: Rooms, action: AnyAction, entry: Entry) -> object:
             return rooms.results.artifacts.get(action, entry)
         case RemoveArtifact():
             return rooms.results.artifacts.remove(action, entry)
+        case SetSecret() | RemoveSecret() | ListSecrets() | RotateVaultKey():
+            return await rooms.secrets.perform(action, entry)
         case ListAudit():
             return await rooms.reports.audit(action, entry)
         case VerifyAudit():

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from paddock.errors import PolicyDenied
-from paddock.storage.repositories import Credential, HostGit, Refused, Remote
+from paddock.storage.repositories import HostGit, Proof, Refused, Remote
 
 _PREFIX = "qu_"
 
@@ -27,7 +27,7 @@ class Quarantine:
         """Whether `old` is among what leads to the commit, as the host's git sees it."""
         return await self._git.leads(self._name, old, self._commit, lender=self._lender)
 
-    async def push(self, remote: Remote, credential: Credential | None, ref: str, expect: str | None) -> None:
+    async def push(self, remote: Remote, credential: Proof | None, ref: str, expect: str | None) -> None:
         """PolicyDenied: the remote does not let. InvalidState: it has something else than `expect` by now."""
         try:
             await self._git.push(

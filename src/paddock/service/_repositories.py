@@ -27,9 +27,11 @@ from paddock.model import (
     mint,
 )
 from paddock.storage.repositories import (
+    SSH,
     Credential,
     HostGit,
     Listing,
+    Proof,
     Refused,
     Remote,
     check_ref,
@@ -43,12 +45,15 @@ from ._clock import Clock, boot_id
 from ._gate import Entry
 from ._repository_store import NOBODY, PUBLIC, KnownRef, Observation, RepositoryRow, RepositoryStore
 
-CredentialSource = Callable[[Principal, Remote], Awaitable[Credential | None]]
+CredentialSource = Callable[[Principal, Remote], Awaitable[Proof | None]]
 """What a principal proves himself with to a remote; None: nothing."""
 
 _log = logging.getLogger("paddock")
 _HEADS, _TAGS = "refs/heads/", "refs/tags/"
 _LEAST_PREFIX = 6
+_UNPROVEN = "git credential approve tells git what to prove that with"
+_NO_KEY = "ssh-add -l lists your agent's keys; GIT_SSH_COMMAND='ssh -i FILE' names another"
+_NOT_TAKEN = "wrong, expired or without the right to it: git credential reject, then approve another"
 
 
 class Repositories:
@@ -120,7 +125,7 @@ class Repositories:
 
     async def _observe(
         self, remote: Remote, principal: Principal, given: Credential | None
-    ) -> tuple[RepositoryRow, Credential | None]:
+    ) -> tuple[RepositoryRow, Proof | None]:
         at, clock = self._clock.wall(), self._clock.boottime()
         listing, credential, scope = await self._prove(remote, principal, given)
         row = self._store.make(RepositoryId(mint(Noun.REPOSITORY)), scope, remote.url, at)
@@ -132,7 +137,7 @@ class Repositories:
 
     async def _prove(
         self, remote: Remote, principal: Principal, given: Credential | None
-    ) -> tuple[Listing, Credential | None, str]:
+    ) -> tuple[Listing, Proof | None, str]:
         """What it has, the credential that it took to see that, and whose that makes it."""
         own = PUBLIC if remote.path is None else principal.id
         private = (
@@ -149,11 +154,11 @@ class Repositories:
         except Refused as refused:
             raise NotFound(
                 f"{remote.url} is not there, or not for {principal.id}: {refused}",
-                hint="git credential approve tells git what to prove that with" if credential is None else None,
+                hint=_NO_KEY if remote.scheme == SSH else _UNPROVEN if credential is None else _NOT_TAKEN,
             ) from None
 
     async def _bring(
-        self, row: RepositoryRow, remote: Remote, credential: Credential | None, listing: Listing
+        self, row: RepositoryRow, remote: Remote, credential: Proof | None, listing: Listing
     ) -> dict[str, KnownRef]:
         """Makes sure that all that was listed is here. What has moved meanwhile is taken as it is now: it was observed
         later than was asked for."""
@@ -170,7 +175,7 @@ class Repositories:
         return {name: KnownRef(name, ref.oid, ref.commit) for name, ref in (await self.git.refs(row.id)).items()}
 
     async def _fetch(
-        self, row: RepositoryRow, remote: Remote, credential: Credential | None, only: str | None = None
+        self, row: RepositoryRow, remote: Remote, credential: Proof | None, only: str | None = None
     ) -> None:
         try:
             await self.git.fetch(row.id, remote, credential, only=only, progress=_log.info)
@@ -188,7 +193,7 @@ class Repositories:
         mark.unlink(missing_ok=True)
 
     async def _answer(
-        self, row: RepositoryRow, remote: Remote, ref: str | None, credential: Credential | None, principal: Principal
+        self, row: RepositoryRow, remote: Remote, ref: str | None, credential: Proof | None, principal: Principal
     ) -> Acquired:
         self._store.used(row.id, self._clock.wall())
         if ref is not None and is_commit(ref):
@@ -219,7 +224,7 @@ class Repositories:
         return next(filter(None, (self._store.ref(row.id, name) for name in names)), None)
 
     async def _need(
-        self, row: RepositoryRow, remote: Remote, commit: str, credential: Credential | None, principal: Principal
+        self, row: RepositoryRow, remote: Remote, commit: str, credential: Proof | None, principal: Principal
     ) -> None:
         """A commit by its id: one that is here, or that the remote gives."""
         if self._store.has_tip(row.id, commit) or await self.git.commit(row.id, commit) is not None:
@@ -229,7 +234,7 @@ class Repositories:
             raise NotFound(f"{commit} of {row.url} is no commit")
 
     async def _other_ref(
-        self, row: RepositoryRow, remote: Remote, ref: str, credential: Credential | None, principal: Principal
+        self, row: RepositoryRow, remote: Remote, ref: str, credential: Proof | None, principal: Principal
     ) -> Acquired:
         """What is neither a branch nor a tag is asked for each time."""
         at = self._clock.wall()
@@ -240,7 +245,7 @@ class Repositories:
         return msgspec.structs.replace(_acquired(row, commit, ref), observed_at=at)
 
     async def _fetch_other(
-        self, row: RepositoryRow, remote: Remote, what: str, credential: Credential | None, principal: Principal
+        self, row: RepositoryRow, remote: Remote, what: str, credential: Proof | None, principal: Principal
     ) -> str:
         if credential is None and row.scope == principal.id and remote.path is None:
             credential = await self._credentials(principal, remote)
@@ -248,7 +253,7 @@ class Repositories:
             await self._fetch(row, remote, credential, only=what)
         return pins.fetched(what)
 
-    async def _credentials(self, principal: Principal, remote: Remote) -> Credential | None:
+    async def _credentials(self, principal: Principal, remote: Remote) -> Proof | None:
         if self._source is None or principal == NOBODY:
             return None
         return await self._source(principal, remote)

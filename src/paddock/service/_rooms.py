@@ -34,6 +34,7 @@ from ._reports import Reports
 from ._results import Results
 from ._rollback import Rollback
 from ._sandboxes import Sandboxes
+from ._secrets import Secrets
 from ._shelf import Shelf
 from ._snapshot_store import SnapshotStore
 from ._snapshots import Snapshots
@@ -139,6 +140,7 @@ class Rooms:
             state_dir, store=store, audit=audit, backends=backends, pool=pool, find=self.sandboxes.find
         )
         self.mount_results = MountResults(live=live, snapshots=snapshots, pool=pool, tasks=tasks)
+        self.secrets = Secrets.wired(state_dir, store=store, clock=clock)
         self.results = Results(
             state_dir,
             store=store,

@@ -161,3 +161,17 @@ results = Table(
     Column("is_tree", Integer),
     Column("created_at", Float, nullable=False),
 )
+
+secrets = Table(
+    "secrets",
+    metadata,
+    Column("owner", String, primary_key=True, nullable=False),
+    Column("name", String, primary_key=True, nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("key", String, nullable=False),
+    Column("wrapped", LargeBinary, nullable=False),
+    Column("sealed", LargeBinary, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("updated_at", Float, nullable=False),
+    Column("used_at", Float),
+)

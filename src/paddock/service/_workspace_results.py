@@ -10,7 +10,7 @@ from paddock.audit import AuditLog
 from paddock.errors import InvalidArgument, InvalidState, NotFound
 from paddock.model import DiffWorkspace, OpenPullRequest, PullRequest, PushBranch, PushedBranch, WorkspaceDiff
 from paddock.storage.forges import Forge, open_forge
-from paddock.storage.repositories import Credential, Remote, check_ref, parse
+from paddock.storage.repositories import Credential, Proof, Remote, check_ref, parse, web
 
 from . import _result_scripts as scripts
 from ._clock import Clock
@@ -123,8 +123,8 @@ class WorkspaceResults:
                 f"nothing of {source.name!r} was pushed yet", hint=f"paddock branch {source.name}, then again"
             )
         branch = pushed[0].removeprefix(_HEADS)
-        remote, credential = await self._remote(origin.url, entry)
-        forge = await open_forge(remote, credential, action.forge)
+        remote, login = await self._remote(web(origin.url), entry)
+        forge = await open_forge(remote, login if isinstance(login, Credential) else None, action.forge)
         base = (
             action.base
             or (origin.begun.branch if origin.begun.branch != branch else None)
@@ -134,7 +134,7 @@ class WorkspaceResults:
         entry.done({"workspace": source.id, "repository": origin.url, "number": found.number, "url": found.url})
         return found
 
-    async def _remote(self, url: str, entry: Entry) -> tuple[Remote, Credential | None]:
+    async def _remote(self, url: str, entry: Entry) -> tuple[Remote, Proof | None]:
         remote, _ = parse(url, local=entry.principal.id.startswith("local:"))
         credential = None if self._credentials is None else await self._credentials(entry.principal, remote)
         return remote, credential
@@ -148,7 +148,9 @@ class WorkspaceResults:
         ref = check_ref(_HEADS + branch)
         try:
             acquired = await self._repositories.acquire(origin.url, ref, 0.0, entry.principal)
-        except NotFound:
+        except NotFound as missing:
+            if missing.details.get("ref") != ref:
+                raise  # the repository itself
             return ref, None
         if acquired.repository != origin.cache:
             raise InvalidState(

@@ -5,7 +5,6 @@ GitHub: https://docs.github.com/rest/pulls/pulls. Gitea and Forgejo: /api/swagge
 
 from __future__ import annotations
 
-import base64
 from typing import Protocol
 from urllib.parse import quote
 
@@ -86,8 +85,7 @@ class Gitea:
 
     def __init__(self, base: str, owner: str, repository: str, credential: Credential | None) -> None:
         # A token is taken in the place of the password.
-        pair = None if credential is None else f"{credential.username}:{credential.password}".encode()
-        self._http = Http(base, None if pair is None else f"Basic {base64.b64encode(pair).decode()}")
+        self._http = Http(base, None if credential is None else credential.header())
         self._path = _path(owner, repository)
 
     async def default_branch(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import ssl
 import urllib.error
 import urllib.request
 from typing import IO, Any
@@ -12,6 +13,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from paddock.errors import PlatformError
+from paddock.storage.repositories import ADVICE, authorities
 
 _SECONDS = 30.0
 _BODY_BYTES = 8 << 20
@@ -51,7 +53,9 @@ class Http:
 
     def __init__(self, base: str, authorization: str | None) -> None:
         self.base, self._authorization = base, authorization
-        self._opener = urllib.request.build_opener(_NoRedirect)
+        trusted = authorities()
+        context = ssl.create_default_context(cafile=trusted)
+        self._opener = urllib.request.build_opener(_NoRedirect, urllib.request.HTTPSHandler(context=context))
 
     async def get(self, path: str, **query: str) -> Answer:
         return await asyncio.to_thread(self._ask, "GET", path + (f"?{urlencode(query)}" if query else ""), None)
@@ -72,7 +76,9 @@ class Http:
                 return Answer(error.code, _read(error))
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", error)
-            raise PlatformError(f"{self.base} cannot be reached: {reason}", hint="try again") from None
+            untrusted = isinstance(reason, ssl.SSLCertVerificationError)
+            hint = ADVICE if untrusted else "try again"
+            raise PlatformError(f"{self.base} cannot be reached: {reason}", hint=hint) from None
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

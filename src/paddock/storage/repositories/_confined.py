@@ -9,11 +9,13 @@ paddock is an ordinary user it is that user.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
 import select
 import signal
+import socket
 import sys
 from pathlib import Path
 from typing import NoReturn, TypedDict
@@ -34,7 +36,8 @@ class Place(TypedDict):
 
 
 class Order(TypedDict):
-    """`uid` is whom to become, None for who we are. `secret` can be read once, from descriptor 9."""
+    """`uid` is whom to become, None for who we are. `secret` can be read once, from descriptor 9.
+    `agent` is the socket of an ssh agent, and is offered at AGENT."""
 
     argv: list[str]
     env: dict[str, str]
@@ -42,11 +45,13 @@ class Order(TypedDict):
     places: list[Place]
     files: dict[str, str]
     secret: str
+    agent: str | None
     file_bytes: int
     memory_bytes: int
 
 
 SECRET_FD = 9
+AGENT = "/run/ssh/agent"
 FAILED = 125
 _ROOT_BYTES = 64 << 20
 _PROCESSES = 256
@@ -56,11 +61,21 @@ _LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 # What names, addresses and certificates are found by; only what anybody may read.
 _ETC = ("hosts", "resolv.conf", "nsswitch.conf", "services", "ssl", "pki", "ca-certificates")
 
+# draft-ietf-sshm-ssh-agent, 4: a length of four bytes, then a type.
+_MOST = 256 << 10
+_FAILURE = b"\0\0\0\1\5"
+_IDENTITIES, _SIGN, _EXTENSION = 11, 13, 27
+_BINDING = b"\0\0\0\x18session-bind@openssh.com"
+
 
 def main() -> NoReturn:
     order: Order = json.loads(_first_line())
     try:
+        agent = Agent(order["agent"]) if order["agent"] else None
         _leave_the_machine(order)
+        if agent is not None:
+            agent.serve(AGENT)
+        namespaces.unshare(namespaces.NEWPID)  # last: the first process from now on is the first one in there
         pid = _start(order)
     except OSError as error:
         _fail(f"cannot confine {order['argv'][0]}: {error}")
@@ -95,7 +110,6 @@ def _leave_the_machine(order: Order) -> None:
     _furnish(order)
     mounts.pivot()
     mounts.detach_old_root()
-    namespaces.unshare(namespaces.NEWPID)  # last: the first process from now on is the first one in there
 
 
 def _furnish(order: Order) -> None:
@@ -119,6 +133,8 @@ def _furnish(order: Order) -> None:
         os.makedirs(os.path.dirname(path).lstrip("/"), exist_ok=True)
         with open(path.lstrip("/"), "x") as file:
             file.write(text)
+            # Where the program owns it, it may be a key that others may not read; nobody else sees it in any case.
+            os.fchmod(file.fileno(), 0o600 if order["uid"] is None else 0o644)
     for name in ("tmp", "home"):
         os.mkdir(name)
         if order["uid"] is not None:
@@ -235,6 +251,73 @@ def _watch(pid: int) -> NoReturn:
 
 def _is_open() -> bool:
     return bool(os.read(0, 4096))
+
+
+class Agent:
+    """An ssh agent of the host for a program that may ask it for identities and signatures, and nothing else.
+
+    Connected to before the machine is left; then served by a process beside the program's, which ends with us.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._agent = socket.socket(socket.AF_UNIX)
+        self._agent.connect(path)
+
+    def serve(self, path: str) -> int:
+        """The process that does, from now on."""
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        offered = socket.socket(socket.AF_UNIX)
+        offered.bind(path)
+        offered.listen(8)
+        os.chmod(path, 0o666)  # noqa: S103 (in a root directory that only the program has)
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                prctl.set_parent_death_signal(signal.SIGKILL)
+                for fd in (0, 1, 2):
+                    os.close(fd)
+                while os.getppid() == parent:
+                    with contextlib.suppress(OSError, EOFError):
+                        self._one(offered.accept()[0])
+            finally:
+                os._exit(0)
+        offered.close()
+        self._agent.close()
+        return pid
+
+    def _one(self, client: socket.socket) -> None:
+        with client:
+            while True:
+                message = _read(client)
+                if _may(message):
+                    self._agent.sendall(len(message).to_bytes(4, "big") + message)
+                    answer = _read(self._agent)
+                    client.sendall(len(answer).to_bytes(4, "big") + answer)
+                else:
+                    client.sendall(_FAILURE)
+
+
+def _may(message: bytes) -> bool:
+    kind = message[0]
+    return kind in (_IDENTITIES, _SIGN) or (kind == _EXTENSION and message[1:].startswith(_BINDING))
+
+
+def _read(end: socket.socket) -> bytes:
+    length = int.from_bytes(_exactly(end, 4), "big")
+    if not 0 < length <= _MOST:
+        raise EOFError
+    return _exactly(end, length)
+
+
+def _exactly(end: socket.socket, length: int) -> bytes:
+    data = bytearray()
+    while len(data) < length:
+        got = end.recv(length - len(data))
+        if not got:
+            raise EOFError
+        data += got
+    return bytes(data)
 
 
 def _fail(words: str) -> NoReturn:

@@ -11,8 +11,9 @@ import msgspec
 from paddock.errors import InvalidArgument, InvalidState, PlatformError
 
 from ._process import GIT_ID, TEMPLATE, Bounds, Ended, Place, Progress, run
-from ._remote import Credential, Remote
-from ._words import trouble
+from ._remote import SSH, Credential, Remote
+from ._ssh import DIRECTORY, PROGRAM, Login
+from ._words import Refused, trouble
 from .pins import fetched
 
 HEADS, TAGS = "refs/heads/", "refs/tags/"
@@ -87,6 +88,18 @@ _CONFIG = """
 _HELPER = """[credential "{origin}"]
 	helper = "!f() {{ test \\"$1\\" != get || cat <&9; }}; f"
 """
+# git sends such a header on to wherever it is redirected: it is redirected nowhere.
+_HEADER = """[http "{origin}"]
+	extraHeader = "Authorization: {header}"
+	followRedirects = false
+"""
+_SSH = f"""[core]
+	sshCommand = {PROGRAM} -F {DIRECTORY}/config
+[ssh]
+	variant = ssh
+"""
+Proof = Credential | Login
+"""What a remote is shown to prove who asks."""
 
 
 class Ref(msgspec.Struct, frozen=True):
@@ -112,7 +125,7 @@ class HostGit:
     def path(self, name: str) -> Path:
         return self.directory / name
 
-    async def look(self, remote: Remote, credential: Credential | None, extra: Sequence[str] = ()) -> Listing:
+    async def look(self, remote: Remote, credential: Proof | None, extra: Sequence[str] = ()) -> Listing:
         """What it has: branches, tags, and the full names `extra`. Refused; NotFound, PlatformError."""
         arguments = ["ls-remote", "--symref", "--", _address(remote), "HEAD", "refs/heads/*", "refs/tags/*", *extra]
         ended = await self._run(arguments, remote, credential)
@@ -136,7 +149,7 @@ class HostGit:
         self,
         name: str,
         remote: Remote,
-        credential: Credential | None,
+        credential: Proof | None,
         *,
         only: str | None = None,
         progress: Progress | None = None,
@@ -211,7 +224,7 @@ class HostGit:
         self,
         name: str,
         remote: Remote,
-        credential: Credential | None,
+        credential: Proof | None,
         *,
         commit: str,
         ref: str,
@@ -226,14 +239,15 @@ class HostGit:
         ]
         ended = await self._run(arguments, remote, credential, name=name, pushing=True, lender=lender)
         if b"\n!\t" in b"\n" + ended.out:
-            raise InvalidState(f"{remote.url} does not take it: {_reason(ended.out)}", hint="look at what is there now")
+            why = _reason(ended.out) + _remarks(ended.err)
+            raise InvalidState(f"{remote.url} does not take it: {why}", hint="look at what is there now")
         _check(ended, remote, self._bounds)
 
     async def _run(
         self,
         arguments: Sequence[str],
         remote: Remote,
-        credential: Credential | None,
+        credential: Proof | None,
         *,
         name: str | None = None,
         pushing: bool = False,
@@ -246,10 +260,13 @@ class HostGit:
         if remote.path is not None:
             places.append(Place(source=remote.path, target=_THERE, writable=pushing, owned=True))
         config = _CONFIG
+        login = credential if isinstance(credential, Login) else None
         if credential is not None:
             if remote.sends_in_the_clear:
                 raise InvalidArgument(f"{remote.url} would be sent a credential in the clear", hint="use https")
-            config += _HELPER.format(origin=remote.origin)
+            config += _proof(remote, credential)
+        if remote.scheme == SSH and login is None:
+            raise Refused("no key is known for it")
         protocols = {"http": "http:https"}.get(remote.scheme, remote.scheme)
         return await run(
             arguments,
@@ -257,7 +274,9 @@ class HostGit:
             config=config,
             bounds=self._bounds,
             protocols=protocols,
-            secret=credential.lines() if credential else "",
+            secret=credential.lines() if isinstance(credential, Credential) and not credential.bearer else "",
+            files=login.files(GIT_ID if os.geteuid() == 0 else os.getuid()) if login else {},
+            agent=login.agent if login else None,
             progress=progress,
         )
 
@@ -281,6 +300,14 @@ def _address(remote: Remote) -> str:
     return remote.url if remote.path is None else f"file://{_THERE}"
 
 
+def _proof(remote: Remote, credential: Proof) -> str:
+    if isinstance(credential, Login):
+        return _SSH
+    if credential.bearer:
+        return _HEADER.format(origin=remote.origin, header=credential.header())
+    return _HELPER.format(origin=remote.origin)
+
+
 def _check(ended: Ended, remote: Remote, bounds: Bounds) -> None:
     if ended.code or ended.over:
         raise trouble(ended, remote, bounds)
@@ -290,6 +317,12 @@ def _reason(out: bytes) -> str:
     """Why a ref was rejected: `!`, from and to, and the reason, with tabs between (git-push(1), --porcelain)."""
     line = next(line for line in out.split(b"\n") if line.startswith(b"!\t"))
     return "".join(c if c.isprintable() else "?" for c in line.split(b"\t")[-1].decode(errors="replace"))[:200]
+
+
+def _remarks(err: str) -> str:
+    """What the server's hooks have printed."""
+    said = [line.removeprefix("remote: ").strip() for line in err.split("\n") if line.startswith("remote: ")]
+    return "".join(f"; {line}" for line in said if line)[:300]
 
 
 def _listing(out: bytes) -> Listing:

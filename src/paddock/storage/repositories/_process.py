@@ -17,6 +17,7 @@ from paddock.errors import NotConfigured
 from paddock.keeper.layout import ID_COUNT, TREE_ID_BASE
 
 from . import _confined
+from ._trust import authorities
 
 GIT_ID = TREE_ID_BASE + ID_COUNT
 """Who the host's git is where paddock is root: nobody, on no tree and in no sandbox."""
@@ -33,7 +34,6 @@ _STDERR_BYTES = 16_384
 _LINE_BYTES = 512
 _DEATH_SECONDS = 10.0
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "all_proxy")
-_CERTIFICATES = ("SSL_CERT_FILE", "GIT_SSL_CAINFO", "CURL_CA_BUNDLE")
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,12 +72,15 @@ async def run(
     bounds: Bounds,
     protocols: str = "",
     secret: str = "",
+    files: Mapping[str, str] = {},
+    agent: str | None = None,
     progress: Progress | None = None,
 ) -> Ended:
     """Runs git, or another `program`, with `arguments`. Cancelling kills it with all that it started, as does the
     end of this program.
 
-    `config` is the only configuration that it and its helpers read besides the repository's own.
+    `config` is the only configuration that it and its helpers read besides the repository's own. `agent` is the socket
+    of an ssh agent.
     """
     certificates = _certificates()
     order = {
@@ -85,7 +88,8 @@ async def run(
         "env": _environment(protocols, certificates),
         "uid": GIT_ID if os.geteuid() == 0 else None,
         "places": [msgspec.to_builtins(place, str_keys=True, enc_hook=str) for place in (*places, *certificates)],
-        "files": {CONFIG: config, f"{TEMPLATE}/config": _REPOSITORY_CONFIG},
+        "files": {CONFIG: config, f"{TEMPLATE}/config": _REPOSITORY_CONFIG, **files},
+        "agent": agent,
         "secret": secret,
         "file_bytes": bounds.file_bytes,
         "memory_bytes": bounds.memory_bytes,
@@ -227,11 +231,11 @@ def _environment(protocols: str, certificates: Sequence[Place]) -> Mapping[str, 
 
 def _certificates() -> tuple[Place, ...]:
     """Whom this program trusts, where its environment says so."""
-    for name in _CERTIFICATES:
-        path = os.environ.get(name, "")
-        if path and os.path.isfile(path):
-            return (Place(source=Path(os.path.realpath(path)), target="/run/certificates.pem"),)
-    return ()
+    path = authorities()
+    if path is None:
+        return ()
+    for_everybody = path.stat().st_mode & 0o004
+    return (Place(source=path, target="/run/certificates.pem", owned=not for_everybody),)
 
 
 def _not_confined(words: str) -> NotConfigured:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import ipaddress
 import os
 import re
@@ -14,10 +15,14 @@ from paddock.errors import InvalidArgument, NotFound, PolicyDenied
 
 _LONGEST = 2048
 _HELPER = re.compile(r"[A-Za-z0-9+.-]*::")
-_SCP = re.compile(r"(?:([A-Za-z0-9._-]+)@)?([A-Za-z0-9._-]+):(?!//)(.+)")
+_USER = re.compile(r"[A-Za-z0-9._][A-Za-z0-9._-]*")
+_SCP = re.compile(rf"(?:({_USER.pattern})@)?([A-Za-z0-9._-]+):(?!//)(.+)")
+_SCP_PATH = re.compile(r"[!-&(-?A-~]+")  # an @ would come after a password
 _HOST = re.compile(r"(?!-)[a-z0-9-]{1,63}(?<!-)(?:\.(?!-)[a-z0-9-]{1,63}(?<!-))*")
-_PORTS = {"https": 443, "http": 80, "git": 9418}
+SSH = "ssh"
+_PORTS = {"https": 443, "http": 80, "git": 9418, SSH: 22}
 _REF = re.compile(r"(?!.*(?:\.\.|//|/\.|\.lock/|@\{))(?![-/.])[^\x00-\x20\x7f~^:?*\[\\]+(?<![/.])(?<!\.lock)")
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
@@ -26,6 +31,8 @@ class Credential(msgspec.Struct, frozen=True):
 
     username: str
     password: str
+    bearer: bool = False
+    """`password` is a token that is sent by itself (RFC 6750)."""
 
     def __repr__(self) -> str:
         return "Credential(…)"
@@ -35,6 +42,14 @@ class Credential(msgspec.Struct, frozen=True):
         if any(not text.isprintable() for text in (self.username, self.password)):
             raise InvalidArgument("a credential holds characters that cannot be sent")
         return f"username={self.username}\npassword={self.password}\n"
+
+    def header(self) -> str:
+        """The value of an HTTP Authorization header. InvalidArgument: it would be more than that."""
+        if not self.bearer:
+            return f"Basic {base64.b64encode(f'{self.username}:{self.password}'.encode()).decode()}"
+        if not _TOKEN.fullmatch(self.password):
+            raise InvalidArgument("a token holds characters that cannot be sent")
+        return f"Bearer {self.password}"
 
 
 class Remote(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,7 +81,7 @@ def parse(text: str, *, local: bool) -> tuple[Remote, Credential | None]:
     if text.startswith(("/", "file://")):
         return _directory(text, local=local), None
     if "://" not in text:
-        raise _wrong(text, "name a scheme; ssh (host:path) is not supported yet" if _SCP.fullmatch(text) else "no URL")
+        return _scp(text), None
     return _network(text)
 
 
@@ -78,7 +93,7 @@ def _network(text: str) -> tuple[Remote, Credential | None]:
         raise _wrong(text, "it cannot be read") from None
     scheme = parts.scheme
     if scheme not in _PORTS:
-        raise _wrong(text, f"{scheme} is none of https, http, git and file")
+        raise _wrong(text, f"{scheme} is none of https, http, git, ssh and file")
     if parts.query or parts.fragment or "?" in text or "#" in text:
         raise _wrong(text, "the URL of a repository has no ? and no #")
     host = _host(text, parts.hostname or "")
@@ -87,6 +102,8 @@ def _network(text: str) -> tuple[Remote, Credential | None]:
         raise _wrong(text, "its path names no repository")
     if not path.isascii() or " " in path:
         raise _wrong(text, "characters beyond ASCII are written %XX in a URL")
+    if scheme == SSH:
+        return _over_ssh(text, parts.username, parts.password, host, port, path), None
     origin = f"{scheme}://{host}" if port in (None, _PORTS[scheme]) else f"{scheme}://{host}:{port}"
     remote = Remote(url=origin + path, scheme=scheme, origin=origin)
     if parts.username is None:
@@ -94,6 +111,39 @@ def _network(text: str) -> tuple[Remote, Credential | None]:
     if scheme == "git":
         raise _wrong(text, "git:// knows no users")
     return remote, Credential(unquote(parts.username), unquote(parts.password or ""))
+
+
+def _over_ssh(text: str, user: str | None, password: str | None, host: str, port: int | None, path: str) -> Remote:
+    if password is not None or (user is not None and not _USER.fullmatch(user)):
+        raise _wrong(text, "before the host stands a user's name, and no password: ssh knows you by a key")
+    if "%" in path or "'" in path:
+        raise _wrong(text, "a path for ssh is written as it is")
+    origin = f"ssh://{host}" if port in (None, _PORTS[SSH]) else f"ssh://{host}:{port}"
+    address = origin.replace("//", f"//{user}@") if user else origin
+    return Remote(url=address + path, scheme=SSH, origin=origin)
+
+
+def _scp(text: str) -> Remote:
+    """user@host:path. A path that does not begin with / is relative to a place that the host knows."""
+    match = _SCP.fullmatch(text)
+    if match is None:
+        raise _wrong(text, "it is no URL")
+    user, host, path = match[1], _host(text, match[2].lower()), match[3].rstrip("/")
+    unclear = {"..", "."} & set(path.split("/")) or path.startswith("-") or not _SCP_PATH.fullmatch(path)
+    if not path.strip("/") or unclear or "[" in host:
+        raise _wrong(text, "its path names no repository")
+    if path.startswith("/"):
+        return _over_ssh(text, user, None, host, None, path)
+    return Remote(url=f"{user}@{host}:{path}" if user else f"{host}:{path}", scheme=SSH, origin=f"ssh://{host}")
+
+
+def web(url: str) -> str:
+    """Where a browser would find it: what has ssh has its pages at https of that name."""
+    if "://" not in url:
+        host, _, path = url.rpartition("@")[2].partition(":")
+        return f"https://{host}/{path}"
+    parts = urlsplit(url)
+    return f"https://{parts.hostname}{parts.path}" if parts.scheme == SSH else url
 
 
 def _host(text: str, host: str) -> str:

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import re
+import shlex
 import signal
 
-from paddock.errors import InvalidArgument, NotFound, PaddockError, PlatformError, ResourceExhausted
+from paddock.errors import (
+    InvalidArgument,
+    InvalidState,
+    NotConfigured,
+    NotFound,
+    PaddockError,
+    PlatformError,
+    PolicyDenied,
+    ResourceExhausted,
+)
 
 from ._process import Bounds, Ended
 from ._remote import Remote
+from ._ssh import target
+from ._trust import ADVICE
 
 
 class Refused(Exception):
@@ -16,19 +28,27 @@ class Refused(Exception):
 
 
 _WANTS_CREDENTIAL = re.compile(
-    r"could not read (?:Username|Password)|Authentication failed|returned error: 40[13]|terminal prompts disabled"
+    r"could not read (?:Username|Password)|Authentication failed|returned error: 40[13]|terminal prompts disabled|"
+    r"Permission denied \((?:publickey|password|keyboard|hostbased|gssapi)|no mutual signature"
 )
 _NOT_THERE = re.compile(
-    r"repository '.*' not found|returned error: 404|not exported|does not appear to be a git repository|"
+    r"repository (?:'.*' )?not found|returned error: 404|not exported|does not appear to be a git repository|"
     r"no such repository|couldn't find remote ref|no matching remote|not our ref|"
     r"does not allow request for unadvertised",
     re.IGNORECASE,
 )
 _UNREACHABLE = re.compile(
     r"Could not resolve|unable to look up|Connection (?:refused|timed out|reset)|Failed to connect|unable to connect|"
-    r"SSL|certificate|Operation too slow|early EOF|hung up unexpectedly|Empty reply",
+    r"SSL|certificate|Operation too slow|early EOF|hung up unexpectedly|Empty reply|"
+    r"Connection closed|Network is unreachable|No route to host|kex_exchange_identification",
     re.IGNORECASE,
 )
+_OTHER_HOST = re.compile(r"HOST IDENTIFICATION HAS CHANGED|REVOKED HOST KEY")
+_UNKNOWN_HOST = re.compile(r"Host key verification failed|host key is known for")
+_UNTRUSTED = re.compile(
+    r"certificate verif|certificate problem|issuer is unknown|Problem with the SSL CA", re.IGNORECASE
+)
+_MOVED = re.compile(r"returned error: 30[1278]")
 _TOO_LARGE = re.compile(r"File too large|maximum allowed size|file write error")
 _NO_MEMORY = re.compile(r"out of memory|Cannot allocate memory", re.IGNORECASE)
 _NO_SPACE = re.compile(r"No space left on device|Disk quota exceeded")
@@ -61,9 +81,36 @@ def trouble(ended: Ended, remote: Remote, bounds: Bounds) -> PaddockError:
         return InvalidArgument(f"{what} sends what git's checks refuse: {_telling(words)}", hint="git fsck says more")
     if _NOT_THERE.search(words):
         return NotFound(f"{what}: {_telling(words)}")
+    if _OTHER_HOST.search(words):
+        return PolicyDenied(
+            f"{what} shows another key than the host that is known: somebody may stand in between",
+            hint=f"once you know why it has changed: ssh-keygen -R {shlex.quote(_known_as(remote))}",
+            rule="known-hosts",
+        )
+    if _UNKNOWN_HOST.search(words):
+        return NotConfigured(
+            f"{what}: the key of its host is not known here, so nobody can tell whether it is that host",
+            hint=f"{_scan(remote)} >> ~/.ssh/known_hosts, then compare: ssh-keygen -lf ~/.ssh/known_hosts",
+        )
+    if _UNTRUSTED.search(words):
+        return PlatformError(f"{what} does not prove who it is: {_telling(words)}", hint=ADVICE)
+    if _MOVED.search(words):
+        return InvalidState(
+            f"{what} sends on to another place: {_telling(words)}", hint="use its own URL: a token is sent nowhere else"
+        )
     if _UNREACHABLE.search(words):
         return PlatformError(f"{what} cannot be reached: {_telling(words)}", hint="try again")
     return PlatformError(f"git failed on {what}: {_telling(words)}")
+
+
+def _known_as(remote: Remote) -> str:
+    _, host, port = target(remote)
+    return host if port is None else f"[{host}]:{port}"
+
+
+def _scan(remote: Remote) -> str:
+    _, host, port = target(remote)
+    return f"ssh-keyscan {host}" if port is None else f"ssh-keyscan -p {port} {host}"
 
 
 def _last(words: str) -> str:

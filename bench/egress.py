@@ -1,0 +1,143 @@
+"""What the gateway does in a second of its own processor time: requests, new connections, bytes; and its memory.
+
+The client and the server are on the same two cores, so time on the wall says little; a gateway's own time says what one
+core would carry.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from socket import create_connection
+
+from bench.egress_parts import NAME, authority, no_delay, trusting
+from bench.plan import Plan
+from bench.report import Row, Section
+
+CONNECTIONS = 16
+REQUESTS = 6000
+HANDSHAKES = 400
+BYTES = 256 << 20
+IDLE = 500
+ROUNDS = 3
+
+
+class Part:
+    """A process of `bench.egress_parts`."""
+
+    def __init__(self, *arguments: object) -> None:
+        command = [sys.executable, "-m", "bench.egress_parts", *map(str, arguments)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert self._process.stdout is not None
+        self.port = int(self._process.stdout.readline())
+
+    def cpu_seconds(self) -> float:
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def rss_mib(self) -> float:
+        return int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE") / 2**20
+
+    def close(self) -> None:
+        self._process.communicate()
+
+
+class Client:
+    """Speaks to one gateway, or to the server itself."""
+
+    def __init__(self, port: int, server: int, context: ssl.SSLContext) -> None:
+        self._port, self._host, self._context = port, f"{NAME}:{server}", context
+
+    def connect(self) -> ssl.SSLSocket:
+        sock = no_delay(create_connection(("127.0.0.1", self._port)))
+        return self._context.wrap_socket(sock, server_hostname=NAME)
+
+    def get(self, sock: ssl.SSLSocket, path: str) -> int:
+        """The bytes of the answer, its head included."""
+        sock.sendall(f"GET {path} HTTP/1.1\r\nHost: {self._host}\r\nUser-Agent: bench\r\nAccept: */*\r\n\r\n".encode())
+        data = sock.recv(1 << 18)
+        head, _, body = data.partition(b"\r\n\r\n")
+        wanted = int(head.split(b"Content-Length: ")[1].split(b"\r\n")[0])
+        got = len(body)
+        buffer = bytearray(1 << 18)
+        while got < wanted:
+            size = sock.recv_into(buffer)
+            assert size, "cut short"
+            got += size
+        return len(head) + 4 + got
+
+    def requests(self, count: int) -> None:
+        def work() -> None:
+            with self.connect() as sock:
+                for _ in range(count // CONNECTIONS):
+                    self.get(sock, "/")
+
+        threads = [threading.Thread(target=work) for _ in range(CONNECTIONS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def handshakes(self, count: int) -> None:
+        for _ in range(count):
+            with self.connect() as sock:
+                self.get(sock, "/close")
+
+    def download(self, size: int) -> None:
+        with self.connect() as sock:
+            self.get(sock, f"/bytes/{size}")
+
+
+@contextmanager
+def parts(tier: str) -> Iterator[tuple[Part, Client]]:
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        for who in ("public", "inside"):
+            authority(directory, who)
+        server = Part("server", directory)
+        gateway = Part("gateway", directory, tier, server.port)
+        try:
+            trust = trusting(directory, "public" if tier == "splice" else "inside")
+            yield gateway, Client(gateway.port, server.port, trust)
+        finally:
+            gateway.close()
+            server.close()
+
+
+def rates(gateway: Part, work: Callable[[], None], amount: float, rounds: int) -> list[float]:
+    """`amount` of something per second of the gateway's processor, in each round."""
+    found: list[float] = []
+    for _ in range(rounds):
+        before = gateway.cpu_seconds()
+        work()
+        found.append(amount / (gateway.cpu_seconds() - before))
+    return found
+
+
+def measure(plan: Plan) -> Iterator[Section]:
+    rounds = plan.rounds(ROUNDS)
+    section = Section("egress", "what the gateway does in a second of its processor", unit="per second")
+    for tier in ("inspect", "splice"):
+        with parts(tier) as (gateway, client):
+            client.requests(CONNECTIONS * 4)  # the authority's leaf, the trust store
+            work = {
+                "requests, kept connections": (lambda c=client: c.requests(REQUESTS), float(REQUESTS)),
+                "new TLS connections": (lambda c=client: c.handshakes(HANDSHAKES), float(HANDSHAKES)),
+                "MB down": (lambda c=client: c.download(BYTES), BYTES / 1e6),
+            }
+            for what, (do, amount) in work.items():
+                section.rows.append(Row(f"{tier}: {what}", rates(gateway, do, amount, rounds)))
+            socks = [client.connect() for _ in range(IDLE)]
+            for sock in socks:
+                client.get(sock, "/")
+            section.notes.append(f"{tier}: {gateway.rss_mib():.0f} MiB resident with {IDLE} connections")
+            for sock in socks:
+                sock.close()
+    yield section

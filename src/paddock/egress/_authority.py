@@ -1,0 +1,131 @@
+"""A sandbox's own certificate authority: the gateway can listen to whoever inside trusts it, and nobody else can.
+
+Its key is in the memory of those who hold this object; it never goes to a disk, nor into a sandbox.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import ssl
+from collections import OrderedDict
+from datetime import UTC, datetime, timedelta
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+MOST_CONTEXTS = 256
+_BEGIN, _END = datetime(2020, 1, 1, tzinfo=UTC), datetime(2049, 12, 31, tzinfo=UTC)
+"""Of the authority, and the beginning of what it signs: clocks inside may be wrong, and it dies with its sandbox."""
+_LEAF_LIFE = timedelta(days=397)
+"""Some clients take no certificate that lives longer."""
+
+
+class Authority:
+    """`certificate` and `key` are PEM."""
+
+    def __init__(self, certificate: bytes, key: bytes) -> None:
+        self.certificate, self.key = certificate, key
+        loaded = serialization.load_pem_private_key(key, None)
+        if not isinstance(loaded, ec.EllipticCurvePrivateKey):
+            raise ValueError("the key of an authority is one on an elliptic curve")
+        self._key, self._issuer = loaded, x509.load_pem_x509_certificate(certificate)
+        self._leaf_key = ec.generate_private_key(ec.SECP256R1())
+        self._leaf_pem = _pem(self._leaf_key)
+        self._contexts: OrderedDict[str, ssl.SSLContext] = OrderedDict()
+
+    @classmethod
+    def make(cls, owner: str) -> Authority:
+        """A new one, named after whom it is for."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"paddock {owner}"[:64])])
+        certificate = (
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(_BEGIN)
+            .not_valid_after(_END)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_usage(signs=True), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .sign(key, hashes.SHA256())
+        )
+        return cls(certificate.public_bytes(serialization.Encoding.PEM), _pem(key))
+
+    def context(self, host: str) -> ssl.SSLContext:
+        """For a server that is `host`: a name or an address."""
+        context = self._contexts.get(host)
+        if context is None:
+            context = self._make_context(host)
+            if len(self._contexts) >= MOST_CONTEXTS:
+                self._contexts.popitem(last=False)
+            self._contexts[host] = context
+        else:
+            self._contexts.move_to_end(host)
+        return context
+
+    def leaf(self, host: str) -> bytes:
+        """A certificate for `host`, PEM; its key is the one leaf key."""
+        begin = max(_BEGIN, self._issuer.not_valid_before_utc)
+        now = datetime.now(UTC)
+        return (
+            x509.CertificateBuilder()
+            .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host[:64])]))
+            .issuer_name(self._issuer.subject)
+            .public_key(self._leaf_key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(max(begin, now - timedelta(days=7)))
+            .not_valid_after(now - timedelta(days=7) + _LEAF_LIFE)
+            .add_extension(x509.SubjectAlternativeName([_general(host)]), critical=False)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_usage(signs=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
+            .sign(self._key, hashes.SHA256())
+        ).public_bytes(serialization.Encoding.PEM)
+
+    def _make_context(self, host: str) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.options |= ssl.OP_NO_RENEGOTIATION
+        context.num_tickets = 1
+        context.set_alpn_protocols(["http/1.1"])
+        # `ssl` reads files only; this one has no name and no disk under it.
+        fd = os.memfd_create("leaf", os.MFD_CLOEXEC)
+        try:
+            os.write(fd, self.leaf(host) + self._leaf_pem)
+            context.load_cert_chain(f"/proc/self/fd/{fd}")
+        finally:
+            os.close(fd)
+        return context
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
+    )
+
+
+def _general(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _usage(*, signs: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs,
+        key_cert_sign=signs,
+        crl_sign=signs,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )

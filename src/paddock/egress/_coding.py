@@ -1,0 +1,45 @@
+"""gzip, in pieces and bounded: what is small on the wire cannot become large here."""
+
+from __future__ import annotations
+
+import zlib
+
+_GZIP = 16 + zlib.MAX_WBITS
+_FREE_BYTES = 1 << 20
+_RATIO = 200
+
+
+class Undecodable(ValueError):
+    """It is not gzip, or becomes far larger than honest content does."""
+
+
+class Gzip:
+    """Decodes one stream and encodes another."""
+
+    def __init__(self) -> None:
+        self._decoder = zlib.decompressobj(_GZIP)
+        self._encoder = zlib.compressobj(6, zlib.DEFLATED, _GZIP)
+        self._read = self._made = 0
+
+    def decode(self, data: bytes) -> bytes:
+        parts: list[bytes] = []
+        self._read += len(data)
+        while data:
+            if self._decoder.eof:  # another member follows
+                self._decoder = zlib.decompressobj(_GZIP)
+            room = _FREE_BYTES + _RATIO * self._read - self._made
+            try:
+                part = self._decoder.decompress(data, room + 1)
+            except zlib.error as error:
+                raise Undecodable(str(error)) from None
+            if len(part) > room:
+                raise Undecodable(f"more than {_RATIO} bytes of each")
+            self._made += len(part)
+            parts.append(part)
+            data = self._decoder.unconsumed_tail or self._decoder.unused_data
+        return b"".join(parts)
+
+    def encode(self, data: bytes, *, last: bool = False) -> bytes:
+        """What is fed comes out at once: whoever streams waits for an answer to it."""
+        made = self._encoder.compress(data)
+        return made + self._encoder.flush(zlib.Z_FINISH if last else zlib.Z_SYNC_FLUSH)

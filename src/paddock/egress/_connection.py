@@ -1,0 +1,296 @@
+"""One connection from inside, from its first byte to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import ssl
+from typing import Literal
+
+from paddock.errors import Unrecorded
+from paddock.model.egress import ConnectVerdict, EgressPolicy, Target, Tier, Verdict
+
+from ._exchange import Exchange
+from ._hello import ACCESS_DENIED, Hello, MalformedHello, looks_like_tls, read_hello
+from ._http1 import BadMessage, head_end, read_request
+from ._names import BadHost, canonical, is_address
+from ._open_door import OpenDoor
+from ._refusal import Refusal, Refused, write_refusal
+from ._synthetic import GATEWAY, is_synthetic
+from ._upstream import Upstream
+from ._wire import Lost, Wire
+
+PROXY_PORT = 3128
+_SILENT_SECONDS = 0.3
+_REFUSED_SECONDS = 2.0
+_LINGER_SECONDS = 3.0
+_HTTP = re.compile(rb"[A-Z]{3,20} ")
+_MAYBE_HTTP = re.compile(rb"[A-Z]{1,20}")
+
+Opening = Hello | Literal["http", "raw", "silent"]
+
+
+class Connection:
+    """`target` is what was decided on and `request` what is under way now: both are judged again when the policy
+    changes."""
+
+    def __init__(self, room: OpenDoor, wire: Wire, origin: tuple[str, int]) -> None:
+        self.room, self.wire, self.origin = room, wire, origin
+        self.flow = room.next_flow()
+        self.target: Target | None = None
+        self.literal: str | None = None
+        self.request: tuple[Target, str, str, str] | None = None
+        self.upstream: Upstream | None = None
+        self._tier: Tier | None = None
+        self._held: list[str] = []
+        self._decision: int | None = None
+        self._deadline: float | None = None
+        self._overdue: Wire = wire
+        self._seen, self._seen_at = 0, room.loop.time()
+        self._why: str | None = None
+
+    # -- what the door does to it --------------------------------------------------------------------------------------
+
+    def limit(self, seconds: float | None, wire: Wire | None = None) -> None:
+        """From now on: then `wire` (the client's) is broken off."""
+        self._deadline = None if seconds is None else self.room.loop.time() + seconds
+        self._overdue = wire or self.wire
+
+    def tick(self, now: float) -> None:
+        seen = self.wire.received + self.wire.sent
+        if seen != self._seen:
+            self._seen, self._seen_at = seen, now
+        if self._deadline is not None:
+            if now > self._deadline:
+                self._deadline = None
+                self._why = self._why or "too slow"
+                self._overdue.reset("too slow")
+        elif now - self._seen_at > self.room.limits.idle:
+            self.cut("idle")
+
+    def recheck(self, policy: EgressPolicy) -> None:
+        if self.target is not None and not self._still_allowed(self.target, policy):
+            self.cut("revised")
+
+    def _still_allowed(self, target: Target, policy: EgressPolicy) -> bool:
+        verdict = policy.connect(target)
+        if not verdict.allowed or verdict.tier is not self._tier:
+            return False
+        if self.upstream is not None and not policy.address(target, self.upstream.address).allowed:
+            return False
+        return self.request is None or policy.request(*self.request).allowed
+
+    def cut(self, why: str) -> None:
+        self._why = self._why or why
+        self.wire.reset(why)
+        if self.upstream is not None:
+            self.upstream.wire.reset(why)
+
+    # -- its life ------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        error: str | None = None
+        try:
+            await self._serve()
+        except (Refused, MalformedHello, BadHost) as refused:
+            error = str(refused)
+            self.wire.reset(error)
+        except (Lost, ssl.SSLError) as lost:
+            error = str(lost)
+        except Unrecorded as unrecorded:
+            error = unrecorded.message
+            self.wire.reset("unrecorded")
+        finally:
+            for name in self._held:
+                self.room.names.release(name)
+            self._release()
+            self._record_end(self._why or error)
+
+    def _release(self) -> None:
+        self.wire.guard(None)
+        if self.upstream is not None:
+            self.upstream.wire.guard(None)
+            self.upstream.wire.close()
+        self.wire.close()
+
+    def _record_end(self, error: str | None) -> None:
+        if self._decision is not None:
+            try:
+                self.room.door.journal.outcome(
+                    self._decision, sent=self.wire.received, received=self.wire.sent, error=error
+                )
+            except Unrecorded:
+                self.wire.reset("unrecorded")
+
+    async def _serve(self) -> None:
+        host, port = self.origin
+        self.limit(self.room.limits.first_byte)
+        if host == GATEWAY and port == PROXY_PORT:
+            asked = await Exchange(self, None, "http").run()
+            if asked is not None:
+                target, verdict = asked
+                await self._go(target, verdict, literal=target.host if is_address(target.host) else None)
+        elif not is_synthetic(host):
+            await self._to(Target(host, port), literal=host)
+        elif (name := self.room.names.name(host)) is not None:
+            self._held.append(name)
+            self.room.names.hold(name)
+            await self._to(Target(name, port))
+        else:
+            target = Target(host, port)
+            await self._refuse(target, self._no("this address stands for no name (any more)", "synthetic"))
+
+    def _no(self, reason: str, rule: str) -> Verdict:
+        return Verdict(allowed=False, rule=rule, reason=reason, revision=self.room.door.policy.revision)
+
+    async def _to(self, target: Target, *, literal: str | None = None) -> None:
+        verdict = self.allow(target)
+        if verdict.allowed:
+            await self._go(target, verdict, literal=literal)
+        else:
+            await self._refuse(target, verdict, recorded=True)
+
+    async def _go(self, target: Target, verdict: ConnectVerdict, *, literal: str | None) -> None:
+        """All that comes from now on is for `target`, which was allowed."""
+        self.settle(target, verdict, literal=literal)
+        self.limit(self.room.limits.first_byte)
+        try:
+            opening = await self._opening(_SILENT_SECONDS if verdict.tier is Tier.SPLICE else None)
+            if isinstance(opening, Hello):
+                self._identify(opening)
+        except (Refused, MalformedHello, BadHost) as error:
+            rule = error.rule if isinstance(error, Refused) else "identity"
+            return await self._refuse(target, self._no(str(error), rule or "identity"))
+        await self._pass(opening)
+
+    def allow(self, target: Target) -> ConnectVerdict:
+        """The verdict, recorded."""
+        verdict = self.room.door.policy.connect(target)
+        tier = None if verdict.tier is None else verdict.tier.value
+        number = self.room.decide("connect", self.flow, target, verdict, tier=tier)
+        self._decision = number if self._decision is None else self._decision
+        return verdict
+
+    def settle(self, target: Target, verdict: ConnectVerdict, *, literal: str | None) -> None:
+        self.target, self.literal, self._tier = target, literal, verdict.tier
+
+    async def _pass(self, opening: Opening) -> None:
+        target, tier = self.target, self._tier
+        assert target is not None
+        if tier is Tier.MOCK:
+            await self._refuse(target, self._no("mocks are not answered by this version", "mock"))
+        elif opening == "http":
+            await Exchange(self, target, "http").run()
+        elif tier is Tier.SPLICE:
+            await self._splice(target, opening)
+        elif isinstance(opening, Hello):
+            self.limit(self.room.limits.head)
+            await self.wire.shake(self.room.door.authority.context(target.host))
+            await Exchange(self, target, "https").run()
+        else:
+            await self._refuse(target, self._no("neither TLS nor HTTP, and nothing else can be inspected", "protocol"))
+
+    # -- its first bytes -----------------------------------------------------------------------------------------------
+
+    async def _opening(self, silence: float | None) -> Opening:
+        """`silence`: after so many seconds it may be that the other side speaks first. MalformedHello."""
+        wire = self.wire
+        if not wire.buffer and silence is not None:
+            try:
+                async with asyncio.timeout(silence):
+                    await wire.more()
+            except TimeoutError:
+                return "silent"
+        while True:
+            buffer = wire.buffer
+            if buffer:
+                if looks_like_tls(buffer):
+                    hello = read_hello(buffer)
+                    if hello is not None:
+                        return hello
+                elif _HTTP.match(buffer):
+                    return "http"
+                elif len(buffer) > 20 or not _MAYBE_HTTP.fullmatch(buffer):
+                    return "raw"
+            if not await wire.more():
+                if buffer and looks_like_tls(buffer):
+                    raise MalformedHello("a TLS hello that is cut short")
+                return "raw" if buffer else "silent"
+
+    def _identify(self, hello: Hello) -> None:
+        """The name in a hello is the name that was decided on; of an address that is allowed as such, it is one that is
+        allowed itself, and from then on that is who it is. Refused, BadHost."""
+        target = self.target
+        assert target is not None
+        if self._tier is Tier.SPLICE and hello.hidden:
+            raise Refused("an encrypted client hello: the name that it hides can't be checked")
+        if hello.server_name is None:
+            if self.literal is None:
+                raise Refused(f"a TLS hello without a server name, on a connection to {target.host}")
+            return
+        name = canonical(hello.server_name)
+        if self.literal is None:
+            if name != target.host:
+                raise Refused(f"a TLS hello for {name} on a connection to {target.host}")
+        elif name != target.host:
+            named = Target(name, target.port)
+            verdict = self.allow(named)
+            if not verdict.allowed:
+                raise Refused(verdict.reason, rule=verdict.rule)
+            if hello.hidden and verdict.tier is Tier.SPLICE:
+                raise Refused("an encrypted client hello: the name that it hides can't be checked")
+            self.target, self._tier = named, verdict.tier
+
+    # -- refusals ------------------------------------------------------------------------------------------------------
+
+    async def _refuse(self, target: Target, verdict: Verdict, *, recorded: bool = False) -> None:
+        """In the words of whoever asks; at once."""
+        if not recorded:
+            self._decision = self.room.decide("connect", self.flow, target, verdict)
+        self._why = verdict.reason
+        try:
+            async with asyncio.timeout(_REFUSED_SECONDS):
+                opening = await self._opening(None)
+                head = await self._plain_head() if opening == "http" else None
+        except (TimeoutError, MalformedHello, BadMessage):
+            opening, head = "raw", None
+        if isinstance(opening, Hello):
+            self.wire.write(ACCESS_DENIED)
+        elif head is not None:
+            refusal = Refusal(status=403, id=str(self._decision), rule=verdict.rule, reason=verdict.reason)
+            read = read_request(head)
+            self.wire.write(
+                write_refusal(refusal, accept=read.get(b"accept"), keep_alive=False, head_only=read.method == "HEAD")
+            )
+        else:
+            return self.wire.reset("refused")
+        await self.last_word()
+
+    async def _plain_head(self) -> bytes | None:
+        while (end := head_end(self.wire.buffer)) < 0:
+            if not await self.wire.more():
+                return None
+        head = bytes(self.wire.buffer[:end])
+        read_request(head)
+        return head
+
+    async def last_word(self) -> None:
+        self.limit(_LINGER_SECONDS)
+        await self.wire.linger()
+        self.limit(None)
+
+    # -- bytes ---------------------------------------------------------------------------------------------------------
+
+    async def _splice(self, target: Target, opening: Opening) -> None:
+        self.limit(None)
+        upstream = self.upstream = await self.room.dial(self.flow, target, literal=self.literal, tls=False)
+        self.wire.guard(upstream.wire)
+        upstream.wire.guard(self.wire)
+        if opening == "silent":
+            upstream.wire.pipe(self.wire)
+            late = await self._opening(None)
+            if late == "http":
+                raise Refused("HTTP after the server spoke first: its host can't be checked")
+            if isinstance(late, Hello):
+                self._identify(late)
+        await self.wire.join(upstream.wire)

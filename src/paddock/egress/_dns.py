@@ -1,0 +1,100 @@
+"""Answers to what a sandbox's resolver asks. Nothing is ever asked of anybody else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+import dns.exception
+import dns.message
+import dns.opcode
+import dns.rcode
+import dns.rdataclass
+import dns.rdatatype
+import dns.rrset
+
+TTL_SECONDS = 60
+MAX_QUERY_BYTES = 4096
+_UDP_BYTES, _MOST_UDP_BYTES = 512, 1232
+
+
+class Denied(Enum):
+    """Instead of an address: no such name for this sandbox; or not now."""
+
+    NAME = dns.rcode.NXDOMAIN
+    NOW = dns.rcode.SERVFAIL
+
+
+Lookup = Callable[[str], str | Denied]
+"""An address (IPv4) for a name in lower case without its final dot."""
+
+
+def answer(query: bytes, lookup: Lookup, *, udp: bool) -> bytes | None:
+    """None: it deserves no answer. A has the address, other types of an allowed name have no data."""
+    if len(query) < 12 or query[2] & 0x80:
+        return None  # too short for a header, or an answer: two that answer each other would never end
+    if query[2] >> 3 & 15 != dns.opcode.QUERY:
+        return _bare(query, dns.rcode.NOTIMP)
+    try:
+        message: Any = dns.message.from_wire(query, one_rr_per_rrset=True)
+    except (dns.exception.DNSException, ValueError, IndexError):
+        return _bare(query, dns.rcode.FORMERR)
+    if len(message.question) != 1 or message.answer or message.authority:
+        return _bare(query, dns.rcode.FORMERR)
+    response: Any = dns.message.make_response(message, recursion_available=True, our_payload=_MOST_UDP_BYTES)
+    question = message.question[0]
+    if question.rdclass != dns.rdataclass.IN or question.rdtype in (dns.rdatatype.AXFR, dns.rdatatype.IXFR):
+        response.set_rcode(dns.rcode.REFUSED)
+    elif message.edns > 0:
+        response.set_rcode(dns.rcode.BADVERS)
+    else:
+        _fill(response, question, lookup)
+    room = min(max(message.payload, _UDP_BYTES), _MOST_UDP_BYTES) if message.edns >= 0 else _UDP_BYTES
+    try:
+        return response.to_wire(max_size=room if udp else 65535)
+    except (dns.exception.DNSException, ValueError):
+        return _bare(query, dns.rcode.SERVFAIL)
+
+
+def _fill(response: Any, question: Any, lookup: Lookup) -> None:
+    try:
+        name = question.name.to_text(omit_final_dot=True)
+    except (dns.exception.DNSException, ValueError):
+        name = ""
+    found = lookup(name.lower())
+    if isinstance(found, Denied):
+        response.set_rcode(found.value)
+    elif question.rdtype == dns.rdatatype.A:
+        response.answer.append(dns.rrset.from_text(question.name, TTL_SECONDS, "IN", "A", found))
+
+
+def _bare(query: bytes, code: int) -> bytes:
+    """Header only: for what can't be read, or not be quoted."""
+    flags = 0x8000 | (query[2] & 0x79) << 8 | 0x80 | code
+    return query[:2] + flags.to_bytes(2, "big") + bytes(8)
+
+
+class Frames:
+    """Queries over TCP: each has its length before it."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Those that are whole now; ValueError: one is too long."""
+        self._buffer += data
+        whole: list[bytes] = []
+        while len(self._buffer) >= 2:
+            size = int.from_bytes(self._buffer[:2], "big")
+            if size > MAX_QUERY_BYTES:
+                raise ValueError(f"a query of {size} bytes")
+            if len(self._buffer) < 2 + size:
+                break
+            whole.append(bytes(self._buffer[2 : 2 + size]))
+            del self._buffer[: 2 + size]
+        return whole
+
+
+def frame(message: bytes) -> bytes:
+    return len(message).to_bytes(2, "big") + message

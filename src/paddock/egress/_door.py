@@ -1,0 +1,96 @@
+"""What the gateway is given for one sandbox, and what it needs of others for it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from paddock.model.egress import EgressPolicy, Verdict
+
+from ._authority import Authority
+
+
+class Flow(msgspec.Struct, frozen=True, kw_only=True):
+    """What one decision of the gateway was about.
+
+    `kind`: `name` (a query to the resolver), `connect`, `dial` (an address of the target), `request`. `number` is the
+    connection's, counted from 1 in each door; `path` the first 16 hex digits of the SHA-256 of path and query.
+    """
+
+    kind: str
+    sandbox: str
+    incarnation: int
+    number: int
+    host: str
+    port: int
+    address: str | None = None
+    tier: str | None = None
+    method: str | None = None
+    path: str | None = None
+
+
+class Journal(Protocol):
+    def decision(self, flow: Flow, verdict: Verdict) -> int:
+        """Its number. Unrecorded: then nothing may happen."""
+        ...
+
+    def outcome(self, number: int, *, sent: int, received: int, error: str | None) -> None:
+        """What came of it; bytes as the sandbox saw them. Unrecorded."""
+        ...
+
+
+class Secrets(Protocol):
+    """Of one sandbox."""
+
+    def value(self, name: str) -> bytes:
+        """SecretUnavailable: it was revoked, is expired, or there never was one."""
+        ...
+
+
+class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """`digest`: SHA-256 of the exact arguments, in hex. `summary` may hold anything that came from inside."""
+
+    sandbox: str
+    incarnation: int
+    revision: str
+    kind: str
+    digest: str
+    summary: str
+
+
+class ApprovalAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """`state`: `granted` (and used up by this answer), `pending` or `denied`; `approval` is its id."""
+
+    state: str
+    approval: str | None = None
+
+
+class Approvals(Protocol):
+    async def claim(self, request: ApprovalRequest) -> ApprovalAnswer: ...
+
+
+class Door:
+    """The exits of one sandbox in one incarnation. The sockets listen in its network namespace; the gateway owns
+    them from `Gateway.open` on. `policy` is what holds now."""
+
+    def __init__(
+        self,
+        *,
+        sandbox: str,
+        incarnation: int,
+        tcp: Sequence[socket.socket],
+        dns_udp: socket.socket,
+        dns_tcp: socket.socket,
+        policy: EgressPolicy,
+        authority: Authority,
+        secrets: Secrets,
+        approvals: Approvals,
+        journal: Journal,
+    ) -> None:
+        self.sandbox, self.incarnation = sandbox, incarnation
+        self.tcp, self.dns_udp, self.dns_tcp = tcp, dns_udp, dns_tcp
+        self.policy, self.authority = policy, authority
+        self.secrets, self.approvals, self.journal = secrets, approvals, journal

@@ -1,0 +1,198 @@
+"""The gateway's data plane: doors, opened and revised and closed, and what comes through them."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import ssl
+import struct
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from paddock.model.egress import EgressPolicy
+
+from ._connection import Connection
+from ._dns import MAX_QUERY_BYTES, Frames, answer, frame
+from ._door import Door
+from ._open_door import Limits, OpenDoor
+from ._original import original_destination
+from ._upstream import Dialer, HostResolver, Resolver, system_trust
+from ._wire import SCRATCH_BYTES, Lost, Wire
+
+_TICK_SECONDS = 0.5
+_ACCEPT_AT_ONCE = 64
+_PAUSE_SECONDS = 0.1
+_OUT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+Origin = Callable[[socket.socket], tuple[str, int]]
+"""Where an accepted connection wanted to go. OSError."""
+
+
+class Gateway:
+    """Used within one event loop. `close` ends everything that it began."""
+
+    def __init__(
+        self,
+        *,
+        resolver: Resolver | None = None,
+        trust: Callable[[], ssl.SSLContext] = system_trust,
+        origin: Origin = original_destination,
+        limits: Limits | None = None,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self._own_resolver = HostResolver() if resolver is None else None
+        self._dialer = Dialer(self._loop, self._scratch, resolver or self._own_resolver or HostResolver(), trust)
+        self._origin, self._limits = origin, limits or Limits()
+        self._doors: dict[str, OpenDoor] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ticker: asyncio.TimerHandle | None = None
+
+    @property
+    def doors(self) -> int:
+        return len(self._doors)
+
+    async def open(self, door: Door) -> None:
+        """From now on it is answered. One that is open for the sandbox already is closed."""
+        await self.close(door.sandbox)
+        opened = self._doors[door.sandbox] = OpenDoor(door, self._dialer, self._limits, self._loop)
+        for listener in door.tcp:
+            self._listen(opened, listener, self._serve)
+        self._listen(opened, door.dns_tcp, self._serve_names)
+        door.dns_udp.setblocking(False)
+        self._loop.add_reader(door.dns_udp, self._answer_names, opened)
+        if self._ticker is None:
+            self._tick()
+
+    async def revise(self, sandbox: str, policy: EgressPolicy) -> None:
+        """When it returns, what `policy` refuses was cut. KeyError: no such door."""
+        self._doors[sandbox].revise(policy)
+
+    async def close(self, sandbox: str) -> None:
+        """Its connections are cut and its sockets closed. Idempotent."""
+        opened = self._doors.pop(sandbox, None)
+        if opened is None:
+            return
+        door = opened.door
+        for sock in (*door.tcp, door.dns_tcp, door.dns_udp):
+            self._loop.remove_reader(sock)
+            sock.close()
+        opened.shut("closed")
+
+    async def close_all(self) -> None:
+        for sandbox in list(self._doors):
+            await self.close(sandbox)
+        if self._ticker is not None:
+            self._ticker.cancel()
+            self._ticker = None
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        if self._own_resolver is not None:
+            self._own_resolver.close()
+
+    # -- connections ---------------------------------------------------------------------------------------------------
+
+    def _listen(self, door: OpenDoor, listener: socket.socket, serve: _Serve) -> None:
+        listener.setblocking(False)
+        self._loop.add_reader(listener, self._accept, door, listener, serve)
+
+    def _accept(self, door: OpenDoor, listener: socket.socket, serve: _Serve) -> None:
+        for _ in range(_ACCEPT_AT_ONCE):
+            try:
+                sock, _ = listener.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno in _OUT:  # they wait in the backlog until something is closed
+                    self._loop.remove_reader(listener)
+                    self._loop.call_later(_PAUSE_SECONDS, self._again, door, listener, serve)
+                return
+            sock.setblocking(False)
+            if len(door.live) >= door.limits.connections:
+                door.refused += 1
+                _reset(sock)
+                continue
+            try:
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                connection = Connection(door, Wire(self._loop, self._scratch), self._where(listener, door, sock))
+            except OSError:
+                _reset(sock)
+                continue
+            door.live.add(connection)
+            self._start(serve(door, connection, sock))
+
+    def _where(self, listener: socket.socket, door: OpenDoor, sock: socket.socket) -> tuple[str, int]:
+        return ("", 53) if listener is door.door.dns_tcp else self._origin(sock)
+
+    def _again(self, door: OpenDoor, listener: socket.socket, serve: _Serve) -> None:
+        if self._doors.get(door.door.sandbox) is door:
+            self._listen(door, listener, serve)
+
+    async def _serve(self, door: OpenDoor, connection: Connection, sock: socket.socket) -> None:
+        try:
+            await connection.wire.attach(sock)
+            await connection.run()
+        finally:
+            door.live.discard(connection)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:  # ours: the connection was ended all the same
+            self._loop.call_exception_handler({"message": "a connection failed", "exception": error, "task": task})
+
+    def _tick(self) -> None:
+        now = self._loop.time()
+        for door in list(self._doors.values()):
+            door.tick(now)
+        self._ticker = self._loop.call_later(_TICK_SECONDS, self._tick)
+
+    # -- names ---------------------------------------------------------------------------------------------------------
+
+    def _answer_names(self, door: OpenDoor) -> None:
+        udp = door.door.dns_udp
+        for _ in range(_ACCEPT_AT_ONCE):
+            try:
+                query, client = udp.recvfrom(MAX_QUERY_BYTES)
+                reply = answer(query, door.lookup, udp=True)
+                if reply is not None:
+                    udp.sendto(reply, client)
+            except BlockingIOError:
+                return
+            except OSError:
+                continue  # of one client: it has gone
+
+    async def _serve_names(self, door: OpenDoor, connection: Connection, sock: socket.socket) -> None:
+        wire, frames = connection.wire, Frames()
+        connection.limit(door.limits.first_byte)
+        try:
+            await wire.attach(sock)
+            while await wire.more():
+                for query in frames.feed(bytes(wire.buffer)):
+                    reply = answer(query, door.lookup, udp=False)
+                    if reply is None:
+                        return
+                    wire.write(frame(reply))
+                wire.buffer.clear()
+                await wire.drain()
+        except (ValueError, Lost):
+            wire.reset()
+        finally:
+            wire.close()
+            door.live.discard(connection)
+
+
+_Serve = Callable[[OpenDoor, Connection, socket.socket], Coroutine[Any, Any, None]]
+
+
+def _reset(sock: socket.socket) -> None:
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock.close()

@@ -1,0 +1,242 @@
+"""Heads of HTTP/1 messages: bytes to a parsed form, and back from that form alone.
+
+What is passed on is written anew, so that nothing which two readers could read differently gets through. What an honest
+client never sends is refused, not repaired: both lengths, folded lines, control characters, two hosts.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+MAX_HEAD_BYTES = 64 << 10
+MAX_FIELDS = 200
+
+_TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
+_REQUEST = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]{1,32}) ([\x21-\x7e]+) HTTP/1\.([01])")
+_STATUS = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2})(?: ([\t\x20-\x7e\x80-\xff]*))?")
+_FIELDS = re.compile(rb"(?:" + _TOKEN + rb":[\t\x20-\x7e\x80-\xff]*\r\n)*")
+_LONE_NEWLINE = re.compile(rb"(?<!\r)\n")
+_LENGTH = re.compile(rb"[0-9]{1,18}")
+
+Fields = list[tuple[bytes, bytes]]
+
+_SINGLE = frozenset({b"host", b"content-length", b"transfer-encoding", b"authorization", b"expect", b"upgrade"})
+_HOP = frozenset(
+    {b"connection", b"keep-alive", b"proxy-connection", b"proxy-authenticate", b"proxy-authorization", b"te"}
+    | {b"transfer-encoding", b"upgrade", b"content-length", b"http2-settings"}
+)
+_LASTING = frozenset({b"host", b"content-length", b"transfer-encoding", b"authorization", b"cookie", b"expect"})
+
+
+class BadMessage(ValueError):
+    """A head or a body that is not HTTP/1.1 as it is meant to be written."""
+
+
+class Head(msgspec.Struct, kw_only=True):
+    """What both kinds have. `fields` go end to end: without host, lengths, and what is for one hop only.
+
+    `length` is that of the body in bytes; None with `chunked` False: a request has none, a response's goes on to the
+    end of the connection.
+    """
+
+    minor: int
+    fields: Fields
+    length: int | None
+    chunked: bool
+    keep_alive: bool
+    upgrade: bytes | None
+
+    def get(self, name: bytes) -> bytes | None:
+        """The first field of that name, given in lower case."""
+        for found, value in self.fields:
+            if found.lower() == name:
+                return value
+        return None
+
+
+class Request(Head, kw_only=True):
+    """`host` is the Host field as it came; `expects`: it waits for 100 before it sends its body."""
+
+    method: str
+    target: str
+    host: str | None
+    expects: bool
+
+
+class Response(Head, kw_only=True):
+    """`bodiless`: it has none whatever it says, and what it says (`length`) is about another."""
+
+    status: int
+    phrase: bytes
+    bodiless: bool
+
+
+def head_end(data: bytearray, start: int = 0) -> int:
+    """Where the head ends that `data` begins with, its empty line included; -1: more is needed."""
+    end = data.find(b"\r\n\r\n", start)
+    if end >= 0:
+        if end > MAX_HEAD_BYTES:
+            raise BadMessage(f"a head of more than {MAX_HEAD_BYTES} bytes")
+        return end + 4
+    if _LONE_NEWLINE.search(data, 0, MAX_HEAD_BYTES):
+        raise BadMessage("a line of the head ends without a carriage return")
+    if len(data) > MAX_HEAD_BYTES:
+        raise BadMessage(f"a head of more than {MAX_HEAD_BYTES} bytes")
+    return -1
+
+
+def read_request(head: bytes) -> Request:
+    """`head` ends with its empty line."""
+    first, _, rest = head.partition(b"\r\n")
+    match = _REQUEST.fullmatch(first)
+    if match is None:
+        raise BadMessage("the request line is not of the form: method, target, HTTP/1.1")
+    method, target, minor = match.groups()
+    fields, known = read_fields(rest)
+    length, chunked = _framing(known, minor)
+    connection = _tokens(known.get(b"connection", b""))
+    expect = known.get(b"expect")
+    if expect is not None and expect.lower() != b"100-continue":
+        raise BadMessage("it expects something other than 100-continue")
+    host = known.get(b"host")
+    if host is None and minor == b"1":
+        raise BadMessage("no Host field")
+    return Request(
+        method=method.decode("ascii"),
+        target=target.decode("ascii"),
+        minor=minor[0] - 48,
+        fields=_end_to_end(fields, connection, b"host"),
+        host=None if host is None else host.decode("latin-1"),
+        length=length,
+        chunked=chunked,
+        keep_alive=(b"keep-alive" in connection) if minor == b"0" else b"close" not in connection,
+        upgrade=known[b"upgrade"].lower() if b"upgrade" in connection and b"upgrade" in known else None,
+        expects=expect is not None and minor == b"1",
+    )
+
+
+def read_response(head: bytes, method: str) -> Response:
+    """The response to a request with `method`, whose head `head` is."""
+    first, _, rest = head.partition(b"\r\n")
+    match = _STATUS.fullmatch(first)
+    if match is None:
+        raise BadMessage("the status line is not of the form: HTTP/1.1, number, phrase")
+    minor, code, phrase = match.groups()
+    status = int(code)
+    fields, known = read_fields(rest)
+    length, chunked = _framing(known, minor)
+    connection = _tokens(known.get(b"connection", b""))
+    bodiless = method == "HEAD" or status < 200 or status in (204, 304)
+    keep_alive = (b"keep-alive" in connection) if minor == b"0" else b"close" not in connection
+    return Response(
+        status=status,
+        phrase=phrase or b"",
+        bodiless=bodiless,
+        minor=minor[0] - 48,
+        fields=_end_to_end(fields, connection, b""),
+        length=length,
+        chunked=chunked,
+        keep_alive=keep_alive and (bodiless or chunked or length is not None),
+        upgrade=known[b"upgrade"].lower() if b"upgrade" in known and status == 101 else None,
+    )
+
+
+def write_request(request: Request, target: str, host: str) -> bytearray:
+    """For an upstream: `target` in origin form, `host` as it was checked."""
+    head = bytearray(f"{request.method} {target} HTTP/1.1\r\nHost: {host}\r\n", "ascii")
+    _write_fields(head, request.fields)
+    if request.chunked:
+        head += b"Transfer-Encoding: chunked\r\n"
+    elif request.length is not None:
+        head += b"Content-Length: %d\r\n" % request.length
+    if request.upgrade is not None:
+        head += b"Connection: Upgrade\r\nUpgrade: %b\r\n" % request.upgrade
+    head += b"\r\n"
+    return head
+
+
+def write_response(response: Response, *, keep_alive: bool, minor: int = 1) -> bytearray:
+    """For the client, which speaks HTTP/1.`minor`."""
+    head = bytearray(b"HTTP/1.1 %d %b\r\n" % (response.status, response.phrase))
+    _write_fields(head, response.fields)
+    if response.upgrade is not None:
+        head += b"Connection: Upgrade\r\nUpgrade: %b\r\n\r\n" % response.upgrade
+        return head
+    if response.chunked and minor:
+        head += b"Transfer-Encoding: chunked\r\n"
+    elif response.length is not None and response.status >= 200 and response.status != 204:
+        head += b"Content-Length: %d\r\n" % response.length
+    if response.status >= 200:
+        if not keep_alive:
+            head += b"Connection: close\r\n"
+        elif not minor:
+            head += b"Connection: keep-alive\r\n"
+    head += b"\r\n"
+    return head
+
+
+def _write_fields(head: bytearray, fields: Fields) -> None:
+    for name, value in fields:
+        head += name
+        head += b": "
+        head += value
+        head += b"\r\n"
+
+
+def read_fields(block: bytes) -> tuple[Fields, dict[bytes, bytes]]:
+    """In their order, and joined by their names in lower case. `block` ends with its empty line."""
+    if _FIELDS.fullmatch(block, 0, len(block) - 2) is None:
+        raise BadMessage("a header field is malformed: folded, without a name, or with control characters")
+    fields: Fields = []
+    known: dict[bytes, bytes] = {}
+    for line in block[:-4].split(b"\r\n") if len(block) > 2 else ():
+        name, _, value = line.partition(b":")
+        value = value.strip(b" \t")
+        fields.append((name, value))
+        lower = name.lower()
+        if lower in known:
+            if lower in _SINGLE:
+                raise BadMessage(f"the field {lower.decode()} twice")
+            known[lower] += b"," + value
+        else:
+            known[lower] = value
+    if len(fields) > MAX_FIELDS:
+        raise BadMessage(f"more than {MAX_FIELDS} header fields")
+    return fields, known
+
+
+def _framing(known: dict[bytes, bytes], minor: bytes) -> tuple[int | None, bool]:
+    length, coding = known.get(b"content-length"), known.get(b"transfer-encoding")
+    if coding is not None:
+        if length is not None:
+            raise BadMessage("both Content-Length and Transfer-Encoding")
+        if coding.lower() != b"chunked":
+            raise BadMessage("a Transfer-Encoding other than chunked")
+        if minor == b"0":
+            raise BadMessage("Transfer-Encoding in HTTP/1.0")
+        return None, True
+    if length is None:
+        return None, False
+    if not _LENGTH.fullmatch(length):
+        raise BadMessage("a Content-Length that is no number")
+    return int(length), False
+
+
+def _tokens(value: bytes) -> frozenset[bytes]:
+    """Those of a Connection field."""
+    if not value:
+        return frozenset()
+    tokens = frozenset(token.strip(b" \t").lower() for token in value.split(b","))
+    if tokens & _LASTING:
+        raise BadMessage("Connection names a field that has to reach the other end")
+    return tokens
+
+
+def _end_to_end(fields: Fields, connection: frozenset[bytes], also: bytes) -> Fields:
+    return [
+        field
+        for field in fields
+        if (lower := field[0].lower()) not in _HOP and lower != also and lower not in connection
+    ]

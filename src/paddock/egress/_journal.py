@@ -1,0 +1,44 @@
+"""The gateway's own segment of the audit log: every decision is in the kernel's hands before its effect begins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from paddock.audit import AuditLog
+from paddock.model.egress import Verdict
+
+from ._door import Flow
+
+
+class AuditJournal:
+    """One for all doors of a gateway. Every method raises Unrecorded if the log can't be written."""
+
+    def __init__(self, log: AuditLog) -> None:
+        self._log = log
+
+    def decision(self, flow: Flow, verdict: Verdict) -> int:
+        action = f"egress.{flow.kind}"
+        detail: dict[str, Any] = {
+            "incarnation": flow.incarnation,
+            "flow": flow.number,
+            "host": flow.host,
+            "port": flow.port,
+            "revision": verdict.revision,
+        }
+        if flow.address is not None:
+            detail["address"] = flow.address
+        if flow.tier is not None:
+            detail["tier"] = flow.tier
+        if flow.method is not None:
+            detail["method"], detail["path"] = flow.method, flow.path
+        return self._log.verdict(
+            action,
+            allowed=verdict.allowed,
+            rule=verdict.rule,
+            reason=verdict.reason,
+            sandbox=flow.sandbox,
+            detail=detail,
+        )
+
+    def outcome(self, number: int, *, sent: int, received: int, error: str | None) -> None:
+        self._log.outcome(number, "egress", ok=error is None, error=error, detail={"sent": sent, "received": received})

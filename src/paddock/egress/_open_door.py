@@ -1,0 +1,149 @@
+"""A door while it is open: its names, its connections, and the records of both."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from typing import Protocol
+
+import msgspec
+
+from paddock.errors import Unrecorded
+from paddock.model.egress import EgressPolicy, Target, Verdict
+
+from ._dns import Denied
+from ._door import Door, Flow
+from ._names import BadHost, canonical, is_address
+from ._synthetic import Synthetic
+from ._upstream import Check, Dialer, Pool, Upstream, is_own
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one door, in seconds but for `connections` and `names_per_second` (new ones, of its resolver)."""
+
+    connections: int = 512
+    first_byte: float = 10.0
+    head: float = 30.0
+    keep_alive: float = 120.0
+    response: float = 600.0
+    idle: float = 900.0
+    names_per_second: float = 100.0
+
+
+class Live(Protocol):
+    """A connection from inside."""
+
+    def tick(self, now: float) -> None: ...
+
+    def recheck(self, policy: EgressPolicy) -> None: ...
+
+    def cut(self, why: str) -> None: ...
+
+
+class OpenDoor:
+    """`refused` counts the connections that were over the limit."""
+
+    def __init__(self, door: Door, dialer: Dialer, limits: Limits, loop: asyncio.AbstractEventLoop) -> None:
+        self.door, self.dialer, self.limits, self.loop = door, dialer, limits, loop
+        self.names, self.pool = Synthetic(), Pool(loop.time)
+        self.live: set[Live] = set()
+        self.refused = 0
+        self._flows = 0
+        self._asked: OrderedDict[tuple[str, str], bool] = OrderedDict()
+        self._credit, self._credited = limits.names_per_second, loop.time()
+
+    def next_flow(self) -> int:
+        self._flows += 1
+        return self._flows
+
+    def decide(
+        self,
+        kind: str,
+        flow: int,
+        target: Target,
+        verdict: Verdict,
+        *,
+        address: str | None = None,
+        tier: str | None = None,
+        method: str | None = None,
+        path: str | None = None,
+    ) -> int:
+        """Records it. Unrecorded."""
+        door = self.door
+        return door.journal.decision(
+            Flow(
+                kind=kind,
+                sandbox=door.sandbox,
+                incarnation=door.incarnation,
+                number=flow,
+                host=target.host,
+                port=target.port,
+                address=address,
+                tier=tier,
+                method=method,
+                path=path,
+            ),
+            verdict,
+        )
+
+    async def dial(self, flow: int, target: Target, *, literal: str | None, tls: bool) -> Upstream:
+        return await self.dialer.dial(target, literal=literal, tls=tls, check=self._check(flow, target))
+
+    def _check(self, flow: int, target: Target) -> Check:
+        def check(address: str) -> bool:
+            verdict = self.door.policy.address(target, address, own=(address,) if is_own(address) else ())
+            self.decide("dial", flow, target, verdict, address=address)
+            return verdict.allowed
+
+        return check
+
+    def lookup(self, name: str) -> str | Denied:
+        """What the resolver inside is told. A name is recorded when it is first asked for under a revision."""
+        try:
+            host = canonical(name)
+        except BadHost:
+            return Denied.NAME
+        if is_address(host):
+            return Denied.NAME
+        verdict = self.door.policy.name(host)
+        key = (verdict.revision, host)
+        if key not in self._asked:
+            if not self._has_credit():
+                return Denied.NOW
+            try:
+                self.decide("name", 0, Target(host, 53), verdict)
+            except Unrecorded:
+                return Denied.NOW
+            self._asked[key] = True
+            if len(self._asked) > 4096:
+                self._asked.popitem(last=False)
+        if not verdict.allowed:
+            return Denied.NAME
+        return self.names.address(host) or Denied.NOW
+
+    def _has_credit(self) -> bool:
+        """Names that nobody asked for before are a way to fill the log: so many a second, and a burst of ten times
+        that."""
+        now, rate = self.loop.time(), self.limits.names_per_second
+        self._credit = min(10 * rate, self._credit + (now - self._credited) * rate)
+        self._credited = now
+        if self._credit < 1:
+            return False
+        self._credit -= 1
+        return True
+
+    def tick(self, now: float) -> None:
+        for connection in list(self.live):
+            connection.tick(now)
+        self.pool.sweep()
+
+    def revise(self, policy: EgressPolicy) -> None:
+        self.door.policy = policy
+        self.pool.sweep(everything=True)
+        for connection in list(self.live):
+            connection.recheck(policy)
+
+    def shut(self, why: str) -> None:
+        self.pool.sweep(everything=True)
+        for connection in list(self.live):
+            connection.cut(why)

@@ -1,0 +1,76 @@
+"""What a program inside is told when something does not go through: at once, in words, with what to do next."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+
+_PHRASES = {
+    400: "Bad Request",
+    403: "Forbidden",
+    408: "Request Timeout",
+    413: "Content Too Large",
+    421: "Misdirected Request",
+    501: "Not Implemented",
+    502: "Bad Gateway",
+    503: "Service Unavailable",
+    504: "Gateway Timeout",
+}
+
+
+class Refused(Exception):
+    """Why something does not go through. `status` is how HTTP says it; `rule` is what decided; `number` that of the
+    record, if it was recorded."""
+
+    def __init__(
+        self, reason: str, *, status: int = 403, rule: str = "", hint: str = "", approval: str | None = None
+    ) -> None:
+        super().__init__(reason)
+        self.reason, self.status, self.rule, self.hint, self.approval = reason, status, rule, hint, approval
+        self.number: int | None = None
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """`id` is that of the record in the audit log."""
+
+    status: int
+    id: str
+    rule: str
+    reason: str
+    hint: str = ""
+    approval: str | None = None
+
+
+def write_refusal(refusal: Refusal, *, accept: bytes | None, keep_alive: bool, head_only: bool = False) -> bytes:
+    """A whole response: JSON for who asks for it, plain text for everybody else."""
+    as_json = accept is not None and b"json" in accept.lower()
+    body = _json(refusal) if as_json else _text(refusal)
+    kind = "application/problem+json" if as_json else "text/plain; charset=utf-8"
+    head = (
+        f"HTTP/1.1 {refusal.status} {_PHRASES.get(refusal.status, 'Refused')}\r\n"
+        f"Content-Type: {kind}\r\nContent-Length: {len(body)}\r\nCache-Control: no-store\r\n"
+        f"Paddock-Refusal: {refusal.id}\r\n{'' if keep_alive else 'Connection: close' + chr(13) + chr(10)}\r\n"
+    )
+    return head.encode("ascii") + (b"" if head_only else body)
+
+
+def _json(refusal: Refusal) -> bytes:
+    fields = {name: value for name in refusal.__struct_fields__ if (value := getattr(refusal, name)) not in ("", None)}
+    if "approval" in fields:
+        fields["approval_id"] = fields.pop("approval")
+    return json.dumps({"error": "refused by paddock", **fields}).encode("ascii") + b"\n"
+
+
+def _text(refusal: Refusal) -> bytes:
+    lines = [f"paddock: {refusal.reason}"]
+    lines += [f"rule: {refusal.rule}"] if refusal.rule else []
+    lines += [f"approval_id: {refusal.approval}"] if refusal.approval else []
+    lines += [f"id: {refusal.id}"]
+    lines += [refusal.hint] if refusal.hint else []
+    return ("\n".join(_printable(line) for line in lines) + "\n").encode()
+
+
+def _printable(line: str) -> str:
+    """A name from inside must not drive a terminal."""
+    return "".join(letter if letter.isprintable() else f"\\x{ord(letter):02x}" for letter in line)

@@ -1,0 +1,99 @@
+"""The secrets of one sandbox, as the gateway has them: in memory, changed while it runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from paddock.errors import SecretUnavailable
+from paddock.model import Binding, SecretValue, Target
+
+from ._needles import Needles
+from ._redact import Redaction
+
+_MOST_PAST = 16
+
+
+class Bound(msgspec.Struct, frozen=True, kw_only=True):
+    """A secret of a sandbox: what stands for it in there, where it may go, and what it is at the moment.
+
+    `value` is None once it is revoked. `expires_at`: CLOCK_BOOTTIME seconds.
+    """
+
+    name: str
+    placeholder: str
+    bindings: tuple[Binding, ...]
+    value: SecretValue | None = None
+    expires_at: float | None = None
+
+
+class SecretBook:
+    """What a `Door` has as `secrets`."""
+
+    def __init__(
+        self,
+        secrets: Iterable[Bound] = (),
+        *,
+        clock: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
+    ) -> None:
+        self._clock = clock
+        self._bound = {one.name: one for one in secrets}
+        self._names = {one.placeholder.encode(): one.name for one in self._bound.values()}
+        self.needles = Needles(tuple(self._names))
+        self._past: list[tuple[bytes, bytes]] = []
+        self._redactions: dict[bool, Redaction] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._bound)
+
+    def name(self, placeholder: bytes) -> str:
+        return self._names[placeholder]
+
+    def find(self, data: bytes) -> tuple[str, ...]:
+        """The names of those whose placeholder is in there."""
+        return tuple(self._names[needle] for needle in self.needles.found(data))
+
+    def value(self, name: str) -> bytes:
+        """SecretUnavailable: it was revoked, its time is over, or there is none of that name."""
+        bound = self._bound.get(name)
+        if bound is None or bound.value is None:
+            raise SecretUnavailable(f"secret {name} was revoked", hint=f"paddock secret set {name}", secret=name)
+        if bound.expires_at is not None and bound.expires_at <= self._clock():
+            raise SecretUnavailable(f"the time of secret {name} is over, and it was not renewed", secret=name)
+        return bound.value.data
+
+    def bindings(self, name: str, target: Target, method: str) -> tuple[Binding, ...]:
+        """Those that say something about such a request. (Its path, the policy has judged.)"""
+        bound = self._bound.get(name)
+        return tuple(
+            one
+            for one in (() if bound is None else bound.bindings)
+            if one.port == target.port
+            and _is_host(one.host, target.host)
+            and (one.methods is None or method in one.methods)
+        )
+
+    def set(self, name: str, value: SecretValue | None, expires_at: float | None = None) -> None:
+        """Another value from the next request on; None: revoked. The one before is still taken out of what comes back.
+        One of a name that the sandbox has not is nothing to it."""
+        bound = self._bound.get(name)
+        if bound is None:
+            return
+        if bound.value is not None and bound.value != value:
+            self._past = [*self._past[1 - _MOST_PAST :], (bound.value.data, bound.placeholder.encode())]
+        self._bound[name] = msgspec.structs.replace(bound, value=value, expires_at=expires_at)
+        self._redactions = {}
+
+    def redaction(self, *, keep_length: bool) -> Redaction:
+        """Of all values that there are and lately were."""
+        found = self._redactions.get(keep_length)
+        if found is None:
+            now = {b.value.data: b.placeholder.encode() for b in self._bound.values() if b.value is not None}
+            found = self._redactions[keep_length] = Redaction({**dict(self._past), **now}, keep_length=keep_length)
+        return found
+
+
+def _is_host(pattern: str, host: str) -> bool:
+    return host.endswith(pattern[1:]) if pattern.startswith("*.") else host == pattern

@@ -1,0 +1,206 @@
+"""Connections to the world: the name is resolved once, the address that was checked is the one that is dialled, the
+certificate is verified."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from paddock.model.egress import Target
+
+from ._refusal import Refused
+from ._wire import Lost, Wire
+
+DIAL_SECONDS = 10.0
+MOST_ADDRESSES = 8
+MOST_IDLE, IDLE_SECONDS = 64, 30.0
+_FRESH_SECONDS = 1.0
+
+Resolver = Callable[[str], Awaitable[list[str]]]
+"""Addresses of a name, as `ipaddress` writes them. OSError."""
+
+Check = Callable[[str], bool]
+"""Whether an address may be dialled; the verdict was recorded. Unrecorded."""
+
+
+class HostResolver:
+    """The machine's own resolver. Its threads are few: one sandbox's slow names must not cost more."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(16, thread_name_prefix="resolver")
+
+    async def __call__(self, name: str) -> list[str]:
+        loop = asyncio.get_running_loop()
+        found = await loop.run_in_executor(self._threads, _resolve, name)
+        return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _resolve(name: str) -> list[tuple[int, int, int, str, tuple[str | int, ...]]]:
+    # The final dot: search domains of this machine are not the sandbox's business.
+    return socket.getaddrinfo(f"{name}.", None, type=socket.SOCK_STREAM)  # pyright: ignore[reportReturnType]
+
+
+def is_own(address: str) -> bool:
+    """Whether it is one of this machine's: then packets to it come from it."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((address, 9))
+        except OSError:
+            return False
+        return probe.getsockname()[0] == address
+
+
+class Upstream:
+    """A connection to `target`, of which `address` was checked."""
+
+    def __init__(self, wire: Wire, target: Target, address: str) -> None:
+        self.wire, self.target, self.address = wire, target, address
+        self.reused = False
+        self.idle_since = 0.0
+
+
+class Dialer:
+    """Makes upstreams; one for a gateway. `trust` verifies servers' certificates."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        scratch: memoryview,
+        resolver: Resolver,
+        trust: Callable[[], ssl.SSLContext],
+    ) -> None:
+        self._loop, self._scratch, self._resolver, self._make_trust = loop, scratch, resolver, trust
+        self._trust: ssl.SSLContext | None = None
+
+    async def dial(self, target: Target, *, literal: str | None, tls: bool, check: Check) -> Upstream:
+        """`literal`: the address is given. Refused says why there is no connection."""
+        try:
+            async with asyncio.timeout(DIAL_SECONDS):
+                addresses = [literal] if literal else await self._resolve(target.host)
+                allowed = [address for address in addresses[:MOST_ADDRESSES] if check(address)]
+                if not allowed:
+                    raise Refused(f"no address of {target.host} may be connected to", rule="address")
+                wire, address = await self._connect(allowed, target)
+                if tls:
+                    await self._shake(wire, target)
+        except TimeoutError:
+            raise Refused(
+                f"{target.host}:{target.port} did not answer within {DIAL_SECONDS:.0f} s", status=504, rule="upstream"
+            ) from None
+        return Upstream(wire, target, address)
+
+    async def _resolve(self, name: str) -> list[str]:
+        try:
+            return await self._resolver(name)
+        except (OSError, UnicodeError) as error:
+            raise Refused(f"{name} can't be resolved: {_words(error)}", status=502, rule="upstream") from None
+
+    async def _connect(self, addresses: list[str], target: Target) -> tuple[Wire, str]:
+        why: OSError | None = None
+        for address in addresses:
+            sock = socket.socket(
+                socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK
+            )
+            try:
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                await self._loop.sock_connect(sock, (address, target.port))
+                wire = Wire(self._loop, self._scratch)
+                await wire.attach(sock)
+            except OSError as error:
+                sock.close()
+                why = error
+            except BaseException:
+                sock.close()
+                raise
+            else:
+                return wire, address
+        raise Refused(
+            f"{target.host}:{target.port} can't be reached: {_words(why)}", status=502, rule="upstream"
+        ) from None
+
+    async def _shake(self, wire: Wire, target: Target) -> None:
+        if self._trust is None:
+            self._trust = self._make_trust()
+        try:
+            await wire.shake(self._trust, name=target.host)
+        except (ssl.SSLError, Lost) as error:
+            wire.reset()
+            raise Refused(
+                f"TLS with {target.host}:{target.port} failed: {_words(error)}", status=502, rule="upstream"
+            ) from None
+        except BaseException:
+            wire.reset()
+            raise
+
+
+def system_trust() -> ssl.SSLContext:
+    """What this machine trusts."""
+    context = ssl.create_default_context()
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+class Pool:
+    """Idle upstreams of one sandbox: nobody else's requests ever share a connection with its own."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._idle: dict[tuple[Target, bool], list[Upstream]] = {}
+        self._count = 0
+
+    def take(self, target: Target, *, tls: bool, repeatable: bool) -> Upstream | None:
+        """One that stands. The other side may be ending it this moment: what can't be sent twice gets none that has
+        been idle for long."""
+        idle = self._idle.get((target, tls))
+        while idle:
+            upstream = idle.pop()
+            self._count -= 1
+            upstream.wire.watch(False)
+            age = self._clock() - upstream.idle_since
+            if upstream.wire.idle and age < (IDLE_SECONDS if repeatable else _FRESH_SECONDS):
+                upstream.reused = True
+                return upstream
+            upstream.wire.close()
+        return None
+
+    def give(self, upstream: Upstream, *, tls: bool) -> None:
+        if self._count >= MOST_IDLE or not upstream.wire.idle:
+            upstream.wire.close()
+            return
+        upstream.idle_since = self._clock()
+        self._idle.setdefault((upstream.target, tls), []).append(upstream)
+        self._count += 1
+        upstream.wire.watch(True)
+
+    def sweep(self, *, everything: bool = False) -> None:
+        """Closes those that are idle for too long, or have ended."""
+        now = self._clock()
+        for key, idle in list(self._idle.items()):
+            kept = [] if everything else [u for u in idle if u.wire.idle and now - u.idle_since < IDLE_SECONDS]
+            for upstream in idle:
+                if upstream not in kept:
+                    upstream.wire.close()
+            self._count -= len(idle) - len(kept)
+            if kept:
+                self._idle[key] = kept
+            else:
+                del self._idle[key]
+
+
+def _words(error: Exception | None) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate can't be trusted ({error.verify_message})"
+    if isinstance(error, ssl.SSLError):
+        return str(error.reason or error).lower().replace("_", " ")
+    if isinstance(error, OSError) and error.errno in errno.errorcode:
+        return str(error.strerror).lower()
+    return str(error)

@@ -1,0 +1,326 @@
+"""One connection's bytes, both ways, in clear or through TLS, in bounded memory.
+
+TLS is done here and not by the event loop, so that what was read before it was known to be TLS can be fed to it, and
+because one call for all records that came is half the work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import struct
+
+HIGH_WATER = 128 << 10
+SCRATCH_BYTES = 256 << 10
+_RECORD_BYTES = 16 << 10
+
+
+class Lost(Exception):
+    """The connection broke, or was broken off by us."""
+
+
+class Wire(asyncio.BufferedProtocol):
+    """`buffer` holds what came and was not taken; whoever takes from it calls `more` for the next. `received` and
+    `sent` count the bytes on the connection itself."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, scratch: memoryview) -> None:
+        """`scratch` is where the kernel puts what came, for a moment only: all wires of a loop share it."""
+        self._loop, self._scratch = loop, scratch
+        self.buffer = bytearray()
+        self.ended = False
+        self.error: Exception | None = None
+        self.received = self.sent = 0
+        self._transport: asyncio.Transport | None = None
+        self._sink: Wire | None = None
+        self._source: Wire | None = None
+        self._guarded: Wire | None = None
+        self._more: asyncio.Future[None] | None = None
+        self._drained: asyncio.Future[None] | None = None
+        self._held = self._full = self._discards = self._alone = False
+        self._tls: ssl.SSLObject | None = None
+        self._shaking = False
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+
+    async def attach(self, sock: socket.socket) -> None:
+        """Takes over a connected socket."""
+        await self._loop.connect_accepted_socket(lambda: self, sock)
+
+    @property
+    def idle(self) -> bool:
+        """Whether it stands, with nothing come that was not asked for."""
+        return self.error is None and not self.ended and not self.buffer
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    async def more(self) -> bool:
+        """Waits until something is added to `buffer`; False: nothing will be. Lost: it broke."""
+        if self.error is not None:
+            raise Lost(str(self.error)) from self.error
+        if self.ended:
+            return False
+        self._flow_on()
+        size = len(self.buffer)
+        while len(self.buffer) == size and not self.ended:
+            self._more = self._loop.create_future()
+            try:
+                await self._more
+            finally:
+                self._more = None
+            if self.error is not None:
+                raise Lost(str(self.error)) from self.error
+        return len(self.buffer) > size
+
+    def watch(self, on: bool) -> None:
+        """While it is watched an end from the other side counts as the connection's loss: nobody reads it."""
+        self._alone = on
+        if on and self.ended:
+            self._lose(ConnectionResetError("the other side has left"))
+        elif on:
+            self._flow_on()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._scratch
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.received += nbytes
+        data = self._scratch[:nbytes]
+        if self._discards:
+            return
+        if self._tls is not None:
+            self._incoming.write(data)
+            self._advance()
+        elif self._sink is not None:
+            self._sink.write(data)
+            if self._sink._full:
+                self._hold()
+            return
+        else:
+            self.buffer += data
+        if len(self.buffer) > HIGH_WATER or (self._sink is not None and self._sink._full):
+            self._hold()
+        self._wake()
+
+    def eof_received(self) -> bool:
+        if self._shaking:
+            self._lose(ConnectionResetError("the connection ended within the TLS handshake"))
+        self._end()
+        return True
+
+    def _end(self) -> None:
+        if self.ended:
+            return
+        self.ended = True
+        if self._sink is not None:
+            self._sink.write_eof()
+        if self._alone:
+            self._lose(ConnectionResetError("the other side has left"))
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._more is not None and not self._more.done():
+            self._more.set_result(None)
+
+    def _hold(self) -> None:
+        if not self._held and self._transport is not None and not self._transport.is_closing():
+            self._held = True
+            self._transport.pause_reading()
+
+    def _flow_on(self) -> None:
+        if self._held and self._transport is not None and not self._transport.is_closing():
+            self._held = False
+            self._transport.resume_reading()
+
+    # -- writing -----------------------------------------------------------------------------------------------------
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if self._transport is None or self.error is not None or not data:
+            return
+        if self._tls is not None:
+            self._tls.write(data)
+            data = self._outgoing.read()
+        self.sent += len(data)
+        self._transport.write(data)
+
+    async def drain(self) -> None:
+        """Waits until the other side has taken enough. Lost: it broke."""
+        if self.error is not None:
+            raise Lost(str(self.error)) from self.error
+        while self._full:
+            self._drained = self._loop.create_future()
+            try:
+                await self._drained
+            finally:
+                self._drained = None
+            if self.error is not None:
+                raise Lost(str(self.error)) from self.error
+
+    def pause_writing(self) -> None:
+        self._full = True
+        if self._source is not None:
+            self._source._hold()
+
+    def resume_writing(self) -> None:
+        self._full = False
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+        if self._source is not None:
+            self._source._flow_on()
+
+    def write_eof(self) -> None:
+        """Nothing more will be written; reading goes on."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        if self._tls is not None and not self._shaking:
+            self._goodbye()
+        try:
+            self._transport.write_eof()
+        except (OSError, RuntimeError):
+            pass  # it is gone already, which the loop tells by itself
+
+    # -- passing on ----------------------------------------------------------------------------------------------------
+
+    def pipe(self, sink: Wire) -> None:
+        """From now on what comes goes to `sink`, its end too."""
+        if self._sink is None:
+            self._sink, sink._source = sink, self
+            if self.buffer:
+                sink.write(self.buffer)
+                self.buffer.clear()
+            if self.ended:
+                sink.write_eof()
+            elif not sink._full:
+                self._flow_on()
+
+    async def join(self, other: Wire) -> None:
+        """Passes what comes from either to the other until both have ended. Lost: one of them broke."""
+        self.pipe(other)
+        other.pipe(self)
+        for wire in (self, other):
+            while await wire.more():
+                pass
+        await self.drain()
+        await other.drain()
+
+    def guard(self, other: Wire | None) -> None:
+        """If this one breaks, `other` is broken off."""
+        self._guarded = other
+
+    # -- TLS -----------------------------------------------------------------------------------------------------------
+
+    async def shake(self, context: ssl.SSLContext, *, name: str | None = None) -> None:
+        """Begins TLS, with what is in `buffer` as its first bytes: as a client of `name`, or as a server.
+
+        ssl.SSLError: it did not come to be; the other side was told by an alert.
+        """
+        server = name is None
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=server, server_hostname=name)
+        self._incoming.write(self.buffer)
+        self.buffer.clear()
+        self._shaking = True
+        self._advance()
+        while self._shaking and self.error is None:
+            self._more = self._loop.create_future()
+            try:
+                await self._more
+            finally:
+                self._more = None
+        if self.error is not None:
+            raise self.error if isinstance(self.error, ssl.SSLError) else Lost(str(self.error)) from self.error
+
+    def _advance(self) -> None:
+        tls = self._tls
+        assert tls is not None
+        try:
+            if self._shaking:
+                tls.do_handshake()
+                self._shaking = False
+            self._decrypt(tls)
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLZeroReturnError:
+            self._flush()
+            self._end()
+            return
+        except ssl.SSLError as error:
+            self._flush()  # the alert that says why
+            self._lose(error)
+            return
+        self._flush()
+
+    def _decrypt(self, tls: ssl.SSLObject) -> None:
+        sink, into = self._sink, self.buffer
+        while True:
+            piece = tls.read(_RECORD_BYTES)
+            if not piece:
+                raise ssl.SSLZeroReturnError
+            if sink is None:
+                into += piece
+            else:
+                sink.write(piece)
+
+    def _flush(self) -> None:
+        if self._outgoing.pending and self._transport is not None:
+            data = self._outgoing.read()
+            self.sent += len(data)
+            self._transport.write(data)
+
+    def _goodbye(self) -> None:
+        try:
+            if self._tls is not None:
+                self._tls.unwrap()
+        except (ssl.SSLError, ValueError):
+            pass  # it waits for the other's, which nobody needs
+        self._flush()
+
+    # -- ends ----------------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(high=HIGH_WATER)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lose(exc or ConnectionResetError("closed"))
+
+    def close(self) -> None:
+        """What was written still goes out."""
+        if self._tls is not None and not self._shaking and self.error is None:
+            self._goodbye()
+        if self._transport is not None:
+            self._transport.close()
+
+    def reset(self, why: str = "cut off") -> None:
+        """Both sides are told at once, by a reset; what is under way is lost."""
+        transport = self._transport
+        if transport is not None:
+            sock = transport.get_extra_info("socket")
+            if sock is not None and sock.fileno() >= 0:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            transport.abort()
+        self._lose(ConnectionAbortedError(why))
+
+    async def linger(self) -> None:
+        """After the last word: an end is sent, and what still comes is thrown away until the other side ends too. To
+        close at once could take the last word back."""
+        self._discards = True
+        self.buffer.clear()
+        self.write_eof()
+        try:
+            while await self.more():
+                pass
+        except Lost:
+            pass
+        self.close()
+
+    def _lose(self, error: Exception) -> None:
+        if self.error is not None:
+            return
+        self.error = error
+        if self._sink is not None:
+            self._sink._lose(error)
+        if self._guarded is not None:
+            self._guarded.reset()
+        self._wake()
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)

@@ -1,0 +1,216 @@
+"""A gateway between clients on the loopback and servers on the loopback: where a connection wanted to go is said by the
+test, all else is as it is in service."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+import struct
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from paddock.egress._authority import Authority
+from paddock.egress._door import ApprovalAnswer, ApprovalRequest, Door, Flow
+from paddock.egress._gateway import Gateway
+from paddock.egress._open_door import Limits
+from paddock.errors import Unrecorded
+from paddock.model.egress import ConnectVerdict, RequestVerdict, Target, Tier, Verdict
+
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+class Policy:
+    """What a test allows: hosts with their tier, and what a request must not be."""
+
+    def __init__(self, hosts: dict[str, Tier], *, deny_paths: Collection[str] = (), revision: str = "r1") -> None:
+        self.hosts, self.deny_paths, self.revision = hosts, deny_paths, revision
+        self.addresses = {"127.0.0.1", "::1"}
+        self.secrets: tuple[str, ...] = ()
+        self.approve: str | None = None
+
+    def _verdict(self, allowed: bool) -> dict[str, object]:
+        return {
+            "allowed": allowed,
+            "rule": "allow[0]" if allowed else "default",
+            "reason": "so",
+            "revision": self.revision,
+        }
+
+    def name(self, name: str) -> Verdict:
+        return Verdict(**self._verdict(name in self.hosts))
+
+    def connect(self, target: Target) -> ConnectVerdict:
+        return ConnectVerdict(**self._verdict(target.host in self.hosts), tier=self.hosts.get(target.host))
+
+    def address(self, target: Target, address: str, *, own: Collection[str] = ()) -> Verdict:
+        return Verdict(**self._verdict(address in self.addresses))
+
+    def request(self, target: Target, scheme: str, method: str, path: str) -> RequestVerdict:
+        allowed = target.host in self.hosts and path not in self.deny_paths
+        return RequestVerdict(**self._verdict(allowed), secrets=self.secrets, approve=self.approve)
+
+
+class Journal:
+    """Keeps what is recorded; `broken` refuses to."""
+
+    def __init__(self) -> None:
+        self.decisions: list[tuple[Flow, Verdict]] = []
+        self.outcomes: dict[int, tuple[int, int, str | None]] = {}
+        self.broken = False
+
+    def decision(self, flow: Flow, verdict: Verdict) -> int:
+        if self.broken:
+            raise Unrecorded("the disk is full")
+        self.decisions.append((flow, verdict))
+        return len(self.decisions) - 1
+
+    def outcome(self, number: int, *, sent: int, received: int, error: str | None) -> None:
+        self.outcomes[number] = (sent, received, error)
+
+    def of(self, kind: str) -> list[tuple[Flow, Verdict]]:
+        return [entry for entry in self.decisions if entry[0].kind == kind]
+
+
+class Approvals:
+    def __init__(self) -> None:
+        self.asked: list[ApprovalRequest] = []
+        self.answer = ApprovalAnswer(state="pending", approval="ap_1")
+
+    async def claim(self, request: ApprovalRequest) -> ApprovalAnswer:
+        self.asked.append(request)
+        return self.answer
+
+
+class NoSecrets:
+    def value(self, name: str) -> bytes:
+        raise AssertionError(name)
+
+
+class Rig:
+    """`origin` is where the next connections want to go; `names` is what the resolver of the host knows."""
+
+    def __init__(self, policy: Policy, limits: Limits | None = None) -> None:
+        self.policy, self.limits = policy, limits
+        self.origin: tuple[str, int] | Callable[[socket.socket], tuple[str, int]] = ("192.0.2.1", 443)
+        self.names: dict[str, list[str]] = {}
+        self.resolved: list[str] = []
+        self.public = Authority.make("public")  # who signs the servers outside
+        self.inside = Authority.make("inside")
+        self.journal, self.approvals = Journal(), Approvals()
+        self.servers: list[asyncio.Server] = []
+        self._shaken: list[ssl.SSLContext] = []
+
+    def door(self) -> Door:
+        self.tcp = socket.create_server(("127.0.0.1", 0), backlog=128)
+        self.dns_tcp = socket.create_server(("127.0.0.1", 0))
+        self.dns_udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.dns_udp.bind(("127.0.0.1", 0))
+        self.port = self.tcp.getsockname()[1]
+        self.dns_ports = (self.dns_udp.getsockname()[1], self.dns_tcp.getsockname()[1])
+        return Door(
+            sandbox="sb_1",
+            incarnation=1,
+            tcp=[self.tcp],
+            dns_udp=self.dns_udp,
+            dns_tcp=self.dns_tcp,
+            policy=self.policy,
+            authority=self.inside,
+            secrets=NoSecrets(),
+            approvals=self.approvals,
+            journal=self.journal,
+        )
+
+    async def resolve(self, name: str) -> list[str]:
+        self.resolved.append(name)
+        if name not in self.names:
+            raise OSError(f"no such name: {name}")
+        return self.names[name]
+
+    def trust(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(cadata=self.public.certificate.decode())
+        context.set_alpn_protocols(["http/1.1"])
+        return context
+
+    def where(self, sock: socket.socket) -> tuple[str, int]:
+        return self.origin(sock) if callable(self.origin) else self.origin
+
+    async def server(self, serve: Serve, *, tls: str | None = None) -> int:
+        """A server on the loopback; `tls`: the name in its certificate. Its port."""
+        context = None if tls is None else self.public.context(tls)
+        server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+        self.servers.append(server)
+        return server.sockets[0].getsockname()[1]
+
+    def synthetic(self, name: str) -> str:
+        address = self.gateway._doors["sb_1"].lookup(name)
+        assert isinstance(address, str), address
+        return address
+
+    def aim(self, name: str, port: int) -> None:
+        """The next connections are made by somebody who has resolved `name`."""
+        self.origin = (self.synthetic(name), port)
+
+    def client_context(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cadata=self.inside.certificate.decode())
+
+    async def connect(self, tls: str | None = None) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """`tls`: the name that is asked for, by a client that trusts the sandbox's authority."""
+        context = None if tls is None else self.client_context()
+        return await asyncio.open_connection("127.0.0.1", self.port, ssl=context, server_hostname=tls)
+
+    async def ask(self, data: bytes, *, tls: str | None = None) -> bytes:
+        """All that is answered to `data`, up to the end."""
+        reader, writer = await self.connect(tls)
+        try:
+            writer.write(data)
+            return await asyncio.wait_for(reader.read(), 30)
+        finally:
+            writer.close()
+
+
+@asynccontextmanager
+async def running(rig: Rig) -> AsyncIterator[Rig]:
+    rig.gateway = Gateway(resolver=rig.resolve, trust=rig.trust, origin=rig.where, limits=rig.limits)
+    await rig.gateway.open(rig.door())
+    try:
+        yield rig
+    finally:
+        await rig.gateway.close_all()
+        for server in rig.servers:
+            server.close()
+
+
+async def answer_ok(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answers every request with what it was, as text."""
+    try:
+        while head := await reader.readuntil(b"\r\n\r\n"):
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(head), head))
+            if b"Connection: close" in head:
+                break
+    except (asyncio.IncompleteReadError, ConnectionError):
+        pass
+    finally:
+        writer.close()
+
+
+GET = b"GET /a HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n"
+
+
+def get(host: str, path: str = "/a", *, close: bool = True) -> bytes:
+    end = "Connection: close\r\n" if close else ""
+    return f"GET {path} HTTP/1.1\r\nHost: {host}\r\n{end}\r\n".encode()
+
+
+def reset_on_close(sock: socket.socket) -> None:
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def ca_file(authority: Authority, directory: Path) -> Path:
+    fd, name = tempfile.mkstemp(dir=directory, suffix=".pem")
+    os.write(fd, authority.certificate)
+    os.close(fd)
+    return Path(name)

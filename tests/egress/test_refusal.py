@@ -1,0 +1,34 @@
+"""What a refusal says, to people and to programs."""
+
+from __future__ import annotations
+
+import json
+
+from paddock.egress._refusal import Refusal, write_refusal
+
+REFUSAL = Refusal(
+    status=403, id="17", rule="deny[0]", reason="evil.test\x1b[2J is not allowed", hint="ask", approval="ap_1"
+)
+
+
+def test_in_words() -> None:
+    head, _, body = write_refusal(REFUSAL, accept=b"*/*", keep_alive=True).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 403 Forbidden\r\n")
+    assert b"Connection" not in head
+    assert f"Content-Length: {len(body)}".encode() in head
+    text = body.decode()
+    assert "rule: deny[0]" in text
+    assert "id: 17" in text
+    assert "approval_id: ap_1" in text
+    assert "\x1b" not in text
+
+
+def test_as_json() -> None:
+    head, _, body = write_refusal(REFUSAL, accept=b"application/json", keep_alive=False).partition(b"\r\n\r\n")
+    assert b"Connection: close" in head
+    assert json.loads(body)["approval_id"] == "ap_1"
+    assert json.loads(body)["rule"] == "deny[0]"
+
+
+def test_to_head_it_has_no_body() -> None:
+    assert write_refusal(REFUSAL, accept=None, keep_alive=True, head_only=True).endswith(b"\r\n\r\n")

@@ -1,0 +1,267 @@
+"""A placeholder becomes its secret where policy and binding agree; on its way to anywhere else it is a finding."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from urllib.parse import parse_qs
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paddock.egress._coding import Undecodable
+from paddock.egress._placeholders import mint
+from paddock.egress._redact import Returned, forms
+from paddock.egress._secret_book import Bound, SecretBook
+from paddock.egress._swap import Misdirected, Swap
+from paddock.errors import InvalidArgument, SecretUnavailable
+from paddock.model import Binding, SecretValue, Target
+
+VALUE = b'v"\\ /&=%+\xc3\xa4-sixteen'
+HERE = Target("api.test", 443)
+EVERYWHERE = Binding(host="api.test", header="X-Key", basic=True, query="key", body=True)
+HOLDER = mint()
+HELD = HOLDER.encode()
+JSON = [(b"Content-Type", b"application/json; charset=utf-8")]
+
+
+def book(*bindings: Binding, value: bytes | None = VALUE, expires_at: float | None = None) -> SecretBook:
+    bound = Bound(
+        name="KEY",
+        placeholder=HOLDER,
+        bindings=bindings or (EVERYWHERE,),
+        value=None if value is None else SecretValue(value),
+        expires_at=expires_at,
+    )
+    return SecretBook([bound], clock=lambda: 100.0)
+
+
+def swap(
+    secrets: SecretBook | None = None,
+    *,
+    target: Target = HERE,
+    scheme: str = "https",
+    method: str = "POST",
+    allowed: tuple[str, ...] = ("KEY",),
+) -> Swap:
+    return Swap(book() if secrets is None else secrets, target, scheme=scheme, method=method, allowed=allowed)
+
+
+def basic(user: bytes, password: bytes) -> bytes:
+    return b"Basic " + base64.b64encode(user + b":" + password)
+
+
+def whole(body: bytes, kind: bytes = b"application/json", secrets: SecretBook | None = None) -> bytes:
+    stream = swap(secrets).body([(b"Content-Type", kind)])
+    assert stream is not None
+    return stream.feed(body) + stream.end()
+
+
+def test_a_header_and_a_password_are_swapped() -> None:
+    one = swap(book(value=b"plain-value"))
+    got = dict(one.fields([(b"x-key", b"token " + HELD), (b"Authorization", basic(b"me", HELD)), (b"A", b"b")]))
+    assert got == {b"x-key": b"token plain-value", b"Authorization": basic(b"me", b"plain-value"), b"A": b"b"}
+    assert one.used == {"KEY"}
+
+
+def test_a_query_parameter_is_swapped_and_encoded() -> None:
+    target = swap().target(f"/path?a=1&key={HOLDER}&b")
+    assert parse_qs(target.partition("?")[2])["key"] == [VALUE.decode()]
+    assert target.startswith("/path?a=1&key=") and target.endswith("&b")  # noqa: PT018
+
+
+def test_a_body_is_swapped_as_its_type_wants_it() -> None:
+    assert json.loads(whole(json.dumps({"a": HOLDER}).encode())) == {"a": VALUE.decode()}
+    form = whole(f"x=1&y={HOLDER}".encode(), b"application/x-www-form-urlencoded")
+    assert parse_qs(form.decode())["y"] == [VALUE.decode()]
+    with pytest.raises(SecretUnavailable, match="cannot be written"):
+        whole(HELD, b"text/plain")
+
+
+@given(st.lists(st.integers(0, 500), max_size=8), st.booleans())
+def test_a_body_in_any_pieces_plain_or_gzip(cuts: list[int], zipped: bool) -> None:
+    sent = json.dumps({"first": HOLDER, "then": [HOLDER, "pdk_no"], "last": HOLDER[:-1]}).encode()
+    data = gzip.compress(sent) if zipped else sent
+    stream = swap().body([*JSON, (b"Content-Encoding", b"gzip" if zipped else b"identity")])
+    assert stream is not None
+    assert stream.rewrites
+    places = sorted({cut % (len(data) + 1) for cut in cuts})
+    parts = [data[a:b] for a, b in zip([0, *places], [*places, len(data)], strict=True)]
+    came = b"".join([*map(stream.feed, parts), stream.end()])
+    got = json.loads(gzip.decompress(came) if zipped else came)
+    assert got == {"first": VALUE.decode(), "then": [VALUE.decode(), "pdk_no"], "last": HOLDER[:-1]}
+
+
+def test_a_message_of_a_web_socket_is_swapped() -> None:
+    assert json.loads(swap().message(json.dumps({"op": HOLDER}).encode())) == {"op": VALUE.decode()}
+    assert swap().message(b"auth " + HELD) == b"auth " + VALUE
+
+
+NOT_THERE = {
+    "another host": lambda: swap(target=Target("evil.test", 443)),
+    "a longer name": lambda: swap(target=Target("api.test.evil.test", 443)),
+    "another port": lambda: swap(target=Target("api.test", 8443)),
+    "in clear": lambda: swap(scheme="http"),
+    "TRACE": lambda: swap(method="TRACE"),
+    "CONNECT": lambda: swap(method="CONNECT"),
+    "another method": lambda: swap(
+        book(Binding(host="api.test", methods=("GET",), header="X-Key", basic=True, query="key", body=True))
+    ),
+    "the policy allows none": lambda: swap(allowed=()),
+    "the policy allows another": lambda: swap(allowed=("OTHER",)),
+    "nothing is bound so": lambda: swap(book(Binding(host="api.test"))),
+}
+
+
+@pytest.mark.parametrize("where", NOT_THERE)
+def test_elsewhere_it_is_a_finding_in_every_place(where: str) -> None:
+    for place in (
+        lambda s: s.fields([(b"X-Key", HELD)]),
+        lambda s: s.fields([(b"Authorization", basic(b"me", HELD))]),
+        lambda s: s.target(f"/?key={HOLDER}"),
+        lambda s: s.body(JSON).feed(HELD),
+        lambda s: s.message(HELD),
+    ):
+        one = NOT_THERE[where]()
+        with pytest.raises(Misdirected) as caught:
+            place(one)
+        assert caught.value.secret == "KEY"
+        assert VALUE not in str(caught.value).encode()
+        assert not one.used
+
+
+def test_places_that_nothing_can_be_bound_to_are_findings() -> None:
+    for fields in (
+        [(b"Host", HELD)],
+        [(HELD, b"x")],
+        [(b"X-Other", HELD)],
+        [(b"Authorization", b"Bearer " + HELD)],
+        [(b"Authorization", basic(HELD, b"x"))],
+        [(b"Authorization", b"Basic " + HELD)],
+        [(b"Content-Type", HELD)],
+    ):
+        with pytest.raises(Misdirected):
+            swap().fields(fields)
+    for target in (f"/{HOLDER}", f"/?{HOLDER}=1", f"/?other={HOLDER}", f"/{HOLDER}?key={HOLDER}"):
+        with pytest.raises(Misdirected):
+            swap().target(target)
+    with pytest.raises(Misdirected):
+        swap().trailers([(b"X-Key", HELD)])
+
+
+def test_in_a_body_that_nothing_is_bound_to_it_is_found_and_all_else_passes_as_it_is() -> None:
+    secrets = book(Binding(host="api.test", header="X-Key"))
+    for fields, data in ((JSON, b"{}" * 99), ([(b"Content-Encoding", b"gzip")], gzip.compress(b"x" * 9999))):
+        stream = swap(secrets).body(fields)
+        assert stream is not None
+        assert not stream.rewrites
+        assert b"".join([stream.feed(data[:7]), stream.feed(data[7:]), stream.end()]) == data
+    for fields, data in ((JSON, HELD), ([(b"Content-Encoding", b"gzip")], gzip.compress(HELD))):
+        stream = swap(secrets).body(fields)
+        assert stream is not None
+        with pytest.raises(Misdirected):
+            stream.feed(data[:20]) + stream.feed(data[20:])
+
+
+def test_a_body_that_cannot_be_looked_into_is_refused_where_a_value_could_belong() -> None:
+    with pytest.raises(Misdirected, match="cannot be looked into"):
+        swap().body([(b"Content-Encoding", b"br")])
+    assert swap(allowed=()).body([(b"Content-Encoding", b"br")]) is None
+
+
+def test_a_bomb_is_refused_before_it_goes_off() -> None:
+    bomb = gzip.compress(bytes(1 << 28))
+    stream = swap().body([*JSON, (b"Content-Encoding", b"gzip")])
+    assert stream is not None
+    with pytest.raises(Misdirected, match="gzip"):
+        [stream.feed(bomb[start : start + 4096]) for start in range(0, len(bomb), 4096)]
+
+
+def test_a_value_that_would_end_its_header_is_not_put_there() -> None:
+    for value in (b"value\r\nX-Evil: 1", b"value\nsecond", b"value\0nought"):
+        with pytest.raises(SecretUnavailable, match="cannot be written"):
+            swap(book(value=value)).fields([(b"X-Key", HELD)])
+
+
+def test_rotation_revocation_and_expiry_hold_from_the_next_request_on() -> None:
+    secrets = book(value=b"first-value")
+    secrets.set("KEY", SecretValue(b"second-value"))
+    assert swap(secrets).fields([(b"X-Key", HELD)]) == [(b"X-Key", b"second-value")]
+    secrets.set("KEY", None)
+    with pytest.raises(SecretUnavailable, match="revoked"):
+        swap(secrets).fields([(b"X-Key", HELD)])
+    with pytest.raises(SecretUnavailable, match="time of secret KEY is over"):
+        swap(book(expires_at=100.0)).fields([(b"X-Key", HELD)])
+    secrets.set("UNKNOWN", SecretValue(b"anything"))
+    with pytest.raises(SecretUnavailable):
+        secrets.value("UNKNOWN")
+
+
+def test_a_sandbox_without_secrets_has_nothing_done_to_its_requests() -> None:
+    one, fields = swap(SecretBook()), [(b"Accept-Encoding", b"br")]
+    assert (one.target("/?a"), one.fields(fields), one.body(fields)) == ("/?a", fields, None)
+
+
+def test_only_codings_that_can_be_looked_into_are_asked_for() -> None:
+    asked = swap().fields([(b"Accept-Encoding", b"br;q=1.0, gzip;q=0.8, zstd")])
+    assert asked == [(b"Accept-Encoding", b"gzip;q=0.8")]
+    assert swap().fields([(b"Accept-Encoding", b"br")]) == [(b"Accept-Encoding", b"identity")]
+
+
+@given(st.binary(min_size=8, max_size=40), st.binary(max_size=20), st.binary(max_size=20), st.integers(0, 200))
+def test_no_form_of_a_value_comes_back(value: bytes, before: bytes, after: bytes, cut: int) -> None:
+    secrets = book(value=value)
+    text = before + base64.b64encode(before + value + after) + b" " + value.hex().encode() + value + after
+    returned = Returned(secrets.redaction(keep_length=True), [(b"X", value)])
+    cut %= len(text) + 1
+    came = b"".join([returned.feed(text[:cut]), returned.feed(text[cut:]), returned.end()])
+    assert value not in came.replace(HELD, b"") or value in before + b"*" + after
+    assert len(came) == len(text)
+    assert base64.b64encode(before + value + after) not in came
+    assert value.hex().encode() not in came
+    assert value not in returned.fields[0][1]
+
+
+def test_a_value_comes_back_as_its_placeholder_also_out_of_gzip_and_after_rotation() -> None:
+    secrets = book(value=b"first-value-that-is-longer-than-any-placeholder-can-be")
+    secrets.set("KEY", SecretValue(VALUE))
+    body = json.dumps(
+        {"you": "first-value-that-is-longer-than-any-placeholder-can-be", "sent": VALUE.decode()}
+    ).encode()
+    zipped = gzip.compress(body)
+    fields = [(b"Content-Encoding", b"gzip"), (b"Content-Length", b"%d" % len(zipped)), (b"ETag", b"x")]
+    returned = Returned(secrets.redaction(keep_length=True), fields)
+    assert (returned.fields, returned.rewrites) == ([], True)
+    came = json.loads(returned.feed(zipped[:9]) + returned.feed(zipped[9:]) + returned.end())
+    assert came["you"].startswith(HOLDER)
+    assert set(came["you"].removeprefix(HOLDER)) == {"*"}
+    assert came["sent"] == HOLDER[: len(json.dumps(VALUE.decode())) - 2]
+    assert secrets.redaction(keep_length=False).whole(VALUE) == HELD
+
+
+def test_what_cannot_be_looked_into_does_not_come_back() -> None:
+    for coding in (b"br", b"zstd", b"gzip, gzip"):
+        with pytest.raises(Undecodable):
+            Returned(book().redaction(keep_length=True), [(b"Content-Encoding", coding)])
+
+
+def test_every_form_that_programs_write_is_known() -> None:
+    known = forms(VALUE)
+    assert {VALUE, base64.b64encode(VALUE), json.dumps(VALUE.decode())[1:-1].encode(), VALUE.hex().encode()} <= known
+
+
+def test_a_placeholder_has_the_shape_that_was_asked_for_and_none_that_can_be_guessed() -> None:
+    shaped = mint("ghp_" + "*" * 36)
+    assert len(shaped) == 40
+    assert shaped.startswith("ghp_")
+    assert len({mint() for _ in range(100)}) == 100
+    for shape in ("ghp_****", "a b" + "*" * 30, "*" * 300, "%" + "*" * 30, ""):
+        with pytest.raises(InvalidArgument):
+            mint(shape)
+
+
+def test_neither_book_nor_swap_show_a_value() -> None:
+    bound = Bound(name="KEY", placeholder=HOLDER, bindings=(), value=SecretValue(b"plain-value"))
+    assert "plain-value" not in repr(bound)
