@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 from rich.console import Console
 
 from bench import plot
+from bench.contest import POOL_DRIVER
 from bench.plan import Plan
 from bench.report import OUT, Section, machine, show
 
@@ -23,7 +25,7 @@ BENCHMARKS = {
     "shell": "`paddock run -- true`, and where its time goes",
     "stream": "1 GiB of stdout",
     "transfer": "a file of 1 GiB, in and out",
-    "fork": "fork, snapshot and rollback, with few files and with many",
+    "fork": "fork, snapshot and rollback, with few files and with many; a hundred children",
     "bestof": "best of eight with a suite of two seconds, beside the ideal schedule",
     "checkout": "a new task on a cached repository until `git status` works, beside `git clone` of a mirror",
     "egress": "requests, connections and bytes that one core's gateway carries",
@@ -40,6 +42,8 @@ def main() -> int:
         return 0
     console = Console(stderr=options.json, width=None if sys.stdout.isatty() else 120)
     plan = Plan(repeat=options.rounds, with_peers=options.peers)
+    if options.pool is not None:
+        os.environ[POOL_DRIVER] = options.pool
     facts = machine()
     console.print("  ".join(f"{name} {value}" for name, value in facts.items()), style="dim")
     sections: list[Section] = []
@@ -64,6 +68,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
     parser.add_argument("--only", action="append", choices=BENCHMARKS, help="this one; may be given again")
     parser.add_argument("--peers", action="store_true", help="other people's sandboxes, too")
+    parser.add_argument("--pool", choices=("btrfs", "overlay", "copy"), help="this driver, and not the best there is")
     parser.add_argument("--rounds", type=int, help="instead of each benchmark's own number")
     parser.add_argument("--json", action="store_true", help="all of it on stdout; the tables go to stderr")
     parser.add_argument("--output", type=Path, default=OUT, help="for bench.json and the plots")

@@ -1,4 +1,8 @@
-"""A new task on a repository that is cached, until `git status` has answered inside; beside a clone of a mirror."""
+"""A new task on a repository that is cached, until `git status` has answered inside; beside clones of a mirror.
+
+A clone writes all files, and is as slow as the disk is busy: so it is made in memory, too, and what counts as well is
+the processor time of both.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +26,12 @@ from paddock.model import CreateSandbox, DeleteWorkspace, ExecSpec, KillSandbox,
 FEW, MANY = 3_000, 8_000
 _PROJECTS = ("django==5.1.4", "sympy==1.13.3")  # 6,800 and 2,000 files
 _GIT = ("git", "-c", "user.name=bench", "-c", "user.email=bench@example.org", "-c", "gc.auto=0")
+_CLONES = (
+    ("git clone --local, status", "/var/tmp", ["--local"]),
+    ("git clone --shared, status", "/var/tmp", ["--shared"]),
+    ("git clone --shared into memory, status", "/dev/shm", ["--shared"]),
+)
+_PAUSE_SECONDS = 1.0  # tasks come now and then: what is made ahead is there by then
 _STATUS = ("git", "status", "--porcelain")
 
 
@@ -34,6 +44,7 @@ class Task:
         self.once()
 
     def once(self) -> dict[str, float]:
+        time.sleep(_PAUSE_SECONDS)
         name = f"task{next(self._numbers)}"
         perform = self._transport.perform
         marks = [time.perf_counter()]
@@ -46,7 +57,7 @@ class Task:
         if done.exit_code or done.stdout:
             raise RuntimeError(f"git status: {done.exit_code} {done.stdout[:100]} {done.stderr[:200]}")
         perform(KillSandbox(sandbox=sandbox.id))
-        perform(DeleteWorkspace(workspace=name))
+        perform(DeleteWorkspace(workspace=name, discard=True))
         steps = [after - before for before, after in itertools.pairwise(marks)]
         return {TOTAL: marks[-1] - marks[0], "workspace": steps[0], "sandbox": steps[1], "git status": steps[2]}
 
@@ -54,16 +65,16 @@ class Task:
 
 
 class Clone:
-    """`git clone` of the mirror, which links its objects, and `git status` in it."""
+    """`git clone` of the mirror, which links its objects or (`--shared`) borrows them, and `git status` in it."""
 
-    def __init__(self, mirror: str) -> None:
-        self._mirror, self._place = mirror, Path(tempfile.mkdtemp(prefix="pb-", dir="/var/tmp"))
-        self.once()
+    def __init__(self, mirror: str, place: str, options: list[str]) -> None:
+        self._command = ["git", "clone", "--quiet", *options, mirror]
+        self._place = Path(tempfile.mkdtemp(prefix="pb-", dir=place))
 
     def once(self) -> dict[str, float]:
         target = self._place / "clone"
         marks = [time.perf_counter()]
-        subprocess.run(["git", "clone", "--quiet", self._mirror, str(target)], check=True, capture_output=True)
+        subprocess.run([*self._command, str(target)], check=True, capture_output=True)
         marks.append(time.perf_counter())
         subprocess.run(_STATUS, cwd=target, check=True, capture_output=True)
         marks.append(time.perf_counter())
@@ -79,16 +90,19 @@ def measure(plan: Plan) -> list[Section]:
     for most in (FEW, MANY):
         mirror, files = repository(most)
         section = Section(f"checkout-{most}", f"a new task on a cached repository of {files} files, until git status")
+        at = {"mirror": str(mirror)}
         contenders = [
-            Contender(
-                "paddock: workspace, sandbox, status", "bench.checkout:Task", {"mirror": str(mirror)}, state=True
+            Contender("paddock: workspace, sandbox, status", "bench.checkout:Task", at, state=True, block=5),
+            *(
+                Contender(name, "bench.checkout:Clone", {**at, "place": place, "options": options}, block=2)
+                for name, place, options in _CLONES
             ),
-            Contender("git clone of the mirror, status", "bench.checkout:Clone", {"mirror": str(mirror)}),
         ]
-        task, clone = contest(contenders, rounds=plan.rounds(5), block=5).values()
-        section.add(task)
-        section.add(clone)
-        section.compare(task, [clone])
+        task, *clones = contest(contenders, rounds=plan.rounds(3), block=5).values()
+        for record in (task, *clones):
+            section.add(record)
+            section.add_cpu(record)
+        section.compare(task, clones)
         sections.append(section)
     return sections
 

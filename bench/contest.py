@@ -24,6 +24,7 @@ from paddock.keeper import _wire
 
 ROOT = Path(__file__).parent.parent
 PATIENCE_SECONDS = 30.0
+POOL_DRIVER = "PADDOCK_POOL_DRIVER"
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,8 @@ class Worker:
         self._directory = directory
         self._state = directory / "s" if contender.state else None
         self._log = (directory / "stderr").open("w+b")
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("PADDOCK_")}
+        kept = (name for name in os.environ if name == POOL_DRIVER or not name.startswith("PADDOCK_"))
+        environment = {name: os.environ[name] for name in kept}
         environment["PYTHONPATH"] = os.pathsep.join(map(str, (*contender.paths, ROOT)))
         if self._state is not None:
             environment["PADDOCK_STATE_DIR"] = str(self._state)

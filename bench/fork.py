@@ -1,8 +1,11 @@
-"""Fork, snapshot and rollback of a running sandbox, with few files and with many: on btrfs the size must not matter."""
+"""Fork, snapshot and rollback of a running sandbox, with few files and with many: on btrfs the size must not matter.
+And a hundred children at once.
+"""
 
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 from bench.contest import Contender, contest
 from bench.plan import Plan
@@ -11,6 +14,7 @@ from bench.worker import TOTAL
 from paddock import Sandbox
 
 FEW, MANY = 100, 20_000
+CHILDREN, CALLERS = 100, 8
 _FILL = "import os,sys\nfor i in range(int(sys.argv[1])): open(f'd/{i}', 'w').write(str(i))\nos.sync()"
 
 
@@ -40,6 +44,32 @@ class Fork:
         self._parent.kill()
 
 
+class Children:
+    """A hundred at once, until each has run a command."""
+
+    def __init__(self) -> None:
+        self._parent = Sandbox.create(ttl_seconds=900)
+        self._parent.exec("echo warm > file", check=True)
+        self._callers = ThreadPoolExecutor(CALLERS)
+
+    def once(self) -> dict[str, float]:
+        start = time.perf_counter()
+        children = self._parent.fork(CHILDREN)
+        born = time.perf_counter()
+        list(self._callers.map(_command, children))
+        done = time.perf_counter()
+        list(self._callers.map(Sandbox.kill, children))
+        return {TOTAL: done - start, "fork": born - start, "commands": done - born}
+
+    def close(self) -> None:
+        self._parent.kill()
+        self._callers.shutdown()
+
+
+def _command(child: Sandbox) -> None:
+    child.exec("cat file", check=True)
+
+
 def measure(plan: Plan) -> list[Section]:
     contenders = [
         Contender(f"{files} files: fork + exec true", "bench.fork:Fork", {"files": files}, state=True)
@@ -50,5 +80,14 @@ def measure(plan: Plan) -> list[Section]:
     many, few = records.values()
     for record in records.values():
         section.add(record)
+        section.add_cpu(record)
     section.compare(many, [few])
-    return [section]
+    children = Section("children", f"{CHILDREN} children of one sandbox, until each has run a command")
+    (record,) = contest(
+        [Contender(f"fork({CHILDREN}), a command in each", "bench.fork:Children", state=True)],
+        rounds=plan.rounds(3),
+        block=2,
+    ).values()
+    children.add(record)
+    children.add_cpu(record)
+    return [section, children]

@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench.contest import ROOT, Record
+from bench.contest import POOL_DRIVER, ROOT, Record
 from bench.figures import Ratio, ratio, summarize
 from bench.worker import TOTAL
 
@@ -91,6 +91,7 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "uid": os.geteuid(),
         "load": os.getloadavg()[0],
+        "pool": os.environ.get(POOL_DRIVER, "by probe"),
         "var_tmp": file_system(Path("/var/tmp")),
     }
 

@@ -180,6 +180,7 @@ def actions_page() -> str:
     parts = [HEADER, "# Actions", intro]
     files = (
         file,
+        "model/approval.py",
         "model/file_actions.py",
         "model/repository.py",
         "model/result_actions.py",

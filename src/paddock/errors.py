@@ -11,6 +11,7 @@
     - Unsupported             this level or machine cannot do that
     - LevelUnavailable        this machine cannot give the level that was asked for
     - NotConfigured           something on this machine is missing; the message holds the command
+    - ApprovalNeeded          a person has to say yes first; details["approval"] is the id of the question
     - SecretUnavailable       a secret has no value now: its source has none, it was revoked, its time is over
   + SandboxError              the sandbox did it
     - FileError               a file operation was refused inside the sandbox
@@ -107,6 +108,9 @@ class LevelUnavailable(RequestError, code="level_unavailable", status=422): ...
 
 
 class NotConfigured(RequestError, code="not_configured", status=424): ...
+
+
+class ApprovalNeeded(RequestError, code="approval_needed", status=403): ...
 
 
 class SecretUnavailable(RequestError, code="secret_unavailable", status=424): ...

@@ -27,21 +27,28 @@ STEPS = {
 }
 
 
-@pytest.mark.parametrize("step", STEPS)
-def test_it_is_finished_by_the_next_service(step: str, program: Callable[..., Any]) -> None:
+@pytest.mark.parametrize(("step", "workspace"), [*((step, True) for step in STEPS), ("before the kill", False)])
+def test_it_is_finished_by_the_next_service(step: str, workspace: bool, program: Callable[..., Any]) -> None:
+    """With a workspace, there are two trees that have to come to the same end."""
+    options, path = ("workspace='task', ", "/workspace/file") if workspace else ("", "file")
     first = program(
-        "s = Sandbox.create(level='jail', persistent=True, name='kept', ttl_seconds=120)\n"
-        "s.filesystem.write('file', 'good'); s.snapshot('good'); s.filesystem.write('file', 'bad')\n"
+        "from paddock import Workspace\n"
+        "Workspace.open('task')\n"
+        f"s = Sandbox.create(level='jail', persistent=True, name='kept', {options}ttl_seconds=120)\n"
+        f"write = lambda text: [s.filesystem.write(path, text) for path in ('own', {path!r})]\n"
+        "write('good'); s.snapshot('good'); write('bad')\n"
         "say(id=s.id); input()\n" + DIE + STEPS[step] + "s.rollback('good')"
     )
     id = first.hears()["id"]
     first.go_on()
     assert first.ends() == -9
     later = program(
-        "import time\ns = Sandbox.list()[0]\nstates = [s.state]\n"
+        "import time\nfrom paddock import Workspace\n"
+        "s = Sandbox.list()[0]\nstates = [s.state]\n"
         "until = time.monotonic() + 60\n"
         "while s.refresh().state == 'restoring' and time.monotonic() < until: time.sleep(0.05)\n"
-        "text = s.filesystem.read_text('file'); s.delete_snapshot('good'); s.kill()\n"
-        "say(id=s.id, first=states[0], text=text)"
+        f"texts = [s.filesystem.read_text(path) for path in ('own', {path!r})]\n"
+        "s.delete_snapshot('good'); s.kill(); Workspace.open('task').delete(discard=True)\n"
+        "say(id=s.id, first=states[0], texts=texts)"
     ).hears()
-    assert later == {"id": id, "first": "restoring", "text": "good"}
+    assert later == {"id": id, "first": "restoring", "texts": ["good", "good"]}

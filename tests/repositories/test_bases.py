@@ -17,6 +17,7 @@ from paddock.errors import InvalidArgument, InvalidState, PlatformError
 from paddock.model import (
     Acquired,
     AcquireRepository,
+    CollectGarbage,
     CreateSandbox,
     DeleteRepository,
     KillSandbox,
@@ -299,3 +300,43 @@ def _needs(row: Any, tree: WorkspaceTree) -> list[Any]:
     from paddock.service._needs import _of_workspace
 
     return list(_of_workspace(row.id, tree))
+
+
+async def test_the_next_workspace_begins_with_a_copy_that_was_made_ahead(
+    state_dir: Path, origin: Origin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(state_dir) as rig:
+        if rig.pool.driver != "btrfs":
+            pytest.skip(f"the pool's driver is {rig.pool.driver}, which makes none ahead")
+        monkeypatch.setattr("paddock.service._spare_trees._PAUSE_SECONDS", 0.0)
+        base, bases = await rig.base(await rig.acquire(origin)), rig.shelf.bases
+        await bases.derive(base, "zz_first", limit_bytes=1 << 30)
+        ahead = f"nx_{base.id.removeprefix('bs_')}"
+        await made_ahead()
+        tree = rig.pool.open(ahead)
+        os.close(os.open("root/mark", os.O_CREAT | os.O_WRONLY, dir_fd=tree))
+        os.close(tree)
+        taken = [
+            one for one in (await rig.service.perform(CollectGarbage(dry_run=True), ME)).items if one.what == ahead
+        ]
+        assert taken == [], "it is needed"
+        assert await bases.derive(base, "zz_next", limit_bytes=1 << 30) == ()
+        tree = rig.pool.open("zz_next")
+        os.stat("root/mark", dir_fd=tree)
+        os.close(tree)
+        if os.getuid() == 0:
+            assert rig.pool.usage("zz_next").limit_bytes == 1 << 30
+        await made_ahead()  # and again
+        bases.delete(base)
+        assert ahead not in rig.pool.names()
+        for name in ("zz_first", "zz_next"):
+            rig.pool.delete(name)
+        rig.pool.create(ahead)  # by one who was late
+        found = (await rig.service.perform(CollectGarbage(), ME)).items
+        assert [one.kind for one in found if one.what == ahead] == ["orphan"]
+        assert ahead not in rig.pool.names()
+
+
+async def made_ahead() -> None:
+    async with asyncio.timeout(60):
+        await asyncio.gather(*(task for task in asyncio.all_tasks() if task.get_name().startswith("spare of ")))

@@ -410,7 +410,9 @@ class FolderPool:
         except FileExistsError:
             raise AlreadyExists(name) from None
 
-    def snapshot(self, source: str, name: str, *, limit_bytes: int | None = None, ours: bool = False) -> None:
+    def snapshot(
+        self, source: str, name: str, *, limit_bytes: int | None = None, at_rest: bool = False, ours: bool = False
+    ) -> None:
         try:
             shutil.copytree(self._root / source, self._root / name)
         except FileExistsError:
@@ -422,7 +424,7 @@ class FolderPool:
 
     def flush(self, name: str) -> None: ...
 
-    def rename(self, source: str, name: str) -> None:
+    def rename(self, source: str, name: str, *, limit_bytes: int | None = None) -> None:
         (self._root / source).rename(self._root / name)
 
     def replace(self, source: str, name: str) -> None:

@@ -189,6 +189,7 @@ def _some(kind: Any, sandbox: str = "x") -> Any:
         "seconds": 0.0,
         "title": "x",
         "value": SecretValue(b"of a test"),
+        "approval": "ap_none",
     }
     required = [f for f in kind.__struct_fields__ if f in (*fills, "path", "source", "destination")]
     if kind is CreateSandbox:

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from service_world import ME, Place, Rig
@@ -97,10 +98,10 @@ def full(rig: Rig, monkeypatch: pytest.MonkeyPatch, names: Callable[[str], bool]
     """From now on there is no room for such trees."""
     real = rig.pool.snapshot
 
-    def snapshot(source: str, name: str, *, limit_bytes: int | None = None) -> None:
+    def snapshot(source: str, name: str, **options: Any) -> None:
         if names(name):
             raise ResourceExhausted(f"cannot copy tree {name!r}: No space left on device")
-        real(source, name, limit_bytes=limit_bytes)
+        real(source, name, **options)
 
     monkeypatch.setattr(rig.pool, "snapshot", snapshot)
 

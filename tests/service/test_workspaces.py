@@ -52,8 +52,10 @@ class CopiedKeeping:
     def __init__(self, rig: Rig, archives: KeptArchives) -> None:
         self._pool, self.archives = rig.state_dir / "pool", archives
         self.trip: Callable[[str], None] = lambda step: None
+        self.looked = 0
 
     async def status(self, row: WorkspaceRow, entry: object) -> WorkspaceStatus:
+        self.looked += 1
         files = sorted(path.name for path in (self._pool / row.id).iterdir())
         return WorkspaceStatus(workspace=row.workspace, untracked=len(files), paths=tuple(files))
 
@@ -374,7 +376,7 @@ async def test_what_goes_first_is_clean_then_old_and_never_what_is_held_or_pinne
         await service.perform(PinWorkspace(workspace="pinned", seconds=60), ME)
         for age, name in enumerate(("new", "dirty", "old")):
             service._store.execute("UPDATE workspaces SET used_at = ? WHERE name = ?", (1000.0 - age, name))
-        found = await workspaces_of(service).evictions.evictable()
+        found = await workspaces_of(service).evictions.evictable(look=True)
         assert [(one.name, one.clean) for one in found if one.refusal is None] == [
             ("old", True),
             ("new", True),
@@ -391,17 +393,21 @@ async def test_what_goes_first_is_clean_then_old_and_never_what_is_held_or_pinne
 
 async def test_a_full_pool_evicts_workspaces_and_says_why(rig: Rig) -> None:
     async with rig.service() as service:
-        keeping_of(service, rig)
+        keeping = keeping_of(service, rig)
         made = await service.perform(OpenWorkspace(name="task"), ME)
         (folder(rig, made) / "work").write_text("mine")
+        keeping.looked = 0
         (item,) = [
             item for item in (await service.perform(CollectGarbage(dry_run=True), ME)).items if item.what == made.id
         ]
-        assert item.kind == "workspace"
+        assert (item.kind, item.why) == ("workspace", "workspace task: not used for 0 min")
         assert "the pool is" in (item.kept_because or "")
+        assert keeping.looked == 0, "with room in the pool, none is looked into"
+        rig.pool.used_bytes = 1 << 40
         collector = next(one for one in service._rooms.garbage._collectors if isinstance(one, WorkspaceCollector))
         (candidate,) = await collector.candidates()
         assert "keeps 1 untracked file" in candidate.item.why
+        assert keeping.looked == 1
         assert await collector.take(candidate.item) is None
         assert any(b"workspace.evicted" in path.read_bytes() for path in (rig.state_dir / "audit").rglob("*.jsonl"))
         assert (rig.pool.names(), _archives(rig)) == ((), [made.id])

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from paddock import Sandbox, Workspace
+from paddock import Sandbox, Workspace, _compose
 from paddock.errors import InvalidState, PaddockError
-from paddock.model import WorkspaceState
+from paddock.model import DeleteRepository, WorkspaceState
 from tests.workspaces.conftest import Opener, Origin, look
 
 Over = Callable[[Workspace], Sandbox]
@@ -186,3 +186,48 @@ def test_one_that_cannot_be_kept_stays(opened: Opener, over: Over, evict: Evict,
         blocking.rmdir()
     assert workspace.refresh().state is WorkspaceState.READY
     assert over(workspace).exec("cat mine").stdout == "mine\n"
+
+
+def test_g11_a_repository_is_needed_by_what_is_evicted_though_its_pin_was_lost(
+    opened: Opener, over: Over, evict: Evict, origin: Origin, shared_state: Path
+) -> None:
+    """A pin is a name in a directory, which a loss of power may take back; the row says the same."""
+    workspace = opened(url=origin.url)
+    other = opened(url=origin.url)
+    (pin,) = (shared_state / "repositories").glob(f"*/refs/pins/{workspace.id}")
+    (like,) = (shared_state / "repositories").glob(f"*/refs/pins/{other.id}")
+    assert pin.read_text() == like.read_text() == f"{workspace.info.commit}\n"
+    evict(workspace)
+    other.delete()
+    pin.unlink()
+    transport = _compose.connector.connect()
+    with pytest.raises(InvalidState, match=workspace.id):
+        transport.perform(DeleteRepository(repository=pin.parents[2].name))
+    assert over(workspace).exec("git fsck && git status --porcelain", check=True).stdout == ""
+
+
+def test_a_snapshot_keeps_the_history_of_a_workspace_that_is_gone(
+    opened: Opener, over: Over, sandbox: Callable[..., Sandbox], origin: Origin, shared_state: Path
+) -> None:
+    workspace = opened(url=origin.url)
+    commit = workspace.info.commit
+    first = over(workspace)
+    snapshot = first.snapshot()
+    first.kill()
+    workspace.delete(discard=True)
+    origin.git("checkout", "--quiet", "--orphan", "other")  # upstream forgets where it began
+    origin.commit({"new": ""})
+    origin.git("branch", "--quiet", "--delete", "--force", "main")
+    moved = opened(url=origin.url, max_age_seconds=0)  # and so does what was fetched of it
+    assert moved.info.commit != commit
+    transport = _compose.connector.connect()
+    (repository,) = (path.parents[2].name for path in shared_state.glob(f"repositories/*/refs/pins/{moved.id}"))
+    moved.delete()
+    with pytest.raises(InvalidState, match=snapshot.id):
+        transport.perform(DeleteRepository(repository=repository))
+    again = sandbox(snapshot=snapshot, ttl_seconds=120)
+    look = "git fsck --no-dangling 2>&1; git status --porcelain; git log --format=%H -1"
+    assert again.exec(look, check=True).stdout == f"{commit}\n"
+    again.kill()
+    again.delete_snapshot(snapshot)
+    transport.perform(DeleteRepository(repository=repository))

@@ -45,6 +45,7 @@ VERBS: dict[str, Verb] = {
     "branch": Verb("_branch", "push what a workspace holds to a branch of its remote", names=True),
     "pr": Verb("_pr", "a pull request for that branch, on GitHub, Gitea or Forgejo", names=True),
     "artifact": Verb("_artifact", "take files out by name, and keep them here"),
+    "approvals": Verb("_approvals", "what waits for a person's yes: ls, show, approve, deny"),
     "secret": Verb("_secret", "values that sandboxes can use and never see: set, ls, rm"),
     "promote": Verb("_promote", "take those changes over into the directory itself", names=True),
     "kill": Verb("_kill", "end sandboxes at once and for good", names=True),

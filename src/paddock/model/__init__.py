@@ -27,6 +27,14 @@ from .actions import RunExec as RunExec
 from .actions import SignalExec as SignalExec
 from .actions import StartExec as StartExec
 from .actions import VerifyAudit as VerifyAudit
+from .approval import APPROVAL_MOVES as APPROVAL_MOVES
+from .approval import Approval as Approval
+from .approval import ApprovalAnswer as ApprovalAnswer
+from .approval import ApprovalRequest as ApprovalRequest
+from .approval import ApprovalState as ApprovalState
+from .approval import DenyApproval as DenyApproval
+from .approval import GrantApproval as GrantApproval
+from .approval import ListApprovals as ListApprovals
 from .decision import Decision as Decision
 from .decision import Principal as Principal
 from .decision import nested_principal as nested_principal
@@ -64,6 +72,7 @@ from .files import GrepMatch as GrepMatch
 from .garbage import GarbageItem as GarbageItem
 from .garbage import GarbageReport as GarbageReport
 from .garbage import PoolSpace as PoolSpace
+from .ids import ApprovalId as ApprovalId
 from .ids import BaseId as BaseId
 from .ids import ExecId as ExecId
 from .ids import Noun as Noun
@@ -82,6 +91,7 @@ from .policy import Approve as Approve
 from .policy import Binding as Binding
 from .policy import Deny as Deny
 from .policy import EgressRules as EgressRules
+from .policy import GitHubApp as GitHubApp
 from .policy import Mock as Mock
 from .policy import PolicyDocument as PolicyDocument
 from .policy import SecretRule as SecretRule

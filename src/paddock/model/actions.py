@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Literal, TypeAlias
 
 from .action import Action
+from .approval import DenyApproval, GrantApproval, ListApprovals
 from .exec import ExecInfo, ExecResult, ExecSpec
 from .file_actions import (
     ConnectPort,
@@ -286,6 +287,9 @@ AnyAction: TypeAlias = (
     | RemoveSecret
     | ListSecrets
     | RotateVaultKey
+    | ListApprovals
+    | GrantApproval
+    | DenyApproval
     | ListAudit
     | VerifyAudit
     | Diagnose

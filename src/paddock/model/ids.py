@@ -16,6 +16,7 @@ SnapshotId = NewType("SnapshotId", str)
 WorkspaceId = NewType("WorkspaceId", str)
 RepositoryId = NewType("RepositoryId", str)
 BaseId = NewType("BaseId", str)
+ApprovalId = NewType("ApprovalId", str)
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: no i, l, o, u
 
@@ -29,6 +30,7 @@ class Noun(StrEnum):
     REPOSITORY = "rp_"
     BASE = "bs_"
     WORKSHOP = "wk_"
+    APPROVAL = "ap_"
 
 
 def mint(noun: Noun) -> str:

@@ -99,7 +99,8 @@ class SecretSource(_Part, frozen=True, kw_only=True):
     """Where the value is, on the host. Exactly one.
 
     `env` is a variable of the service, `file` an absolute path, `command` what prints it, `stored` a name in
-    paddock's own store, `vault` a path and a field (`secret/data/ci#token`).
+    paddock's own store, `vault` a path and a field (`secret/data/ci#token`) of the HashiCorp Vault that VAULT_ADDR and
+    VAULT_TOKEN of the service lead to, `github_app` a token that is made for this sandbox.
     """
 
     env: str | None = None
@@ -107,6 +108,19 @@ class SecretSource(_Part, frozen=True, kw_only=True):
     command: tuple[str, ...] | None = None
     stored: str | None = None
     vault: str | None = None
+    github_app: GitHubApp | None = None
+
+
+class GitHubApp(_Part, frozen=True, kw_only=True):
+    """A token of an installation of a GitHub App: of an hour, for these repositories (names without their owner) with
+    these permissions, where fewer than all of the installation's are wanted."""
+
+    app_id: str
+    installation_id: int
+    private_key: SecretSource
+    repositories: tuple[str, ...] | None = None
+    permissions: dict[str, str] | None = None
+    api: str = "https://api.github.com"
 
 
 class Binding(_Part, frozen=True, kw_only=True):
@@ -129,11 +143,14 @@ class Binding(_Part, frozen=True, kw_only=True):
 class SecretRule(_Part, frozen=True, kw_only=True, rename={"source": "from"}):
     """A secret, which the sandbox can use and never see.
 
-    It is given out where both agree: a binding here, and an `allow` rule that names it as its `secret`.
+    It is given out where both agree: a binding here, and an `allow` rule that names it as its `secret`. Inside, the
+    variable of its name holds a placeholder: of this `shape`, where each `*` is a random letter or digit, if programs
+    look at how it is written (`ghp_` and 36 stars).
     """
 
     source: SecretSource
     bind: Binding | tuple[Binding, ...]
+    shape: str | None = None
 
 
 class PolicyDocument(_Part, frozen=True, kw_only=True):

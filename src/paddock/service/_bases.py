@@ -21,6 +21,7 @@ from ._clock import Clock, holder_alive
 from ._garbage import Candidate
 from ._gate import Entry
 from ._needs import Need
+from ._spare_trees import SpareTrees, spare_of
 from ._store import Store
 from ._submodules import DEEPEST, Submodules, mounts
 from ._tasks import Tasks
@@ -61,6 +62,7 @@ class Bases:
         self._repositories, self._store, self._pool, self._workshops = repositories, store, pool, workshops
         self._tasks, self._clock, self._audit, self._holder = tasks, clock, audit, holder
         self._making: dict[tuple[str, str, str], asyncio.Task[Base]] = {}
+        self._spares = SpareTrees(pool, tasks)
 
     async def get(self, acquired: Acquired, branch: str, entry: Entry | None) -> Base:
         """The base of that commit on that branch: made by the first who asks, here or in another program; the others
@@ -85,6 +87,27 @@ class Bases:
             base = await asyncio.shield(self._making[key])
             if base.holder is None:
                 return base
+
+    def ready(self, acquired: Acquired, branch: str) -> BaseId | None:
+        """The one that is there, if it is whole."""
+        base = self._find(acquired.repository, acquired.commit, branch)
+        return base.id if base is not None and base.holder is None else None
+
+    async def derive(self, base: Base, name: str, *, limit_bytes: int) -> tuple[str, ...]:
+        """A tree that begins as the base is: the layers that it needs from now on."""
+        try:
+            if self._spares.take(base.id, name, limit_bytes=limit_bytes):
+                return ()
+            # In a thread: some drivers copy. Not left alone half-way: whoever undoes this would miss what comes later.
+            work = asyncio.to_thread(self._pool().derive, base.id, name, limit_bytes=limit_bytes)
+            deriving = asyncio.ensure_future(work)
+            try:
+                return await asyncio.shield(deriving)
+            except asyncio.CancelledError:
+                await asyncio.wait((deriving,))
+                raise
+        finally:
+            self._spares.make(base.id)
 
     async def _make(self, acquired: Acquired, branch: str, entry: Entry | None) -> Base:
         base = Base(BaseId(mint(Noun.BASE)), acquired.repository, acquired.commit, branch, self._holder)
@@ -169,6 +192,7 @@ class Bases:
 
         self._store.execute("DELETE FROM bases WHERE id = ?", (base.id,))
         self._pool().delete(base.id)
+        self._spares.discard(base.id)
         pins.unpin(self._repositories / base.repository, base.id)
 
     def of(self, repository: str) -> tuple[Base, ...]:
@@ -187,7 +211,9 @@ class Bases:
             self.delete(base)
 
     def needs(self) -> Iterable[Need]:
-        return [Need(base.id, base.id, f"it is {base.commit[:12]} checked out") for base in self._all("")]
+        for base in self._all(""):
+            yield Need(base.id, base.id, f"it is {base.commit[:12]} checked out")
+            yield Need(spare_of(base.id), base.id, "the next workspace of that commit begins with it")
 
     async def candidates(self) -> Sequence[Candidate]:
         """When the pool is full: those that nothing lies over, the one first that was not used for longest."""

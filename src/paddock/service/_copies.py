@@ -18,6 +18,8 @@ class Copy(NamedTuple):
     source: str
     name: str
     limit_bytes: int | None = None
+    at_rest: bool = False
+    """Nobody will write it: it is read, and copied again."""
     ours: bool = False
 
 
@@ -28,12 +30,14 @@ def plan(
     limit_bytes: int | None,
     of: WorkspaceTree | None = None,
     workspace: WorkspaceTree | None = None,
+    *,
+    at_rest: bool = False,
 ) -> tuple[Copy, ...]:
     """Of the tree `source` and the workspace `of`, as `name` and `workspace`. A workspace keeps its own ceiling."""
-    own = Copy(source, name, limit_bytes)
+    own = Copy(source, name, limit_bytes, at_rest)
     if of is None or workspace is None:
         return (own,)
-    return own, Copy(of.tree, workspace.tree, pool.usage(of.tree).limit_bytes)
+    return own, Copy(of.tree, workspace.tree, pool.usage(of.tree).limit_bytes, at_rest)
 
 
 def much_is_dirty() -> bool:
@@ -55,12 +59,16 @@ def make(pool: Pool, copies: Sequence[Copy], *, anew: bool = False) -> None:
     """
     for copy in copies:
         try:
-            pool.snapshot(copy.source, copy.name, limit_bytes=copy.limit_bytes, ours=copy.ours)
+            _make(pool, copy)
         except AlreadyExists:
             if not anew:
                 raise
             pool.delete(copy.name)
-            pool.snapshot(copy.source, copy.name, limit_bytes=copy.limit_bytes, ours=copy.ours)
+            _make(pool, copy)
+
+
+def _make(pool: Pool, copy: Copy) -> None:
+    pool.snapshot(copy.source, copy.name, limit_bytes=copy.limit_bytes, at_rest=copy.at_rest, ours=copy.ours)
 
 
 def discard(pool: Pool, names: Sequence[str]) -> None:

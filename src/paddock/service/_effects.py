@@ -19,6 +19,7 @@ from paddock.model import (
     DeleteRepository,
     DeleteSnapshot,
     DeleteWorkspace,
+    DenyApproval,
     Diagnose,
     DiffMount,
     DiffWorkspace,
@@ -31,10 +32,12 @@ from paddock.model import (
     GetSandbox,
     GetUsage,
     GetWorkspace,
+    GrantApproval,
     GrepFiles,
     InspectSandbox,
     InspectWorkspace,
     KillSandbox,
+    ListApprovals,
     ListArtifacts,
     ListAudit,
     ListExecs,
@@ -171,6 +174,8 @@ async def effect(rooms: Rooms, action: AnyAction, entry: Entry) -> object:
             return rooms.results.artifacts.remove(action, entry)
         case SetSecret() | RemoveSecret() | ListSecrets() | RotateVaultKey():
             return await rooms.secrets.perform(action, entry)
+        case ListApprovals() | GrantApproval() | DenyApproval():
+            return await rooms.approvals.perform(action, entry)
         case ListAudit():
             return await rooms.reports.audit(action, entry)
         case VerifyAudit():

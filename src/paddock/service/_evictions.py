@@ -63,14 +63,17 @@ class Evictions:
             except Outrun:
                 row = self._store.get(row.id)
 
-    async def evictable(self, entry: Entry | None = None) -> tuple[Evictable, ...]:
+    async def evictable(self, *, look: bool, entry: Entry | None = None) -> tuple[Evictable, ...]:
         """All that are laid out, in the order in which they may go: clean ones, then those with work in them, which is
-        kept; of each, those used least recently first. Last, those that may not go, and why."""
+        kept; of each, those used least recently first. Last, those that may not go, and why.
+
+        Without `look` no workshop is opened to find out what is in them: each may hold work.
+        """
         found: list[tuple[bool, bool, float, Evictable]] = []
         for row in self._store.list():
             if row.state is not WorkspaceState.EVICTED:
                 used = self._tenancy.last_used(row)
-                one = await self._evictable(row, used, entry)
+                one = await self._evictable(row, used, look, entry)
                 found.append((one.refusal is not None, not one.clean, used, one))
         return tuple(one for *_, one in sorted(found, key=lambda entry: entry[:3]))
 
@@ -106,10 +109,10 @@ class Evictions:
         self._keeping.archives.remove(row.id)
         return ready
 
-    async def _evictable(self, row: WorkspaceRow, used: float, entry: Entry | None) -> Evictable:
+    async def _evictable(self, row: WorkspaceRow, used: float, look: bool, entry: Entry | None) -> Evictable:
         refusal, clean = self._refusal(row), False
         why = f"not used for {_span(self._clock.wall() - used)}"
-        if refusal is None:
+        if look and refusal is None:
             try:
                 status = await self._keeping.status(row, entry)
             except PaddockError as error:

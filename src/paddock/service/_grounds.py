@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -58,15 +57,10 @@ class Grounds:
 
         acquired = _acquired(row)
         # Before anything lies over it: from here on neither the commit nor the repository goes.
-        pins.pin(self._directory / row.repository, row.id, acquired.commit)
+        like = self._bases.ready(acquired, acquired.branch or "")
+        pins.pin(self._directory / row.repository, row.id, acquired.commit, like=like)
         base = await self._base(row, acquired, entry)
-        # In a thread: some drivers copy. Not left alone half-way: whoever undoes this would miss what comes later.
-        deriving = asyncio.ensure_future(asyncio.to_thread(self._pool().derive, base.id, row.id, limit_bytes=limit))
-        try:
-            layers = await asyncio.shield(deriving)
-        except asyncio.CancelledError:
-            await asyncio.wait((deriving,))
-            raise
+        layers = await self._bases.derive(base, row.id, limit_bytes=limit)
         return replace(row, base=base.id, layers=layers)
 
     async def _base(self, row: WorkspaceRow, acquired: Acquired, entry: Entry | None) -> Base:

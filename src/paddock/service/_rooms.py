@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,8 @@ from paddock.model import (
 from paddock.storage._base import Pool
 
 from ._allotment import Allotment
+from ._approval_store import ApprovalStore
+from ._approvals import Approvals
 from ._clock import Clock, holder_id
 from ._collectors import OldTemplates, Orphans, Outputs, Unfinished
 from ._execs import Execs
@@ -38,9 +41,11 @@ from ._secrets import Secrets
 from ._shelf import Shelf
 from ._snapshot_store import SnapshotStore
 from ._snapshots import Snapshots
+from ._spare_trees import SPARE
 from ._storage import Storage
 from ._store import Store
 from ._tasks import Tasks
+from ._webhook import bell
 from ._workspace_collector import WorkspaceCollector
 from ._workspace_tree import BESIDE, Workspaces
 from ._workspaces import Workspaces as Spaces
@@ -141,6 +146,8 @@ class Rooms:
         )
         self.mount_results = MountResults(live=live, snapshots=snapshots, pool=pool, tasks=tasks)
         self.secrets = Secrets.wired(state_dir, store=store, clock=clock)
+        asked = bell(os.environ, audit=audit, clock=clock, tasks=tasks)
+        self.approvals = Approvals(store=ApprovalStore(store), clock=clock, audit=audit, asked=asked)
         self.results = Results(
             state_dir,
             store=store,
@@ -158,7 +165,7 @@ class Rooms:
             (lambda: of_sandboxes(store), lambda: of_snapshots(rows), self.shelf.needs, self.workspaces.needs)
         )
         kinds = (Noun.SANDBOX, Noun.SNAPSHOT, Noun.BASE, Noun.WORKSHOP, Noun.WORKSPACE)
-        nouns = (*(noun.value for noun in kinds), BESIDE)
+        nouns = (*(noun.value for noun in kinds), BESIDE, SPARE)
         self.garbage = Garbage(
             state_dir,
             pool=pool,

@@ -12,14 +12,13 @@ from paddock.errors import InvalidArgument, NotFound, SecretUnavailable
 from paddock.model import ListSecrets, RemoveSecret, RotateVaultKey, Secret, SecretValue, SetSecret
 from paddock.storage._vault import Vault
 from paddock.storage._vault_keys import open_keys
+from paddock.storage.secret_sources._refused import LEAST_BYTES, MOST_BYTES
 
 from ._clock import Clock
 from ._gate import Entry
 from ._secret_store import SecretStore
 from ._store import Store
 
-LEAST_BYTES = 8
-MOST_BYTES = 64 << 10
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 
 

@@ -60,7 +60,7 @@ class Snapshots:
             workspace = copied(row.workspace, snapshot.id)
             self._store.add(SnapshotRow(snapshot, held.instance.template, self._holder, workspace))
             try:
-                copies = _copies.plan(self._pool(), row.id, snapshot.id, None, row.workspace, workspace)
+                copies = _copies.plan(self._pool(), row.id, snapshot.id, None, row.workspace, workspace, at_rest=True)
                 await self.copy(held.instance, copies)
                 if not self._store.whole(snapshot.id):
                     raise InvalidState(f"snapshot {snapshot.id} was deleted while it was being made")
@@ -92,7 +92,7 @@ class Snapshots:
             # As one that is being made: if we are killed, it is swept.
             self._store.add(SnapshotRow(snapshot, held.instance.template, self._holder))
             try:
-                await self.copy(held.instance, (Copy(tree or row.id, snapshot.id, ours=ours),))
+                await self.copy(held.instance, (Copy(tree or row.id, snapshot.id, at_rest=True, ours=ours),))
                 yield snapshot.id
             finally:
                 self._remove(snapshot.id)

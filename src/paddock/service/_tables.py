@@ -175,3 +175,26 @@ secrets = Table(
     Column("updated_at", Float, nullable=False),
     Column("used_at", Float),
 )
+
+approvals = Table(
+    "approvals",
+    metadata,
+    Column("id", String, primary_key=True, nullable=False),
+    Column("owner", String, nullable=False),
+    Column("kind", String, nullable=False),
+    Column("sandbox", String, nullable=False),
+    Column("incarnation", Integer, nullable=False),
+    Column("revision", String, nullable=False),
+    Column("digest", String, nullable=False),
+    Column("summary", String, nullable=False),
+    Column("state", String, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("expires_at", Float, nullable=False),
+    Column("deadline", Float, nullable=False),
+    Column("boot_id", String, nullable=False),
+    Column("decided_at", Float),
+    Column("decided_by", String),
+    Column("reason", String),
+    Column("used_at", Float),
+    Index("approvals_by_sandbox", "owner", "sandbox", "digest"),
+)

@@ -19,10 +19,12 @@ class WorkspaceCollector:
         self._evictions, self._pool, self._audit = evictions, pool, audit
 
     async def candidates(self) -> Sequence[Candidate]:
-        found: list[Candidate] = []
-        for one in await self._evictions.evictable():
+        pool, found = self._pool(), list[Candidate]()
+        # None goes from a pool that has room; then it does not matter which one would be first.
+        full = pool.marks.reached(await asyncio.to_thread(pool.space))
+        for one in await self._evictions.evictable(look=full):
             try:
-                size = await asyncio.to_thread(self._pool().measure, one.id)
+                size = await asyncio.to_thread(pool.measure, one.id)
             except NotFound:
                 continue  # it was deleted meanwhile
             why = f"workspace {one.name}: {one.why}"

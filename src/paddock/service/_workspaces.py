@@ -191,8 +191,11 @@ class Workspaces:
         self._tenancy.take(row)
 
     def needs(self) -> Iterable[Need]:
-        """Of trees: those that are laid out or about to be, and what they lie over."""
+        """Of trees: those that are laid out or about to be, and what they lie over. Evicted ones need their repository
+        as well."""
         for row in self._store.list():
+            if row.repository is not None:
+                yield Need(row.repository, row.id, f"the history of workspace {row.workspace.name} is there")
             if row.state is not WorkspaceState.EVICTED:
                 yield Need(row.id, row.id, f"it is workspace {row.workspace.name}")
             for layer in row.layers:

@@ -50,9 +50,13 @@ class Pool(Protocol):
         """An empty tree to be written over `layers` (`copy`: with their content). AlreadyExists, ResourceExhausted."""
         ...
 
-    def snapshot(self, source: str, name: str, *, limit_bytes: int | None = None, ours: bool = False) -> None:
+    def snapshot(
+        self, source: str, name: str, *, limit_bytes: int | None = None, at_rest: bool = False, ours: bool = False
+    ) -> None:
         """A tree with the content of `source` at one instant (`overlay`, `copy`: if nothing writes to it meanwhile).
-        `ours`: to be read by us and run by nobody; who owns what may be lost.
+
+        `at_rest`: nobody will write it, and what is needed for that is not made. `ours`: we read it ourselves; who
+        owns what may be lost.
 
         NotFound, AlreadyExists, ResourceExhausted.
         """
@@ -68,8 +72,8 @@ class Pool(Protocol):
         """Writes what of a tree is in memory only, where a snapshot would do so first. NotFound."""
         ...
 
-    def rename(self, source: str, name: str) -> None:
-        """In one step. NotFound, AlreadyExists."""
+    def rename(self, source: str, name: str, *, limit_bytes: int | None = None) -> None:
+        """In one step; with that ceiling, if one is given. NotFound, AlreadyExists."""
         ...
 
     def replace(self, source: str, name: str) -> None:

@@ -54,13 +54,15 @@ class BtrfsPool(Directories):
 
         self._make(name, fill)
 
-    def snapshot(self, source: str, name: str, *, limit_bytes: int | None = None, ours: bool = False) -> None:
+    def snapshot(
+        self, source: str, name: str, *, limit_bytes: int | None = None, at_rest: bool = False, ours: bool = False
+    ) -> None:
         def begin(making: str) -> None:
             btrfs.snapshot(origin, self._fd, making.encode())
 
         def fill(tree: int) -> None:
             # A work directory belongs to one mount: overlayfs refuses what another one has left in it.
-            for work in works_in(tree):
+            for work in () if at_rest else works_in(tree):
                 remove(tree, work)
                 make_part(tree, work, self._base)
             self._limit(tree, limit_bytes)
@@ -87,6 +89,17 @@ class BtrfsPool(Directories):
     def derive(self, source: str, name: str, *, limit_bytes: int | None = None) -> tuple[str, ...]:
         self.snapshot(source, name, limit_bytes=limit_bytes)
         return ()
+
+    def rename(self, source: str, name: str, *, limit_bytes: int | None = None) -> None:
+        if limit_bytes is not None:
+            tree = self.open(source)
+            try:
+                self._limit(tree, limit_bytes)
+            except OSError as error:
+                raise tree_error(error, source, "limit") from error
+            finally:
+                os.close(tree)
+        super().rename(source, name)
 
     def delete(self, name: str) -> None:
         check_name(name)

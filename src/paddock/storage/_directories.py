@@ -55,7 +55,7 @@ class Directories:
     def flush(self, name: str) -> None:
         os.close(self.open(name))
 
-    def rename(self, source: str, name: str) -> None:
+    def rename(self, source: str, name: str, *, limit_bytes: int | None = None) -> None:
         check_name(source)
         check_name(name)
         try:

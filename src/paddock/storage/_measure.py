@@ -1,4 +1,4 @@
-"""How much of the disk a tree takes: by descriptor, following nothing, in bounded depth."""
+"""Walks through trees, by descriptor, following nothing, in bounded depth: how much of the disk one takes."""
 
 from __future__ import annotations
 
@@ -42,3 +42,28 @@ def _below(directory: int, name: str, seen: set[tuple[int, int]], depth: int) ->
         return _measure(fd, seen, depth + 1)
     finally:
         os.close(fd)
+
+
+def look_at(top: int, most: int) -> int:
+    """Has the kernel know what is below the directory `top`, at most `most` entries: how many it was."""
+    left = _look_at(top, most, 0)
+    return most - left
+
+
+def _look_at(directory: int, left: int, depth: int) -> int:
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if left <= 0:
+                break
+            left -= 1
+            try:
+                entry.stat(follow_symlinks=False)
+                if depth < _DEEPEST and entry.is_dir(follow_symlinks=False):
+                    fd = os.open(entry.name, DIRECTORY, dir_fd=directory)
+                    try:
+                        left = _look_at(fd, left, depth + 1)
+                    finally:
+                        os.close(fd)
+            except (FileNotFoundError, PermissionError, NotADirectoryError):
+                continue
+    return left

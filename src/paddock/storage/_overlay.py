@@ -24,7 +24,9 @@ class OverlayPool(Directories):
         self._make(name, lambda tree: make_frame(tree, self._base, mounts))
 
     @by_porter
-    def snapshot(self, source: str, name: str, *, limit_bytes: int | None = None, ours: bool = False) -> None:
+    def snapshot(
+        self, source: str, name: str, *, limit_bytes: int | None = None, at_rest: bool = False, ours: bool = False
+    ) -> None:
         origin = self.open(source)
         try:
             mounts = len(layers_in(origin)) - 1

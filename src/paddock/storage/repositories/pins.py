@@ -6,6 +6,7 @@ Written as files, in the format of git's own (gitrepository-layout(5)), so that 
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from paddock.errors import InvalidArgument, InvalidState
@@ -36,12 +37,17 @@ def owners(repository: Path) -> tuple[str, ...]:
     return tuple(sorted(name for name in names if not name.startswith((".", "fetched-"))))
 
 
-def pin(repository: Path, owner: str, commit: str) -> None:
-    """Keeps `commit` for `owner`, an id, instead of what was kept for it before."""
+def pin(repository: Path, owner: str, commit: str, *, like: str | None = None) -> None:
+    """Keeps `commit` for `owner`, an id, instead of what was kept for it before.
+
+    `like`: an owner whose pin is of the same commit. A name for what is on the disk already waits for no disk.
+    """
     if not is_commit(commit):
         raise InvalidArgument(f"{commit!r} is no id of a commit")
     directory = _open(repository)
     try:
+        if like is not None and _linked(directory, _name(like), _name(owner), commit):
+            return
         scratch = f".{owner}.{os.urandom(4).hex()}"  # git passes over names that begin so
         fd = os.open(
             scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=directory
@@ -68,6 +74,18 @@ def unpin(repository: Path, owner: str) -> None:
         pass
     finally:
         os.close(directory)
+
+
+def _linked(directory: int, pin: str, name: str, commit: str) -> bool:
+    """Whether `name` is another name of `pin` now, and that a pin of `commit`."""
+    with suppress(OSError):  # there is none, or no links are to be had here
+        os.link(pin, name, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False)
+        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+        try:
+            return os.read(fd, 128) == f"{commit}\n".encode()
+        finally:
+            os.close(fd)
+    return False
 
 
 def _name(owner: str) -> str:

@@ -1,0 +1,50 @@
+"""What the gateway asks before a request that needs a person's yes. Pure, but for who answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from paddock.model import ApprovalAnswer, ApprovalRequest, Target
+from paddock.model.approval import arguments_digest
+
+# What a client says anew each time without meaning anything by it.
+_VOLATILE = frozenset(
+    {b"user-agent", b"date", b"traceparent", b"tracestate", b"x-request-id", b"x-amzn-trace-id", b"baggage"}
+    | {b"accept", b"accept-encoding", b"accept-language", b"connection", b"content-length", b"transfer-encoding"}
+    | {b"expect", b"keep-alive", b"te", b"proxy-connection"}
+)
+_SUMMARY_CHARS = 400
+
+
+class Approvals(Protocol):
+    """What a `Door` has as `approvals`. Whoever cannot answer says no."""
+
+    async def claim(self, request: ApprovalRequest) -> ApprovalAnswer: ...
+
+
+def of_request(
+    kind: str,
+    *,
+    sandbox: str,
+    incarnation: int,
+    revision: str,
+    scheme: str,
+    target: Target,
+    method: str,
+    path: str,
+    fields: Iterable[tuple[bytes, bytes]],
+    body: bytes,
+) -> ApprovalRequest:
+    """Of a whole request as the sandbox sent it: with placeholders, and all of its body."""
+    kept = sorted((name.lower(), value) for name, value in fields if name.lower() not in _VOLATILE)
+    said = [part for field in kept for part in field]
+    where = f"{scheme}://{target.host}:{target.port}"
+    return ApprovalRequest(
+        kind=kind,
+        sandbox=sandbox,
+        incarnation=incarnation,
+        revision=revision,
+        digest=arguments_digest(kind.encode(), method.encode(), where.encode(), path.encode(), *said, b"", body),
+        summary=f"{method} {where}{path}"[:_SUMMARY_CHARS] + (f", with {len(body)} bytes" if body else ""),
+    )

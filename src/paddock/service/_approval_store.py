@@ -1,0 +1,136 @@
+# ruff: noqa: S608 (statements are put together from the constants below, never from values)
+"""Rows of approvals. Each move is one statement that names the state it starts from: of two who race, one moves."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+
+import msgspec
+
+from paddock.model import APPROVAL_MOVES, Approval, ApprovalId, ApprovalRequest, ApprovalState
+
+from ._store import Store
+
+_COLUMNS = (
+    "id, kind, sandbox, incarnation, revision, digest, summary, state, created_at, expires_at, decided_at, decided_by,"
+    " reason"
+)
+_SELECT = f"SELECT {_COLUMNS} FROM approvals"
+_EXACTLY = "owner = ? AND kind = ? AND sandbox = ? AND incarnation = ? AND revision = ? AND digest = ?"
+_IN_TIME = "boot_id = ? AND deadline > ?"
+
+
+class Moment(msgspec.Struct, frozen=True):
+    """Now: by the wall clock for people, by the boot's for deadlines."""
+
+    wall: float
+    boot: str
+    clock: float
+
+
+class ApprovalStore:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def claim(self, owner: str, request: ApprovalRequest, now: Moment) -> Approval | None:
+        """Uses up one that was granted for exactly this: then its state is used. Otherwise the one that waits for an
+        answer or was denied, or None."""
+        exactly = (
+            owner,
+            request.kind,
+            request.sandbox,
+            request.incarnation,
+            request.revision,
+            request.digest,
+            now.boot,
+            now.clock,
+        )
+        with self._store.writing() as db:
+            for state in (ApprovalState.GRANTED, ApprovalState.PENDING, ApprovalState.DENIED):
+                found = db.execute(
+                    f"{_SELECT} WHERE {_EXACTLY} AND {_IN_TIME} AND state = ? ORDER BY created_at, id LIMIT 1",
+                    (*exactly, state.value),
+                ).fetchone()
+                if found is None:
+                    continue
+                one = _approval(found)
+                return self._moved(db, one, ApprovalState.USED, now) if state is ApprovalState.GRANTED else one
+        return None
+
+    def ask(
+        self, id: ApprovalId, owner: str, request: ApprovalRequest, now: Moment, seconds: float, most: int
+    ) -> Approval | None:
+        """A new one that waits; None: `most` of that sandbox wait already."""
+        with self._store.writing() as db:
+            waiting = db.execute(
+                f"SELECT count(*) FROM approvals WHERE owner = ? AND sandbox = ? AND state = 'pending' AND {_IN_TIME}",
+                (owner, request.sandbox, now.boot, now.clock),
+            ).fetchone()[0]
+            if waiting >= most:
+                return None
+            db.execute(
+                "INSERT INTO approvals (id, owner, kind, sandbox, incarnation, revision, digest, summary, state,"
+                " created_at, expires_at, deadline, boot_id) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 'pending', ?, ?, ?, ?)",
+                (
+                    *(id, owner, request.kind, request.sandbox, request.incarnation, request.revision),
+                    *(request.digest, request.summary, now.wall, now.wall + seconds, now.clock + seconds, now.boot),
+                ),
+            )
+        return self.get(owner, id)
+
+    def decide(
+        self, owner: str, id: str, to: ApprovalState, by: str, now: Moment, seconds: float, reason: str | None
+    ) -> bool:
+        """False: its state does not allow that, or its time is over. From now on it holds for `seconds`."""
+        states = [state.value for state, legal in APPROVAL_MOVES.items() if to in legal]
+        return bool(
+            self._store.execute(
+                "UPDATE approvals SET state = ?, decided_at = ?, decided_by = ?, reason = ?, expires_at = ?,"
+                f" deadline = ? WHERE owner = ? AND id = ? AND {_IN_TIME}"
+                f" AND state IN ({', '.join('?' * len(states))})",
+                (
+                    *(to.value, now.wall, by, reason, now.wall + seconds, now.clock + seconds),
+                    *(owner, id, now.boot, now.clock, *states),
+                ),
+            ).rowcount
+        )
+
+    def expire(self, now: Moment) -> None:
+        """Says of those whose time is over that it is. Nothing hangs on it: whoever asks looks at the time himself."""
+        self._store.execute(
+            f"UPDATE approvals SET state = 'expired' WHERE state IN ('pending', 'granted') AND NOT ({_IN_TIME})",
+            (now.boot, now.clock),
+        )
+
+    def forget(self, before: float) -> None:
+        """What was over by then."""
+        self._store.execute("DELETE FROM approvals WHERE expires_at < ?", (before,))
+
+    def get(self, owner: str, id: str) -> Approval | None:
+        found = self._store.execute(f"{_SELECT} WHERE owner = ? AND id = ?", (owner, id)).fetchone()
+        return None if found is None else _approval(found)
+
+    def by_prefix(self, owner: str, prefix: str, most: int) -> tuple[Approval, ...]:
+        sql = f"{_SELECT} WHERE owner = ? AND id >= ? AND id < ? ORDER BY id LIMIT ?"
+        return _approvals(self._store.execute(sql, (owner, prefix, prefix + "\x7f", most)).fetchall())
+
+    def list(self, owner: str, *, all: bool) -> tuple[Approval, ...]:
+        where = "1 = 1" if all else "state = 'pending'"
+        sql = f"{_SELECT} WHERE owner = ? AND {where} ORDER BY created_at, id"
+        return _approvals(self._store.execute(sql, (owner,)).fetchall())
+
+    @staticmethod
+    def _moved(db: sqlite3.Connection, one: Approval, to: ApprovalState, now: Moment) -> Approval | None:
+        assert to in APPROVAL_MOVES[one.state]
+        sql = "UPDATE approvals SET state = ?, used_at = ? WHERE id = ? AND state = ?"
+        done = db.execute(sql, (to.value, now.wall, one.id, one.state.value)).rowcount
+        return msgspec.structs.replace(one, state=to) if done else None
+
+
+def _approvals(rows: Sequence[tuple[object, ...]]) -> tuple[Approval, ...]:
+    return tuple(map(_approval, rows))
+
+
+def _approval(row: tuple[object, ...]) -> Approval:
+    return msgspec.convert(dict(zip(Approval.__struct_fields__, row, strict=True)), Approval)

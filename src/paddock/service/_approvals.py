@@ -1,0 +1,148 @@
+"""Approvals: asked, answered by a person, used once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from paddock.audit import AuditLog
+from paddock.errors import ApprovalNeeded, InvalidArgument, InvalidState, NotFound, PolicyDenied
+from paddock.model import (
+    Action,
+    Approval,
+    ApprovalAnswer,
+    ApprovalId,
+    ApprovalRequest,
+    ApprovalState,
+    DenyApproval,
+    GrantApproval,
+    ListApprovals,
+    Noun,
+    mint,
+)
+from paddock.model.approval import arguments_digest
+
+from ._approval_store import ApprovalStore, Moment
+from ._clock import Clock, boot_id
+from ._gate import Entry
+
+WAIT_SECONDS = 900.0
+"""So long a question waits for an answer, and an answer for what was asked to be done."""
+MOST_WAITING = 32
+KEPT_SECONDS = 7 * 86_400
+_SUMMARY_CHARS = 512
+_LEAST_PREFIX = 6
+_canonical = msgspec.json.Encoder(order="deterministic").encode
+
+
+class Approvals:
+    """`asked` is told of each new question: that somebody waits for an answer."""
+
+    def __init__(
+        self, *, store: ApprovalStore, clock: Clock, audit: AuditLog, asked: Callable[[Approval], None]
+    ) -> None:
+        self._store, self._clock, self._audit, self._asked = store, clock, audit, asked
+        self._boot = boot_id()
+
+    async def perform(
+        self, action: ListApprovals | GrantApproval | DenyApproval, entry: Entry
+    ) -> Approval | tuple[Approval, ...]:
+        if entry.principal.sandbox is not None:  # whatever a policy says
+            raise PolicyDenied("nobody inside a sandbox sees or answers what a person is asked", rule="approvals")
+        self._store.expire(self._now())
+        owner = entry.principal.id
+        if isinstance(action, ListApprovals):
+            return self._store.list(owner, all=action.all) if action.approval is None else (self._find(action, owner),)
+        return self._decide(action, owner, entry)
+
+    def claim(self, owner: str, request: ApprovalRequest) -> ApprovalAnswer:
+        """Whether it may be done now. A yes is used up by this; without one a person is asked, once."""
+        request = msgspec.structs.replace(request, summary=cleaned(request.summary))
+        now = self._now()
+        found = self._store.claim(owner, request, now)
+        if found is None:
+            self._store.forget(now.wall - KEPT_SECONDS)
+            id = ApprovalId(mint(Noun.APPROVAL))
+            found = self._store.ask(id, owner, request, now, WAIT_SECONDS, MOST_WAITING)
+            if found is None:
+                reason = f"{MOST_WAITING} others of this sandbox wait for an answer already"
+                return ApprovalAnswer(granted=False, state=ApprovalState.DENIED, reason=reason)
+            self._audit.event("approval.asked", sandbox=request.sandbox, approval=found.id, what=_told(request))
+            self._asked(found)
+        elif found.state is ApprovalState.USED:
+            # Recorded before it happens; if it cannot be, it is used up all the same.
+            self._audit.event("approval.used", sandbox=request.sandbox, approval=found.id, what=_told(request))
+        return ApprovalAnswer(
+            granted=found.state is ApprovalState.USED, id=found.id, state=found.state, reason=found.reason or ""
+        )
+
+    def require(self, kind: str, action: Action[object], entry: Entry, *, about: str, revision: str, what: str) -> None:
+        """Of an action at the door: ApprovalNeeded until a person has said yes to exactly this one; then once."""
+        request = ApprovalRequest(
+            kind=kind,
+            sandbox=about,
+            incarnation=0,
+            revision=revision,
+            digest=arguments_digest(kind.encode(), _canonical(action)),
+            summary=what,
+        )
+        answer = self.claim(entry.principal.id, request)
+        if answer.granted:
+            return
+        if answer.state is ApprovalState.DENIED:
+            raise PolicyDenied(
+                f"{cleaned(what)}: somebody said no" + (f": {answer.reason}" if answer.reason else ""), rule="approvals"
+            )
+        raise ApprovalNeeded(
+            f"{cleaned(what)}: a person has to say yes first",
+            hint=f"paddock approvals approve {answer.id}, then the same again",
+            approval=answer.id,
+        )
+
+    def _decide(self, action: GrantApproval | DenyApproval, owner: str, entry: Entry) -> Approval:
+        one = self._find(action, owner)
+        to, reason = ApprovalState.GRANTED, None
+        if isinstance(action, DenyApproval):
+            to, reason = ApprovalState.DENIED, None if action.reason is None else cleaned(action.reason)
+        if not self._store.decide(owner, one.id, to, entry.principal.id, self._now(), WAIT_SECONDS, reason):
+            now = self._store.get(owner, one.id) or one
+            raise InvalidState(
+                f"approval {one.id} is {now.state.value}" + (f" by {now.decided_by}" if now.decided_by else ""),
+                hint="what asked for it has to ask again",
+            )
+        entry.sandbox = one.sandbox if one.sandbox.startswith(Noun.SANDBOX) else None
+        entry.done({"approval": one.id, "kind": one.kind, "digest": one.digest})
+        return self._find(action, owner)
+
+    def _find(self, action: ListApprovals | GrantApproval | DenyApproval, owner: str) -> Approval:
+        reference = action.approval or ""
+        found = self._store.get(owner, reference)
+        if found is not None:
+            return found
+        if reference.startswith(Noun.APPROVAL) and len(reference) >= _LEAST_PREFIX:
+            several = self._store.by_prefix(owner, reference, 2)
+            if len(several) == 1:
+                return several[0]
+            if several:
+                raise InvalidArgument(f"{reference!r} is the beginning of several", hint="give more characters")
+        raise NotFound(f"no approval {reference[:64]!r}", hint="paddock approvals ls --all")
+
+    def _now(self) -> Moment:
+        return Moment(self._clock.wall(), self._boot, self._clock.boottime())
+
+
+def cleaned(text: str) -> str:
+    """Bounded, and nothing in it moves a cursor or reorders what is read: a sandbox may have written it."""
+    plain = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+    return plain if len(plain) <= _SUMMARY_CHARS else plain[: _SUMMARY_CHARS - 1] + "…"
+
+
+def _told(request: ApprovalRequest) -> dict[str, object]:
+    return {
+        "kind": request.kind,
+        "digest": request.digest,
+        "summary": request.summary,
+        "revision": request.revision,
+        "incarnation": request.incarnation,
+    }

@@ -1,0 +1,114 @@
+"""Tells a URL that somebody waits for an answer: one signed POST, repeated a few times if it does not arrive.
+
+`Paddock-Signature: t=<seconds>,v1=<HMAC-SHA256 of "<seconds>.<body>", hexadecimal>`; the receiver compares both, and
+refuses what is old. No redirects: who is told is who was named.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import http.client
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from paddock.audit import AuditLog
+from paddock.errors import NotConfigured
+from paddock.model import Approval
+
+from ._clock import Clock
+from ._tasks import Tasks
+
+VARIABLE = "PADDOCK_APPROVAL_WEBHOOK"
+KEY_VARIABLE = "PADDOCK_APPROVAL_WEBHOOK_KEY"
+PAUSES = (1.0, 4.0, 16.0)
+_SECONDS = 10.0
+_LEAST_KEY = 16
+_LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+class Webhook:
+    def __init__(
+        self,
+        url: str,
+        key: bytes,
+        *,
+        audit: AuditLog,
+        clock: Clock,
+        tasks: Tasks,
+        pauses: tuple[float, ...] | None = None,
+    ) -> None:
+        parts = urlsplit(url)
+        if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in _LOCAL):
+            raise NotConfigured(f"{VARIABLE} is an https address, or http on this machine")
+        if len(key) < _LEAST_KEY:
+            raise NotConfigured(
+                f"{KEY_VARIABLE} has to have {_LEAST_KEY} characters or more: what is sent is signed with it",
+                hint="openssl rand -hex 32",
+            )
+        self._url, self._key, self._pauses = url, key, PAUSES if pauses is None else pauses
+        self._audit, self._clock, self._tasks = audit, clock, tasks
+        self._opener = urllib.request.build_opener(_NoRedirect)
+
+    def asked(self, approval: Approval) -> None:
+        self._tasks.start(self._tell(approval), name=f"webhook {approval.id}")
+
+    async def _tell(self, approval: Approval) -> None:
+        body = msgspec.json.encode({"event": "approval.asked", "approval": approval})
+        problem = ""
+        for pause in (*self._pauses, None):
+            problem = await asyncio.to_thread(self._post, body)
+            if not problem:
+                return
+            if pause is not None:
+                await asyncio.sleep(pause)
+        self._audit.event("approval.webhook", sandbox=approval.sandbox, approval=approval.id, message=problem[:300])
+
+    def _post(self, body: bytes) -> str:
+        """What went wrong, in words; nothing if it arrived."""
+        at = f"{self._clock.wall():.0f}"
+        signature = hmac.new(self._key, f"{at}.".encode() + body, hashlib.sha256).hexdigest()
+        headers = {"Content-Type": "application/json", "Paddock-Signature": f"t={at},v1={signature}"}
+        request = urllib.request.Request(self._url, data=body, headers=headers, method="POST")  # noqa: S310 (checked)
+        try:
+            with self._opener.open(request, timeout=_SECONDS):
+                return ""
+        except urllib.error.HTTPError as error:
+            with error:
+                return f"it answered {error.code}"
+        except (OSError, http.client.HTTPException) as error:
+            return f"{getattr(error, 'reason', error)}"
+
+
+def bell(
+    environment: Mapping[str, str],
+    *,
+    audit: AuditLog,
+    clock: Clock,
+    tasks: Tasks,
+    pauses: tuple[float, ...] | None = None,
+) -> Callable[[Approval], None]:
+    """What is called with each new question. Without an address it is silent; with a bad one the record says so."""
+
+    def ring(approval: Approval) -> None:
+        url = environment.get(VARIABLE)
+        if not url:
+            return
+        try:
+            key = environment.get(KEY_VARIABLE, "").encode()
+            Webhook(url, key, audit=audit, clock=clock, tasks=tasks, pauses=pauses).asked(approval)
+        except NotConfigured as error:
+            audit.event("approval.webhook", sandbox=approval.sandbox, approval=approval.id, message=str(error))
+
+    return ring
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *arguments: Any, **options: Any) -> None:
+        return None
