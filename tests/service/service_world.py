@@ -46,6 +46,7 @@ from paddock.service import Service
 from paddock.service._expiry import PERIOD_SECONDS
 from paddock.storage._base import TreeUsage
 from paddock.storage._config import PoolConfig
+from paddock.storage._porter import Porter
 
 ME = Principal(f"local:{os.getuid()}")
 USER = User(name="user", uid=1000, gid=1000, home="/home/user")
@@ -394,6 +395,7 @@ class FolderPool:
     """Trees as plain directories."""
 
     driver, overlay = "copy", False
+    porter = Porter(None)
     marks = PoolConfig(driver="copy").marks
 
     def __init__(self, root: Path) -> None:
@@ -408,7 +410,9 @@ class FolderPool:
         except FileExistsError:
             raise AlreadyExists(name) from None
 
-    def snapshot(self, source: str, name: str, *, limit_bytes: int | None = None, at_rest: bool = False) -> None:
+    def snapshot(
+        self, source: str, name: str, *, limit_bytes: int | None = None, at_rest: bool = False, ours: bool = False
+    ) -> None:
         try:
             shutil.copytree(self._root / source, self._root / name)
         except FileExistsError:

@@ -16,9 +16,10 @@ from typing import NoReturn
 
 from paddock.guest import _everything as guest
 from paddock.keeper import _shares
-from paddock.keeper._plan import ORDINARY_ID, SAMPLE, JailPlan, User
+from paddock.keeper._plan import SAMPLE, JailPlan, User
 from paddock.keeper._trace import Steps, report_failure
-from paddock.linux import caps, forked_memory, landlock, namespaces, prctl, rlimits, seccomp
+from paddock.keeper.layout import ORDINARY_ID
+from paddock.linux import caps, forked_memory, landlock, namespaces, prctl, rlimits, seccomp, subordinate_ids
 from paddock.linux.namespaces import IdMap
 
 EXEC_DIRECTORY = ".paddock/exec"  # below the home directory: what background commands print
@@ -49,6 +50,7 @@ class Agents:
         sync: socket.socket,
         *,
         root_mode: bool,
+        whole: bool,
         held: frozenset[str],
         filter: seccomp.Filter,
         landlock_abi: int,
@@ -62,6 +64,7 @@ class Agents:
         self.first = 0
         self._sync = sync
         self._root_mode = root_mode
+        self._whole = whole
         self._held = held
         self._filter = filter
         self._landlock_abi = landlock_abi
@@ -148,8 +151,13 @@ class Agents:
         report_failure(self._steps, error)
 
     def _write_maps(self, pid: int) -> None:
-        ids = (IdMap(0, 0, 65536) if self._root_mode else IdMap(ORDINARY_ID, 0, 1),)
-        namespaces.write_id_maps(pid, ids, ids, deny_setgroups=not self._root_mode, proc_fd=self._proc)
+        if self._root_mode:
+            ids = (IdMap(0, 0, 65536),)
+        elif self._whole:
+            ids = subordinate_ids.identity(ORDINARY_ID)
+        else:
+            ids = (IdMap(ORDINARY_ID, 0, 1),)
+        namespaces.write_id_maps(pid, ids, ids, deny_setgroups=not self._whole, proc_fd=self._proc)
 
     def _open_oom_score(self) -> int:
         # The files of a process that is not dumpable are the machine's root's (proc(5)), and a copy of pid 1 is none.
@@ -162,7 +170,7 @@ class Agents:
 
     def _become(self, identity: str, plan: JailPlan) -> None:
         user = _entry(plan, identity)
-        if self._root_mode:
+        if self._whole:
             os.setgroups([])
         os.setresgid(user.gid, user.gid, user.gid)
         if identity == "root":

@@ -129,7 +129,7 @@ def _begin(house: House, plan: JailPlan, spare: Spare, steps: Steps, undo: UndoS
 
 def _check_init(house: House, spare: Spare, root: os.stat_result) -> None:
     """While the agent still works: pid 1 has nothing more to do."""
-    base = 0 if spare.slot is None else house.slots.base(spare.slot)  # 0: as the keeper's own namespace shows it
+    base = house.base(spare.slot) or 0  # 0: as the keeper's own namespace shows it
     try:
         _posture.check_init(spare.pid, base=base, root=root, own=house.own_namespaces)
     except _posture.PostureError as error:
