@@ -11,6 +11,7 @@ import os
 import shutil
 import signal
 import socket
+import struct
 import tempfile
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -88,6 +89,7 @@ def private_state(*, ignore: tuple[str, ...] = ()) -> Generator[Path]:
         orphans.wait_until(lambda: not live_sandboxes(directory))
         alive = live_sandboxes(directory)
         stop_keeper(directory)
+        stop_gateway(directory)
         wait_until_clean(before, directory, ignore=("files", *ignore))
         assert not alive, f"sandboxes that nobody killed: {alive}"
     finally:
@@ -112,6 +114,23 @@ def stop_keeper(state_dir: Path) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         pytest.fail(f"the keeper of {state_dir} did not leave when it was told to")
+
+
+def gateway_pid(state_dir: Path) -> int | None:
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as door:
+        door.settimeout(orphans.PATIENCE_SECONDS)
+        door.connect(str(state_dir / layout.GATEWAY_SOCKET))
+        return struct.unpack("=3i", door.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+    return None
+
+
+def stop_gateway(state_dir: Path) -> None:
+    """It leaves by itself, but not while a test waits."""
+    pid = gateway_pid(state_dir)
+    if pid is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        assert orphans.wait_until(lambda: gateway_pid(state_dir) is None)
 
 
 def succeed_keeper(state_dir: Path) -> None:

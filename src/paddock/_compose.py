@@ -128,6 +128,7 @@ async def open_service(state_dir: Path, stack: AsyncExitStack) -> Door:
         templates=storage,
         policy=local_policy(os.getuid()),
         credentials=_own_credential,
+        gateway=True,
     )
     return await stack.enter_async_context(service)
 
@@ -167,7 +168,8 @@ class _Storage:
             _log.info("making the pool of this state directory")
 
         try:
-            config = await asyncio.to_thread(prepare, self._state_dir)  # the first time, an image is made
+            forced = os.environ.get("PADDOCK_POOL_DRIVER")
+            config = await asyncio.to_thread(prepare, self._state_dir, driver=forced)  # the first time: makes an image
             # Where the pool is an image, only the keeper has it mounted.
             self._pool = open_pool(self._state_dir, config, os.dup(await jail.pool()))
         except ResourceExhausted:

@@ -24,6 +24,7 @@
     - Unrecorded              the audit log cannot be written, so nothing was done
     - ResourceExhausted       the machine is out of disk, memory, descriptors, ids
     - KeeperUnavailable
+    - GatewayUnavailable      it died before it answered; while a service lives another one is started
     - ModelFailed             the endpoint of a language model gave no answer that can be used
     - InternalError
 
@@ -147,6 +148,9 @@ class Unrecorded(PlatformError, code="unrecorded", status=503): ...
 
 
 class ResourceExhausted(PlatformError, code="resource_exhausted", status=507): ...
+
+
+class GatewayUnavailable(PlatformError, code="gateway_unavailable", status=503): ...
 
 
 class KeeperUnavailable(PlatformError, code="keeper_unavailable", status=503): ...

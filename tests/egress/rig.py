@@ -14,10 +14,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from paddock.egress._authority import Authority
-from paddock.egress._door import ApprovalAnswer, ApprovalRequest, Door, Flow
+from paddock.egress._door import Door, Flow
 from paddock.egress._gateway import Gateway
 from paddock.egress._open_door import Limits
+from paddock.egress._secret_book import SecretBook
 from paddock.errors import Unrecorded
+from paddock.model import ApprovalAnswer, ApprovalRequest
 from paddock.model.egress import ConnectVerdict, RequestVerdict, Target, Tier, Verdict
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -78,16 +80,11 @@ class Journal:
 class Approvals:
     def __init__(self) -> None:
         self.asked: list[ApprovalRequest] = []
-        self.answer = ApprovalAnswer(state="pending", approval="ap_1")
+        self.answer = ApprovalAnswer(granted=False, id="ap_1")
 
     async def claim(self, request: ApprovalRequest) -> ApprovalAnswer:
         self.asked.append(request)
         return self.answer
-
-
-class NoSecrets:
-    def value(self, name: str) -> bytes:
-        raise AssertionError(name)
 
 
 class Rig:
@@ -103,6 +100,7 @@ class Rig:
         self.public = Authority.make("public")  # who signs the servers outside
         self.inside = Authority.make("inside")
         self.journal, self.approvals = Journal(), Approvals()
+        self.secrets = SecretBook()
         self.servers: list[asyncio.Server] = []
         self._shaken: list[ssl.SSLContext] = []
 
@@ -121,7 +119,7 @@ class Rig:
             dns_tcp=self.dns_tcp,
             policy=self.policy,
             authority=self.inside,
-            secrets=NoSecrets(),
+            secrets=self.secrets,
             approvals=self.approvals,
             journal=self.journal,
         )
@@ -184,6 +182,12 @@ async def running(rig: Rig) -> AsyncIterator[Rig]:
         await rig.gateway.close_all()
         for server in rig.servers:
             server.close()
+
+
+async def eventually(condition: Callable[[], object]) -> None:
+    """Until it holds; the test's own limit is the only one."""
+    while not condition():  # noqa: ASYNC110 - nobody could set an event
+        await asyncio.sleep(0.005)
 
 
 async def answer_ok(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -10,10 +10,12 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from paddock.backends import Exits, Instance
 from paddock.errors import InternalError, InvalidArgument, SandboxDied
+from paddock.keeper import layout
 from tests.keeper.conftest import Yard, run
 from tests.orphans import wait_until
 
@@ -21,8 +23,8 @@ Play = Callable[[Callable[[Yard], Any]], Any]
 _AS_CALLER = "import socket; s = socket.create_connection(({address!r}, 443), 30); print(s.recv(9).decode())"
 
 
-async def taken(instance: Instance) -> Exits:
-    exits = await instance.exits()
+async def taken(yard: Yard, instance: Instance) -> Exits:
+    exits = await yard.backend.exits(instance.id, 0)
     assert exits is not None
     return exits
 
@@ -51,7 +53,7 @@ async def call(instance: Instance, exits: Exits, address: str = "192.0.2.7") -> 
 def test_a_call_to_any_address_arrives_at_the_sockets_that_the_keeper_hands_out(play: Play) -> None:
     async def scene(yard: Yard) -> None:
         instance = await yard.create(exits=True)
-        exits = await taken(instance)
+        exits = await taken(yard, instance)
         try:
             await call(instance, exits)
         finally:
@@ -64,9 +66,9 @@ def test_a_call_to_any_address_arrives_at_the_sockets_that_the_keeper_hands_out(
 def test_who_calls_while_there_is_no_gateway_waits_for_one(play: Play) -> None:
     async def scene(yard: Yard) -> None:
         instance = await yard.create(exits=True)
-        close(await taken(instance))
+        close(await taken(yard, instance))
         calling = asyncio.ensure_future(run(instance, "python3", "-c", _AS_CALLER.format(address="192.0.2.7")))
-        exits = await taken(instance)
+        exits = await taken(yard, instance)
         try:
             await asyncio.to_thread(greet, exits)
             assert (await calling)[1] == b"hello\n"
@@ -112,7 +114,7 @@ def test_a_sandbox_without_exits_has_no_route_to_anywhere_and_none_can_be_had_of
         assert status.code == 1
         assert b"Network is unreachable" in printed
         with pytest.raises(InvalidArgument, match="no network at all"):
-            await instance.exits()
+            await yard.backend.exits(instance.id, 0)
         await instance.kill()
 
     play(scene)
@@ -139,7 +141,7 @@ print(tried(0, 16, struct.pack("=BxHiII", 0, 0, 1, 0, 1), 0))             # set 
 
     async def scene(yard: Yard) -> None:
         instance = await yard.create(exits=True)
-        exits = await taken(instance)
+        exits = await taken(yard, instance)
         try:
             status, printed = await run(instance, "python3", "-c", attack, user="root")
             assert status.code == 0, printed
@@ -168,7 +170,7 @@ for resolver in ("127.0.0.53", "127.0.0.1", "10.9.8.7"):
 
     async def scene(yard: Yard) -> None:
         instance = await yard.create(exits=True)
-        exits = await taken(instance)
+        exits = await taken(yard, instance)
         try:
             answered = asyncio.ensure_future(asyncio.to_thread(answer, exits))
             status, printed = await run(instance, "python3", "-c", ask)
@@ -194,10 +196,10 @@ def test_the_end_of_a_sandbox_ends_its_exits(play: Play) -> None:
         first = await yard.create()  # with it spares are made
         keeper = int(yard.backend.keeper.facts["pid"])
         instance = await yard.create(exits=True)
-        close(await taken(instance))
+        close(await taken(yard, instance))
         await instance.kill()
         with pytest.raises(SandboxDied):
-            await instance.exits()
+            await yard.backend.exits(instance.id, 0)
         await first.kill()
         assert await asyncio.to_thread(wait_until, lambda: sockets_of(keeper) <= 2 + 1 + 4 * 2)
 
@@ -219,7 +221,7 @@ def test_the_next_keeper_listens_again_where_nobody_does(play: Play) -> None:
     async def scene(yard: Yard) -> None:
         instance = await yard.create(exits=True)
         os.kill(int(yard.backend.keeper.facts["pid"]), signal.SIGKILL)
-        exits = await taken(instance)
+        exits = await taken(yard, instance)
         try:
             await call(instance, exits)
         finally:
@@ -233,12 +235,12 @@ def test_the_next_keeper_listens_again_where_nobody_does(play: Play) -> None:
 def test_the_next_keeper_leaves_the_sockets_to_a_gateway_that_has_them_and_takes_over_after_it(play: Play) -> None:
     async def scene(yard: Yard) -> None:
         instance = await yard.create(exits=True)
-        exits = await taken(instance)
+        exits = await taken(yard, instance)
         os.kill(int(yard.backend.keeper.facts["pid"]), signal.SIGKILL)
-        assert await instance.exits() is None
+        assert await yard.backend.exits(instance.id, 0) is None
         await call(instance, exits)
         close(exits)
-        exits = await taken(instance)
+        exits = await taken(yard, instance)
         try:
             await call(instance, exits)
         finally:
@@ -254,7 +256,7 @@ def test_an_ordinary_users_next_keeper_says_that_the_exits_are_lost(play: Play) 
         instance = await yard.create(exits=True)
         os.kill(int(yard.backend.keeper.facts["pid"]), signal.SIGKILL)
         with pytest.raises(InternalError, match="can't make them anew"):
-            await instance.exits()
+            await yard.backend.exits(instance.id, 0)
         await instance.kill()
 
     play(scene)
@@ -277,5 +279,49 @@ for address in ("127.0.0.1", "::1"):
         status, printed = await run(instance, "python3", "-c", both)
         assert (status.code, printed) == (0, b"own\nown\n")
         await instance.kill()
+
+    play(scene)
+
+
+def test_programs_find_the_certificates_that_are_written_for_them_and_can_change_none(play: Play) -> None:
+    probe = """
+import os
+paths = {os.environ[name] for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "GIT_SSL_CAINFO")}
+for path in sorted(paths | {"/etc/ssl/certs/ca-certificates.crt"}):
+    print(path, open(path).read().strip())
+    try: open(path, "r+")
+    except OSError as error: print(error.strerror)
+"""
+
+    async def scene(yard: Yard) -> None:
+        instance = await yard.create(exits=True)
+        (yard.state_dir / layout.RUN / instance.id / layout.TRUST).write_text("certificates\n")
+        status, printed = await run(instance, "python3", "-c", probe)
+        assert status.code == 0, printed
+        lines = printed.decode().splitlines()
+        assert lines[::2] == [
+            "/dev/ca-certificates.pem certificates",
+            "/etc/ssl/certs/ca-certificates.crt certificates",
+        ]
+        assert set(lines[1::2]) <= {"Permission denied", "Read-only file system"}
+        await instance.kill()
+        assert not (yard.state_dir / layout.RUN / instance.id).exists()
+
+    play(scene)
+
+
+def test_links_at_the_places_of_certificates_lead_nowhere(play: Play) -> None:
+    async def scene(yard: Yard) -> None:
+        plan = yard.plan(exits=True)
+        first = await yard.backend.create(plan)
+        swap = (
+            "rm -rf /etc/ssl; mkdir /etc/ssl; ln -s ../../workspace /etc/ssl/certs; ln -s /dev/null /etc/ssl/cert.pem"
+        )
+        await run(first, "sh", "-c", swap)
+        await first.kill()
+        await yard.backend.forget(plan.id)
+        second = await yard.backend.create(msgspec.structs.replace(plan, incarnation=1))
+        assert (await run(second, "true"))[0].code == 0
+        await second.kill()
 
     play(scene)

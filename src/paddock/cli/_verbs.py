@@ -11,11 +11,15 @@ from paddock import __version__
 
 
 class Verb(NamedTuple):
-    """`module` has `add(parser)`; `names` says whether completion offers ids and names of sandboxes."""
+    """`module` has `add(parser)`; `names` says whether completion offers ids and names of sandboxes.
+
+    `bare`: it asks no service for anything.
+    """
 
     module: str
     help: str
     names: bool = False
+    bare: bool = False
 
 
 VERBS: dict[str, Verb] = {
@@ -48,12 +52,12 @@ VERBS: dict[str, Verb] = {
     "approvals": Verb("_approvals", "what waits for a person's yes: ls, show, approve, deny"),
     "secret": Verb("_secret", "values that sandboxes can use and never see: set, ls, rm"),
     "promote": Verb("_promote", "take those changes over into the directory itself", names=True),
-    "policy": Verb("_policy", "what sandboxes may reach: check, explain, set, show"),
+    "policy": Verb("_policy", "what sandboxes may reach: check, explain, compare, set, show"),
     "kill": Verb("_kill", "end sandboxes at once and for good", names=True),
     "gc": Verb("_gc", "delete what nobody needs; --dry-run says what and why"),
     "doctor": Verb("_doctor", "what this machine can do, and how to mend what it cannot"),
     "audit": Verb("_audit", "the record of what was asked, decided and done", names=True),
-    "completion": Verb("_completion", "completion of verbs, options, ids and names, for bash, zsh and fish"),
+    "completion": Verb("_completion", "completion of verbs, options, ids and names, for bash, zsh and fish", bare=True),
 }
 
 _EPILOG = """\

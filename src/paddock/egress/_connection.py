@@ -8,7 +8,7 @@ import ssl
 from typing import Literal
 
 from paddock.errors import Unrecorded
-from paddock.model.egress import ConnectVerdict, EgressPolicy, Target, Tier, Verdict
+from paddock.model.egress import ConnectVerdict, EgressPolicy, RequestVerdict, Target, Tier, Verdict
 
 from ._exchange import Exchange
 from ._hello import ACCESS_DENIED, Hello, MalformedHello, looks_like_tls, read_hello
@@ -40,6 +40,7 @@ class Connection:
         self.target: Target | None = None
         self.literal: str | None = None
         self.request: tuple[Target, str, str, str] | None = None
+        self.granted: RequestVerdict | None = None
         self.upstream: Upstream | None = None
         self._tier: Tier | None = None
         self._held: list[str] = []
@@ -78,7 +79,10 @@ class Connection:
             return False
         if self.upstream is not None and not policy.address(target, self.upstream.address).allowed:
             return False
-        return self.request is None or policy.request(*self.request).allowed
+        if self.request is None or self.granted is None:
+            return True
+        now, then = policy.request(*self.request), self.granted
+        return now.allowed and set(now.secrets) >= set(then.secrets) and now.approve in (None, then.approve)
 
     def cut(self, why: str) -> None:
         self._why = self._why or why
@@ -100,6 +104,10 @@ class Connection:
         except Unrecorded as unrecorded:
             error = unrecorded.message
             self.wire.reset("unrecorded")
+        except Exception as fault:
+            error = f"{type(fault).__name__} in the gateway"
+            self.wire.reset(error)
+            raise
         finally:
             for name in self._held:
                 self.room.names.release(name)

@@ -10,7 +10,9 @@ import msgspec
 
 from paddock.model.egress import EgressPolicy, Verdict
 
+from ._approvals import Approvals
 from ._authority import Authority
+from ._secret_book import SecretBook
 
 
 class Flow(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,36 +44,6 @@ class Journal(Protocol):
         ...
 
 
-class Secrets(Protocol):
-    """Of one sandbox."""
-
-    def value(self, name: str) -> bytes:
-        """SecretUnavailable: it was revoked, is expired, or there never was one."""
-        ...
-
-
-class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """`digest`: SHA-256 of the exact arguments, in hex. `summary` may hold anything that came from inside."""
-
-    sandbox: str
-    incarnation: int
-    revision: str
-    kind: str
-    digest: str
-    summary: str
-
-
-class ApprovalAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """`state`: `granted` (and used up by this answer), `pending` or `denied`; `approval` is its id."""
-
-    state: str
-    approval: str | None = None
-
-
-class Approvals(Protocol):
-    async def claim(self, request: ApprovalRequest) -> ApprovalAnswer: ...
-
-
 class Door:
     """The exits of one sandbox in one incarnation. The sockets listen in its network namespace; the gateway owns
     them from `Gateway.open` on. `policy` is what holds now."""
@@ -86,7 +58,7 @@ class Door:
         dns_tcp: socket.socket,
         policy: EgressPolicy,
         authority: Authority,
-        secrets: Secrets,
+        secrets: SecretBook,
         approvals: Approvals,
         journal: Journal,
     ) -> None:

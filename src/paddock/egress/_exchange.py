@@ -1,40 +1,24 @@
-"""HTTP/1 of one connection from inside: each request is read, named, judged, recorded, and written anew for the
-server that it names; each response comes back the same way. Bodies stream, in bounded memory."""
+"""HTTP/1 of one connection from inside: each request is read, named, judged and recorded before it goes anywhere."""
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from typing import TYPE_CHECKING
 
 from paddock.errors import Unrecorded
+from paddock.model import ApprovalState
 from paddock.model.egress import ConnectVerdict, RequestVerdict, Target, Tier, Verdict
 
-from ._body import Body, chunk, last_chunk
-from ._http1 import (
-    BadMessage,
-    Request,
-    Response,
-    head_end,
-    read_request,
-    read_response,
-    write_request,
-    write_response,
-)
+from ._approvals import of_request
+from ._http1 import BadMessage, Request, head_end, read_request
 from ._names import is_address
 from ._refusal import Refusal, Refused, write_refusal
-from ._target import PORTS, BadTarget, normal_path, read_authority, split_target
-from ._upstream import Upstream
+from ._relay import Relay
+from ._target import PORTS, BadTarget, normal, read_authority, split_target
 from ._wire import Lost, Wire
 
 if TYPE_CHECKING:
     from ._connection import Connection
-
-_REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
-
-
-class _Stale(Exception):
-    """The server ended a connection that was kept before it answered."""
 
 
 class Exchange:
@@ -44,7 +28,6 @@ class Exchange:
         self._connection, self._room, self._wire = connection, connection.room, connection.wire
         self._fixed, self._scheme = target, scheme
         self._named: dict[str, Target] = {}
-        self._bad: BadMessage | None = None
 
     async def run(self) -> tuple[Target, ConnectVerdict] | None:
         """Until either side has enough; or until CONNECT asks for a tunnel, which is allowed and said so."""
@@ -104,7 +87,7 @@ class Exchange:
             raise Refused(f"the request names {other}{connected}", status=421, rule="identity")
         if target == "*" and request.method != "OPTIONS":
             raise BadTarget("only OPTIONS asks for *")
-        return target_of, target if target == "*" else normal_path(target)
+        return target_of, normal(target)
 
     def _host(self, text: str) -> Target:
         known = self._named.get(text)
@@ -126,11 +109,14 @@ class Exchange:
         number = self._decide(target, verdict, request.method, path)
         if not verdict.allowed:
             raise _numbered(Refused(verdict.reason, rule=verdict.rule), number)
-        connection.request = (target, self._scheme, request.method, path)
-        sent, received, error = wire.received, wire.sent, "cut"
+        connection.request, connection.granted = (target, self._scheme, request.method, path), verdict
+        relay, error = Relay(connection, request, target, self._scheme), "cut"
+        sent, received = wire.received, wire.sent
         try:
-            self._check_judges(verdict)
-            goes_on = await self._forward(request, target, path)
+            self._check_judges(verdict, path)
+            if verdict.approve is not None:
+                await self._claim(verdict, relay, request, target, path)
+            goes_on = await relay.forward(verdict, path)
             error = None
             return goes_on
         except Refused as refused:
@@ -141,9 +127,14 @@ class Exchange:
             raise
         finally:
             connection.request = None
-            self._room.door.journal.outcome(
-                number, sent=wire.received - sent, received=wire.sent - received, error=error
-            )
+            relay.close()
+            self._record(number, sent=wire.received - sent, received=wire.sent - received, error=error)
+
+    def _record(self, number: int, *, sent: int, received: int, error: str | None) -> None:
+        try:
+            self._room.door.journal.outcome(number, sent=sent, received=received, error=error)
+        except Unrecorded:
+            self._wire.reset("unrecorded")  # an answer was begun: nothing else can be said any more
 
     def _allow(self, target: Target) -> None:
         """Of an explicit proxy's request: as a connection to `target` is."""
@@ -160,15 +151,38 @@ class Exchange:
         digest = hashlib.sha256(path.encode()).hexdigest()[:16]
         return self._room.decide("request", self._connection.flow, target, verdict, method=method, path=digest)
 
-    def _check_judges(self, verdict: RequestVerdict) -> None:
+    def _check_judges(self, verdict: RequestVerdict, path: str) -> None:
         """What this gateway can't judge does not pass unjudged."""
-        for name in ("registry", "git", "mock", "approve"):
-            if getattr(verdict, name) is not None:
-                raise Refused(
-                    f"{verdict.rule} needs {name}, which this version of the gateway can't judge",
-                    status=501,
-                    rule=verdict.rule,
-                )
+        wanted = verdict.mock and "mock", verdict.registry and "registry", verdict.git and _is_push(path) and "git push"
+        for name in filter(None, wanted):
+            raise Refused(f"this version has no judge for {name}: it does not pass", status=501, rule=verdict.rule)
+
+    async def _claim(self, verdict: RequestVerdict, relay: Relay, request: Request, target: Target, path: str) -> None:
+        """A person's yes to exactly this request, used up by it. Refused: there is none yet."""
+        door = self._room.door
+        asked = of_request(
+            verdict.approve or "",
+            sandbox=door.sandbox,
+            incarnation=door.incarnation,
+            revision=verdict.revision,
+            scheme=self._scheme,
+            target=target,
+            method=request.method,
+            path=path,
+            fields=request.fields,
+            body=await relay.collect(),
+        )
+        answer = await door.approvals.claim(asked)
+        if door.policy.revision != verdict.revision:
+            raise Refused("the policy has changed while a person was asked", rule=verdict.rule, hint="try again")
+        if not answer.granted:
+            pending = answer.state is ApprovalState.PENDING
+            raise Refused(
+                "a person has to say yes to this first" if pending else f"not approved: {answer.reason or 'refused'}",
+                rule=verdict.rule,
+                approval=answer.id,
+                hint="the same request goes through once after that" if pending else "",
+            )
 
     def _tunnel(self, request: Request) -> tuple[Target, ConnectVerdict]:
         target = Target(*read_authority(request.target, 0))
@@ -179,137 +193,6 @@ class Exchange:
             raise Refused(verdict.reason, rule=verdict.rule)
         self._wire.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
         return target, verdict
-
-    # -- there ---------------------------------------------------------------------------------------------------------
-
-    async def _forward(self, request: Request, target: Target, path: str) -> bool:
-        wire, body = self._wire, Body(request)
-        port = "" if target.port == PORTS[self._scheme] else f":{target.port}"
-        host = f"[{target.host}]{port}" if ":" in target.host else f"{target.host}{port}"
-        out = write_request(request, path, host)
-        out += _framed(body.take(wire.buffer), body, request.chunked)
-        repeatable = body.done and request.method in _REPEATABLE
-        upstream = self._room.pool.take(target, tls=self._scheme == "https", repeatable=repeatable)
-        while True:
-            if upstream is None:
-                upstream = await self._room.dial(
-                    self._connection.flow, target, literal=self._connection.literal, tls=self._scheme == "https"
-                )
-            self._connection.upstream = upstream
-            try:
-                return await self._converse(request, body, upstream, out)
-            except _Stale:
-                if not (upstream.reused and repeatable):
-                    raise Refused(f"{target.host} ended the connection without an answer", status=502) from None
-                upstream.wire.close()
-                upstream = None
-
-    async def _converse(self, request: Request, body: Body, upstream: Upstream, out: bytearray) -> bool:
-        wire, server, connection, before = self._wire, upstream.wire, self._connection, upstream.wire.received
-        wire.guard(server)
-        server.write(out)
-        sender: asyncio.Task[None] | None = None
-        if body.done:
-            wire.watch(True)
-        else:
-            sender = self._room.loop.create_task(self._send(body, request.chunked, server))
-        try:
-            response = await self._answer(request, server, before)
-            goes_on = await self._receive(request, response, server)
-        finally:
-            wire.guard(None)
-            if sender is not None:
-                await _settle(sender)
-            wire.watch(False)
-        complete = sender is None or body.done
-        connection.upstream = None
-        if complete and response.keep_alive:
-            self._room.pool.give(upstream, tls=self._scheme == "https")
-        else:
-            server.close()
-        return goes_on and complete
-
-    async def _send(self, body: Body, chunked: bool, server: Wire) -> None:
-        """The rest of a request's body."""
-        wire = self._wire
-        try:
-            while not body.done:
-                if not await wire.more():
-                    body.end()
-                server.write(_framed(body.take(wire.buffer), body, chunked))
-                await server.drain()
-            wire.watch(True)
-        except BadMessage as error:
-            self._bad = error
-            server.reset("the request is malformed")
-        except Lost as error:
-            server.reset(str(error))
-
-    # -- and back ------------------------------------------------------------------------------------------------------
-
-    async def _answer(self, request: Request, server: Wire, before: int) -> Response:
-        """The final response's head; interim ones are passed on. `before`: bytes that it had sent before."""
-        self._connection.limit(self._room.limits.response, server)
-        while True:
-            try:
-                head = await _server_head(server)
-                response = read_response(head, request.method)
-            except Lost as lost:
-                if self._wire.error is not None:
-                    raise
-                if self._bad is not None:
-                    raise Refused(str(self._bad), status=400, rule="http") from None
-                if str(lost) == "too slow":
-                    raise Refused("the server did not answer in time", status=504, rule="upstream") from None
-                if server.received > before:
-                    raise Refused(f"the server broke off: {lost}", status=502, rule="upstream") from None
-                raise _Stale from None
-            except BadMessage as error:
-                server.reset()
-                raise Refused(f"the server's answer is malformed: {error}", status=502, rule="upstream") from None
-            if response.status >= 200 or response.status == 101:
-                self._connection.limit(None)
-                return response
-            if request.minor:
-                self._wire.write(write_response(response, keep_alive=True))
-
-    async def _receive(self, request: Request, response: Response, server: Wire) -> bool:
-        wire = self._wire
-        if response.status == 101:
-            return await self._switch(request, response, server)
-        body = Body(response, to_the_end=True, extensions=True)
-        goes_on = request.keep_alive
-        if not response.bodiless and response.length is None:
-            response.chunked = request.minor > 0  # what has no length ends by itself only in chunks
-            goes_on = goes_on and response.chunked
-        out = write_response(response, keep_alive=goes_on, minor=request.minor)
-        chunked = response.chunked and not response.bodiless
-        try:
-            out += _framed(body.take(server.buffer), body, chunked)
-            wire.write(out)
-            while not body.done:
-                await wire.drain()
-                if not await server.more():
-                    body.end()
-                wire.write(_framed(body.take(server.buffer), body, chunked))
-        except (Lost, BadMessage) as error:
-            wire.reset()  # half of it is there: that it is half must be seen
-            server.reset()
-            raise Lost(f"the answer was cut off: {error}") from None
-        await wire.drain()
-        return goes_on
-
-    async def _switch(self, request: Request, response: Response, server: Wire) -> bool:
-        """WebSocket: judged as a request, then passed on as bytes."""
-        if request.upgrade != b"websocket" or response.upgrade != b"websocket":
-            server.reset()
-            raise Refused("the server switched protocols, unasked", status=502, rule="upstream")
-        self._wire.write(write_response(response, keep_alive=True))
-        self._wire.watch(False)
-        server.guard(self._wire)
-        await self._wire.join(server)
-        server.guard(None)
-        return False
 
     # -- refusals ------------------------------------------------------------------------------------------------------
 
@@ -332,6 +215,7 @@ class Exchange:
         accept = None if request is None else request.get(b"accept")
         head_only = request is not None and request.method == "HEAD"
         self._wire.write(write_refusal(refusal, accept=accept, keep_alive=goes_on, head_only=head_only))
+        await self._wire.drain()
         if not goes_on:
             await connection.last_word()
         return goes_on
@@ -348,25 +232,9 @@ def _take(wire: Wire, end: int) -> bytes:
     return taken
 
 
-async def _server_head(server: Wire) -> bytes:
-    while (end := head_end(server.buffer)) < 0:
-        if not await server.more():
-            raise Lost("it ended before its answer did")
-    return _take(server, end)
-
-
-def _framed(data: bytes, body: Body, chunked: bool) -> bytes:
-    if not chunked:
-        return data
-    return (chunk(data) if data else b"") + (last_chunk(body.trailers) if body.done else b"")
-
-
-async def _settle(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    try:
-        await task
-    except asyncio.CancelledError:
-        pass
+def _is_push(path: str) -> bool:
+    place, _, query = path.partition("?")
+    return place.endswith("/git-receive-pack") or "service=git-receive-pack" in query
 
 
 def _shown(target: Target) -> str:

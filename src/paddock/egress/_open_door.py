@@ -14,8 +14,11 @@ from paddock.model.egress import EgressPolicy, Target, Verdict
 from ._dns import Denied
 from ._door import Door, Flow
 from ._names import BadHost, canonical, is_address
+from ._refusal import Refused
 from ._synthetic import Synthetic
 from ._upstream import Check, Dialer, Pool, Upstream, is_own
+
+MOST_HELD_BYTES = 32 << 20
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +51,7 @@ class OpenDoor:
         self.names, self.pool = Synthetic(), Pool(loop.time)
         self.live: set[Live] = set()
         self.refused = 0
-        self._flows = 0
+        self._flows = self._held = 0
         self._asked: OrderedDict[tuple[str, str], bool] = OrderedDict()
         self._credit, self._credited = limits.names_per_second, loop.time()
 
@@ -87,7 +90,20 @@ class OpenDoor:
         )
 
     async def dial(self, flow: int, target: Target, *, literal: str | None, tls: bool) -> Upstream:
-        return await self.dialer.dial(target, literal=literal, tls=tls, check=self._check(flow, target))
+        """Refused."""
+        before = self.door.policy.revision
+        upstream = await self.dialer.dial(target, literal=literal, tls=tls, check=self._check(flow, target))
+        policy = self.door.policy
+        if policy.revision != before and not policy.address(target, upstream.address).allowed:
+            upstream.wire.reset("revised")
+            raise Refused("the policy has changed meanwhile", rule="address")
+        return upstream
+
+    def hold(self, size: int) -> None:
+        """So many bytes more (or less) are kept of requests that are looked at whole. Refused: too many."""
+        if size > 0 and self._held + size > MOST_HELD_BYTES:
+            raise Refused("too many requests wait to be looked at whole", status=503, rule="body", hint="try again")
+        self._held += size
 
     def _check(self, flow: int, target: Target) -> Check:
         def check(address: str) -> bool:

@@ -56,6 +56,7 @@ class Redaction:
     """
 
     def __init__(self, values: Mapping[bytes, bytes], *, keep_length: bool = False) -> None:
+        self.values = dict(values)
         table: dict[bytes, bytes] = {}
         for value, placeholder in values.items():
             for form in forms(value):

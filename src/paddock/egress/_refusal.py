@@ -12,6 +12,7 @@ _PHRASES = {
     408: "Request Timeout",
     413: "Content Too Large",
     421: "Misdirected Request",
+    424: "Failed Dependency",
     501: "Not Implemented",
     502: "Bad Gateway",
     503: "Service Unavailable",

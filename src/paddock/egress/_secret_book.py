@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -27,6 +27,15 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
     bindings: tuple[Binding, ...]
     value: SecretValue | None = None
     expires_at: float | None = None
+
+
+def to_bytes(secrets: Sequence[Bound] | Bound) -> bytes:
+    """As they go to the gateway, through its socket and nowhere else."""
+    return msgspec.msgpack.encode(secrets)
+
+
+def from_bytes(data: bytes) -> tuple[Bound, ...]:
+    return msgspec.msgpack.decode(data, type=tuple[Bound, ...]) if data else ()
 
 
 class SecretBook:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from urllib.parse import unquote_to_bytes
+
+from paddock.policy.egress import normal_path
 
 from ._names import BadHost, authority
 from ._refusal import Refused
@@ -11,9 +12,6 @@ from ._refusal import Refused
 PORTS = {"http": 80, "https": 443}
 
 _ABSOLUTE = re.compile(r"(https?)://([^/?#\\]*)(/[^#\\]*|\?[^#\\]*)?", re.IGNORECASE)
-_PLAIN = re.compile(r"/(?:[A-Za-z0-9_~!$&'()*+,;=:@-]+(?:\.[A-Za-z0-9_~!$&'()*+,;=:@-]+)*/?)*")
-_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
-_KEPT = re.compile(rb"[^A-Za-z0-9._~!$&'()*+,;=:@/-]")
 
 
 class BadTarget(Refused):
@@ -23,29 +21,12 @@ class BadTarget(Refused):
         super().__init__(reason, status=400, rule="http")
 
 
-def normal_path(target: str) -> str:
-    """Path and query as rules are applied to them: unreserved characters unescaped, the others' escapes in capitals,
-    slashes single. BadTarget: dot segments, escaped slashes and what no server reads the same way."""
-    path, mark, query = target.partition("?")
-    if _PLAIN.fullmatch(path):
-        return target
-    if "\\" in target or "#" in target:
-        raise BadTarget("a backslash or a number sign in the path")
-    if not path.startswith("/") or _ESCAPE.search(path):
-        raise BadTarget("a path that does not begin with a slash, or with an escape that is none")
-    raw = unquote_to_bytes(path)
-    if any(byte < 0x20 or byte == 0x7F or byte == 0x5C for byte in raw):
-        raise BadTarget("a control character or a backslash in the path")
-    if raw.count(b"/") != path.count("/"):
-        raise BadTarget("an escaped slash in the path")
-    segments = raw.split(b"/")
-    if any(segment in (b".", b"..") or segment.startswith((b"..;", b".;")) for segment in segments):
-        raise BadTarget("a dot segment in the path")
-    if re.search(rb"%[0-9A-Fa-f]{2}", raw):
-        raise BadTarget("an escaped escape in the path")
-    merged = re.sub(rb"/{2,}", b"/", raw)
-    normal = _KEPT.sub(lambda match: b"%%%02X" % match[0][0], merged).decode("ascii")
-    return normal + mark + query
+def normal(target: str) -> str:
+    """Path and query in the one form that is judged and sent. BadTarget: there is none."""
+    path = normal_path(target)
+    if path is None:
+        raise BadTarget("a path that two servers could read differently: dots, slashes or escapes in disguise")
+    return path
 
 
 def split_target(target: str, scheme: str) -> tuple[str | None, str, int, str]:

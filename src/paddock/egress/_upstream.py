@@ -9,6 +9,7 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from paddock.model.egress import Target
 
@@ -34,17 +35,28 @@ class HostResolver:
         self._threads = ThreadPoolExecutor(16, thread_name_prefix="resolver")
 
     async def __call__(self, name: str) -> list[str]:
-        loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(self._threads, _resolve, name)
-        return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+        return await asyncio.get_running_loop().run_in_executor(self._threads, _resolve, name)
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
-def _resolve(name: str) -> list[tuple[int, int, int, str, tuple[str | int, ...]]]:
-    # The final dot: search domains of this machine are not the sandbox's business.
-    return socket.getaddrinfo(f"{name}.", None, type=socket.SOCK_STREAM)  # pyright: ignore[reportReturnType]
+def _resolve(name: str) -> list[str]:
+    """A final dot keeps search domains out, which are not the sandbox's business; and the hosts file, which is asked
+    first as the resolver would."""
+    found = _in_hosts_file(name)
+    if not found:
+        found = [str(entry[4][0]) for entry in socket.getaddrinfo(f"{name}.", None, type=socket.SOCK_STREAM)]
+    return list(dict.fromkeys(found))
+
+
+def _in_hosts_file(name: str) -> list[str]:
+    try:
+        lines = Path("/etc/hosts").read_text(encoding="ascii", errors="replace").lower().splitlines()
+    except OSError:
+        return []
+    entries = [line.partition("#")[0].split() for line in lines]
+    return [entry[0] for entry in entries if name in entry[1:] and "%" not in entry[0]]
 
 
 def is_own(address: str) -> bool:

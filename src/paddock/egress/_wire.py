@@ -11,8 +11,8 @@ import socket
 import ssl
 import struct
 
-HIGH_WATER = 128 << 10
-SCRATCH_BYTES = 256 << 10
+HIGH_WATER = 64 << 10
+SCRATCH_BYTES = 128 << 10
 _RECORD_BYTES = 16 << 10
 
 
@@ -37,7 +37,7 @@ class Wire(asyncio.BufferedProtocol):
         self._guarded: Wire | None = None
         self._more: asyncio.Future[None] | None = None
         self._drained: asyncio.Future[None] | None = None
-        self._held = self._full = self._discards = self._alone = False
+        self._held = self._full = self._discards = self._alone = self._news = False
         self._tls: ssl.SSLObject | None = None
         self._shaking = False
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -54,14 +54,13 @@ class Wire(asyncio.BufferedProtocol):
     # -- reading -----------------------------------------------------------------------------------------------------
 
     async def more(self) -> bool:
-        """Waits until something is added to `buffer`; False: nothing will be. Lost: it broke."""
+        """Waits until something was added to `buffer` since the last time (it may have been seen already); False:
+        nothing will be. Lost: it broke."""
         if self.error is not None:
             raise Lost(str(self.error)) from self.error
-        if self.ended:
-            return False
-        self._flow_on()
-        size = len(self.buffer)
-        while len(self.buffer) == size and not self.ended:
+        if not self._news and not self.ended:
+            self._flow_on()
+        while not self._news and not self.ended:
             self._more = self._loop.create_future()
             try:
                 await self._more
@@ -69,7 +68,8 @@ class Wire(asyncio.BufferedProtocol):
                 self._more = None
             if self.error is not None:
                 raise Lost(str(self.error)) from self.error
-        return len(self.buffer) > size
+        news, self._news = self._news, False
+        return news
 
     def watch(self, on: bool) -> None:
         """While it is watched an end from the other side counts as the connection's loss: nobody reads it."""
@@ -97,6 +97,7 @@ class Wire(asyncio.BufferedProtocol):
             return
         else:
             self.buffer += data
+            self._news = True
         if len(self.buffer) > HIGH_WATER or (self._sink is not None and self._sink._full):
             self._hold()
         self._wake()
@@ -256,6 +257,7 @@ class Wire(asyncio.BufferedProtocol):
                 raise ssl.SSLZeroReturnError
             if sink is None:
                 into += piece
+                self._news = True
             else:
                 sink.write(piece)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 
+from paddock.keeper import _trust_places
 from paddock.keeper._door import visit
 from paddock.keeper._house import House
 from paddock.keeper._plan import JailPlan
@@ -23,11 +24,12 @@ _PLACE = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """Detached mounts: the root, the machine's /usr, and those of the plan with their targets."""
+    """Detached mounts: the root, the machine's /usr, those of the plan with their targets, and the certificates."""
 
     root: int
     usr: int | None
     mounts: list[tuple[str, int]]
+    trust: int | None = None
 
 
 def fit_out(
@@ -53,10 +55,12 @@ def fit_out(
         _take(house, plan, b"dev", b"shm", plan.tmp_bytes // 2)
         _take(house, plan, b"proc")
         _take(house, plan, b"tmp", b"", plan.tmp_bytes)
+        if layers.trust is not None:
+            _trust_places.attach(layers.trust)
         steps.end("stage")
         if layers.mounts:
             steps.begin("places")
-            _attach_mounts(house, spare.slot, layers.mounts)
+            _attach_mounts(house.base(spare.slot), layers.mounts)
             steps.end("places")
         steps.begin("pivot")
         mounts.pivot()
@@ -111,9 +115,8 @@ def _place(path: bytes) -> int:
     return openat2.open_beneath(mounts.AT_FDCWD, path, _PLACE | os.O_NOFOLLOW, symlinks=False)
 
 
-def _attach_mounts(house: House, slot: int | None, made: list[tuple[str, int]]) -> None:
+def _attach_mounts(base: int | None, made: list[tuple[str, int]]) -> None:
     # What is missing of the way is made in the tree, whose owners are those of the range.
-    base = None if slot is None else house.slots.base(slot)
     for target, fd in sorted(made):
         path = os.fsencode(target).lstrip(b"/")
         with nullcontext() if base is None else fsids.acting_as(base, base):

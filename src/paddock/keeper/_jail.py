@@ -12,8 +12,8 @@ import socket
 from dataclasses import dataclass
 from typing import NoReturn
 
-from paddock.keeper import _exits, _posture
-from paddock.keeper._errors import JailError, as_jail_error
+from paddock.keeper import _exits, _posture, _trust_places
+from paddock.keeper._errors import Died, JailError, as_jail_error
 from paddock.keeper._fitting import Layers, fit_out
 from paddock.keeper._house import House
 from paddock.keeper._inside import COMMITTED
@@ -105,15 +105,38 @@ def _begin(house: House, plan: JailPlan, spare: Spare, steps: Steps, undo: UndoS
         mounted = [*make_mounts(house, plan, spare.slot, late), *make_trees(house, plan, spare.slot, late)]
         steps.end("mounts")
 
+    trust: int | None = None
+    if plan.exits:
+        steps.begin("trust")
+        trust = _trust_places.make(house, plan.id)
+        late.append(trust)
+        steps.end("trust")
+
     def send() -> None:
         try:
             spare.sync.send(packed)
         except ConnectionError:
             pass  # the child has failed already; why, it has said, and `receive` reads it
 
-    fit_out(house, plan, spare, Layers(root, usr, mounted), steps, send=send)
+    fit_out(house, plan, spare, Layers(root, usr, mounted, trust), steps, send=send)
+    place = os.fstat(root)
+    steps.begin("init")
+    _check_init(house, spare, place)
+    steps.end("init")
     exits = _make_exits(spare, steps, undo) if plan.exits else None
-    return Pending(plan=plan, spare=spare, undo=UndoStack(), steps=steps, late=late, root=os.fstat(root), exits=exits)
+    return Pending(plan=plan, spare=spare, undo=UndoStack(), steps=steps, late=late, root=place, exits=exits)
+
+
+def _check_init(house: House, spare: Spare, root: os.stat_result) -> None:
+    """While the agent still works: pid 1 has nothing more to do."""
+    base = house.base(spare.slot) or 0  # 0: as the keeper's own namespace shows it
+    try:
+        _posture.check_init(spare.pid, base=base, root=root, own=house.own_namespaces)
+    except _posture.PostureError as error:
+        raise JailError(f"the sandbox is not as planned: {error}") from None
+    except (FileNotFoundError, ProcessLookupError):
+        read_report(spare.sync)  # it is ending; why, the agent may have said
+        raise Died("the child died before it was ready") from None
 
 
 def _make_exits(spare: Spare, steps: Steps, undo: UndoStack) -> _exits.Exits:
@@ -228,8 +251,7 @@ def finish(house: House, pending: Pending) -> tuple[Jail, dict[str, float]]:
     try:
         steps.end("inside")
         steps.begin("posture")
-        base = 0 if spare.slot is None else house.slots.base(spare.slot)  # 0: as the keeper's own namespace shows it
-        _posture.check(spare.pid, pending.agent_pid, base=base, root=pending.root, own=house.own_namespaces)
+        _posture.check_agent(pending.agent_pid, spare.pid, root=pending.root, own=house.own_namespaces)
         steps.end("posture")
         steps.begin("written")
         record = Record(

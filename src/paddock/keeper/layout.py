@@ -7,11 +7,13 @@ keeper.json           how the keeper is to open the pool; written once by storag
 keeper.lock           held by the living keeper
 keeper.sock           its door
 keeper.log            its last words
+gateway.lock          held by the living gateway; gateway.sock is its door, gateway.log has its last words
 pool/                 trees: directories, or where the keeper's own mount namespace has the pool mounted
 repositories/<id>     bare git repositories, which sandboxes only read
 pool.btrfs            sparse image, where the pool is a loop device
 templates/            locks of templates: who builds one, who uses one
-run/<sandbox>/        state.json, init.sock, user.sock, root.sock: the live sandbox, found by any later service
+run/<sandbox>/        state.json, init.sock, user.sock, root.sock: the live sandbox, found by any later service; with
+                      exits trust.pem, the certificates that programs inside trust
 artifacts/            contents that were taken out of workspaces, by their digest
 kept/<workspace>      archives of workspaces that were evicted from the pool
 garbage.lock          held while somebody collects garbage
@@ -28,6 +30,9 @@ from pathlib import Path
 # Files of trees are stored with these owners (root mode): far from the uids of people, so that a set-user-id
 # file in a tree never is one of root's, and equal for all sandboxes, so that a fork needs no chown.
 TREE_ID_BASE = 0x7000_0000
+SUBORDINATE_IDS = "PADDOCK_SUBORDINATE_IDS"
+# Who an ordinary user is inside his sandboxes.
+ORDINARY_ID = 1000
 # Sandboxes run with uids RUN_ID_BASE + slot * 65536 + id; idmapped mounts translate.
 RUN_ID_BASE = 0x6000_0000
 ID_COUNT = 65536
@@ -38,6 +43,9 @@ KEEPER_CONFIG = "keeper.json"
 KEEPER_LOCK = "keeper.lock"
 KEEPER_SOCKET = "keeper.sock"
 KEEPER_LOG = "keeper.log"
+GATEWAY_LOCK = "gateway.lock"
+GATEWAY_SOCKET = "gateway.sock"
+GATEWAY_LOG = "gateway.log"
 POOL = "pool"
 REPOSITORIES = "repositories"
 POOL_IMAGE = "pool.btrfs"
@@ -45,6 +53,7 @@ PREPARE_LOCK = "prepare.lock"
 GARBAGE_LOCK = "garbage.lock"
 TEMPLATES = "templates"
 RUN = "run"
+TRUST = "trust.pem"
 OUTPUTS = "outputs"
 ARTIFACTS = "artifacts"
 KEPT = "kept"

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import struct
+from collections.abc import Iterable
 
 from paddock.linux._syscall import NR, call
 
@@ -18,9 +20,14 @@ KNOWN_ABI = 10
 _VERSION_FLAG = 1
 _RULE_PATH_BENEATH = 1
 # LANDLOCK_ACCESS_FS_*, include/uapi/linux/landlock.h
+_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 _MAKE_CHAR = 1 << 6
 _MAKE_BLOCK = 1 << 11
 _REFER = 1 << 13  # ABI 2
+_TRUNCATE = 1 << 14  # ABI 3
+_ALL_OF_1 = (1 << 13) - 1
+_READ = _READ_FILE | _READ_DIR
+_OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE
 _SCOPE_ABSTRACT_UNIX = 1 << 0  # ABI 6
 _SCOPE_SIGNAL = 1 << 1  # ABI 6
 _RULESET = struct.Struct("=QQQ")  # struct landlock_ruleset_attr: fs, net (ABI 4), scoped (ABI 6)
@@ -70,6 +77,39 @@ def create_ruleset(abi: int) -> int | None:
         os.close(ruleset)
         raise
     return ruleset
+
+
+def restrict_files(abi: int, *, readable: Iterable[str], writable: Iterable[str]) -> bool:
+    """From now on the caller and all that it starts open no file but those below these, and what it has open already.
+    Of `readable` and `writable`, what is not there is passed over. False: this kernel can't. Needs no_new_privs."""
+    if abi < 1:
+        return False
+    handled = _ALL_OF_1 | (_REFER if abi >= 2 else 0) | (_TRUNCATE if abi >= 3 else 0)
+    scoped = _SCOPE_SIGNAL if abi >= 6 else 0
+    size = _RULESET.size if abi >= 6 else 8
+    ruleset = call(NR.LANDLOCK_CREATE_RULESET, _RULESET.pack(handled, 0, scoped), size, 0, what="landlock files")
+    try:
+        for paths, access in ((readable, _READ), (writable, handled & ~_EXECUTE)):
+            for path in paths:
+                _allow(ruleset, path, access)
+        restrict_self(ruleset)
+    finally:
+        os.close(ruleset)
+    return True
+
+
+def _allow(ruleset: int, path: str, access: int) -> None:
+    try:
+        place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        if not stat.S_ISDIR(os.fstat(place).st_mode):
+            access &= _OF_FILES
+        rule = _PATH_BENEATH.pack(access, place)
+        call(NR.LANDLOCK_ADD_RULE, ruleset, _RULE_PATH_BENEATH, rule, 0, what=("landlock_add_rule", path))
+    finally:
+        os.close(place)
 
 
 def restrict_self(ruleset: int) -> None:

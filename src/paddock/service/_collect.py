@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from paddock.egress._redact import Redaction
 from paddock.errors import InternalError
 from paddock.model import ByteReader, ByteWriter, ExecHandle, ExitStatus, Limit
 
@@ -24,8 +25,17 @@ _DEATH_SECONDS = 10.0
 class Collector:
     """One use: `status = await Collector(…).run()`, then the captures hold what was printed."""
 
-    def __init__(self, handle: ExecHandle, out: Capture, err: Capture, *, input: bytes | None, most_bytes: int) -> None:
-        self._handle, self._input, self._most = handle, input, most_bytes
+    def __init__(
+        self,
+        handle: ExecHandle,
+        out: Capture,
+        err: Capture,
+        *,
+        input: bytes | None,
+        most_bytes: int,
+        redaction: Redaction | None = None,
+    ) -> None:
+        self._handle, self._input, self._most, self._redaction = handle, input, most_bytes, redaction
         self._streams = ((handle.stdout, out), (handle.stderr, err))
         self._read = 0
         self.digests = (hashlib.sha256(), hashlib.sha256())
@@ -90,17 +100,24 @@ class Collector:
                 return
 
     async def _pump(self, index: int, reader: ByteReader, capture: Capture) -> None:
-        digest = self.digests[index]
-        while data := await reader.read(_READ_BYTES):
-            room = self._most - self._read
-            self._read += len(data)
-            if room > 0:
-                data = data[:room]
-                digest.update(data)
-                capture.add(data)
-            if self._read > self._most and self.limit is None:
-                self.limit = Limit.OUTPUT
-                await self._handle.kill()
+        stream = None if self._redaction is None else self._redaction.stream()
+        try:
+            while data := await reader.read(_READ_BYTES):
+                self._keep(index, capture, data if stream is None else stream.feed(data))
+                if self._read > self._most and self.limit is None:
+                    self.limit = Limit.OUTPUT
+                    await self._handle.kill()
+        finally:
+            if stream is not None:
+                self._keep(index, capture, stream.end())
+
+    def _keep(self, index: int, capture: Capture, data: bytes) -> None:
+        room = self._most - self._read
+        self._read += len(data)
+        if room > 0:
+            data = data[:room]
+            self.digests[index].update(data)
+            capture.add(data)
 
     def _task(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         return asyncio.get_running_loop().create_task(work)

@@ -31,16 +31,19 @@ from ._collect import Collector
 from ._gate import Entry
 from ._handles import GuardedExec
 from ._live import Held, Live
+from ._redacted import redacted
 from ._remains import Remains
 from ._sandboxes import Sandboxes
+from ._secret_leases import Leases
 from ._store import Row
 from ._streams import RecordedReader
 from ._tasks import Tasks
 
 
 class Execs:
-    def __init__(self, *, sandboxes: Sandboxes, live: Live, remains: Remains, tasks: Tasks) -> None:
+    def __init__(self, *, sandboxes: Sandboxes, live: Live, remains: Remains, tasks: Tasks, leases: Leases) -> None:
         self._sandboxes, self._live, self._remains, self._tasks = sandboxes, live, remains, tasks
+        self._leases = leases
 
     async def run(self, action: RunExec, entry: Entry) -> ExecResult:
         _validate.check_run(action)
@@ -58,7 +61,8 @@ class Execs:
         try:
             handle = await held.instance.start(spec, id=id, background=False)
             try:
-                collector = Collector(handle, out, err, input=action.input, most_bytes=held.limits.output_mib << 20)
+                most, redaction = held.limits.output_mib << 20, self._leases.redaction(row.id)
+                collector = Collector(handle, out, err, input=action.input, most_bytes=most, redaction=redaction)
                 status = await collector.run(spec.timeout_seconds)
             finally:
                 await handle.aclose()
@@ -127,6 +131,7 @@ class Execs:
             before=before,
             timeout_seconds=timeout_seconds,
             background=background,
+            redaction=self._leases.redaction(row.id),
         )
 
     async def list(self, action: ListExecs, entry: Entry) -> tuple[ExecInfo, ...]:
@@ -152,7 +157,7 @@ class Execs:
                 ) from None
             except SandboxDied:
                 raise await self._live.dead(row) from None
-        return RecordedReader(inner, row, self._live, entry)
+        return RecordedReader(redacted(inner, self._leases.redaction(row.id)), row, self._live, entry)
 
     async def signal(self, action: SignalExec, entry: Entry) -> None:
         _validate.check_signal(action.signal)

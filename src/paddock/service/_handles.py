@@ -9,12 +9,14 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 
+from paddock.egress._redact import Redaction
 from paddock.errors import InvalidState, PaddockError, SandboxDied
 from paddock.model import ByteReader, ByteWriter, ExecHandle, ExecId, ExitStatus, Limit, PtySize
 
 from ._attribution import struck
 from ._gate import Entry
 from ._live import Held, Live
+from ._redacted import redacted
 from ._store import Row
 from ._tasks import Tasks
 
@@ -34,13 +36,14 @@ class GuardedExec:
         before: Mapping[Limit, int],
         timeout_seconds: float | None,
         background: bool,
+        redaction: Redaction | None = None,
     ) -> None:
         self._inner, self._row, self._held, self._live, self._entry = inner, row, held, live, entry
         self._tasks, self._before, self._timeout, self._background = tasks, before, timeout_seconds, background
         self._limit: Limit | None = None
         self._read_bytes = 0
-        self._stdout = None if inner.stdout is None else _CountedReader(inner.stdout, self._count)
-        self._stderr = None if inner.stderr is None else _CountedReader(inner.stderr, self._count)
+        self._stdout = None if inner.stdout is None else _CountedReader(redacted(inner.stdout, redaction), self._count)
+        self._stderr = None if inner.stderr is None else _CountedReader(redacted(inner.stderr, redaction), self._count)
         self._end = tasks.start(self._supervise(), name=f"exec {inner.id}")
 
     @property

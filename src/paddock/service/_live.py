@@ -45,8 +45,9 @@ class Live:
         pool: Callable[[], Pool],
         tasks: Tasks,
         serve: Callable[[Held], Coroutine[None, None, None]],
+        reached: Callable[[Row], None] = lambda row: None,
     ) -> None:
-        self.holder, self._serve = holder, serve
+        self.holder, self._serve, self._reached = holder, serve, reached
         self._store, self._backends, self._remains = store, backends, remains
         self._pool, self._tasks = pool, tasks
         self._held: dict[SandboxId, Held] = {}
@@ -224,6 +225,7 @@ class Live:
             if isinstance(error, SandboxDied):
                 raise await self.dead(row) from None
             raise
+        self._reached(row)
         return self.admit(row, backend, instance, strikes)
 
     async def _watch(self, held: Held) -> None:

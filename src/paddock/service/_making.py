@@ -22,6 +22,7 @@ from ._lifecycle import Lifecycle
 from ._live import Live
 from ._nested import Nested
 from ._remains import died, words
+from ._secret_leases import Leases
 from ._store import Row, Store
 from ._tasks import Tasks
 from ._workspace_tree import WorkspaceTree, copied, own_trees
@@ -49,6 +50,7 @@ class Birth(msgspec.Struct, frozen=True):
             incarnation=row.incarnation,
             parent=Principal(row.sandbox.owner).sandbox,
             trees=() if row.workspace is None else row.workspace.mounts(),
+            exits=row.sandbox.policy is not None,
         )
 
 
@@ -63,8 +65,9 @@ class Making:
         tasks: Tasks,
         clock: Clock,
         egress: Egress,
+        leases: Leases,
     ) -> None:
-        self._egress = egress
+        self._egress, self._leases = egress, leases
         self._store, self._lifecycle, self._live = store, lifecycle, live
         self._pool, self._tasks, self._clock = pool, tasks, clock
         self._boot = boot_id()
@@ -119,6 +122,10 @@ class Making:
                     undo.push(self._fail(birth.row))
                     for tree in own_trees(birth.row):
                         undo.push(undo_step(lambda tree=tree: self._pool().delete(tree)))
+                if (policy := births[0].policy) is not None:  # all that begin together have one
+                    for birth in births:
+                        undo.push(undo_step(lambda id=birth.row.id: self._leases.drop(id)))
+                    await self._leases.prepare([birth.row for birth in births], policy.document.secrets)
                 await fill()
                 instances = await self._create(births, undo)
                 for birth, instance in zip(births, instances, strict=True):
@@ -136,7 +143,7 @@ class Making:
 
     async def _create(self, births: Sequence[Birth], undo: AsyncExitStack) -> Sequence[Instance]:
         async def one(birth: Birth) -> Instance:
-            instance = await birth.backend.create(birth.plan())
+            instance = await birth.backend.create(self._plan(birth))
             undo.push_async_exit(undo_async(lambda: self._kill_unborn(birth.backend, instance)))
             return instance
 
@@ -149,6 +156,10 @@ class Making:
                 raise result
             instances.append(result)
         return instances
+
+    def _plan(self, birth: Birth) -> SandboxPlan:
+        plan = birth.plan()
+        return plan if birth.policy is None else self._leases.furnished(plan)
 
     async def _kill_unborn(self, backend: Backend, instance: Instance) -> None:
         async def kill() -> None:

@@ -12,6 +12,7 @@ from ._clock import Clock
 from ._egress import Egress
 from ._gate import Entry
 from ._policy_store import PolicyStore
+from ._secret_leases import Leases
 from ._store import Row, Store
 from ._tasks import Tasks
 
@@ -22,8 +23,9 @@ _MOST_KEPT = 64
 
 
 class Policies:
-    def __init__(self, *, store: Store, egress: Egress, tasks: Tasks, clock: Clock) -> None:
+    def __init__(self, *, store: Store, egress: Egress, tasks: Tasks, clock: Clock, leases: Leases) -> None:
         self._store, self._egress, self._tasks, self._clock = store, egress, tasks, clock
+        self._leases = leases
         self._policies = PolicyStore(store)
         self._compiled: dict[str, Snapshot] = {}
 
@@ -55,6 +57,12 @@ class Policies:
             return PolicyRevision()
         return PolicyRevision(revision=revision, document=(await self.of(revision)).document)
 
+    async def resume(self, row: Row) -> None:
+        """Sees to the ways out of a sandbox that another service has made. Nothing gets out where that fails."""
+        revision = row.sandbox.policy
+        if revision is not None:
+            await self._egress.open(row, await self.of(revision))
+
     async def set(self, action: SetPolicy, row: Row, entry: Entry) -> Sandbox:
         if Principal(row.sandbox.owner).sandbox is not None:
             raise PolicyDenied(f"{row.id} was made by a program inside a sandbox: those have no network")
@@ -62,6 +70,8 @@ class Policies:
         if expected is not None and expected != before:
             raise _changed(row, before)
         snapshot = None if action.policy is None else await self.keep(action.policy)
+        if snapshot is not None:
+            self._leases.check_revision(row, snapshot.document.secrets)
         now = None if snapshot is None else snapshot.revision
         if not self._policies.set(row.id, before=before, now=now):
             raise _changed(row, None)

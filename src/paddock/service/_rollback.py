@@ -28,6 +28,7 @@ from ._nested import Nested
 from ._policies import Policies
 from ._providers import Backends
 from ._remains import has_ended, words
+from ._secret_leases import Leases
 from ._snapshot_store import SnapshotRow
 from ._snapshots import Snapshots
 from ._store import Row, Store
@@ -55,8 +56,9 @@ class Rollback:
         tasks: Tasks,
         egress: Egress,
         policies: Policies,
+        leases: Leases,
     ) -> None:
-        self._egress, self._policies = egress, policies
+        self._egress, self._policies, self._leases = egress, policies, leases
         self._store, self._lifecycle, self._live, self._backends = store, lifecycle, live, backends
         self._pool, self._snapshots, self._tasks = pool, snapshots, tasks
 
@@ -143,7 +145,8 @@ class Rollback:
         try:
             await backend.forget(row.id)
             await asyncio.to_thread(_put_in_place, self._pool(), trees)
-            instance = await backend.create(Birth(next, snapshot.template, backend).plan())
+            plan = self._leases.furnished(Birth(next, snapshot.template, backend).plan())
+            instance = await backend.create(plan)
             try:
                 if row.sandbox.spec.nested:
                     await Nested.furnish(instance)

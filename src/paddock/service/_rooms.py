@@ -8,22 +8,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paddock.audit import AuditLog
+from paddock.egress._secret_book import to_bytes
 from paddock.model import (
     Noun,
+    SandboxId,
 )
 from paddock.storage._base import Pool
+from paddock.storage.secret_sources import Fetcher
 
 from ._allotment import Allotment
 from ._approval_store import ApprovalStore
 from ._approvals import Approvals
+from ._bell import bell
 from ._clock import Clock, holder_id
 from ._collectors import OldTemplates, Orphans, Outputs, Unfinished
+from ._doors import Doors
 from ._egress import Egress, NoEgress
 from ._execs import Execs
 from ._expiry import Expiry
 from ._files import Files
 from ._forks import Forks
 from ._garbage import Garbage
+from ._judge import Judge
+from ._lease_store import LeaseStore
+from ._leased_egress import LeasedEgress
 from ._lifecycle import Lifecycle
 from ._live import Live
 from ._making import Making
@@ -39,15 +47,15 @@ from ._reports import Reports
 from ._results import Results
 from ._rollback import Rollback
 from ._sandboxes import Sandboxes
+from ._secret_leases import Leases
 from ._secrets import Secrets
 from ._shelf import Shelf
 from ._snapshot_store import SnapshotStore
 from ._snapshots import Snapshots
 from ._spare_trees import SPARE
 from ._storage import Storage
-from ._store import Store
+from ._store import Row, Store
 from ._tasks import Tasks
-from ._webhook import bell
 from ._workspace_collector import WorkspaceCollector
 from ._workspace_tree import BESIDE, Workspaces
 from ._workspaces import Workspaces as Spaces
@@ -72,10 +80,30 @@ class Rooms:
         workspaces: Workspaces | None,
         credentials: CredentialSource | None,
         egress: Egress | None,
+        gateway: bool,
         period_seconds: float,
     ) -> None:
-        egress = egress or NoEgress()
+
+        def fetchers(owner: str) -> Fetcher:
+            return Fetcher(os.environ, lambda name: self.secrets.value(owner, name), clock.wall)
+
         holder = holder_id()
+        leases = self.leases = Leases(store=LeaseStore(store), fetchers=fetchers, clock=clock, tasks=tasks, audit=audit)
+        self.secrets = Secrets.wired(state_dir, store=store, clock=clock, rotated=leases.rotated)
+        asked = bell(os.environ, audit=audit, clock=clock, tasks=tasks)
+        self.approvals = Approvals(store=ApprovalStore(store), clock=clock, audit=audit, asked=asked)
+        self._doors: Doors | None = None
+        if egress is None and gateway:
+            doors = egress = self._doors = Doors(
+                state_dir,
+                exits=lambda row: backends.named(row.sandbox.backend).exits(row.id, row.incarnation),
+                tasks=tasks,
+                audit=audit,
+                judge=Judge(store, self.approvals, holder),
+                secrets=leases.packed,
+            )
+            leases.changed = lambda id, bound: doors.secret(SandboxId(id), bound.name, to_bytes(bound))
+        egress = LeasedEgress(egress or NoEgress(), leases)
         lifecycle = Lifecycle(store, clock)
         remains = Remains(
             state_dir,
@@ -87,7 +115,7 @@ class Rooms:
             clock=clock,
             egress=egress,
         )
-        policies = self.policies = Policies(store=store, egress=egress, tasks=tasks, clock=clock)
+        policies = self.policies = Policies(store=store, egress=egress, tasks=tasks, clock=clock, leases=leases)
         allotment = Allotment(store, clock)
         live = self.live = Live(
             holder=holder,
@@ -97,6 +125,7 @@ class Rooms:
             pool=pool,
             tasks=tasks,
             serve=Nested(perform, allotment).serve,
+            reached=lambda row: _reached(policies, tasks, row),
         )
         self.shelf = Shelf(
             state_dir,
@@ -121,7 +150,16 @@ class Rooms:
             bases=self.shelf.bases,
             repositories=lambda: self.shelf.repositories,
         )
-        making = Making(store=store, lifecycle=lifecycle, live=live, pool=pool, tasks=tasks, clock=clock, egress=egress)
+        making = Making(
+            store=store,
+            lifecycle=lifecycle,
+            live=live,
+            pool=pool,
+            tasks=tasks,
+            clock=clock,
+            egress=egress,
+            leases=leases,
+        )
         rows = SnapshotStore(store)
         snapshots = self.snapshots = Snapshots(store=rows, pool=pool, clock=clock, tasks=tasks, holder=holder)
         self.forks = Forks(
@@ -143,6 +181,7 @@ class Rooms:
             tasks=tasks,
             egress=egress,
             policies=policies,
+            leases=leases,
         )
         self.sandboxes = Sandboxes(
             store=store,
@@ -162,15 +201,12 @@ class Rooms:
             policies=policies,
         )
         self.promotion = Promotion(sandboxes=self.sandboxes, live=live)
-        self.execs = Execs(sandboxes=self.sandboxes, live=live, remains=remains, tasks=tasks)
+        self.execs = Execs(sandboxes=self.sandboxes, live=live, remains=remains, tasks=tasks, leases=leases)
         self.files = Files(sandboxes=self.sandboxes, live=live)
         self.reports = Reports(
             state_dir, store=store, audit=audit, backends=backends, pool=pool, find=self.sandboxes.find
         )
         self.mount_results = MountResults(live=live, snapshots=snapshots, pool=pool, tasks=tasks)
-        self.secrets = Secrets.wired(state_dir, store=store, clock=clock)
-        asked = bell(os.environ, audit=audit, clock=clock, tasks=tasks)
-        self.approvals = Approvals(store=ApprovalStore(store), clock=clock, audit=audit, asked=asked)
         self.results = Results(
             state_dir,
             store=store,
@@ -230,3 +266,13 @@ class Rooms:
             holder=holder,
             period_seconds=period_seconds,
         )
+
+    async def let_go(self) -> None:
+        """Of the gateway, which goes on for the sandboxes that live on."""
+        if self._doors is not None:
+            await self._doors.aclose()
+
+
+def _reached(policies: Policies, tasks: Tasks, row: Row) -> None:
+    if row.sandbox.policy is not None:
+        tasks.start(policies.resume(row), name=f"see to the ways out of {row.id}")

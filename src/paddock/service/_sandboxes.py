@@ -115,6 +115,8 @@ class Sandboxes:
             policy = await self._policies.keep(spec.policy)
         elif source is not None and source.snapshot.policy is not None:
             policy = await self._policies.of(source.snapshot.policy)
+        if policy is not None:
+            backend.capabilities.require("exits", backend.name)
         outer = self._allotment.outer(entry.principal)
         if outer is not None:
             self._allotment.check(outer, spec, 1)

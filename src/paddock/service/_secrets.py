@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import cached_property
 from pathlib import Path
+from typing import TypeAlias
 
 from paddock.errors import InvalidArgument, NotFound, SecretUnavailable
 from paddock.model import ListSecrets, RemoveSecret, RotateVaultKey, Secret, SecretValue, SetSecret
@@ -19,19 +20,22 @@ from ._gate import Entry
 from ._secret_store import SecretStore
 from ._store import Store
 
+Rotated: TypeAlias = Callable[[str, str, SecretValue | None], Awaitable[None]]
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 
 
 class Secrets:
-    def __init__(self, *, store: SecretStore, open_vault: Callable[[], Vault], clock: Clock) -> None:
-        self._store, self._open_vault, self._clock = store, open_vault, clock
+    """`rotated` is told of each that has another value now, or none: it holds when that returns."""
+
+    def __init__(self, *, store: SecretStore, open_vault: Callable[[], Vault], clock: Clock, rotated: Rotated) -> None:
+        self._store, self._open_vault, self._clock, self._rotated = store, open_vault, clock, rotated
 
     @classmethod
-    def wired(cls, state_dir: Path, *, store: Store, clock: Clock) -> Secrets:
+    def wired(cls, state_dir: Path, *, store: Store, clock: Clock, rotated: Rotated) -> Secrets:
         def open_vault() -> Vault:
             return Vault(open_keys(state_dir, os.environ))
 
-        return cls(store=SecretStore(store), open_vault=open_vault, clock=clock)
+        return cls(store=SecretStore(store), open_vault=open_vault, clock=clock, rotated=rotated)
 
     @cached_property
     def _vault(self) -> Vault:
@@ -45,10 +49,13 @@ class Secrets:
             case SetSecret(name=name, value=value):
                 check_name(name)
                 check_value(name, value)
-                return self._set(owner, name, value)
+                secret = self._set(owner, name, value)
+                await self._rotated(owner, name, value)
+                return secret
             case RemoveSecret(name=name):
                 if not self._store.remove(owner, name):
                     raise NotFound(f"no secret {name!r}", hint="paddock secret ls", secret=name)
+                await self._rotated(owner, name, None)
                 return None
             case ListSecrets():
                 return self._store.list(owner)

@@ -41,7 +41,7 @@ R = TypeVar("R")
 
 class Service:
     """One per program and state directory; many may share a directory. `async with` it, or `start` and `aclose`,
-    in the loop that uses it.
+    in the loop that uses it. Policies are kept by `egress`, or with `gateway` by that of the state directory.
 
     Leaving it lets sandboxes live on where their backend can find them again, and ends them where it can't.
     """
@@ -61,6 +61,7 @@ class Service:
         workspaces: Workspaces | None = None,
         credentials: CredentialSource | None = None,
         egress: Egress | None = None,
+        gateway: bool = False,
         period_seconds: float = PERIOD_SECONDS,
     ) -> None:
         self.state_dir = state_dir
@@ -85,6 +86,7 @@ class Service:
             workspaces=workspaces,
             credentials=credentials,
             egress=egress,
+            gateway=gateway,
             period_seconds=period_seconds,
         )
         self.expiry = self._rooms.expiry
@@ -146,6 +148,7 @@ class Service:
                 closing.push_async_callback(backend.aclose)
             closing.callback(self.expiry.release)
             closing.callback(self._gate.abandon)
+            closing.push_async_callback(self._rooms.let_go)
             closing.push_async_callback(self._tasks.aclose)
             closing.push_async_callback(self._rooms.live.aclose)
 

@@ -208,3 +208,16 @@ approvals = Table(
     Column("used_at", Float),
     Index("approvals_by_sandbox", "owner", "sandbox", "digest"),
 )
+
+sandbox_secrets = Table(
+    "sandbox_secrets",
+    metadata,
+    Column("sandbox", String, primary_key=True, nullable=False),
+    Column("name", String, primary_key=True, nullable=False),
+    Column("owner", String, nullable=False),
+    Column("placeholder", String, nullable=False),
+    Column("rule", LargeBinary, nullable=False),
+    Column("stored", String),
+    Column("created_at", Float, nullable=False),
+    Index("sandbox_secrets_by_stored", "owner", "stored"),
+)

@@ -12,7 +12,6 @@ import hmac
 import http.client
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -22,11 +21,10 @@ from paddock.audit import AuditLog
 from paddock.errors import NotConfigured
 from paddock.model import Approval
 
+from ._bell import KEY_VARIABLE, VARIABLE
 from ._clock import Clock
 from ._tasks import Tasks
 
-VARIABLE = "PADDOCK_APPROVAL_WEBHOOK"
-KEY_VARIABLE = "PADDOCK_APPROVAL_WEBHOOK_KEY"
 PAUSES = (1.0, 4.0, 16.0)
 _SECONDS = 10.0
 _LEAST_KEY = 16
@@ -84,29 +82,6 @@ class Webhook:
                 return f"it answered {error.code}"
         except (OSError, http.client.HTTPException) as error:
             return f"{getattr(error, 'reason', error)}"
-
-
-def bell(
-    environment: Mapping[str, str],
-    *,
-    audit: AuditLog,
-    clock: Clock,
-    tasks: Tasks,
-    pauses: tuple[float, ...] | None = None,
-) -> Callable[[Approval], None]:
-    """What is called with each new question. Without an address it is silent; with a bad one the record says so."""
-
-    def ring(approval: Approval) -> None:
-        url = environment.get(VARIABLE)
-        if not url:
-            return
-        try:
-            key = environment.get(KEY_VARIABLE, "").encode()
-            Webhook(url, key, audit=audit, clock=clock, tasks=tasks, pauses=pauses).asked(approval)
-        except NotConfigured as error:
-            audit.event("approval.webhook", sandbox=approval.sandbox, approval=approval.id, message=str(error))
-
-    return ring
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

@@ -10,6 +10,7 @@ import msgspec
 
 from paddock.model import Check
 from paddock.storage._overlay import OverlayPool
+from paddock.storage._porter import by_porter
 from paddock.storage._probe import is_refused_overlay
 from paddock.storage._probe import overlay as probe_overlay
 
@@ -20,6 +21,7 @@ class CopyPool(OverlayPool):
     driver = "copy"
     overlay = False
 
+    @by_porter
     def create(
         self, name: str, *, layers: tuple[str, ...] = (), limit_bytes: int | None = None, mounts: int = 0
     ) -> None:
@@ -28,7 +30,7 @@ class CopyPool(OverlayPool):
             for layer in reversed(layers):
                 origins.append(self.open(layer))
                 stack.callback(os.close, origins[-1])
-            self._make(name, lambda tree: self._fill(tree, tuple(origins), mounts))
+            self._make(name, lambda tree: self._fill(tree, tuple(origins), mounts, base=self._base))
 
     def checks(self) -> tuple[Check, ...]:
         pool, *more = super().checks()
@@ -39,6 +41,7 @@ class CopyPool(OverlayPool):
             pool = msgspec.structs.replace(pool, detail=said, fix="PADDOCK_STATE_DIR=DIRECTORY paddock doctor")
         return pool, *more
 
+    @by_porter
     def derive(self, source: str, name: str, *, limit_bytes: int | None = None) -> tuple[str, ...]:
         self.snapshot(source, name, limit_bytes=limit_bytes)
         return ()

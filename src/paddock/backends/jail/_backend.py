@@ -18,7 +18,7 @@ from paddock.backends._guest import GuestConnection, GuestInstance
 from paddock.backends.jail import _look, _probe
 from paddock.backends.jail._keeper import KeeperClient, Message
 from paddock.errors import InvalidState, PaddockError, SandboxDied
-from paddock.keeper import layout
+from paddock.keeper import _trust_places, layout
 from paddock.keeper._plan import JailPlan, Mount, Tree, User
 from paddock.keeper._records import Record, Records
 from paddock.model import Check, Level, Limit, Process, SandboxId, Template, Usage
@@ -27,6 +27,12 @@ R = TypeVar("R")
 _MIB = 1 << 20
 _KILLED = Ending(limit=None, reason="it was killed")
 _GONE = Ending(limit=None, reason="it is gone")
+# For programs that bring certificates of their own, or look for none where the system has them.
+_CERTIFICATES = f"/{_trust_places.PLACE}"
+_TRUST = (
+    *("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "GIT_SSL_CAINFO", "PIP_CERT"),
+    *("CURL_CA_BUNDLE", "CARGO_HTTP_CAINFO", "AWS_CA_BUNDLE", "DENO_CERT"),
+)
 
 
 class JailBackend:
@@ -73,7 +79,7 @@ class JailBackend:
             isolation=True,
             enforced=frozenset(enforced),
             watched=frozenset(watched),
-            root_user=root,
+            root_user=self.whole,
             adopt=True,
             freeze=True,
             mounts=True,
@@ -81,6 +87,11 @@ class JailBackend:
             trees=True,
             exits=True,
         )
+
+    @property
+    def whole(self) -> bool:
+        """Sandboxes have all the ids of a system, root's too. An ordinary user's keeper has to be asked first."""
+        return os.getuid() == 0 or bool(self.keeper.facts.get("root_user", False))
 
     def probe(self) -> str | None:
         return _probe.unusable()
@@ -135,7 +146,7 @@ class JailBackend:
             users=tuple(User(name=u.name, uid=u.uid, gid=u.gid, home=u.home) for u in template.users),
             default_user=template.default_user,
             workdir=template.workdir,
-            env={**template.env, **plan.spec.env},
+            env={**dict.fromkeys(_TRUST if plan.exits else (), _CERTIFICATES), **template.env, **plan.spec.env},
             template=msgspec.json.encode(template).decode(),
             deadline=plan.deadline,
             parent=plan.parent or "",
@@ -183,6 +194,16 @@ class JailBackend:
         if found is None:
             raise SandboxDied(f"{id} is dead")
         return found
+
+    async def exits(self, id: SandboxId, incarnation: int) -> Exits | None:
+        answer = await self.keeper.request("exits", id=id, incarnation=incarnation)
+        if not answer["known"]:
+            raise SandboxDied(f"{id} is dead")
+        sockets = [socket.socket(fileno=fd) for fd in cast("list[int]", answer["fds"])]
+        if not sockets:
+            return None
+        *tcp, datagrams, connections = sockets
+        return Exits(tuple(tcp), datagrams, connections)
 
     async def living(self) -> Mapping[SandboxId, Ending | None]:
         answer = await self.keeper.request("list")
@@ -274,7 +295,7 @@ class JailInstance(GuestInstance):
     """A live jail. Each identity of it has a socket in `run/<id>/`, so nothing has to be kept to reach it."""
 
     def __init__(self, backend: JailBackend, id: SandboxId, template: Template, incarnation: int) -> None:
-        super().__init__(id, template, self._reach, root_user=os.getuid() == 0)
+        super().__init__(id, template, self._reach, root_user=backend.whole)
         self._backend, self._incarnation = backend, incarnation
 
     async def _reach(self, identity: str) -> GuestConnection:
@@ -292,16 +313,6 @@ class JailInstance(GuestInstance):
             await control.open({"op": "deadline", "boottime": deadline}).call(dict)
         finally:
             control.close()
-
-    async def exits(self) -> Exits | None:
-        answer = await self._backend.keeper.request("exits", id=self.id, incarnation=self._incarnation)
-        if not answer["known"]:
-            raise SandboxDied(f"{self.id} is dead")
-        sockets = [socket.socket(fileno=fd) for fd in cast("list[int]", answer["fds"])]
-        if not sockets:
-            return None
-        *tcp, datagrams, connections = sockets
-        return Exits(tuple(tcp), datagrams, connections)
 
     async def usage(self) -> Usage:
         answer = await self._backend.keeper.request("usage", id=self.id)

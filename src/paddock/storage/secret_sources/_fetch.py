@@ -10,7 +10,7 @@ import msgspec
 from paddock.errors import SecretUnavailable
 from paddock.model import SecretSource, SecretValue
 
-from . import _github_app, _hashicorp, _local
+from . import _local
 from ._refused import LEAST_BYTES, MOST_BYTES, Refused
 
 
@@ -48,8 +48,12 @@ class Fetcher:
         if source.command is not None:
             return _fetched(await _local.from_command(source.command), "command")
         if source.vault is not None:
+            from . import _hashicorp
+
             return _fetched(await asyncio.to_thread(_hashicorp.read, source.vault, self._environment), "vault")
         if source.github_app is not None:
+            from . import _github_app
+
             app = source.github_app
             key = await self._fetch(name, app.private_key)
             now = self._wall()

@@ -1,0 +1,79 @@
+"""Orders of services as doors of the gateway."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from socket import socket
+
+import msgspec
+
+from paddock.model import ApprovalAnswer, ApprovalRequest, ApprovalState
+from paddock.policy.egress import Snapshot
+
+from ._authority import Authority
+from ._control import Claim, Claimed, Open, Revise, Secret
+from ._door import Door, Journal
+from ._gateway import Gateway
+from ._secret_book import Bound, SecretBook
+
+_bounds = msgspec.msgpack.Decoder(tuple[Bound, ...]).decode
+_bound = msgspec.msgpack.Decoder(Bound).decode
+
+
+class GatewayPlane:
+    def __init__(self, gateway: Gateway, journal: Journal, claim: Callable[[Claim], Awaitable[Claimed]]) -> None:
+        self._gateway, self._journal, self._approvals = gateway, journal, Asked(claim)
+        self._books: dict[str, SecretBook] = {}
+
+    async def open(self, order: Open, sockets: Sequence[socket]) -> None:
+        *tcp, dns_udp, dns_tcp = sockets
+        book = SecretBook(_bounds(order.secrets) if order.secrets else ())
+        door = Door(
+            sandbox=order.sandbox,
+            incarnation=order.incarnation,
+            tcp=tcp,
+            dns_udp=dns_udp,
+            dns_tcp=dns_tcp,
+            policy=Snapshot.from_bytes(order.snapshot),
+            authority=Authority(order.certificate, order.key),
+            secrets=book,
+            approvals=self._approvals,
+            journal=self._journal,
+        )
+        await self._gateway.open(door)
+        self._books[order.sandbox] = book
+
+    async def revise(self, order: Open | Revise) -> None:
+        await self._gateway.revise(order.sandbox, Snapshot.from_bytes(order.snapshot))
+
+    async def secret(self, order: Secret) -> None:
+        bound = _bound(order.secret)
+        self._books[order.sandbox].set(bound.name, bound.value, bound.expires_at)
+
+    async def close(self, sandbox: str) -> None:
+        self._books.pop(sandbox, None)
+        await self._gateway.close(sandbox)
+
+
+class Asked:
+    """Approvals, asked of the services that are connected."""
+
+    def __init__(self, claim: Callable[[Claim], Awaitable[Claimed]]) -> None:
+        self._claim = claim
+
+    async def claim(self, request: ApprovalRequest) -> ApprovalAnswer:
+        answer = await self._claim(
+            Claim(
+                n=0,
+                kind=request.kind,
+                sandbox=request.sandbox,
+                incarnation=request.incarnation,
+                revision=request.revision,
+                digest=request.digest,
+                summary=request.summary,
+            )
+        )
+        state = ApprovalState(answer.state)
+        return ApprovalAnswer(
+            granted=state is ApprovalState.USED, id=answer.approval, state=state, reason=answer.reason
+        )

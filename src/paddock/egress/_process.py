@@ -1,0 +1,81 @@
+"""The gateway's process, from its first line to its last. One for each state directory; see docs/design/egress.md."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import gc
+import json
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+from typing import Any, cast
+
+from paddock.keeper import layout
+
+from . import _confine, _server
+from ._compose import make_plane
+
+# What a service runs: `python -I -S -c BOOTSTRAP`, with {"path", "state", "environment"} as JSON on stdin.
+BOOTSTRAP = (
+    "import sys,json;o=json.load(sys.stdin);sys.path[:0]=o['path'];from paddock.egress._process import main;main(o)"
+)
+READY = b"ready\n"
+_KEPT = ("SSL_CERT_FILE", "SSL_CERT_DIR", "LANG", "LC_ALL", "TZ")
+
+
+def main(options: dict[str, Any]) -> None:
+    """Serves the state directory; leaves at once where another gateway holds the lock. Says READY on stdout."""
+    if os.fork():
+        os._exit(0)  # nobody's child
+    try:
+        _serve(options)
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
+
+
+def environment() -> dict[str, str]:
+    """What of a service's the gateway has: where the certificates are that it trusts."""
+    return {name: value for name in _KEPT if (value := os.environ.get(name))}
+
+
+def _serve(options: dict[str, Any]) -> None:
+    state = Path(cast("str", options["state"]))
+    os.umask(0o077)
+    os.chdir("/")
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_IGN)
+    lock = os.open(state / layout.GATEWAY_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return
+    owner = os.stat(state).st_uid
+    listener = _server.listen(state, layout.GATEWAY_SOCKET)
+    run = state / layout.RUN
+    server = _server.Server(listener, owner=owner, lives=lambda id, number: _lives(run, id, number))
+    with asyncio.Runner() as runner:
+        plane = runner.run(make_plane(state, server.claim))
+        for line in _confine.confine(readable=(run,), writable=(state / layout.AUDIT,)):
+            print(line, file=sys.stderr, flush=True)
+        gc.collect()
+        gc.freeze()
+        os.write(1, READY)
+        null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+        for number in (0, 1):
+            os.dup2(null, number)
+        os.close(null)
+        runner.run(server.serve(plane))
+    os.close(lock)
+
+
+def _lives(run: Path, id: str, incarnation: int) -> bool:
+    """By the keeper's record, which goes when the sandbox does."""
+    try:
+        return json.loads((run / id / "state.json").read_bytes())["incarnation"] == incarnation
+    except (OSError, ValueError, KeyError):
+        return False

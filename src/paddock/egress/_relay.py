@@ -1,0 +1,291 @@
+"""One judged request to its server, and the answer back. Bodies stream, in bounded memory; placeholders of secrets
+become values on the way there, and values placeholders on the way back."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from paddock.errors import SecretUnavailable
+from paddock.model.egress import RequestVerdict, Target
+
+from ._body import Body
+from ._coding import Undecodable
+from ._http1 import (
+    BadMessage,
+    Request,
+    Response,
+    head_end,
+    read_response,
+    write_request,
+    write_response,
+)
+from ._redact import Returned
+from ._refusal import Refused
+from ._stream import Stream
+from ._swap import BUFFERED_BYTES, Misdirected, Swap
+from ._target import PORTS
+from ._upstream import Upstream
+from ._wire import Lost, Wire
+
+if TYPE_CHECKING:
+    from ._connection import Connection
+
+_REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
+_MOST_INTERIM = 32
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class _Stale(Exception):
+    """The server ended a connection that was kept before it answered."""
+
+
+class Relay:
+    def __init__(self, connection: Connection, request: Request, target: Target, scheme: str) -> None:
+        self._connection, self._room, self._wire = connection, connection.room, connection.wire
+        self._request, self._target, self._scheme = request, target, scheme
+        self._held = 0
+        self._broken: Refused | None = None
+        """Why this side could not go on with the request's body."""
+
+    def close(self) -> None:
+        """The request is over."""
+        self._room.hold(-self._held)
+
+    async def collect(self, most: int = BUFFERED_BYTES) -> bytes:
+        """The whole body, which stays where it is taken from. Refused: it is larger than `most`."""
+        request, wire, body, content = self._request, self._wire, Body(self._request), bytearray()
+        if request.expects and not body.done:
+            wire.write(CONTINUE)
+            request.expects = False
+            request.fields = [field for field in request.fields if field[0].lower() != b"expect"]
+        while True:
+            piece = body.take(wire.buffer)
+            self._room.hold(len(piece))
+            self._held += len(piece)
+            content += piece
+            if len(content) > most:
+                raise Refused(
+                    f"a body of more than {most} bytes can't be looked at as a whole", status=413, rule="body"
+                )
+            if body.done:
+                break
+            if not await wire.more():
+                body.end()
+        wire.buffer[:0] = content
+        if request.chunked or request.length is not None:
+            request.chunked, request.length = False, len(content)
+        return bytes(content)
+
+    async def forward(self, verdict: RequestVerdict, path: str) -> bool:
+        """Whether the connection can go on. Refused: nothing came back, and what was sent was not all."""
+        request, wire = self._request, self._wire
+        swap = Swap(
+            self._room.door.secrets,
+            self._target,
+            scheme=self._scheme,
+            method=request.method,
+            allowed=verdict.secrets,
+        )
+        with _explained():
+            path, request.fields = swap.target(path), swap.fields(request.fields)
+            filter = swap.body(request.fields)
+            rewrites = filter is not None and filter.rewrites
+            if rewrites and request.length is not None and request.length <= BUFFERED_BYTES:
+                await self.collect()
+            stream = Stream(Body(request), filter=filter, trailers=swap.trailers)
+            content = stream.content(wire.buffer)
+            if rewrites and (request.chunked or request.length is not None):
+                request.chunked, request.length = not stream.done, len(content) if stream.done else None
+            stream.chunked = request.chunked
+            out = write_request(request, path, self._host())
+            out += stream.frame(content)
+        return await self._send_to_one(stream, out)
+
+    def _host(self) -> str:
+        host, port = self._target.host, self._target.port
+        if ":" in host:
+            host = f"[{host}]"
+        return host if port == PORTS[self._scheme] else f"{host}:{port}"
+
+    async def _send_to_one(self, stream: Stream, out: bytearray) -> bool:
+        connection, target, tls = self._connection, self._target, self._scheme == "https"
+        repeatable = stream.done and self._request.method in _REPEATABLE
+        upstream = self._room.pool.take(target, tls=tls, repeatable=repeatable)
+        while True:
+            if upstream is None:
+                upstream = await self._room.dial(connection.flow, target, literal=connection.literal, tls=tls)
+            connection.upstream = upstream
+            try:
+                return await self._converse(stream, upstream, out)
+            except _Stale:
+                if not (upstream.reused and repeatable):
+                    raise Refused(
+                        f"{target.host} ended the connection without an answer", status=502, rule="upstream"
+                    ) from None
+                upstream.wire.close()
+                upstream = None
+
+    async def _converse(self, stream: Stream, upstream: Upstream, out: bytearray) -> bool:
+        wire, server, before = self._wire, upstream.wire, upstream.wire.received
+        wire.guard(server)
+        server.write(out)
+        sender: asyncio.Task[None] | None = None
+        if stream.done:
+            wire.watch(True)
+        else:
+            sender = self._room.loop.create_task(self._send_rest(stream, server))
+        try:
+            response = await self._answer(server, before)
+            goes_on = await self._receive(response, server)
+        finally:
+            wire.guard(None)
+            if sender is not None:
+                await _settle(sender)
+            wire.watch(False)
+        self._connection.upstream = None
+        if stream.done and response.keep_alive:
+            self._room.pool.give(upstream, tls=self._scheme == "https")
+        else:
+            server.close()
+        return goes_on and stream.done
+
+    async def _send_rest(self, stream: Stream, server: Wire) -> None:
+        wire = self._wire
+        try:
+            with _explained():
+                while not stream.done:
+                    if not await wire.more():
+                        stream.end()
+                    server.write(stream.take(wire.buffer))
+                    await server.drain()
+            wire.watch(True)
+        except BadMessage as error:
+            self._broken = Refused(str(error), status=400, rule="http")
+            server.reset("the request is malformed")
+        except Refused as refused:
+            self._broken = refused
+            server.reset("the request is refused")
+        except Lost as error:
+            server.reset(str(error))
+
+    # -- and back ------------------------------------------------------------------------------------------------------
+
+    async def _answer(self, server: Wire, before: int) -> Response:
+        """The final response's head; interim ones are passed on. `before`: bytes that it had sent before."""
+        self._connection.limit(self._room.limits.response, server)
+        for _ in range(_MOST_INTERIM):
+            try:
+                response = read_response(await _head(server), self._request.method)
+            except Lost as lost:
+                raise self._unanswered(lost, begun=server.received > before) from None
+            except BadMessage as error:
+                server.reset()
+                raise Refused(f"the server's answer is malformed: {error}", status=502, rule="upstream") from None
+            if response.status >= 200 or response.status == 101:
+                self._connection.limit(None)
+                return response
+            if self._request.minor:
+                self._wire.write(write_response(response, keep_alive=True))
+                await self._wire.drain()
+        server.reset()
+        raise Refused("the server does not come to an answer", status=502, rule="upstream")
+
+    def _unanswered(self, lost: Lost, *, begun: bool) -> Exception:
+        if self._wire.error is not None:
+            return lost
+        if self._broken is not None:
+            return self._broken
+        if str(lost) == "too slow":
+            return Refused("the server did not answer in time", status=504, rule="upstream")
+        if begun:
+            return Refused(f"the server broke off: {lost}", status=502, rule="upstream")
+        return _Stale()
+
+    async def _receive(self, response: Response, server: Wire) -> bool:
+        if response.status == 101:
+            return await self._switch(response, server)
+        request, wire = self._request, self._wire
+        stream = self._returning(response, server)
+        goes_on = request.keep_alive
+        if not response.bodiless and response.length is None:
+            response.chunked = request.minor > 0  # what has no length ends by itself only in chunks
+            goes_on = goes_on and response.chunked
+        out = write_response(response, keep_alive=goes_on, minor=request.minor)
+        stream.chunked = response.chunked and not response.bodiless
+        try:
+            out += stream.take(server.buffer)
+            wire.write(out)
+            while not stream.done:
+                await wire.drain()
+                if not await server.more():
+                    stream.end()
+                wire.write(stream.take(server.buffer))
+        except (Lost, BadMessage, Undecodable) as error:
+            wire.reset()  # half of it is there: that it is half must be seen
+            server.reset()
+            raise Lost(f"the answer was cut off: {error}") from None
+        await wire.drain()
+        return goes_on
+
+    def _returning(self, response: Response, server: Wire) -> Stream:
+        """The answer's body; its head has lost what must not come back."""
+        book = self._room.door.secrets
+        body = Body(response, to_the_end=True, extensions=True)
+        if not book:
+            return Stream(body, filter=None, trailers=lambda fields: fields)
+        redaction = book.redaction(keep_length=True)
+        try:
+            returned = Returned(redaction, response.fields)
+        except Undecodable as error:
+            server.reset()
+            raise Refused(f"the answer can't be looked into: {error}", status=502, rule="secret") from None
+        response.fields = returned.fields
+        if returned.rewrites:
+            response.length = None
+        return Stream(
+            body,
+            filter=returned,
+            trailers=lambda fields: [(name, redaction.whole(value)) for name, value in fields],
+        )
+
+    async def _switch(self, response: Response, server: Wire) -> bool:
+        """WebSocket: judged as a request, then passed on as bytes."""
+        if self._request.upgrade != b"websocket" or response.upgrade != b"websocket":
+            server.reset()
+            raise Refused("the server switched protocols, unasked", status=502, rule="upstream")
+        self._wire.write(write_response(response, keep_alive=True))
+        self._wire.watch(False)
+        server.guard(self._wire)
+        await self._wire.join(server)
+        server.guard(None)
+        return False
+
+
+class _explained:
+    """What secrets are refused for, as a refusal."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Misdirected):
+            raise Refused(str(error), rule="secret") from None
+        if isinstance(error, SecretUnavailable):
+            raise Refused(error.message, status=424, rule="secret", hint=error.hint or "") from None
+
+
+async def _head(server: Wire) -> bytes:
+    while (end := head_end(server.buffer)) < 0:
+        if not await server.more():
+            raise Lost("it ended before its answer did")
+    head = bytes(server.buffer[:end])
+    del server.buffer[:end]
+    return head
+
+
+async def _settle(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    try:
+        await task
+    except asyncio.CancelledError:
+        pass

@@ -1,0 +1,202 @@
+"""What a sandbox has of secrets: placeholders inside, values with the gateway, and both no longer than it lives."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from paddock.audit import AuditLog
+from paddock.backends._base import SandboxPlan
+from paddock.egress._placeholders import check_shape, mint
+from paddock.egress._redact import Redaction
+from paddock.egress._secret_book import Bound, to_bytes
+from paddock.errors import InvalidArgument, PaddockError, PolicyDenied
+from paddock.model import SecretRule, SecretValue
+from paddock.storage.secret_sources import Fetched, Fetcher, is_kept
+
+from ._clock import Clock
+from ._lease_store import Lease, LeaseStore
+from ._secrets import check_name
+from ._store import Row
+from ._tasks import Tasks
+
+AHEAD_SECONDS = 300.0
+"""So long before its end a value is renewed; of one that is good for a short time, a fifth of that."""
+_RETRY_SECONDS = 20.0
+_MOST_PAST = 16
+
+Changed: TypeAlias = Callable[[str, Bound], Awaitable[None]]
+"""Tells the gateway that a secret of that sandbox has another value, or none: it holds when this returns."""
+
+
+class Leases:
+    """`changed` is set by whoever has a gateway."""
+
+    def __init__(
+        self, *, store: LeaseStore, fetchers: Callable[[str], Fetcher], clock: Clock, tasks: Tasks, audit: AuditLog
+    ) -> None:
+        self._store, self._fetchers, self._clock = store, fetchers, clock
+        self._tasks, self._audit = tasks, audit
+        self._bounds: dict[str, dict[str, Bound]] = {}
+        self._redactions: dict[str, Redaction] = {}
+        self._renewals: dict[str, list[asyncio.Task[None]]] = {}
+        self.changed: Changed = _nobody
+
+    async def prepare(self, rows: Sequence[Row], rules: Mapping[str, SecretRule]) -> None:
+        """Of sandboxes that are to be, and begin together: all values are there, or SecretUnavailable says which is
+        not, and why. Each has placeholders of its own."""
+        if not rules:
+            return
+        for row in rows:
+            _check(row, rules)
+        every = [
+            [Lease(row.id, row.sandbox.owner, name, mint(rule.shape), rule) for name, rule in rules.items()]
+            for row in rows
+        ]
+        fetched = await self._fetch_all(every[0])
+        for row, leases in zip(rows, every, strict=True):
+            self._store.add(leases, self._clock.wall())
+            self._hold(row.id, leases, fetched)
+
+    def furnished(self, plan: SandboxPlan) -> SandboxPlan:
+        """With the placeholders in its environment."""
+        leases = self._store.of(plan.id)
+        if not leases:
+            return plan
+        env = {**plan.spec.env, **{lease.name: lease.placeholder for lease in leases}}
+        return msgspec.structs.replace(plan, spec=msgspec.structs.replace(plan.spec, env=env))
+
+    async def bounds(self, row: Row) -> tuple[Bound, ...]:
+        """For the gateway. Of a sandbox that another service has made, the values are fetched again."""
+        held = self._bounds.get(row.id)
+        if held is None:
+            leases = self._store.of(row.id)
+            if not leases:
+                return ()
+            held = self._hold(row.id, leases, await self._fetch_all(leases))
+        return tuple(held.values())
+
+    async def packed(self, row: Row) -> bytes:
+        """`bounds`, as they go to the gateway."""
+        return to_bytes(await self.bounds(row))
+
+    def redaction(self, sandbox: str) -> Redaction | None:
+        """Of what commands print. None: it has no secrets (or none that this service knows the values of)."""
+        return self._redactions.get(sandbox) if self._redactions else None
+
+    def check_revision(self, row: Row, rules: Mapping[str, SecretRule]) -> None:
+        """What a policy may say of secrets once the sandbox is there: it may drop some. InvalidArgument."""
+        known = {lease.name: lease.rule for lease in self._store.of(row.id)}
+        for name, rule in rules.items():
+            if known.get(name) != rule:
+                what = "another binding or source" if name in known else "no placeholder"
+                raise InvalidArgument(
+                    f"{row.id} was made with {what} of secret {name}: secrets are given when a sandbox is made",
+                    hint="leave it as it was, or make another sandbox with this policy",
+                    field=f"secrets.{name}",
+                )
+
+    async def rotated(self, owner: str, stored: str, value: SecretValue | None) -> None:
+        """What is kept under that name is another value now, or was revoked: returns when that holds everywhere."""
+        for lease in self._store.users(owner, stored):
+            await self._change(lease, value, None)
+
+    def drop(self, sandbox: str) -> None:
+        """It has ended."""
+        for task in self._renewals.pop(sandbox, ()):
+            task.cancel()
+        self._bounds.pop(sandbox, None)
+        self._redactions.pop(sandbox, None)
+
+    async def _fetch_all(self, leases: Sequence[Lease]) -> list[Fetched]:
+        """All are tried before the first failure is told: no other goes on behind it."""
+        fetched: list[Fetched] = []
+        for one in await asyncio.gather(*map(self._fetch, leases), return_exceptions=True):
+            if isinstance(one, BaseException):
+                raise one
+            fetched.append(one)
+        return fetched
+
+    async def _fetch(self, lease: Lease) -> Fetched:
+        return await self._fetchers(lease.owner).fetch(lease.name, lease.rule.source)
+
+    def _bound(self, lease: Lease, fetched: Fetched) -> Bound:
+        bind = lease.rule.bind
+        return Bound(
+            name=lease.name,
+            placeholder=lease.placeholder,
+            bindings=bind if isinstance(bind, tuple) else (bind,),
+            value=fetched.value,
+            expires_at=None if fetched.seconds is None else self._clock.boottime() + fetched.seconds,
+        )
+
+    def _hold(self, sandbox: str, leases: Sequence[Lease], fetched: Sequence[Fetched]) -> dict[str, Bound]:
+        self.drop(sandbox)
+        bounds = [self._bound(lease, one) for lease, one in zip(leases, fetched, strict=True)]
+        held = self._bounds[sandbox] = {bound.name: bound for bound in bounds}
+        self._redact(sandbox, bounds)
+        self._renewals[sandbox] = [
+            self._tasks.start(self._renew(lease), name=f"renew secret {lease.name} of {sandbox}")
+            for lease in leases
+            if held[lease.name].expires_at is not None
+        ]
+        return held
+
+    def _redact(self, sandbox: str, bounds: Sequence[Bound]) -> None:
+        values = {bound.value.data: bound.placeholder.encode() for bound in bounds if bound.value is not None}
+        before = self._redactions.get(sandbox)
+        past = [] if before is None else [*before.values.items()][-_MOST_PAST:]
+        self._redactions[sandbox] = Redaction({**dict(past), **values})
+
+    async def _change(self, lease: Lease, value: SecretValue | None, expires_at: float | None) -> None:
+        bound = msgspec.structs.replace(
+            self._bound(lease, Fetched(SecretValue(b""))), value=value, expires_at=expires_at
+        )
+        held = self._bounds.get(lease.sandbox)
+        if held is not None:
+            held[lease.name] = bound
+            self._redact(lease.sandbox, tuple(held.values()))
+        await self.changed(lease.sandbox, bound)
+
+    async def _renew(self, lease: Lease) -> None:
+        """Ahead of its end, for as long as the sandbox lives. One that cannot be had goes on until it is over."""
+        while (held := self._bounds.get(lease.sandbox)) is not None:
+            until = held[lease.name].expires_at
+            if until is None:
+                return
+            left = until - self._clock.boottime()
+            await _sleep(max(left - min(AHEAD_SECONDS, left / 5), 0.0))
+            try:
+                fetched = await self._fetch(lease)
+            except PaddockError as error:
+                self._audit.event("secret.late", sandbox=lease.sandbox, secret=lease.name, message=error.message[:1024])
+                await _sleep(_RETRY_SECONDS)
+                continue
+            bound = self._bound(lease, fetched)
+            await self._change(lease, bound.value, bound.expires_at)
+
+
+def _check(row: Row, rules: Mapping[str, SecretRule]) -> None:
+    owner = row.sandbox.owner
+    for name, rule in rules.items():
+        check_name(name)
+        if rule.shape is not None:
+            check_shape(rule.shape)
+        if not is_kept(rule.source) and not owner.startswith("local:"):
+            raise PolicyDenied(
+                f"secret {name} comes from this machine's own, and {owner} is nobody of this machine",
+                hint="from: {stored: NAME}, and set it",
+                rule="secrets",
+            )
+        if name in row.sandbox.spec.env:
+            raise InvalidArgument(f"{name} is a secret of the policy, and in env as well", field="env")
+
+
+_sleep = asyncio.sleep
+
+
+async def _nobody(sandbox: str, bound: Bound) -> None:
+    """No sandbox has a gateway here."""

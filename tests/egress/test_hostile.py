@@ -1,0 +1,181 @@
+"""Those who attack the gateway itself, from inside or as a server, get nothing of it but their own end."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from paddock.egress._wire import HIGH_WATER, SCRATCH_BYTES
+from paddock.errors import Unrecorded
+from paddock.model.egress import Tier
+from tests.egress.hellos import client_hello
+from tests.egress.rig import Policy, Rig, answer_ok, eventually, get, running
+
+HEAD = b"\r\n\r\n"
+HOSTS = {"a.test": Tier.INSPECT}
+
+
+def rig() -> Rig:
+    world = Rig(Policy(HOSTS))
+    world.names = {"a.test": ["127.0.0.1"]}
+    return world
+
+
+def test_a_server_that_says_wait_for_ever() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(HEAD)
+        try:
+            while True:
+                writer.write(b"HTTP/1.1 103 Early Hints\r\n\r\n" * 10)
+                await writer.drain()
+        except ConnectionError:
+            pass
+        writer.close()
+
+    async def work() -> None:
+        async with running(rig()) as world:
+            port = await world.server(serve)
+            world.aim("a.test", port)
+            reply = await world.ask(get(f"a.test:{port}"))
+            assert reply.count(b"HTTP/1.1 103") < 100
+            assert b"HTTP/1.1 502 Bad Gateway" in reply
+
+    asyncio.run(work())
+
+
+def test_who_asks_and_asks_and_never_listens() -> None:
+    """Refusals pile up in nobody's memory."""
+
+    async def work() -> None:
+        async with running(rig()) as world:
+            port = await world.server(answer_ok)
+            world.aim("a.test", port)
+            world.policy.deny_paths = {"/a"}
+            reader, writer = await world.connect()
+            writer.transport.pause_reading()  # pyright: ignore[reportAttributeAccessIssue]
+            asked = get(f"a.test:{port}", close=False) * 200
+            door = world.gateway._doors["sb_1"]
+            await eventually(lambda: door.live)
+            (connection,) = door.live
+            while not connection.wire._held:
+                writer.write(asked)
+                await asyncio.sleep(0)
+            assert connection.wire._transport.get_write_buffer_size() <= 2 * HIGH_WATER
+            assert len(connection.wire.buffer) <= HIGH_WATER + SCRATCH_BYTES
+            writer.transport.abort()  # pyright: ignore[reportAttributeAccessIssue]
+            assert reader.at_eof() is False
+
+    asyncio.run(work())
+
+
+def test_a_policy_that_raises_lets_nothing_through() -> None:
+    async def work() -> None:
+        async with running(rig()) as world:
+            faults: list[object] = []
+            asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
+            origin: list[object] = []
+
+            async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                origin.append(reader)
+                writer.close()
+
+            port = await world.server(serve)
+            world.aim("a.test", port)
+            world.policy.request = None  # pyright: ignore[reportAttributeAccessIssue]
+            with pytest.raises(ConnectionResetError):
+                await world.ask(get(f"a.test:{port}"))
+            await eventually(lambda: world.journal.outcomes)
+            assert origin == []
+            (outcome,) = world.journal.outcomes.values()
+            assert outcome[2] == "TypeError in the gateway"
+            await eventually(lambda: faults)
+
+    asyncio.run(work())
+
+
+def test_an_outcome_that_cannot_be_recorded_ends_the_connection() -> None:
+    async def work() -> None:
+        async with running(rig()) as world:
+            port = await world.server(answer_ok)
+            world.aim("a.test", port)
+
+            def refuse(number: int, **rest: object) -> None:
+                raise Unrecorded("the disk is full")
+
+            world.journal.outcome = refuse
+            reader, writer = await world.connect()
+            writer.write(get(f"a.test:{port}", close=False))
+            try:
+                assert (await reader.read()).count(b"HTTP/1.1") <= 1
+            except ConnectionResetError:
+                pass
+            writer.close()
+
+    asyncio.run(work())
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.sampled_from([client_hello("a.test"), get("a.test"), b"CONNECT a.test:1 HTTP/1.1\r\n\r\n", b""]),
+    st.binary(max_size=300),
+    st.integers(0, 2**32),
+)
+def test_garbage_from_inside_ends_and_leaves_nothing(start: bytes, garbage: bytes, seed: int) -> None:
+    chance = random.Random(seed)
+    data = bytearray(start + garbage)
+    for _ in range(chance.randrange(4)):
+        if data:
+            data[chance.randrange(len(data))] = chance.randrange(256)
+
+    async def work() -> None:
+        async with running(rig()) as world:
+            faults: list[object] = []
+            asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
+            world.names = {}
+            world.aim("a.test", 1)
+            if chance.random() < 0.3:
+                world.origin = ("198.18.0.1", 3128)
+            reader, writer = await world.connect()
+            writer.write(bytes(data))
+            writer.write_eof()
+            try:
+                await reader.read()
+            except ConnectionResetError:
+                pass
+            writer.close()
+            await eventually(lambda: not world.gateway._doors["sb_1"].live)
+            assert faults == []
+
+    asyncio.run(work())
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.binary(max_size=200), st.integers(0, 2**32))
+def test_garbage_from_a_server_is_an_error_or_an_answer(garbage: bytes, seed: int) -> None:
+    chance = random.Random(seed)
+    heads = [b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"HTTP/1.1 100 \r\n\r\n"]
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(HEAD)
+        writer.write(chance.choice(heads) + garbage)
+        writer.close()
+
+    async def work() -> None:
+        async with running(rig()) as world:
+            faults: list[object] = []
+            asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
+            port = await world.server(serve)
+            world.aim("a.test", port)
+            try:
+                reply = await world.ask(get(f"a.test:{port}"))
+                assert reply.startswith((b"HTTP/1.1 ",))
+            except ConnectionResetError:
+                pass
+            await eventually(lambda: not world.gateway._doors["sb_1"].live)
+            assert faults == []
+
+    asyncio.run(work())

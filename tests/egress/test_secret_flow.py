@@ -1,0 +1,208 @@
+"""Secrets on their way through: the placeholder becomes the value for the server that it is bound to, and never comes
+back as the value; approvals are asked of the exact request."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import gzip
+
+import pytest
+
+from paddock.egress._secret_book import Bound, SecretBook
+from paddock.model import ApprovalAnswer, ApprovalState, Binding, SecretValue
+from paddock.model.egress import Tier
+from tests.egress.rig import Policy, Rig, get, running
+
+HEAD = b"\r\n\r\n"
+PLACEHOLDER, VALUE = "pdk_0123456789abcdef", b"sk-the-real-value-0123"
+
+
+async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Says back, as the body, all that it was sent."""
+    try:
+        while head := await reader.readuntil(HEAD):
+            body = b""
+            for line in head.split(b"\r\n"):
+                if line.lower().startswith(b"content-length:"):
+                    body = await reader.readexactly(int(line.split(b":")[1]))
+                if line.lower() == b"transfer-encoding: chunked":
+                    while size := int(await reader.readuntil(b"\r\n"), 16):
+                        body += await reader.readexactly(size)
+                        await reader.readexactly(2)
+                    await reader.readuntil(b"\r\n")
+            RECEIVED.append(head + body)
+            said = b"\r\n".join(line for line in head.split(b"\r\n") if line) + HEAD + body
+            writer.write(b"HTTP/1.1 200 OK\r\nX-Echo: %b\r\nContent-Length: %d\r\n\r\n" % (VALUE, len(said)) + said)
+    except (asyncio.IncompleteReadError, ConnectionError):
+        pass
+    finally:
+        writer.close()
+
+
+RECEIVED: list[bytes] = []
+
+
+async def through(work: object, *, secrets: tuple[str, ...] = ("KEY",)) -> Rig:
+    RECEIVED.clear()
+    world = Rig(Policy({"a.test": Tier.INSPECT, "b.test": Tier.INSPECT}))
+    world.names = {"a.test": ["127.0.0.1"], "b.test": ["127.0.0.1"]}
+    world.policy.secrets = secrets
+    async with running(world):
+        port = await world.server(echo, tls="a.test")
+        bindings = tuple(
+            Binding(host="a.test", port=port, **where)
+            for where in ({"header": "authorization"}, {"basic": True}, {"body": True}, {"query": "key"})
+        )
+        bound = Bound(name="KEY", placeholder=PLACEHOLDER, bindings=bindings, value=SecretValue(VALUE))
+        door = world.gateway._doors["sb_1"].door
+        door.secrets = world.secrets = SecretBook([bound])
+        world.aim("a.test", port)
+        await work(world, port)  # pyright: ignore[reportCallIssue]
+    return world
+
+
+def test_a_value_goes_in_a_header_and_does_not_come_back() -> None:
+    async def work(world: Rig, port: int) -> None:
+        basic = base64.b64encode(f"me:{PLACEHOLDER}".encode()).decode()
+        for sent, expected in (
+            (f"Bearer {PLACEHOLDER}", b"Bearer " + VALUE),
+            (f"Basic {basic}", b"Basic " + base64.b64encode(b"me:" + VALUE)),
+        ):
+            head = f"GET /a HTTP/1.1\r\nHost: a.test:{port}\r\nAuthorization: {sent}\r\nConnection: close\r\n\r\n"
+            reply = await world.ask(head.encode(), tls="a.test")
+            assert b"Authorization: " + expected in RECEIVED[-1]
+            assert VALUE not in reply
+            assert base64.b64encode(b"me:" + VALUE) not in reply
+            assert reply.startswith(b"HTTP/1.1 200 OK")
+            assert PLACEHOLDER.encode() in reply
+
+    asyncio.run(through(work))
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("large", [False, True])
+def test_a_value_goes_in_a_body_whose_length_is_told_anew(*, chunked: bool, large: bool) -> None:
+    async def work(world: Rig, port: int) -> None:
+        body = b'{"pad": "' + b"x" * (2_000_000 if large else 10) + b'", "key": "' + PLACEHOLDER.encode() + b'"}'
+        kind = "Content-Type: application/json\r\n"
+        framing = "Transfer-Encoding: chunked" if chunked else f"Content-Length: {len(body)}"
+        head = f"POST /a HTTP/1.1\r\nHost: a.test:{port}\r\n{kind}{framing}\r\nConnection: close\r\n\r\n".encode()
+        reader, writer = await world.connect("a.test")
+        if chunked:
+            body_on_wire = b"".join(b"%x\r\n%b\r\n" % (len(p), p) for p in (body[:-9], body[-9:])) + b"0\r\n\r\n"
+        else:
+            body_on_wire = body
+        writer.write(head + body_on_wire[:-7])
+        await writer.drain()
+        writer.write(body_on_wire[-7:])
+        reply = await reader.read()
+        writer.close()
+        assert reply.startswith(b"HTTP/1.1 200 OK")
+        assert RECEIVED[0].partition(HEAD)[2] == body.replace(PLACEHOLDER.encode(), VALUE)
+        assert VALUE not in reply
+
+    asyncio.run(through(work))
+
+
+def test_a_value_in_a_compressed_answer_does_not_come_back() -> None:
+    async def work(world: Rig, port: int) -> None:
+        async def squeezed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            head = await reader.readuntil(HEAD)
+            assert b"br" not in head
+            body = gzip.compress(b"it is " + VALUE)
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            writer.close()
+
+        other = await world.server(squeezed, tls="a.test")
+        world.aim("a.test", other)
+        head = f"GET / HTTP/1.1\r\nHost: a.test:{other}\r\nAccept-Encoding: br, gzip\r\nConnection: close\r\n\r\n"
+        reply = await world.ask(head.encode(), tls="a.test")
+        assert b"it is " in reply
+        assert VALUE not in reply
+        assert b"Content-Encoding" not in reply
+
+    asyncio.run(through(work))
+
+
+@pytest.mark.parametrize(
+    ("secrets", "line", "field"),
+    [
+        ((), "GET /a", f"Authorization: Bearer {PLACEHOLDER}"),
+        (("KEY",), "GET /a", f"X-Other: {PLACEHOLDER}"),
+        (("KEY",), f"GET /{PLACEHOLDER}", "X: 1"),
+        (("KEY",), f"GET /a?other={PLACEHOLDER}", "X: 1"),
+    ],
+)
+def test_a_placeholder_goes_nowhere_else(secrets: tuple[str, ...], line: str, field: str) -> None:
+    async def work(world: Rig, port: int) -> None:
+        head = f"{line} HTTP/1.1\r\nHost: a.test:{port}\r\n{field}\r\nConnection: close\r\n\r\n"
+        reply = await world.ask(head.encode(), tls="a.test")
+        assert reply.startswith(b"HTTP/1.1 403 ")
+        assert b"KEY" in reply
+        assert RECEIVED == []
+        assert world.resolved == []
+
+    asyncio.run(through(work, secrets=secrets))
+
+
+def test_a_placeholder_late_in_a_body_ends_the_request() -> None:
+    async def work(world: Rig, port: int) -> None:
+        world.policy.secrets = ()
+        reader, writer = await world.connect("a.test")
+        writer.write(f"POST /a HTTP/1.1\r\nHost: a.test:{port}\r\nContent-Length: 500000\r\n\r\n".encode())
+        writer.write(b"x" * 200_000)
+        await writer.drain()
+        writer.write(PLACEHOLDER.encode() + b"x" * 1000)
+        assert (await reader.readuntil(HEAD)).startswith(b"HTTP/1.1 403 ")
+        writer.close()
+        assert RECEIVED == []
+
+    asyncio.run(through(work))
+
+
+def test_rotation_and_revocation_hold_for_the_next_request() -> None:
+    async def work(world: Rig, port: int) -> None:
+        reader, writer = await world.connect("a.test")
+        ask = f"GET / HTTP/1.1\r\nHost: a.test:{port}\r\nAuthorization: {PLACEHOLDER}\r\n\r\n".encode()
+
+        async def status() -> bytes:
+            writer.write(ask)
+            head = await reader.readuntil(HEAD)
+            length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+            await reader.readexactly(length)
+            return head.split(b" ")[1]
+
+        assert await status() == b"200"
+        world.secrets.set("KEY", SecretValue(b"sk-another-value-4567"))
+        assert await status() == b"200"
+        assert b"sk-another-value-4567" in RECEIVED[-1]
+        world.secrets.set("KEY", None)
+        assert await status() == b"424"
+        assert len(RECEIVED) == 2
+        writer.close()
+
+    asyncio.run(through(work))
+
+
+def test_an_approval_is_of_exactly_this_request() -> None:
+    async def work(world: Rig, port: int) -> None:
+        world.policy.approve = "host"
+        post = f"POST /pay HTTP/1.1\r\nHost: a.test:{port}\r\nContent-Length: 5\r\nConnection: close\r\n\r\n".encode()
+        reply = await world.ask(post + b"ten $", tls="a.test")
+        assert reply.startswith(b"HTTP/1.1 403 ")
+        assert b"approval_id: ap_1" in reply
+        assert RECEIVED == []
+        await world.ask(post + b"900 $", tls="a.test")
+        first, second = world.approvals.asked
+        assert (first.sandbox, first.incarnation, first.revision, first.kind) == ("sb_1", 1, "r1", "host")
+        assert first.digest != second.digest
+        world.approvals.answer = ApprovalAnswer(granted=True, id="ap_1", state=ApprovalState.USED)
+        reply = await world.ask(post + b"ten $", tls="a.test")
+        assert reply.startswith(b"HTTP/1.1 200 ")
+        assert world.approvals.asked[2].digest == first.digest
+        assert RECEIVED[0].endswith(b"ten $")
+        world.approvals.answer = ApprovalAnswer(granted=False, state=ApprovalState.DENIED, reason="no")
+        assert b"not approved: no" in await world.ask(get(f"a.test:{port}"), tls="a.test")
+
+    asyncio.run(through(work))

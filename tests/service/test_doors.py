@@ -1,0 +1,178 @@
+"""Between a service and the gateway's process: doors are opened, and opened again whoever dies."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paddock.audit import AuditLog
+from paddock.backends import Instance
+from paddock.egress._control import Claimed
+from paddock.errors import NotConfigured
+from paddock.keeper import layout
+from paddock.model import Level, PolicyDocument, Sandbox, SandboxSpec, State
+from paddock.policy.egress import compile
+from paddock.service._doors import Doors
+from paddock.service._store import Row
+from paddock.service._tasks import Tasks
+from tests.conftest import gateway_pid
+from tests.keeper.conftest import Yard, open_yard
+from tests.keeper.conftest import run as execute
+
+_CALL = """
+import socket
+try:
+    with socket.create_connection(("192.0.2.7", 443), 60) as s: print(len(s.recv(1)))
+except ConnectionError as error: print(type(error).__name__)
+"""
+REFUSED = (b"ConnectionResetError\n", b"ConnectionRefusedError\n", b"0\n")
+
+
+NOTHING = compile(PolicyDocument())
+
+
+@asynccontextmanager
+async def doors_of(yard: Yard) -> AsyncGenerator[Doors]:
+    audit = AuditLog(yard.state_dir / layout.AUDIT)
+    failures: list[BaseException] = []
+    tasks = Tasks(lambda name, error: failures.append(error))
+
+    doors = Doors(
+        yard.state_dir,
+        exits=lambda row: yard.backend.exits(row.id, row.incarnation),
+        tasks=tasks,
+        audit=audit,
+        judge=lambda claim: Claimed(n=0, state="unknown"),
+    )
+    try:
+        yield doors
+    finally:
+        await doors.aclose()
+        await tasks.aclose()
+        audit.close()
+    assert not failures
+
+
+def row_of(instance: Instance) -> Row:
+    sandbox = Sandbox(
+        id=instance.id,
+        spec=SandboxSpec(),
+        state=State.RUNNING,
+        level=Level.JAIL,
+        backend="jail",
+        template="host",
+        created_at=0,
+        expires_at=0,
+    )
+    return Row(sandbox, 0.0, "", "")
+
+
+def play(state_dir: Path, scene: Callable[[Yard], Any]) -> None:
+    async def act() -> None:
+        async with asyncio.timeout(110), open_yard(state_dir) as yard:
+            await scene(yard)
+
+    asyncio.run(act())
+
+
+async def calls(instance: Instance) -> bytes:
+    return (await execute(instance, "python3", "-c", _CALL))[1]
+
+
+async def trusted(instance: Instance) -> bytes:
+    return (await execute(instance, "sh", "-c", 'head -n12 "$SSL_CERT_FILE"'))[1]
+
+
+def test_who_is_open_is_served_and_its_programs_have_the_authority(state_dir: Path) -> None:
+    async def scene(yard: Yard) -> None:
+        async with doors_of(yard) as doors:
+            instance = await yard.create(exits=True)
+            await doors.open(row_of(instance), NOTHING)
+            assert await calls(instance) in REFUSED  # what is at the other end takes nobody in, and says so at once
+            assert (await trusted(instance)).startswith(b"-----BEGIN CERTIFICATE-----\n")
+            await doors.close(row_of(instance))
+            await instance.kill()
+
+    play(state_dir, scene)
+
+
+def test_a_gateway_that_is_killed_is_replaced_and_whoever_called_meanwhile_is_served(state_dir: Path) -> None:
+    async def scene(yard: Yard) -> None:
+        async with doors_of(yard) as doors:
+            one, other = await yard.create(exits=True), await yard.create(exits=True)
+            for instance in (one, other):
+                await doors.open(row_of(instance), NOTHING)
+            before = [await trusted(one), await trusted(other)]
+            assert before[0] != before[1]
+            first = gateway_pid(yard.state_dir)
+            assert first is not None
+            os.kill(first, signal.SIGKILL)
+            for instance in (one, other):
+                assert await calls(instance) in REFUSED
+            assert gateway_pid(yard.state_dir) not in (None, first)
+            assert [await trusted(one), await trusted(other)] == before, "programs inside trust whom they trusted"
+            for instance in (one, other):
+                await instance.kill()
+
+    play(state_dir, scene)
+
+
+def test_another_service_takes_a_door_over_as_it_is(state_dir: Path) -> None:
+    async def scene(yard: Yard) -> None:
+        async with doors_of(yard) as doors:
+            instance = await yard.create(exits=True)
+            await doors.open(row_of(instance), NOTHING)
+            before = await trusted(instance)
+        async with doors_of(yard) as doors:
+            await doors.open(row_of(instance), NOTHING)
+            await doors.revise(row_of(instance), NOTHING)
+            assert await trusted(instance) == before
+            first = gateway_pid(yard.state_dir)
+            assert first is not None
+            os.kill(first, signal.SIGKILL)  # and with it the only one who had the key
+            assert await calls(instance) in REFUSED
+            assert await trusted(instance) != before
+            await instance.kill()
+
+    play(state_dir, scene)
+
+
+def test_a_keeper_and_a_gateway_that_die_together_are_both_replaced(state_dir: Path) -> None:
+    if os.getuid() != 0:
+        pytest.skip("an ordinary user's next keeper can't make the sockets anew")
+
+    async def scene(yard: Yard) -> None:
+        async with doors_of(yard) as doors:
+            instance = await yard.create(exits=True)
+            await doors.open(row_of(instance), NOTHING)
+            first = gateway_pid(yard.state_dir)
+            assert first is not None
+            os.kill(int(yard.backend.keeper.facts["pid"]), signal.SIGKILL)
+            os.kill(first, signal.SIGKILL)
+            # Nobody listens until the next keeper does.
+            while (said := await calls(instance)) == b"ConnectionRefusedError\n":
+                pass
+            assert said in REFUSED
+            await instance.kill()
+
+    play(state_dir, scene)
+
+
+def test_where_no_gateway_can_be_started_the_open_is_refused(state_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paddock.egress._process.BOOTSTRAP", "raise SystemExit('out of luck')")
+
+    async def scene(yard: Yard) -> None:
+        async with doors_of(yard) as doors:
+            instance = await yard.create(exits=True)
+            with pytest.raises(NotConfigured, match="out of luck"):
+                await doors.open(row_of(instance), NOTHING)
+            await instance.kill()
+
+    play(state_dir, scene)

@@ -1,0 +1,227 @@
+"""What a sandbox has of secrets: placeholders inside, values outside, and both no longer than it lives."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from service_world import ME, Rig, until
+
+from paddock.backends._base import SandboxPlan
+from paddock.egress._secret_book import Bound, from_bytes, to_bytes
+from paddock.errors import InvalidArgument, PolicyDenied, SecretUnavailable
+from paddock.model import (
+    Binding,
+    CreateSandbox,
+    ExecSpec,
+    KillSandbox,
+    RemoveSecret,
+    RunExec,
+    Sandbox,
+    SandboxSpec,
+    SecretRule,
+    SecretSource,
+    SecretValue,
+    SetSecret,
+    StartExec,
+)
+from paddock.policy import Policy, allow
+from paddock.service import Service
+from paddock.service._clock import Clock
+from paddock.service._secret_leases import Leases
+from paddock.storage.secret_sources import Fetched
+
+VALUE = b"correct-horse-battery-staple"
+BIND = Binding(host="api.test", header="Authorization")
+RULES = {"TOKEN": SecretRule(source=SecretSource(stored="CI"), bind=BIND)}
+
+
+def leases_of(service: Service) -> Leases:
+    return service._rooms.leases
+
+
+async def made(service: Service, rules: Mapping[str, SecretRule] = RULES, **spec: Any) -> Sandbox:
+    sandbox = await service.perform(CreateSandbox(spec=SandboxSpec(**spec)), ME)
+    row = service._store.get(sandbox.id)
+    assert row is not None
+    await leases_of(service).prepare([row], rules)
+    return sandbox
+
+
+async def kept(service: Service, value: bytes = VALUE, name: str = "CI") -> None:
+    await service.perform(SetSecret(name=name, value=SecretValue(value)), ME)
+
+
+def row_of(service: Service, sandbox: Sandbox) -> Any:
+    return service._store.get(sandbox.id)
+
+
+def plan_of(rig: Rig, sandbox: Sandbox) -> SandboxPlan:
+    return rig.world.places[sandbox.id].plan
+
+
+def told(service: Service) -> list[tuple[str, Bound]]:
+    heard: list[tuple[str, Bound]] = []
+
+    async def changed(sandbox: str, bound: Bound) -> None:
+        await asyncio.sleep(0)
+        heard.append((sandbox, bound))
+
+    leases_of(service).changed = changed
+    return heard
+
+
+async def test_inside_there_is_a_placeholder_under_the_name_of_the_secret(rig: Rig) -> None:
+    async with rig.service() as service:
+        await kept(service)
+        shaped = RULES | {"GH": SecretRule(source=SecretSource(stored="CI"), bind=(BIND,), shape="ghp_" + "*" * 36)}
+        sandbox = await made(service, shaped, env={"A": "b"})
+        env = leases_of(service).furnished(plan_of(rig, sandbox)).spec.env
+        assert env.keys() == {"A", "TOKEN", "GH"}
+        assert re.fullmatch("pdk_[A-Za-z0-9]{40}", env["TOKEN"])
+        assert re.fullmatch("ghp_[A-Za-z0-9]{36}", env["GH"])
+        other = await made(service, shaped)
+        assert not set(env.values()) & set(leases_of(service).furnished(plan_of(rig, other)).spec.env.values())
+        bounds = {bound.name: bound for bound in await leases_of(service).bounds(row_of(service, sandbox))}
+        assert bounds["TOKEN"].placeholder == env["TOKEN"]
+        assert bounds["TOKEN"].value == SecretValue(VALUE)
+        assert from_bytes(to_bytes(tuple(bounds.values()))) == tuple(bounds.values())
+
+
+async def test_a_value_that_cannot_be_had_is_said_before_anything_is_given(rig: Rig) -> None:
+    async with rig.service() as service:
+        with pytest.raises(SecretUnavailable, match="secret CI has no value: nobody has set it"):
+            await made(service)
+        missing = {"TOKEN": SecretRule(source=SecretSource(env="PADDOCK_NO_SUCH"), bind=BIND)}
+        with pytest.raises(SecretUnavailable, match="secret TOKEN has no value: the service has no variable"):
+            await made(service, missing)
+        await kept(service)
+        with pytest.raises(InvalidArgument, match="and in env as well"):
+            await made(service, env={"TOKEN": "mine"})
+        with pytest.raises(InvalidArgument, match="no name of a secret"):
+            await made(service, {"A B": RULES["TOKEN"]})
+
+
+async def test_who_is_nobody_of_this_machine_uses_nothing_of_it(rig: Rig) -> None:
+    everybody = Policy((allow("everybody", "a test", lambda _, __: True),))
+    async with rig.service(policy=everybody) as service:
+        sandbox = await service.perform(CreateSandbox(), ME)
+        row = row_of(service, sandbox)
+        from msgspec.structs import replace
+
+        row = replace(row, sandbox=replace(row.sandbox, owner="tenant:7"))
+        sources = (
+            SecretSource(env="HOME"),
+            SecretSource(file="/etc/hostname"),
+            SecretSource(command=("touch", str(rig.state_dir / "ran"))),
+            SecretSource(vault="secret/data/ci#token"),
+        )
+        for source in sources:
+            with pytest.raises(PolicyDenied, match="nobody of this machine"):
+                await leases_of(service).prepare([row], {"TOKEN": SecretRule(source=source, bind=BIND)})
+        assert not (rig.state_dir / "ran").exists()
+
+
+async def test_rotation_and_revocation_have_reached_the_gateway_when_the_action_answers(rig: Rig) -> None:
+    async with rig.service() as service, rig.service() as other:
+        await kept(service)
+        sandbox, gone = await made(service), await made(service)
+        await service.perform(KillSandbox(sandbox=gone.id), ME)
+        heard = told(other)
+        await kept(other, b"another-value")  # by another program than the one that has made it
+        await kept(other, b"of-no-concern", name="OTHER")
+        await other.perform(RemoveSecret(name="CI"), ME)
+        assert [(id, bound.name, bound.value) for id, bound in heard] == [
+            (sandbox.id, "TOKEN", SecretValue(b"another-value")),
+            (sandbox.id, "TOKEN", None),
+        ]
+        assert heard[0][1].bindings == (BIND,)
+
+
+async def test_another_service_finds_placeholders_and_fetches_values(rig: Rig) -> None:
+    async with rig.service() as first:
+        await kept(first)
+        sandbox = await made(first, persistent=True)
+        before = await leases_of(first).bounds(row_of(first, sandbox))
+    async with rig.service() as second:
+        assert await leases_of(second).bounds(row_of(second, sandbox)) == before
+        other = await second.perform(CreateSandbox(), ME)
+        assert await leases_of(second).bounds(row_of(second, other)) == ()
+
+
+async def test_what_expires_is_renewed_ahead_of_its_end(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, naps, fetches = [1000.0], list[float](), list[int]()
+
+    async def fetch(self: object, name: str, source: SecretSource) -> Fetched:
+        fetches.append(1)
+        if len(fetches) == 2:
+            raise SecretUnavailable("not this time")
+        return Fetched(SecretValue(b"value-number-%d" % len(fetches)), 3600.0)
+
+    async def sleep(seconds: float) -> None:
+        naps.append(seconds)
+        now[0] += seconds
+        if len(naps) > 4:
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr("paddock.storage.secret_sources.Fetcher.fetch", fetch)
+    monkeypatch.setattr("paddock.service._secret_leases._sleep", sleep)
+    clock = Clock(wall=lambda: now[0], boottime=lambda: now[0])
+    async with rig.service(clock=clock) as service:
+        heard = told(service)
+        await made(service)
+        await until(lambda: len(naps) > 4)
+        assert [round(nap) for nap in naps] == [3300, 20, 224, 3300, 3300]
+        values = [bound.value and bound.value.data for _, bound in heard]
+        assert values == [b"value-number-3", b"value-number-4"]
+        assert all(bound.expires_at is not None and bound.expires_at > now[0] - 3600 for _, bound in heard)
+    text = "".join(path.read_text() for path in (rig.state_dir / "audit").glob("*.jsonl"))
+    assert "not this time" in text
+    assert "value-number" not in text
+
+
+async def test_what_a_command_prints_has_no_value_in_it(rig: Rig) -> None:
+    async with rig.service() as service:
+        await kept(service)
+        sandbox = await made(service)
+        placeholder = leases_of(service).furnished(plan_of(rig, sandbox)).spec.env["TOKEN"]
+        script = f"printf {VALUE[:9].decode()}; sleep 0.01; printf {VALUE[9:].decode()}; printf {VALUE.hex()} >&2"
+        spec = ExecSpec(argv=("sh", "-c", script))
+        result = await service.perform(RunExec(sandbox=sandbox.id, spec=spec), ME)
+        assert (result.stdout, result.stderr) == (placeholder, placeholder)
+        handle = await service.perform(StartExec(sandbox=sandbox.id, spec=spec), ME)
+        assert handle.stdout is not None
+        came = b""
+        while data := await handle.stdout.read(7):
+            assert len(data) <= 7
+            came += data
+        assert came == placeholder.encode()
+        await handle.wait()
+        await handle.aclose()
+        await kept(service, b"rotated-away-from")
+        result = await service.perform(RunExec(sandbox=sandbox.id, spec=spec), ME)
+        assert result.stdout == placeholder
+
+
+async def test_a_revision_may_drop_a_secret_and_give_none(rig: Rig) -> None:
+    async with rig.service() as service:
+        await kept(service)
+        sandbox = await made(service)
+        row, check = row_of(service, sandbox), leases_of(service).check_revision
+        check(row, RULES)
+        check(row, {})
+        wider = {"TOKEN": SecretRule(source=SecretSource(stored="CI"), bind=Binding(host="evil.test", body=True))}
+        for rules in (RULES | {"MORE": RULES["TOKEN"]}, wider):
+            with pytest.raises(InvalidArgument, match="secrets are given when a sandbox is made"):
+                check(row, rules)
+
+
+async def test_nothing_of_a_value_is_kept_with_the_placeholders(rig: Rig) -> None:
+    async with rig.service() as service:
+        await kept(service)
+        await made(service)
+    for path in (p for p in rig.state_dir.rglob("*") if p.is_file()):
+        assert VALUE not in path.read_bytes(), path
