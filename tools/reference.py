@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import json
 import os
 import sys
 import textwrap
@@ -71,6 +72,11 @@ PAGES = {
             "model/sandbox.py": ("Sandbox", "Level", "State"),
             "model/mounts.py": ("Mount", "MountMode"),
             "model/files.py": ("FileInfo", "FileKind", "GrepMatch", "FileChange"),
+            "model/policy_actions.py": ("PolicyRevision",),
+            "model/policy.py": (
+                *("PolicyDocument", "EgressRules", "Allow", "Deny", "Mock", "Approve"),
+                *("SecretRule", "SecretSource", "Binding"),
+            ),
             "model/workspace.py": ("Workspace", "WorkspaceState", "WorkspaceStatus"),
             "client/_transfer.py": ("TransferReport",),
             "model/reports.py": ("Diagnosis", "Check", "AuditReport"),
@@ -82,7 +88,8 @@ PAGES = {
 def main(arguments: list[str]) -> int:
     pages = {name: class_page(page) for name, page in PAGES.items()}
     pages |= {"actions.md": actions_page(), "errors.md": errors_page(), "command-line.md": command_line_page()}
-    written = {path.name: path.read_text() for path in TARGET.glob("*.md")}
+    pages["paddock.schema.json"] = schema_page()
+    written = {path.name: path.read_text() for path in TARGET.glob("*.*")}
     stale = sorted(name for name in pages.keys() | written.keys() if pages.get(name) != written.get(name))
     if arguments == ["--check"]:
         for name in stale:
@@ -182,6 +189,7 @@ def actions_page() -> str:
         file,
         "model/approval.py",
         "model/file_actions.py",
+        "model/policy_actions.py",
         "model/repository.py",
         "model/result_actions.py",
         "model/secret.py",
@@ -196,6 +204,13 @@ def actions_page() -> str:
         if rows := [*fields(node)]:
             parts.append("\n".join(["| field | type | default | |", "|---|---|---|---|", *rows]))
     return join(parts)
+
+
+def schema_page() -> str:
+    """For editors: what `paddock policy schema` prints."""
+    from paddock.policy.egress import schema
+
+    return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
 
 
 def errors_page() -> str:

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from paddock.model import Action, ExecSpec, SandboxSpec, SecretValue
+from paddock.model import Action, ExecSpec, PolicyDocument, SandboxSpec, SecretValue
 
 Redact: TypeAlias = Callable[[Sequence[str]], list[str]]
 
@@ -73,7 +73,11 @@ def _value(value: object, redact: Redact) -> object:
         case SandboxSpec():
             kept = dict(_changed(value))
             kept["env"] = _env(value.env)
+            if value.policy is not None:
+                kept["policy"] = _value(value.policy, redact)
             return kept
+        case PolicyDocument():
+            return digest(msgspec.json.encode(value, order="deterministic"))
         case _:
             return value
 

@@ -39,6 +39,7 @@ def run(options: argparse.Namespace) -> int:
             nested=options.nested,
             env=dict(options.env),
             labels=dict(options.label),
+            policy=options.policy,
         )
     if options.json:
         _render.document(sandbox.info)

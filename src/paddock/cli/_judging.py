@@ -35,7 +35,7 @@ def add_judging(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--junit", metavar="PATH", help="a report that the tests write, below the directory")
     add_json(parser)
-    add_spec(parser, ttl_seconds=TTL_SECONDS)
+    add_spec(parser, ttl_seconds=TTL_SECONDS, policy=False)
     parser.set_defaults(template="code-interpreter")
 
 

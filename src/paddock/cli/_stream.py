@@ -69,6 +69,7 @@ def disposable(options: argparse.Namespace) -> Sandbox:
             ttl_seconds=options.ttl,
             limits=limits(options),
             mounts=mounts(options),
+            policy=options.policy,
             snapshot=options.snapshot,
         )
 

@@ -86,6 +86,7 @@ def _sandbox(workspace: Workspace, options: argparse.Namespace) -> tuple[Sandbox
             limits=limits(options),
             env=dict(options.env),
             workspace=workspace.id,
+            policy=options.policy,
         )
     except AlreadyExists:
         # Somebody was quicker; or a sandbox without a workspace has the name, which is then said.

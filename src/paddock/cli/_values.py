@@ -79,7 +79,9 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
-def add_spec(parser: argparse.ArgumentParser, *, ttl_seconds: float = 300.0, files: bool = True) -> None:
+def add_spec(
+    parser: argparse.ArgumentParser, *, ttl_seconds: float = 300.0, files: bool = True, policy: bool = True
+) -> None:
     """What kind of sandbox; `files`: with what in it."""
     group = parser.add_argument_group("the sandbox")
     group.add_argument("--template", default="host", help="what it starts from (default: host)")
@@ -91,6 +93,8 @@ def add_spec(parser: argparse.ArgumentParser, *, ttl_seconds: float = 300.0, fil
     group.add_argument("--cpus", type=float, metavar="N", help="1.5 is one and a half cores")
     group.add_argument("--disk", type=mebibytes, metavar="SIZE", help="MiB, or 2g")
     group.add_argument("--processes", type=int, metavar="N")
+    if policy:
+        group.add_argument("--policy", metavar="FILE", help="what it may reach: a paddock.yaml (default: no network)")
     if not files:
         return
     group.add_argument("--snapshot", metavar="SNAPSHOT", help="start with its files: id, unique prefix, or name")

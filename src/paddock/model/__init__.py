@@ -96,6 +96,9 @@ from .policy import Mock as Mock
 from .policy import PolicyDocument as PolicyDocument
 from .policy import SecretRule as SecretRule
 from .policy import SecretSource as SecretSource
+from .policy_actions import GetPolicy as GetPolicy
+from .policy_actions import PolicyRevision as PolicyRevision
+from .policy_actions import SetPolicy as SetPolicy
 from .reports import AuditRecord as AuditRecord
 from .reports import AuditReport as AuditReport
 from .reports import Check as Check

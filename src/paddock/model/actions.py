@@ -31,6 +31,7 @@ from .file_actions import (
 )
 from .garbage import GarbageReport
 from .limits import Usage
+from .policy_actions import GetPolicy, SetPolicy
 from .reports import AuditRecord, AuditReport, Check, Diagnosis, Inspection, Process
 from .repository import AcquireRepository, DeleteRepository, ListRepositories
 from .result_actions import (
@@ -155,6 +156,8 @@ class RunExec(Action[ExecResult], frozen=True, tag="exec.run"):
     input: bytes | None = None
     capture_bytes: int = 1 << 20
     """Bytes of each stream kept in the result: half from the start, half from the end."""
+    expect_revision: str | None = None
+    """InvalidState, and nothing is run, if the sandbox has another policy."""
 
 
 class StartExec(Action[ExecHandle], frozen=True, tag="exec.start"):
@@ -163,6 +166,7 @@ class StartExec(Action[ExecHandle], frozen=True, tag="exec.start"):
     sandbox: str
     spec: ExecSpec
     background: bool = False
+    expect_revision: str | None = None
 
 
 class AttachExec(Action[ExecHandle], frozen=True, tag="exec.attach"):
@@ -283,6 +287,8 @@ AnyAction: TypeAlias = (
     | ListArtifacts
     | GetArtifact
     | RemoveArtifact
+    | SetPolicy
+    | GetPolicy
     | SetSecret
     | RemoveSecret
     | ListSecrets

@@ -9,6 +9,7 @@ import msgspec
 from .ids import SandboxId
 from .limits import Limit, Limits
 from .mounts import Mount
+from .policy import PolicyDocument
 
 
 class Level(StrEnum):
@@ -55,6 +56,7 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     With `snapshot` (an id, a unique prefix of one, or a name) it starts with those files, on the template and the
     mounts that they were made on. With `workspace` (an id, a unique prefix of one, or a name) that one is at
     `/workspace`, and no other living sandbox may write it.
+    Without `policy` it has no network; one from a snapshot has the snapshot's.
     """
 
     template: str = "host"
@@ -69,6 +71,7 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     snapshot: str | None = None
     nested: int = 0
     workspace: str | None = None
+    policy: PolicyDocument | None = None
 
 
 class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,3 +93,5 @@ class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
     owner: str = ""
     origin: str | None = None
     """The sandbox or the snapshot whose files it started with."""
+    policy: str | None = None
+    """The revision of its policy, which `spec` does not repeat; None: it has no network."""

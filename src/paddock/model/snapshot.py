@@ -21,3 +21,5 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     created_at: float
     name: str | None = None
     owner: str = ""
+    policy: str | None = None
+    """The revision that the source had then."""

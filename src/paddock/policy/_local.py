@@ -64,7 +64,8 @@ def _is_of_children(principal: Principal, action: AnyAction) -> bool:
             return False
         case CreateSandbox(spec=spec):
             # Nothing of the host, nothing of others, nothing that outlives it or has children again.
-            return not (spec.mounts or spec.snapshot or spec.workspace or spec.persistent or spec.nested)
+            host = spec.mounts or spec.snapshot or spec.workspace or spec.policy is not None
+            return not (host or spec.persistent or spec.nested)
         case ForkSandbox() | PromoteChild():
             return action.sandbox == outer
         case KillSandbox() | RunExec() | ReadFile() | WriteFile():

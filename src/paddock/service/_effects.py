@@ -29,6 +29,7 @@ from paddock.model import (
     ForkSandbox,
     GarbageReport,
     GetArtifact,
+    GetPolicy,
     GetSandbox,
     GetUsage,
     GetWorkspace,
@@ -65,6 +66,7 @@ from paddock.model import (
     RotateVaultKey,
     RunExec,
     SetFileAttributes,
+    SetPolicy,
     SetSecret,
     SignalExec,
     StartExec,
@@ -172,6 +174,11 @@ async def effect(rooms: Rooms, action: AnyAction, entry: Entry) -> object:
             return rooms.results.artifacts.get(action, entry)
         case RemoveArtifact():
             return rooms.results.artifacts.remove(action, entry)
+        case SetPolicy():
+            row, _ = await rooms.sandboxes.use(action.sandbox, entry)
+            return await rooms.policies.set(action, row, entry)
+        case GetPolicy():
+            return await rooms.policies.get(action, rooms.sandboxes.find(action.sandbox, entry), entry)
         case SetSecret() | RemoveSecret() | ListSecrets() | RotateVaultKey():
             return await rooms.secrets.perform(action, entry)
         case ListApprovals() | GrantApproval() | DenyApproval():

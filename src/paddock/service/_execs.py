@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from paddock.errors import NotFound, SandboxDied
+from paddock.errors import InvalidState, NotFound, SandboxDied
 from paddock.model import (
     AttachExec,
     ByteReader,
@@ -45,6 +45,7 @@ class Execs:
     async def run(self, action: RunExec, entry: Entry) -> ExecResult:
         _validate.check_run(action)
         row, held = await self._sandboxes.use(action.sandbox, entry)
+        _check_revision(row, action.expect_revision)
         id = ExecId(mint(Noun.EXEC))
         spec = action.spec
         if spec.stdin is not (action.input is not None):
@@ -83,6 +84,7 @@ class Execs:
     async def start(self, action: StartExec, entry: Entry) -> ExecHandle:
         _validate.check_exec(action.spec)
         row, held = await self._sandboxes.use(action.sandbox, entry)
+        _check_revision(row, action.expect_revision)
         id = ExecId(mint(Noun.EXEC))
         before = held.strikes
         try:
@@ -159,3 +161,13 @@ class Execs:
             await held.instance.signal_exec(ExecId(action.exec), action.signal)
         except SandboxDied:
             raise await self._live.dead(row) from None
+
+
+def _check_revision(row: Row, expected: str | None) -> None:
+    now = row.sandbox.policy
+    if expected is not None and expected != now:
+        raise InvalidState(
+            f"sandbox {row.id} has the policy {now or 'without network'}, not {expected}",
+            hint=f"paddock policy show {row.id}",
+            policy=now,
+        )

@@ -12,6 +12,7 @@ from paddock.audit import AuditLog
 from paddock.errors import Unrecorded
 
 from ._clock import Clock, holder_alive
+from ._policy_store import PolicyStore
 from ._reconcile import Reconciler
 from ._store import Store
 
@@ -36,6 +37,7 @@ class Expiry:
         keep_ended_seconds: float = KEEP_ENDED_SECONDS,
     ) -> None:
         self._store, self._reconciler, self._audit, self._clock = store, reconciler, audit, clock
+        self._policies = PolicyStore(store)
         self._holder, self._period, self._keep = holder, period_seconds, keep_ended_seconds
 
     async def run(self) -> None:
@@ -63,6 +65,7 @@ class Expiry:
             return False
         await self._reconciler.sweep()
         self._store.prune(self._clock.wall() - self._keep)
+        self._policies.prune(self._clock.wall() - self._keep)
         await asyncio.to_thread(self._store.checkpoint)
         return True
 

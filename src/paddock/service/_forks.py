@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from paddock.errors import SandboxDied
+from paddock.errors import InvalidState, SandboxDied
 from paddock.model import ForkSandbox, Sandbox
 from paddock.storage._base import Pool
 
@@ -16,6 +16,7 @@ from ._allotment import Allotment
 from ._gate import Entry
 from ._live import Held, Live
 from ._making import Birth, Making
+from ._policies import Policies
 from ._snapshots import Snapshots
 from ._store import Row, Store
 
@@ -32,7 +33,9 @@ class Forks:
         making: Making,
         snapshots: Snapshots,
         allotment: Allotment,
+        policies: Policies,
     ) -> None:
+        self._policies = policies
         self._store, self._live, self._pool, self._making = store, live, pool, making
         self._snapshots, self._allotment = snapshots, allotment
 
@@ -46,12 +49,17 @@ class Forks:
         outer, owner = self._allotment.outer(entry.principal), of.owner
         if outer is not None:
             spec, owner = self._allotment.of_fork(outer, spec, action.count), entry.principal.id
+        policy = None
+        if of.policy is not None and outer is None:  # children of one have no network
+            policy = await self._policies.of(of.policy)
         template = held.instance.template
         rows = [
-            self._making.row(spec, template, owner, of.backend, of.level, parent.id, copy_of=parent.workspace)
+            self._making.row(
+                spec, template, owner, of.backend, of.level, parent.id, copy_of=parent.workspace, policy=policy
+            )
             for _ in range(action.count)
         ]
-        births = [Birth(row, template, held.backend) for row in rows]
+        births = [Birth(row, template, held.backend, policy) for row in rows]
         for birth in births:
             self._store.add(birth.row)
         limit = spec.limits.disk_mib << 20
@@ -67,6 +75,9 @@ class Forks:
             await asyncio.to_thread(lambda: [_copies.make(pool, copies) for copies in more])
 
         def recorded() -> None:
+            now = self._store.get(parent.id)
+            if policy is not None and now is not None and now.sandbox.policy != policy.revision:
+                raise InvalidState(f"the policy of {parent.id} was changed while it was forked", hint="fork again")
             entry.done({"children": [birth.row.id for birth in births]})
 
         return tuple(row.sandbox for row in await self._making.bear(births, fill, recorded))

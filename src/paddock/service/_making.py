@@ -17,6 +17,7 @@ from paddock.model import Sandbox as SandboxInfo
 from paddock.storage._base import Pool
 
 from ._clock import Clock, boot_id
+from ._egress import Egress, Snapshot
 from ._lifecycle import Lifecycle
 from ._live import Live
 from ._nested import Nested
@@ -34,6 +35,7 @@ class Birth(msgspec.Struct, frozen=True):
     row: Row
     template: Template
     backend: Backend
+    policy: Snapshot | None = None
 
     def plan(self) -> SandboxPlan:
         row, spec = self.row, self.row.sandbox.spec
@@ -52,8 +54,17 @@ class Birth(msgspec.Struct, frozen=True):
 
 class Making:
     def __init__(
-        self, *, store: Store, lifecycle: Lifecycle, live: Live, pool: Callable[[], Pool], tasks: Tasks, clock: Clock
+        self,
+        *,
+        store: Store,
+        lifecycle: Lifecycle,
+        live: Live,
+        pool: Callable[[], Pool],
+        tasks: Tasks,
+        clock: Clock,
+        egress: Egress,
     ) -> None:
+        self._egress = egress
         self._store, self._lifecycle, self._live = store, lifecycle, live
         self._pool, self._tasks, self._clock = pool, tasks, clock
         self._boot = boot_id()
@@ -68,13 +79,14 @@ class Making:
         origin: str | None = None,
         workspace: WorkspaceTree | None = None,
         copy_of: WorkspaceTree | None = None,
+        policy: Snapshot | None = None,
     ) -> Row:
         """A new one, not recorded yet, over `workspace` or a copy of one."""
         now, boot_now = self._clock.wall(), self._clock.boottime()
         id = SandboxId(mint(Noun.SANDBOX))
         sandbox = SandboxInfo(
             id=id,
-            spec=spec,
+            spec=spec if spec.policy is None else msgspec.structs.replace(spec, policy=None),
             state=State.CREATING,
             level=level,
             backend=backend,
@@ -83,6 +95,7 @@ class Making:
             expires_at=now + spec.ttl_seconds,
             owner=owner,
             origin=origin,
+            policy=None if policy is None else policy.revision,
         )
         return Row(
             sandbox,
@@ -111,6 +124,9 @@ class Making:
                 for birth, instance in zip(births, instances, strict=True):
                     if birth.row.sandbox.spec.nested:
                         await Nested.furnish(instance)
+                    if birth.policy is not None:
+                        undo.push_async_exit(undo_async(lambda row=birth.row: self._egress.close(row)))
+                        await self._egress.open(birth.row, birth.policy)
                 running = tuple(self._lifecycle.move(birth.row, State.RUNNING) for birth in births)
                 recorded()
                 for row, birth, instance in zip(running, births, instances, strict=True):

@@ -14,6 +14,7 @@ from paddock.model import LEGAL, Limit, Sandbox, State
 from paddock.storage._base import Pool
 
 from ._clock import Clock, boot_id
+from ._egress import Egress
 from ._lifecycle import Lifecycle
 from ._providers import Backends
 from ._store import Row, Store
@@ -31,7 +32,9 @@ class Remains:
         backends: Backends,
         pool: Callable[[], Pool],
         clock: Clock,
+        egress: Egress,
     ) -> None:
+        self._egress = egress
         self.outputs = state_dir / OUTPUTS
         self._store, self._lifecycle, self._audit = store, lifecycle, audit
         self._backends, self._pool, self._clock = backends, pool, clock
@@ -57,7 +60,9 @@ class Remains:
         return row
 
     async def bury(self, row: Row) -> None:
-        """Removes what an ended sandbox leaves: tree, outputs, the backend's memory of it. Idempotent."""
+        """Removes what an ended sandbox leaves: ways out, tree, outputs, the backend's memory of it. Idempotent."""
+        if row.sandbox.policy is not None:
+            await self._egress.close(row)
         for tree in own_trees(row):
             self._pool().delete(tree)
         self.remove_outputs(row.id)

@@ -19,11 +19,13 @@ from paddock.storage._base import Pool
 
 from . import _copies
 from ._copies import Copy
+from ._egress import Egress
 from ._gate import Entry
 from ._lifecycle import Lifecycle
 from ._live import Held, Live
 from ._making import Birth
 from ._nested import Nested
+from ._policies import Policies
 from ._providers import Backends
 from ._remains import has_ended, words
 from ._snapshot_store import SnapshotRow
@@ -51,7 +53,10 @@ class Rollback:
         pool: Callable[[], Pool],
         snapshots: Snapshots,
         tasks: Tasks,
+        egress: Egress,
+        policies: Policies,
     ) -> None:
+        self._egress, self._policies = egress, policies
         self._store, self._lifecycle, self._live, self._backends = store, lifecycle, live, backends
         self._pool, self._snapshots, self._tasks = pool, snapshots, tasks
 
@@ -139,8 +144,13 @@ class Rollback:
             await backend.forget(row.id)
             await asyncio.to_thread(_put_in_place, self._pool(), trees)
             instance = await backend.create(Birth(next, snapshot.template, backend).plan())
-            if row.sandbox.spec.nested:
-                await Nested.furnish(instance)
+            try:
+                if row.sandbox.spec.nested:
+                    await Nested.furnish(instance)
+                await self._reopen(row, next)
+            except BaseException:
+                await _end(instance)
+                raise
         except BaseException as error:
             await self._failed(row, error)
             raise
@@ -153,6 +163,14 @@ class Rollback:
             raise
         self._live.admit(running, backend, instance)
         return running
+
+    async def _reopen(self, row: Row, next: Row) -> None:
+        """It keeps the policy that it has now: a snapshot brings none with it."""
+        now = self._store.get(row.id) or row
+        revision = now.sandbox.policy
+        if revision is not None:
+            await self._egress.close(row)
+            await self._egress.open(next, await self._policies.of(revision))
 
     async def _failed(self, row: Row, error: BaseException) -> None:
         now = self._store.get(row.id)

@@ -18,6 +18,7 @@ from ._approval_store import ApprovalStore
 from ._approvals import Approvals
 from ._clock import Clock, holder_id
 from ._collectors import OldTemplates, Orphans, Outputs, Unfinished
+from ._egress import Egress, NoEgress
 from ._execs import Execs
 from ._expiry import Expiry
 from ._files import Files
@@ -29,6 +30,7 @@ from ._making import Making
 from ._mount_results import MountResults
 from ._needs import Needs, of_running, of_sandboxes, of_snapshots
 from ._nested import Nested, Perform
+from ._policies import Policies
 from ._promotion import Promotion
 from ._providers import Backends, Templates
 from ._reconcile import Reconciler
@@ -69,13 +71,23 @@ class Rooms:
         clock: Clock,
         workspaces: Workspaces | None,
         credentials: CredentialSource | None,
+        egress: Egress | None,
         period_seconds: float,
     ) -> None:
+        egress = egress or NoEgress()
         holder = holder_id()
         lifecycle = Lifecycle(store, clock)
         remains = Remains(
-            state_dir, store=store, lifecycle=lifecycle, audit=audit, backends=backends, pool=pool, clock=clock
+            state_dir,
+            store=store,
+            lifecycle=lifecycle,
+            audit=audit,
+            backends=backends,
+            pool=pool,
+            clock=clock,
+            egress=egress,
         )
+        policies = self.policies = Policies(store=store, egress=egress, tasks=tasks, clock=clock)
         allotment = Allotment(store, clock)
         live = self.live = Live(
             holder=holder,
@@ -109,10 +121,18 @@ class Rooms:
             bases=self.shelf.bases,
             repositories=lambda: self.shelf.repositories,
         )
-        making = Making(store=store, lifecycle=lifecycle, live=live, pool=pool, tasks=tasks, clock=clock)
+        making = Making(store=store, lifecycle=lifecycle, live=live, pool=pool, tasks=tasks, clock=clock, egress=egress)
         rows = SnapshotStore(store)
         snapshots = self.snapshots = Snapshots(store=rows, pool=pool, clock=clock, tasks=tasks, holder=holder)
-        self.forks = Forks(store=store, live=live, pool=pool, making=making, snapshots=snapshots, allotment=allotment)
+        self.forks = Forks(
+            store=store,
+            live=live,
+            pool=pool,
+            making=making,
+            snapshots=snapshots,
+            allotment=allotment,
+            policies=policies,
+        )
         rollback = self.rollback = Rollback(
             store=store,
             lifecycle=lifecycle,
@@ -121,6 +141,8 @@ class Rooms:
             pool=pool,
             snapshots=snapshots,
             tasks=tasks,
+            egress=egress,
+            policies=policies,
         )
         self.sandboxes = Sandboxes(
             store=store,
@@ -137,6 +159,7 @@ class Rooms:
             allotment=allotment,
             workspaces=workspaces or self.workspaces,
             has_task=self.workspaces.has_task,
+            policies=policies,
         )
         self.promotion = Promotion(sandboxes=self.sandboxes, live=live)
         self.execs = Execs(sandboxes=self.sandboxes, live=live, remains=remains, tasks=tasks)

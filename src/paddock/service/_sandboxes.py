@@ -49,6 +49,7 @@ from ._gate import Entry
 from ._lifecycle import Lifecycle
 from ._live import Held, Live
 from ._making import Birth, Making
+from ._policies import Policies
 from ._providers import Backends, Templates
 from ._remains import Remains, died, has_ended
 from ._snapshots import Snapshots
@@ -79,7 +80,9 @@ class Sandboxes:
         allotment: Allotment,
         workspaces: Workspaces,
         has_task: Callable[[str, str], bool],
+        policies: Policies,
     ) -> None:
+        self._policies = policies
         self._making, self._snapshots, self._allotment, self._workspaces = making, snapshots, allotment, workspaces
         self._has_task = has_task
         self._store, self._lifecycle, self._live, self._remains = store, lifecycle, live, remains
@@ -107,13 +110,19 @@ class Sandboxes:
         if spec.workspace is not None:
             backend.capabilities.require("trees", backend.name)
             workspace, take = await self._workspaces.resolve(spec.workspace, owner), self._workspaces.take
+        policy = None
+        if spec.policy is not None:
+            policy = await self._policies.keep(spec.policy)
+        elif source is not None and source.snapshot.policy is not None:
+            policy = await self._policies.of(source.snapshot.policy)
         outer = self._allotment.outer(entry.principal)
         if outer is not None:
             self._allotment.check(outer, spec, 1)
         of = None if source is None else source.workspace
         if of is not None:
             backend.capabilities.require("trees", backend.name)
-        row = self._making.row(spec, template, owner, backend.name, backend.level, origin, workspace, copy_of=of)
+        of_it = (spec, template, owner, backend.name, backend.level, origin, workspace)
+        row = self._making.row(*of_it, copy_of=of, policy=policy)
         known = self._store.add(row, key, also=take)
         entry.sandbox = row.id if known is None else known.id
         if known is not None:
@@ -131,9 +140,16 @@ class Sandboxes:
 
         def recorded() -> None:
             # An outcome that cannot be recorded undoes the sandbox as well.
-            entry.done({"level": backend.level.value, "backend": backend.name, "template": template.digest})
+            done: dict[str, object] = {
+                "level": backend.level.value,
+                "backend": backend.name,
+                "template": template.digest,
+            }
+            if policy is not None:
+                done["policy"] = policy.revision
+            entry.done(done)
 
-        (running,) = await self._making.bear((Birth(row, template, backend),), fill, recorded)
+        (running,) = await self._making.bear((Birth(row, template, backend, policy),), fill, recorded)
         return running.sandbox
 
     async def get(self, action: GetSandbox, entry: Entry) -> Sandbox:

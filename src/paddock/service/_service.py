@@ -24,6 +24,7 @@ from paddock.storage._base import Pool
 
 from ._clock import Clock
 from ._effects import effect
+from ._egress import Egress
 from ._expiry import PERIOD_SECONDS
 from ._gate import Gate
 from ._providers import MEASURED_CREATE_MS, Backends, Templates
@@ -59,6 +60,7 @@ class Service:
         measured: Mapping[Level, float] = MEASURED_CREATE_MS,
         workspaces: Workspaces | None = None,
         credentials: CredentialSource | None = None,
+        egress: Egress | None = None,
         period_seconds: float = PERIOD_SECONDS,
     ) -> None:
         self.state_dir = state_dir
@@ -82,6 +84,7 @@ class Service:
             clock=clock,
             workspaces=workspaces,
             credentials=credentials,
+            egress=egress,
             period_seconds=period_seconds,
         )
         self.expiry = self._rooms.expiry

@@ -15,7 +15,7 @@ from paddock.model import SandboxId, SandboxSpec, Snapshot, SnapshotId, Template
 from ._store import Store
 from ._workspace_tree import WorkspaceTree
 
-_COLUMNS = "id, owner, name, source, template, spec, created_at, holder, workspace"
+_COLUMNS = "id, owner, name, source, template, spec, created_at, holder, workspace, policy"
 _SELECT = f"SELECT {_COLUMNS} FROM snapshots"
 _encode = msgspec.json.Encoder().encode
 _decode_spec = msgspec.json.Decoder(SandboxSpec).decode
@@ -56,10 +56,11 @@ class SnapshotStore:
             s.created_at,
             row.holder,
             None if row.workspace is None else _encode(row.workspace),
+            s.policy,
         )
         with self._store.writing() as db:
             try:
-                db.execute(f"INSERT INTO snapshots ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
+                db.execute(f"INSERT INTO snapshots ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
             except sqlite3.IntegrityError:
                 raise AlreadyExists(
                     f"a snapshot is already named {s.name!r}", hint=f"delete it or take another name: {s.name}"
@@ -94,7 +95,7 @@ class SnapshotStore:
 
 
 def _row(values: tuple[Any, ...]) -> SnapshotRow:
-    id, owner, name, source, template, spec, created_at, holder, workspace = values
+    id, owner, name, source, template, spec, created_at, holder, workspace, policy = values
     made_from = _decode_template(template)
     snapshot = Snapshot(
         id=SnapshotId(id),
@@ -104,5 +105,6 @@ def _row(values: tuple[Any, ...]) -> SnapshotRow:
         created_at=created_at,
         name=name,
         owner=owner,
+        policy=policy,
     )
     return SnapshotRow(snapshot, made_from, holder, None if workspace is None else _decode_workspace(workspace))

@@ -54,6 +54,7 @@ class Snapshots:
             created_at=self._clock.wall(),
             name=action.name,
             owner=entry.principal.id,
+            policy=row.sandbox.policy,
         )
         self._making.add(snapshot.id)
         try:

@@ -26,12 +26,12 @@ from paddock.model import Level, Limit, Sandbox, SandboxId, SandboxSpec, State
 
 from ._workspace_tree import WorkspaceTree
 
-SCHEMA_VERSION = 9
+SCHEMA_VERSION = 10
 LIVING = (State.CREATING, State.RESTORING, State.RUNNING, State.PAUSED)
 
 _COLUMNS = (
     "id, owner, name, state, level, backend, template, spec, created_at, expires_at, ended_at, limit_name, reason,"
-    " origin, deadline, boot_id, holder, restoring, workspace, layers, incarnation"
+    " origin, deadline, boot_id, holder, restoring, workspace, layers, incarnation, policy"
 )
 _SELECT = f"SELECT {_COLUMNS} FROM sandboxes"
 _ALIVE = "state IN ('creating', 'restoring', 'running', 'paused')"
@@ -332,6 +332,7 @@ def _values(row: Row) -> tuple[object, ...]:
         None if row.workspace is None else _encode(row.workspace),
         " ".join(row.layers),
         row.incarnation,
+        s.policy,
     )
 
 
@@ -358,6 +359,7 @@ def _row(values: tuple[Any, ...]) -> Row:
         workspace,
         layers,
         incarnation,
+        policy,
     ) = values
     return Row(
         Sandbox(
@@ -374,6 +376,7 @@ def _row(values: tuple[Any, ...]) -> Row:
             reason=reason,
             owner=owner,
             origin=origin,
+            policy=policy,
         ),
         deadline,
         boot_id,

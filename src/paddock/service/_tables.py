@@ -30,6 +30,7 @@ sandboxes = Table(
     Column("workspace", LargeBinary),
     Column("layers", String, nullable=False, server_default=""),
     Column("incarnation", Integer, nullable=False, server_default=text("0")),
+    Column("policy", String),
     Index(
         "one_living_name",
         "owner",
@@ -64,6 +65,7 @@ snapshots = Table(
     Column("created_at", Float, nullable=False),
     Column("holder", String),
     Column("workspace", LargeBinary),
+    Column("policy", String),
     Index("one_snapshot_name", "owner", "name", unique=True, sqlite_where=text("name IS NOT NULL")),
     Index("snapshots_by_source", "owner", "source"),
 )
@@ -92,6 +94,14 @@ workspaces = Table(
     Column("kept", LargeBinary),
     Index("one_workspace_name", "owner", "name", unique=True),
     Index("workspaces_by_sandbox", "sandbox"),
+)
+
+policies = Table(
+    "policies",
+    metadata,
+    Column("revision", String, primary_key=True, nullable=False),
+    Column("document", LargeBinary, nullable=False),
+    Column("kept_at", Float, nullable=False),
 )
 
 leases = Table(

@@ -8,6 +8,7 @@ from typing import Literal, Self, overload
 
 from paddock.client._command import absolute, checked, exec_spec
 from paddock.client._default import default_async_transport
+from paddock.client._policy import PolicySource, policy_document
 from paddock.errors import InvalidArgument, SandboxDied
 from paddock.model import (
     AttachExec,
@@ -36,6 +37,7 @@ from paddock.model import (
     RollbackSandbox,
     RunExec,
     SandboxSpec,
+    SetPolicy,
     SignalExec,
     StartExec,
     State,
@@ -83,6 +85,7 @@ class AsyncSandbox:
         snapshot: str | SnapshotInfo | None = None,
         workspace: str | None = None,
         nested: int = 0,
+        policy: PolicySource | None = None,
         idempotency_key: str | None = None,
         transport: AsyncTransport | None = None,
     ) -> AsyncSandbox:
@@ -94,8 +97,9 @@ class AsyncSandbox:
         `source` may be relative to this program's directory. With `snapshot` it starts with those files. With
         `workspace` (an id or a name) that one is at `/workspace`; no other living sandbox may write it.
         Programs inside may have `nested` children of it at a time (`from paddock import Sandbox` in there).
+        Without `policy` it has no network: a path to a `paddock.yaml`, its text, plain values, or a PolicyDocument.
 
-        Raises LevelUnavailable, NotFound (no such template), AlreadyExists (the name), PolicyDenied,
+        Raises LevelUnavailable, NotFound (no such template), AlreadyExists (the name), PolicyDenied, PolicyInvalid,
         ResourceExhausted, NotConfigured.
         """
         spec = SandboxSpec(
@@ -111,6 +115,7 @@ class AsyncSandbox:
             snapshot=snapshot.id if isinstance(snapshot, SnapshotInfo) else snapshot,
             workspace=workspace,
             nested=nested,
+            policy=policy_document(policy),
         )
         transport = transport or default_async_transport()
         return cls(await transport.perform(CreateSandbox(spec=spec, idempotency_key=idempotency_key)), transport)
@@ -157,6 +162,11 @@ class AsyncSandbox:
         return self._info.level
 
     @property
+    def policy(self) -> str | None:
+        """The revision that it was held to when `info` was asked for; None: it had no network."""
+        return self._info.policy
+
+    @property
     def filesystem(self) -> AsyncFilesystem:
         return self._filesystem
 
@@ -176,18 +186,22 @@ class AsyncSandbox:
         input: str | bytes | None = None,
         check: bool = False,
         capture_bytes: int = 1 << 20,
+        expect_revision: str | None = None,
     ) -> ExecResult:
         """Runs a command to its end.
 
         A text is a line for `/bin/sh -c`; a sequence is executed as it is. A non-zero exit, a signal or a limit
         that struck is a result and no exception, unless `check` asks for CommandFailed. At the timeout everything
         that the command started is killed and `result.limit` is `"time"`. Of each stream `capture_bytes` are kept,
-        half from the start and half from the end; the sandbox's own records hold the rest.
+        half from the start and half from the end; the sandbox's own records hold the rest. With `expect_revision`
+        it is not run (InvalidState) under another policy.
         """
         spec = exec_spec(command, cwd=cwd, env=env, user=user, timeout_seconds=timeout_seconds, stdin=input is not None)
         data = input.encode() if isinstance(input, str) else input
         result = await self._transport.perform(
-            RunExec(sandbox=self.id, spec=spec, input=data, capture_bytes=capture_bytes)
+            RunExec(
+                sandbox=self.id, spec=spec, input=data, capture_bytes=capture_bytes, expect_revision=expect_revision
+            )
         )
         return checked(result, command) if check else result
 
@@ -289,6 +303,14 @@ class AsyncSandbox:
         """
         action = PromoteMount(sandbox=self.id, target=target, paths=paths, git=git, force=force, dry_run=dry_run)
         return await self._transport.perform(action)
+
+    async def set_policy(self, policy: PolicySource | None, *, expect_revision: str | None = None) -> str | None:
+        """Returns the new revision when it holds, for connections that are open as well; None: no network from now on.
+
+        With `expect_revision`, InvalidState if the policy is another one by now."""
+        action = SetPolicy(sandbox=self.id, policy=policy_document(policy), expect_revision=expect_revision)
+        self._info = await self._transport.perform(action)
+        return self._info.policy
 
     async def extend(self, ttl_seconds: float) -> None:
         """It dies `ttl_seconds` from now."""

@@ -1,0 +1,170 @@
+"""`paddock policy`: what sandboxes may reach. Checked, explained and compared here; set and shown where they run."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from . import _render
+from ._values import add_json, add_sandbox
+
+if TYPE_CHECKING:
+    from paddock.policy.egress import Change, Explanation
+
+DENIED = 1
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+    check = verbs.add_parser("check", help="whether a file says one thing, and which", allow_abbrev=False)
+    check.add_argument("file", metavar="FILE")
+    add_json(check)
+    check.set_defaults(run=run_check)
+    _add_explain(verbs.add_parser("explain", help="which rule decides on a request, and why", allow_abbrev=False))
+    diff = verbs.add_parser(
+        "diff", help="what a second file allows that the first does not, and the reverse", allow_abbrev=False
+    )
+    diff.add_argument("before", metavar="A")
+    diff.add_argument("after", metavar="B")
+    add_json(diff)
+    diff.set_defaults(run=run_diff)
+    schema = verbs.add_parser("schema", help="the JSON Schema of such files, for editors", allow_abbrev=False)
+    schema.set_defaults(run=run_schema)
+    _add_set(verbs.add_parser("set", help="a sandbox is held to another one from now on", allow_abbrev=False))
+    show = verbs.add_parser("show", help="what a sandbox is held to", allow_abbrev=False)
+    add_sandbox(show)
+    add_json(show)
+    show.set_defaults(run=run_show)
+
+
+def _add_explain(parser: argparse.ArgumentParser) -> None:
+    parser.description = f"Exit code 0 if it would be allowed, {DENIED} if not."
+    parser.add_argument("file", metavar="FILE")
+    parser.add_argument("method", metavar="METHOD")
+    parser.add_argument("url", metavar="URL")
+    add_json(parser)
+    parser.set_defaults(run=run_explain)
+
+
+def _add_set(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Returns when it holds; what it refuses is cut. Prints the revision."
+    add_sandbox(parser)
+    parser.add_argument("file", nargs="?", metavar="FILE", help="left out: no network from now on")
+    parser.add_argument("--expect", metavar="REVISION", help="refuse if it has another one by now")
+    add_json(parser)
+    parser.set_defaults(run=run_set)
+
+
+def run_check(options: argparse.Namespace) -> int:
+    from paddock.policy.egress import load
+
+    snapshot = load(_file(options.file)).snapshot
+    rules = snapshot.rules
+    counts = {name: len(getattr(rules, name)) for name in ("allow", "deny", "mock", "approve")}
+    if options.json:
+        _render.document({"revision": snapshot.revision, **counts, "secrets": sorted(snapshot.document.secrets)})
+        return 0
+    _render.facts(
+        [
+            ("revision", snapshot.revision),
+            *((name, str(number)) for name, number in counts.items()),
+            ("secrets", ", ".join(sorted(snapshot.document.secrets)) or "none"),
+        ]
+    )
+    return 0
+
+
+def run_explain(options: argparse.Namespace) -> int:
+    from paddock.policy.egress import explain, load
+
+    found = explain(load(_file(options.file)), options.method.upper(), options.url)
+    if options.json:
+        _render.document(found)
+    else:
+        _tell(found, options.file)
+    return 0 if found.allowed else DENIED
+
+
+def _tell(found: Explanation, file: str) -> None:
+    where = f"{file}:{found.line}" if found.line else ""
+    rows = [
+        ("verdict", "allowed" if found.allowed else "denied"),
+        ("because", found.reason + (f" ({where})" if where else "")),
+        ("target", f"{found.host}:{found.port}"),
+        ("request", f"{found.method} {found.path}"),
+    ]
+    if found.tier is not None:
+        rows.append(("tier", found.tier.value))
+    if found.secrets:
+        rows.append(("secrets", ", ".join(found.secrets)))
+    if found.approve is not None:
+        rows.append(("asks", f"a person, for {found.approve}"))
+    rows += [("near", f"{one.rule}{f' (line {one.line})' if one.line else ''}: {one.because}") for one in found.near]
+    _render.facts(rows)
+
+
+def run_diff(options: argparse.Namespace) -> int:
+    from paddock.policy.egress import diff, load
+
+    changes = diff(load(_file(options.before)).snapshot, load(_file(options.after)).snapshot)
+    if options.json:
+        _render.document(changes)
+    elif changes:
+        marks = ["missing" if change.kind == "allowed" else "ok" for change in changes]
+        _render.table(("CHANGE", "WHERE", "REQUESTS", "NOTE"), [_row(change) for change in changes], marks=marks)
+    else:
+        _render.note("they allow the same")
+    return 0
+
+
+def _row(change: Change) -> tuple[str, str, str, str]:
+    words = {"allowed": "+ allowed", "denied": "- denied", "changed": "~ changed"}
+    return words[change.kind], f"{change.where} port {change.ports}", change.requests, change.note
+
+
+def run_schema(options: argparse.Namespace) -> int:
+    from paddock.policy.egress import schema
+
+    _render.document(schema())
+    return 0
+
+
+def run_set(options: argparse.Namespace) -> int:
+    from paddock._compose import connector
+    from paddock.model import SetPolicy
+    from paddock.policy.egress import load
+
+    document = None if options.file is None else load(_file(options.file)).document
+    sandbox = connector.connect().perform(
+        SetPolicy(sandbox=options.sandbox, policy=document, expect_revision=options.expect)
+    )
+    if options.json:
+        _render.document(sandbox)
+    else:
+        _render.line(sandbox.policy or "no network")
+    return 0
+
+
+def run_show(options: argparse.Namespace) -> int:
+    from paddock._compose import connector
+    from paddock.model import GetPolicy
+
+    found = connector.connect().perform(GetPolicy(sandbox=options.sandbox))
+    if options.json:
+        _render.document(found)
+    elif found.document is None:
+        _render.line("no network")
+    else:
+        from paddock.policy.egress import to_yaml
+
+        _render.line(f"# revision {found.revision}\n{to_yaml(found.document)}".rstrip())
+    return 0
+
+
+def _file(name: str) -> str:
+    """A path, even if it has a line break: as text it would be the policy itself."""
+    from paddock.errors import InvalidArgument
+
+    if "\n" in name:
+        raise InvalidArgument(f"{name!r} is no file")
+    return name

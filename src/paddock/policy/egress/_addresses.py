@@ -1,0 +1,128 @@
+"""Addresses: which of them lead to where nothing from a sandbox has to be, and what is hidden in which."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from bisect import bisect_right
+from typing import TypeAlias
+
+import msgspec
+
+Number: TypeAlias = tuple[int, int]
+"""4 or 6, and the address as a number."""
+
+Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+class Block(msgspec.Struct, frozen=True):
+    """Addresses that are refused, but where a rule names a part of them by CIDR."""
+
+    version: int
+    first: int
+    last: int
+    name: str
+
+
+def _block(network: str, name: str) -> Block:
+    parsed = ipaddress.ip_network(network)
+    return Block(parsed.version, int(parsed.network_address), int(parsed.broadcast_address), name)
+
+
+SPECIAL = (
+    # The first that fits gives the name; metadata services are within wider blocks.
+    _block("169.254.169.254/32", "a metadata service"),
+    _block("169.254.170.2/32", "a metadata service"),
+    _block("168.63.129.16/32", "a metadata service"),
+    _block("100.100.100.200/32", "a metadata service"),
+    _block("192.0.0.192/32", "a metadata service"),
+    _block("fd00:ec2::254/128", "a metadata service"),
+    _block("0.0.0.0/8", "unspecified"),
+    _block("127.0.0.0/8", "loopback"),
+    _block("169.254.0.0/16", "link-local"),
+    _block("10.0.0.0/8", "private"),
+    _block("172.16.0.0/12", "private"),
+    _block("192.168.0.0/16", "private"),
+    _block("100.64.0.0/10", "shared by a carrier (CGNAT)"),
+    _block("192.0.0.0/24", "reserved"),
+    _block("192.0.2.0/24", "documentation"),
+    _block("198.51.100.0/24", "documentation"),
+    _block("203.0.113.0/24", "documentation"),
+    _block("192.88.99.0/24", "a relay of 6to4"),
+    _block("198.18.0.0/15", "for benchmarks, and of the gateway"),
+    _block("224.0.0.0/4", "multicast"),
+    _block("240.0.0.0/4", "reserved"),
+    _block("::/128", "unspecified"),
+    _block("::1/128", "loopback"),
+    _block("64:ff9b:1::/48", "translated, privately (NAT64)"),
+    _block("100::/64", "a black hole"),
+    _block("2001::/32", "a tunnel (Teredo)"),
+    _block("2001:db8::/32", "documentation"),
+    _block("3fff::/20", "documentation"),
+    _block("5f00::/16", "segment routing"),
+    _block("fc00::/7", "private"),
+    _block("fe80::/10", "link-local"),
+    _block("fec0::/10", "private"),
+    _block("ff00::/8", "multicast"),
+)
+
+
+def _table(version: int) -> tuple[tuple[int, ...], tuple[Block | None, ...]]:
+    """Where one block ends and the next begins, and which it is there."""
+    blocks = [block for block in SPECIAL if block.version == version]
+    breaks = sorted({edge for block in blocks for edge in (block.first, block.last + 1)})
+    there = (next((block for block in blocks if block.first <= edge <= block.last), None) for edge in breaks)
+    return tuple(breaks), (None, *there)
+
+
+_TABLES = {4: _table(4), 6: _table(6)}
+_MAPPED, _COMPATIBLE, _NAT64, _6TO4 = 0xFFFF << 32, 0, 0x0064FF9B << 96, 0x2002 << 112
+_LOW32 = (1 << 32) - 1
+
+
+def number(text: str) -> Number | None:
+    """Of an address as `ipaddress` writes it; of nothing that only resolvers take for one."""
+    try:
+        if ":" in text:
+            return 6, int.from_bytes(socket.inet_pton(socket.AF_INET6, text))
+        return 4, int.from_bytes(socket.inet_pton(socket.AF_INET, text))
+    except (OSError, UnicodeError, ValueError):
+        return None
+
+
+def unwrapped(address: Number) -> Number:
+    """The address that is in the end talked to: what a v4-mapped, NAT64 or 6to4 address holds."""
+    version, value = address
+    if version == 4:
+        return address
+    high = value >> 32 << 32
+    if high in (_MAPPED, _NAT64) or (high == _COMPATIBLE and value > 1):
+        return 4, value & _LOW32
+    if value >> 112 << 112 == _6TO4:
+        return 4, value >> 80 & _LOW32
+    return address
+
+
+def special(address: Number) -> Block | None:
+    """The block of an unwrapped address."""
+    version, value = address
+    breaks, blocks = _TABLES[version]
+    return blocks[bisect_right(breaks, value)]
+
+
+def network(text: str) -> Network:
+    """ValueError, in words that follow the text."""
+    try:
+        return ipaddress.ip_network(text)
+    except ValueError:
+        pass
+    try:
+        loose = ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        raise ValueError("is no address and no network such as 10.1.0.0/16 or 2001:db8::/32") from None
+    raise ValueError(f"has bits beside its prefix; {loose} is the network around it")
+
+
+def written(address: Number) -> str:
+    """As `ipaddress` writes it."""
+    return str(ipaddress.IPv4Address(address[1]) if address[0] == 4 else ipaddress.IPv6Address(address[1]))

@@ -1,0 +1,108 @@
+"""`*` and `**` over texts that an attacker chose: time is linear in the text, whatever the pattern."""
+
+from __future__ import annotations
+
+import re
+from typing import TypeAlias
+
+import msgspec
+
+ANY: int = 1
+"""`*`: any run of characters but `/`."""
+ALL: int = 2
+"""`**`: any run of characters."""
+Token: TypeAlias = str | int
+"""A literal character, ANY or ALL; never two stars beside each other."""
+
+_QUICK_STARS = 2
+_QUICK_CHARS = 512
+"""Up to here a regular expression, which goes back for every star, is the quicker one, and never slow."""
+
+
+class Glob(msgspec.Struct, frozen=True):
+    tokens: tuple[Token, ...]
+    _quick: re.Pattern[str] | None
+    _literals: dict[str, int]
+    _stars: tuple[int, int]
+
+    def matches(self, text: str) -> bool:
+        if self._quick is not None and len(text) <= _QUICK_CHARS:
+            return self._quick.fullmatch(text) is not None
+        states = self.start
+        for character in text:
+            states = self.step(states, character)
+            if not states:
+                return False
+        return self.accepts(states)
+
+    @property
+    def start(self) -> int:
+        """A set of states: bit `n` says that what was read matches the first `n` tokens."""
+        return self._beyond_stars(1)
+
+    def step(self, states: int, character: str) -> int:
+        any_bits, all_bits = self._stars
+        stay = states & (all_bits if character == "/" else any_bits | all_bits)
+        return self._beyond_stars(((states & self._literals.get(character, 0)) << 1) | stay)
+
+    def accepts(self, states: int) -> bool:
+        return bool(states >> len(self.tokens) & 1)
+
+    def _beyond_stars(self, states: int) -> int:
+        any_bits, all_bits = self._stars
+        return states | (states & (any_bits | all_bits)) << 1
+
+
+def glob(tokens: tuple[Token, ...]) -> Glob:
+    literals: dict[str, int] = {}
+    stars = [0, 0]
+    for index, token in enumerate(tokens):
+        if isinstance(token, str):
+            literals[token] = literals.get(token, 0) | 1 << index
+        else:
+            stars[token - 1] |= 1 << index
+    quick = None
+    if sum(isinstance(token, int) for token in tokens) <= _QUICK_STARS:
+        quick = re.compile("".join(map(_piece, tokens)), re.DOTALL)
+    return Glob(tokens, quick, literals, (stars[0], stars[1]))
+
+
+def _piece(token: Token) -> str:
+    return re.escape(token) if isinstance(token, str) else "[^/]*" if token == ANY else ".*"
+
+
+def tokens_of(text: str) -> tuple[Token, ...]:
+    parts: list[str] = re.findall(r"\*\*|\*|[^*]", text)
+    return tuple(ALL if part == "**" else ANY if part == "*" else part for part in parts)
+
+
+def overlap(one: Glob, other: Glob) -> bool:
+    """Whether there is a text that both match."""
+    reached = {(0, 0)}
+    waiting = [(0, 0)]
+    while waiting:
+        i, j = waiting.pop()
+        if i == len(one.tokens) and j == len(other.tokens):
+            return True
+        for step in _steps(one.tokens, other.tokens, i, j):
+            if step not in reached:
+                reached.add(step)
+                waiting.append(step)
+    return False
+
+
+def _steps(one: tuple[Token, ...], other: tuple[Token, ...], i: int, j: int) -> list[tuple[int, int]]:
+    a = one[i] if i < len(one) else None
+    b = other[j] if j < len(other) else None
+    steps: list[tuple[int, int]] = []
+    if isinstance(a, int):
+        steps.append((i + 1, j))  # the run ends here
+        if isinstance(b, str) and (a == ALL or b != "/"):
+            steps.append((i, j + 1))
+    if isinstance(b, int):
+        steps.append((i, j + 1))
+        if isinstance(a, str) and (b == ALL or a != "/"):
+            steps.append((i + 1, j))
+    if isinstance(a, str) and a == b:
+        steps.append((i + 1, j + 1))
+    return steps

@@ -1,0 +1,196 @@
+"""From the text of `paddock.yaml` to a document and its snapshot, with every fault at its line and column."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path as File
+from typing import Any, TypeAlias, cast, get_args
+
+import msgspec
+
+from paddock.errors import InvalidArgument
+from paddock.model import PolicyDocument, SecretRule
+from paddock.model.policy import Allow, Approve, Binding, Deny, EgressRules, Mock, SecretSource
+
+from . import _yaml
+from ._problem import Problem, dotted, nearest
+from ._snapshot import Snapshot, compile, compile_at
+from ._yaml import Path, Places
+
+Source: TypeAlias = "str | os.PathLike[str] | Mapping[str, Any] | PolicyDocument"
+"""A file by its path, a text (which has a line break), plain values, or a document."""
+
+_AT = re.compile(r"(?P<what>.*?)(?: - at `\$(?P<path>.*)`)?", re.DOTALL)
+_STEP = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
+_KINDS_OF_RULES = ("host", "cidr", "registry", "git")
+_FIELD = re.compile(r"(unknown|missing required) field `(?P<name>[^`]*)`")
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    """`places` says where in the text a part of the document is; None: there was no text."""
+
+    document: PolicyDocument
+    snapshot: Snapshot
+    places: Places | None = None
+
+
+def load(source: Source) -> Loaded:
+    """PolicyInvalid; NotFound and InvalidArgument for a file that can't be read."""
+    if isinstance(source, PolicyDocument):
+        return Loaded(source, compile(source))
+    if isinstance(source, Mapping):
+        return _loaded(dict(source), None)
+    text = source if isinstance(source, str) and "\n" in source else read(source)
+    value, places = _yaml.parse(text)
+    return _loaded(value, places)
+
+
+def to_yaml(document: PolicyDocument) -> str:
+    import yaml
+
+    return yaml.safe_dump(msgspec.to_builtins(document), sort_keys=False, allow_unicode=True)
+
+
+def read(path: str | os.PathLike[str]) -> str:
+    try:
+        with File(path).open("rb") as file:
+            data = file.read(_yaml.MOST_BYTES + 1)
+        return data.decode()
+    except OSError as error:
+        raise InvalidArgument(
+            f"the policy {os.fspath(path)!r} cannot be read: {error.strerror}", hint="name a file"
+        ) from None
+    except UnicodeDecodeError:
+        raise InvalidArgument(f"the policy {os.fspath(path)!r} is not UTF-8") from None
+
+
+def _loaded(value: object, places: Places | None) -> Loaded:
+    try:
+        document = _document(value)
+        return Loaded(document, compile_at(document), places)
+    except Problem as problem:
+        raise problem.error(places) from None
+
+
+def _document(value: object) -> PolicyDocument:
+    try:
+        return msgspec.convert(value, PolicyDocument)
+    except msgspec.ValidationError as error:
+        raise _problem(str(error), value) from None
+
+
+def _problem(text: str, value: object) -> Problem:
+    match = _AT.fullmatch(text)
+    assert match is not None
+    path = _path(match["path"] or "", value)
+    field = _FIELD.search(match["what"])
+    if field is None:
+        return Problem(path, _words(match["what"]), _hint(path, match["what"]))
+    name, type_ = field["name"], _type_at(path)
+    known = [] if type_ is None else list(type_.__struct_encode_fields__)
+    if field[1] != "unknown":
+        return Problem(path, f"`{name}` is missing")
+    near = _elsewhere(name) or nearest(name, [*_KINDS_OF_RULES]) or nearest(name, known)
+    if near not in known:
+        near = nearest(name, known)
+    hint = f"`{near}`?" if near else f"there are: {', '.join(known)}"
+    return Problem((*path, name, "#"), f"there is no key `{name}`", hint)
+
+
+def _path(text: str, value: object) -> Path:
+    """msgspec does not say which key of `secrets` it was: the first that is not right."""
+    path: list[str | int] = []
+    for match in _STEP.finditer(text):
+        if match[1] is not None:
+            path.append(match[1])
+        elif match[2] == "...":
+            path.append(_wrong_key(value, tuple(path)))
+        else:
+            path.append(int(match[2]))
+    return tuple(path)
+
+
+def _wrong_key(value: object, path: Path) -> str:
+    mapping = _at(value, path)
+    kinds: dict[str, Any] = {"secrets": SecretRule, "headers": str}
+    for key, item in mapping.items():
+        try:
+            msgspec.convert(item, kinds[str(path[-1])])
+        except msgspec.ValidationError:
+            return key
+    return next(iter(mapping))
+
+
+def _at(value: object, path: Path) -> dict[str, object]:
+    for part in path:
+        value = cast("Any", value)[part]
+    return cast("dict[str, object]", value)
+
+
+_TYPES: tuple[tuple[str, type[msgspec.Struct]], ...] = (
+    (r"", PolicyDocument),
+    (r"egress", EgressRules),
+    (r"egress\.allow\[\d+\]", Allow),
+    (r"egress\.deny\[\d+\]", Deny),
+    (r"egress\.mock\[\d+\]", Mock),
+    (r"approve\[\d+\]", Approve),
+    (r"secrets\.[^.]+", SecretRule),
+    (r"secrets\.[^.]+\.from", SecretSource),
+    (r"secrets\.[^.]+\.bind(?:\[\d+\])?", Binding),
+)
+
+
+def _type_at(path: Path) -> type[msgspec.Struct] | None:
+    at = dotted(path)
+    return next((type_ for pattern, type_ in _TYPES if re.fullmatch(pattern, at)), None)
+
+
+def _elsewhere(name: str) -> str | None:
+    """A word that people use for one of ours."""
+    return {
+        "domain": "host", "name": "host", "url": "host", "ip": "cidr", "network": "cidr", "port": "ports",
+        "method": "methods", "path": "paths", "block": "deny", "reject": "deny", "network_policy": "egress",
+        "outbound": "egress", "rules": "allow", "source": "from", "repo": "git", "repository": "git",
+    }.get(name)  # fmt: skip
+
+
+_KINDS = {"object": "a mapping", "array": "a list", "str": "a text", "int": "a number", "float": "a number"}
+
+
+def _words(text: str) -> str:
+    text = re.sub(r"`([^`]*)`", lambda match: _kinds(match[1]), text)
+    return text[:1].lower() + text[1:]
+
+
+def _kinds(text: str) -> str:
+    return " or ".join(_KINDS.get(kind, kind) for kind in text.split(" | ") if kind != "null") or "nothing"
+
+
+def _hint(path: Path, what: str) -> str | None:
+    if "`bool" in what:
+        return "write true or false"
+    if "Expected `array" in what:
+        return f"write it in brackets: {path[-1]}: [ … ]" if path else None
+    if path == ("egress", "default"):
+        return "what nothing allows is denied: that cannot be turned round"
+    if path[:1] == ("version",):
+        return "version: 1"
+    if "enum" in what:
+        return _choices(path)
+    return None
+
+
+def _choices(path: Path) -> str | None:
+    if path[:1] == ("approve",):
+        return "git.push or publish; or a mapping with `host`"
+    from paddock.model import Tier
+    from paddock.model.policy import Registry
+
+    known: dict[str | int, tuple[str, ...]] = {
+        "tier": (Tier.SPLICE, Tier.INSPECT),
+        "registry": get_args(Registry),
+        "unknown_age": ("allow", "deny"),
+    }
+    return " or ".join(known.get(path[-1], ())) or None

@@ -1,0 +1,107 @@
+"""Paths of requests in the one form that is compared and sent, and the patterns that they are compared with.
+
+Servers do not agree on what `%2F` is: a character of a part, or what separates parts. So a path has two readings, as it
+is written and with everything decoded. What is allowed has to be allowed in both; what is denied in either is denied.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from ._globs import Glob, Token, glob, tokens_of
+
+_UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
+_PATH = re.compile(r"(?:[A-Za-z0-9\-._~!$&'()*+,;=:@/]|%[0-9A-Fa-f]{2})*")
+_QUERY = re.compile(r"(?:[\x21\x22\x24-\x5b\x5d-\x7e])*")  # what browsers send; no `#`, no backslash
+_ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})")
+_STRANGE = re.compile(r"%(?:[01][0-9A-F]|5C|7F|25[0-9A-Fa-f]{2})")
+_DOTS = re.compile(r"/\.\.?(?:/|$)")
+_SLASHES = re.compile("//+")
+MOST_CHARS = 16_384
+
+
+def normal_path(text: str) -> str | None:
+    """The normal form of a path and its query; None: it has none, and is refused.
+
+    Unreserved characters are decoded, other escapes have upper case, dot segments are resolved, slashes are single.
+    There is none where a decoded reading would climb, or where what is meant depends on who reads it.
+    """
+    if text == "*":
+        return text
+    path, mark, query = text.partition("?")
+    if not path.startswith("/") or len(text) > MOST_CHARS:
+        return None
+    if _PATH.fullmatch(path) is None or _QUERY.fullmatch(query) is None:
+        return None
+    path = _ESCAPE.sub(_decoded_if_plain, path)
+    if _is_ambiguous(path):
+        return None
+    if "//" in path:
+        path = _SLASHES.sub("/", path)
+    if "/." in path:
+        path = _without_dots(path)
+    return path + mark + query
+
+
+def _decoded_if_plain(match: re.Match[str]) -> str:
+    value = int(match[1], 16)
+    return chr(value) if value in _UNRESERVED else f"%{value:02X}"
+
+
+def _is_ambiguous(path: str) -> bool:
+    """Escaped controls and backslashes, escapes of escapes, dot segments that only some servers see."""
+    if "%" in path and (_STRANGE.search(path) or ("%2F" in path and _DOTS.search(path.replace("%2F", "/")))):
+        return True
+    return ";" in path and any(part.partition(";")[0] in (".", "..") for part in path.split("/") if ";" in part)
+
+
+def _without_dots(path: str) -> str:
+    parts: list[str] = []
+    for part in (all_parts := path.split("/")[1:]):
+        if part == "..":
+            del parts[-1:]
+        elif part != ".":
+            parts.append(part)
+    if all_parts[-1] in (".", ".."):
+        parts.append("")
+    return "/" + "/".join(parts)
+
+
+def decoded(path: str) -> str:
+    """The other reading: every escape is the byte that it stands for, as a character of the same number."""
+    return _ESCAPE.sub(lambda match: chr(int(match[1], 16)), path) if "%" in path else path
+
+
+class Pattern(msgspec.Struct, frozen=True):
+    """A compiled pattern. `text` is its normal form."""
+
+    text: str
+    written: Glob
+    decoded: Glob
+
+    def allows(self, path: str, other: str) -> bool:
+        """`path` as it is written, without its query, and `other`, its decoded reading."""
+        return self.written.matches(path) and (path is other or self.decoded.matches(other))
+
+    def denies(self, path: str, other: str) -> bool:
+        return self.written.matches(path) or self.decoded.matches(other)
+
+
+def pattern(text: str) -> Pattern:
+    """ValueError, in words that follow the pattern."""
+    if not text.startswith("/"):
+        raise ValueError("does not begin with `/`")
+    for character, why in (("?", "queries are not compared"), ("#", "no request has a fragment")):
+        if character in text:
+            raise ValueError(f"has a `{character}`: {why}")
+    if "***" in text:
+        raise ValueError("has three `*` in a row: `*` or `**` is meant")
+    normal = normal_path(text)
+    if normal is None:
+        raise ValueError("is no path in its normal form: write %XX for what is not plain ASCII, and no dot segments")
+    plain: list[Token] = []
+    for part in re.split(r"(\*+)", normal):
+        plain += tokens_of(part) if part.startswith("*") else list(decoded(part))
+    return Pattern(normal, glob(tokens_of(normal)), glob(tuple(plain)))

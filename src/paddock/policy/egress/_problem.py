@@ -1,0 +1,60 @@
+"""What is wrong with a document, and where in it."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TypeAlias
+
+from paddock.errors import PolicyInvalid
+
+from ._yaml import Path, Place, Places
+
+Words: TypeAlias = str
+
+
+class Problem(Exception):
+    """`{other}` in the message is where `other` is."""
+
+    def __init__(self, path: Path, message: Words, hint: Words | None = None, *, other: Path | None = None) -> None:
+        super().__init__(message)
+        self.path, self.message, self.hint, self.other = path, message, hint, other
+
+    def error(self, places: Places | None) -> PolicyInvalid:
+        """With the places of a text, or with the paths of a document that has none."""
+        message = self.message
+        if self.other is not None:
+            message = message.replace("{other}", _where(self.other, places))
+        at = dotted(self.path)
+        if places is None:
+            return PolicyInvalid(f"{at}: {message}" if at else message, hint=self.hint, at=at)
+        place = place_of(self.path, places)
+        return PolicyInvalid(
+            f"{place}: {at}: {message}" if at else f"{place}: {message}",
+            hint=self.hint,
+            at=at,
+            line=place.line,
+            column=place.column,
+        )
+
+
+def place_of(path: Path, places: Places) -> Place:
+    """Its own, or that of what it is missing from."""
+    while path not in places and path:
+        path = path[:-1]
+    return places.get(path, Place(1, 1))
+
+
+def dotted(path: Path) -> str:
+    """`egress.allow[3].host`."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text.removesuffix(".#")
+
+
+def nearest(word: str, known: list[str]) -> str | None:
+    return next(iter(get_close_matches(word, known, n=1, cutoff=0.6)), None)
+
+
+def _where(path: Path, places: Places | None) -> str:
+    return dotted(path) if places is None else f"{dotted(path)} (line {place_of(path, places).line})"

@@ -1,0 +1,197 @@
+"""The rules of a canonical document, ready to be asked: one value each, whatever kind of rule it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import TypeAlias
+
+import msgspec
+
+from paddock.model import Allow, Approve, Binding, Deny, Mock, PolicyDocument, Tier
+from paddock.model.policy import Port
+
+from . import _addresses
+from ._canonical import span
+from ._hosts import REGISTRIES
+from ._paths import Pattern, pattern
+from ._problem import dotted
+from ._yaml import Path
+
+Span: TypeAlias = tuple[int, int]
+
+ALL_PORTS: tuple[Span, ...] = ((1, 65_535),)
+WEB_PORTS: tuple[Span, ...] = ((80, 80), (443, 443))
+TLS_PORT: tuple[Span, ...] = ((443, 443),)
+READING = frozenset({"GET", "HEAD"})
+_GIT_METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "HEAD"})
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """`order` is its place in the document; `hosts` are names, and `*.suffix`es; `network` is in their place."""
+
+    path: Path
+    name: str
+    order: int
+    ports: tuple[Span, ...]
+    hosts: tuple[str, ...] = ()
+    network: _addresses.Network | None = None
+    methods: frozenset[str] | None = None
+    paths: tuple[Pattern, ...] | None = None
+    tier: Tier | None = None
+    secrets: tuple[str, ...] = ()
+    registry: str | None = None
+    git: str | None = None
+    fetch: bool = False
+    push: bool = False
+    item: int = 0
+
+    @property
+    def looks(self) -> bool:
+        """Whether requests have to be looked at for it."""
+        return bool(self.methods is not None or self.paths is not None or self.secrets or self.registry or self.git)
+
+    @property
+    def manner(self) -> tuple[object, ...]:
+        """What two rules for one request have to agree on."""
+        protocol = (self.registry, self.git, self.item) if self.registry or self.git else ()
+        return (self.secrets, protocol)
+
+    def has_port(self, port: int) -> bool:
+        for low, high in self.ports:  # noqa: SIM110 (a generator costs more than the rest of a decision)
+            if low <= port <= high:
+                return True
+        return False
+
+    def allows(self, method: str, path: str, other: str, query: str) -> bool:
+        if self.methods is not None and method not in self.methods:
+            return False
+        if self.paths is not None and not any(one.allows(path, other) for one in self.paths):
+            return False
+        return self.git is None or _is_git(self, method, path, query)
+
+    def denies(self, method: str, path: str, other: str) -> bool:
+        if self.methods is not None and method not in self.methods:
+            return False
+        return self.paths is None or any(one.denies(path, other) for one in self.paths)
+
+
+def _is_git(rule: Rule, method: str, path: str, query: str) -> bool:
+    """Whether it is a request of git's smart protocol or of LFS that the rule is for."""
+    if path.endswith("/info/refs"):
+        return method == "GET" and (
+            (rule.fetch and query == "service=git-upload-pack") or (rule.push and query == "service=git-receive-pack")
+        )
+    if path.endswith("/git-upload-pack"):
+        return method == "POST" and rule.fetch
+    if path.endswith("/git-receive-pack"):
+        return method == "POST" and rule.push
+    return rule.fetch or rule.push  # LFS: whether it is an upload, its body says
+
+
+class Rules(msgspec.Struct, frozen=True, kw_only=True):
+    allow: tuple[Rule, ...]
+    deny: tuple[Rule, ...]
+    mock: tuple[Rule, ...]
+    approve: tuple[Rule, ...]
+    deeds: frozenset[str]
+    """What a person is asked for wherever it happens."""
+    bindings: tuple[tuple[str, Binding, Rule], ...]
+    """The secret, and where it may go; as a rule, for that."""
+
+
+def rules_of(document: PolicyDocument) -> Rules:
+    deeds = frozenset(one for one in document.approve if isinstance(one, str))
+    asked = [
+        _of_host(one, ("approve", index), index)
+        for index, one in enumerate(document.approve)
+        if isinstance(one, Approve)
+    ]
+    egress = document.egress
+    return Rules(
+        allow=tuple(_allow(one, index, publish="publish" in deeds) for index, one in enumerate(egress.allow)),
+        deny=tuple(_deny(one, index) for index, one in enumerate(egress.deny)),
+        mock=tuple(_of_host(one, ("egress", "mock", index), index) for index, one in enumerate(egress.mock)),
+        approve=tuple(asked),
+        deeds=deeds,
+        bindings=tuple(_bindings(document)),
+    )
+
+
+def _allow(rule: Allow, index: int, *, publish: bool) -> Rule:
+    path: Path = ("egress", "allow", index)
+    new = partial(Rule, path=path, name=dotted(path), order=index, item=index, secrets=tuple(rule.secret or ()))
+    if rule.cidr is not None:
+        return new(network=_addresses.network(rule.cidr), ports=_spans(rule.ports, ALL_PORTS), tier=rule.tier)
+    if rule.registry is not None:
+        # What is written to one is published: nobody's business but a person's.
+        methods = None if publish else READING
+        ports = _spans(rule.ports, WEB_PORTS if rule.registry == "debian" else TLS_PORT)
+        hosts = rule.hosts or REGISTRIES[rule.registry]
+        return new(hosts=hosts, ports=ports, registry=rule.registry, methods=methods)
+    if rule.git is not None:
+        return _git(rule.git, new, fetch=rule.fetch is not False, push=bool(rule.push))
+    return msgspec.structs.replace(_of_host(rule, path, index), tier=rule.tier, secrets=tuple(rule.secret or ()))
+
+
+def _git(url: str, new: partial[Rule], *, fetch: bool, push: bool) -> Rule:
+    place, _, repository = url.removeprefix("https://").partition("/")
+    host, _, port = place.partition(":")
+    number = int(port or 443)
+    ends = ("info/refs", "git-upload-pack", "git-receive-pack", "info/lfs/**")
+    paths = [pattern(f"/{repository}{suffix}/{end}") for suffix in ("", ".git") for end in ends]
+    return new(
+        hosts=(host,),
+        ports=((number, number),),
+        paths=tuple(paths),
+        methods=_GIT_METHODS,
+        git=url,
+        fetch=fetch,
+        push=push,
+    )
+
+
+def _deny(rule: Deny, index: int) -> Rule:
+    path: Path = ("egress", "deny", index)
+    if rule.cidr is None:
+        return msgspec.structs.replace(_of_host(rule, path, index), ports=_spans(rule.ports, ALL_PORTS))
+    network = _addresses.network(rule.cidr)
+    return Rule(path=path, name=dotted(path), order=index, network=network, ports=_spans(rule.ports, ALL_PORTS))
+
+
+def _of_host(rule: Allow | Deny | Mock | Approve | Binding, path: Path, index: int) -> Rule:
+    ports = ((rule.port, rule.port),) if isinstance(rule, Binding) else _spans(rule.ports, WEB_PORTS)
+    return Rule(
+        path=path,
+        name=dotted(path),
+        order=index,
+        item=index,
+        hosts=(rule.host or "",),
+        ports=ports,
+        methods=None if rule.methods is None else frozenset(rule.methods),
+        paths=None if rule.paths is None else tuple(map(pattern, rule.paths)),
+    )
+
+
+def _bindings(document: PolicyDocument) -> Iterator[tuple[str, Binding, Rule]]:
+    for name, secret in document.secrets.items():
+        bindings = secret.bind if isinstance(secret.bind, tuple) else (secret.bind,)
+        for index, binding in enumerate(bindings):
+            yield name, binding, _of_host(binding, ("secrets", name, "bind", index), index)
+
+
+def _spans(ports: tuple[Port, ...] | None, default: tuple[Span, ...]) -> tuple[Span, ...]:
+    """Apart from each other, and in order."""
+    if ports is None:
+        return default
+    merged: list[Span] = []
+    for low, high in sorted(found for port in ports if (found := span(port))):
+        if merged and low <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(high, merged[-1][1]))
+        else:
+            merged.append((low, high))
+    return tuple(merged)
+
+
+def host_matches(pattern: str, name: str) -> bool:
+    return name.endswith(pattern[1:]) if pattern.startswith("*.") else name == pattern

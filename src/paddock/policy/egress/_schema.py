@@ -1,0 +1,36 @@
+"""The JSON Schema of `paddock.yaml`, for editors."""
+
+from __future__ import annotations
+
+from inspect import cleandoc
+from typing import Any, cast
+
+import msgspec
+
+from paddock.model import PolicyDocument
+
+_ONE_OF = {"Allow": ("host", "cidr", "registry", "git"), "Deny": ("host", "cidr")}
+
+
+def schema() -> dict[str, Any]:
+    (root,), parts = msgspec.json.schema_components([PolicyDocument], ref_template="#/$defs/{name}")
+    for name, keys in _ONE_OF.items():
+        parts[name]["oneOf"] = [{"required": [key]} for key in keys]
+    for part in parts.values():
+        _tidy(part)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "paddock.yaml", **root, "$defs": parts}
+
+
+def _tidy(part: dict[str, Any]) -> None:
+    """What may be left out is not written as null."""
+    if "description" in part:
+        part["description"] = cleandoc(part["description"])
+    for key, kind in part.get("properties", {}).items():
+        choices = [one for one in kind.get("anyOf", []) if one != {"type": "null"}]
+        if len(choices) < len(kind.get("anyOf", [])):
+            kind.pop("default", None)
+            kind.pop("anyOf")
+            if len(choices) == 1:
+                part["properties"][key] = {**cast("dict[str, Any]", kind), **choices[0]}
+            else:
+                kind["anyOf"] = choices

@@ -1,0 +1,267 @@
+"""A compiled policy: an index of its rules, and the four questions that the gateway asks it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection
+
+import msgspec
+
+from paddock.errors import PolicyInvalid
+from paddock.model import ConnectVerdict, PolicyDocument, RequestVerdict, Target, Tier, Verdict
+
+from ._addresses import Number, number, special, unwrapped
+from ._buckets import Bucket, buckets_of
+from ._canonical import canonical, check_secret_names
+from ._networks import Networks, block_of_one
+from ._paths import decoded
+from ._problem import Problem
+from ._rules import READING, Rule, Rules, host_matches, rules_of
+
+_NEVER = frozenset({"CONNECT", "TRACE"})
+_encode = msgspec.json.Encoder(order="deterministic").encode
+_decode = msgspec.json.Decoder(PolicyDocument).decode
+
+
+class Snapshot:
+    """An `EgressPolicy`. Made by `compile` or `from_bytes`; never changes.
+
+    `revision` is the SHA-256 of `to_bytes()`, which is the canonical document as JSON.
+    """
+
+    __slots__ = (
+        *("_bytes", "_document", "_revision", "_rules", "_plain", "_by_network"),
+        *("_allowed_networks", "_buckets", "_denied_networks"),
+    )
+
+    def __init__(self, document: PolicyDocument) -> None:
+        """`document` is canonical. Problem: rules that disagree."""
+        self._document, self._bytes = document, _encode(document)
+        self._revision = hashlib.sha256(self._bytes).hexdigest()
+        self._rules = rules_of(document)
+        self._by_network = {rule.order: self._to_network(rule) for rule in self._rules.allow if rule.network}
+        self._plain = tuple(map(self._yes, self._rules.allow))
+        self._buckets = buckets_of(self._rules, self._revision)
+        self._allowed_networks, self._denied_networks = Networks(self._rules.allow), Networks(self._rules.deny)
+
+    @property
+    def revision(self) -> str:
+        return self._revision
+
+    @property
+    def document(self) -> PolicyDocument:
+        return self._document
+
+    @property
+    def rules(self) -> Rules:
+        return self._rules
+
+    def to_bytes(self) -> bytes:
+        return self._bytes
+
+    @staticmethod
+    def from_bytes(data: bytes) -> Snapshot:
+        """Of what `to_bytes` gave, here or in another process. PolicyInvalid."""
+        try:
+            return Snapshot(_decode(data))
+        except (msgspec.MsgspecError, UnicodeError) as error:
+            raise PolicyInvalid(f"these bytes are no compiled policy: {error}") from None
+        except Problem as problem:
+            raise problem.error(None) from None
+
+    # --- what the gateway asks ---
+
+    def name(self, name: str) -> Verdict:
+        """Whether any connection to it could be allowed."""
+        bucket = self.bucket(name)
+        if bucket is None or bucket.named is None:
+            return self._refused(f"nothing allows {name!r}")
+        return bucket.named
+
+    def connect(self, target: Target) -> ConnectVerdict:
+        bucket = self.bucket(target.host)
+        if bucket is not None:
+            verdict = bucket.connect(target.port)
+            if verdict is not None:
+                return verdict
+        else:
+            address = number(target.host)
+            if address is not None:
+                return self._to_address(address, target.port, ())
+        return ConnectVerdict(
+            allowed=False,
+            rule="default",
+            reason=f"nothing allows {target.host}:{target.port}",
+            revision=self._revision,
+        )
+
+    def address(self, target: Target, address: str, *, own: Collection[str] = ()) -> Verdict:
+        """`own` are addresses of the host itself, as `ipaddress` writes them: refused as loopback is."""
+        found = number(address)
+        if found is None:
+            return self._refused(f"{address!r} is no address")
+        literal = number(target.host)
+        if literal is not None:
+            if literal != found:
+                return self._refused(f"{address} is not {target.host}")
+            return self._to_address(found, target.port, own)
+        verdict = self.connect(target)
+        if not verdict.allowed:
+            return verdict
+        return self._judged(found, target.port, own) or verdict
+
+    def request(self, target: Target, scheme: str, method: str, path: str) -> RequestVerdict:
+        bucket = self.bucket(target.host)
+        if bucket is None:
+            return self._request_to_address(target)
+        if method in _NEVER:
+            return self._no("default", f"{method} is never passed on")
+        path, _, query = path.partition("?")
+        other = decoded(path)
+        if other == path:
+            other = path
+        port = target.port
+        for rule in bucket.deny:
+            if rule.has_port(port) and rule.denies(method, path, other):
+                return self._no(rule.name, f"{rule.name} denies it")
+        for rule in bucket.mock:
+            if rule.has_port(port) and rule.allows(method, path, other, query):
+                return self._yes(rule, mock=rule.name)
+        for rule in bucket.allow:
+            if rule.has_port(port) and rule.allows(method, path, other, query):
+                secrets = self._secrets(rule, target, scheme, method, path, other) if rule.secrets else ()
+                approve = self._approve(bucket, rule, port, method, path, other)
+                if not secrets and approve is None:
+                    return self._plain[rule.order]
+                return self._yes(rule, secrets=secrets, approve=approve)
+        return self._no("default", f"nothing allows {method} {path[:200]} at {target.host}:{port}")
+
+    # --- what comparisons ask ---
+
+    @property
+    def patterns(self) -> frozenset[str]:
+        """The names and `*.suffix`es that rules are about."""
+        return frozenset(self._buckets)
+
+    def may_lead_to(self, address: Number, port: int) -> bool:
+        """Whether a name that may be connected to on that port may be at this address."""
+        verdict = self._judged(address, port, ())
+        return verdict is None or verdict.allowed
+
+    # --- how ---
+
+    def bucket(self, host: str) -> Bucket | None:
+        """The rules about a canonical name; that of the narrowest pattern that it matches has all the others."""
+        buckets = self._buckets
+        found = buckets.get(host)
+        while found is None:
+            _, dot, host = host.partition(".")
+            if not dot:
+                return None
+            found = buckets.get(f"*.{host}")
+        return found
+
+    def _to_address(self, address: Number, port: int, own: Collection[str]) -> ConnectVerdict:
+        judged = self._judged(address, port, own)
+        if judged is not None:
+            return judged
+        rule = self._allowed_networks.find(unwrapped(address), port)
+        if rule is None:
+            return self._refused(f"no rule names this address for port {port}")
+        return self._by_network[rule.order]
+
+    def _judged(self, address: Number, port: int, own: Collection[str]) -> ConnectVerdict | None:
+        """What rules about addresses, and the kind of this one, say; None: nothing."""
+        inner = unwrapped(address)
+        denied = self._denied_networks.find(inner, port)
+        if denied is None and inner is not address:
+            denied = self._denied_networks.find(address, port)
+        if denied is not None:
+            return ConnectVerdict(
+                allowed=False, rule=denied.name, reason=f"{denied.name} denies it", revision=self._revision
+            )
+        block = block_of_one(inner) if own and _is_own(inner, own) else special(inner)
+        if block is None:
+            return None
+        rule = self._allowed_networks.find_within(inner, port, block)
+        if rule is None:
+            return self._refused(f"the address is {block.name}: only a rule that names it by `cidr` could allow it")
+        return self._by_network[rule.order]
+
+    def _request_to_address(self, target: Target) -> RequestVerdict:
+        verdict = self.connect(target)
+        return RequestVerdict(
+            allowed=verdict.allowed, rule=verdict.rule, reason=verdict.reason, revision=self._revision
+        )
+
+    def _secrets(self, rule: Rule, target: Target, scheme: str, method: str, path: str, other: str) -> tuple[str, ...]:
+        """Those that the rule names and whose binding is about this very request."""
+        if scheme not in ("https", "wss"):
+            return ()
+        return tuple(
+            sorted(
+                {
+                    name
+                    for name, _, bound in self._rules.bindings
+                    if name in rule.secrets
+                    and host_matches(bound.hosts[0], target.host)
+                    and bound.has_port(target.port)
+                    and bound.allows(method, path, other, "")
+                }
+            )
+        )
+
+    def _approve(self, bucket: Bucket, rule: Rule, port: int, method: str, path: str, other: str) -> str | None:
+        if rule.git is not None and path.endswith("/git-receive-pack") and "git.push" in self._rules.deeds:
+            return "git.push"
+        if rule.registry is not None and method not in READING:
+            return "publish"
+        for asked in bucket.approve:
+            if asked.has_port(port) and asked.denies(method, path, other):
+                return "host"
+        return None
+
+    def _yes(
+        self, rule: Rule, *, secrets: tuple[str, ...] = (), approve: str | None = None, mock: str | None = None
+    ) -> RequestVerdict:
+        return RequestVerdict(
+            allowed=True,
+            rule=rule.name,
+            reason=f"{rule.name} allows it",
+            revision=self._revision,
+            secrets=secrets,
+            approve=approve,
+            registry=rule.registry,
+            git=rule.git,
+            mock=mock,
+            item=rule.item,
+        )
+
+    def _to_network(self, rule: Rule) -> ConnectVerdict:
+        reason = f"{rule.name} allows it"
+        return ConnectVerdict(allowed=True, rule=rule.name, reason=reason, revision=self._revision, tier=Tier.SPLICE)
+
+    def _no(self, rule: str, reason: str) -> RequestVerdict:
+        return RequestVerdict(allowed=False, rule=rule, reason=reason, revision=self._revision)
+
+    def _refused(self, reason: str) -> ConnectVerdict:
+        return ConnectVerdict(allowed=False, rule="default", reason=reason, revision=self._revision)
+
+
+def _is_own(address: tuple[int, int], own: Collection[str]) -> bool:
+    return any(unwrapped(found) == address for text in own if (found := number(text)) is not None)
+
+
+def compile(document: PolicyDocument) -> Snapshot:
+    """PolicyInvalid says where in the document, and what to write instead."""
+    try:
+        return compile_at(document)
+    except Problem as problem:
+        raise problem.error(None) from None
+
+
+def compile_at(document: PolicyDocument) -> Snapshot:
+    """Problem."""
+    written = canonical(document)
+    check_secret_names(written)
+    return Snapshot(written)

@@ -1,0 +1,103 @@
+"""Policies of sandboxes: compiled once, kept by their revision, changed while they hold."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from paddock.errors import InternalError, InvalidState, PolicyDenied
+from paddock.model import GetPolicy, PolicyDocument, PolicyRevision, Principal, Sandbox, SetPolicy
+
+from ._clock import Clock
+from ._egress import Egress
+from ._gate import Entry
+from ._policy_store import PolicyStore
+from ._store import Row, Store
+from ._tasks import Tasks
+
+if TYPE_CHECKING:
+    from paddock.policy.egress import Snapshot
+
+_MOST_KEPT = 64
+
+
+class Policies:
+    def __init__(self, *, store: Store, egress: Egress, tasks: Tasks, clock: Clock) -> None:
+        self._store, self._egress, self._tasks, self._clock = store, egress, tasks, clock
+        self._policies = PolicyStore(store)
+        self._compiled: dict[str, Snapshot] = {}
+
+    async def keep(self, document: PolicyDocument) -> Snapshot:
+        """Compiled, and to be found by its revision from now on. PolicyInvalid."""
+        from paddock.policy.egress import compile
+
+        snapshot = await asyncio.to_thread(compile, document)
+        self._policies.keep(snapshot.revision, snapshot.to_bytes(), self._clock.wall())
+        return self._remember(snapshot)
+
+    async def of(self, revision: str) -> Snapshot:
+        found = self._compiled.get(revision)
+        if found is not None:
+            return found
+        from paddock.policy.egress import Snapshot
+
+        kept = self._policies.document(revision)
+        if kept is None:
+            raise InternalError(f"the policy {revision} is recorded, and its document is gone")
+        snapshot = await asyncio.to_thread(Snapshot.from_bytes, kept)
+        if snapshot.revision != revision:
+            raise InternalError(f"what is kept as policy {revision} is {snapshot.revision}")
+        return self._remember(snapshot)
+
+    async def get(self, action: GetPolicy, row: Row, entry: Entry) -> PolicyRevision:
+        revision = row.sandbox.policy
+        if revision is None:
+            return PolicyRevision()
+        return PolicyRevision(revision=revision, document=(await self.of(revision)).document)
+
+    async def set(self, action: SetPolicy, row: Row, entry: Entry) -> Sandbox:
+        if Principal(row.sandbox.owner).sandbox is not None:
+            raise PolicyDenied(f"{row.id} was made by a program inside a sandbox: those have no network")
+        before, expected = row.sandbox.policy, action.expect_revision
+        if expected is not None and expected != before:
+            raise _changed(row, before)
+        snapshot = None if action.policy is None else await self.keep(action.policy)
+        now = None if snapshot is None else snapshot.revision
+        if not self._policies.set(row.id, before=before, now=now):
+            raise _changed(row, None)
+        # Once recorded it has to hold, whatever becomes of the caller.
+        await self._tasks.finish(self._apply(row.id, before), name=f"undo sandbox {row.id}: policy")
+        entry.done({"policy": now, "before": before})
+        row = self._store.get(row.id) or row
+        return row.sandbox
+
+    async def _apply(self, id: str, before: str | None) -> None:
+        """What is recorded at last holds at last, whoever else sets a policy meanwhile."""
+        while (row := self._store.get(id)) is not None:
+            revision = row.sandbox.policy
+            if revision is None:
+                await self._egress.close(row)
+            elif before is None:
+                try:
+                    await self._egress.open(row, await self.of(revision))
+                except BaseException:
+                    self._policies.set(id, before=revision, now=None)
+                    raise
+            else:
+                await self._egress.revise(row, await self.of(revision))
+            after = self._store.get(id)
+            if after is None or after.sandbox.policy == revision:
+                return
+            before = revision
+
+    def _remember(self, snapshot: Snapshot) -> Snapshot:
+        while len(self._compiled) >= _MOST_KEPT:
+            del self._compiled[next(iter(self._compiled))]
+        self._compiled[snapshot.revision] = snapshot
+        return snapshot
+
+
+def _changed(row: Row, now: str | None) -> InvalidState:
+    return InvalidState(
+        f"the policy of {row.id} was changed meanwhile", hint=f"paddock policy show {row.id}", policy=now
+    )

@@ -1,0 +1,108 @@
+"""`paddock policy`: check, explain, schema; no sandbox and no service is needed for them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from paddock.cli._main import run
+
+POLICY = """\
+egress:
+  allow:
+    - host: api.test
+      methods: [GET]
+      paths: [/repos/acme/**]
+      secret: TOKEN
+    - host: b.test
+      ports: [8443]
+  deny:
+    - host: bad.test
+secrets:
+  TOKEN:
+    from: {env: TOKEN}
+    bind: {host: api.test, header: authorization}
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "paddock.yaml"
+    path.write_text(POLICY)
+    return str(path)
+
+
+def test_check_prints_the_revision(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["policy", "check", file, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["allow"], said["deny"], said["secrets"], len(said["revision"])) == (2, 1, ["TOKEN"], 64)
+    assert run(["policy", "check", file]) == 0
+    assert said["revision"] in capsys.readouterr().out
+
+
+def test_check_says_line_column_and_what_to_write(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text("egress:\n  alow: []\n")
+    assert run(["policy", "check", str(path)]) == 125
+    assert capsys.readouterr().err == "paddock: 2:3: egress.alow: there is no key `alow`\n  try: `allow`?\n"
+    assert run(["policy", "check", str(tmp_path / "none.yaml")]) == 125
+
+
+def test_explain_names_the_rule_and_its_line(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["policy", "explain", file, "get", "https://api.test/repos/acme/%61?q", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["rule"], said["line"], said["secrets"]) == ("egress.allow[0]", 3, ["TOKEN"])
+    assert said["path"] == "/repos/acme/a?q"
+    assert run(["policy", "explain", file, "GET", "https://bad.test"]) == 1
+    assert f"egress.deny[0] denies it ({file}:10)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("method", "url", "near"),
+    [
+        ("POST", "https://api.test/repos/acme/x", "it is for GET"),
+        ("GET", "https://api.test/", "it is for /repos/acme/**"),
+        ("GET", "https://b.test/", "it is for port 8443"),
+    ],
+)
+def test_explain_tells_what_came_near(
+    method: str, url: str, near: str, file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["policy", "explain", file, method, url]) == 1
+    assert near in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "url", ["https://127.1/", "https://u@api.test/", "https://api.test/..%2fx", "gopher://api.test"]
+)
+def test_explain_refuses_what_the_gateway_would(url: str, file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["policy", "explain", file, "GET", url]) == 125
+    assert capsys.readouterr().err
+
+
+def test_diff_tells_what_a_second_file_allows(file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["policy", "diff", file, file]) == 0
+    assert capsys.readouterr().err == "paddock: they allow the same\n"
+    other = tmp_path / "other.yaml"
+    other.write_text(POLICY.replace("[8443]", "[8443, 9000]"))
+    assert run(["policy", "diff", file, str(other)]) == 0
+    assert "+ allowed  b.test port 9000" in capsys.readouterr().out
+    assert run(["policy", "diff", str(other), file, "--json"]) == 0
+    (change,) = json.loads(capsys.readouterr().out)
+    assert (change["kind"], change["where"], change["ports"]) == ("denied", "b.test", "9000")
+
+
+def test_the_schema_is_the_published_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["policy", "schema"]) == 0
+    published = Path(__file__).parent.parent.parent / "docs/reference/paddock.schema.json"
+    assert json.loads(capsys.readouterr().out) == json.loads(published.read_text())
+
+
+def test_nothing_of_policies_is_loaded_where_none_is_asked_for() -> None:
+    heavy = ["yaml", "idna", "publicsuffixlist", "paddock.policy.egress"]
+    script = f"import paddock._compose, paddock.service, sys; print([name for name in {heavy} if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "[]\n"

@@ -1,0 +1,245 @@
+"""A policy holds from before the first command to after the last, in every sandbox that has it, and never widens."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from service_world import ME, Rig, until
+
+from paddock.errors import InvalidState, NotConfigured, PaddockError, PolicyDenied, PolicyInvalid
+from paddock.model import (
+    Allow,
+    CreateSandbox,
+    CreateSnapshot,
+    DeleteSnapshot,
+    EgressRules,
+    ExecSpec,
+    ForkSandbox,
+    GetPolicy,
+    GetSandbox,
+    KillSandbox,
+    PolicyDocument,
+    RollbackSandbox,
+    RunExec,
+    Sandbox,
+    SandboxSpec,
+    SetPolicy,
+    StartExec,
+    State,
+    nested_principal,
+)
+from paddock.policy.egress import compile
+from paddock.service import Service
+from paddock.service._egress import Snapshot
+from paddock.service._store import Row
+
+pytestmark = pytest.mark.anyio
+
+
+def document(*hosts: str) -> PolicyDocument:
+    return PolicyDocument(egress=EgressRules(allow=tuple(Allow(host=host) for host in hosts)))
+
+
+ONE, TWO = document("one.test"), document("one.test", "two.test")
+FIRST, SECOND = compile(ONE).revision, compile(TWO).revision
+TRUE = ExecSpec(argv=("true",))
+
+
+class Doors:
+    """An Egress that keeps what it was told, by sandbox and incarnation."""
+
+    def __init__(self) -> None:
+        self.open_: dict[tuple[str, int], str] = {}
+        self.told: list[str] = []
+        self.fails: PaddockError | None = None
+        self.hold: asyncio.Event | None = None
+
+    async def open(self, row: Row, snapshot: Snapshot) -> None:
+        self.told.append("open")
+        if self.fails is not None:
+            raise self.fails
+        assert row.state in (State.CREATING, State.RESTORING, State.RUNNING)
+        self.open_[row.id, row.incarnation] = snapshot.revision
+
+    async def revise(self, row: Row, snapshot: Snapshot) -> None:
+        self.told.append("revise")
+        if self.hold is not None:
+            held, self.hold = self.hold, None
+            await held.wait()
+        if self.fails is not None:
+            raise self.fails
+        assert (row.id, row.incarnation) in self.open_
+        self.open_[row.id, row.incarnation] = snapshot.revision
+
+    async def close(self, row: Row) -> None:
+        self.told.append("close")
+        self.open_.pop((row.id, row.incarnation), None)
+
+
+@pytest.fixture
+def doors() -> Doors:
+    return Doors()
+
+
+async def create(service: Service, policy: PolicyDocument | None = None, **spec: Any) -> Sandbox:
+    return await service.perform(CreateSandbox(spec=SandboxSpec(policy=policy, **spec)), ME)
+
+
+async def test_a_policy_holds_before_the_first_command_and_goes_with_the_sandbox(rig: Rig, doors: Doors) -> None:
+    async with rig.service(egress=doors) as service:
+        sandbox = await create(service, ONE)
+        assert (sandbox.policy, sandbox.spec.policy) == (FIRST, None)
+        assert doors.open_ == {(sandbox.id, 0): FIRST}
+        assert (await service.perform(GetSandbox(sandbox=sandbox.id), ME)).policy == FIRST
+        shown = await service.perform(GetPolicy(sandbox=sandbox.id), ME)
+        assert (shown.revision, shown.document) == (FIRST, ONE)
+        await service.perform(KillSandbox(sandbox=sandbox.id), ME)
+        assert doors.open_ == {}
+
+
+async def test_without_a_policy_nobody_is_told(rig: Rig, doors: Doors) -> None:
+    async with rig.service(egress=doors) as service:
+        sandbox = await create(service)
+        assert sandbox.policy is None
+        assert (await service.perform(GetPolicy(sandbox=sandbox.id), ME)).revision is None
+        await service.perform(KillSandbox(sandbox=sandbox.id), ME)
+        assert doors.told == []
+
+
+async def test_where_nothing_is_wired_a_policy_is_refused_and_nothing_is_left(rig: Rig) -> None:
+    async with rig.service() as service:
+        with pytest.raises(NotConfigured, match="no gateway"):
+            await create(service, ONE)
+        assert rig.world.places == {}
+        assert rig.pool.names() == ()
+
+
+async def test_a_gateway_that_cannot_be_started_undoes_the_create(rig: Rig, doors: Doors) -> None:
+    doors.fails = NotConfigured("its log")
+    async with rig.service(egress=doors) as service:
+        with pytest.raises(NotConfigured, match="its log"):
+            await create(service, ONE)
+        assert rig.world.places == {}
+        assert doors.told == ["open", "close"]
+
+
+async def test_a_policy_that_says_two_things_is_refused_before_anything_is_made(rig: Rig, doors: Doors) -> None:
+    async with rig.service(egress=doors) as service:
+        with pytest.raises(PolicyInvalid, match=r"egress\.allow\[0\]\.host"):
+            await create(service, document("127.1"))
+        assert rig.world.places == {}
+        assert doors.told == []
+
+
+async def test_a_new_policy_holds_when_the_call_returns(rig: Rig, doors: Doors) -> None:
+    async with rig.service(egress=doors) as service:
+        id = (await create(service, ONE)).id
+        assert (await service.perform(SetPolicy(sandbox=id, policy=TWO, expect_revision=FIRST), ME)).policy == SECOND
+        assert doors.open_ == {(id, 0): SECOND}
+        with pytest.raises(InvalidState, match="changed meanwhile"):
+            await service.perform(SetPolicy(sandbox=id, policy=ONE, expect_revision=FIRST), ME)
+        assert (await service.perform(SetPolicy(sandbox=id, policy=None), ME)).policy is None
+        assert doors.open_ == {}
+        assert (await service.perform(SetPolicy(sandbox=id, policy=ONE), ME)).policy == FIRST
+        assert doors.open_ == {(id, 0): FIRST}
+
+
+async def test_a_policy_that_cannot_be_kept_is_not_recorded_for_one_that_had_none(rig: Rig, doors: Doors) -> None:
+    async with rig.service(egress=doors) as service:
+        id = (await create(service)).id
+        doors.fails = NotConfigured("no")
+        with pytest.raises(NotConfigured):
+            await service.perform(SetPolicy(sandbox=id, policy=ONE), ME)
+        assert (await service.perform(GetSandbox(sandbox=id), ME)).policy is None
+
+
+async def test_of_two_who_set_one_the_last_that_is_recorded_holds(rig: Rig, doors: Doors) -> None:
+    async with rig.service(egress=doors) as service:
+        id = (await create(service, ONE)).id
+        doors.hold = slow = asyncio.Event()
+        first = asyncio.ensure_future(service.perform(SetPolicy(sandbox=id, policy=TWO), ME))
+        await until(lambda: "revise" in doors.told)
+        await service.perform(SetPolicy(sandbox=id, policy=document("three.test")), ME)
+        slow.set()
+        await first
+        last = (await service.perform(GetSandbox(sandbox=id), ME)).policy
+        assert doors.open_ == {(id, 0): last}
+        assert last == compile(document("three.test")).revision
+
+
+async def test_a_fork_has_the_policy_of_that_moment(rig: Rig, doors: Doors) -> None:
+    async with rig.service(egress=doors) as service:
+        parent = await create(service, ONE)
+        await service.perform(SetPolicy(sandbox=parent.id, policy=TWO), ME)
+        (child,) = await service.perform(ForkSandbox(sandbox=parent.id), ME)
+        assert child.policy == SECOND
+        await service.perform(SetPolicy(sandbox=parent.id, policy=ONE), ME)
+        assert doors.open_ == {(parent.id, 0): FIRST, (child.id, 0): SECOND}
+
+
+async def test_a_snapshot_keeps_its_own_and_a_named_one_is_that_one_alone(rig: Rig, doors: Doors) -> None:
+    rig.pool.create("tp_host")
+    async with rig.service(egress=doors) as service:
+        source = await create(service, ONE)
+        snapshot = await service.perform(CreateSnapshot(sandbox=source.id), ME)
+        assert snapshot.policy == FIRST
+        await service.perform(SetPolicy(sandbox=source.id, policy=TWO), ME)
+        assert (await create(service, snapshot=snapshot.id)).policy == FIRST
+        assert (await create(service, document("x.test"), snapshot=snapshot.id)).policy not in (FIRST, SECOND)
+        await service.perform(DeleteSnapshot(snapshot=snapshot.id), ME)
+
+
+async def test_a_rollback_brings_no_policy_back(rig: Rig, doors: Doors) -> None:
+    rig.pool.create("tp_host")
+    async with rig.service(egress=doors) as service:
+        sandbox = await create(service, TWO)
+        snapshot = await service.perform(CreateSnapshot(sandbox=sandbox.id), ME)
+        await service.perform(SetPolicy(sandbox=sandbox.id, policy=ONE), ME)
+        again = await service.perform(RollbackSandbox(sandbox=sandbox.id, snapshot=snapshot.id), ME)
+        assert again.policy == FIRST
+        assert doors.open_ == {(sandbox.id, 1): FIRST}
+
+
+async def test_a_command_is_not_run_under_another_policy_than_expected(rig: Rig, doors: Doors) -> None:
+    async with rig.service(egress=doors) as service:
+        id = (await create(service, ONE)).id
+        assert (await service.perform(RunExec(sandbox=id, spec=TRUE, expect_revision=FIRST), ME)).ok
+        for action in (
+            RunExec(sandbox=id, spec=TRUE, expect_revision=SECOND),
+            StartExec(sandbox=id, spec=TRUE, expect_revision=SECOND),
+        ):
+            with pytest.raises(InvalidState, match=f"{FIRST}, not {SECOND}"):
+                await service.perform(action, ME)
+
+
+async def test_programs_inside_have_no_say(rig: Rig, doors: Doors) -> None:
+    async with rig.service(egress=doors) as service:
+        id = (await create(service, ONE)).id
+        inside = nested_principal(id)
+        for action in (
+            SetPolicy(sandbox=id, policy=TWO),
+            GetPolicy(sandbox=id),
+            CreateSandbox(spec=SandboxSpec(policy=ONE)),
+        ):
+            with pytest.raises(PolicyDenied):
+                await service.perform(action, inside)
+
+
+async def test_another_service_knows_the_policy_and_the_log_its_digest(rig: Rig, doors: Doors) -> None:
+    async with rig.service(egress=doors) as service:
+        id = (await create(service, ONE, persistent=True)).id
+    async with rig.service(egress=doors) as other:
+        assert (await other.perform(GetPolicy(sandbox=id), ME)).document == ONE
+        await other.perform(SetPolicy(sandbox=id, policy=TWO), ME)
+        assert doors.open_ == {(id, 0): SECOND}
+    assert only_the_digest_is_logged(rig.state_dir / "audit", SECOND)
+
+
+def only_the_digest_is_logged(folder: Path, revision: str) -> bool:
+    """As the outcome of an action; and of the document nothing but a digest."""
+    logged = "".join(path.read_text() for path in folder.rglob("*") if path.is_file())
+    assert "one.test" not in logged
+    return revision in logged
