@@ -84,6 +84,18 @@ def test_explain_refuses_what_the_gateway_would(url: str, file: str, capsys: pyt
     assert capsys.readouterr().err
 
 
+def test_diff_tells_what_a_second_file_allows(file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["policy", "diff", file, file]) == 0
+    assert capsys.readouterr().err == "paddock: they allow the same\n"
+    other = tmp_path / "other.yaml"
+    other.write_text(POLICY.replace("[8443]", "[8443, 9000]"))
+    assert run(["policy", "diff", file, str(other)]) == 0
+    assert "+ allowed  b.test port 9000" in capsys.readouterr().out
+    assert run(["policy", "diff", str(other), file, "--json"]) == 0
+    (change,) = json.loads(capsys.readouterr().out)
+    assert (change["kind"], change["where"], change["ports"]) == ("denied", "b.test", "9000")
+
+
 def test_the_schema_is_the_published_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["policy", "schema"]) == 0
     published = Path(__file__).parent.parent.parent / "docs/reference/paddock.schema.json"

@@ -9,7 +9,7 @@ import pytest
 
 from paddock.errors import InvalidArgument, PolicyInvalid
 from paddock.model import Allow, EgressRules, PolicyDocument
-from paddock.policy.egress import Snapshot, load
+from paddock.policy.egress import Snapshot, explain, load
 
 
 def refused(text: str) -> PolicyInvalid:
@@ -144,6 +144,15 @@ def test_an_empty_document_allows_nothing(tmp_path: Path) -> None:
     file = tmp_path / "paddock.yaml"
     file.write_text("# nothing\n")
     assert load(file).snapshot.name("a.test").allowed is False
+
+
+def test_the_example_of_the_manual_means_what_the_manual_says() -> None:
+    page = Path(__file__).parent.parent.parent / "docs/howto/policy.md"
+    loaded = load(page.read_text().split("```yaml\n")[1].split("```")[0])
+    asked = explain(loaded, "GET", "https://api.github.com/repos/acme/app")
+    assert (asked.allowed, asked.secrets) == (True, ("GITHUB_TOKEN",))
+    assert explain(loaded, "POST", "https://github.com/acme/app/git-receive-pack").approve == "git.push"
+    assert not explain(loaded, "GET", "https://internal.example.com").allowed
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`paddock policy`: what sandboxes may reach. Checked and explained here; set and shown where they run."""
+"""`paddock policy`: what sandboxes may reach. Checked, explained and compared here; set and shown where they run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from . import _render
 from ._values import add_json, add_sandbox
 
 if TYPE_CHECKING:
-    from paddock.policy.egress import Explanation
+    from paddock.policy.egress import Change, Explanation
 
 DENIED = 1
 
@@ -21,6 +21,13 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_json(check)
     check.set_defaults(run=run_check)
     _add_explain(verbs.add_parser("explain", help="which rule decides on a request, and why", allow_abbrev=False))
+    diff = verbs.add_parser(
+        "diff", help="what a second file allows that the first does not, and the reverse", allow_abbrev=False
+    )
+    diff.add_argument("before", metavar="A")
+    diff.add_argument("after", metavar="B")
+    add_json(diff)
+    diff.set_defaults(run=run_diff)
     schema = verbs.add_parser("schema", help="the JSON Schema of such files, for editors", allow_abbrev=False)
     schema.set_defaults(run=run_schema)
     _add_set(verbs.add_parser("set", help="a sandbox is held to another one from now on", allow_abbrev=False))
@@ -94,6 +101,25 @@ def _tell(found: Explanation, file: str) -> None:
         rows.append(("asks", f"a person, for {found.approve}"))
     rows += [("near", f"{one.rule}{f' (line {one.line})' if one.line else ''}: {one.because}") for one in found.near]
     _render.facts(rows)
+
+
+def run_diff(options: argparse.Namespace) -> int:
+    from paddock.policy.egress import diff, load
+
+    changes = diff(load(_file(options.before)).snapshot, load(_file(options.after)).snapshot)
+    if options.json:
+        _render.document(changes)
+    elif changes:
+        marks = ["missing" if change.kind == "allowed" else "ok" for change in changes]
+        _render.table(("CHANGE", "WHERE", "REQUESTS", "NOTE"), [_row(change) for change in changes], marks=marks)
+    else:
+        _render.note("they allow the same")
+    return 0
+
+
+def _row(change: Change) -> tuple[str, str, str, str]:
+    words = {"allowed": "+ allowed", "denied": "- denied", "changed": "~ changed"}
+    return words[change.kind], f"{change.where} port {change.ports}", change.requests, change.note
 
 
 def run_schema(options: argparse.Namespace) -> int:

@@ -48,7 +48,7 @@ VERBS: dict[str, Verb] = {
     "approvals": Verb("_approvals", "what waits for a person's yes: ls, show, approve, deny"),
     "secret": Verb("_secret", "values that sandboxes can use and never see: set, ls, rm"),
     "promote": Verb("_promote", "take those changes over into the directory itself", names=True),
-    "policy": Verb("_policy", "what sandboxes may reach: check, explain, set, show"),
+    "policy": Verb("_policy", "what sandboxes may reach: check, explain, compare, set, show"),
     "kill": Verb("_kill", "end sandboxes at once and for good", names=True),
     "gc": Verb("_gc", "delete what nobody needs; --dry-run says what and why"),
     "doctor": Verb("_doctor", "what this machine can do, and how to mend what it cannot"),

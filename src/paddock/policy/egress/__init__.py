@@ -1,5 +1,8 @@
 """What `paddock.yaml` means: text to document, document to snapshot, snapshot to verdicts."""
 
+from ._diff import Change as Change
+from ._diff import Outcome as Outcome
+from ._diff import diff as diff
 from ._explain import Explanation as Explanation
 from ._explain import Near as Near
 from ._explain import explain as explain

@@ -37,7 +37,10 @@ class Networks:
                 yield from found
 
     def find(self, address: Number, port: int) -> Rule | None:
-        return next((rule for rule in self.around(address) if rule.has_port(port)), None)
+        for rule in self.around(address):
+            if rule.has_port(port):
+                return rule
+        return None
 
     def find_within(self, address: Number, port: int, block: Block) -> Rule | None:
         """A rule that is about a part of the block, or all of it, and nothing beside."""

@@ -10,7 +10,7 @@ import msgspec
 from paddock.errors import PolicyInvalid
 from paddock.model import ConnectVerdict, PolicyDocument, RequestVerdict, Target, Tier, Verdict
 
-from ._addresses import number, special, unwrapped
+from ._addresses import Number, number, special, unwrapped
 from ._buckets import Bucket, buckets_of
 from ._canonical import canonical, check_secret_names
 from ._networks import Networks, block_of_one
@@ -30,7 +30,7 @@ class Snapshot:
     """
 
     __slots__ = (
-        *("_bytes", "_document", "_revision", "_rules", "_plain"),
+        *("_bytes", "_document", "_revision", "_rules", "_plain", "_by_network"),
         *("_allowed_networks", "_buckets", "_denied_networks"),
     )
 
@@ -39,6 +39,7 @@ class Snapshot:
         self._document, self._bytes = document, _encode(document)
         self._revision = hashlib.sha256(self._bytes).hexdigest()
         self._rules = rules_of(document)
+        self._by_network = {rule.order: self._to_network(rule) for rule in self._rules.allow if rule.network}
         self._plain = tuple(map(self._yes, self._rules.allow))
         self._buckets = buckets_of(self._rules, self._revision)
         self._allowed_networks, self._denied_networks = Networks(self._rules.allow), Networks(self._rules.deny)
@@ -135,6 +136,18 @@ class Snapshot:
                 return self._yes(rule, secrets=secrets, approve=approve)
         return self._no("default", f"nothing allows {method} {path[:200]} at {target.host}:{port}")
 
+    # --- what comparisons ask ---
+
+    @property
+    def patterns(self) -> frozenset[str]:
+        """The names and `*.suffix`es that rules are about."""
+        return frozenset(self._buckets)
+
+    def may_lead_to(self, address: Number, port: int) -> bool:
+        """Whether a name that may be connected to on that port may be at this address."""
+        verdict = self._judged(address, port, ())
+        return verdict is None or verdict.allowed
+
     # --- how ---
 
     def bucket(self, host: str) -> Bucket | None:
@@ -148,29 +161,32 @@ class Snapshot:
             found = buckets.get(f"*.{host}")
         return found
 
-    def _to_address(self, address: tuple[int, int], port: int, own: Collection[str]) -> ConnectVerdict:
-        inner = unwrapped(address)
-        refused = self._judged(address, port, own)
-        if refused is not None and not refused.allowed:
-            return self._connect_verdict(refused, None)
-        rule = self._allowed_networks.find(inner, port)
+    def _to_address(self, address: Number, port: int, own: Collection[str]) -> ConnectVerdict:
+        judged = self._judged(address, port, own)
+        if judged is not None:
+            return judged
+        rule = self._allowed_networks.find(unwrapped(address), port)
         if rule is None:
-            return self._connect_verdict(self._refused(f"no rule names this address for port {port}"), None)
-        return self._connect_verdict(self._allowed(rule), Tier.SPLICE)
+            return self._refused(f"no rule names this address for port {port}")
+        return self._by_network[rule.order]
 
-    def _judged(self, address: tuple[int, int], port: int, own: Collection[str]) -> Verdict | None:
+    def _judged(self, address: Number, port: int, own: Collection[str]) -> ConnectVerdict | None:
         """What rules about addresses, and the kind of this one, say; None: nothing."""
         inner = unwrapped(address)
-        denied = self._denied_networks.find(inner, port) or self._denied_networks.find(address, port)
+        denied = self._denied_networks.find(inner, port)
+        if denied is None and inner is not address:
+            denied = self._denied_networks.find(address, port)
         if denied is not None:
-            return Verdict(allowed=False, rule=denied.name, reason=f"{denied.name} denies it", revision=self._revision)
+            return ConnectVerdict(
+                allowed=False, rule=denied.name, reason=f"{denied.name} denies it", revision=self._revision
+            )
         block = block_of_one(inner) if own and _is_own(inner, own) else special(inner)
         if block is None:
             return None
         rule = self._allowed_networks.find_within(inner, port, block)
         if rule is None:
             return self._refused(f"the address is {block.name}: only a rule that names it by `cidr` could allow it")
-        return self._allowed(rule)
+        return self._by_network[rule.order]
 
     def _request_to_address(self, target: Target) -> RequestVerdict:
         verdict = self.connect(target)
@@ -221,19 +237,15 @@ class Snapshot:
             item=rule.item,
         )
 
+    def _to_network(self, rule: Rule) -> ConnectVerdict:
+        reason = f"{rule.name} allows it"
+        return ConnectVerdict(allowed=True, rule=rule.name, reason=reason, revision=self._revision, tier=Tier.SPLICE)
+
     def _no(self, rule: str, reason: str) -> RequestVerdict:
         return RequestVerdict(allowed=False, rule=rule, reason=reason, revision=self._revision)
 
-    def _allowed(self, rule: Rule) -> Verdict:
-        return Verdict(allowed=True, rule=rule.name, reason=f"{rule.name} allows it", revision=self._revision)
-
-    def _refused(self, reason: str) -> Verdict:
-        return Verdict(allowed=False, rule="default", reason=reason, revision=self._revision)
-
-    def _connect_verdict(self, verdict: Verdict, tier: Tier | None) -> ConnectVerdict:
-        return ConnectVerdict(
-            allowed=verdict.allowed, rule=verdict.rule, reason=verdict.reason, revision=self._revision, tier=tier
-        )
+    def _refused(self, reason: str) -> ConnectVerdict:
+        return ConnectVerdict(allowed=False, rule="default", reason=reason, revision=self._revision)
 
 
 def _is_own(address: tuple[int, int], own: Collection[str]) -> bool:

@@ -1,0 +1,240 @@
+"""What one policy allows that another does not: asked of both, for one of each kind of request that they tell apart.
+
+The rules cut what can be asked into finitely many cells (names, spans of ports, methods, paths, spans of addresses)
+within which neither policy makes a difference; so a comparison cell by cell leaves nothing out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby, pairwise
+from typing import Literal
+
+import msgspec
+
+from paddock.model import Target, Tier
+
+from ._addresses import SPECIAL, Number, written
+from ._buckets import Bucket
+from ._rules import Rule
+from ._snapshot import Snapshot
+from ._witnesses import witnesses
+
+_PORTS_END = 65_536
+OTHER_METHOD = "ONE-THAT-IS-TOO-LONG-FOR-ANY-RULE-TO-NAME"
+_GIT = ("?service=git-upload-pack", "?service=git-receive-pack")
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What becomes of a request. `further` is the rule that judges it on, or the answer of a mock."""
+
+    allowed: bool
+    tier: Tier | None = None
+    secrets: tuple[str, ...] = ()
+    approve: str | None = None
+    further: object = None
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """`where` is a name, `*.suffix`, or addresses, and `example` one of the requests. `requests` are methods and paths,
+    or what else it is about."""
+
+    kind: Literal["allowed", "denied", "changed"]
+    where: str
+    ports: str
+    requests: str
+    example: str
+    note: str
+    before: Outcome
+    after: Outcome
+
+
+class Cell(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests that neither policy tells apart, by one of them. `method` is None for those that no rule names."""
+
+    where: str
+    host: str
+    low: int
+    high: int
+    method: str | None
+    path: str
+
+
+def diff(before: Snapshot, after: Snapshot) -> tuple[Change, ...]:
+    """InvalidArgument: the paths of a host are too many to compare."""
+    changes: list[Change] = []
+    for host, where in _hosts(before, after):
+        found = [
+            (cell, outcomes) for cell in _cells(host, where, before, after) if (outcomes := _both(cell, before, after))
+        ]
+        found.sort(key=lambda one: (one[0].low, str(one[1])))
+        for _, group in groupby(found, key=lambda one: (one[0].low, one[1])):
+            alike = list(group)
+            changes.append(_change([cell for cell, _ in alike], *alike[0][1]))
+    return (*changes, *_addresses(before, after))
+
+
+def _hosts(before: Snapshot, after: Snapshot) -> Iterator[tuple[str, str]]:
+    """A name for each set of names that the same rules are about, and how the set is called."""
+    patterns = sorted(before.patterns | after.patterns)
+    for pattern in patterns:
+        if not pattern.startswith("*."):
+            yield pattern, pattern
+            continue
+        label = "any"
+        while f"{label}{pattern[1:]}" in patterns or f"*.{label}{pattern[1:]}" in patterns:
+            label += "x"
+        yield f"{label}{pattern[1:]}", pattern
+
+
+def _cells(host: str, where: str, before: Snapshot, after: Snapshot) -> Iterator[Cell]:
+    buckets = [bucket for bucket in (before.bucket(host), after.bucket(host)) if bucket is not None]
+    edges = sorted({1, _PORTS_END, *(edge for bucket in buckets for edge in bucket.breaks)})
+    asked: tuple[list[str | None], tuple[str, ...]] | None = None
+    for low, above in pairwise(edge for edge in edges if 1 <= edge <= _PORTS_END):
+        target = Target(host, low)
+        if not (before.connect(target).allowed or after.connect(target).allowed):
+            continue
+        asked = asked or (_methods(buckets), _paths(buckets))
+        for method in asked[0]:
+            for path in asked[1]:
+                yield Cell(where=where, host=host, low=low, high=above - 1, method=method, path=path)
+
+
+def _rules(buckets: Sequence[Bucket]) -> Iterator[Rule]:
+    for bucket in buckets:
+        yield from (*bucket.allow, *bucket.deny, *bucket.mock, *bucket.approve)
+
+
+def _methods(buckets: Sequence[Bucket]) -> list[str | None]:
+    named = {"GET", "HEAD", *(method for rule in _rules(buckets) for method in rule.methods or ())} - {"TRACE"}
+    return [*sorted(named), None]
+
+
+def _paths(buckets: Sequence[Bucket]) -> tuple[str, ...]:
+    patterns = {one.text: one for rule in _rules(buckets) for one in rule.paths or ()}
+    found = witnesses([patterns[text] for text in sorted(patterns)])
+    if any(rule.git for rule in _rules(buckets)):
+        found += tuple(path + query for path in found if path.endswith("/info/refs") for query in _GIT)
+    return found
+
+
+def _both(cell: Cell, before: Snapshot, after: Snapshot) -> tuple[Outcome, Outcome] | None:
+    """None: they agree."""
+    outcomes = outcome(before, cell), outcome(after, cell)
+    return None if outcomes[0] == outcomes[1] else outcomes
+
+
+def outcome(snapshot: Snapshot, cell: Cell) -> Outcome:
+    target, method = Target(cell.host, cell.low), cell.method or OTHER_METHOD
+    connected = snapshot.connect(target)
+    verdict = snapshot.request(target, "https", method, cell.path)
+    if not (connected.allowed and verdict.allowed):
+        return Outcome(allowed=False)
+    further: object = None
+    item = verdict.item or 0
+    if verdict.mock is not None:
+        mock = snapshot.document.egress.mock[item]
+        further = (mock.status, tuple(sorted(mock.headers.items())), mock.body)
+    elif verdict.git or verdict.registry:
+        further = snapshot.document.egress.allow[item]
+    return Outcome(
+        allowed=True,
+        tier=connected.tier,
+        secrets=verdict.secrets,
+        approve=verdict.approve,
+        further=further,
+    )
+
+
+def _change(cells: list[Cell], before: Outcome, after: Outcome) -> Change:
+    first = cells[0]
+    methods = sorted({cell.method or "others" for cell in cells})
+    paths = sorted({cell.path for cell in cells}, key=lambda path: (len(path), path))
+    more = f" and {len(paths) - 3} more kinds" if len(paths) > 3 else ""
+    return Change(
+        kind=_kind(before, after),
+        where=first.where,
+        ports=_span(first.low, first.high),
+        requests=f"{', '.join(methods)} {', '.join(paths[:3])}{more}",
+        example=f"{first.method or 'OTHER'} https://{first.host}:{first.low}{first.path}",
+        note=_note(before, after),
+        before=before,
+        after=after,
+    )
+
+
+def _kind(before: Outcome, after: Outcome) -> Literal["allowed", "denied", "changed"]:
+    if before.allowed == after.allowed:
+        return "changed"
+    return "allowed" if after.allowed else "denied"
+
+
+def _note(before: Outcome, after: Outcome) -> str:
+    if not (before.allowed and after.allowed):
+        one = after if after.allowed else before
+        parts = [] if one.tier is None else [one.tier.value]
+        parts += [f"with {name}" for name in one.secrets]
+        return ", ".join([*parts, f"asked for {one.approve}"] if one.approve else parts)
+    names = [name for name in Outcome.__struct_fields__ if getattr(before, name) != getattr(after, name)]
+    return ", ".join(f"{name}: {getattr(before, name)} → {getattr(after, name)}" for name in names)[:200]
+
+
+def _span(low: int, high: int) -> str:
+    return str(low) if low == high else f"{low}-{high}"
+
+
+# --- addresses ---
+
+
+def _addresses(before: Snapshot, after: Snapshot) -> Iterator[Change]:
+    """Those that are dialled as such, and those that allowed names may lead to."""
+    rules = [
+        rule for one in (before, after) for rule in (*one.rules.allow, *one.rules.deny) if rule.network is not None
+    ]
+    edges = sorted({1, _PORTS_END, *(edge for rule in rules for low, high in rule.ports for edge in (low, high + 1))})
+    for low, above in pairwise(edges):
+        for first, last in _blocks(rules):
+            yield from _at(first, last, (low, above - 1), before, after)
+
+
+def _at(first: Number, last: Number, ports: tuple[int, int], before: Snapshot, after: Snapshot) -> Iterator[Change]:
+    where = written(first) if first == last else f"{written(first)} to {written(last)}"
+    target = Target(written(first), ports[0])
+    dialled = [Outcome(allowed=one.connect(target).allowed) for one in (before, after)]
+    by_name = [Outcome(allowed=one.may_lead_to(first, ports[0])) for one in (before, after)]
+    for (old, new), what in ((dialled, "connections to the address"), (by_name, "names that lead there")):
+        if old != new:
+            yield Change(
+                kind=_kind(old, new),
+                where=where,
+                ports=_span(*ports),
+                requests=what,
+                example=f"{where.partition(' ')[0]} port {ports[0]}",
+                note="",
+                before=old,
+                after=new,
+            )
+
+
+def _blocks(rules: Sequence[Rule]) -> Iterator[tuple[Number, Number]]:
+    """Spans of addresses that no rule and no kind of address tells apart."""
+    for version in (4, 6):
+        networks = [rule.network for rule in rules if rule.network is not None and rule.network.version == version]
+        if not networks:
+            continue
+        ends = [(int(one.network_address), int(one.broadcast_address) + 1) for one in networks]
+        ends += [(one.first, one.last + 1) for one in SPECIAL if one.version == version]
+        ends += [(low, high) for low, high in _TRANSLATED if version == 6]
+        edges = sorted({0, 1 << (32 if version == 4 else 128), *(edge for pair in ends for edge in pair)})
+        for low, above in pairwise(edges):
+            yield (version, low), (version, above - 1)
+
+
+_TRANSLATED = (
+    (2, 1 << 32),
+    (0xFFFF << 32, 0x10000 << 32),
+    (0x0064FF9B << 96, (0x0064FF9B << 96) + (1 << 32)),
+    (0x2002 << 112, 0x2003 << 112),
+)
+"""What holds IPv4 addresses is judged by those, which have spans of their own."""
