@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from socket import create_connection
@@ -96,7 +96,7 @@ class Client:
 
 
 @contextmanager
-def parts(tier: str) -> Iterator[tuple[Part, Client]]:
+def parts(tier: str) -> Generator[tuple[Part, Client]]:
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         for who in ("public", "inside"):

@@ -90,6 +90,8 @@ class Approvals:
 class Rig:
     """`origin` is where the next connections want to go; `names` is what the resolver of the host knows."""
 
+    gateway: Gateway
+
     def __init__(self, policy: Policy, limits: Limits | None = None) -> None:
         self.policy, self.limits = policy, limits
         self.origin: tuple[str, int] | Callable[[socket.socket], tuple[str, int]] = ("192.0.2.1", 443)
