@@ -28,6 +28,7 @@ BENCHMARKS = {
     "fork": "fork, snapshot and rollback, with few files and with many; a hundred children",
     "bestof": "best of eight with a suite of two seconds, beside the ideal schedule",
     "checkout": "a new task on a cached repository until `git status` works, beside `git clone` of a mirror",
+    "exits": "what a policy adds to a create",
     "egress": "requests, connections and bytes that one core's gateway carries",
     "overhead": "computing, system calls, processes and files, inside and outside",
 }

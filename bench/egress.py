@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from socket import create_connection
@@ -121,7 +121,7 @@ def rates(gateway: Part, work: Callable[[], None], amount: float, rounds: int) -
     return found
 
 
-def measure(plan: Plan) -> Iterator[Section]:
+def measure(plan: Plan) -> Generator[Section]:
     rounds = plan.rounds(ROUNDS)
     section = Section("egress", "what the gateway does in a second of its processor", unit="per second")
     for tier in ("inspect", "splice"):

@@ -48,6 +48,7 @@ SYSTEM_PACKAGES = (
     SystemPackage(
         "btrfs-progs", "mkfs.btrfs", "the pool: disk limits that hold, instant snapshots", EVERY, root_only=True
     ),
+    SystemPackage("uidmap", "newuidmap", "root and a range of ids in an ordinary user's sandboxes", EVERY),
     SystemPackage(
         "openssh-server",
         "sshd",

@@ -168,7 +168,8 @@ class _Storage:
             _log.info("making the pool of this state directory")
 
         try:
-            config = await asyncio.to_thread(prepare, self._state_dir)  # the first time, an image is made
+            forced = os.environ.get("PADDOCK_POOL_DRIVER")
+            config = await asyncio.to_thread(prepare, self._state_dir, driver=forced)  # the first time: makes an image
             # Where the pool is an image, only the keeper has it mounted.
             self._pool = open_pool(self._state_dir, config, os.dup(await jail.pool()))
         except ResourceExhausted:

@@ -44,6 +44,17 @@ def test_bash_completes_verbs_options_and_what_lives(sandbox: SandboxFactory) ->
     assert bash("paddock", "kill", "comp") == []
 
 
+def test_a_task_that_rests_is_completed_too(sandbox: SandboxFactory) -> None:
+    from paddock import Workspace
+
+    sandbox()
+    workspace = Workspace.open("resting-task")
+    assert bash("paddock", "status", "rest") == ["resting-task"]
+    assert bash("paddock", "up", "--task", "rest") == ["resting-task"]
+    workspace.delete()
+    assert bash("paddock", "status", "rest") == []
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_what_a_shell_is_given_is_sound(shell: str, tmp_path: Path) -> None:
     if shutil.which(shell) is None:

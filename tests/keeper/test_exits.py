@@ -23,8 +23,8 @@ Play = Callable[[Callable[[Yard], Any]], Any]
 _AS_CALLER = "import socket; s = socket.create_connection(({address!r}, 443), 30); print(s.recv(9).decode())"
 
 
-async def taken(instance: Instance) -> Exits:
-    exits = await instance.exits()
+async def taken(yard: Yard, instance: Instance) -> Exits:
+    exits = await yard.backend.exits(instance.id, 0)
     assert exits is not None
     return exits
 
@@ -53,7 +53,7 @@ async def call(instance: Instance, exits: Exits, address: str = "192.0.2.7") -> 
 def test_a_call_to_any_address_arrives_at_the_sockets_that_the_keeper_hands_out(play: Play) -> None:
     async def scene(yard: Yard) -> None:
         instance = await yard.create(exits=True)
-        exits = await taken(instance)
+        exits = await taken(yard, instance)
         try:
             await call(instance, exits)
         finally:
@@ -66,9 +66,9 @@ def test_a_call_to_any_address_arrives_at_the_sockets_that_the_keeper_hands_out(
 def test_who_calls_while_there_is_no_gateway_waits_for_one(play: Play) -> None:
     async def scene(yard: Yard) -> None:
         instance = await yard.create(exits=True)
-        close(await taken(instance))
+        close(await taken(yard, instance))
         calling = asyncio.ensure_future(run(instance, "python3", "-c", _AS_CALLER.format(address="192.0.2.7")))
-        exits = await taken(instance)
+        exits = await taken(yard, instance)
         try:
             await asyncio.to_thread(greet, exits)
             assert (await calling)[1] == b"hello\n"
@@ -114,7 +114,7 @@ def test_a_sandbox_without_exits_has_no_route_to_anywhere_and_none_can_be_had_of
         assert status.code == 1
         assert b"Network is unreachable" in printed
         with pytest.raises(InvalidArgument, match="no network at all"):
-            await instance.exits()
+            await yard.backend.exits(instance.id, 0)
         await instance.kill()
 
     play(scene)
@@ -141,7 +141,7 @@ print(tried(0, 16, struct.pack("=BxHiII", 0, 0, 1, 0, 1), 0))             # set 
 
     async def scene(yard: Yard) -> None:
         instance = await yard.create(exits=True)
-        exits = await taken(instance)
+        exits = await taken(yard, instance)
         try:
             status, printed = await run(instance, "python3", "-c", attack, user="root")
             assert status.code == 0, printed
@@ -170,7 +170,7 @@ for resolver in ("127.0.0.53", "127.0.0.1", "10.9.8.7"):
 
     async def scene(yard: Yard) -> None:
         instance = await yard.create(exits=True)
-        exits = await taken(instance)
+        exits = await taken(yard, instance)
         try:
             answered = asyncio.ensure_future(asyncio.to_thread(answer, exits))
             status, printed = await run(instance, "python3", "-c", ask)
@@ -196,10 +196,10 @@ def test_the_end_of_a_sandbox_ends_its_exits(play: Play) -> None:
         first = await yard.create()  # with it spares are made
         keeper = int(yard.backend.keeper.facts["pid"])
         instance = await yard.create(exits=True)
-        close(await taken(instance))
+        close(await taken(yard, instance))
         await instance.kill()
         with pytest.raises(SandboxDied):
-            await instance.exits()
+            await yard.backend.exits(instance.id, 0)
         await first.kill()
         assert await asyncio.to_thread(wait_until, lambda: sockets_of(keeper) <= 2 + 1 + 4 * 2)
 
@@ -221,7 +221,7 @@ def test_the_next_keeper_listens_again_where_nobody_does(play: Play) -> None:
     async def scene(yard: Yard) -> None:
         instance = await yard.create(exits=True)
         os.kill(int(yard.backend.keeper.facts["pid"]), signal.SIGKILL)
-        exits = await taken(instance)
+        exits = await taken(yard, instance)
         try:
             await call(instance, exits)
         finally:
@@ -235,12 +235,12 @@ def test_the_next_keeper_listens_again_where_nobody_does(play: Play) -> None:
 def test_the_next_keeper_leaves_the_sockets_to_a_gateway_that_has_them_and_takes_over_after_it(play: Play) -> None:
     async def scene(yard: Yard) -> None:
         instance = await yard.create(exits=True)
-        exits = await taken(instance)
+        exits = await taken(yard, instance)
         os.kill(int(yard.backend.keeper.facts["pid"]), signal.SIGKILL)
-        assert await instance.exits() is None
+        assert await yard.backend.exits(instance.id, 0) is None
         await call(instance, exits)
         close(exits)
-        exits = await taken(instance)
+        exits = await taken(yard, instance)
         try:
             await call(instance, exits)
         finally:
@@ -256,7 +256,7 @@ def test_an_ordinary_users_next_keeper_says_that_the_exits_are_lost(play: Play) 
         instance = await yard.create(exits=True)
         os.kill(int(yard.backend.keeper.facts["pid"]), signal.SIGKILL)
         with pytest.raises(InternalError, match="can't make them anew"):
-            await instance.exits()
+            await yard.backend.exits(instance.id, 0)
         await instance.kill()
 
     play(scene)

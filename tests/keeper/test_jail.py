@@ -24,11 +24,11 @@ from tests.keeper.conftest import Yard, open_yard, run
 from tests.orphans import wait_until
 
 _SPARE = ("cgroup", "sockets", "clone", "maps")
-_FITTING = ("overlay", "usr", "attach", "stage", "pivot", "send", "detach")
+_FITTING = ("overlay", "usr", "attach", "stage", "pivot", "send", "detach", "init")
 # Of a spare, then of the sandbox that it becomes.
 KEEPER_STEPS = (*_SPARE, "record", "limits", "trust", *_FITTING, "exits", "posture", "written")
 # Of pid 1, then of the first agent.
-CHILD_STEPS = ("shed", "unshare", "join", "identity", "stage", "agent", "drop", "limits", "user", "confine")
+CHILD_STEPS = ("shed", "unshare", "join", "identity", "stage", "agent", "drop", "filter", "limits", "user", "confine")
 Play = Callable[[Callable[[Yard], Any]], Any]
 
 

@@ -21,12 +21,14 @@ Play = Callable[[Callable[[Yard], Any]], Any]
 @pytest.mark.root
 def test_a_sandbox_that_is_not_as_planned_is_not_handed_out() -> None:
     # This very process has capabilities, no filter, and every namespace of the host.
-    with pytest.raises(_posture.PostureError) as refusal:
-        _posture.check(os.getpid(), os.getpid(), base=0x6000_0000, root=os.stat("/proc"), own=proc.namespaces())
-    told = str(refusal.value)
-    for wrong in ("CapEff", "gain privileges", "system call filter", "uid 0", "net namespace", "user namespace"):
-        assert wrong in told
-    assert "another root directory" in told
+    me, root, own = os.getpid(), os.stat("/proc"), proc.namespaces()
+    with pytest.raises(_posture.PostureError) as init:
+        _posture.check_init(me, base=0x6000_0000, root=root, own=own)
+    with pytest.raises(_posture.PostureError) as agent:
+        _posture.check_agent(me, me, root=root, own=own)
+    for refusal, more in ((init, ("uid 0", "net namespace")), (agent, ("system call filter", "user namespace"))):
+        for wrong in ("CapEff", "gain privileges", "another root directory", *more):
+            assert wrong in str(refusal.value)
 
 
 def test_landlock_holds_where_a_mount_would_not(play: Play) -> None:

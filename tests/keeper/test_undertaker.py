@@ -33,7 +33,8 @@ Add = Callable[..., Life]
 def yard_of_the_dead(directory: Path, groups: cgroups.Base | None = None) -> Generator[tuple[Undertaker, Add]]:
     """An undertaker, and what gives it a sandbox whose pid 1 is dead."""
     records = Records(os.open(directory, os.O_RDONLY | os.O_DIRECTORY))
-    house = cast("Any", SimpleNamespace(records=records, spares=records.directory, groups=groups, slots=None))
+    facts = {"spares": records.directory, "groups": groups, "slots": None, "signal": pidfd.send_signal}
+    house = cast("Any", SimpleNamespace(records=records, **facts))
     undertaker = Undertaker(house, lambda id, ended: None)
 
     def add(id: str, deadline: float, group: cgroups.Group | None = None) -> Life:

@@ -59,6 +59,20 @@ def test_the_best_patch_comes_out_the_table_beside_it_and_nothing_was_changed(pa
     assert not Sandbox.list()
 
 
+def test_tests_that_are_not_there_and_a_model_that_fails_are_said(paddock: Paddock, repo: Path) -> None:
+    run = paddock("try", "--repo", "repo", "--test", "pytset -q", "good.patch")
+    assert run.returncode == 1
+    assert "its tests said: " in run.stderr
+    assert "pytset" in run.stderr.splitlines()[-1]
+    away = {"OPENAI_API_KEY": "key-of-nobody", "OPENAI_BASE_URL": "http://127.0.0.1:1/v1"}
+    run = paddock("agent", "mend", "--repo", "repo", "--test", PYTEST, "--model", "openai:none", **away)
+    assert run.returncode == 1
+    assert "model" in run.stderr.splitlines()[1]
+    assert "paddock: attempt 1: " in run.stderr
+    assert "onnection" in run.stderr
+    assert "key-of-nobody" not in run.stderr
+
+
 def test_none_that_passes_is_exit_code_1_and_json_holds_everything(paddock: Paddock, repo: Path) -> None:
     command = f"test -e warm && {PYTEST}"
     run = paddock("try", "--repo", "repo", "--setup", "touch warm", "--test", command, "--json", "bad.patch")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -198,10 +200,15 @@ def test_an_extra_that_is_not_installed_is_named(name: str, model: type[Any], mo
     assert f"pip install 'paddock[{name}]'" in str(refused.value)
 
 
-def test_a_missing_key_is_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    with pytest.raises(NotConfigured, match="OPENAI_API_KEY"):
-        OpenAIModel("m-1")
+@pytest.mark.parametrize(("name", "model"), [("OPENAI", OpenAIModel), ("ANTHROPIC", AnthropicModel)])
+def test_a_missing_key_is_named_at_once(
+    name: str, model: type[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for variable in [variable for variable in os.environ if variable.startswith(name)]:
+        monkeypatch.delenv(variable)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(NotConfigured, match=f"{name}_API_KEY"):
+        model("m-1")
 
 
 @BOTH

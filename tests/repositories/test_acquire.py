@@ -57,6 +57,18 @@ async def test_what_was_seen_long_ago_is_looked_at_again(shelf: Shelf, origin: O
     assert daemon.connections == before + 1  # it looked; there was nothing to fetch
 
 
+async def test_what_was_seen_before_the_machine_started_again_is_looked_at_again(
+    shelf: Shelf, origin: Origin, daemon: Any
+) -> None:
+    """CLOCK_BOOTTIME begins anew: what it said then means nothing now."""
+    url = address(daemon, "app")
+    await shelf.acquire(url, max_age=60)
+    before = daemon.connections
+    shelf.repositories._boot = "another"  # pyright: ignore[reportPrivateUsage]
+    await shelf.acquire(url, max_age=60)
+    assert daemon.connections > before
+
+
 async def test_a_branch_made_since_the_last_look_is_found(shelf: Shelf, origin: Origin, daemon: Any) -> None:
     url = address(daemon, "app")
     await shelf.acquire(url, max_age=60)

@@ -298,6 +298,8 @@ _LOOK = (
     "print(sorted(os.listdir('/')));print(os.getuid(), os.getgroups());"
     "print(open('/etc/shadow').read() if os.access('/etc/shadow', os.R_OK) else 'hidden');"
     "print([n for n in os.listdir('/proc')] if os.path.exists('/proc') else 'no proc');"
+    "import ctypes,resource as r;"
+    "print('new privileges' if ctypes.CDLL(None).prctl(39, 0, 0, 0, 0) != 1 else 'none', r.getrlimit(r.RLIMIT_AS)[0]);"
     "print('' if os.access('/usr', os.W_OK) else 'nothing may be written', dict(os.environ).keys())"
 )
 
@@ -322,6 +324,7 @@ async def test_the_hosts_git_sees_and_may_do_little(shelf: Shelf, tmp_path: Path
     assert "hidden" in said
     assert "no proc" in said
     assert "nothing may be written" in said
+    assert f"none {Bounds().memory_bytes}" in said
     for name in ("'work'", "'root'", "'var'", "PADDOCK", "PYTEST"):
         assert name not in said
     assert f"{GIT_ID if os.geteuid() == 0 else os.getuid()} []" in said or os.geteuid() != 0

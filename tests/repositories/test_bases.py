@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from paddock._compose import open_service
+from paddock.audit import AuditLog
 from paddock.backends._base import TreeMount
 from paddock.errors import InvalidArgument, InvalidState, PlatformError
 from paddock.model import (
@@ -28,6 +29,7 @@ from paddock.model import (
 )
 from paddock.service import Service
 from paddock.service._bases import Base
+from paddock.service._submodules import Submodule, Submodules
 from paddock.service._workspace_tree import WorkspaceTree
 from tests.repositories.git_servers import HttpServer, Origin, address
 
@@ -266,6 +268,25 @@ async def test_submodules_from_elsewhere_are_left_empty_and_recorded(
     assert "submodule.empty" in log
 
 
+@pytest.mark.parametrize("url", ["ssh://git@h/x", "git@h:x", "https://u:p@h/x", "file:///srv/x", "/srv/x"])
+async def test_not_even_for_who_may_see_the_repository_is_a_submodule_fetched_by_another_way(
+    tmp_path: Path, url: str
+) -> None:
+    """A private one's submodules are fetched as its principal, whose ssh keys and directories are not for them."""
+    asked: list[str] = []
+
+    async def acquire(url: str, commit: str, age: float, principal: Principal) -> Acquired:
+        asked.append(url)
+        raise AssertionError
+
+    log = AuditLog(tmp_path)
+    submodule = Submodule(path="m", commit="0" * 40, url=url, parent="", name="m")
+    with pytest.raises(InvalidArgument, match="from the network"):
+        await Submodules(acquire, log)._one(submodule, ME)  # pyright: ignore[reportPrivateUsage]
+    log.close()
+    assert asked == []
+
+
 async def test_a_public_repository_gets_at_no_private_one_by_a_submodule(
     state_dir: Path, origins: Path, origin: Origin, http: HttpServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -332,11 +353,23 @@ async def test_the_next_workspace_begins_with_a_copy_that_was_made_ahead(
         for name in ("zz_first", "zz_next"):
             rig.pool.delete(name)
         rig.pool.create(ahead)  # by one who was late
-        found = (await rig.service.perform(CollectGarbage(), ME)).items
-        assert [one.kind for one in found if one.what == ahead] == ["orphan"]
+        await rig.service.perform(CollectGarbage(), ME)
         assert ahead not in rig.pool.names()
 
 
 async def made_ahead() -> None:
     async with asyncio.timeout(60):
         await asyncio.gather(*(task for task in asyncio.all_tasks() if task.get_name().startswith("spare of ")))
+
+
+async def test_a_pool_driver_that_is_asked_for_is_taken_or_refused(
+    state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PADDOCK_POOL_DRIVER", "copy")
+    async with opened(state_dir) as rig:
+        assert rig.pool.driver == "copy"
+    monkeypatch.setenv("PADDOCK_POOL_DRIVER", "overlay")  # its trees are where they are
+    async with AsyncExitStack() as stack:
+        service = await open_service(state_dir, stack)
+        with pytest.raises(InvalidState, match="on copy, not on overlay"):
+            await service.perform(CreateSandbox(), ME)

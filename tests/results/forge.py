@@ -1,7 +1,8 @@
 """A forge for tests: what GitHub's and Gitea's published API descriptions say about pull requests, over HTTP.
 
 GitHub: github/rest-api-description, `pulls/list` and `pulls/create` (2022-11-28). Gitea and Forgejo: `v1_json.tmpl`,
-`repoListPullRequests`, `repoCreatePullRequest`, `getVersion`. What these do with a request that is wrong, this does.
+`repoListPullRequests`, `repoCreatePullRequest`, `getVersion`. What these do with a request that is wrong, this does;
+and whatever a description does not name is refused, in a query and in a body.
 """
 
 from __future__ import annotations
@@ -15,6 +16,23 @@ from urllib.parse import parse_qs, urlsplit
 
 OWNER, NAME, TOKEN = "octo", "hello", "t0ken"
 
+_QUERY = {
+    "github": {"state", "head", "base", "sort", "direction", "per_page", "page"},
+    "gitea": {"state", "sort", "milestone", "labels", "poster", "page", "limit"},
+}
+_BODY: dict[str, dict[str, type]] = {
+    "github": {
+        **{"title": str, "head": str, "head_repo": str, "base": str, "body": str, "maintainer_can_modify": bool},
+        **{"draft": bool, "issue": int},
+    },
+    "gitea": {
+        **{"title": str, "head": str, "base": str, "body": str, "assignee": str, "assignees": list, "due_date": str},
+        **{"labels": list, "milestone": int, "reviewers": list, "team_reviewers": list},
+    },
+}
+# The most that a page holds: GitHub's own, and the default of `MAX_RESPONSE_ITEMS`, which an administrator may lower.
+_PAGE = {"github": 100, "gitea": 50}
+
 
 class Contract:
     """What a forge answers, without the server. `requests` holds what came: method, path with query, headers, body;
@@ -25,6 +43,7 @@ class Contract:
         self.requests: list[tuple[str, str, dict[str, str], Any]] = []
         self.pulls: list[dict[str, Any]] = []
         self.branches = {"main", "topic"}
+        self.page, self.archived, self.filters = _PAGE[dialect], False, True
 
     def respond(self, method: str, target: str, headers: dict[str, str], body: Any) -> tuple[int, Any]:
         self.requests.append((method, target, headers, body))
@@ -43,6 +62,8 @@ class Contract:
             )
         if not self._let(headers):
             return 401, {"message": "Bad credentials"}
+        if undescribed := self._undescribed(method, query, headers, body):
+            return 400, {"message": f"the description does not have {undescribed}"}
         match method, path.removeprefix(f"/repos/{OWNER}/{NAME}"):
             case "GET", "":
                 return 200, {"default_branch": "main", "name": NAME}
@@ -56,19 +77,34 @@ class Contract:
     def add(self, head: str, base: str, title: str, *, fork: bool = False, state: str = "open") -> dict[str, Any]:
         owner = "stranger" if fork else OWNER
         number = len(self.pulls) + 1
-        side = {"ref": head, "sha": "a" * 40, "repo_id": 2 if fork else 1}
-        # GitHub's label has the owner in front, Gitea's has not.
-        side["label"] = f"{owner}:{head}" if self.dialect == "github" else head
+        side: dict[str, Any] = {"ref": head, "sha": "a" * 40, "repo": None}
+        if self.dialect == "gitea":
+            side["repo_id"] = 2 if fork else 1
+        side["label"] = _label(self.dialect, owner, head)
+        here = {} if self.dialect == "github" else {"repo_id": 1}
         pull = {
             "number": number,
             "html_url": f"https://forge.example/{OWNER}/{NAME}/pulls/{number}",
             "title": title,
             "state": state,
+            # What may be null by the description is null.
+            **dict.fromkeys(("body", "merged_at", "closed_at", "milestone", "assignee", "merge_commit_sha", "user")),
             "head": side,
-            "base": {"ref": base, "sha": "b" * 40, "label": f"{OWNER}:{base}", "repo_id": 1},
+            "base": {**side, **here, "ref": base, "sha": "b" * 40, "label": _label(self.dialect, OWNER, base)},
         }
         self.pulls.append(pull)
         return pull
+
+    def _undescribed(self, method: str, query: dict[str, str], headers: dict[str, str], body: Any) -> str:
+        if not headers.get("user-agent") or "application/json" not in headers.get("accept", ""):
+            return "a request without User-Agent and Accept"
+        if query.get("state", "open") not in ("open", "closed", "all") or not set(query) <= _QUERY[self.dialect]:
+            return f"the query {query}"
+        if method == "POST" and headers.get("content-type") != "application/json":
+            return "a body that is not JSON"
+        kinds = _BODY[self.dialect]
+        wrong = [name for name, value in (body or {}).items() if name not in kinds or type(value) is not kinds[name]]
+        return f"the fields {wrong}" if wrong else ""
 
     def _let(self, headers: dict[str, str]) -> bool:
         scheme, _, value = headers.get("authorization", "").partition(" ")
@@ -79,23 +115,33 @@ class Contract:
 
     def _list(self, query: dict[str, str]) -> list[dict[str, Any]]:
         found = [p for p in self.pulls if query.get("state", "open") in ("all", p["state"])]
-        if self.dialect == "github":
+        if self.dialect == "github" and self.filters:
             if ":" in query.get("head", ""):  # another form of it is ignored
                 found = [p for p in found if p["head"]["label"] == query["head"]]
             if "base" in query:
                 found = [p for p in found if p["base"]["ref"] == query["base"]]
-        size = int(query.get("per_page", query.get("limit", 30)))
+        size = min(int(query.get("per_page", query.get("limit", 30))), self.page)
         page = int(query.get("page", 1))
         return found[size * (page - 1) : size * page]
 
     def _create(self, body: dict[str, Any]) -> tuple[int, Any]:
         head, base = body["head"], body["base"]
+        if self.dialect == "gitea" and self.archived:
+            return 423, {"message": "Repo is archived", "url": "http://x/api/swagger"}
+        if self.dialect == "github" and self.archived:
+            return 403, {"message": "Repository was archived so is read-only.", "documentation_url": "x"}
+        if self.dialect == "github" and head == base:
+            said = {"resource": "PullRequest", "code": "custom", "message": f"No commits between {base} and {head}"}
+            return 422, {"message": "Validation Failed", "errors": [said], "documentation_url": "x", "status": "422"}
+        if self.dialect == "gitea" and head == base:
+            return 422, {"message": "Invalid PullRequest: There are no changes between the head and the base"}
         same = [
             p
             for p in self.pulls
             if p["state"] == "open"
             and (p["head"]["ref"], p["base"]["ref"]) == (head, base)
-            and p["head"]["repo_id"] == 1
+            and p["head"].get("repo_id", 1) == 1
+            and not p["head"]["label"].startswith("stranger:")
         ]
         if self.dialect == "github":
             if head not in self.branches:
@@ -116,6 +162,11 @@ class Contract:
             if same:
                 return 409, {"message": f"pull request already exists for these targets [id: {same[0]['number']}]"}
         return 201, self.add(head, base, body["title"])
+
+
+def _label(dialect: str, owner: str, branch: str) -> str:
+    """GitHub's has the owner in front, Gitea's has not."""
+    return f"{owner}:{branch}" if dialect == "github" else branch
 
 
 class ForgeServer(Contract):

@@ -77,6 +77,35 @@ def test_one_that_is_there_is_said_to_be_there(started: Started, dialect: str) -
 
 
 @DIALECTS
+def test_what_cannot_become_one_is_refused_in_the_forges_words(started: Started, dialect: str) -> None:
+    server = started(dialect)
+    with pytest.raises(InvalidArgument, match=r"No commits between|no changes between"):
+        create(forge_of(server), "main")
+    server.archived = True
+    with pytest.raises((InvalidState, PolicyDenied), match="archived"):
+        create(forge_of(server))
+    assert server.pulls == []
+
+
+def test_a_forge_that_gives_less_than_was_asked_for_is_read_to_its_end(started: Started) -> None:
+    server = started("gitea")
+    server.page = 30
+    for number in range(70):
+        server.add(f"other{number}", "main", "x")
+    server.add("topic", "main", "the one")
+    found = find(forge_of(server))
+    assert found is not None
+    assert found.title == "the one"
+
+
+def test_what_a_forge_gives_though_it_was_not_asked_for_is_not_taken(started: Started) -> None:
+    server = started("github")
+    server.filters = False
+    server.add("topic", "main", "a stranger's", fork=True)
+    assert find(forge_of(server)) is None
+
+
+@DIALECTS
 def test_only_this_repositorys_own_open_one_is_taken(started: Started, dialect: str) -> None:
     server = started(dialect)
     for number in range(120):

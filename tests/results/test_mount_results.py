@@ -16,6 +16,7 @@ import pytest
 from paddock import Mount, MountMode, Sandbox, local
 from paddock.errors import InvalidArgument, InvalidState
 from paddock.model import ChangeKind, ListAudit
+from paddock.storage import MountChanges, Plan
 from paddock.storage._lines import Work
 from paddock.storage._patch import Side, piece
 from paddock.testing.trees import describe
@@ -231,6 +232,25 @@ def test_a_link_that_comes_between_is_not_followed(sandbox: SandboxFactory, proj
     with pytest.raises(InvalidState):
         box.promote_mount()
     assert list(victim.iterdir()) == []
+
+
+def test_a_link_that_comes_when_all_was_looked_at_is_not_followed_even_within_the_directory(
+    sandbox: SandboxFactory, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("way", "other"):
+        (project / name).mkdir()
+    box = changed(sandbox, project, "echo new > way/new")
+    promote = MountChanges.promote
+
+    def late(changes: MountChanges, plan: Plan) -> object:
+        (project / "way").rmdir()
+        (project / "way").symlink_to("other")
+        return promote(changes, plan)
+
+    monkeypatch.setattr(MountChanges, "promote", late)
+    with pytest.raises(InvalidState, match="no directory of the host's"):
+        box.promote_mount()
+    assert list((project / "other").iterdir()) == []
 
 
 def git(place: Path, *arguments: str) -> str:

@@ -123,11 +123,12 @@ def test_a_fork_has_a_difference_of_its_own(opened: Opener, remote: Path) -> Non
 def test_what_a_workspace_configures_runs_nowhere_and_hides_nothing(opened: Opener, remote: Path) -> None:
     box = opened(remote)
     box.exec(
+        "git update-index --assume-unchanged text; git update-index --skip-worktree gone;"
         "git config core.fsmonitor 'touch /tmp/pwned'; git config filter.x.clean 'touch /tmp/pwned; echo lie';"
         "git config diff.external 'echo lie'; git config core.pager 'touch /tmp/pwned';"
         "git config core.worktree /nowhere; git config core.fileMode false; chmod +x script;"
-        "echo '* filter=x diff=x' > .gitattributes; echo changed > text; git update-index --assume-unchanged text;"
-        "git update-index --skip-worktree gone; rm gone; echo 'echo lie' > .git/hooks/pre-commit;"
+        "echo '* filter=x diff=x' > .gitattributes; echo changed > text; rm gone;"
+        "echo 'echo lie' > .git/hooks/pre-commit;"
         "chmod +x .git/hooks/pre-commit",
         check=False,
     )

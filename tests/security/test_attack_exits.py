@@ -14,11 +14,7 @@ from pathlib import Path
 import pytest
 from attacking import REFUSALS, Attacker
 
-from paddock import Sandbox
-from paddock._compose import local
-from paddock.model import CreateSandbox, SandboxSpec
-from paddock.policy.egress import load
-from tests.conftest import gateway_pid
+from tests.conftest import SandboxFactory, gateway_pid
 from tests.orphans import wait_until
 
 
@@ -75,17 +71,12 @@ def canary() -> Generator[Canary]:
 
 
 @pytest.fixture(params=["user", "root"])
-def fenced(request: pytest.FixtureRequest, shared_state: Path, canary: Canary) -> Generator[Attacker]:
+def fenced(request: pytest.FixtureRequest, sandbox: SandboxFactory, canary: Canary) -> Attacker:
     """Somebody who may talk to one port of the host, and to nobody else."""
     if request.param == "root" and os.getuid() != 0:
         pytest.skip("there is no root inside for an ordinary user")
     policy = {"egress": {"allow": [{"cidr": f"{own_address()}/32", "ports": [canary.ports[own_address()]]}]}}
-    transport = local()
-    made = Sandbox(transport.perform(CreateSandbox(spec=SandboxSpec(policy=load(policy).document))), transport)
-    try:
-        yield Attacker(made, None if request.param == "user" else "root")
-    finally:
-        made.kill()
+    return Attacker(sandbox(policy=policy), None if request.param == "user" else "root")
 
 
 _TCP = """

@@ -46,6 +46,7 @@ from paddock.service import Service
 from paddock.service._expiry import PERIOD_SECONDS
 from paddock.storage._base import TreeUsage
 from paddock.storage._config import PoolConfig
+from paddock.storage._porter import Porter
 
 ME = Principal(f"local:{os.getuid()}")
 USER = User(name="user", uid=1000, gid=1000, home="/home/user")
@@ -286,9 +287,6 @@ class Held:
     async def set_deadline(self, deadline: float) -> None:
         self._live().deadline = deadline
 
-    async def exits(self) -> Exits | None:
-        raise NotImplementedError
-
     async def usage(self) -> Usage:
         place = self._live()
         place.usage_asked += 1
@@ -356,6 +354,9 @@ class WorldBackend:
     def checks(self) -> tuple[Check, ...]:
         return (Check(area="backend", name=self.name, status="ok", detail="a world of tests"),)
 
+    async def exits(self, id: SandboxId, incarnation: int) -> Exits | None:
+        raise NotImplementedError
+
     async def create(self, plan: SandboxPlan) -> Held:
         self._world.creates += 1
         await asyncio.sleep(0)
@@ -394,6 +395,7 @@ class FolderPool:
     """Trees as plain directories."""
 
     driver, overlay = "copy", False
+    porter = Porter(None)
     marks = PoolConfig(driver="copy").marks
 
     def __init__(self, root: Path) -> None:
@@ -408,7 +410,9 @@ class FolderPool:
         except FileExistsError:
             raise AlreadyExists(name) from None
 
-    def snapshot(self, source: str, name: str, *, limit_bytes: int | None = None, at_rest: bool = False) -> None:
+    def snapshot(
+        self, source: str, name: str, *, limit_bytes: int | None = None, at_rest: bool = False, ours: bool = False
+    ) -> None:
         try:
             shutil.copytree(self._root / source, self._root / name)
         except FileExistsError:

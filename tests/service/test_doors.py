@@ -14,7 +14,6 @@ import pytest
 
 from paddock.audit import AuditLog
 from paddock.backends import Instance
-from paddock.egress._authority import Authority
 from paddock.egress._control import Claimed
 from paddock.errors import NotConfigured
 from paddock.keeper import layout
@@ -40,23 +39,17 @@ NOTHING = compile(PolicyDocument())
 
 
 @asynccontextmanager
-async def doors_of(yard: Yard, made: list[str] | None = None) -> AsyncGenerator[Doors]:
+async def doors_of(yard: Yard) -> AsyncGenerator[Doors]:
     audit = AuditLog(yard.state_dir / layout.AUDIT)
     failures: list[BaseException] = []
     tasks = Tasks(lambda name, error: failures.append(error))
 
-    def authority(id: str) -> Authority:
-        if made is not None:
-            made.append(id)
-        return Authority.make(id)
-
     doors = Doors(
         yard.state_dir,
-        adopt=lambda row: yard.backend.adopt(row.id),
+        exits=lambda row: yard.backend.exits(row.id, row.incarnation),
         tasks=tasks,
         audit=audit,
         judge=lambda claim: Claimed(n=0, state="unknown"),
-        authority=authority,
     )
     try:
         yield doors
@@ -93,14 +86,17 @@ async def calls(instance: Instance) -> bytes:
     return (await execute(instance, "python3", "-c", _CALL))[1]
 
 
+async def trusted(instance: Instance) -> bytes:
+    return (await execute(instance, "sh", "-c", 'head -n12 "$SSL_CERT_FILE"'))[1]
+
+
 def test_who_is_open_is_served_and_its_programs_have_the_authority(state_dir: Path) -> None:
     async def scene(yard: Yard) -> None:
         async with doors_of(yard) as doors:
             instance = await yard.create(exits=True)
             await doors.open(row_of(instance), NOTHING)
             assert await calls(instance) in REFUSED  # what is at the other end takes nobody in, and says so at once
-            _, trusted = await execute(instance, "sh", "-c", 'head -n1 "$SSL_CERT_FILE"')
-            assert trusted == b"-----BEGIN CERTIFICATE-----\n"
+            assert (await trusted(instance)).startswith(b"-----BEGIN CERTIFICATE-----\n")
             await doors.close(row_of(instance))
             await instance.kill()
 
@@ -109,18 +105,19 @@ def test_who_is_open_is_served_and_its_programs_have_the_authority(state_dir: Pa
 
 def test_a_gateway_that_is_killed_is_replaced_and_whoever_called_meanwhile_is_served(state_dir: Path) -> None:
     async def scene(yard: Yard) -> None:
-        made: list[str] = []
-        async with doors_of(yard, made) as doors:
+        async with doors_of(yard) as doors:
             one, other = await yard.create(exits=True), await yard.create(exits=True)
             for instance in (one, other):
                 await doors.open(row_of(instance), NOTHING)
+            before = [await trusted(one), await trusted(other)]
+            assert before[0] != before[1]
             first = gateway_pid(yard.state_dir)
             assert first is not None
             os.kill(first, signal.SIGKILL)
             for instance in (one, other):
                 assert await calls(instance) in REFUSED
             assert gateway_pid(yard.state_dir) not in (None, first)
-            assert made == [one.id, other.id], "programs inside trust the authorities that they had"
+            assert [await trusted(one), await trusted(other)] == before, "programs inside trust whom they trusted"
             for instance in (one, other):
                 await instance.kill()
 
@@ -129,20 +126,20 @@ def test_a_gateway_that_is_killed_is_replaced_and_whoever_called_meanwhile_is_se
 
 def test_another_service_takes_a_door_over_as_it_is(state_dir: Path) -> None:
     async def scene(yard: Yard) -> None:
-        made: list[str] = []
-        async with doors_of(yard, made) as doors:
+        async with doors_of(yard) as doors:
             instance = await yard.create(exits=True)
             await doors.open(row_of(instance), NOTHING)
-        async with doors_of(yard, made) as doors:
+            before = await trusted(instance)
+        async with doors_of(yard) as doors:
             await doors.open(row_of(instance), NOTHING)
             await doors.revise(row_of(instance), NOTHING)
-            assert made == [instance.id]
+            assert await trusted(instance) == before
             first = gateway_pid(yard.state_dir)
             assert first is not None
             os.kill(first, signal.SIGKILL)  # and with it the only one who had the key
             assert await calls(instance) in REFUSED
+            assert await trusted(instance) != before
             await instance.kill()
-        assert made == [instance.id, instance.id]
 
     play(state_dir, scene)
 

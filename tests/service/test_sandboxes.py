@@ -27,6 +27,7 @@ from paddock.model import (
     Level,
     Limit,
     Limits,
+    ListAudit,
     ListSandboxes,
     Principal,
     RunExec,
@@ -212,6 +213,29 @@ async def test_one_owner_never_sees_the_sandboxes_of_another(rig: Rig) -> None:
             with pytest.raises(NotFound):
                 await service.perform(KillSandbox(sandbox=reference), other)
         assert await service.perform(ListSandboxes(), other) == ()
+
+
+async def test_of_the_record_one_sees_his_own_and_the_owner_everything(rig: Rig) -> None:
+    from paddock.policy import Policy, allow
+
+    everybody = Policy((allow("all", "a test", lambda *_: True),))
+    other = Principal("key:4711")
+    async with rig.service(policy=everybody) as service:
+        mine = await service.perform(spec(name="mine"), ME)
+        theirs = await service.perform(spec(name="mine"), other)  # of the same name
+        await service.perform(KillSandbox(sandbox=theirs.id), other)
+        seen = await service.perform(ListAudit(), other)
+        assert {record.principal for record in seen} == {other.id}
+        assert mine.id not in str(seen)
+        asked = await service.perform(ListAudit(sandbox=mine.id), other)
+        assert {(record.principal, record.action) for record in asked} <= {(other.id, "audit.list")}
+        about = await service.perform(ListAudit(sandbox="mine"), other)
+        assert {record.principal for record in about} <= {other.id, None}
+        assert mine.id not in str([record for record in about if record.action != "audit.list"])
+        assert "sandbox.create" in {record.action for record in about}
+        with pytest.raises(PolicyDenied, match="its own records"):
+            await service.perform(ListAudit(principal=ME.id), other)
+        assert {record.principal for record in await service.perform(ListAudit(), ME)} >= {ME.id, other.id}
 
 
 async def test_a_level_is_given_or_refused_and_process_never_unasked(rig: Rig) -> None:

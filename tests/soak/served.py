@@ -38,11 +38,13 @@ class Served:
         process.stdin.write(json.dumps({"op": op, **arguments}).encode() + b"\n")
 
     def answer(self, seconds: float) -> dict[str, Any] | None:
-        """None: not in that time, or never, because it was killed."""
+        """None: not in that time, or never, because it was killed. One that is late is not asked again: its answer
+        would be taken for that to the next question."""
         assert self._process is not None
         stream = self._process.stdout
         assert stream is not None
         if not select.select([stream], [], [], seconds)[0]:
+            self.close()
             return None
         line = stream.readline()
         if not line.endswith(b"\n"):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,8 @@ import pytest
 from paddock.errors import InvalidArgument, InvalidState, NotConfigured, PlatformError
 from paddock.keeper import layout
 from paddock.linux import loop
-from paddock.storage import open_pool, prepare
+from paddock.storage import _copy, _probe, open_pool, prepare
+from paddock.storage._config import Reason
 from paddock.testing.trees import exit_code, in_child
 from tests.storage.drivers import GIB, Keeper
 from tests.storage.faults import killed_before_step
@@ -101,6 +104,32 @@ def test_trees_stay_on_the_driver_that_they_are_on(tmp_path: Path) -> None:
     with pytest.raises(InvalidState, match="copy"):
         prepare(tmp_path, driver="overlay")
     assert prepare(tmp_path).driver == "copy"
+
+
+def test_what_was_refused_at_first_is_looked_at_again_while_there_are_no_trees(
+    state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when user namespaces were forbidden, and are not any more."""
+    refusal = Reason(way="overlay", why="forbidden")
+    for name in ("native_btrfs", "image_possible", "overlay"):
+        monkeypatch.setattr(_probe, name, lambda *_: refusal)
+    assert prepare(state_dir).driver == "copy"
+    monkeypatch.setattr(_probe, "overlay", lambda _: None)
+    monkeypatch.setattr(_copy, "probe_overlay", lambda _: None)
+    tree = state_dir / "pool" / "ws_1"
+    tree.mkdir()
+    kept = prepare(state_dir)
+    assert kept.driver == "copy"
+    with contextlib.closing(open_pool(state_dir, kept)) as pool:
+        assert "works by now" in pool.checks()[0].detail
+    tree.rmdir()
+    with socket.socket(socket.AF_UNIX) as keeper:
+        keeper.bind(str(state_dir / layout.KEEPER_SOCKET))
+        keeper.listen()
+        assert prepare(state_dir).driver == "copy"
+    (state_dir / "pool" / "tp_1").mkdir()
+    assert [prepare(state_dir).driver for _ in range(2)] == ["overlay", "overlay"]
+    (state_dir / layout.KEEPER_SOCKET).unlink()
 
 
 def test_a_better_driver_that_was_not_taken_has_its_reason_in_doctor(tmp_path: Path) -> None:

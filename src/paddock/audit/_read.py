@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import msgspec
 
-from paddock.model import AuditRecord, ListAudit
+from paddock.model import AuditRecord, ListAudit, nested_principal
 
 from ._log import SUFFIX
 
@@ -40,14 +40,31 @@ class _Line(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Line).decode
 
 
-def read_records(directory: Path, wanted: ListAudit, names: tuple[str, ...] = ()) -> tuple[AuditRecord, ...]:
+class Eyes(msgspec.Struct, frozen=True, kw_only=True):
+    """Of whom records are shown: what `principal` has asked, and what came to pass in `sandbox`, which is its own."""
+
+    principal: str
+    sandbox: str | None = None
+
+    def see(self, record: AuditRecord) -> bool:
+        if record.principal is None:
+            return self.sandbox is not None and record.sandbox == self.sandbox
+        inside = self.sandbox is not None and record.principal == nested_principal(self.sandbox).id
+        return inside or record.principal == self.principal
+
+
+def read_records(
+    directory: Path, wanted: ListAudit, names: tuple[str, ...] = (), *, eyes: Eyes | None = None
+) -> tuple[AuditRecord, ...]:
     """The last of them that fit, oldest first. In memory are those and the actions under way, not the log.
 
     `names` of the sandbox count where a record holds only what was asked: of what was denied, and is under way.
+    Without `eyes` everything is shown.
     """
     found: list[AuditRecord] = []
     for path in sorted(directory.glob(f"*{SUFFIX}")):
-        found += deque((record for record in _segment(path) if _fits(record, wanted, names)), maxlen=wanted.limit)
+        fitting = (record for record in _segment(path) if _fits(record, wanted, names))
+        found += deque((record for record in fitting if eyes is None or eyes.see(record)), maxlen=wanted.limit)
     found.sort(key=lambda record: record.at)
     return tuple(found[-wanted.limit :])
 

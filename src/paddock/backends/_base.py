@@ -158,13 +158,6 @@ class Instance(Protocol):
         """How strong its walls are at this moment, read outside: one line for each fact."""
         ...
 
-    async def exits(self) -> Exits | None:
-        """The caller's own copies. None where the gateway of an earlier service still listens there.
-
-        Needs the capability `exits`, and a plan with them.
-        """
-        ...
-
     async def set_deadline(self, deadline: float) -> None: ...
     async def usage(self) -> Usage: ...
     @property
@@ -213,6 +206,11 @@ class Backend(Protocol):
 
     async def adopt(self, id: SandboxId) -> Instance | None:
         """The live instance of that id, made by whichever service; None if there is none."""
+        ...
+
+    async def exits(self, id: SandboxId, incarnation: int) -> Exits | None:
+        """Those of a living one, the caller's own copies. None where the gateway of an earlier service still listens
+        there. SandboxDied; needs the capability `exits`, and a plan with them."""
         ...
 
     async def living(self) -> Mapping[SandboxId, Ending | None]:

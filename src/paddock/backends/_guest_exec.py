@@ -152,13 +152,16 @@ class GuestExecHandle:
 
     async def wait(self) -> ExitStatus:
         try:
-            return (await self._channel.result(Exited)).status(self._connection)
+            return (await self._result()).status(self._connection)
         except GuestLost as error:
             if not _killed(error):
                 raise
             # Whoever kills its agent kills the command: pid 1 has ended all that the agent left.
             seconds = asyncio.get_running_loop().time() - self._began
             return ExitStatus(signal=signal.SIGKILL, duration_seconds=round(seconds, 6))
+
+    async def _result(self) -> Exited:
+        return await self._channel.result(Exited)
 
     async def signal(self, number: int) -> None:
         await self._connection.open({"op": "signal", "id": self._id, "signal": number}).call(Json)
@@ -203,6 +206,21 @@ class GuestExecHandle:
         for pipe in (self._stdin, self._stdout, self._stderr):
             if isinstance(pipe, PipeReader | PipeWriter):
                 pipe.close()
+
+
+class AttachedExecHandle(GuestExecHandle):
+    """A background one. Its output is kept inside whoever reads: its end is asked for beside, and waits for nobody."""
+
+    async def _result(self) -> Exited:
+        order: dict[str, object] = {"op": "attach", "id": self._id, "silent": True}
+        channel = self._connection.open(order, receives=(STDOUT, STDERR))
+        try:
+            return await channel.result(Exited)
+        except NotFound:  # ended so long ago that the guest has forgotten it; this channel has not
+            return await super()._result()
+        finally:
+            if not channel.has_ended:
+                channel.close()
 
 
 def exec_request(spec: ExecSpec, id: ExecId, user: str | None) -> dict[str, object]:
@@ -308,7 +326,7 @@ async def output(connection: GuestConnection, id: ExecId, stream: int) -> FileRe
 
 def attach(connection: GuestConnection, id: ExecId, stdin: PipeWriter | None = None) -> GuestExecHandle:
     channel = connection.open({"op": "attach", "id": id}, receives=(STDOUT, STDERR))
-    return GuestExecHandle(
+    return AttachedExecHandle(
         connection,
         channel,
         id=id,

@@ -26,7 +26,7 @@ _paddock() {
         mapfile -t COMPREPLY < <(compgen -W "$options" -- "$cur")
     elif [ "$COMP_CWORD" -eq 2 ] && [ -n "$verbs" ]; then
         mapfile -t COMPREPLY < <(compgen -W "$verbs" -- "$cur")
-    elif [ -n "$names" ]; then
+    elif [ -n "$names" ] || [ "${COMP_WORDS[COMP_CWORD-1]}" = --task ]; then
         mapfile -t COMPREPLY < <(compgen -W "$(paddock completion names 2>/dev/null)" -- "$cur")
     fi
 }
@@ -56,7 +56,7 @@ _paddock() {
     elif (( CURRENT == 3 )) && [[ -n $inner ]]; then
         compadd -- ${=inner}
     else
-        [[ -z $names ]] || compadd -- ${(f)"$(paddock completion names 2>/dev/null)"}
+        [[ -z $names && $words[CURRENT-1] != --task ]] || compadd -- ${(f)"$(paddock completion names 2>/dev/null)"}
         _files
     fi
 }
@@ -69,6 +69,7 @@ _FISH_NAMES = (
     "complete -c paddock -n '__fish_seen_subcommand_from %(verb)s' -f -a '(paddock completion names 2>/dev/null)'"
 )
 _FISH_OPTION = "complete -c paddock -n '__fish_seen_subcommand_from %(verb)s' -l %(option)s"
+_FISH_TASK = f"{_FISH_OPTION} -x -a '(paddock completion names 2>/dev/null)'"
 _FISH_INNER = "complete -c paddock -n '__fish_seen_subcommand_from %(verb)s' -f -a '%(verbs)s'"
 
 
@@ -110,7 +111,7 @@ def _fish() -> str:
         lines += [_FISH_NAMES % facts] if facts["names"] else []
         lines += [_FISH_INNER % facts] if facts["verbs"] else []
         long = (option.removeprefix("--") for option in facts["options"].split() if option.startswith("--"))
-        lines += [_FISH_OPTION % {**facts, "option": option} for option in long]
+        lines += [(_FISH_TASK if option == "task" else _FISH_OPTION) % {**facts, "option": option} for option in long]
     return "\n".join(lines)
 
 

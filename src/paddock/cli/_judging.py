@@ -52,6 +52,8 @@ def judge(options: argparse.Namespace, work: Judge) -> int:
     else:
         _table(found)
         _render.note(found.why)
+        for words in _remarks(found):
+            _render.note(words)
         if found.best is not None:
             _render.document_text(found.best.diff)
     return 0 if found.best is not None else NONE_PASSES
@@ -114,10 +116,24 @@ def _table(found: Comparison) -> None:
     _render.table(("  attempt", "tests", "diff", "cost", "time"), rows, marks=marks, beside=True)
 
 
+def _remarks(found: Comparison) -> list[str]:
+    """Why agents ended, each reason once; and what the tests said where they told no counts and none passes."""
+    notes: dict[str, str] = {}
+    for attempt in found.attempts:
+        if attempt.effort.note:
+            notes.setdefault(attempt.effort.note.partition("\n")[0], attempt.name)
+    remarks = [f"{name}: {note}" for note, name in notes.items()]
+    nearest = None if found.best is not None else found.nearest
+    if nearest is not None and nearest.verdict is not None and nearest.verdict.counts is None:
+        lines = [line for line in nearest.verdict.said.splitlines() if line.strip()]
+        remarks += [f"its tests said: {lines[-1]}"] if lines else []
+    return remarks
+
+
 def _cost(attempt: Attempt) -> str:
     effort = attempt.effort
     if not effort.steps:
-        return "-"
+        return "-" if effort.stop is None else str(effort.stop)
     usd = "" if effort.usd is None else f"${effort.usd:.4f}, "
     return f"{usd}{effort.tokens.total} tokens, {effort.steps} steps, {effort.stop}"
 

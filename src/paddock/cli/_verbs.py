@@ -11,11 +11,15 @@ from paddock import __version__
 
 
 class Verb(NamedTuple):
-    """`module` has `add(parser)`; `names` says whether completion offers ids and names of sandboxes."""
+    """`module` has `add(parser)`; `names` says whether completion offers ids and names of sandboxes.
+
+    `bare`: it asks no service for anything.
+    """
 
     module: str
     help: str
     names: bool = False
+    bare: bool = False
 
 
 VERBS: dict[str, Verb] = {
@@ -53,7 +57,7 @@ VERBS: dict[str, Verb] = {
     "gc": Verb("_gc", "delete what nobody needs; --dry-run says what and why"),
     "doctor": Verb("_doctor", "what this machine can do, and how to mend what it cannot"),
     "audit": Verb("_audit", "the record of what was asked, decided and done", names=True),
-    "completion": Verb("_completion", "completion of verbs, options, ids and names, for bash, zsh and fish"),
+    "completion": Verb("_completion", "completion of verbs, options, ids and names, for bash, zsh and fish", bare=True),
 }
 
 _EPILOG = """\

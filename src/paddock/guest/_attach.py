@@ -1,4 +1,4 @@
-"""The output of a background command, from its start, and what follows, until it has ended."""
+"""The output of a background command, from its start, and what follows, until it has ended; or its end alone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def attach(execs: Execs, loop: Loop, config: AgentConfig, channel: Channel, requ
     run = execs.find(request)
     if not run.background:
         raise Fault("not_found", f"the command {run.id} is not a background one")
-    return AttachHandler(execs, loop, config, channel, run)
+    return AttachHandler(execs, loop, config, channel, run, silent=requests.flag(request, "silent"))
 
 
 def output(execs: Execs, loop: Loop, config: AgentConfig, channel: Channel, request: Json) -> Handler:
@@ -61,7 +61,11 @@ class OutputHandler(Handler):
 
 
 class AttachHandler(Handler, ExecFollower):
-    def __init__(self, execs: Execs, loop: Loop, config: AgentConfig, channel: Channel, run: Exec) -> None:
+    """`silent`: nothing of the output is told, so that the end does not wait for who does not read."""
+
+    def __init__(
+        self, execs: Execs, loop: Loop, config: AgentConfig, channel: Channel, run: Exec, *, silent: bool
+    ) -> None:
         self._execs = execs
         self._loop = loop
         self._channel = channel
@@ -71,9 +75,10 @@ class AttachHandler(Handler, ExecFollower):
         self._notifier = -1
         paths = log_paths(config, run.id)
         try:
-            for stream, path in zip((STDOUT, STDERR), paths, strict=True):
-                self._logs[stream] = _Log(path)
-            self._watch(paths)
+            if not silent:
+                for stream, path in zip((STDOUT, STDERR), paths, strict=True):
+                    self._logs[stream] = _Log(path)
+                self._watch(paths)
         except BaseException:
             self._release()
             raise

@@ -16,9 +16,10 @@ from typing import NoReturn
 
 from paddock.guest import _everything as guest
 from paddock.keeper import _shares
-from paddock.keeper._plan import ORDINARY_ID, SAMPLE, JailPlan, User
+from paddock.keeper._plan import SAMPLE, JailPlan, User
 from paddock.keeper._trace import Steps, report_failure
-from paddock.linux import caps, forked_memory, landlock, namespaces, prctl, rlimits, seccomp
+from paddock.keeper.layout import ORDINARY_ID
+from paddock.linux import caps, forked_memory, landlock, namespaces, prctl, rlimits, seccomp, subordinate_ids
 from paddock.linux.namespaces import IdMap
 
 EXEC_DIRECTORY = ".paddock/exec"  # below the home directory: what background commands print
@@ -49,6 +50,7 @@ class Agents:
         sync: socket.socket,
         *,
         root_mode: bool,
+        whole: bool,
         held: frozenset[str],
         filter: seccomp.Filter,
         landlock_abi: int,
@@ -62,6 +64,7 @@ class Agents:
         self.first = 0
         self._sync = sync
         self._root_mode = root_mode
+        self._whole = whole
         self._held = held
         self._filter = filter
         self._landlock_abi = landlock_abi
@@ -111,7 +114,8 @@ class Agents:
                 oom_score = self._open_oom_score()
                 namespaces.setns(self._inner, namespaces.NEWUSER)
                 self._become(identity, self.plan)
-                self._confine()
+                landlock.restrict(self._landlock_abi)
+                self._filter.install()
                 self._run(identity, self.plan, oom_score)
             finally:
                 os._exit(1)
@@ -120,10 +124,13 @@ class Agents:
     def _wait_for_plan(self) -> None:
         oom_score = self._open_oom_score()
         _prepare(self._memory)
+        steps = self._steps
+        steps.begin("filter")
+        self._filter.install()  # no plan has a say in it: who waits for the rest need not wait for this
+        steps.end("filter")
         data = self._sync.recv(_LARGEST_MESSAGE, socket.MSG_PEEK)  # pid 1 reads it, should it ever wake up
         if not data:
             os._exit(0)  # the keeper is gone
-        steps = self._steps
         steps.restart()
         plan = JailPlan.unpack(data)
         os.chdir(b"/")
@@ -134,7 +141,7 @@ class Agents:
         self._become("user", plan)
         steps.end("user")
         steps.begin("confine")
-        self._confine()
+        landlock.restrict(self._landlock_abi)  # its rules are about the root directory that there is by now
         steps.end("confine")
         self._sync.send(steps.report() if plan.trace else b"{}")
         self._run("user", plan, oom_score)
@@ -144,8 +151,13 @@ class Agents:
         report_failure(self._steps, error)
 
     def _write_maps(self, pid: int) -> None:
-        ids = (IdMap(0, 0, 65536) if self._root_mode else IdMap(ORDINARY_ID, 0, 1),)
-        namespaces.write_id_maps(pid, ids, ids, deny_setgroups=not self._root_mode, proc_fd=self._proc)
+        if self._root_mode:
+            ids = (IdMap(0, 0, 65536),)
+        elif self._whole:
+            ids = subordinate_ids.identity(ORDINARY_ID)
+        else:
+            ids = (IdMap(ORDINARY_ID, 0, 1),)
+        namespaces.write_id_maps(pid, ids, ids, deny_setgroups=not self._whole, proc_fd=self._proc)
 
     def _open_oom_score(self) -> int:
         # The files of a process that is not dumpable are the machine's root's (proc(5)), and a copy of pid 1 is none.
@@ -158,7 +170,7 @@ class Agents:
 
     def _become(self, identity: str, plan: JailPlan) -> None:
         user = _entry(plan, identity)
-        if self._root_mode:
+        if self._whole:
             os.setgroups([])
         os.setresgid(user.gid, user.gid, user.gid)
         if identity == "root":
@@ -169,10 +181,6 @@ class Agents:
             caps.drop_all()  # where the one uid that there is was its own all along, no change of it has done that
         prctl.set_dumpable(False)
         prctl.set_parent_death_signal(signal.SIGKILL)
-
-    def _confine(self) -> None:
-        landlock.restrict(self._landlock_abi)
-        self._filter.install()
 
     def _run(self, identity: str, plan: JailPlan, oom_score: int) -> NoReturn:
         config = self._config(identity, plan, _entry(plan, identity), oom_score)

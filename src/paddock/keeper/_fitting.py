@@ -60,7 +60,7 @@ def fit_out(
         steps.end("stage")
         if layers.mounts:
             steps.begin("places")
-            _attach_mounts(house, spare.slot, layers.mounts)
+            _attach_mounts(house.base(spare.slot), layers.mounts)
             steps.end("places")
         steps.begin("pivot")
         mounts.pivot()
@@ -115,9 +115,8 @@ def _place(path: bytes) -> int:
     return openat2.open_beneath(mounts.AT_FDCWD, path, _PLACE | os.O_NOFOLLOW, symlinks=False)
 
 
-def _attach_mounts(house: House, slot: int | None, made: list[tuple[str, int]]) -> None:
+def _attach_mounts(base: int | None, made: list[tuple[str, int]]) -> None:
     # What is missing of the way is made in the tree, whose owners are those of the range.
-    base = None if slot is None else house.slots.base(slot)
     for target, fd in sorted(made):
         path = os.fsencode(target).lstrip(b"/")
         with nullcontext() if base is None else fsids.acting_as(base, base):

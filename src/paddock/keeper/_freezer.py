@@ -9,18 +9,21 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 from paddock.keeper._jail import Jail
-from paddock.linux import proc
+from paddock.linux import pidfd, proc
 
 STOP_SECONDS = 0.5
 HOLD_SECONDS = 30.0
 _PAUSE_SECONDS = 0.0005
+Send = Callable[[int, int], None]
+"""Signals the process of a descriptor."""
 _STANDING = frozenset("TtZX")  # stopped, traced, dead (proc_pid_stat(5))
 
 
-def stop(jail: Jail) -> None:
+def stop(jail: Jail, send: Send) -> None:
     """Returns when none of its processes runs. TimeoutError, and all go on, if that takes too long."""
     if jail.group is not None and jail.group.base.freezes:
         jail.group.freeze(STOP_SECONDS)
@@ -28,27 +31,31 @@ def stop(jail: Jail) -> None:
     deadline = time.monotonic() + STOP_SECONDS
     while running := [pid for pid in proc.descendants(jail.pid) if proc.state(pid) not in _STANDING]:
         if time.monotonic() > deadline:
-            go_on(jail)
+            go_on(jail, send)
             raise TimeoutError(f"processes {running} did not stop")
-        _signal(running, signal.SIGSTOP)
+        _signal(running, signal.SIGSTOP, send)
         time.sleep(_PAUSE_SECONDS)
         # Whoever has called vfork(2) stands in the kernel, but not still, until the child has called exec(2).
         waiting = [pid for pid in running if proc.state(pid) == "D"]
-        _signal([child for pid in waiting for child in proc.descendants(pid)], signal.SIGCONT)
+        _signal([child for pid in waiting for child in proc.descendants(pid)], signal.SIGCONT, send)
 
 
-def go_on(jail: Jail) -> None:
+def go_on(jail: Jail, send: Send) -> None:
     """Nothing if it was not stopped."""
     if jail.group is not None and jail.group.base.freezes:
         jail.group.thaw()
         return
-    _signal([pid for pid in proc.descendants(jail.pid) if proc.state(pid) == "T"], signal.SIGCONT)
+    _signal([pid for pid in proc.descendants(jail.pid) if proc.state(pid) == "T"], signal.SIGCONT, send)
 
 
-def _signal(pids: list[int], number: int) -> None:
+def _signal(pids: list[int], number: int, send: Send) -> None:
     for pid in pids:
         with suppress(ProcessLookupError):
-            os.kill(pid, number)
+            process = pidfd.open(pid)
+            try:
+                send(process, number)
+            finally:
+                os.close(process)
 
 
 Holder = tuple[object, int]
@@ -58,14 +65,15 @@ class Freezer:
     """Who holds which sandbox still, by connection and its own number for it. Nobody does for longer than
     HOLD_SECONDS, nor after having gone away."""
 
-    def __init__(self) -> None:
+    def __init__(self, send: Send) -> None:
+        self._send = send
         self._held: dict[str, tuple[Jail, dict[Holder, float]]] = {}
 
     def hold(self, id: str, jail: Jail, who: Holder) -> None:
         """TimeoutError, OSError: it could not be stopped, and goes on."""
         _, holders = self._held.get(id, (jail, dict[Holder, float]()))
         if not holders:
-            stop(jail)
+            stop(jail, self._send)
             self._held[id] = jail, holders
         holders[who] = proc.boottime() + HOLD_SECONDS
 
@@ -82,7 +90,7 @@ class Freezer:
         if id in self._held:
             jail, _ = self._held.pop(id)
             with suppress(FileNotFoundError):
-                go_on(jail)
+                go_on(jail, self._send)
 
     def gone(self, connection: object) -> None:
         for id, (_, holders) in list(self._held.items()):

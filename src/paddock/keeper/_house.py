@@ -15,10 +15,11 @@ from typing import Any, cast
 from paddock.keeper import _dev, layout
 from paddock.keeper._door import Door
 from paddock.keeper._inside import MASKED, STAGED
+from paddock.keeper._outside import Outside
 from paddock.keeper._records import Records
 from paddock.keeper._slots import Slots
 from paddock.keeper._usr import Usr
-from paddock.keeper.layout import DEFAULT_SPARES
+from paddock.keeper.layout import DEFAULT_SPARES, ORDINARY_ID, TREE_ID_BASE
 from paddock.keeper.pool import open_pool
 from paddock.linux import (
     cgroups,
@@ -27,12 +28,15 @@ from paddock.linux import (
     mounts,
     namespaces,
     overlay,
+    pidfd,
     prctl,
     proc,
     seccomp,
     seccomp_profile,
+    subordinate_ids,
 )
 from paddock.linux.namespaces import IdMap
+from paddock.linux.subordinate_ids import SubordinateIds
 
 MOST_SPARES = 64
 PLACES = "keeper"  # below the state directory: what the keeper and its spares need of it, seen by nobody else
@@ -43,6 +47,10 @@ class House:
     """What all jails of this keeper share. Descriptors are opened once and kept."""
 
     root_mode: bool
+    whole: bool
+    """Sandboxes have all the ids of a system: where not, one, and it is the keeper's own."""
+    outside: Outside | None
+    """Who can end what an earlier keeper has left; None where this one can."""
     boot: str
     state: str
     """The real path of the state directory."""
@@ -72,6 +80,25 @@ class House:
         """The limits that control groups keep here."""
         return frozenset() if self.groups is None else self.groups.enforced
 
+    def signal(self, process: int, number: int) -> None:
+        """To the process of a descriptor. ProcessLookupError if it has ended; OSError."""
+        try:
+            pidfd.send_signal(process, number)
+        except PermissionError:
+            if self.outside is None:
+                raise
+            self.outside.send(process, number)
+
+    def base(self, slot: int | None) -> int | None:
+        """Whom the keeper sees root of a sandbox as; None: the sandbox has one id, which is the keeper's."""
+        if slot is not None:
+            return self.slots.base(slot)
+        return 0 if self.whole else None
+
+    def stored(self, slot: int | None) -> int | None:
+        """As whose the files of root of a sandbox are stored."""
+        return TREE_ID_BASE if slot is not None else self.base(None)
+
 
 def furnish(state: Path) -> House:
     """Enters the keeper's own namespaces and opens everything. OSError, ValueError for a damaged keeper.json."""
@@ -93,24 +120,30 @@ def _furnish(
     uid = os.getuid()
     root_mode = uid == 0
     boot = proc.boot_id()
-    host_mounts = None
+    host_mounts = outside = None
+    pool_config = cast("dict[str, Any]", config["pool"])
+    ids = pool_config.get("subordinate_ids")
     if root_mode:
         host_mounts = _open_mount_namespace()
         namespaces.unshare(namespaces.NEWNS)
-        # So that overlay may be mounted with an id of the sandbox's range: a change of fsuid keeps capabilities.
-        prctl.set_secure_bits(prctl.SECBIT_NO_SETUID_FIXUP)
+    elif ids is not None:
+        outside = Outside()
+        _enter(SubordinateIds(*ids))
     else:
         gid = os.getgid()
         # Of all that the keeper leaves to go into a sandbox, it must own what it comes back to.
         namespaces.unshare(namespaces.NEWUSER | namespaces.NEWNS | namespaces.NEWUTS)
         namespaces.write_id_maps(os.getpid(), (IdMap(0, uid, 1),), (IdMap(0, gid, 1),), deny_setgroups=True)
+    if root_mode or ids is not None:
+        # So that an overlay may be mounted with an id of the sandbox's: a change of fsuid keeps capabilities.
+        prctl.set_secure_bits(prctl.SECBIT_NO_SETUID_FIXUP)
     mounts.make_all_private()
     places = state / PLACES
     for name in ("root", "dev", *(f"stage/{os.fsdecode(name)}" for name in STAGED)):
         (places / name).mkdir(mode=0o700, parents=True, exist_ok=True)
     dev_tree = os.fsencode(places / "dev")
     _dev.build(dev_tree, root_mode=root_mode)
-    pool = open_pool(str(state), cast("dict[str, Any]", config["pool"]))
+    pool = open_pool(str(state), pool_config)
     run = state / layout.RUN
     run.mkdir(mode=0o700, exist_ok=True)
     if root_mode:
@@ -118,6 +151,8 @@ def _furnish(
     detached, empty = overlay.takes_detached_layers(), os.fsencode(places / "root")
     return House(
         root_mode=root_mode,
+        whole=root_mode or ids is not None,
+        outside=outside,
         boot=boot,
         state=os.path.realpath(state),
         host_mounts=host_mounts,
@@ -134,11 +169,21 @@ def _furnish(
         home=_home(),
         dev_tree=dev_tree,
         null=_open_null(),
-        filter=seccomp.Filter(seccomp_profile.build(os.uname().machine, foreign_targets=root_mode)),
+        filter=seccomp.Filter(seccomp_profile.build(os.uname().machine, foreign_targets=root_mode or ids is not None)),
         landlock_abi=landlock.kernel_abi(),
         own_namespaces=proc.namespaces() if root_mode else None,
         masks=tuple(name for name in MASKED if os.path.lexists(b"/proc/" + name)),
     )
+
+
+def _enter(ids: SubordinateIds) -> None:
+    """What an ordinary user's keeper leaves to go into a sandbox, it must own, with all the ids that are in there."""
+    namespace = subordinate_ids.open_namespace(ids, ORDINARY_ID)
+    try:
+        namespaces.setns(namespace, namespaces.NEWUSER)
+    finally:
+        os.close(namespace)
+    namespaces.unshare(namespaces.NEWNS | namespaces.NEWUTS)
 
 
 def _clear(directory: Path) -> int:

@@ -65,6 +65,7 @@ class Inside:
     """What the child inherits. Descriptors not named here are closed first of all."""
 
     root_mode: bool
+    whole: bool
     held: frozenset[str]
     sync: socket.socket
     listeners: dict[str, int]
@@ -79,9 +80,9 @@ class Inside:
     fault: str
 
 
-def listener_names(root_mode: bool) -> tuple[str, ...]:
-    """The sockets of a sandbox. Without root's powers there is one identity inside."""
-    return ("init", "user", "root") if root_mode else ("init", "user")
+def listener_names(whole: bool) -> tuple[str, ...]:
+    """The sockets of a sandbox. Without a range of ids there is one identity inside."""
+    return ("init", "user", "root") if whole else ("init", "user")
 
 
 def become_sandbox(inside: Inside) -> NoReturn:
@@ -200,6 +201,7 @@ def _conceive(inside: Inside, writable_proc: int) -> Agents:
     agents = Agents(
         inside.sync,
         root_mode=inside.root_mode,
+        whole=inside.whole,
         held=inside.held,
         filter=inside.filter,
         landlock_abi=inside.landlock_abi,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from paddock.keeper import _exits, _posture, _trust_places
-from paddock.keeper._errors import JailError, as_jail_error
+from paddock.keeper._errors import Died, JailError, as_jail_error
 from paddock.keeper._fitting import Layers, fit_out
 from paddock.keeper._house import House
 from paddock.keeper._inside import COMMITTED
@@ -119,8 +119,24 @@ def _begin(house: House, plan: JailPlan, spare: Spare, steps: Steps, undo: UndoS
             pass  # the child has failed already; why, it has said, and `receive` reads it
 
     fit_out(house, plan, spare, Layers(root, usr, mounted, trust), steps, send=send)
+    place = os.fstat(root)
+    steps.begin("init")
+    _check_init(house, spare, place)
+    steps.end("init")
     exits = _make_exits(spare, steps, undo) if plan.exits else None
-    return Pending(plan=plan, spare=spare, undo=UndoStack(), steps=steps, late=late, root=os.fstat(root), exits=exits)
+    return Pending(plan=plan, spare=spare, undo=UndoStack(), steps=steps, late=late, root=place, exits=exits)
+
+
+def _check_init(house: House, spare: Spare, root: os.stat_result) -> None:
+    """While the agent still works: pid 1 has nothing more to do."""
+    base = house.base(spare.slot) or 0  # 0: as the keeper's own namespace shows it
+    try:
+        _posture.check_init(spare.pid, base=base, root=root, own=house.own_namespaces)
+    except _posture.PostureError as error:
+        raise JailError(f"the sandbox is not as planned: {error}") from None
+    except (FileNotFoundError, ProcessLookupError):
+        read_report(spare.sync)  # it is ending; why, the agent may have said
+        raise Died("the child died before it was ready") from None
 
 
 def _make_exits(spare: Spare, steps: Steps, undo: UndoStack) -> _exits.Exits:
@@ -235,8 +251,7 @@ def finish(house: House, pending: Pending) -> tuple[Jail, dict[str, float]]:
     try:
         steps.end("inside")
         steps.begin("posture")
-        base = 0 if spare.slot is None else house.slots.base(spare.slot)  # 0: as the keeper's own namespace shows it
-        _posture.check(spare.pid, pending.agent_pid, base=base, root=pending.root, own=house.own_namespaces)
+        _posture.check_agent(pending.agent_pid, spare.pid, root=pending.root, own=house.own_namespaces)
         steps.end("posture")
         steps.begin("written")
         record = Record(

@@ -15,7 +15,7 @@ from contextlib import contextmanager, nullcontext
 from paddock.keeper._errors import MountError
 from paddock.keeper._house import House
 from paddock.keeper._plan import JailPlan, Mount
-from paddock.keeper.layout import TREE_ID_BASE
+from paddock.keeper.layout import ORDINARY_ID
 from paddock.linux import fsids, mounts, namespaces, overlay
 from paddock.linux.namespaces import IdMap
 
@@ -36,6 +36,11 @@ def _make(house: House, plan: JailPlan, number: int, mount: Mount, slot: int | N
         host, info = _open_host(house, mount, late)
         if slot is not None:
             show_as(host, info, house.slots.base(slot), plan)
+        elif (plan.user.uid, plan.user.gid) != (ORDINARY_ID, ORDINARY_ID):
+            raise MountError(
+                f"{mount.source!r} cannot be mounted for user {plan.user.name!r}: an ordinary user's own files are"
+                f" those of uid {ORDINARY_ID} in his sandboxes"
+            )
         if mount.mode == "rw":
             mounts.set_attributes(host, set=_ATTRIBUTES, recursive=slot is None)
             return host
@@ -133,8 +138,9 @@ def _adapt(house: House, plan: JailPlan, part: str, info: os.stat_result, slot: 
         if os.listdir(fd):
             return
         os.fchmod(fd, stat.S_IMODE(info.st_mode) & 0o777)
-        if slot is not None:
-            os.fchown(fd, TREE_ID_BASE + plan.user.uid, TREE_ID_BASE + plan.user.gid)
+        stored = house.stored(slot)
+        if stored is not None:
+            os.fchown(fd, stored + plan.user.uid, stored + plan.user.gid)
     finally:
         os.close(fd)
 

@@ -15,7 +15,7 @@ from paddock.keeper._stem import Stem
 from paddock.linux import proc
 
 CREATE_SECONDS = 20.0
-QUIET_SECONDS = 0.1
+QUIET_SECONDS = 0.03
 MOST_AT_ONCE = 4  # spares being made side by side when many creates wait
 Message = dict[str, Any]
 Reply = Callable[..., None]
@@ -31,15 +31,16 @@ def problem(error: Exception) -> Message:
 class _Waiting:
     plan: JailPlan
     reply: Reply
-    again: bool = True
-    """A spare that had died in waiting is no reason to refuse: it is tried with another one, once."""
+    tries: int = 2
+    """A spare that had died in waiting is no reason to refuse: it is tried with another one, and all may have died."""
 
 
 class Nursery:
     """`watch(fd, call)` and `unwatch(fd)` are the keeper's loop; `born(jail)` is told of every sandbox that is ready.
 
-    A spare is made when the first create has been answered, and again after each: off the way of whoever waits. More
-    than one are made for bursts, one by one, when no create has come for a while.
+    A spare is made when a create that took the last one has been answered: off its way, but beside its first command.
+    More than one are made, one by one, when no create has come for a while: whoever asks now and then has a sandbox and
+    its first command before the next is born, and there is a second one for bursts.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class Nursery:
         if plan.fault:  # a test wants to see it fail: not at the cost of a spare that is whole
             self._conceive(plan.fault, _Waiting(plan, reply))
             return
-        self._waiting.append(_Waiting(plan, reply))
+        self._waiting.append(_Waiting(plan, reply, tries=1 + max(1, len(self._spares))))
         self._feed()
 
     def expire(self, now: float) -> None:
@@ -155,9 +156,9 @@ class Nursery:
             waiting.reply(problem(error))
 
     def _try_again(self, waiting: _Waiting, error: JailError) -> bool:
-        if not isinstance(error, Died) or not waiting.again or waiting.plan.fault:
+        waiting.tries -= 1
+        if not isinstance(error, Died) or not waiting.tries or waiting.plan.fault:
             return False
-        waiting.again = False
         self._waiting.appendleft(waiting)
         return True
 
@@ -167,7 +168,8 @@ class Nursery:
         try:
             pending = _jail.begin(self._house, waiting.plan, spare)
         except JailError as error:
-            waiting.reply(problem(error))
+            if not self._try_again(waiting, error):  # else `_feed`, from where we come, has another one for it
+                waiting.reply(problem(error))
             return
         fd = spare.sync.fileno()
 

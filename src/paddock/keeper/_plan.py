@@ -7,11 +7,10 @@ import marshal
 import re
 from typing import Any, cast
 
+from paddock.keeper.layout import ORDINARY_ID
+
 _NAME = re.compile(r"[a-z]{2}_[a-z0-9_]{1,60}\Z")
 _HOSTNAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}\Z")
-
-# Who the one id of an ordinary user is inside; its maps are written before the plan is known.
-ORDINARY_ID = 1000
 
 
 class PlanError(Exception):

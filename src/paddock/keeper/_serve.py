@@ -17,11 +17,12 @@ from typing import Any, cast
 from paddock.keeper import _jail, _wire, layout
 from paddock.keeper._house import House
 from paddock.keeper._nursery import Nursery, Reply, problem
-from paddock.keeper._plan import ORDINARY_ID, JailPlan, PlanError
+from paddock.keeper._plan import JailPlan, PlanError
 from paddock.keeper._records import Ended, Record
 from paddock.keeper._undertaker import Life, Undertaker, attempt
 from paddock.keeper._usage import usage_of
 from paddock.keeper._watch import Watch
+from paddock.keeper.layout import ORDINARY_ID
 from paddock.linux import btrfs, proc
 
 IDLE_SECONDS = 10.0
@@ -84,6 +85,7 @@ class Keeper:
             house.pool,
             self._undertaker.lives,
             self._undertaker.end,
+            house.signal,
             memory=not house.held >= {"memory", "pids"},
             disk=not on_btrfs,
         )
@@ -242,6 +244,7 @@ class Keeper:
             "version": _wire.VERSION,
             "pid": os.getpid(),
             "root_mode": house.root_mode,
+            "root_user": house.whole,
             "cgroups": sorted(house.held),
             "missing": list(house.missing),
             "watched": [
@@ -258,8 +261,8 @@ class Keeper:
             raise PlanError("faults are injected only into a keeper that was started for tests")
         if plan.id in self._undertaker.lives:
             raise PlanError(f"{plan.id} is alive already")
-        if not self._house.root_mode and (plan.user.uid, plan.user.gid) != (ORDINARY_ID, ORDINARY_ID):
-            raise PlanError(f"an ordinary user's sandbox has the one id {ORDINARY_ID}; its user must have it")
+        if not self._house.whole and (plan.user.uid, plan.user.gid) != (ORDINARY_ID, ORDINARY_ID):
+            raise PlanError(f"without subordinate ids a sandbox has the one id {ORDINARY_ID}; its user must have it")
         for other in self._connections:
             other.killed.pop(plan.id, None)  # that was the one before
         self._nursery.create(plan, reply)

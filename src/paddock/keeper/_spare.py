@@ -19,7 +19,8 @@ from paddock.keeper._inside import listener_names
 from paddock.keeper._records import remove_directory
 from paddock.keeper._stem import Stem
 from paddock.keeper._trace import Steps
-from paddock.linux import cgroups, namespaces, pidfd
+from paddock.keeper.layout import ID_COUNT, ORDINARY_ID
+from paddock.linux import cgroups, namespaces, pidfd, subordinate_ids
 from paddock.linux.namespaces import IdMap
 from paddock.linux.undo import UndoStack
 
@@ -129,7 +130,7 @@ def _listen(house: House, name: str) -> list[socket.socket]:
     directory = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=house.spares)
     listeners: list[socket.socket] = []
     try:
-        for identity in listener_names(house.root_mode):
+        for identity in listener_names(house.whole):
             listeners.append(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
             # Through the descriptor: a socket's address holds 107 bytes, a state directory's path may be longer.
             listeners[-1].bind(f"/proc/self/fd/{directory}/{identity}.sock")
@@ -144,12 +145,13 @@ def _listen(house: House, name: str) -> list[socket.socket]:
 
 
 def _write_maps(house: House, pid: int, slot: int | None) -> None:
-    if slot is None:
-        one = (IdMap(0, 0, 1),)  # the keeper's own namespace shows its one uid as 0
-        namespaces.write_id_maps(pid, one, one, deny_setgroups=True)
-        return
-    whole = (IdMap(0, house.slots.base(slot), 65536),)
-    namespaces.write_id_maps(pid, whole, whole)
+    if slot is not None:
+        maps = (IdMap(0, house.slots.base(slot), ID_COUNT),)
+    elif house.whole:
+        maps = subordinate_ids.identity(ORDINARY_ID)
+    else:
+        maps = (IdMap(0, 0, 1),)  # the keeper's own namespace shows its one uid as 0
+    namespaces.write_id_maps(pid, maps, maps, deny_setgroups=not house.whole)
 
 
 def _remove_group(group: cgroups.Group) -> None:

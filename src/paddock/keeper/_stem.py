@@ -100,7 +100,7 @@ class Stem:
 
 def _serve(house: House, peer: socket.socket) -> NoReturn:
     peer = _shed(house, peer)
-    names = listener_names(house.root_mode)
+    names = listener_names(house.whole)
     lessons = [_learn, *[_rehearse] * _REHEARSALS]
     memory: forked_memory.Pages | None = None
     while True:
@@ -117,6 +117,7 @@ def _serve(house: House, peer: socket.socket) -> NoReturn:
             into = fds.pop() if unified else None
             inside = Inside(
                 root_mode=house.root_mode,
+                whole=house.whole,
                 held=house.held,
                 sync=socket.socket(fileno=fds[0]),
                 listeners=dict(zip(names, fds[1:], strict=False)),

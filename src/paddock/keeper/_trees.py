@@ -15,7 +15,7 @@ from paddock.keeper._errors import MountError
 from paddock.keeper._house import House
 from paddock.keeper._mounts import show_as
 from paddock.keeper._plan import JailPlan, Tree, is_repository
-from paddock.keeper.layout import REPOSITORIES, TREE_ID_BASE
+from paddock.keeper.layout import REPOSITORIES
 from paddock.linux import fsids, mounts, overlay
 
 _PLACE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -34,8 +34,9 @@ def _make(house: House, plan: JailPlan, tree: Tree, slot: int | None, late: list
         if is_repository(tree.name):
             fd = _repository(house, plan, tree.name, slot, late)
         else:
-            if tree.writable and slot is not None:
-                _hand_over(house, plan, tree.name)
+            stored = house.stored(slot)
+            if tree.writable and stored is not None:
+                _hand_over(house, plan, tree.name, stored)
             fd = (_layered if tree.layers else _whole)(house, tree, slot, late)
     except OSError as error:
         why = "it is not there" if error.errno == errno.ENOENT else str(error)
@@ -89,11 +90,11 @@ def _repository(house: House, plan: JailPlan, name: str, slot: int | None, late:
         return _overlay(house, [host, house.usr.empty], None, None, slot, attributes)
 
 
-def _hand_over(house: House, plan: JailPlan, name: str) -> None:
+def _hand_over(house: House, plan: JailPlan, name: str, stored: int) -> None:
     """A tree that the pool has just made belongs to nobody: the first one who may write it owns it."""
     fd = os.open(f"{name}/root", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=house.pool)
     try:
-        if os.fstat(fd).st_uid == TREE_ID_BASE and not os.listdir(fd):
-            os.fchown(fd, TREE_ID_BASE + plan.user.uid, TREE_ID_BASE + plan.user.gid)
+        if os.fstat(fd).st_uid == stored and not os.listdir(fd):
+            os.fchown(fd, stored + plan.user.uid, stored + plan.user.gid)
     finally:
         os.close(fd)

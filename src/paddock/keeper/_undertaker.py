@@ -75,7 +75,7 @@ class Undertaker:
         self._deadlines: list[tuple[float, str]] = []  # a heap; what is not true any more is passed over
         self._to_watch: list[str] = []
         self._children: dict[str, set[str]] = {}
-        self.freezer = Freezer()
+        self.freezer = Freezer(house.signal)
         self._leaving: list[_Leaving] = []
 
     def adopt(self) -> None:
@@ -145,7 +145,7 @@ class Undertaker:
         if life.jail.group is not None:
             life.jail.group.kill_at_once()  # all at the same time, where the kernel can: pid 1 waits for the others
         try:
-            pidfd.send_signal(life.jail.pidfd, signal.SIGKILL)
+            self._house.signal(life.jail.pidfd, signal.SIGKILL)
         except ProcessLookupError:
             pass
         self._end_children(life.record.id)
@@ -293,7 +293,7 @@ class Undertaker:
         life = self.add(jail)
         if record.exits:
             attempt(self.reopen_exits, life)
-        go_on(jail)  # the keeper before may have died while it was held still
+        go_on(jail, self._house.signal)  # the keeper before may have died while it was held still
         return True
 
     def reopen_exits(self, life: Life) -> None:

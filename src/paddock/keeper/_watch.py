@@ -47,14 +47,23 @@ class Seen:
 
 
 class Watch:
-    """`end(life, ended)` ends a sandbox. `memory` and `disk` say whether they are to be looked at at all."""
+    """`end(life, ended)` ends a sandbox, `send(pidfd, number)` signals a process. `memory` and `disk` say whether they
+    are to be looked at at all."""
 
     def __init__(
-        self, pool: int, lives: Mapping[str, Living], end: Callable[..., None], *, memory: bool, disk: bool
+        self,
+        pool: int,
+        lives: Mapping[str, Living],
+        end: Callable[..., None],
+        send: Callable[[int, int], None],
+        *,
+        memory: bool,
+        disk: bool,
     ) -> None:
         self._pool = pool
         self._lives = lives
         self._end = end
+        self._send = send
         self.memory = memory and proc.shows_children()
         self.disk = disk
         self._seen: dict[str, Seen] = {}
@@ -119,9 +128,23 @@ class Watch:
         else:
             seen.over += 1
             seen.strikes["memory"] += 1
-            _kill(max(found[1:] or found, key=lambda process: process.bytes))
+            self._kill(max(found[1:] or found, key=lambda process: process.bytes))
         if seen.processes > int(life.record.limits.get("processes", seen.processes)) + OURS:
             self._end(life, Ended(limit="processes", reason=f"the keeper saw {seen.processes} processes in it"))
+
+    def _kill(self, process: _measure.Process) -> None:
+        """It and no later process of its number."""
+        try:
+            descriptor = pidfd.open(process.pid)
+        except OSError:
+            return
+        try:
+            if proc.start_time(process.pid) == process.start:
+                self._send(descriptor, signal.SIGKILL)
+        except OSError:
+            pass
+        finally:
+            os.close(descriptor)
 
     # -- disk and inodes
 
@@ -177,18 +200,3 @@ def _later(start: float, pause: float) -> float:
 
 def _mib(size: int) -> int:
     return size >> 20
-
-
-def _kill(process: _measure.Process) -> None:
-    """It and no later process of its number."""
-    try:
-        descriptor = pidfd.open(process.pid)
-    except OSError:
-        return
-    try:
-        if proc.start_time(process.pid) == process.start:
-            pidfd.send_signal(descriptor, signal.SIGKILL)
-    except OSError:
-        pass
-    finally:
-        os.close(descriptor)

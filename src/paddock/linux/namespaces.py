@@ -170,6 +170,12 @@ def _lines(maps: Iterable[IdMap]) -> bytes:
     return b"".join(b"%d %d %d\n" % line for line in maps)
 
 
+def read_uid_map(pid: int) -> list[IdMap]:
+    """The uid map of the user namespace of `pid`, as the caller's own namespace shows it."""
+    lines = _files.read(b"/proc/%d/uid_map" % pid).splitlines()
+    return [IdMap(*map(int, line.split())) for line in lines]
+
+
 def id_mapping_namespace(uid_maps: Iterable[IdMap], gid_maps: Iterable[IdMap]) -> int:
     """The descriptor of a user namespace with these maps and nobody in it: for idmapped mounts.
 

@@ -23,7 +23,7 @@ def missing(extra: str) -> NotConfigured:
     )
 
 
-def unusable(extra: str, error: Exception, variable: str) -> NotConfigured:
+def unusable(extra: str, error: Exception | str, variable: str) -> NotConfigured:
     """The SDK does not even make a client."""
     return NotConfigured(f"no client for {extra}: {error}", hint=f"set {variable}, or give api_key")
 

@@ -197,7 +197,8 @@ class SignalExec(Action[None], frozen=True, tag="exec.signal"):
 
 class ListAudit(Action[tuple[AuditRecord, ...]], frozen=True, tag="audit.list"):
     """The last `limit` records that fit, oldest first. `sandbox` is an id, `tag` that of an action or its beginning
-    (`exec`), `trouble` leaves what was denied or failed, `since` and `until` are seconds since the epoch."""
+    (`exec`), `trouble` leaves what was denied or failed, `since` and `until` are seconds since the epoch. Records of
+    other principals are shown to the state directory's owner alone."""
 
     sandbox: str | None = None
     tag: str | None = None

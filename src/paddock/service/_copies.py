@@ -20,6 +20,7 @@ class Copy(NamedTuple):
     limit_bytes: int | None = None
     at_rest: bool = False
     """Nobody will write it: it is read, and copied again."""
+    ours: bool = False
 
 
 def plan(
@@ -67,7 +68,7 @@ def make(pool: Pool, copies: Sequence[Copy], *, anew: bool = False) -> None:
 
 
 def _make(pool: Pool, copy: Copy) -> None:
-    pool.snapshot(copy.source, copy.name, limit_bytes=copy.limit_bytes, at_rest=copy.at_rest)
+    pool.snapshot(copy.source, copy.name, limit_bytes=copy.limit_bytes, at_rest=copy.at_rest, ours=copy.ours)
 
 
 def discard(pool: Pool, names: Sequence[str]) -> None:

@@ -14,7 +14,7 @@ from typing import Protocol
 import msgspec
 
 from paddock.audit import AuditLog
-from paddock.backends._base import Instance
+from paddock.backends._base import Exits
 from paddock.egress._client import GatewayClient, Judge
 from paddock.egress._control import Close, Open, Revise, Secret
 from paddock.errors import GatewayUnavailable, InternalError, NotFound, PaddockError, SandboxDied
@@ -37,10 +37,10 @@ class Authority(Protocol):
     def key(self) -> bytes: ...
 
 
-def _make_authority(id: str) -> Authority:
+def _make_authority() -> Authority:
     from paddock.egress._authority import Authority  # cryptography: not before a sandbox needs it
 
-    return Authority.make(id)
+    return Authority.make("sandbox")
 
 
 class _Door(msgspec.Struct):
@@ -51,23 +51,24 @@ class _Door(msgspec.Struct):
 
 
 class Doors:
-    """`adopt` gives the living sandbox of a row, if there is one; `judge` answers for approvals; `authority` makes one
+    """`exits` gives the sockets of a living sandbox; `judge` answers for approvals; `authority` makes one
     for the sandbox of that id; `secrets` says, for the gateway, which ones a sandbox has."""
 
     def __init__(
         self,
         state_dir: Path,
         *,
-        adopt: Callable[[Row], Awaitable[Instance | None]],
+        exits: Callable[[Row], Awaitable[Exits | None]],
         tasks: Tasks,
         audit: AuditLog,
         judge: Judge,
-        authority: Callable[[str], Authority] = _make_authority,
+        authority: Callable[[], Authority] = _make_authority,
         secrets: Callable[[Row], Awaitable[bytes]] | None = None,
     ) -> None:
-        self._state, self._adopt, self._tasks, self._audit = state_dir, adopt, tasks, audit
+        self._state, self._exits, self._tasks, self._audit = state_dir, exits, tasks, audit
         self._authority, self._secrets = authority, secrets
         self._doors: dict[SandboxId, _Door] = {}
+        self._made: asyncio.Task[Authority] | None = None
         self._client = GatewayClient(state_dir, on_lost=self._lost, judge=judge)
 
     async def open(self, row: Row, snapshot: Snapshot) -> None:
@@ -119,24 +120,19 @@ class Doors:
 
     async def _open(self, door: _Door) -> None:
         row, snapshot = door.row, door.snapshot.to_bytes()
-        try:
-            await self._client.order(Revise(n=0, sandbox=row.id, incarnation=row.incarnation, snapshot=snapshot))
-            return
-        except NotFound:
-            pass  # it has no such door
-        instance = await self._adopt(row)
-        if instance is None:
-            raise SandboxDied(f"{row.id} is dead")
-        try:
-            exits = await instance.exits()
-        finally:
-            await instance.aclose()
+        if row.state is not State.CREATING:
+            try:
+                await self._client.order(Revise(n=0, sandbox=row.id, incarnation=row.incarnation, snapshot=snapshot))
+                return
+            except NotFound:
+                pass  # it has no such door
+        exits = await self._exits(row)
         if exits is None:
             raise InternalError(f"somebody who is no gateway has the sockets of {row.id}", hint="paddock kill it")
         sockets = (*exits.tcp, exits.dns_udp, exits.dns_tcp)
         try:
             if door.authority is None:
-                door.authority = await asyncio.to_thread(self._authority, row.id)
+                door.authority = await self._new_authority()
             _trust.write(self._state, row.id, door.authority.certificate)
             order = Open(
                 n=0,
@@ -153,6 +149,13 @@ class Doors:
                 one.close()
             raise
         await self._client.order(order, sockets)
+
+    async def _new_authority(self) -> Authority:
+        """One that was made ahead; and another is, for the next sandbox."""
+        made, self._made = self._made, None
+        authority = await (made or asyncio.to_thread(self._authority))
+        self._made = self._tasks.start(asyncio.to_thread(self._authority), name="make an authority", awaited=True)
+        return authority
 
     def _lost(self) -> None:
         if self._doors:

@@ -1,8 +1,9 @@
 """What is in a workspace, and how it leaves the pool and comes back: all of it done in workshops.
 
-An archive is a tar of what the base does not have: `.git` as it is, and every file that differs from the base's, is
-new, or is tracked, but for those that git ignores. Without a repository: all. `tmp/kept/gone` in front names what is to
-be taken away from the base first, each name ended by a NUL.
+An archive is a tar of what the base does not have: `.git` as it is, and every file that differs from the base's, in
+mode or owner too, is new, or is tracked, and the directories that are empty or not as a checkout makes them, but for
+those that git ignores. Without a repository: all. `tmp/kept/gone` in front names what is to be taken away from the base
+first, each name ended by a NUL.
 """
 
 from __future__ import annotations
@@ -86,10 +87,24 @@ else
     own ls-files -z --others >new  # nobody knows what is tracked: all of it
     : >tracked >untracked
 fi
-for list in known missing tracked untracked; do sort -zu -o $list $list; done
+# What git does not record: directories, those that a file leads to apart, and modes and owners but for x.
+unlike="! ( -user $(stat -c %u {WORKSPACE}) -group $(stat -c %g {WORKSPACE})"
+files() {{ find . -mindepth 1 -path ./.git -prune -o "$@" -printf '%P\\0'; }}
+cd {WORKSPACE}
+files -type d \\( -empty -o $unlike -perm 755 \\) \\) >/tmp/kept/dirs
+files -type f $unlike \\( -perm 644 -o -perm 755 \\) \\) >/tmp/kept/odd
+cd /tmp/kept
+if [ -s tracked ]; then  # without an index nothing can be told to be ignored
+    GIT_INDEX_FILE=/tmp/kept/none own check-ignore -z --stdin <dirs >ignored || [ $? = 1 ]
+else
+    : >ignored
+fi
+for list in known missing tracked untracked dirs odd ignored; do sort -zu -o $list $list; done
+comm -z -23 dirs ignored >bare
+comm -z -12 odd known >unlike
 comm -z -23 tracked untracked >there
 comm -z -23 there known >added
-sort -zu differ submodules new added >all
+sort -zu differ submodules new added unlike >all
 {{ printf '.git\\0'; cat all; }} >gone
 comm -z -23 all missing >left
 sed -z 's,^,workspace/,' left >members
@@ -97,9 +112,10 @@ sed -z 's,^,workspace/,' left >members
 # Each with all that is in it, and the directories that lead to it.
 cd /
 xargs -0 -r sh -c 'exec find "$@" -print0' find </tmp/kept/members >/tmp/kept/found
-sed -zn ':up; s,/[^/]*$,,p; t up' /tmp/kept/members >/tmp/kept/above
-sort -zu /tmp/kept/found /tmp/kept/above >/tmp/kept/both
-sed -z '/^workspace$/d' /tmp/kept/both >/tmp/kept/whole
+sed -z 's,^,workspace/,' /tmp/kept/bare >>/tmp/kept/found
+cat /tmp/kept/members /tmp/kept/found >/tmp/kept/below
+sed -zn ':up; s,/[^/]*$,,p; t up' /tmp/kept/below >/tmp/kept/above
+sort -zu /tmp/kept/found /tmp/kept/above >/tmp/kept/whole
 exec {_TAR} --create --sparse --no-recursion --file=- tmp/kept/gone \\
     --null --verbatim-files-from --files-from=/tmp/kept/whole
 """

@@ -81,7 +81,7 @@ class MountResults:
 
         async def work() -> T:
             try:
-                async with self._snapshots.momentary(row, held) as copy:
+                async with self._snapshots.momentary(row, held, ours=True) as copy:
                     return await asyncio.to_thread(look, copy)
             except SandboxDied:
                 raise await self._live.dead(row) from None

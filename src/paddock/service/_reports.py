@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
-from paddock.audit import MOST_RECORDS, AuditLog, read_records, verify
-from paddock.errors import InvalidArgument, NotFound
+from paddock.audit import MOST_RECORDS, AuditLog, Eyes, read_records, verify
+from paddock.errors import InvalidArgument, NotFound, PolicyDenied
 from paddock.model import AuditRecord, AuditReport, Check, Diagnosis, ListAudit
 from paddock.storage._base import Pool
 
@@ -35,22 +36,29 @@ class Reports:
     ) -> None:
         self._state_dir, self._store, self._audit = state_dir, store, audit
         self._backends, self._pool, self._find = backends, pool, find
+        self._owner = f"local:{os.getuid()}"
 
     async def verify(self) -> AuditReport:
         return await asyncio.to_thread(verify, self._audit.directory)
 
     async def audit(self, action: ListAudit, entry: Entry) -> tuple[AuditRecord, ...]:
-        """Of a sandbox that is still known, by whatever it was called."""
+        """Of a sandbox that is still known, by whatever it was called. The state directory's owner sees everything;
+        everybody else what he has asked himself, and what came to pass in the sandbox of his that he names."""
         if not 1 <= action.limit <= MOST_RECORDS:
             raise InvalidArgument(f"limit={action.limit} must be 1 to {MOST_RECORDS}", field="limit")
         names: tuple[str, ...] = ()
+        me, own = entry.principal.id, None
+        if me != self._owner and action.principal not in (None, me):
+            raise PolicyDenied(f"{me} sees its own records only, not those of {action.principal}", rule="own-records")
         if action.sandbox is not None:
             with suppress(NotFound):
                 row = self._find(action.sandbox, entry)
                 since = max(row.sandbox.created_at - _BEFORE_SECONDS, action.since or 0.0)
                 action = msgspec.structs.replace(action, sandbox=row.id, since=since)
+                own = row.id
                 names = () if row.sandbox.spec.name is None else (row.sandbox.spec.name,)
-        return await asyncio.to_thread(read_records, self._audit.directory, action, names)
+        eyes = None if me == self._owner else Eyes(principal=me, sandbox=own)
+        return await asyncio.to_thread(read_records, self._audit.directory, action, names, eyes=eyes)
 
     async def diagnose(self) -> Diagnosis:
         checks: list[Check] = []

@@ -96,7 +96,7 @@ class Rooms:
         if egress is None and gateway:
             doors = egress = self._doors = Doors(
                 state_dir,
-                adopt=lambda row: backends.named(row.sandbox.backend).adopt(row.id),
+                exits=lambda row: backends.named(row.sandbox.backend).exits(row.id, row.incarnation),
                 tasks=tasks,
                 audit=audit,
                 judge=Judge(store, self.approvals, holder),

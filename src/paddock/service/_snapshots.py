@@ -74,9 +74,11 @@ class Snapshots:
         return snapshot
 
     @asynccontextmanager
-    async def momentary(self, row: Row, held: Held, *, tree: str | None = None) -> AsyncGenerator[str]:
+    async def momentary(
+        self, row: Row, held: Held, *, tree: str | None = None, ours: bool = False
+    ) -> AsyncGenerator[str]:
         """A copy of its tree, or of its workspace's (`tree`), at this instant. Nobody else sees it; it goes with the
-        block."""
+        block. `ours`: to be read by this program itself."""
         held.backend.capabilities.require("freeze", held.backend.name)
         snapshot = Snapshot(
             id=SnapshotId(mint(Noun.SNAPSHOT)),
@@ -91,7 +93,7 @@ class Snapshots:
             # As one that is being made: if we are killed, it is swept.
             self._store.add(SnapshotRow(snapshot, held.instance.template, self._holder))
             try:
-                await self.copy(held.instance, (Copy(tree or row.id, snapshot.id, at_rest=True),))
+                await self.copy(held.instance, (Copy(tree or row.id, snapshot.id, at_rest=True, ours=ours),))
                 yield snapshot.id
             finally:
                 self._remove(snapshot.id)

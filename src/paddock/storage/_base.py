@@ -8,6 +8,7 @@ import msgspec
 
 from paddock.model import Check, PoolSpace
 from paddock.storage._config import Watermarks
+from paddock.storage._porter import Porter
 
 
 class TreeUsage(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,7 +23,8 @@ class Pool(Protocol):
     mount of the sandbox that has its own writable layer `mount0`, `work0` and so on.
 
     Names match `[a-z]{2}_[a-z0-9_]{1,60}`. On disk, file owners are `keeper.TREE_ID_BASE + id` where paddock runs as
-    root, and the caller's own uid where it does not. All calls are quick and synchronous.
+    root, the caller's subordinate ids where it uses these, and else the caller's own uid. All calls are quick
+    and synchronous.
     """
 
     @property
@@ -36,6 +38,11 @@ class Pool(Protocol):
         ...
 
     @property
+    def porter(self) -> Porter:
+        """Who can read and write all that is in a tree; the program itself may be unable to."""
+        ...
+
+    @property
     def marks(self) -> Watermarks: ...
     def create(
         self, name: str, *, layers: tuple[str, ...] = (), limit_bytes: int | None = None, mounts: int = 0
@@ -43,10 +50,13 @@ class Pool(Protocol):
         """An empty tree to be written over `layers` (`copy`: with their content). AlreadyExists, ResourceExhausted."""
         ...
 
-    def snapshot(self, source: str, name: str, *, limit_bytes: int | None = None, at_rest: bool = False) -> None:
+    def snapshot(
+        self, source: str, name: str, *, limit_bytes: int | None = None, at_rest: bool = False, ours: bool = False
+    ) -> None:
         """A tree with the content of `source` at one instant (`overlay`, `copy`: if nothing writes to it meanwhile).
 
-        `at_rest`: nobody will write it, and what is needed for that is not made.
+        `at_rest`: nobody will write it, and what is needed for that is not made. `ours`: we read it ourselves; who
+        owns what may be lost.
 
         NotFound, AlreadyExists, ResourceExhausted.
         """

@@ -54,7 +54,9 @@ class BtrfsPool(Directories):
 
         self._make(name, fill)
 
-    def snapshot(self, source: str, name: str, *, limit_bytes: int | None = None, at_rest: bool = False) -> None:
+    def snapshot(
+        self, source: str, name: str, *, limit_bytes: int | None = None, at_rest: bool = False, ours: bool = False
+    ) -> None:
         def begin(making: str) -> None:
             btrfs.snapshot(origin, self._fd, making.encode())
 

@@ -10,6 +10,7 @@ import msgspec
 
 from paddock.errors import PlatformError
 from paddock.keeper.layout import KEEPER_CONFIG
+from paddock.linux.subordinate_ids import SubordinateIds
 from paddock.model import PoolSpace
 
 Driver = Literal["btrfs", "overlay", "copy"]
@@ -49,6 +50,8 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True):
     driver: Driver
     image: str | None = None
     reasons: tuple[Reason, ...] = ()
+    subordinate_ids: SubordinateIds | None = None
+    """Whose files in the trees may be, beside an ordinary user's own. Decided for good: they are theirs then."""
     high: float = 0.9
     low: float = 0.75
     enough_mib: int = 20_480

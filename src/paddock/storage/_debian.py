@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from paddock.errors import NotConfigured, PlatformError, Unsupported
+from paddock.storage._porter import Porter
 from paddock.storage._probe import find_tool
 from paddock.storage._recipe import ENV, PATH, PIP, Progress, Recipe
 from paddock.storage._unpack import unpack_tar
@@ -49,8 +50,8 @@ def recipe(machine: Path) -> Recipe:
     if not sources:
         raise NotConfigured("this machine's apt has no package sources", hint="man sources.list")
 
-    def fill(root: int, base: int | None, progress: Progress) -> None:
-        _build(root, base, suite, _sources(machine), progress)
+    def fill(root: int, porter: Porter, progress: Progress) -> None:
+        _build(root, porter, suite, _sources(machine), progress)
 
     return Recipe(
         name="debian",
@@ -61,12 +62,12 @@ def recipe(machine: Path) -> Recipe:
     )
 
 
-def _build(root: int, base: int | None, suite: str, sources: list[Path], progress: Progress) -> None:
+def _build(root: int, porter: Porter, suite: str, sources: list[Path], progress: Progress) -> None:
     tool = find_tool("mmdebstrap")
     if tool is None:
         raise NotConfigured("mmdebstrap is not installed", hint="apt-get install mmdebstrap")
     command = [tool, "--variant=minbase", "--format=tar", f"--include={_PACKAGES}"]
-    command += ["--mode=root" if base is not None else "--mode=unshare"]
+    command += ["--mode=root" if os.geteuid() == 0 else "--mode=unshare"]
     command += [f"--customize-hook={hook}" for hook in _HOOKS]
     command += [suite, "-", *map(str, sources)]
     progress("installing Debian: about a minute")
@@ -81,7 +82,7 @@ def _build(root: int, base: int | None, suite: str, sources: list[Path], progres
         assert process.stdout is not None
         try:
             with process.stdout as stream:
-                unpack_tar(stream, root, base)
+                porter.do(lambda: unpack_tar(stream, root, porter.base), root, stream.fileno())
                 while stream.read(1 << 16):  # the padding after the archive's end
                     pass
             status = process.wait()

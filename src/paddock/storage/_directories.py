@@ -15,9 +15,10 @@ from paddock.storage._base import TreeUsage
 from paddock.storage._checks import pool_checks, space_check
 from paddock.storage._config import Driver, PoolConfig
 from paddock.storage._measure import measure
+from paddock.storage._porter import by_porter, porter_for
 from paddock.storage._removal import remove
 from paddock.storage._room import Disk
-from paddock.storage._trees import DIRECTORY, NAME, check_name, names_in, open_to_all, owner_base, tree_error
+from paddock.storage._trees import DIRECTORY, NAME, check_name, names_in, open_to_all, tree_error
 
 _LOCK = ".lock"
 _MAKING = re.compile(r"\.making-[0-9a-f]{16}", re.ASCII)
@@ -38,7 +39,8 @@ class Directories:
         self._config = config
         self._path = path  # where it would be seen, if it is: where the pool is an image, only the keeper sees it
         self._disk = Disk(os.path.dirname(path), config)
-        self._base = owner_base()
+        self.porter = porter_for(config)
+        self._base = self.porter.base
         self.marks = config.marks
 
     def names(self) -> tuple[str, ...]:
@@ -91,6 +93,7 @@ class Directories:
         os.close(self.open(name))
         return TreeUsage(used_bytes=None, limit_bytes=None)
 
+    @by_porter
     def measure(self, name: str) -> int:
         tree = self.open(name)
         try:
@@ -128,7 +131,11 @@ class Directories:
                 for name in making if free else ():
                     self._discard_quietly(name)
 
+    def fileno(self) -> int:
+        return self._fd
+
     def close(self) -> None:
+        self.porter.close()
         fd, self._fd = self._fd, -1
         if fd != -1:
             os.close(fd)
@@ -169,6 +176,7 @@ class Directories:
         os.mkdir(making, 0o755, dir_fd=self._fd)
         open_to_all(making, self._fd)
 
+    @by_porter
     def _discard(self, name: str) -> None:
         """Deletes a directory that is no tree any more, unless another process is at it already."""
         try:

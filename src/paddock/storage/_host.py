@@ -11,6 +11,7 @@ import stat
 from pathlib import Path
 
 from paddock.errors import Unsupported
+from paddock.storage._porter import Porter
 from paddock.storage._recipe import PATH, Entry, Manifest, Progress, Recipe, manifest_digest, write_manifest
 
 _VERSION = "1"
@@ -71,8 +72,8 @@ def recipe(machine: Path) -> Recipe:
     """Unsupported: the machine keeps programs outside /usr."""
     files = manifest(machine)
 
-    def fill(root: int, base: int | None, progress: Progress) -> None:
-        write_manifest(root, base, files)
+    def fill(root: int, porter: Porter, progress: Progress) -> None:
+        write_manifest(root, porter, files)
 
     return Recipe(name="host", facts=(_VERSION, manifest_digest(files)), fill=fill)
 

@@ -7,6 +7,7 @@ import os
 from paddock.storage._basis import copy_basis
 from paddock.storage._copying import Copier
 from paddock.storage._directories import Directories
+from paddock.storage._porter import by_porter
 from paddock.storage._trees import DIRECTORY, copy_root, layers_in, make_frame
 
 
@@ -16,18 +17,22 @@ class OverlayPool(Directories):
     driver = "overlay"
     overlay = True
 
+    @by_porter
     def create(
         self, name: str, *, layers: tuple[str, ...] = (), limit_bytes: int | None = None, mounts: int = 0
     ) -> None:
         self._make(name, lambda tree: make_frame(tree, self._base, mounts))
 
-    def snapshot(self, source: str, name: str, *, limit_bytes: int | None = None, at_rest: bool = False) -> None:
+    @by_porter
+    def snapshot(
+        self, source: str, name: str, *, limit_bytes: int | None = None, at_rest: bool = False, ours: bool = False
+    ) -> None:
         origin = self.open(source)
         try:
             mounts = len(layers_in(origin)) - 1
 
             def fill(tree: int) -> None:
-                self._fill(tree, (origin,), mounts)
+                self._fill(tree, (origin,), mounts, base=None if ours else self._base)
                 if mounts:
                     copy_basis(origin, tree)
 
@@ -35,6 +40,7 @@ class OverlayPool(Directories):
         finally:
             os.close(origin)
 
+    @by_porter
     def derive(self, source: str, name: str, *, limit_bytes: int | None = None) -> tuple[str, ...]:
         def fill(tree: int) -> None:
             make_frame(tree, self._base)
@@ -47,19 +53,19 @@ class OverlayPool(Directories):
             os.close(origin)
         return (source,)
 
-    def _fill(self, tree: int, origins: tuple[int, ...], mounts: int = 0) -> None:
-        """Makes `tree` with the content of `origins`, lowest first."""
-        make_frame(tree, self._base, mounts)
+    def _fill(self, tree: int, origins: tuple[int, ...], mounts: int = 0, *, base: int | None) -> None:
+        """Makes `tree` with the content of `origins`, lowest first; without a `base` all of it is ours."""
+        make_frame(tree, base, mounts)
         for origin in origins:
             for part in layers_in(origin):
-                self._copy(origin, tree, part)
+                self._copy(origin, tree, part, keep_owners=base is not None)
 
-    def _copy(self, origin: int, tree: int, part: str) -> None:
+    def _copy(self, origin: int, tree: int, part: str, *, keep_owners: bool) -> None:
         source = os.open(part, DIRECTORY, dir_fd=origin)
         try:
             target = os.open(part, DIRECTORY, dir_fd=tree)
             try:
-                Copier(keep_owners=self._base is not None).copy(source, target)
+                Copier(keep_owners=keep_owners).copy(source, target)
             finally:
                 os.close(target)
         finally:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
+import socket
 import subprocess
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import get_args
 
+import msgspec
+
 from paddock.errors import InvalidArgument, InvalidState, NotConfigured
 from paddock.keeper import pool as keeper_pool
-from paddock.keeper.layout import POOL, POOL_IMAGE, PREPARE_LOCK
+from paddock.keeper.layout import KEEPER_SOCKET, ORDINARY_ID, POOL, POOL_IMAGE, PREPARE_LOCK, SUBORDINATE_IDS
+from paddock.linux import subordinate_ids
+from paddock.model import Noun
 from paddock.storage import _probe
 from paddock.storage._config import Driver, PoolConfig, Reason, load, store, sync_directory
 
@@ -25,12 +31,16 @@ _SUPERBLOCK, _MAGIC = 0x1_0040, b"_BHRfS_M"  # btrfs on-disk format: the primary
 _MKFS_SECONDS = 300
 
 
-def prepare(state_dir: Path, *, driver: str | None = None, image_bytes: int | None = None) -> PoolConfig:
-    """Makes the state directory ready for a keeper, and says how its pool is kept. Does nothing the second time.
+def prepare(
+    state_dir: Path, *, driver: str | None = None, image_bytes: int | None = None, whole: bool | None = None
+) -> PoolConfig:
+    """Makes the state directory ready for a keeper, and says how its pool is kept. Does nothing the second time, but
+    where only whole copies were possible and nothing lies in the pool yet: then it looks again.
 
     `driver` forces one (btrfs, overlay, copy); by default the best that works here is taken. `image_bytes` is the
     size of a new image, which takes as much of the disk as is written to it; by default half of what is free, 64 GiB
-    at most.
+    at most. `whole`: an ordinary user's sandboxes are to have all the ids of a system, by his subordinate ids; by
+    default as PADDOCK_SUBORDINATE_IDS says, 0 or 1.
 
     NotConfigured: the forced driver does not work here. InvalidState: the trees are there already, on another one.
     """
@@ -47,14 +57,49 @@ def prepare(state_dir: Path, *, driver: str | None = None, image_bytes: int | No
                     f"the trees in {state_dir} are on {config.driver}, not on {forced}",
                     hint="choose another state directory",
                 )
-            return config
+            if forced is not None or not _may_do_better(state_dir, config):
+                return config
         (state_dir / POOL).mkdir(exist_ok=True)
         # An overlay's layers are opened as one of the sandbox's ids, from a descriptor of this directory.
         (state_dir / POOL).chmod(0o711)
         _probe.sweep(state_dir)
-        config = _choose(state_dir, forced, image_bytes)
+        config = _with_ids(_choose(state_dir, forced, image_bytes), whole)
         store(state_dir, config)
         return config
+
+
+def _may_do_better(state_dir: Path, config: PoolConfig) -> bool:
+    """User namespaces may have been refused when this was decided, and be allowed by now. No tree changes drivers."""
+    if not _probe.is_refused_overlay(config) or _in_use(state_dir):
+        return False
+    trees = [name for name in os.listdir(state_dir / POOL) if not name.startswith((".", Noun.TEMPLATE))]
+    return not trees and _probe.overlay(state_dir) is None
+
+
+def _in_use(state_dir: Path) -> bool:
+    """A keeper serves it, and whoever talks to that has opened the pool as it was."""
+    with socket.socket(socket.AF_UNIX) as door:
+        return door.connect_ex(str(state_dir / KEEPER_SOCKET)) not in (errno.ENOENT, errno.ECONNREFUSED)
+
+
+def _with_ids(config: PoolConfig, whole: bool | None) -> PoolConfig:
+    """Who owns what sandboxes write can't be changed later. NotConfigured: it was asked for, and cannot be had."""
+    if whole is None:
+        whole = os.environ.get(SUBORDINATE_IDS, "0") == "1"
+    if os.geteuid() == 0 or not whole:
+        return config
+    why = "trees on btrfs are not kept with them" if config.driver == "btrfs" else None
+    ids = subordinate_ids.granted()
+    if isinstance(ids, str):
+        why = ids
+    elif why is None:
+        try:
+            os.close(subordinate_ids.open_namespace(ids, ORDINARY_ID))
+        except OSError as error:
+            why = str(error)
+        else:
+            return msgspec.structs.replace(config, subordinate_ids=ids)
+    raise NotConfigured(f"there are no subordinate ids for sandboxes: {why}", hint=subordinate_ids.remedy())
 
 
 def _known(driver: str | None) -> Driver | None:

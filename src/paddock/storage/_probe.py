@@ -14,7 +14,7 @@ from pathlib import Path
 
 from paddock.keeper import pool as keeper_pool
 from paddock.linux import btrfs
-from paddock.storage._config import Reason
+from paddock.storage._config import PoolConfig, Reason
 from paddock.storage._removal import remove
 
 NATIVE, IMAGE, OVERLAY = "btrfs", "btrfs image", "overlay"
@@ -65,6 +65,11 @@ def overlay(state_dir: Path) -> Reason | None:
             return _overlay_in_a_user_namespace(place)
         except OSError as error:
             return Reason(way=OVERLAY, why=f"{error.strerror} on Linux {platform.release()}")
+
+
+def is_refused_overlay(config: PoolConfig) -> bool:
+    """It would have been taken, had it worked then."""
+    return config.driver == "copy" and any(reason.way == OVERLAY for reason in config.reasons)
 
 
 def _overlay_in_a_user_namespace(place: Path) -> Reason | None:

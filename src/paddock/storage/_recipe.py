@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from paddock.storage._porter import Porter
+
 Progress = Callable[[str], None]
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -33,11 +35,11 @@ Manifest = Mapping[str, Entry]
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """`facts` decide the digest; `fill` writes the layer into a directory, for ids plus a base if there is one."""
+    """`facts` decide the digest; `fill` writes the layer into a directory, by the porter's hands."""
 
     name: str
     facts: tuple[str, ...]
-    fill: Callable[[int, int | None, Progress], None]
+    fill: Callable[[int, Porter, Progress], None]
     below: Recipe | None = None
     host_usr: bool = True
     env: dict[str, str] = field(default_factory=lambda: dict(ENV))
@@ -60,8 +62,12 @@ def manifest_digest(manifest: Manifest) -> str:
     return digest.hexdigest()
 
 
-def write_manifest(root: int, base: int | None, manifest: Manifest) -> None:
+def write_manifest(root: int, porter: Porter, manifest: Manifest) -> None:
     """Writes the files of `manifest` into the directory `root`, where nobody else writes."""
+    porter.do(lambda: _write(root, porter.base, manifest), root)
+
+
+def _write(root: int, base: int | None, manifest: Manifest) -> None:
     for path, entry in sorted(manifest.items()):
         match entry.kind:
             case "directory":

@@ -15,7 +15,7 @@ from paddock.model import Template, User
 from paddock.storage import _host
 from paddock.storage._base import Pool
 from paddock.storage._recipe import Progress, Recipe
-from paddock.storage._trees import DIRECTORY, ROOT, owner_base, sync_file_system
+from paddock.storage._trees import DIRECTORY, ROOT, sync_file_system
 
 _USERS = (
     User(name="root", uid=0, gid=0, home="/root"),
@@ -154,7 +154,7 @@ class Templates:
             try:
                 root = os.open(ROOT, DIRECTORY, dir_fd=tree)
                 try:
-                    recipe.fill(root, owner_base(), progress)
+                    recipe.fill(root, self._pool.porter, progress)
                     sync_file_system(root)
                 finally:
                     os.close(root)

@@ -17,7 +17,6 @@ from paddock.errors import (
     PlatformError,
     ResourceExhausted,
 )
-from paddock.keeper.layout import TREE_ID_BASE
 
 NAME = re.compile(r"[a-z]{2}_[a-z0-9_]{1,60}", re.ASCII)
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -29,11 +28,6 @@ BASIS = "basis"
 directories; a copy of the tree keeps it."""
 _MOUNT = re.compile(r"mount\d{1,3}", re.ASCII)
 _WORK = re.compile(r"work\d{0,3}", re.ASCII)
-
-
-def owner_base() -> int | None:
-    """What is added to an id of a tree to store it; None: this process can give files to nobody but itself."""
-    return TREE_ID_BASE if os.geteuid() == 0 else None
 
 
 def check_name(name: str) -> str:

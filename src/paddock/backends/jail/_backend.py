@@ -79,7 +79,7 @@ class JailBackend:
             isolation=True,
             enforced=frozenset(enforced),
             watched=frozenset(watched),
-            root_user=root,
+            root_user=self.whole,
             adopt=True,
             freeze=True,
             mounts=True,
@@ -87,6 +87,11 @@ class JailBackend:
             trees=True,
             exits=True,
         )
+
+    @property
+    def whole(self) -> bool:
+        """Sandboxes have all the ids of a system, root's too. An ordinary user's keeper has to be asked first."""
+        return os.getuid() == 0 or bool(self.keeper.facts.get("root_user", False))
 
     def probe(self) -> str | None:
         return _probe.unusable()
@@ -190,6 +195,16 @@ class JailBackend:
             raise SandboxDied(f"{id} is dead")
         return found
 
+    async def exits(self, id: SandboxId, incarnation: int) -> Exits | None:
+        answer = await self.keeper.request("exits", id=id, incarnation=incarnation)
+        if not answer["known"]:
+            raise SandboxDied(f"{id} is dead")
+        sockets = [socket.socket(fileno=fd) for fd in cast("list[int]", answer["fds"])]
+        if not sockets:
+            return None
+        *tcp, datagrams, connections = sockets
+        return Exits(tuple(tcp), datagrams, connections)
+
     async def living(self) -> Mapping[SandboxId, Ending | None]:
         answer = await self.keeper.request("list")
         found: dict[SandboxId, Ending | None] = {SandboxId(id): None for id in answer["living"]}
@@ -280,7 +295,7 @@ class JailInstance(GuestInstance):
     """A live jail. Each identity of it has a socket in `run/<id>/`, so nothing has to be kept to reach it."""
 
     def __init__(self, backend: JailBackend, id: SandboxId, template: Template, incarnation: int) -> None:
-        super().__init__(id, template, self._reach, root_user=os.getuid() == 0)
+        super().__init__(id, template, self._reach, root_user=backend.whole)
         self._backend, self._incarnation = backend, incarnation
 
     async def _reach(self, identity: str) -> GuestConnection:
@@ -298,16 +313,6 @@ class JailInstance(GuestInstance):
             await control.open({"op": "deadline", "boottime": deadline}).call(dict)
         finally:
             control.close()
-
-    async def exits(self) -> Exits | None:
-        answer = await self._backend.keeper.request("exits", id=self.id, incarnation=self._incarnation)
-        if not answer["known"]:
-            raise SandboxDied(f"{self.id} is dead")
-        sockets = [socket.socket(fileno=fd) for fd in cast("list[int]", answer["fds"])]
-        if not sockets:
-            return None
-        *tcp, datagrams, connections = sockets
-        return Exits(tuple(tcp), datagrams, connections)
 
     async def usage(self) -> Usage:
         answer = await self._backend.keeper.request("usage", id=self.id)

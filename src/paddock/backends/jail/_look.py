@@ -6,12 +6,13 @@ import os
 import time
 
 from paddock.backends._look import process
-from paddock.keeper._plan import ORDINARY_ID
 from paddock.keeper._records import Record
-from paddock.keeper.layout import ID_COUNT, RUN_ID_BASE
-from paddock.linux import proc, processes
+from paddock.keeper.layout import ID_COUNT, ORDINARY_ID, RUN_ID_BASE
+from paddock.linux import namespaces, proc, processes
+from paddock.linux.namespaces import IdMap
 from paddock.model import Check, Process
 
+NOBODY = 65534
 _CAPABILITIES = ("CapInh", "CapPrm", "CapEff", "CapAmb")
 _NAMESPACES = ("mnt", "pid", "net", "ipc", "uts", "user", "cgroup")
 
@@ -21,8 +22,9 @@ def table(record: Record) -> tuple[Process, ...]:
     found = _family(record)
     boot = time.time() - proc.boottime()
     inner = {one.pid: one.inner_pid for one in found}
+    ids = _ids(record)
     return tuple(
-        process(one, pid=one.inner_pid, parent=inner.get(one.parent, 0), uid=_inner_uid(record, one.uid), boot=boot)
+        process(one, pid=one.inner_pid, parent=inner.get(one.parent, 0), uid=_inner_uid(ids, one.uid), boot=boot)
         for one in found
     )
 
@@ -66,8 +68,16 @@ def _lives(record: Record) -> bool:
         return False
 
 
-def _inner_uid(record: Record, uid: int) -> int:
-    return ORDINARY_ID if record.slot is None else uid - _base(record)
+def _ids(record: Record) -> list[IdMap]:
+    """The ids of its pid 1's namespace, in those of this one."""
+    if record.slot is not None:
+        return [IdMap(0, _base(record), ID_COUNT)]
+    maps = namespaces.read_uid_map(record.pid)
+    return [IdMap(ORDINARY_ID, os.getuid(), 1)] if len(maps) == 1 else maps  # one: it is 1000 a namespace further in
+
+
+def _inner_uid(ids: list[IdMap], uid: int) -> int:
+    return next((one.inside + uid - one.outside for one in ids if 0 <= uid - one.outside < one.length), NOBODY)
 
 
 def _base(record: Record) -> int:
@@ -75,13 +85,18 @@ def _base(record: Record) -> int:
 
 
 def _is_own(record: Record, uid: int) -> bool:
-    return uid == os.getuid() if record.slot is None else uid == _base(record)
+    """Whether this is who pid 1 is to be."""
+    if record.slot is not None:
+        return uid == _base(record)
+    maps = namespaces.read_uid_map(record.pid)
+    return uid == (os.getuid() if len(maps) == 1 else maps[0].outside)
 
 
 def _identity(record: Record, uid: int) -> str:
-    return (
-        f"uid {uid} of the host, which is yours" if record.slot is None else f"uid {uid} of the host, which is nobody's"
-    )
+    if uid == os.getuid():
+        return f"uid {uid} of the host, which is yours"
+    whose = "nobody's" if record.slot is not None else "one of your subordinate ids"
+    return f"uid {uid} of the host, which is {whose}"
 
 
 def _namespaces(pid: int) -> Check:

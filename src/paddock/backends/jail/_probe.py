@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from paddock.backends._base import Capabilities
-from paddock.keeper.layout import DEFAULT_SPARES
+from paddock.keeper.layout import DEFAULT_SPARES, SUBORDINATE_IDS
 from paddock.model import Check, Limit
 
 LIMITS = (Limit.MEMORY, Limit.PROCESSES, Limit.DISK, Limit.INODES)
@@ -47,6 +47,7 @@ def unusable() -> str | None:
 
 def checks(capabilities: Capabilities, facts: Mapping[str, Any]) -> tuple[Check, ...]:
     """Lines for `doctor`. `facts` are the keeper's, none where none could be started."""
+    from paddock.backends.jail import _exits_probe
     from paddock.linux import landlock
 
     reason = unusable()
@@ -57,6 +58,7 @@ def checks(capabilities: Capabilities, facts: Mapping[str, Any]) -> tuple[Check,
         Check(area="level", name="jail", status="ok", detail="namespaces, seccomp, Landlock"),
         Check(area="jail", name="landlock", status="ok" if abi >= 6 else "weak", detail=landlock.level(abi)),
     ]
+    lines.append(_exits_probe.check())
     lines += guarantees(capabilities, root=os.getuid() == 0, cpus="cpu" in facts.get("cgroups", ()))
     missing = tuple(facts.get("missing", ()))
     if missing and not facts["cgroups"]:  # one reason says it for all
@@ -83,9 +85,8 @@ def guarantees(capabilities: Capabilities, *, root: bool, cpus: bool) -> list[Ch
     uncounted = "not enforced: no cgroup; what sockets hold in buffers counts for the machine"
     lines.append(_line("limits", "sockets", uncounted, ok=counted))
     if not root:
-        same = "what runs inside has your own uid: the namespaces alone separate it from you"
         counts = "inotify and queued signals inside are counted with your own; a sandbox has at most a quarter"
-        lines.append(_line("jail", "ids", same))
+        lines.append(_ids(capabilities))
         lines.append(_line("jail", "tables", counts))
         if any(info.mount_point.startswith(b"/usr/") for info in mountinfo.read()):
             told = "something is mounted below /usr: sandboxes can watch which programs of it are started"
@@ -96,6 +97,23 @@ def guarantees(capabilities: Capabilities, *, root: bool, cpus: bool) -> list[Ch
 def _line(area: str, name: str, instead: str, *, ok: bool = False) -> Check:
     detail, fix = ("enforced", None) if ok else (instead, _AS_ROOT)
     return Check(area=area, name=name, status="ok" if ok else "weak", detail=detail, fix=fix)
+
+
+def _ids(capabilities: Capabilities) -> Check:
+    """An ordinary user's."""
+    from paddock.linux import subordinate_ids
+
+    own = "your files are the user's inside, who has your own uid: the namespaces alone separate him from you"
+    if capabilities.root_user:
+        others = "; root and all others inside are subordinate ids of yours, the same in all your sandboxes"
+        return Check(area="jail", name="ids", status="weak", detail=own + others, fix=_AS_ROOT)
+    granted = subordinate_ids.granted()
+    if isinstance(granted, str):
+        why, fix = granted, subordinate_ids.remedy()
+    else:
+        why, fix = "a new state directory has them if it is asked for", f"export {SUBORDINATE_IDS}=1"
+    detail = f"{own}; he is the only one there, since the sandboxes use no subordinate ids: {why}"
+    return Check(area="jail", name="ids", status="weak", detail=detail, fix=fix)
 
 
 def _limit(limit: Limit, capabilities: Capabilities, *, root: bool) -> Check:

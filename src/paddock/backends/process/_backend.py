@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import paddock.guest
-from paddock.backends._base import Capabilities, Ending, SandboxPlan
-from paddock.errors import AlreadyExists, InternalError
+from paddock.backends._base import Capabilities, Ending, Exits, SandboxPlan
+from paddock.errors import AlreadyExists, InternalError, Unsupported
 from paddock.keeper import layout
 from paddock.model import Check, Level, SandboxId, User
 
@@ -107,6 +107,9 @@ class ProcessBackend:
     async def adopt(self, id: SandboxId) -> ProcessInstance | None:
         instance = self._instances.get(id)
         return instance if instance is not None and instance.ending is None else None
+
+    async def exits(self, id: SandboxId, incarnation: int) -> Exits | None:
+        raise Unsupported("backend 'process' has no walls to make exits in", hint="use an isolating level")
 
     async def living(self) -> Mapping[SandboxId, Ending | None]:
         return {id: instance.ending for id, instance in self._instances.items()}

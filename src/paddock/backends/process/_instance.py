@@ -11,7 +11,7 @@ import time
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
-from paddock.backends._base import Ending, Exits, SandboxPlan
+from paddock.backends._base import Ending, SandboxPlan
 from paddock.backends._guest import GuestConnection, GuestInstance
 from paddock.backends._look import process
 from paddock.errors import PaddockError, SandboxDied, Unsupported
@@ -72,9 +72,6 @@ class ProcessInstance(GuestInstance):
         return (
             Check(area="posture", name="isolation", status="missing", detail="none: these are processes of the host"),
         )
-
-    async def exits(self) -> Exits | None:
-        raise Unsupported("backend 'process' has no walls to make exits in", hint="use an isolating level")
 
     def frozen(self) -> AbstractAsyncContextManager[None]:
         raise Unsupported("backend 'process' cannot hold a sandbox still", hint="use an isolating level")

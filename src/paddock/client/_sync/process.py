@@ -101,8 +101,8 @@ class Process:
     """A started command.
 
     As a context manager it is let go at the end: a foreground command is killed with everything that it
-    started, a background one lives on. Whoever waits without reading its output waits forever once the
-    pipes are full: read first, or use `exec`.
+    started, a background one lives on. Whoever waits for a foreground one without reading its output waits
+    forever once the pipes are full: read first, or use `exec`. A background one prints to files, and waits for nobody.
     """
 
     def __init__(self, handle: ExecHandle) -> None:

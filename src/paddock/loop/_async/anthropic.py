@@ -40,6 +40,9 @@ class AsyncAnthropicModel:
             )
         except AnthropicError as error:
             raise unusable("anthropic", error, "ANTHROPIC_API_KEY") from None
+        # The SDK would say so at the first request, which is after everything was set up.
+        if not any(getattr(self._client, name, None) for name in ("api_key", "auth_token", "credentials")):
+            raise unusable("anthropic", "it has no key", "ANTHROPIC_API_KEY")
         self._name = name
         self._price = price
         self._max_output_tokens = max_output_tokens

@@ -156,6 +156,8 @@ def _problem(answer: Answer) -> PaddockError:
                 f"the forge has no such repository or branch, or not for this credential ({answer.words()})",
                 hint="does the token have the right to write pull requests?",
             )
+        case 423:
+            return InvalidState(f"the repository takes nothing ({answer.words()})", hint="is it archived?")
         case 422 | 400:
             return InvalidArgument(f"the forge refuses ({answer.words()})")
         case 301 | 302 | 307 | 308:

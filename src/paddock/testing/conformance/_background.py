@@ -143,6 +143,17 @@ class BackgroundConformance(Bench):
         assert out == b"".join(b"%02d" % n * 32768 for n in range(80))
 
     @guarantee()
+    async def test_the_end_of_a_background_command_waits_for_no_reader_and_its_output_is_there_after_it(
+        self, lab: Lab
+    ) -> None:
+        box = await lab.box()
+        handle = await box.start("sh", "-c", "head -c 8000000 /dev/zero; exit 4", background=True)
+        assert (await handle.wait()).code == 4
+        assert handle.stdout is not None
+        assert len(await drain(handle.stdout)) == 8_000_000
+        await handle.aclose()
+
+    @guarantee()
     async def test_detaching_does_not_disturb_the_command(self, lab: Lab) -> None:
         box = await lab.box()
         first = await box.start(

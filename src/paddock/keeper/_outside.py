@@ -1,0 +1,55 @@
+"""A process of the keeper's that stays in the namespace that the keeper has left, where its user is the owner of all
+that his keepers have made: so it may signal what an earlier one has left, which a later one, beside it, may not."""
+
+from __future__ import annotations
+
+import array
+import os
+import signal
+import socket
+
+from paddock.linux import descriptors, pidfd, prctl
+
+_PEER = 3
+
+
+class Outside:
+    """Starts it, in the namespaces of now. It ends with the keeper."""
+
+    def __init__(self) -> None:
+        keeper = os.getpid()
+        self._peer, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        if os.fork() == 0:
+            try:
+                prctl.set_parent_death_signal(signal.SIGKILL)
+                if os.getppid() == keeper:
+                    _serve(theirs)
+            finally:
+                os._exit(1)
+        theirs.close()
+
+    def send(self, process: int, number: int) -> None:
+        """Signal `number` to the process of the descriptor `process`. OSError."""
+        socket.send_fds(self._peer, [bytes([number])], [process])
+        failed = int.from_bytes(self._peer.recv(4), "little")
+        if failed:
+            raise OSError(failed, os.strerror(failed))
+
+
+def _serve(peer: socket.socket) -> None:
+    os.dup2(peer.detach(), _PEER, inheritable=False)
+    descriptors.close_from(_PEER + 1)  # the keeper's lock first of all
+    peer = socket.socket(fileno=_PEER)
+    while True:
+        data, ancillary, _, _ = peer.recvmsg(1, socket.CMSG_SPACE(4), socket.MSG_CMSG_CLOEXEC)
+        if not data:
+            return
+        process = array.array("i", ancillary[0][2])[0]
+        failed = 0
+        try:
+            pidfd.send_signal(process, data[0])
+        except OSError as error:
+            failed = error.errno or 1
+        finally:
+            os.close(process)
+        peer.send(failed.to_bytes(4, "little"))

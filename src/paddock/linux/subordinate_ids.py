@@ -1,0 +1,141 @@
+"""Subordinate ids: a range of uids and gids that root has given to an ordinary user (subuid(5)).
+
+Only newuidmap(1) and newgidmap(1) may map them, which are set-user-id programs, into a namespace of their caller's.
+In namespaces made here the ids are those of a whole system, 0 to 65535; the caller himself is one of them, so that
+what he owns is still his there, and the others are the range.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import NamedTuple
+
+from paddock.linux import namespaces
+from paddock.linux.namespaces import IdMap
+
+COUNT = 65536
+NEEDED = COUNT - 1
+_UID_FILE, _GID_FILE = "/etc/subuid", "/etc/subgid"
+_TOOLS = "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin"
+
+
+class SubordinateIds(NamedTuple):
+    """The first uid and the first gid of `NEEDED` each."""
+
+    uid: int
+    gid: int
+
+
+def granted() -> SubordinateIds | str:
+    """The caller's; or one sentence: why there are none."""
+    missing = [name for name in ("newuidmap", "newgidmap") if _tool(name) is None]
+    if missing:
+        return f"{' and '.join(missing)} cannot be found"
+    names = {str(os.getuid())}
+    with suppress(KeyError):  # a uid without an entry: the files may name the number
+        names.add(pwd.getpwuid(os.getuid()).pw_name)
+    uid, gid = (_first(path, names) for path in (_UID_FILE, _GID_FILE))
+    if uid is None or gid is None:
+        where = " and ".join(path for path, first in ((_UID_FILE, uid), (_GID_FILE, gid)) if first is None)
+        return f"{where} give you no range of {NEEDED} ids"
+    return SubordinateIds(uid, gid)
+
+
+def remedy() -> str:
+    """The command by which root gives the caller what `granted` misses."""
+    try:
+        name = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        name = str(os.getuid())
+    if any(_tool(tool) is None for tool in ("newuidmap", "newgidmap")):
+        return "apt-get install uidmap"
+    return f"usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {name}"
+
+
+def _first(path: str, names: set[str]) -> int | None:
+    """The start of the first range that is large enough."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return None
+    for name, _, rest in (line.partition(":") for line in lines):
+        start, _, count = rest.partition(":")
+        if name in names and start.isdecimal() and count.isdecimal() and int(count) >= NEEDED:
+            return int(start)
+    return None
+
+
+def _tool(name: str) -> str | None:
+    return shutil.which(name, path=_TOOLS)
+
+
+def identity(own: int) -> tuple[IdMap, ...]:
+    """All ids as themselves, for a namespace below one of these: a line of a map may not span two of its parent's."""
+    return IdMap(0, 0, own), IdMap(own, own, 1), IdMap(own + 1, own + 1, COUNT - own - 1)
+
+
+def open_namespace(ids: SubordinateIds, own: int) -> int:
+    """The descriptor of a new user namespace with nobody in it, where the caller is `own`. OSError, in words.
+
+    Whoever has the caller's uid may enter it, and has all capabilities there.
+    """
+    hold, release = os.pipe2(os.O_CLOEXEC)
+    try:
+        pid = namespaces.clone(namespaces.NEWUSER)
+        if pid == 0:
+            try:
+                os.close(release)
+                os.read(hold, 1)
+            finally:
+                os._exit(0)
+        try:
+            _map("newuidmap", pid, _around(ids.uid, os.getuid(), own))
+            _map("newgidmap", pid, _around(ids.gid, os.getgid(), own))
+            return os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+        finally:
+            os.close(release)
+            release = -1
+            with suppress(ChildProcessError):  # the program that we are part of may bury all that ends
+                os.waitpid(pid, 0)
+    finally:
+        os.close(hold)
+        if release != -1:
+            os.close(release)
+
+
+def _around(first: int, caller: int, own: int) -> tuple[IdMap, ...]:
+    return IdMap(0, first, own), IdMap(own, caller, 1), IdMap(own + 1, first + own, COUNT - own - 1)
+
+
+def _map(name: str, pid: int, maps: Iterable[IdMap]) -> None:
+    program = _tool(name)
+    if program is None:
+        raise FileNotFoundError(f"{name} cannot be found")
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    try:
+        actions = [(os.POSIX_SPAWN_DUP2, writer, 1), (os.POSIX_SPAWN_DUP2, writer, 2)]
+        argv = [name, str(pid), *(str(number) for line in maps for number in line)]
+        child = os.posix_spawn(program, argv, {"LC_ALL": "C"}, file_actions=actions)
+        os.close(writer)
+        writer = -1
+        said = b""
+        while data := os.read(reader, 4096):
+            said += data
+    finally:
+        os.close(reader)
+        if writer != -1:
+            os.close(writer)
+    try:
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    except ChildProcessError:
+        status = 0  # the program that we are part of has it buried; what it did shows below
+    kind = name.removeprefix("new").removesuffix("map")
+    with open(f"/proc/{pid}/{kind}_map", "rb") as file:
+        if status != 0 or not file.read():
+            words = said.decode(errors="replace").strip().splitlines() or [f"it ended with {status}"]
+            raise PermissionError(f"{name}: {words[-1]}")

@@ -1,0 +1,132 @@
+"""Secrets that a policy names: given with the sandbox, by placeholder, and inherited by nobody."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from service_world import ME, Rig
+
+from paddock.egress._secret_book import Bound, from_bytes
+from paddock.errors import InvalidArgument, SecretUnavailable
+from paddock.model import (
+    Allow,
+    Binding,
+    CreateSandbox,
+    CreateSnapshot,
+    EgressRules,
+    ForkSandbox,
+    KillSandbox,
+    PolicyDocument,
+    RollbackSandbox,
+    Sandbox,
+    SandboxSpec,
+    SecretRule,
+    SecretSource,
+    SecretValue,
+    SetPolicy,
+    SetSecret,
+)
+from paddock.service import Service
+from paddock.service._egress import Snapshot
+from paddock.service._store import Row
+
+VALUE = SecretValue(b"correct-horse-battery-staple")
+RULE = SecretRule(source=SecretSource(stored="CI"), bind=Binding(host="api.test", header="Authorization"))
+PLAIN = PolicyDocument(egress=EgressRules(allow=(Allow(host="api.test", paths=("/**",)),)))
+WITH = PolicyDocument(
+    egress=EgressRules(allow=(Allow(host="api.test", paths=("/**",), secret="TOKEN"),)), secrets={"TOKEN": RULE}
+)
+
+
+class Doors:
+    """An Egress that is given secrets as the real one is."""
+
+    def __init__(self) -> None:
+        self.service: Service | None = None
+        self.given: dict[tuple[str, int], tuple[Bound, ...]] = {}
+
+    async def open(self, row: Row, snapshot: Snapshot) -> None:
+        assert self.service is not None
+        self.given[row.id, row.incarnation] = from_bytes(await self.service._rooms.leases.packed(row))
+
+    async def revise(self, row: Row, snapshot: Snapshot) -> None: ...
+
+    async def close(self, row: Row) -> None:
+        self.given.pop((row.id, row.incarnation), None)
+
+
+async def create(service: Service, policy: PolicyDocument | None, **spec: Any) -> Sandbox:
+    return await service.perform(CreateSandbox(spec=SandboxSpec(policy=policy, **spec)), ME)
+
+
+def token(rig: Rig, sandbox: Sandbox) -> str | None:
+    return rig.world.places[sandbox.id].plan.spec.env.get("TOKEN")
+
+
+async def test_a_sandbox_has_the_placeholder_and_the_gateway_the_value(rig: Rig) -> None:
+    doors = Doors()
+    async with rig.service(egress=doors) as service:
+        doors.service = service
+        await service.perform(SetSecret(name="CI", value=VALUE), ME)
+        sandbox = await create(service, WITH)
+        (bound,) = doors.given[sandbox.id, 0]
+        assert (bound.name, bound.placeholder, bound.value) == ("TOKEN", token(rig, sandbox), VALUE)
+        assert "TOKEN" not in sandbox.spec.env
+        assert token(rig, await create(service, PLAIN)) is None
+        assert token(rig, await create(service, None)) is None
+        await service.perform(KillSandbox(sandbox=sandbox.id), ME)
+        assert service._rooms.leases.redaction(sandbox.id) is None
+
+
+async def test_a_secret_without_a_value_refuses_the_create_before_anything_is_made(rig: Rig) -> None:
+    async with rig.service(egress=Doors()) as service:
+        with pytest.raises(SecretUnavailable, match="nobody has set it"):
+            await create(service, WITH)
+        assert rig.world.creates == 0
+        assert rig.pool.names() == ()
+
+
+async def test_forks_and_those_from_snapshots_have_placeholders_of_their_own(rig: Rig) -> None:
+    doors = Doors()
+    async with rig.service(egress=doors) as service:
+        doors.service = service
+        await service.perform(SetSecret(name="CI", value=VALUE), ME)
+        rig.pool.create("tp_host")
+        parent = await create(service, WITH)
+        children = await service.perform(ForkSandbox(sandbox=parent.id, count=2), ME)
+        snapshot = await service.perform(CreateSnapshot(sandbox=parent.id), ME)
+        again = await create(service, None, snapshot=snapshot.id)
+        without = await create(service, PLAIN, snapshot=snapshot.id)
+        every = [token(rig, one) for one in (parent, *children, again)]
+        assert None not in every
+        assert len(set(every)) == 4
+        assert token(rig, without) is None
+        assert doors.given[without.id, 0] == ()
+
+
+async def test_a_rollback_keeps_the_placeholder_and_the_secret(rig: Rig) -> None:
+    doors = Doors()
+    async with rig.service(egress=doors) as service:
+        doors.service = service
+        await service.perform(SetSecret(name="CI", value=VALUE), ME)
+        sandbox = await create(service, WITH)
+        rig.pool.create("tp_host")
+        before = token(rig, sandbox)
+        snapshot = await service.perform(CreateSnapshot(sandbox=sandbox.id), ME)
+        await service.perform(RollbackSandbox(sandbox=sandbox.id, snapshot=snapshot.id), ME)
+        assert token(rig, sandbox) == before
+        (bound,) = doors.given[sandbox.id, 1]
+        assert (bound.placeholder, bound.value) == (before, VALUE)
+
+
+async def test_another_policy_gives_a_living_sandbox_no_secret(rig: Rig) -> None:
+    doors = Doors()
+    async with rig.service(egress=doors) as service:
+        doors.service = service
+        await service.perform(SetSecret(name="CI", value=VALUE), ME)
+        sandbox, plain = await create(service, WITH), await create(service, PLAIN)
+        await service.perform(SetPolicy(sandbox=sandbox.id, policy=PLAIN), ME)
+        await service.perform(SetPolicy(sandbox=sandbox.id, policy=WITH), ME)
+        with pytest.raises(InvalidArgument, match="secrets are given when a sandbox is made"):
+            await service.perform(SetPolicy(sandbox=plain.id, policy=WITH), ME)

@@ -1,0 +1,83 @@
+"""State directories of an ordinary user whose sandboxes have his subordinate ids."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Callable, Generator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from paddock.keeper.layout import SUBORDINATE_IDS
+from paddock.linux.subordinate_ids import SubordinateIds, granted
+from paddock.storage._porter import SubordinatePorter
+from tests.conftest import live_sandboxes, private_state
+from tests.orphans import wait_until
+
+if TYPE_CHECKING:
+    from paddock import Sandbox
+
+
+@pytest.fixture(scope="session")
+def ids() -> SubordinateIds:
+    if os.geteuid() == 0:
+        pytest.skip("needs an ordinary user")
+    found = granted()
+    if isinstance(found, str):
+        pytest.skip(f"no subordinate ids: {found}")
+    return found
+
+
+@contextlib.contextmanager
+def whole_state(ids: SubordinateIds) -> Generator[Path]:
+    directory = None
+    try:
+        with private_state(ignore=("descriptors",)) as directory:
+            yield directory
+    finally:
+        if directory is not None and directory.exists():  # what root of a sandbox owns, its user cannot remove
+            porter = SubordinatePorter(ids)
+            porter.do(partial(shutil.rmtree, directory))
+            porter.close()
+
+
+@pytest.fixture
+def whole(ids: SubordinateIds) -> Generator[Path]:
+    """A state directory, for a test that asks for subordinate ids by itself."""
+    with whole_state(ids) as directory:
+        yield directory
+
+
+@pytest.fixture(scope="session")
+def whole_shared(ids: SubordinateIds) -> Generator[Path]:
+    """The state directory of `create`'s sandboxes."""
+    from paddock._compose import connector
+
+    with whole_state(ids) as directory:
+        try:
+            yield directory
+        finally:
+            connector.close()
+
+
+@pytest.fixture
+def create(whole_shared: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Callable[..., Sandbox]]:
+    """`Sandbox.create`; all are dead after the test."""
+    from paddock import Sandbox
+
+    monkeypatch.setenv("PADDOCK_STATE_DIR", str(whole_shared))
+    monkeypatch.setenv(SUBORDINATE_IDS, "1")
+    monkeypatch.delenv("PADDOCK_URL", raising=False)
+    with contextlib.ExitStack() as stack:
+
+        def make(**arguments: object) -> Sandbox:
+            made = Sandbox.create(**arguments)  # type: ignore[arg-type]
+            stack.callback(made.kill)
+            return made
+
+        yield make
+    assert wait_until(lambda: not live_sandboxes(whole_shared)), "a killed sandbox is still there"
