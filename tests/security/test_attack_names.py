@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import stop_gateway
+
 # In a mount namespace of its own, where the host's resolver is a sinkhole: what any process of paddock's asks for
 # arrives there. Prints the names that were asked for, and what the programs inside were told.
 _SCENE = r"""
@@ -91,6 +93,7 @@ print(json.dumps(found))
 
 @pytest.mark.root
 def test_a_name_that_is_not_allowed_leaves_the_sandbox_in_no_question(shared_state: Path) -> None:
+    stop_gateway(shared_state)  # one that other tests have left asks the machine's resolver
     with tempfile.TemporaryDirectory(prefix="pd-") as directory:
         done = subprocess.run(
             [sys.executable, "-c", _SCENE, directory, "127.0.0.77", _INSIDE],
