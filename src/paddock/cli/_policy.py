@@ -29,6 +29,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     add_json(diff)
     diff.set_defaults(run=run_diff)
     schema = verbs.add_parser("schema", help="the JSON Schema of such files, for editors", allow_abbrev=False)
+    schema.add_argument("--json", action="store_true", help="of errors; what is printed is JSON")
     schema.set_defaults(run=run_schema)
     _add_set(verbs.add_parser("set", help="a sandbox is held to another one from now on", allow_abbrev=False))
     show = verbs.add_parser("show", help="what a sandbox is held to", allow_abbrev=False)
