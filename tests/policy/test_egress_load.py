@@ -195,3 +195,13 @@ def test_a_snapshot_does_not_change() -> None:
     for name in ("revision", "document", "rules", "anything"):
         with pytest.raises(AttributeError):
             setattr(snapshot, name, 1)
+
+
+@pytest.mark.parametrize("word", ["env", "stored"])
+def test_a_source_by_its_word_alone_has_the_name_of_the_secret(word: str) -> None:
+    rest = "bind: {host: a.test, header: x}}\negress:\n  allow:\n    - {host: a.test, secret: TOKEN}\n"
+    short = load(f"secrets:\n  TOKEN: {{from: {word}, {rest}")
+    assert short.document == load(f"secrets:\n  TOKEN: {{from: {{{word}: TOKEN}}, {rest}").document
+    with pytest.raises(PolicyInvalid) as caught:
+        load(f"secrets:\n  TOKEN: {{from: file, {rest}")
+    assert caught.value.details["line"] == 2

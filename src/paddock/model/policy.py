@@ -96,7 +96,7 @@ class Approve(_Part, frozen=True, kw_only=True):
 
 
 class SecretSource(_Part, frozen=True, kw_only=True):
-    """Where the value is, on the host. Exactly one.
+    """Where the value is, on the host. Exactly one. In a file, `from: env` and `from: stored` are of the same name.
 
     `env` is a variable of the service, `file` an absolute path, `command` what prints it, `stored` a name in
     paddock's own store, `vault` a path and a field (`secret/data/ci#token`) of the HashiCorp Vault that VAULT_ADDR and

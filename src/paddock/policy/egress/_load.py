@@ -16,6 +16,7 @@ from paddock.model.policy import Allow, Approve, Binding, Deny, EgressRules, Moc
 
 from . import _yaml
 from ._problem import Problem, dotted, nearest
+from ._schema import SAME_NAME
 from ._snapshot import Snapshot, compile, compile_at
 from ._yaml import Path, Places
 
@@ -75,10 +76,29 @@ def _loaded(value: object, places: Places | None) -> Loaded:
 
 
 def _document(value: object) -> PolicyDocument:
+    value = _spelled_out(value)
     try:
         return msgspec.convert(value, PolicyDocument)
     except msgspec.ValidationError as error:
         raise _problem(str(error), value) from None
+
+
+def _spelled_out(value: object) -> object:
+    """`from: env` and `from: stored` mean what has the secret's own name there."""
+    given = _mapping(value)
+    secrets = _mapping(given.get("secrets"))
+    if not secrets:
+        return value
+    long = dict(secrets)
+    for name, rule in secrets.items():
+        word = _mapping(rule).get("from")
+        if isinstance(word, str) and word in SAME_NAME:
+            long[name] = {**_mapping(rule), "from": {word: name}}
+    return {**given, "secrets": long}
+
+
+def _mapping(value: object) -> dict[str, object]:
+    return cast("dict[str, object]", value) if isinstance(value, dict) else {}
 
 
 def _problem(text: str, value: object) -> Problem:

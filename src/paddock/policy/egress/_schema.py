@@ -9,6 +9,9 @@ import msgspec
 
 from paddock.model import PolicyDocument
 
+SAME_NAME = ("env", "stored")
+"""Sources that may be given by their word alone: what is meant there has the name of the secret."""
+
 _ONE_OF = {"Allow": ("host", "cidr", "registry", "git"), "Deny": ("host", "cidr")}
 
 
@@ -18,6 +21,8 @@ def schema() -> dict[str, Any]:
         parts[name]["oneOf"] = [{"required": [key]} for key in keys]
     for part in parts.values():
         _tidy(part)
+    source = parts["SecretRule"]["properties"]
+    source["from"] = {"anyOf": [{"enum": list(SAME_NAME)}, source["from"]]}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "paddock.yaml", **root, "$defs": parts}
 
 
