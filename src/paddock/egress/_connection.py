@@ -185,9 +185,7 @@ class Connection:
     async def _pass(self, opening: Opening) -> None:
         target, tier = self.target, self._tier
         assert target is not None
-        if tier is Tier.MOCK:
-            await self._refuse(target, self._no("mocks are not answered by this version", "mock"))
-        elif opening == "http":
+        if opening == "http":
             await Exchange(self, target, "http").run()
         elif tier is Tier.SPLICE:
             await self._splice(target, opening)

@@ -6,11 +6,12 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from paddock.errors import Unrecorded
-from paddock.model import ApprovalState
-from paddock.model.egress import ConnectVerdict, RequestVerdict, Target, Tier, Verdict
+from paddock.model import ApprovalState, Mock
+from paddock.model.egress import ConnectVerdict, RequestVerdict, Target, Verdict
 
 from ._approvals import of_request
 from ._http1 import BadMessage, Request, head_end, read_request
+from ._mock import write_mock
 from ._names import is_address
 from ._refusal import Refusal, Refused, write_refusal
 from ._relay import Relay
@@ -116,7 +117,10 @@ class Exchange:
             self._check_judges(verdict, path)
             if verdict.approve is not None:
                 await self._claim(verdict, relay, request, target, path)
-            goes_on = await relay.forward(verdict, path)
+            if verdict.mock is not None and verdict.item is not None:
+                goes_on = await self._mock(self._room.door.policy.mock(verdict.item), relay, request)
+            else:
+                goes_on = await relay.forward(verdict, path)
             error = None
             return goes_on
         except Refused as refused:
@@ -143,8 +147,6 @@ class Exchange:
             verdict = connection.allow(target)
             if not verdict.allowed:
                 raise Refused(verdict.reason, rule=verdict.rule)
-            if verdict.tier is Tier.MOCK:
-                raise Refused("mocks are not answered by this version", status=501, rule="mock")
             connection.settle(target, verdict, literal=target.host if is_address(target.host) else None)
 
     def _decide(self, target: Target, verdict: Verdict, method: str, path: str) -> int:
@@ -153,9 +155,18 @@ class Exchange:
 
     def _check_judges(self, verdict: RequestVerdict, path: str) -> None:
         """What this gateway can't judge does not pass unjudged."""
-        wanted = verdict.mock and "mock", verdict.registry and "registry", verdict.git and _is_push(path) and "git push"
+        wanted = verdict.filtered and "what a registry holds", verdict.git and _is_push(path) and "git push"
         for name in filter(None, wanted):
             raise Refused(f"this version has no judge for {name}: it does not pass", status=501, rule=verdict.rule)
+
+    async def _mock(self, mock: Mock, relay: Relay, request: Request) -> bool:
+        """The policy's own answer; nobody outside is asked."""
+        body = await relay.collect()
+        del self._wire.buffer[: len(body)]
+        head_only = request.method == "HEAD"
+        self._wire.write(write_mock(mock, keep_alive=request.keep_alive, head_only=head_only))
+        await self._wire.drain()
+        return request.keep_alive
 
     async def _claim(self, verdict: RequestVerdict, relay: Relay, request: Request, target: Target, path: str) -> None:
         """A person's yes to exactly this request, used up by it. Refused: there is none yet."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from enum import StrEnum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
+
+if TYPE_CHECKING:
+    from .policy import Mock
 
 
 class Tier(StrEnum):
@@ -51,12 +54,14 @@ class RequestVerdict(Verdict, frozen=True, kw_only=True):
 
     `secrets` are the names of those whose placeholder may be swapped in it. `approve` is what a person has to say yes
     to before it may go on (`host`, `git.push`, `publish`). `registry`, `git` and `mock` name the protocol that judges
-    further, with the rule's index in the document as `item`.
+    further, with the rule's index in the document as `item`. `filtered`: what the registry answers has to be looked
+    through before it may be seen.
     """
 
     secrets: tuple[str, ...] = ()
     approve: str | None = None
     registry: str | None = None
+    filtered: bool = False
     git: str | None = None
     mock: str | None = None
     item: int | None = None
@@ -83,4 +88,8 @@ class EgressPolicy(Protocol):
 
     def request(self, target: Target, scheme: str, method: str, path: str) -> RequestVerdict:
         """`path` is in its normal form, with its query."""
+        ...
+
+    def mock(self, item: int) -> Mock:
+        """What is answered, by the `item` of a verdict with `mock`."""
         ...

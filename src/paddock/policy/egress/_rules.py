@@ -41,6 +41,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     tier: Tier | None = None
     secrets: tuple[str, ...] = ()
     registry: str | None = None
+    filtered: bool = False
     git: str | None = None
     fetch: bool = False
     push: bool = False
@@ -128,10 +129,14 @@ def _allow(rule: Allow, index: int, *, publish: bool) -> Rule:
         methods = None if publish else READING
         ports = _spans(rule.ports, WEB_PORTS if rule.registry == "debian" else TLS_PORT)
         hosts = rule.hosts or REGISTRIES[rule.registry]
-        return new(hosts=hosts, ports=ports, registry=rule.registry, methods=methods)
+        return new(hosts=hosts, ports=ports, registry=rule.registry, filtered=_filters(rule), methods=methods)
     if rule.git is not None:
         return _git(rule.git, new, fetch=rule.fetch is not False, push=bool(rule.push))
     return msgspec.structs.replace(_of_host(rule, path, index), tier=rule.tier, secrets=tuple(rule.secret or ()))
+
+
+def _filters(rule: Allow) -> bool:
+    return not (rule.cooldown_days is None and rule.packages is None and rule.unknown_age is None)
 
 
 def _git(url: str, new: partial[Rule], *, fetch: bool, push: bool) -> Rule:

@@ -8,7 +8,7 @@ from collections.abc import Collection
 import msgspec
 
 from paddock.errors import PolicyInvalid
-from paddock.model import ConnectVerdict, PolicyDocument, RequestVerdict, Target, Tier, Verdict
+from paddock.model import ConnectVerdict, Mock, PolicyDocument, RequestVerdict, Target, Tier, Verdict
 
 from ._addresses import Number, number, special, unwrapped
 from ._buckets import Bucket, buckets_of
@@ -51,6 +51,9 @@ class Snapshot:
     @property
     def document(self) -> PolicyDocument:
         return self._document
+
+    def mock(self, item: int) -> Mock:
+        return self._document.egress.mock[item]
 
     @property
     def rules(self) -> Rules:
@@ -232,6 +235,7 @@ class Snapshot:
             secrets=secrets,
             approve=approve,
             registry=rule.registry,
+            filtered=rule.filtered,
             git=rule.git,
             mock=mock,
             item=rule.item,
