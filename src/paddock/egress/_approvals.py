@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from paddock.model import ApprovalAnswer, ApprovalRequest, Target
@@ -15,6 +15,7 @@ _VOLATILE = frozenset(
     | {b"expect", b"keep-alive", b"te", b"proxy-connection"}
 )
 _SUMMARY_CHARS = 400
+_MOST_REFS = 8
 
 
 class Approvals(Protocol):
@@ -35,8 +36,9 @@ def of_request(
     path: str,
     fields: Iterable[tuple[bytes, bytes]],
     body: bytes,
+    pushed: Sequence[str] = (),
 ) -> ApprovalRequest:
-    """Of a whole request as the sandbox sent it: with placeholders, and all of its body."""
+    """Of a whole request as the sandbox sent it: with placeholders, and all of its body. `pushed`: what it changes."""
     kept = sorted((name.lower(), value) for name, value in fields if name.lower() not in _VOLATILE)
     said = [part for field in kept for part in field]
     where = f"{scheme}://{target.host}:{target.port}"
@@ -46,5 +48,14 @@ def of_request(
         incarnation=incarnation,
         revision=revision,
         digest=arguments_digest(kind.encode(), method.encode(), where.encode(), path.encode(), *said, b"", body),
-        summary=f"{method} {where}{path}"[:_SUMMARY_CHARS] + (f", with {len(body)} bytes" if body else ""),
+        summary=f"{method} {where}{path}"[:_SUMMARY_CHARS]
+        + (f", with {len(body)} bytes" if body else "")
+        + _changes(pushed),
     )
+
+
+def _changes(pushed: Sequence[str]) -> str:
+    if not pushed:
+        return ""
+    more = f" and {len(pushed) - _MOST_REFS} more" if len(pushed) > _MOST_REFS else ""
+    return f": {', '.join(pushed[:_MOST_REFS])}{more}"

@@ -11,6 +11,7 @@ from paddock.errors import Unrecorded
 from paddock.model.egress import ConnectVerdict, EgressPolicy, RequestVerdict, Target, Tier, Verdict
 
 from ._exchange import Exchange
+from ._git_push import Update
 from ._hello import ACCESS_DENIED, Hello, MalformedHello, looks_like_tls, read_hello
 from ._http1 import BadMessage, head_end, read_request
 from ._names import BadHost, canonical, is_address
@@ -41,6 +42,7 @@ class Connection:
         self.literal: str | None = None
         self.request: tuple[Target, str, str, str] | None = None
         self.granted: RequestVerdict | None = None
+        self.pushed: tuple[Update, ...] = ()
         self.upstream: Upstream | None = None
         self._tier: Tier | None = None
         self._held: list[str] = []
@@ -82,6 +84,8 @@ class Connection:
         if self.request is None or self.granted is None:
             return True
         now, then = policy.request(*self.request), self.granted
+        if now.git is not None and not all(policy.push(now.item or 0, update.ref) for update in self.pushed):
+            return False
         return now.allowed and set(now.secrets) >= set(then.secrets) and now.approve in (None, then.approve)
 
     def cut(self, why: str) -> None:

@@ -18,8 +18,9 @@ from ._secret_book import SecretBook
 class Flow(msgspec.Struct, frozen=True, kw_only=True):
     """What one decision of the gateway was about.
 
-    `kind`: `name` (a query to the resolver), `connect`, `dial` (an address of the target), `request`. `number` is the
-    connection's, counted from 1 in each door; `path` the first 16 hex digits of the SHA-256 of path and query.
+    `kind`: `name` (a query to the resolver), `connect`, `dial` (an address of the target), `request`,
+    `push` (of git). `number` is the connection's, counted from 1 in each door; `path` the first 16 hex digits of the
+    SHA-256 of path and query; `refs` all that a push would change, each with its old and its new object.
     """
 
     kind: str
@@ -32,6 +33,7 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True):
     tier: str | None = None
     method: str | None = None
     path: str | None = None
+    refs: tuple[str, ...] | None = None
 
 
 class Journal(Protocol):

@@ -10,6 +10,7 @@ from paddock.model import ApprovalState, Mock
 from paddock.model.egress import ConnectVerdict, RequestVerdict, Target, Verdict
 
 from ._approvals import of_request
+from ._git_push import PROBE_BYTES, BadPush, PushReader, check_fields, is_push, refusal
 from ._http1 import BadMessage, Request, head_end, read_request
 from ._mock import write_mock
 from ._names import is_address
@@ -114,7 +115,9 @@ class Exchange:
         relay, error = Relay(connection, request, target, self._scheme), "cut"
         sent, received = wire.received, wire.sent
         try:
-            self._check_judges(verdict, path)
+            self._check_judges(verdict)
+            if verdict.git is not None and is_push(path):
+                await self._judge_push(verdict, relay, request, target)
             if verdict.approve is not None:
                 await self._claim(verdict, relay, request, target, path)
             if verdict.mock is not None and verdict.item is not None:
@@ -130,7 +133,7 @@ class Exchange:
             error = str(lost)
             raise
         finally:
-            connection.request = None
+            connection.request, connection.pushed = None, ()
             relay.close()
             self._record(number, sent=wire.received - sent, received=wire.sent - received, error=error)
 
@@ -153,11 +156,34 @@ class Exchange:
         digest = hashlib.sha256(path.encode()).hexdigest()[:16]
         return self._room.decide("request", self._connection.flow, target, verdict, method=method, path=digest)
 
-    def _check_judges(self, verdict: RequestVerdict, path: str) -> None:
+    def _check_judges(self, verdict: RequestVerdict) -> None:
         """What this gateway can't judge does not pass unjudged."""
-        wanted = verdict.filtered and "what a registry holds", verdict.git and _is_push(path) and "git push"
-        for name in filter(None, wanted):
+        if verdict.filtered:
+            name = "what a registry holds"
             raise Refused(f"this version has no judge for {name}: it does not pass", status=501, rule=verdict.rule)
+
+    async def _judge_push(self, verdict: RequestVerdict, relay: Relay, request: Request, target: Target) -> None:
+        """By its commands, before its pack is read. Refused: one of its refs is, and so all of it."""
+        reader, policy, item = PushReader(), self._room.door.policy, verdict.item or 0
+        try:
+            check_fields(request.fields)
+            whole = await relay.begin(reader.feed)
+            if not whole or not (reader.updates or request.length == PROBE_BYTES):
+                raise BadPush("a push that ends within its commands, or has none")
+            updates, status = tuple(reader.updates), 403
+            reason = refusal(updates, lambda ref: policy.push(item, ref), verdict.rule)
+        except BadPush as error:
+            updates, status, reason = (), 400, str(error)
+        if reason is None and policy.revision != self._room.door.policy.revision:
+            reason = "the policy has changed while the push was judged"
+        judged = Verdict(
+            allowed=reason is None, rule=verdict.rule, reason=reason or verdict.reason, revision=verdict.revision
+        )
+        refs = tuple(map(str, updates))
+        number = self._room.decide("push", self._connection.flow, target, judged, refs=refs)
+        if reason is not None:
+            raise _numbered(Refused(reason, status=status, rule=verdict.rule), number)
+        self._connection.pushed = updates
 
     async def _mock(self, mock: Mock, relay: Relay, request: Request) -> bool:
         """The policy's own answer; nobody outside is asked."""
@@ -182,6 +208,7 @@ class Exchange:
             path=path,
             fields=request.fields,
             body=await relay.collect(),
+            pushed=tuple(map(str, self._connection.pushed)),
         )
         answer = await door.approvals.claim(asked)
         if door.policy.revision != verdict.revision:
@@ -233,7 +260,8 @@ class Exchange:
 
 
 def _numbered(refused: Refused, number: int) -> Refused:
-    refused.number = number
+    """But where it has one of its own."""
+    refused.number = number if refused.number is None else refused.number
     return refused
 
 
@@ -241,11 +269,6 @@ def _take(wire: Wire, end: int) -> bytes:
     taken = bytes(wire.buffer[:end])
     del wire.buffer[:end]
     return taken
-
-
-def _is_push(path: str) -> bool:
-    place, _, query = path.partition("?")
-    return place.endswith("/git-receive-pack") or "service=git-receive-pack" in query
 
 
 def _shown(target: Target) -> str:

@@ -31,6 +31,8 @@ class AuditJournal:
             detail["tier"] = flow.tier
         if flow.method is not None:
             detail["method"], detail["path"] = flow.method, flow.path
+        if flow.refs is not None:
+            detail["refs"] = list(flow.refs)
         return self._log.verdict(
             action,
             allowed=verdict.allowed,

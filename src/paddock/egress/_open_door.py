@@ -70,6 +70,7 @@ class OpenDoor:
         tier: str | None = None,
         method: str | None = None,
         path: str | None = None,
+        refs: tuple[str, ...] | None = None,
     ) -> int:
         """Records it. Unrecorded."""
         door = self.door
@@ -85,6 +86,7 @@ class OpenDoor:
                 tier=tier,
                 method=method,
                 path=path,
+                refs=refs,
             ),
             verdict,
         )

@@ -4,6 +4,7 @@ become values on the way there, and values placeholders on the way back."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from paddock.errors import SecretUnavailable
@@ -45,6 +46,8 @@ class Relay:
         self._connection, self._room, self._wire = connection, connection.room, connection.wire
         self._request, self._target, self._scheme = request, target, scheme
         self._held = 0
+        self._body, self._begun = Body(request), bytearray()
+        """What was read of the body before it is sent on."""
         self._broken: Refused | None = None
         """Why this side could not go on with the request's body."""
 
@@ -54,7 +57,27 @@ class Relay:
 
     async def collect(self, most: int = BUFFERED_BYTES) -> bytes:
         """The whole body, which stays where it is taken from. Refused: it is larger than `most`."""
-        request, wire, body, content = self._request, self._wire, Body(self._request), bytearray()
+        request = self._request
+
+        def enough(_: bytes) -> bool:
+            if len(self._begun) > most:
+                raise Refused(
+                    f"a body of more than {most} bytes can't be looked at as a whole", status=413, rule="body"
+                )
+            return False
+
+        await self.begin(enough)
+        content = bytes(self._begun)
+        self._wire.buffer[:0] = content
+        if request.chunked or request.length is not None:
+            request.chunked, request.length = False, len(content)
+        self._body, self._begun = Body(request), bytearray()
+        return content
+
+    async def begin(self, enough: Callable[[bytes], bool]) -> bool:
+        """Takes the body up to where `enough`, which is given each new piece of it, says so, or to its end: then it is
+        False. What was taken is sent on with the rest."""
+        request, wire, body = self._request, self._wire, self._body
         if request.expects and not body.done:
             wire.write(CONTINUE)
             request.expects = False
@@ -63,19 +86,13 @@ class Relay:
             piece = body.take(wire.buffer)
             self._room.hold(len(piece))
             self._held += len(piece)
-            content += piece
-            if len(content) > most:
-                raise Refused(
-                    f"a body of more than {most} bytes can't be looked at as a whole", status=413, rule="body"
-                )
+            self._begun += piece
+            if enough(piece):
+                return True
             if body.done:
-                break
+                return False
             if not await wire.more():
                 body.end()
-        wire.buffer[:0] = content
-        if request.chunked or request.length is not None:
-            request.chunked, request.length = False, len(content)
-        return bytes(content)
 
     async def forward(self, verdict: RequestVerdict, path: str) -> bool:
         """Whether the connection can go on. Refused: nothing came back, and what was sent was not all."""
@@ -93,7 +110,7 @@ class Relay:
             rewrites = filter is not None and filter.rewrites
             if rewrites and request.length is not None and request.length <= BUFFERED_BYTES:
                 await self.collect()
-            stream = Stream(Body(request), filter=filter, trailers=swap.trailers)
+            stream = Stream(self._body, filter=filter, trailers=swap.trailers, begun=bytes(self._begun))
             content = stream.content(wire.buffer)
             if rewrites and (request.chunked or request.length is not None):
                 request.chunked, request.length = not stream.done, len(content) if stream.done else None

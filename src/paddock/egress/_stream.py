@@ -18,7 +18,11 @@ class Filter(Protocol):
 
 
 class Stream:
-    def __init__(self, body: Body, *, filter: Filter | None, trailers: Callable[[Fields], Fields]) -> None:
+    def __init__(
+        self, body: Body, *, filter: Filter | None, trailers: Callable[[Fields], Fields], begun: bytes = b""
+    ) -> None:
+        """`begun`: what was taken of the body before."""
+        self._begun = begun
         self._body, self._filter, self._trailers = body, filter, trailers
         self.chunked = False
         """Whether it is framed in chunks; to be said before the first `take`."""
@@ -30,6 +34,8 @@ class Stream:
     def content(self, buffer: bytearray) -> bytes:
         """What can go on of what came; not to be asked for again when it is `done`."""
         data = self._body.take(buffer)
+        if self._begun:
+            data, self._begun = self._begun + data, b""
         if self._filter is not None:
             data = self._filter.feed(data) if data else b""
             if self._body.done:

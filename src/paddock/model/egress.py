@@ -93,3 +93,7 @@ class EgressPolicy(Protocol):
     def mock(self, item: int) -> Mock:
         """What is answered, by the `item` of a verdict with `mock`."""
         ...
+
+    def push(self, item: int, ref: str) -> bool:
+        """Whether a ref, by its full name, may be pushed to; by the `item` of a verdict with `git`."""
+        ...

@@ -13,6 +13,7 @@ from paddock.model.policy import Port
 
 from . import _addresses
 from ._canonical import span
+from ._globs import Glob, glob, tokens_of
 from ._hosts import REGISTRIES
 from ._paths import Pattern, pattern
 from ._problem import dotted
@@ -45,6 +46,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     git: str | None = None
     fetch: bool = False
     push: bool = False
+    refs: tuple[Glob, ...] = ()
+    """Those that may be pushed to, by their full names."""
     item: int = 0
 
     @property
@@ -131,7 +134,7 @@ def _allow(rule: Allow, index: int, *, publish: bool) -> Rule:
         hosts = rule.hosts or REGISTRIES[rule.registry]
         return new(hosts=hosts, ports=ports, registry=rule.registry, filtered=_filters(rule), methods=methods)
     if rule.git is not None:
-        return _git(rule.git, new, fetch=rule.fetch is not False, push=bool(rule.push))
+        return _git(rule.git, new, fetch=rule.fetch is not False, refs=rule.push or ())
     return msgspec.structs.replace(_of_host(rule, path, index), tier=rule.tier, secrets=tuple(rule.secret or ()))
 
 
@@ -139,7 +142,7 @@ def _filters(rule: Allow) -> bool:
     return not (rule.cooldown_days is None and rule.packages is None and rule.unknown_age is None)
 
 
-def _git(url: str, new: partial[Rule], *, fetch: bool, push: bool) -> Rule:
+def _git(url: str, new: partial[Rule], *, fetch: bool, refs: tuple[str, ...]) -> Rule:
     place, _, repository = url.removeprefix("https://").partition("/")
     host, _, port = place.partition(":")
     number = int(port or 443)
@@ -152,7 +155,8 @@ def _git(url: str, new: partial[Rule], *, fetch: bool, push: bool) -> Rule:
         methods=_GIT_METHODS,
         git=url,
         fetch=fetch,
-        push=push,
+        push=bool(refs),
+        refs=tuple(glob(tokens_of(ref)) for ref in refs),
     )
 
 

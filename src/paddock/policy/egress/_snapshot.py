@@ -55,6 +55,9 @@ class Snapshot:
     def mock(self, item: int) -> Mock:
         return self._document.egress.mock[item]
 
+    def push(self, item: int, ref: str) -> bool:
+        return any(one.matches(ref) for one in self._rules.allow[item].refs)
+
     @property
     def rules(self) -> Rules:
         return self._rules
