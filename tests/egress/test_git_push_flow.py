@@ -95,8 +95,10 @@ def through(work: Callable[[World], Awaitable[None]], directory: Path, push: str
                 rig.gateway._doors["sb_1"].door.secrets = rig.secrets = SecretBook([bound])
                 rig.names = {HOST: ["127.0.0.1"]}
                 rig.origin = (GATEWAY, PROXY_PORT)
-                await work(world)
-                await rig.gateway.close_all()
+                try:
+                    await work(world)
+                finally:
+                    await rig.gateway.close_all()  # the server waits for its connections
 
     asyncio.run(scene())
 
