@@ -82,6 +82,8 @@ class Connection:
         if self.request is None or self.granted is None:
             return True
         now, then = policy.request(*self.request), self.granted
+        if now.filtered and now.revision != then.revision:
+            return False  # what it is about to see, or the file's page, was looked through for another policy
         return now.allowed and set(now.secrets) >= set(then.secrets) and now.approve in (None, then.approve)
 
     def cut(self, why: str) -> None:

@@ -14,6 +14,7 @@ from ._http1 import BadMessage, Request, head_end, read_request
 from ._mock import write_mock
 from ._names import is_address
 from ._refusal import Refusal, Refused, write_refusal
+from ._registry import JUDGED, READING
 from ._relay import Relay
 from ._target import PORTS, BadTarget, normal, read_authority, split_target
 from ._wire import Lost, Wire
@@ -115,6 +116,9 @@ class Exchange:
         sent, received = wire.received, wire.sent
         try:
             self._check_judges(verdict, path)
+            if verdict.filtered and request.method in READING:
+                policy = self._room.door.policy
+                relay.look = self._room.shelf.judge(policy, verdict, request, self._scheme, target, path)
             if verdict.approve is not None:
                 await self._claim(verdict, relay, request, target, path)
             if verdict.mock is not None and verdict.item is not None:
@@ -155,7 +159,10 @@ class Exchange:
 
     def _check_judges(self, verdict: RequestVerdict, path: str) -> None:
         """What this gateway can't judge does not pass unjudged."""
-        wanted = verdict.filtered and "what a registry holds", verdict.git and _is_push(path) and "git push"
+        wanted = (
+            verdict.filtered and verdict.registry not in JUDGED and "what a registry holds",
+            verdict.git and _is_push(path) and "git push",
+        )
         for name in filter(None, wanted):
             raise Refused(f"this version has no judge for {name}: it does not pass", status=501, rule=verdict.rule)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 if TYPE_CHECKING:
-    from .policy import Mock
+    from .policy import Allow, Mock
 
 
 class Tier(StrEnum):
@@ -92,4 +92,8 @@ class EgressPolicy(Protocol):
 
     def mock(self, item: int) -> Mock:
         """What is answered, by the `item` of a verdict with `mock`."""
+        ...
+
+    def registry(self, item: int) -> Allow:
+        """The rule of a verdict with `registry`, by its `item`; its `hosts` are said."""
         ...
