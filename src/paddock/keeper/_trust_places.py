@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import errno
 import os
+from typing import TYPE_CHECKING
 
 from paddock.keeper import _dev, layout
-from paddock.keeper._house import House
 from paddock.linux import mounts, openat2
+
+if TYPE_CHECKING:
+    from paddock.keeper._house import House  # what callers of the keeper need of this file does not need it
 
 PLACE = f"dev/{_dev.CERTIFICATES}"
 """In the /dev that nobody inside can write, and so there in every sandbox; empty without exits."""
