@@ -25,6 +25,7 @@ from paddock.model import (
     ExitStatus,
     FileInfo,
     FileKind,
+    ForkSandbox,
     GetSandbox,
     KillSandbox,
     Level,
@@ -95,6 +96,10 @@ class FakeDoor:
                     with contextlib.suppress(asyncio.CancelledError):
                         await asyncio.sleep(self.slow_create)
                 return info
+            case ForkSandbox(sandbox=name, count=count):
+                spec = self._find(name).spec
+                made = [await self._effect(CreateSandbox(spec=spec), principal) for _ in range(count)]
+                return tuple(made)
             case GetSandbox(sandbox=name):
                 return self._find(name)
             case ListSandboxes():

@@ -60,6 +60,20 @@ def test_a_sandbox_that_comes_too_late_is_killed(rig: Rig) -> None:
     eventually(rig, lambda: all(info.state is State.KILLED for info in rig.door.sandboxes.values()))
 
 
+def test_forks_that_come_too_late_are_killed(rig: Rig) -> None:
+    parent = Sandbox.create(transport=rig.transport)
+    rig.door.slow_create = 0.2
+    watcher = interrupt_when(lambda: len(rig.door.sandboxes) > 1)
+    with pytest.raises(KeyboardInterrupt):
+        parent.fork(2)
+    watcher.join()
+
+    def children() -> list[State]:
+        return [info.state for id, info in rig.door.sandboxes.items() if id != parent.id]
+
+    eventually(rig, lambda: children() == [State.KILLED] * 2)
+
+
 def test_an_asynchronous_caller_that_leaves_gives_back_what_it_got(rig: Rig) -> None:
     async def scenario() -> None:
         sandbox = await AsyncSandbox.create(transport=rig.async_transport)

@@ -26,7 +26,7 @@ egress:
       body: never sent
   allow:
     - registry: pypi
-    - registry: npm
+    - registry: crates
       cooldown_days: 7
     - cidr: 127.0.0.1
       ports: [1-65535]
@@ -73,12 +73,12 @@ def test_an_answer_without_a_body_has_none() -> None:
     asyncio.run(work())
 
 
-def test_a_registry_without_filters_is_read_and_one_with_them_is_not_read_unfiltered() -> None:
+def test_a_registry_without_filters_is_read_and_one_that_has_no_judge_is_not_read_unfiltered() -> None:
     async def work() -> None:
         async with running(rig()) as world:
-            world.names |= {"pypi.org": ["127.0.0.1"], "registry.npmjs.org": ["127.0.0.1"]}
-            world.aim("registry.npmjs.org", 443)
-            refused = await world.ask(get("registry.npmjs.org", "/left-pad"), tls="registry.npmjs.org")
+            world.names |= {"pypi.org": ["127.0.0.1"], "index.crates.io": ["127.0.0.1"]}
+            world.aim("index.crates.io", 443)
+            refused = await world.ask(get("index.crates.io", "/se/rd/serde"), tls="index.crates.io")
             assert refused.startswith(b"HTTP/1.1 501 ")
             world.aim("pypi.org", 443)
             written = await world.ask(

@@ -29,6 +29,7 @@ from paddock.loop import (
 )
 from tests.conftest import SandboxFactory
 from tests.loop.scripts import BAD, GOOD, MISFIT, bash, calls, project, says
+from tests.orphans import wait_until
 
 PYTEST = Test("python3 -m pytest -q -p no:cacheprovider")
 PASSES = Test("python3 -c 'from task import add; assert add(1, 2) == 3'")
@@ -195,7 +196,7 @@ def test_whatever_ends_it_every_fork_is_dead(checkout: Checkout) -> None:
 
     with pytest.raises(ResourceExhausted):
         best_of(3, checkout, attempt, Test("true"), parallel=3)
-    assert living() == alive
+    assert wait_until(lambda: living() == alive)
 
 
 def test_a_cancelled_comparison_leaves_no_fork(checkout: Checkout) -> None:
@@ -217,7 +218,7 @@ def test_a_cancelled_comparison_leaves_no_fork(checkout: Checkout) -> None:
             await task
 
     asyncio.run(main())
-    assert living() == alive
+    assert wait_until(lambda: living() == alive)
 
 
 INTERRUPTED = """
@@ -246,7 +247,7 @@ def test_control_c_in_a_synchronous_program_leaves_no_fork(checkout: Checkout) -
             process.kill()
     assert "KeyboardInterrupt" in said
     assert process.returncode == -signal.SIGINT
-    assert living() == alive
+    assert wait_until(lambda: living() == alive)
 
 
 def test_agents_share_a_budget_and_the_table_has_what_each_took(checkout: Checkout) -> None:

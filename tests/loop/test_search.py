@@ -11,6 +11,7 @@ from paddock import AsyncSandbox, Sandbox
 from paddock.errors import InvalidArgument, InvalidState, ResourceExhausted
 from paddock.loop import AsyncCheckout, Checkout, Node, SearchBudget, atree_search, tree_search
 from tests.conftest import SandboxFactory
+from tests.orphans import wait_until
 
 GOAL = "abc"
 
@@ -86,7 +87,7 @@ def test_whatever_ends_it_every_fork_is_dead(checkout: Checkout) -> None:
 
     with pytest.raises(ResourceExhausted):
         tree_search(checkout, step, closeness, beam=3)
-    assert living() == alive
+    assert wait_until(lambda: living() == alive)
 
 
 def test_a_cancelled_search_leaves_no_fork(checkout: Checkout) -> None:
@@ -113,7 +114,7 @@ def test_a_cancelled_search_leaves_no_fork(checkout: Checkout) -> None:
             await task
 
     asyncio.run(main())
-    assert living() == alive
+    assert wait_until(lambda: living() == alive)
 
 
 def test_what_makes_no_sense_is_refused(checkout: Checkout, tmp_path: Path) -> None:

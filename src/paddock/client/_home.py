@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Coroutine
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
-from paddock.model import Action, CreateSandbox, KillSandbox, Principal, Sandbox
+from paddock.model import Action, CreateSandbox, ForkSandbox, KillSandbox, Principal, Sandbox
 
 from ._bridge import LoopThread
 
@@ -28,8 +28,14 @@ class Home:
     def undo(self, action: Action[Any], result: object) -> Coroutine[Any, Any, object] | None:
         """Gives back what a caller asked for and left before it came."""
         if isinstance(action, CreateSandbox) and isinstance(result, Sandbox) and not action.idempotency_key:
-            return self.door.perform(KillSandbox(sandbox=result.id), self.principal)
+            return self._kill((result,))
+        if isinstance(action, ForkSandbox):
+            return self._kill(cast("tuple[Sandbox, ...]", result))
         return letting_go(result) if hasattr(result, "aclose") else None
+
+    async def _kill(self, left: tuple[Sandbox, ...]) -> None:
+        for sandbox in left:
+            await self.door.perform(KillSandbox(sandbox=sandbox.id), self.principal)
 
 
 async def letting_go(handle: Any) -> None:

@@ -86,6 +86,8 @@ class Connection:
         now, then = policy.request(*self.request), self.granted
         if now.git is not None and not all(policy.push(now.item or 0, update.ref) for update in self.pushed):
             return False
+        if now.filtered and now.revision != then.revision:
+            return False  # what it is about to see, or the file's page, was looked through for another policy
         return now.allowed and set(now.secrets) >= set(then.secrets) and now.approve in (None, then.approve)
 
     def cut(self, why: str) -> None:

@@ -15,6 +15,7 @@ from ._http1 import BadMessage, Request, head_end, read_request
 from ._mock import write_mock
 from ._names import is_address
 from ._refusal import Refusal, Refused, write_refusal
+from ._registry import JUDGED, READING
 from ._relay import Relay
 from ._target import PORTS, BadTarget, normal, read_authority, split_target
 from ._wire import Lost, Wire
@@ -116,6 +117,9 @@ class Exchange:
         sent, received = wire.received, wire.sent
         try:
             self._check_judges(verdict)
+            if verdict.filtered and request.method in READING:
+                policy = self._room.door.policy
+                relay.look = self._room.shelf.judge(policy, verdict, request, self._scheme, target, path)
             if verdict.git is not None and is_push(path):
                 await self._judge_push(verdict, relay, request, target)
             if verdict.approve is not None:
@@ -158,7 +162,7 @@ class Exchange:
 
     def _check_judges(self, verdict: RequestVerdict) -> None:
         """What this gateway can't judge does not pass unjudged."""
-        if verdict.filtered:
+        if verdict.filtered and verdict.registry not in JUDGED:
             name = "what a registry holds"
             raise Refused(f"this version has no judge for {name}: it does not pass", status=501, rule=verdict.rule)
 

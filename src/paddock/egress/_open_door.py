@@ -15,6 +15,7 @@ from ._dns import Denied
 from ._door import Door, Flow
 from ._names import BadHost, canonical, is_address
 from ._refusal import Refused
+from ._registry import Shelf
 from ._synthetic import Synthetic
 from ._upstream import Check, Dialer, Pool, Upstream, is_own
 
@@ -49,6 +50,7 @@ class OpenDoor:
     def __init__(self, door: Door, dialer: Dialer, limits: Limits, loop: asyncio.AbstractEventLoop) -> None:
         self.door, self.dialer, self.limits, self.loop = door, dialer, limits, loop
         self.names, self.pool = Synthetic(), Pool(loop.time)
+        self.shelf = Shelf()
         self.live: set[Live] = set()
         self.refused = 0
         self._flows = self._held = 0

@@ -23,6 +23,7 @@ from ._http1 import (
 )
 from ._redact import Returned
 from ._refusal import Refused
+from ._registry import Look
 from ._stream import Stream
 from ._swap import BUFFERED_BYTES, Misdirected, Swap
 from ._target import PORTS
@@ -48,6 +49,8 @@ class Relay:
         self._held = 0
         self._body, self._begun = Body(request), bytearray()
         """What was read of the body before it is sent on."""
+        self.look: Look | None = None
+        """The answer is a page of a registry, which has to be looked through."""
         self._broken: Refused | None = None
         """Why this side could not go on with the request's body."""
 
@@ -222,6 +225,8 @@ class Relay:
     async def _receive(self, response: Response, server: Wire) -> bool:
         if response.status == 101:
             return await self._switch(response, server)
+        if self.look is not None:
+            return await self._look_through(self.look, response, server)
         request, wire = self._request, self._wire
         stream = self._returning(response, server)
         goes_on = request.keep_alive
@@ -244,6 +249,28 @@ class Relay:
             raise Lost(f"the answer was cut off: {error}") from None
         await wire.drain()
         return goes_on
+
+    async def _look_through(self, look: Look, response: Response, server: Wire) -> bool:
+        """A page is passed on when all of it is there, and has been written anew."""
+        request, wire, book = self._request, self._wire, self._room.door.secrets
+        self._connection.limit(self._room.limits.response, server)
+        try:
+            body = await look.read(response, server, lambda: self._room.door.policy.revision)
+        except Lost as lost:
+            raise self._unanswered(lost, begun=True) from None
+        except Refused:
+            server.reset()
+            raise
+        finally:
+            self._connection.limit(None)
+        if book:
+            redaction = book.redaction(keep_length=True)
+            body = redaction.whole(body)
+            response.fields = [(name, redaction.whole(value)) for name, value in response.fields]
+        keep_alive = request.keep_alive
+        wire.write(write_response(response, keep_alive=keep_alive, minor=request.minor) + body)
+        await wire.drain()
+        return keep_alive
 
     def _returning(self, response: Response, server: Wire) -> Stream:
         """The answer's body; its head has lost what must not come back."""

@@ -252,4 +252,9 @@ class TreeKill:
             self._strike()
 
     def _report(self) -> None:
-        self._done(len(self._tree.members()))
+        left = len(self._tree.members())
+        if left and boottime() < self._deadline:  # it was being born while it was looked for
+            self.finished = False
+            self._timer = self._loop.after(0.01, self._strike)
+        else:
+            self._done(left)

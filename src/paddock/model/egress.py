@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 if TYPE_CHECKING:
-    from .policy import Mock
+    from .policy import Allow, Mock
 
 
 class Tier(StrEnum):
@@ -96,4 +96,8 @@ class EgressPolicy(Protocol):
 
     def push(self, item: int, ref: str) -> bool:
         """Whether a ref, by its full name, may be pushed to; by the `item` of a verdict with `git`."""
+        ...
+
+    def registry(self, item: int) -> Allow:
+        """The rule of a verdict with `registry`, by its `item`; its `hosts` are said."""
         ...

@@ -8,11 +8,12 @@ from collections.abc import Collection
 import msgspec
 
 from paddock.errors import PolicyInvalid
-from paddock.model import ConnectVerdict, Mock, PolicyDocument, RequestVerdict, Target, Tier, Verdict
+from paddock.model import Allow, ConnectVerdict, Mock, PolicyDocument, RequestVerdict, Target, Tier, Verdict
 
 from ._addresses import Number, number, special, unwrapped
 from ._buckets import Bucket, buckets_of
 from ._canonical import canonical, check_secret_names
+from ._hosts import REGISTRIES
 from ._networks import Networks, block_of_one
 from ._paths import decoded
 from ._problem import Problem
@@ -57,6 +58,11 @@ class Snapshot:
 
     def push(self, item: int, ref: str) -> bool:
         return any(one.matches(ref) for one in self._rules.allow[item].refs)
+
+    def registry(self, item: int) -> Allow:
+        rule = self._document.egress.allow[item]
+        assert rule.registry is not None
+        return msgspec.structs.replace(rule, hosts=rule.hosts or REGISTRIES[rule.registry])
 
     @property
     def rules(self) -> Rules:

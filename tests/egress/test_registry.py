@@ -1,0 +1,270 @@
+"""Registries whose rule has a cooldown or names packages: what is held back is neither chosen by real clients nor
+fetched by its URL; and an index that lies leads nowhere."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.egress.registry_files import Outside, world_of
+from tests.egress.rig import Rig, ca_file, running
+
+COOLDOWN = ", cooldown_days: 7"
+PAGE, FILE = "/simple/demo/", "/p/demo-{}-py3-none-any.whl"
+JSON = "application/vnd.pypi.simple.v1+json"
+
+
+def through(work: Callable[[Rig, Outside], Awaitable[None]], terms: str = COOLDOWN) -> None:
+    async def run() -> None:
+        async with running(world_of(terms)) as world:
+            outside = Outside()
+            await outside.join(world)
+            await work(world, outside)
+
+    asyncio.run(run())
+
+
+async def fetch(world: Rig, host: str, path: str, *fields: str) -> tuple[int, bytes, bytes]:
+    world.aim(host, 443)
+    more = "".join(f"{field}\r\n" for field in fields)
+    reply = await world.ask(
+        f"GET {path} HTTP/1.1\r\nHost: {host}\r\n{more}Connection: close\r\n\r\n".encode(), tls=host
+    )
+    head, _, body = reply.partition(b"\r\n\r\n")
+    return int(head.split()[1]), head, body
+
+
+async def versions(world: Rig) -> list[str]:
+    status, _, body = await fetch(world, "index.test", PAGE, f"Accept: {JSON}")
+    return [file["filename"].split("-")[1] for file in json.loads(body)["files"]] if status == 200 else []
+
+
+# -- with real clients -------------------------------------------------------------------------------------------------
+
+
+async def client(world: Rig, directory: Path, *command: str) -> tuple[int, str]:
+    world.origin = ("198.18.0.1", 3128)
+    environment = {"PATH": os.environ["PATH"], "HOME": str(directory), "PIP_CONFIG_FILE": os.devnull}
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        cwd=directory,
+        env=environment,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    try:
+        out, _ = await asyncio.wait_for(process.communicate(), 120)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    return process.returncode or 0, out.decode()
+
+
+async def pip(world: Rig, directory: Path, *arguments: str) -> tuple[int, str]:
+    pythons = [one for one in (sys.executable, "/usr/bin/python3", "python3") if await _has_pip(one)]
+    if not pythons:
+        pytest.skip("no Python here has pip")
+    ca_file(world.inside, directory).rename(directory / "ca.pem")
+    proxy = f"http://127.0.0.1:{world.port}"
+    common = ("--isolated", "--disable-pip-version-check", "--no-input", "--retries", "0")
+    options = ("--proxy", proxy, "--cert", str(directory / "ca.pem"))
+    return await client(world, directory, pythons[0], "-m", "pip", *common, *options, *arguments)
+
+
+async def _has_pip(python: str) -> bool:
+    try:
+        process = await asyncio.create_subprocess_exec(
+            python, "-m", "pip", "--version", stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
+        )
+    except OSError:
+        return False
+    return await process.wait() == 0
+
+
+@pytest.mark.parametrize(
+    ("terms", "json_pages", "chosen"),
+    [
+        (COOLDOWN, True, "1.0"),
+        (", unknown_age: allow, cooldown_days: 7", True, "1.5"),
+        (", unknown_age: allow", True, "2.0"),
+        ("", True, "2.0"),
+        (COOLDOWN, False, None),
+        (", unknown_age: allow, cooldown_days: 7", False, "2.0"),
+        (", packages: [de*o]", False, "2.0"),
+        (", packages: [other]", True, None),
+    ],
+)
+def test_pip_chooses_what_is_old_enough_and_can_fetch_it(
+    terms: str, json_pages: bool, chosen: str | None, tmp_path: Path
+) -> None:
+    async def work(world: Rig, outside: Outside) -> None:
+        outside.json = json_pages
+        where = ("--no-deps", "--no-cache-dir", "--index-url", "https://index.test/simple/", "-d", str(tmp_path))
+        status, said = await pip(world, tmp_path, "download", *where, "demo")
+        found = [name.split("-")[1] for name in os.listdir(tmp_path) if name.endswith(".whl")]
+        assert found == ([chosen] if chosen else []), said
+        assert (status == 0) == (chosen is not None)
+
+    through(work, terms)
+
+
+@pytest.mark.parametrize(("terms", "chosen"), [(COOLDOWN, "1.0.0"), ("", "2.0.0")])
+def test_npm_chooses_what_is_old_enough_and_can_fetch_it(terms: str, chosen: str, tmp_path: Path) -> None:
+    npm = shutil.which("npm")
+    if npm is None:
+        pytest.skip("npm is not installed")
+
+    async def work(world: Rig, outside: Outside) -> None:
+        ca_file(world.inside, tmp_path).rename(tmp_path / "ca.pem")
+        proxy = f"http://127.0.0.1:{world.port}"
+        options = ["--registry=https://npm.test/", f"--https-proxy={proxy}", f"--proxy={proxy}", "--fetch-retries=0"]
+        options += [f"--cafile={tmp_path / 'ca.pem'}", f"--cache={tmp_path / 'cache'}", "--no-update-notifier"]
+        status, said = await client(world, tmp_path, npm, "view", "demo", "version", *options)
+        assert (status, said.strip()) == (0, chosen)
+        quiet = ("--no-audit", "--no-fund", "--ignore-scripts")
+        status, said = await client(world, tmp_path, npm, "install", "demo", *quiet, *options)
+        assert status == 0, said
+        installed = json.loads((tmp_path / "node_modules/demo/package.json").read_text())
+        assert installed["version"] == chosen
+        status, said = await client(world, tmp_path, npm, "install", "demo@2.0.0", *quiet, *options)
+        assert (status == 0) == (chosen == "2.0.0"), said
+
+    through(work, terms)
+
+
+# -- files by their URLs -----------------------------------------------------------------------------------------------
+
+
+def test_a_file_is_fetched_only_if_a_page_that_was_looked_through_led_to_it() -> None:
+    async def work(world: Rig, outside: Outside) -> None:
+        status, _, body = await fetch(world, "files.test", FILE.format("1.0"))
+        assert status == 403
+        assert b"page has to be read" in body
+        assert world.resolved == []
+        assert await versions(world) == ["1.0"]
+        expected = outside.answers["files.test" + FILE.format("1.0")][1]
+        assert (await fetch(world, "files.test", FILE.format("1.0")))[2] == expected
+        assert (await fetch(world, "files.test", FILE.format("1.0") + ".metadata"))[0] == 404  # asked, and not there
+        for path in (
+            FILE.format("2.0"),
+            FILE.format("1.5"),
+            FILE.format("2.0") + ".metadata",
+            FILE.format("1.0") + "?",
+        ):
+            assert (await fetch(world, "files.test", path))[0] == 403, path
+        assert (await fetch(world, "npm.test", "/demo/-/demo-1.0.0.tgz"))[0] == 403
+        assert (await fetch(world, "npm.test", "/demo"))[0] == 200
+        assert (await fetch(world, "npm.test", "/demo/-/demo-1.0.0.tgz"))[0] == 200
+        assert (await fetch(world, "npm.test", "/demo/-/demo-2.0.0.tgz"))[0] == 403
+        assert not [path for path in outside.asked if "2.0" in path]
+
+    through(work)
+
+
+def test_what_another_revision_kept_is_not_fetched_under_this_one() -> None:
+    async def work(world: Rig, outside: Outside) -> None:
+        assert await versions(world) == ["1.0", "1.5", "2.0"]
+        assert (await fetch(world, "files.test", FILE.format("2.0")))[0] == 200
+        stricter: Any = world_of(COOLDOWN).policy
+        await world.gateway.revise("sb_1", stricter)
+        assert (await fetch(world, "files.test", FILE.format("2.0")))[0] == 403
+        assert await versions(world) == ["1.0"]
+        assert (await fetch(world, "files.test", FILE.format("2.0")))[0] == 403
+
+    through(work, ", unknown_age: allow")
+
+
+# -- pages -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_page_is_written_in_the_form_that_the_client_asked_for_and_never_answered_by_304() -> None:
+    async def work(world: Rig, outside: Outside) -> None:
+        _, head, body = await fetch(world, "index.test", PAGE, 'If-None-Match: "1"', "Range: bytes=0-3")
+        assert b"text/html" in head
+        assert b"ETag" not in head
+        assert b"Content-Length: %d\r\n" % len(body) in head
+        assert b"Content-Encoding" not in head
+        assert b"demo-1.0-" in body
+        assert b"demo-2.0-" not in body
+        assert all(b"v1+json" in accept for accept in outside.accepts)
+        short = "application/vnd.npm.install-v1+json"
+        _, head, body = await fetch(world, "npm.test", "/demo", f"Accept: {short}; q=1.0, */*", 'If-None-Match: "1"')
+        found = json.loads(body)
+        assert short.encode() in head
+        assert (found["dist-tags"], list(found["versions"])) == ({"latest": "1.0.0", "old": "1.0.0"}, ["1.0.0"])
+        assert "time" not in found
+        assert found["versions"]["1.0.0"]["hasInstallScript"] is True
+
+    through(work)
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"name": "demo", "files": 1}', b'{"name": "other", "files": []}'])
+def test_a_page_that_is_malformed_or_about_another_project_is_refused(body: bytes) -> None:
+    async def work(world: Rig, outside: Outside) -> None:
+        outside.answers["index.test" + PAGE] = (JSON, body)
+        outside.answers["npm.test/demo"] = ("application/json", body)
+        for host, path in (("index.test", PAGE), ("npm.test", "/demo")):
+            status, _, said = await fetch(world, host, path)
+            assert status == 502
+            assert b"malformed" in said
+
+    through(work)
+
+
+def test_a_poisoned_page_leads_nowhere() -> None:
+    async def work(world: Rig, outside: Outside) -> None:
+        good = outside.files[0]
+        name = good["filename"]
+        urls = [f"https://evil.test/p/{name}", f"//evil.test/p/{name}", f"https://files.test@evil.test/p/{name}"]
+        urls += [f"https://files.test\\@evil.test/{name}", "file:///etc/passwd", "javascript:alert(1)", "/p/%2e%2e%2f"]
+        urls += [f"http://files.test/p/{name}", "https://files.test/p/demo-2.0-py3-none-any.whl", f"/\n/{name}"]
+        wrong = [good | {"url": url} for url in urls]
+        wrong += [
+            good | {"filename": other, "url": f"/p/{other}"} for other in ("other-1.0.zip", "demo-x-1.0.zip", "x")
+        ]
+        outside.files = [*wrong, good]
+        assert await versions(world) == ["1.0"]
+        assert len(world.gateway._doors["sb_1"].shelf._files) == 1
+        outside.files = wrong
+        status, _, said = await fetch(world, "index.test", PAGE)
+        assert status == 403
+        assert b"none of the 13 files" in said
+        manifest = outside.packument["versions"]["1.0.0"]
+        for link in ("https://evil.test/demo/-/demo-1.0.0.tgz", "https://npm.test/other/-/demo-1.0.0.tgz", "x", None):
+            outside.packument["versions"] = {"1.0.0": manifest | {"dist": {"tarball": link}}}
+            assert (await fetch(world, "npm.test", "/demo"))[0] == 403
+
+    through(work)
+
+
+def test_what_is_no_page_is_not_read() -> None:
+    async def work(world: Rig, outside: Outside) -> None:
+        for path in ("/simple/", "/pypi/demo/json", "/simple/demo/?format=x", "/"):
+            assert (await fetch(world, "index.test", path))[0] == 403
+        for path in ("/-/v1/search?text=demo", "/-/all", "/", "/demo?write=true"):
+            assert (await fetch(world, "npm.test", path))[0] == 403
+        assert outside.asked == []
+        status, _, body = await fetch(world, "index.test", "/simple/nothing/")
+        assert (status, body) == (404, b"")
+
+    through(work)
+
+
+def test_a_page_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paddock.egress._registry.MOST_PAGE_BYTES", 100_000)
+
+    async def work(world: Rig, outside: Outside) -> None:
+        outside.answers["index.test" + PAGE] = (JSON, os.urandom(200_000))
+        assert (await fetch(world, "index.test", PAGE))[0] == 502
+        assert world.gateway._doors["sb_1"].shelf.held == 0
+
+    through(work)
