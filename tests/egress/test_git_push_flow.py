@@ -233,7 +233,7 @@ def test_a_revision_that_takes_the_ref_back_cuts_a_push_under_way(tmp_path: Path
         world.policy("refs/heads/other/*")
         await rig.gateway.revise("sb_1", rig.policy)
         try:
-            answer = await reader.read()
+            answer = await asyncio.wait_for(reader.read(), 30)
         except ConnectionError:
             answer = b""
         assert answer == b""
