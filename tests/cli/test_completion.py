@@ -48,11 +48,11 @@ def test_a_task_that_rests_is_completed_too(sandbox: SandboxFactory) -> None:
     from paddock import Workspace
 
     sandbox()
-    workspace = Workspace.open("resting-task")
-    assert bash("paddock", "status", "rest") == ["resting-task"]
-    assert bash("paddock", "up", "--task", "rest") == ["resting-task"]
+    workspace = Workspace.open("zz-at-rest")
+    assert bash("paddock", "status", "zz-a") == ["zz-at-rest"]
+    assert bash("paddock", "up", "--task", "zz-a") == ["zz-at-rest"]
     workspace.delete()
-    assert bash("paddock", "status", "rest") == []
+    assert bash("paddock", "status", "zz-a") == []
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
