@@ -48,11 +48,20 @@ def test_a_service_signs_beside_its_work(tmp_path: Path, monkeypatch: pytest.Mon
     evidence = Evidence(tmp_path, log, {}, Clock())
 
     async def work() -> None:
-        task = asyncio.get_running_loop().create_task(evidence.run())
+        signed, loop, sign = asyncio.Event(), asyncio.get_running_loop(), evidence.sign
+
+        def sign_and_tell() -> None:
+            sign()
+            loop.call_soon_threadsafe(signed.set)
+
+        monkeypatch.setattr(evidence, "sign", sign_and_tell)
+        task = loop.create_task(evidence.run())
         for number in range(3):
+            signed.clear()
             log.event("task.failed", message=str(number))
             while verify(tmp_path / "audit").signed < number + 2:
-                await asyncio.sleep(0.01)
+                await signed.wait()
+                signed.clear()
         task.cancel()
 
     asyncio.run(work())
