@@ -16,6 +16,7 @@ from pathlib import Path
 from paddock.egress._authority import Authority
 from paddock.egress._door import Door, Flow
 from paddock.egress._gateway import Gateway
+from paddock.egress._handler_host import HandlerHost
 from paddock.egress._open_door import Limits
 from paddock.egress._secret_book import SecretBook
 from paddock.errors import Unrecorded
@@ -101,6 +102,7 @@ class Rig:
         self.inside = Authority.make("inside")
         self.journal, self.approvals = Journal(), Approvals()
         self.secrets = SecretBook()
+        self.handlers: HandlerHost | None = None
         self.servers: list[asyncio.Server] = []
         self._shaken: list[ssl.SSLContext] = []
 
@@ -174,7 +176,9 @@ class Rig:
 
 @asynccontextmanager
 async def running(rig: Rig) -> AsyncIterator[Rig]:
-    rig.gateway = Gateway(resolver=rig.resolve, trust=rig.trust, origin=rig.where, limits=rig.limits)
+    rig.gateway = Gateway(
+        resolver=rig.resolve, trust=rig.trust, origin=rig.where, limits=rig.limits, handlers=rig.handlers
+    )
     await rig.gateway.open(rig.door())
     try:
         yield rig

@@ -10,11 +10,14 @@ from paddock.keeper import layout
 
 from ._control import Claim, Claimed
 from ._gateway import Gateway
+from ._handler_host import HandlerHost
 from ._journal import AuditJournal
 from ._plane import GatewayPlane
 from ._server import Plane
 
 
-async def make_plane(state: Path, claim: Callable[[Claim], Awaitable[Claimed]]) -> Plane:
+async def make_plane(
+    state: Path, claim: Callable[[Claim], Awaitable[Claimed]], handlers: HandlerHost | None = None
+) -> Plane:
     """Opens what it needs of the state directory; the process gives up its powers after that."""
-    return GatewayPlane(Gateway(), AuditJournal(AuditLog(state / layout.AUDIT)), claim)
+    return GatewayPlane(Gateway(handlers=handlers), AuditJournal(AuditLog(state / layout.AUDIT)), claim)

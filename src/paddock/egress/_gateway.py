@@ -15,6 +15,8 @@ from paddock.model.egress import EgressPolicy
 from ._connection import Connection
 from ._dns import MAX_QUERY_BYTES, Frames, answer, frame
 from ._door import Door
+from ._handler_host import HandlerHost
+from ._handlers import Handlers
 from ._open_door import Limits, OpenDoor
 from ._original import original_destination
 from ._upstream import Dialer, HostResolver, Resolver, system_trust
@@ -39,12 +41,14 @@ class Gateway:
         trust: Callable[[], ssl.SSLContext] = system_trust,
         origin: Origin = original_destination,
         limits: Limits | None = None,
+        handlers: HandlerHost | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._own_resolver = HostResolver() if resolver is None else None
         self._dialer = Dialer(self._loop, self._scratch, resolver or self._own_resolver or HostResolver(), trust)
         self._origin, self._limits = origin, limits or Limits()
+        self._handlers = Handlers(handlers)
         self._doors: dict[str, OpenDoor] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._ticker: asyncio.TimerHandle | None = None
@@ -56,7 +60,7 @@ class Gateway:
     async def open(self, door: Door) -> None:
         """From now on it is answered. One that is open for the sandbox already is closed."""
         await self.close(door.sandbox)
-        opened = self._doors[door.sandbox] = OpenDoor(door, self._dialer, self._limits, self._loop)
+        opened = self._doors[door.sandbox] = OpenDoor(door, self._dialer, self._limits, self._loop, self._handlers)
         for listener in door.tcp:
             self._listen(opened, listener, self._serve)
         self._listen(opened, door.dns_tcp, self._serve_names)
