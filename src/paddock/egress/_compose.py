@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from socket import socket
 
 from paddock.audit import AuditLog
 from paddock.keeper import layout
@@ -11,10 +12,11 @@ from paddock.keeper import layout
 from ._control import Claim, Claimed
 from ._gateway import Gateway
 from ._journal import AuditJournal
+from ._origins import Origins
 from ._plane import GatewayPlane
 from ._server import Plane
 
 
-async def make_plane(state: Path, claim: Callable[[Claim], Awaitable[Claimed]]) -> Plane:
+async def make_plane(state: Path, claim: Callable[[Claim], Awaitable[Claimed]], witness: socket) -> Plane:
     """Opens what it needs of the state directory; the process gives up its powers after that."""
-    return GatewayPlane(Gateway(), AuditJournal(AuditLog(state / layout.AUDIT)), claim)
+    return GatewayPlane(Gateway(origins=Origins(witness)), AuditJournal(AuditLog(state / layout.AUDIT)), claim)
