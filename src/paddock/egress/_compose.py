@@ -13,8 +13,15 @@ from ._gateway import Gateway
 from ._journal import AuditJournal
 from ._plane import GatewayPlane
 from ._server import Plane
+from ._world import World
 
 
 async def make_plane(state: Path, claim: Callable[[Claim], Awaitable[Claimed]]) -> Plane:
     """Opens what it needs of the state directory; the process gives up its powers after that."""
-    return GatewayPlane(Gateway(), AuditJournal(AuditLog(state / layout.AUDIT)), claim)
+    log = AuditLog(state / layout.AUDIT)
+    world = World.of(state)
+    if world is None:
+        return GatewayPlane(Gateway(), AuditJournal(log), claim)
+    log.event("egress.world", message=f"{layout.WORLD_SOCKET} answers in the place of everybody outside")
+    gateway = Gateway(resolver=world.resolve, reach=world.reach, trust=world.trust)
+    return GatewayPlane(gateway, AuditJournal(log), claim)

@@ -17,7 +17,7 @@ from ._dns import MAX_QUERY_BYTES, Frames, answer, frame
 from ._door import Door
 from ._open_door import Limits, OpenDoor
 from ._original import original_destination
-from ._upstream import Dialer, HostResolver, Resolver, system_trust
+from ._upstream import Dialer, HostResolver, Reach, Resolver, over_tcp, system_trust
 from ._wire import SCRATCH_BYTES, Lost, Wire
 
 _TICK_SECONDS = 0.5
@@ -37,13 +37,15 @@ class Gateway:
         *,
         resolver: Resolver | None = None,
         trust: Callable[[], ssl.SSLContext] = system_trust,
+        reach: Reach = over_tcp,
         origin: Origin = original_destination,
         limits: Limits | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._own_resolver = HostResolver() if resolver is None else None
-        self._dialer = Dialer(self._loop, self._scratch, resolver or self._own_resolver or HostResolver(), trust)
+        resolve = resolver or self._own_resolver or HostResolver()
+        self._dialer = Dialer(self._loop, self._scratch, resolve, trust, reach)
         self._origin, self._limits = origin, limits or Limits()
         self._doors: dict[str, OpenDoor] = {}
         self._tasks: set[asyncio.Task[None]] = set()
