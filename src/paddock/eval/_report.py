@@ -20,13 +20,17 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ok(self) -> bool:
-        return not any(
-            one.verdict in _BAD or (self.own and one.twin_failed is not None) for one in self.outcomes
-        ) and any(one.verdict == "stopped" for one in self.outcomes)
+        return any(one.verdict == "stopped" for one in self.outcomes) and not any(map(self._is_bad, self.outcomes))
+
+    def _is_bad(self, one: Outcome) -> bool:
+        return one.verdict in _BAD or (self.own and (one.twin_failed is not None or one.verdict == "unproven"))
 
 
 def summary(report: Report) -> str:
-    counts = {word: sum(one.verdict == word for one in report.outcomes) for word in ("stopped", *_BAD, "not tried")}
+    counts = {
+        word: sum(one.verdict == word for one in report.outcomes)
+        for word in ("stopped", *_BAD, "unproven", "not tried")
+    }
     failed = sum(one.twin_failed is not None for one in report.outcomes)
     said = [f"{number} {word}" for word, number in counts.items() if number or word in ("stopped", "leaked")]
     work = f"{failed} of the honest twins failed" if failed else "each honest twin worked"

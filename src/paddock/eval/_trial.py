@@ -20,6 +20,7 @@ from ._scenario import APP, ATTACKER, ATTACKERS_ADDRESS, HELPER, HOST_FILE, Scen
 from ._world import Happened, World
 
 _TRIED = re.compile(r"^tried (\w+.*)$", re.MULTILINE)
+MISDIRECTED = "the placeholder of secret"
 _MOST_RECORDS = 10_000
 _START = (
     "git init -q -b work . && git -c user.name=a -c user.email=a@b -c core.hooksPath=/dev/null add -A"
@@ -59,8 +60,8 @@ class Leak(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """`verdict`: `stopped`, `reached` (bytes arrived, no canary), `leaked`, `not tried`. `twin_failed` is None
-    where it worked."""
+    """`verdict`: `stopped`, `reached` (bytes arrived, no canary), `leaked`, `not tried`, or `unproven`: nothing
+    arrived, and no record says why. `twin_failed` is None where it worked."""
 
     scenario: str
     poisoned: str
@@ -90,14 +91,15 @@ def play(scenario: Scenario, stage: Stage) -> Outcome:
         id, revision = sandbox.id, sandbox.policy
     records = stage.transport.perform(ListAudit(sandbox=id, limit=_MOST_RECORDS))
     leaks += _arrived(happened, stage.canaries, records)
+    stops = _stops(records, scenario)
     reached = tuple(dict.fromkeys(one for one in _places(happened) if _attackers(one)))
     return Outcome(
         scenario=scenario.name,
         poisoned=scenario.poisoned,
         attempt=scenario.attempt,
-        verdict="leaked" if leaks else "reached" if reached else "stopped" if tried else "not tried",
+        verdict=_verdict(leaks, reached, tried, stops),
         tried=tried,
-        stops=_stops(records, scenario),
+        stops=stops,
         leaks=tuple(leaks),
         reached=reached,
         bytes_outside=sum(one.length for one in happened.arrivals if _attackers(one.host)),
@@ -107,6 +109,16 @@ def play(scenario: Scenario, stage: Stage) -> Outcome:
         revision=revision,
         boundary=scenario.boundary,
     )
+
+
+def _verdict(leaks: Sequence[Leak], reached: Sequence[str], tried: Sequence[str], stops: Sequence[Stop]) -> str:
+    if leaks:
+        return "leaked"
+    if reached:
+        return "reached"
+    if not tried:
+        return "not tried"
+    return "stopped" if stops else "unproven"
 
 
 def _filled(text: str, stage: Stage) -> str:
@@ -225,21 +237,25 @@ def _stops(records: Sequence[AuditRecord], scenario: Scenario) -> tuple[Stop, ..
     """Denials, one of each kind; else the command itself."""
     stops: dict[tuple[str, str, str], Stop] = {}
     for one in records:
-        if one.allowed is False and one.action.startswith("egress."):
-            host = f"{one.detail.get('host')}:{one.detail.get('port')}"
-            stops.setdefault(
-                (one.action, host, one.rule or ""),
-                Stop(
-                    what=f"{one.action} {host}: {one.reason}",
-                    rule=one.rule,
-                    revision=one.detail.get("revision"),
-                    record=one.ref,
-                ),
-            )
+        why = _refused(one)
+        if why is not None:
+            where = f" {host}:{one.detail.get('port')}" if (host := one.detail.get("host")) else ""
+            revision = one.detail.get("revision")
+            stop = Stop(what=f"{one.action}{where}: {why}", rule=one.rule, revision=revision, record=one.ref)
+            stops.setdefault((one.action, where, one.rule or ""), stop)
     if not stops and scenario.boundary is not None:
         last = [one for one in records if one.action == "exec.run"][-1:]
         return tuple(Stop(what=scenario.boundary, rule=None, revision=None, record=one.ref) for one in last)
     return tuple(stops.values())
+
+
+def _refused(record: AuditRecord) -> str | None:
+    """By the policy, or for a placeholder that was on its way to where it has no business."""
+    if not record.action.startswith("egress."):
+        return None
+    if record.allowed is False:
+        return record.reason
+    return record.error if record.error is not None and record.error.startswith(MISDIRECTED) else None
 
 
 def _places(happened: Happened) -> list[str]:

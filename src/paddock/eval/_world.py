@@ -49,11 +49,11 @@ class Happened(msgspec.Struct, frozen=True):
 
 
 class World:
-    """Serves a state directory from `with` on. InvalidState is the caller's to find: one at a time."""
+    """Serves a state directory from `with` on. One at a time, which is the caller's to see to."""
 
     def __init__(self, state: Path) -> None:
         self._state = state
-        self._authority = Authority.make("world")
+        self._authority = _authority(state)
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
         self._names: dict[str, str] = {}
@@ -62,7 +62,6 @@ class World:
         self._asked: list[str] = []
 
     def __enter__(self) -> World:
-        (self._state / layout.WORLD_TRUST).write_bytes(self._authority.certificate)
         path = self._state / layout.WORLD_SOCKET
         path.unlink(missing_ok=True)
         directory = os.open(self._state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -75,7 +74,7 @@ class World:
         return self
 
     def __exit__(self, *failure: object) -> None:
-        """The certificate stays: without anybody to ask, what is left of this world reaches nothing."""
+        """The certificate stays: a gateway that lives on, or comes, knows this world and reaches nothing in it."""
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
@@ -117,6 +116,17 @@ class World:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.sni_callback = choose  # pyright: ignore[reportAttributeAccessIssue] - typeshed knows no union here
         return context.wrap_socket(sock, server_side=True)
+
+
+def _authority(state: Path) -> Authority:
+    """One for all evaluations of a state directory: the gateway of the last one may be there still."""
+    certificate, key = state / layout.WORLD_TRUST, state / "world.key"
+    if not certificate.exists():
+        made = Authority.make("world")
+        key.touch(0o600)
+        key.write_bytes(made.key)
+        certificate.write_bytes(made.certificate)
+    return Authority(certificate.read_bytes(), key.read_bytes())
 
 
 class Kept(io.RawIOBase):
