@@ -4,24 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from socket import socket
 
 from paddock.audit import AuditLog
 from paddock.keeper import layout
 
 from ._control import Claim, Claimed
 from ._gateway import Gateway
+from ._handler_host import HandlerHost
 from ._journal import AuditJournal
+from ._origins import Origins
 from ._plane import GatewayPlane
 from ._server import Plane
 from ._world import World
 
 
-async def make_plane(state: Path, claim: Callable[[Claim], Awaitable[Claimed]]) -> Plane:
+async def make_plane(
+    state: Path,
+    claim: Callable[[Claim], Awaitable[Claimed]],
+    *,
+    witness: socket | None = None,
+    handlers: HandlerHost | None = None,
+) -> Plane:
     """Opens what it needs of the state directory; the process gives up its powers after that."""
-    log = AuditLog(state / layout.AUDIT)
+    log, origins = AuditLog(state / layout.AUDIT), None if witness is None else Origins(witness)
     world = World.of(state)
     if world is None:
-        return GatewayPlane(Gateway(), AuditJournal(log), claim)
+        return GatewayPlane(Gateway(origins=origins, handlers=handlers), AuditJournal(log), claim)
     log.event("egress.world", message=f"{layout.WORLD_SOCKET} answers in the place of everybody outside")
-    gateway = Gateway(resolver=world.resolve, reach=world.reach, trust=world.trust)
+    gateway = Gateway(resolver=world.resolve, reach=world.reach, trust=world.trust, origins=origins, handlers=handlers)
     return GatewayPlane(gateway, AuditJournal(log), claim)
