@@ -63,6 +63,7 @@ class Journal:
     def __init__(self) -> None:
         self.decisions: list[tuple[Flow, Verdict]] = []
         self.outcomes: dict[int, tuple[int, int, str | None]] = {}
+        self.origins: list[tuple[int, int, dict[str, object]]] = []
         self.broken = False
 
     def decision(self, flow: Flow, verdict: Verdict) -> int:
@@ -73,6 +74,9 @@ class Journal:
 
     def outcome(self, number: int, *, sent: int, received: int, error: str | None) -> None:
         self.outcomes[number] = (sent, received, error)
+
+    def origin(self, sandbox: str, incarnation: int, flow: int, decision: int, origin: dict[str, object]) -> None:
+        self.origins.append((flow, decision, origin))
 
     def of(self, kind: str) -> list[tuple[Flow, Verdict]]:
         return [entry for entry in self.decisions if entry[0].kind == kind]

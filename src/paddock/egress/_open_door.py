@@ -14,6 +14,7 @@ from paddock.model.egress import EgressPolicy, Target, Verdict
 from ._dns import Denied
 from ._door import Door, Flow
 from ._handlers import Handlers
+from ._maker import Maker
 from ._mocks import Mocks
 from ._names import BadHost, canonical, is_address
 from ._refusal import Refused
@@ -58,6 +59,8 @@ class OpenDoor:
         self.shelf = Shelf()
         self.mocks = Mocks(handlers, lambda: self.door.secrets)
         self.live: set[Live] = set()
+        self.makers: dict[int, Maker] = {}
+        """By flow, of those that nothing was decided on yet."""
         self.refused = 0
         self._flows = self._held = 0
         self._asked: OrderedDict[tuple[str, str], bool] = OrderedDict()
@@ -82,7 +85,7 @@ class OpenDoor:
     ) -> int:
         """Records it. Unrecorded."""
         door = self.door
-        return door.journal.decision(
+        number = door.journal.decision(
             Flow(
                 kind=kind,
                 sandbox=door.sandbox,
@@ -98,6 +101,10 @@ class OpenDoor:
             ),
             verdict,
         )
+        maker = self.makers.pop(flow, None)
+        if maker is not None:
+            maker.decided(number)
+        return number
 
     async def dial(self, flow: int, target: Target, *, literal: str | None, tls: bool) -> Upstream:
         """Refused."""

@@ -11,6 +11,7 @@ from .actions import DeleteSnapshot as DeleteSnapshot
 from .actions import Diagnose as Diagnose
 from .actions import ExtendSandbox as ExtendSandbox
 from .actions import ForkSandbox as ForkSandbox
+from .actions import GetAuditKey as GetAuditKey
 from .actions import GetSandbox as GetSandbox
 from .actions import GetUsage as GetUsage
 from .actions import InspectSandbox as InspectSandbox
@@ -101,6 +102,8 @@ from .policy import SecretSource as SecretSource
 from .policy_actions import GetPolicy as GetPolicy
 from .policy_actions import PolicyRevision as PolicyRevision
 from .policy_actions import SetPolicy as SetPolicy
+from .reports import AuditFault as AuditFault
+from .reports import AuditKey as AuditKey
 from .reports import AuditRecord as AuditRecord
 from .reports import AuditReport as AuditReport
 from .reports import Check as Check
