@@ -71,8 +71,10 @@ def test_a_branch_is_pushed_after_a_yes_to_what_is_there_and_once(asked: Sandbox
     assert not local().perform(push).pushed, "there is nothing to ask for"
     asked.exec("echo three > file", check=True)
     refused(push)
-    used = local().perform(ListAudit(tag="approval.used"))
-    assert [record.detail["kind"] for record in used if record.detail.get("revision") == asked.policy][-1] == "git.push"
+    used = [record for record in local().perform(ListAudit(tag="approval.used")) if record.detail["approval"] == id]
+    assert [(record.detail["what"]["kind"], record.detail["what"]["revision"]) for record in used] == [
+        ("git.push", asked.policy)
+    ]
 
 
 def test_a_no_is_a_no_with_its_reason(asked: Sandbox) -> None:
