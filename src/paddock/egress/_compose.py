@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -11,10 +13,33 @@ from paddock.keeper import layout
 from ._control import Claim, Claimed
 from ._gateway import Gateway
 from ._journal import AuditJournal
+from ._package_cache import PackageCache
+from ._package_store import PackageStore
 from ._plane import GatewayPlane
 from ._server import Plane
+
+PACKAGE_CACHE_MIB = "PADDOCK_PACKAGE_CACHE_MIB"
+DEFAULT_CACHE_MIB = 4096
+_SPARE_BYTES = 1 << 30
 
 
 async def make_plane(state: Path, claim: Callable[[Claim], Awaitable[Claimed]]) -> Plane:
     """Opens what it needs of the state directory; the process gives up its powers after that."""
-    return GatewayPlane(Gateway(), AuditJournal(AuditLog(state / layout.AUDIT)), claim)
+    gateway = Gateway(packages=_packages(state))
+    return GatewayPlane(gateway, AuditJournal(AuditLog(state / layout.AUDIT)), claim)
+
+
+def _packages(state: Path) -> PackageCache | None:
+    """Without a cache all goes on, only slower: what is wrong with it is said in the gateway's log."""
+    given = os.environ.get(PACKAGE_CACHE_MIB, str(DEFAULT_CACHE_MIB))
+    if not given.isdecimal():
+        print(f"{PACKAGE_CACHE_MIB}={given!r} is no number: packages are not kept", file=sys.stderr, flush=True)
+        return None
+    if not int(given):
+        return None
+    try:
+        store = PackageStore(state / layout.PACKAGES, most_bytes=int(given) << 20, spare_bytes=_SPARE_BYTES)
+    except OSError as error:
+        print(f"packages are not kept: {error}", file=sys.stderr, flush=True)
+        return None
+    return PackageCache(store)

@@ -17,6 +17,7 @@ from ._dns import MAX_QUERY_BYTES, Frames, answer, frame
 from ._door import Door
 from ._open_door import Limits, OpenDoor
 from ._original import original_destination
+from ._package_cache import PackageCache
 from ._upstream import Dialer, HostResolver, Resolver, system_trust
 from ._wire import SCRATCH_BYTES, Lost, Wire
 
@@ -39,12 +40,13 @@ class Gateway:
         trust: Callable[[], ssl.SSLContext] = system_trust,
         origin: Origin = original_destination,
         limits: Limits | None = None,
+        packages: PackageCache | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._own_resolver = HostResolver() if resolver is None else None
         self._dialer = Dialer(self._loop, self._scratch, resolver or self._own_resolver or HostResolver(), trust)
-        self._origin, self._limits = origin, limits or Limits()
+        self._origin, self._limits, self._packages = origin, limits or Limits(), packages
         self._doors: dict[str, OpenDoor] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._ticker: asyncio.TimerHandle | None = None
@@ -56,7 +58,7 @@ class Gateway:
     async def open(self, door: Door) -> None:
         """From now on it is answered. One that is open for the sandbox already is closed."""
         await self.close(door.sandbox)
-        opened = self._doors[door.sandbox] = OpenDoor(door, self._dialer, self._limits, self._loop)
+        opened = self._doors[door.sandbox] = OpenDoor(door, self._dialer, self._limits, self._loop, self._packages)
         for listener in door.tcp:
             self._listen(opened, listener, self._serve)
         self._listen(opened, door.dns_tcp, self._serve_names)
@@ -90,6 +92,8 @@ class Gateway:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
+        if self._packages is not None:
+            await self._packages.close()
         if self._own_resolver is not None:
             self._own_resolver.close()
 

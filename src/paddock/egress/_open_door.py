@@ -14,6 +14,7 @@ from paddock.model.egress import EgressPolicy, Target, Verdict
 from ._dns import Denied
 from ._door import Door, Flow
 from ._names import BadHost, canonical, is_address
+from ._package_cache import PackageCache
 from ._refusal import Refused
 from ._registry import Shelf
 from ._synthetic import Synthetic
@@ -47,10 +48,18 @@ class Live(Protocol):
 class OpenDoor:
     """`refused` counts the connections that were over the limit."""
 
-    def __init__(self, door: Door, dialer: Dialer, limits: Limits, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        door: Door,
+        dialer: Dialer,
+        limits: Limits,
+        loop: asyncio.AbstractEventLoop,
+        packages: PackageCache | None = None,
+    ) -> None:
         self.door, self.dialer, self.limits, self.loop = door, dialer, limits, loop
         self.names, self.pool = Synthetic(), Pool(loop.time)
-        self.shelf = Shelf()
+        self.shelf, self.packages = Shelf(), packages
+        self.is_shut = False
         self.live: set[Live] = set()
         self.refused = 0
         self._flows = self._held = 0
@@ -102,6 +111,10 @@ class OpenDoor:
             upstream.wire.reset("revised")
             raise Refused("the policy has changed meanwhile", rule="address")
         return upstream
+
+    def may_dial(self, target: Target, address: str) -> bool:
+        """Whether an answer may be one that this address has given; nothing is dialled, and nothing recorded."""
+        return self.door.policy.address(target, address, own=(address,) if is_own(address) else ()).allowed
 
     def hold(self, size: int) -> None:
         """So many bytes more (or less) are kept of requests that are looked at whole. Refused: too many."""
@@ -164,6 +177,7 @@ class OpenDoor:
             connection.recheck(policy)
 
     def shut(self, why: str) -> None:
+        self.is_shut = True
         self.pool.sweep(everything=True)
         for connection in list(self.live):
             connection.cut(why)
