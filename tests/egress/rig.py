@@ -16,6 +16,7 @@ from pathlib import Path
 from paddock.egress._authority import Authority
 from paddock.egress._door import Door, Flow
 from paddock.egress._gateway import Gateway
+from paddock.egress._handler_host import HandlerHost
 from paddock.egress._open_door import Limits
 from paddock.egress._package_cache import PackageCache
 from paddock.egress._secret_book import SecretBook
@@ -64,6 +65,7 @@ class Journal:
         self.decisions: list[tuple[Flow, Verdict]] = []
         self.outcomes: dict[int, tuple[int, int, str | None]] = {}
         self.caches: list[str] = []
+        self.origins: list[tuple[int, int, dict[str, object]]] = []
         self.broken = False
 
     def decision(self, flow: Flow, verdict: Verdict) -> int:
@@ -76,6 +78,9 @@ class Journal:
         self.outcomes[number] = (sent, received, error)
         if cache is not None:
             self.caches.append(cache)
+
+    def origin(self, sandbox: str, incarnation: int, flow: int, decision: int, origin: dict[str, object]) -> None:
+        self.origins.append((flow, decision, origin))
 
     def of(self, kind: str) -> list[tuple[Flow, Verdict]]:
         return [entry for entry in self.decisions if entry[0].kind == kind]
@@ -106,6 +111,7 @@ class Rig:
         self.journal, self.approvals = Journal(), Approvals()
         self.secrets = SecretBook()
         self.packages: PackageCache | None = None
+        self.handlers: HandlerHost | None = None
         self.servers: list[asyncio.Server] = []
         self._shaken: list[ssl.SSLContext] = []
 
@@ -180,7 +186,12 @@ class Rig:
 @asynccontextmanager
 async def running(rig: Rig) -> AsyncIterator[Rig]:
     rig.gateway = Gateway(
-        resolver=rig.resolve, trust=rig.trust, origin=rig.where, limits=rig.limits, packages=rig.packages
+        resolver=rig.resolve,
+        trust=rig.trust,
+        origin=rig.where,
+        limits=rig.limits,
+        handlers=rig.handlers,
+        packages=rig.packages,
     )
     await rig.gateway.open(rig.door())
     try:

@@ -6,13 +6,16 @@ import os
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from socket import socket
 
 from paddock.audit import AuditLog
 from paddock.keeper import layout
 
 from ._control import Claim, Claimed
 from ._gateway import Gateway
+from ._handler_host import HandlerHost
 from ._journal import AuditJournal
+from ._origins import Origins
 from ._package_cache import PackageCache
 from ._package_store import PackageStore
 from ._plane import GatewayPlane
@@ -23,9 +26,16 @@ DEFAULT_CACHE_MIB = 4096
 _SPARE_BYTES = 1 << 30
 
 
-async def make_plane(state: Path, claim: Callable[[Claim], Awaitable[Claimed]]) -> Plane:
+async def make_plane(
+    state: Path,
+    claim: Callable[[Claim], Awaitable[Claimed]],
+    *,
+    witness: socket | None = None,
+    handlers: HandlerHost | None = None,
+) -> Plane:
     """Opens what it needs of the state directory; the process gives up its powers after that."""
-    gateway = Gateway(packages=_packages(state))
+    origins = None if witness is None else Origins(witness)
+    gateway = Gateway(origins=origins, handlers=handlers, packages=_packages(state))
     return GatewayPlane(gateway, AuditJournal(AuditLog(state / layout.AUDIT)), claim)
 
 
