@@ -140,6 +140,9 @@ class Exchange:
             return goes_on
         except Refused as refused:
             error = refused.reason
+            if refused.rule == "secret":
+                found = Verdict(allowed=False, rule="secret", reason=refused.reason, revision=verdict.revision)
+                refused.number = self._room.decide("secret", connection.flow, target, found)
             raise _numbered(refused, number) from None
         except Lost as lost:
             error = str(lost)
