@@ -183,7 +183,7 @@ class Server:
             return
         if order.sandbox in self._doors:  # of the one before, under the same id
             await self._drop(plane, order.sandbox)
-        if len(sockets) < 3:
+        if len(sockets) < 4:
             raise InvalidState(f"nobody has the sockets of {order.sandbox} any more: its way out is closed for good")
         await plane.open(order, tuple(sockets))
         sockets.clear()

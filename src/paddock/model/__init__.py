@@ -95,7 +95,9 @@ from .policy import Deny as Deny
 from .policy import EgressRules as EgressRules
 from .policy import GitHubApp as GitHubApp
 from .policy import Mock as Mock
+from .policy import MockSource as MockSource
 from .policy import PolicyDocument as PolicyDocument
+from .policy import Recorded as Recorded
 from .policy import SecretRule as SecretRule
 from .policy import SecretSource as SecretSource
 from .policy_actions import GetPolicy as GetPolicy
