@@ -13,6 +13,7 @@ from paddock.model.egress import EgressPolicy, Target, Verdict
 
 from ._dns import Denied
 from ._door import Door, Flow
+from ._h2_outside import Links
 from ._names import BadHost, canonical, is_address
 from ._refusal import Refused
 from ._registry import Shelf
@@ -50,6 +51,7 @@ class OpenDoor:
     def __init__(self, door: Door, dialer: Dialer, limits: Limits, loop: asyncio.AbstractEventLoop) -> None:
         self.door, self.dialer, self.limits, self.loop = door, dialer, limits, loop
         self.names, self.pool = Synthetic(), Pool(loop.time)
+        self.links, self.streams = Links(loop), 0
         self.shelf = Shelf()
         self.live: set[Live] = set()
         self.refused = 0
@@ -93,10 +95,10 @@ class OpenDoor:
             verdict,
         )
 
-    async def dial(self, flow: int, target: Target, *, literal: str | None, tls: bool) -> Upstream:
+    async def dial(self, flow: int, target: Target, *, literal: str | None, tls: bool, h2: bool = False) -> Upstream:
         """Refused."""
         before = self.door.policy.revision
-        upstream = await self.dialer.dial(target, literal=literal, tls=tls, check=self._check(flow, target))
+        upstream = await self.dialer.dial(target, literal=literal, tls=tls, check=self._check(flow, target), h2=h2)
         policy = self.door.policy
         if policy.revision != before and not policy.address(target, upstream.address).allowed:
             upstream.wire.reset("revised")
@@ -156,10 +158,12 @@ class OpenDoor:
         for connection in list(self.live):
             connection.tick(now)
         self.pool.sweep()
+        self.links.sweep()
 
     def revise(self, policy: EgressPolicy) -> None:
         self.door.policy = policy
         self.pool.sweep(everything=True)
+        self.links.sweep(everything=True)
         for connection in list(self.live):
             connection.recheck(policy)
 
@@ -167,3 +171,4 @@ class OpenDoor:
         self.pool.sweep(everything=True)
         for connection in list(self.live):
             connection.cut(why)
+        self.links.reset(why)

@@ -12,6 +12,7 @@ from paddock.model.egress import RequestVerdict, Target
 
 from ._body import Body
 from ._coding import Undecodable
+from ._h2_stream import StreamFailed
 from ._http1 import (
     BadMessage,
     Request,
@@ -39,7 +40,11 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class _Stale(Exception):
-    """The server ended a connection that was kept before it answered."""
+    """The server ended a connection that was kept before it answered. `untouched`: and has not read the request."""
+
+    def __init__(self, *, untouched: bool = False) -> None:
+        super().__init__()
+        self.untouched = untouched
 
 
 class Relay:
@@ -131,20 +136,42 @@ class Relay:
     async def _send_to_one(self, stream: Stream, out: bytearray) -> bool:
         connection, target, tls = self._connection, self._target, self._scheme == "https"
         repeatable = stream.done and self._request.method in _REPEATABLE
-        upstream = self._room.pool.take(target, tls=tls, repeatable=repeatable)
+        upstream = self._kept(tls=tls, repeatable=repeatable)
         while True:
             if upstream is None:
-                upstream = await self._room.dial(connection.flow, target, literal=connection.literal, tls=tls)
+                upstream = await self._dial(tls=tls)
             connection.upstream = upstream
             try:
                 return await self._converse(stream, upstream, out)
-            except _Stale:
-                if not (upstream.reused and repeatable):
+            except _Stale as stale:
+                if not (upstream.reused and (repeatable or (stale.untouched and stream.done))):
                     raise Refused(
                         f"{target.host} ended the connection without an answer", status=502, rule="upstream"
                     ) from None
                 upstream.wire.close()
                 upstream = None
+
+    def _kept(self, *, tls: bool, repeatable: bool) -> Upstream | None:
+        connection, target = self._connection, self._target
+        shared = self._room.links.take(target) if tls and connection.is_stream else None
+        if shared is not None or connection.is_grpc:
+            return shared
+        return self._room.pool.take(target, tls=tls, repeatable=repeatable)
+
+    async def _dial(self, *, tls: bool) -> Upstream:
+        """What speaks HTTP/2 with us is spoken to so, if the server does too."""
+        connection, target, room = self._connection, self._target, self._room
+        if not (tls and connection.is_stream):
+            return await room.dial(connection.flow, target, literal=connection.literal, tls=tls)
+        upstream = await room.links.reach(
+            target, lambda: room.dial(connection.flow, target, literal=connection.literal, tls=tls, h2=True)
+        )
+        if connection.is_grpc and not upstream.shared:
+            upstream.wire.close()
+            raise Refused(
+                f"{target.host} does not speak HTTP/2, without which gRPC does not work", status=502, rule="upstream"
+            )
+        return upstream
 
     async def _converse(self, stream: Stream, upstream: Upstream, out: bytearray) -> bool:
         wire, server, before = self._wire, upstream.wire, upstream.wire.received
@@ -218,9 +245,10 @@ class Relay:
             return self._broken
         if str(lost) == "too slow":
             return Refused("the server did not answer in time", status=504, rule="upstream")
-        if begun:
+        failed = lost.__cause__ if isinstance(lost.__cause__, StreamFailed) else None
+        if begun or (failed is not None and not failed.untouched):
             return Refused(f"the server broke off: {lost}", status=502, rule="upstream")
-        return _Stale()
+        return _Stale(untouched=failed is not None)
 
     async def _receive(self, response: Response, server: Wire) -> bool:
         if response.status == 101:
