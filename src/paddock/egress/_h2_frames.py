@@ -47,7 +47,9 @@ class Frames:
         """Whole frames, as they came. Flood: nothing that follows is read."""
         held = self._held
         held += data
-        at = start = self._skip_preface()
+        if self._preface and not self._skip_preface():
+            return []
+        at = start = 0
         found: list[bytes | GoAway] = []
         while len(held) - at >= _HEADER_BYTES:
             length, kind = int.from_bytes(held[at : at + 3], "big"), held[at + 3]
@@ -68,17 +70,15 @@ class Frames:
         del held[:at]
         return found
 
-    def _skip_preface(self) -> int:
-        """It is not given on. Where the first frame begins."""
-        if not self._preface:
-            return 0
+    def _skip_preface(self) -> bool:
+        """Whether it is all there; it is not given on."""
         if not self._held.startswith(self._preface):
             if self._preface.startswith(self._held):
-                return 0
+                return False
             raise Flood("no preface of HTTP/2", 0x1)
         del self._held[: len(self._preface)]
         self._preface = b""
-        return 0
+        return True
 
     def _weigh(self, kind: int, flags: int, length: int) -> None:
         if kind in _OPENING:

@@ -109,7 +109,9 @@ class Text:
         elif ended:
             if length:
                 raise BadMessage("a length, and no content")
-            framing = b"" if none and length is None else b"Content-Length: 0\r\n"
+            if not none and length is None:  # without one that it did not say
+                return fields_out + b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n" + last_chunk([])
+            framing = b"" if length is None else b"Content-Length: 0\r\n"
         elif length is None or is_grpc(fields) or any(name == b"trailer" for name, _ in fields):
             self._chunked, framing = True, b"Transfer-Encoding: chunked\r\n"
         else:
@@ -214,7 +216,7 @@ class Pieces:
             if self._body.done:
                 self.done = True
                 pieces.append(Head([(n.lower(), v) for n, v in self._body.trailers], ended=True, trailers=True))
-        return pieces
+        return _joined(pieces)
 
     def end(self) -> list[Piece]:
         """Nothing more is written. BadMessage: it was not all."""
@@ -243,6 +245,15 @@ class Pieces:
         self._body = Body(message, to_the_end=isinstance(message, Response))
         self.done = self._body.done
         return Head(fields, ended=self.done)
+
+
+def _joined(pieces: list[Piece]) -> list[Piece]:
+    """A head that is followed by an end alone is the end."""
+    if len(pieces) >= 2:
+        head, end = pieces[-2:]
+        if isinstance(head, Head) and isinstance(end, Head) and end.trailers and not end.fields:
+            return [*pieces[:-2], Head(head.fields, ended=True)]
+    return pieces
 
 
 def _of_request(request: Request, scheme: bytes) -> list[tuple[bytes, bytes]]:
