@@ -16,6 +16,7 @@ from pathlib import Path
 from paddock.egress._authority import Authority
 from paddock.egress._door import Door, Flow
 from paddock.egress._gateway import Gateway
+from paddock.egress._handler_host import HandlerHost
 from paddock.egress._open_door import Limits
 from paddock.egress._secret_book import SecretBook
 from paddock.errors import Unrecorded
@@ -62,6 +63,7 @@ class Journal:
     def __init__(self) -> None:
         self.decisions: list[tuple[Flow, Verdict]] = []
         self.outcomes: dict[int, tuple[int, int, str | None]] = {}
+        self.origins: list[tuple[int, int, dict[str, object]]] = []
         self.broken = False
 
     def decision(self, flow: Flow, verdict: Verdict) -> int:
@@ -72,6 +74,9 @@ class Journal:
 
     def outcome(self, number: int, *, sent: int, received: int, error: str | None) -> None:
         self.outcomes[number] = (sent, received, error)
+
+    def origin(self, sandbox: str, incarnation: int, flow: int, decision: int, origin: dict[str, object]) -> None:
+        self.origins.append((flow, decision, origin))
 
     def of(self, kind: str) -> list[tuple[Flow, Verdict]]:
         return [entry for entry in self.decisions if entry[0].kind == kind]
@@ -101,6 +106,7 @@ class Rig:
         self.inside = Authority.make("inside")
         self.journal, self.approvals = Journal(), Approvals()
         self.secrets = SecretBook()
+        self.handlers: HandlerHost | None = None
         self.servers: list[asyncio.Server] = []
         self._shaken: list[ssl.SSLContext] = []
 
@@ -174,7 +180,9 @@ class Rig:
 
 @asynccontextmanager
 async def running(rig: Rig) -> AsyncIterator[Rig]:
-    rig.gateway = Gateway(resolver=rig.resolve, trust=rig.trust, origin=rig.where, limits=rig.limits)
+    rig.gateway = Gateway(
+        resolver=rig.resolve, trust=rig.trust, origin=rig.where, limits=rig.limits, handlers=rig.handlers
+    )
     await rig.gateway.open(rig.door())
     try:
         yield rig

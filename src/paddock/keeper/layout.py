@@ -1,7 +1,8 @@
 """The state directory: what lies where. Everything in it is private to one uid (0700).
 
 paddock.db            control state (SQLite, WAL)
-audit/                hash-chained segments, one per writer
+audit/                hash-chained segments, one per writer, and the signed heads of all
+audit.key             what signs them, unless it is kept elsewhere (0600)
 prepare.lock          held while storage decides how the pool is kept
 keeper.json           how the keeper is to open the pool; written once by storage
 keeper.lock           held by the living keeper
@@ -39,6 +40,7 @@ ID_COUNT = 65536
 
 DATABASE = "paddock.db"
 AUDIT = "audit"
+AUDIT_KEY = "audit.key"
 KEEPER_CONFIG = "keeper.json"
 KEEPER_LOCK = "keeper.lock"
 KEEPER_SOCKET = "keeper.sock"

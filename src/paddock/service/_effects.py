@@ -29,6 +29,7 @@ from paddock.model import (
     ForkSandbox,
     GarbageReport,
     GetArtifact,
+    GetAuditKey,
     GetPolicy,
     GetSandbox,
     GetUsage,
@@ -186,7 +187,9 @@ async def effect(rooms: Rooms, action: AnyAction, entry: Entry) -> object:
         case ListAudit():
             return await rooms.reports.audit(action, entry)
         case VerifyAudit():
-            return await rooms.reports.verify()
+            return await rooms.evidence.verify()
+        case GetAuditKey():
+            return await rooms.evidence.key()
         case Diagnose():
             return await rooms.reports.diagnose()
         case CollectGarbage():

@@ -24,6 +24,7 @@ from ._clock import Clock, holder_id
 from ._collectors import OldTemplates, Orphans, Outputs, Unfinished
 from ._doors import Doors
 from ._egress import Egress, NoEgress
+from ._evidence import Evidence
 from ._execs import Execs
 from ._expiry import Expiry
 from ._files import Files
@@ -203,8 +204,15 @@ class Rooms:
         self.promotion = Promotion(sandboxes=self.sandboxes, live=live)
         self.execs = Execs(sandboxes=self.sandboxes, live=live, remains=remains, tasks=tasks, leases=leases)
         self.files = Files(sandboxes=self.sandboxes, live=live)
+        self.evidence = Evidence(state_dir, audit, os.environ, clock)
         self.reports = Reports(
-            state_dir, store=store, audit=audit, backends=backends, pool=pool, find=self.sandboxes.find
+            state_dir,
+            store=store,
+            audit=audit,
+            backends=backends,
+            pool=pool,
+            find=self.sandboxes.find,
+            verify=self.evidence.verify,
         )
         self.mount_results = MountResults(live=live, snapshots=snapshots, pool=pool, tasks=tasks)
         self.results = Results(
