@@ -29,6 +29,7 @@ from ._stream import Stream
 from ._swap import BUFFERED_BYTES, Misdirected, Swap
 from ._target import PORTS
 from ._upstream import Upstream
+from ._websocket import Messages, converse
 from ._wire import Lost, Wire
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 _REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 _MOST_INTERIM = 32
+_EXTENSIONS = b"sec-websocket-extensions"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -56,6 +58,7 @@ class Relay:
         """What was read of the body before it is sent on."""
         self.look: Look | None = None
         """The answer is a page of a registry, which has to be looked through."""
+        self._swap: Swap | None = None
         self._broken: Refused | None = None
         """Why this side could not go on with the request's body."""
 
@@ -112,8 +115,11 @@ class Relay:
             method=request.method,
             allowed=verdict.secrets,
         )
+        self._swap = swap
         with _explained():
             path, request.fields = swap.target(path), swap.fields(request.fields)
+            if request.upgrade is not None and self._room.door.secrets:
+                request.fields = [field for field in request.fields if field[0].lower() != _EXTENSIONS]
             filter = swap.body(request.fields)
             rewrites = filter is not None and filter.rewrites
             if rewrites and request.length is not None and request.length <= BUFFERED_BYTES:
@@ -322,14 +328,30 @@ class Relay:
         )
 
     async def _switch(self, response: Response, server: Wire) -> bool:
-        """WebSocket: judged as a request, then passed on as bytes."""
+        """WebSocket: judged as a request, then passed on as bytes; looked through where there are secrets."""
         if self._request.upgrade != b"websocket" or response.upgrade != b"websocket":
             server.reset()
             raise Refused("the server switched protocols, unasked", status=502, rule="upstream")
+        book = self._room.door.secrets
+        if book:
+            if response.get(_EXTENSIONS) is not None:
+                server.reset()
+                raise Refused("the server extends the WebSocket, unasked", status=502, rule="upstream")
+            redaction = book.redaction(keep_length=True)
+            response.fields = [(name, redaction.whole(value)) for name, value in response.fields]
         self._wire.write(write_response(response, keep_alive=True))
         self._wire.watch(False)
         server.guard(self._wire)
-        await self._wire.join(server)
+        if book and self._swap is not None:
+            outwards = Messages(outwards=True, filter=self._swap.message, control=self._swap.control)
+            inwards = Messages(
+                outwards=False,
+                filter=lambda _: book.redaction(keep_length=True).stream(),
+                control=lambda data: book.redaction(keep_length=True).whole(data),
+            )
+            await converse(self._wire, server, outwards, inwards, self._room.loop)
+        else:
+            await self._wire.join(server)
         server.guard(None)
         return False
 
