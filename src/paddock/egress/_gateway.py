@@ -21,7 +21,7 @@ from ._maker import Maker
 from ._open_door import Limits, OpenDoor
 from ._original import original_destination
 from ._origins import Origins
-from ._upstream import Dialer, HostResolver, Resolver, system_trust
+from ._upstream import Dialer, HostResolver, Reach, Resolver, over_tcp, system_trust
 from ._wire import SCRATCH_BYTES, Lost, Wire
 from ._witness import unknown
 
@@ -42,6 +42,7 @@ class Gateway:
         *,
         resolver: Resolver | None = None,
         trust: Callable[[], ssl.SSLContext] = system_trust,
+        reach: Reach = over_tcp,
         origin: Origin = original_destination,
         limits: Limits | None = None,
         handlers: HandlerHost | None = None,
@@ -50,7 +51,8 @@ class Gateway:
         self._loop = asyncio.get_running_loop()
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._own_resolver = HostResolver() if resolver is None else None
-        self._dialer = Dialer(self._loop, self._scratch, resolver or self._own_resolver or HostResolver(), trust)
+        resolve = resolver or self._own_resolver or HostResolver()
+        self._dialer = Dialer(self._loop, self._scratch, resolve, trust, reach)
         self._origin, self._limits, self._origins = origin, limits or Limits(), origins
         self._handlers = Handlers(handlers)
         self._doors: dict[str, OpenDoor] = {}
