@@ -263,6 +263,10 @@ class Exchange:
         self._wire.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
         return target, verdict
 
+    async def refuse(self, refused: Refused) -> None:
+        """For what came in the place of a request."""
+        await self._refuse(refused, None)
+
     # -- refusals ------------------------------------------------------------------------------------------------------
 
     async def _refuse(self, refused: Refused, request: Request | None) -> bool:
