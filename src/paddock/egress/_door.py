@@ -41,8 +41,8 @@ class Journal(Protocol):
         """Its number. Unrecorded: then nothing may happen."""
         ...
 
-    def outcome(self, number: int, *, sent: int, received: int, error: str | None) -> None:
-        """What came of it; bytes as the sandbox saw them. Unrecorded."""
+    def outcome(self, number: int, *, sent: int, received: int, error: str | None, cache: str | None = None) -> None:
+        """What came of it; bytes as the sandbox saw them; what the package cache did. Unrecorded."""
         ...
 
     def origin(self, sandbox: str, incarnation: int, flow: int, decision: int, origin: dict[str, Any]) -> None:
