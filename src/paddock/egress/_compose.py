@@ -20,6 +20,8 @@ from ._package_cache import PackageCache
 from ._package_store import PackageStore
 from ._plane import GatewayPlane
 from ._server import Plane
+from ._upstream import over_tcp, system_trust
+from ._world import World
 
 PACKAGE_CACHE_MIB = "PADDOCK_PACKAGE_CACHE_MIB"
 DEFAULT_CACHE_MIB = 4096
@@ -34,9 +36,19 @@ async def make_plane(
     handlers: HandlerHost | None = None,
 ) -> Plane:
     """Opens what it needs of the state directory; the process gives up its powers after that."""
-    origins = None if witness is None else Origins(witness)
-    gateway = Gateway(origins=origins, handlers=handlers, packages=_packages(state))
-    return GatewayPlane(gateway, AuditJournal(AuditLog(state / layout.AUDIT)), claim)
+    log = AuditLog(state / layout.AUDIT)
+    world = World.of(state)
+    if world is not None:
+        log.event("egress.world", message=f"{layout.WORLD_SOCKET} answers in the place of everybody outside")
+    gateway = Gateway(
+        resolver=None if world is None else world.resolve,
+        reach=over_tcp if world is None else world.reach,
+        trust=system_trust if world is None else world.trust,
+        origins=None if witness is None else Origins(witness),
+        handlers=handlers,
+        packages=_packages(state),
+    )
+    return GatewayPlane(gateway, AuditJournal(log), claim)
 
 
 def _packages(state: Path) -> PackageCache | None:

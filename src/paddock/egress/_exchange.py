@@ -126,9 +126,11 @@ class Exchange:
                 file, packages = wanted(request, verdict, self._scheme, target, path, digest), self._room.packages
                 if file is not None and packages is not None:
                     relay.file = Packaged(connection, packages, file)
+            probes = False
             if verdict.git is not None and is_push(path):
                 await self._judge_push(verdict, relay, request, target)
-            if verdict.approve is not None:
+                probes = not connection.pushed
+            if verdict.approve is not None and not probes:
                 await self._claim(verdict, relay, request, target, path)
             if verdict.mock is not None:
                 goes_on = await self._mock(verdict, relay, request, target, path)
@@ -217,8 +219,12 @@ class Exchange:
         return request.keep_alive
 
     async def _claim(self, verdict: RequestVerdict, relay: Relay, request: Request, target: Target, path: str) -> None:
-        """A person's yes to exactly this request, used up by it. Refused: there is none yet."""
-        door = self._room.door
+        """A person's yes to exactly this request, used up by it. Refused: there is none yet.
+
+        Of a push, the names of its objects stand for what is in them: git never packs them twice in the same way, and
+        what is packed may be large.
+        """
+        door, pushed = self._room.door, tuple(map(str, self._connection.pushed))
         asked = of_request(
             verdict.approve or "",
             sandbox=door.sandbox,
@@ -229,8 +235,8 @@ class Exchange:
             method=request.method,
             path=path,
             fields=request.fields,
-            body=await relay.collect(),
-            pushed=tuple(map(str, self._connection.pushed)),
+            body=b"" if pushed else await relay.collect(),
+            pushed=pushed,
         )
         answer = await door.approvals.claim(asked)
         if door.policy.revision != verdict.revision:

@@ -22,7 +22,7 @@ from ._open_door import Limits, OpenDoor
 from ._original import original_destination
 from ._origins import Origins
 from ._package_cache import PackageCache
-from ._upstream import Dialer, HostResolver, Resolver, system_trust
+from ._upstream import Dialer, HostResolver, Reach, Resolver, over_tcp, system_trust
 from ._wire import SCRATCH_BYTES, Lost, Wire
 from ._witness import unknown
 
@@ -43,6 +43,7 @@ class Gateway:
         *,
         resolver: Resolver | None = None,
         trust: Callable[[], ssl.SSLContext] = system_trust,
+        reach: Reach = over_tcp,
         origin: Origin = original_destination,
         limits: Limits | None = None,
         packages: PackageCache | None = None,
@@ -52,7 +53,8 @@ class Gateway:
         self._loop = asyncio.get_running_loop()
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._own_resolver = HostResolver() if resolver is None else None
-        self._dialer = Dialer(self._loop, self._scratch, resolver or self._own_resolver or HostResolver(), trust)
+        resolve = resolver or self._own_resolver or HostResolver()
+        self._dialer = Dialer(self._loop, self._scratch, resolve, trust, reach)
         self._origin, self._limits, self._origins = origin, limits or Limits(), origins
         self._handlers, self._packages = Handlers(handlers), packages
         self._doors: dict[str, OpenDoor] = {}

@@ -9,6 +9,8 @@ keeper.lock           held by the living keeper
 keeper.sock           its door
 keeper.log            its last words
 gateway.lock          held by the living gateway; gateway.sock is its door, gateway.log has its last words
+world.sock            who answers to the gateway in the place of the network, where there is such a one; world.pem is
+                      whom it trusts then. Only evaluations have them
 pool/                 trees: directories, or where the keeper's own mount namespace has the pool mounted
 repositories/<id>     bare git repositories, which sandboxes only read
 pool.btrfs            sparse image, where the pool is a loop device
@@ -49,6 +51,8 @@ KEEPER_LOG = "keeper.log"
 GATEWAY_LOCK = "gateway.lock"
 GATEWAY_SOCKET = "gateway.sock"
 GATEWAY_LOG = "gateway.log"
+WORLD_SOCKET = "world.sock"
+WORLD_TRUST = "world.pem"
 POOL = "pool"
 REPOSITORIES = "repositories"
 POOL_IMAGE = "pool.btrfs"
