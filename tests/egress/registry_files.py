@@ -30,7 +30,9 @@ egress:
     - {{host: evil.test, methods: [GET]}}
     - {{cidr: 127.0.0.1, ports: [1-65535]}}
 """
-    return Rig(load(text).snapshot)  # pyright: ignore[reportArgumentType]
+    rig = Rig(load(text).snapshot)  # pyright: ignore[reportArgumentType]
+    rig.reads = True
+    return rig
 
 
 def wheel(name: str, version: str) -> bytes:

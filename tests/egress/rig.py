@@ -16,7 +16,9 @@ from pathlib import Path
 from paddock.egress._authority import Authority
 from paddock.egress._door import Door, Flow
 from paddock.egress._gateway import Gateway
-from paddock.egress._open_door import Limits
+from paddock.egress._open_door import Limits, Pages
+from paddock.egress._registry import Known
+from paddock.egress._registry_reader import Reader
 from paddock.egress._secret_book import SecretBook
 from paddock.errors import Unrecorded
 from paddock.model import ApprovalAnswer, ApprovalRequest
@@ -101,6 +103,8 @@ class Rig:
         self.inside = Authority.make("inside")
         self.journal, self.approvals = Journal(), Approvals()
         self.secrets = SecretBook()
+        self.reads = False
+        self.known: Known | None = None
         self.servers: list[asyncio.Server] = []
         self._shaken: list[ssl.SSLContext] = []
 
@@ -174,7 +178,8 @@ class Rig:
 
 @asynccontextmanager
 async def running(rig: Rig) -> AsyncIterator[Rig]:
-    rig.gateway = Gateway(resolver=rig.resolve, trust=rig.trust, origin=rig.where, limits=rig.limits)
+    pages = Pages(reader=Reader.start(), known=rig.known) if rig.reads else None
+    rig.gateway = Gateway(resolver=rig.resolve, trust=rig.trust, origin=rig.where, limits=rig.limits, pages=pages)
     await rig.gateway.open(rig.door())
     try:
         yield rig
@@ -182,6 +187,9 @@ async def running(rig: Rig) -> AsyncIterator[Rig]:
         await rig.gateway.close_all()
         for server in rig.servers:
             server.close()
+        if pages is not None and pages.reader is not None:
+            pages.reader.close()
+            await asyncio.to_thread(os.waitpid, pages.reader.pid, 0)
 
 
 async def eventually(condition: Callable[[], object]) -> None:

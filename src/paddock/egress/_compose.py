@@ -11,10 +11,12 @@ from paddock.keeper import layout
 from ._control import Claim, Claimed
 from ._gateway import Gateway
 from ._journal import AuditJournal
+from ._open_door import Pages
 from ._plane import GatewayPlane
+from ._registry_reader import Reader
 from ._server import Plane
 
 
-async def make_plane(state: Path, claim: Callable[[Claim], Awaitable[Claimed]]) -> Plane:
+async def make_plane(state: Path, claim: Callable[[Claim], Awaitable[Claimed]], reader: Reader) -> Plane:
     """Opens what it needs of the state directory; the process gives up its powers after that."""
-    return GatewayPlane(Gateway(), AuditJournal(AuditLog(state / layout.AUDIT)), claim)
+    return GatewayPlane(Gateway(pages=Pages(reader=reader)), AuditJournal(AuditLog(state / layout.AUDIT)), claim)

@@ -15,7 +15,7 @@ from paddock.model.egress import EgressPolicy
 from ._connection import Connection
 from ._dns import MAX_QUERY_BYTES, Frames, answer, frame
 from ._door import Door
-from ._open_door import Limits, OpenDoor
+from ._open_door import Limits, OpenDoor, Pages
 from ._original import original_destination
 from ._upstream import Dialer, HostResolver, Resolver, system_trust
 from ._wire import SCRATCH_BYTES, Lost, Wire
@@ -39,12 +39,13 @@ class Gateway:
         trust: Callable[[], ssl.SSLContext] = system_trust,
         origin: Origin = original_destination,
         limits: Limits | None = None,
+        pages: Pages | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._own_resolver = HostResolver() if resolver is None else None
         self._dialer = Dialer(self._loop, self._scratch, resolver or self._own_resolver or HostResolver(), trust)
-        self._origin, self._limits = origin, limits or Limits()
+        self._origin, self._limits, self._pages = origin, limits or Limits(), pages
         self._doors: dict[str, OpenDoor] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._ticker: asyncio.TimerHandle | None = None
@@ -56,7 +57,7 @@ class Gateway:
     async def open(self, door: Door) -> None:
         """From now on it is answered. One that is open for the sandbox already is closed."""
         await self.close(door.sandbox)
-        opened = self._doors[door.sandbox] = OpenDoor(door, self._dialer, self._limits, self._loop)
+        opened = self._doors[door.sandbox] = OpenDoor(door, self._dialer, self._limits, self._loop, self._pages)
         for listener in door.tcp:
             self._listen(opened, listener, self._serve)
         self._listen(opened, door.dns_tcp, self._serve_names)

@@ -15,7 +15,8 @@ from ._dns import Denied
 from ._door import Door, Flow
 from ._names import BadHost, canonical, is_address
 from ._refusal import Refused
-from ._registry import Shelf
+from ._registry import Known, Shelf
+from ._registry_reader import Reader
 from ._synthetic import Synthetic
 from ._upstream import Check, Dialer, Pool, Upstream, is_own
 
@@ -34,6 +35,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     names_per_second: float = 100.0
 
 
+class Pages(msgspec.Struct, frozen=True, kw_only=True):
+    """Who reads those of registries, and what is known of packages: one for a gateway."""
+
+    reader: Reader | None = None
+    known: Known | None = None
+
+
 class Live(Protocol):
     """A connection from inside."""
 
@@ -47,10 +55,13 @@ class Live(Protocol):
 class OpenDoor:
     """`refused` counts the connections that were over the limit."""
 
-    def __init__(self, door: Door, dialer: Dialer, limits: Limits, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, door: Door, dialer: Dialer, limits: Limits, loop: asyncio.AbstractEventLoop, pages: Pages | None = None
+    ) -> None:
         self.door, self.dialer, self.limits, self.loop = door, dialer, limits, loop
         self.names, self.pool = Synthetic(), Pool(loop.time)
-        self.shelf = Shelf()
+        self.pages = pages or Pages()
+        self.shelf = Shelf(self.pages.known)
         self.live: set[Live] = set()
         self.refused = 0
         self._flows = self._held = 0
@@ -73,6 +84,9 @@ class OpenDoor:
         method: str | None = None,
         path: str | None = None,
         refs: tuple[str, ...] | None = None,
+        package: str | None = None,
+        digest: str | None = None,
+        malware: str | None = None,
     ) -> int:
         """Records it. Unrecorded."""
         door = self.door
@@ -89,6 +103,9 @@ class OpenDoor:
                 method=method,
                 path=path,
                 refs=refs,
+                package=package,
+                digest=digest,
+                malware=malware,
             ),
             verdict,
         )

@@ -17,6 +17,7 @@ from paddock.keeper import layout
 
 from . import _confine, _server
 from ._compose import make_plane
+from ._registry_reader import Reader
 
 # What a service runs: `python -I -S -c BOOTSTRAP`, with {"path", "state", "environment"} as JSON on stdin.
 BOOTSTRAP = (
@@ -56,10 +57,11 @@ def _serve(options: dict[str, Any]) -> None:
         return
     owner = os.stat(state).st_uid
     listener = _server.listen(state, layout.GATEWAY_SOCKET)
+    reader = Reader.start()  # from what has nothing yet
     run = state / layout.RUN
     server = _server.Server(listener, owner=owner, lives=lambda id, number: _lives(run, id, number))
     with asyncio.Runner() as runner:
-        plane = runner.run(make_plane(state, server.claim))
+        plane = runner.run(make_plane(state, server.claim, reader))
         for line in _confine.confine(readable=(run,), writable=(state / layout.AUDIT,)):
             print(line, file=sys.stderr, flush=True)
         gc.collect()
