@@ -16,6 +16,7 @@ from pathlib import Path
 from paddock.egress._authority import Authority
 from paddock.egress._door import Door, Flow
 from paddock.egress._gateway import Gateway
+from paddock.egress._handler_host import HandlerHost
 from paddock.egress._open_door import Limits, Pages
 from paddock.egress._registry import Known
 from paddock.egress._registry_reader import Reader
@@ -64,6 +65,7 @@ class Journal:
     def __init__(self) -> None:
         self.decisions: list[tuple[Flow, Verdict]] = []
         self.outcomes: dict[int, tuple[int, int, str | None]] = {}
+        self.origins: list[tuple[int, int, dict[str, object]]] = []
         self.broken = False
 
     def decision(self, flow: Flow, verdict: Verdict) -> int:
@@ -74,6 +76,9 @@ class Journal:
 
     def outcome(self, number: int, *, sent: int, received: int, error: str | None) -> None:
         self.outcomes[number] = (sent, received, error)
+
+    def origin(self, sandbox: str, incarnation: int, flow: int, decision: int, origin: dict[str, object]) -> None:
+        self.origins.append((flow, decision, origin))
 
     def of(self, kind: str) -> list[tuple[Flow, Verdict]]:
         return [entry for entry in self.decisions if entry[0].kind == kind]
@@ -105,6 +110,7 @@ class Rig:
         self.secrets = SecretBook()
         self.reads = False
         self.known: Known | None = None
+        self.handlers: HandlerHost | None = None
         self.servers: list[asyncio.Server] = []
         self._shaken: list[ssl.SSLContext] = []
 
@@ -179,7 +185,14 @@ class Rig:
 @asynccontextmanager
 async def running(rig: Rig) -> AsyncIterator[Rig]:
     pages = Pages(reader=Reader.start(), known=rig.known) if rig.reads else None
-    rig.gateway = Gateway(resolver=rig.resolve, trust=rig.trust, origin=rig.where, limits=rig.limits, pages=pages)
+    rig.gateway = Gateway(
+        resolver=rig.resolve,
+        trust=rig.trust,
+        origin=rig.where,
+        limits=rig.limits,
+        handlers=rig.handlers,
+        pages=pages,
+    )
     await rig.gateway.open(rig.door())
     try:
         yield rig

@@ -184,7 +184,7 @@ def order(sandbox: str, incarnation: int = 0, sockets: int = 0) -> Open:
 
 
 def some() -> list[socket.socket]:
-    return [socket.socket() for _ in range(3)]
+    return [socket.socket() for _ in range(4)]
 
 
 def served(state: Path, scene: Callable[[GatewayClient, Server, Noted, set[str]], Coroutine[Any, Any, None]]) -> None:
@@ -199,7 +199,7 @@ def served(state: Path, scene: Callable[[GatewayClient, Server, Noted, set[str]]
         try:
             async with client(state) as one:
                 await one.connect(start=False)
-                await one.order(order("sb_b", sockets=3), some())  # keeps it from leaving
+                await one.order(order("sb_b", sockets=4), some())  # keeps it from leaving
                 plane.said.clear()
                 await scene(one, server, plane, living)
                 living.clear()
@@ -213,10 +213,10 @@ def served(state: Path, scene: Callable[[GatewayClient, Server, Noted, set[str]]
 
 def test_the_same_door_again_is_a_revision_and_one_of_a_later_incarnation_takes_its_place(state: Path) -> None:
     async def scene(one: GatewayClient, server: Server, plane: Noted, living: set[str]) -> None:
-        await one.order(order("sb_a", sockets=3), some())
-        await one.order(order("sb_a", sockets=3), some())
+        await one.order(order("sb_a", sockets=4), some())
+        await one.order(order("sb_a", sockets=4), some())
         await one.order(order("sb_a"))
-        await one.order(order("sb_a", 1, sockets=3), some())
+        await one.order(order("sb_a", 1, sockets=4), some())
         await one.order(Close(n=0, sandbox="sb_a", incarnation=0))  # late news of the one before
         assert [what for what, _ in plane.said] == ["open", "revise", "revise", "close", "open"]
 
@@ -225,7 +225,7 @@ def test_the_same_door_again_is_a_revision_and_one_of_a_later_incarnation_takes_
 
 def test_the_door_of_a_sandbox_that_has_ended_is_closed_though_no_service_says_so(state: Path) -> None:
     async def scene(one: GatewayClient, server: Server, plane: Noted, living: set[str]) -> None:
-        await one.order(order("sb_a", sockets=3), some())
+        await one.order(order("sb_a", sockets=4), some())
         living.discard("sb_a")
         await asyncio.wait_for(plane.closed.wait(), 60)
         assert ("close", "sb_a") in plane.said

@@ -30,7 +30,7 @@ async def taken(yard: Yard, instance: Instance) -> Exits:
 
 
 def close(exits: Exits) -> None:
-    for one in (*exits.tcp, exits.dns_udp, exits.dns_tcp):
+    for one in (*exits.tcp, exits.dns_udp, exits.dns_tcp, exits.diag):
         one.close()
 
 

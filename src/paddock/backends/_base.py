@@ -101,12 +101,13 @@ class Exits(NamedTuple):
     """The sockets, of this process, where the calls of a sandbox to anywhere arrive: `linux.nft` says how.
 
     Connections, one socket for each version of IP, which know by SO_ORIGINAL_DST where they were to go; and questions
-    for a resolver, by datagram and by connection.
+    for a resolver, by datagram and by connection. `diag` tells whose a connection is (`linux.sock_diag`).
     """
 
     tcp: tuple[socket.socket, ...]
     dns_udp: socket.socket
     dns_tcp: socket.socket
+    diag: socket.socket
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,6 +18,7 @@ import msgspec
 
 from paddock.errors import BY_CODE, GatewayUnavailable, InternalError, NotConfigured, PaddockError
 from paddock.keeper import layout
+from paddock.linux import local_sockets
 
 from ._channel import Channel
 from ._control import VERSION, Answer, Claim, Claimed, Close, Hello, Message, Open, Revise, Secret
@@ -87,20 +88,9 @@ class GatewayClient:
         return answer
 
     async def _try_connect(self) -> bool:
-        peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        peer.setblocking(False)
-        try:
-            directory = os.open(self._state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                peer.connect(f"/proc/self/fd/{directory}/{layout.GATEWAY_SOCKET}")
-            finally:
-                os.close(directory)
-        except (FileNotFoundError, ConnectionRefusedError, BlockingIOError):
-            peer.close()
+        peer = local_sockets.connect(self._state, layout.GATEWAY_SOCKET)
+        if peer is None:
             return False
-        except OSError:
-            peer.close()
-            raise
         self._channel = channel = Channel(peer, self._heard, lambda: self._lost(channel))
         try:
             self.doors = dict((await self._exchange(Hello(n=0, version=VERSION))).doors)

@@ -33,7 +33,7 @@ class Hello(_Said, frozen=True, kw_only=True):
 
 class Open(_Said, frozen=True, kw_only=True):
     """The door of a sandbox. `sockets` come with it, in the order of `Exits`: as many for connections as there are
-    more than two. None: those that the gateway has are meant. `secrets` are the plane's to read."""
+    more than three. None: those that the gateway has are meant. `secrets` are the plane's to read."""
 
     sandbox: str
     incarnation: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -50,10 +50,14 @@ class Journal(Protocol):
         """What came of it; bytes as the sandbox saw them. Unrecorded."""
         ...
 
+    def origin(self, sandbox: str, incarnation: int, flow: int, decision: int, origin: dict[str, Any]) -> None:
+        """Who made the connection that the decision was about, as the witness says. Unrecorded."""
+        ...
+
 
 class Door:
     """The exits of one sandbox in one incarnation. The sockets listen in its network namespace; the gateway owns
-    them from `Gateway.open` on. `policy` is what holds now."""
+    them from `Gateway.open` on. `policy` is what holds now; without `diag` nobody is told who makes connections."""
 
     def __init__(
         self,
@@ -68,8 +72,9 @@ class Door:
         secrets: SecretBook,
         approvals: Approvals,
         journal: Journal,
+        diag: socket.socket | None = None,
     ) -> None:
         self.sandbox, self.incarnation = sandbox, incarnation
-        self.tcp, self.dns_udp, self.dns_tcp = tcp, dns_udp, dns_tcp
+        self.tcp, self.dns_udp, self.dns_tcp, self.diag = tcp, dns_udp, dns_tcp, diag
         self.policy, self.authority = policy, authority
         self.secrets, self.approvals, self.journal = secrets, approvals, journal

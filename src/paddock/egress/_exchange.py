@@ -6,7 +6,7 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from paddock.errors import Unrecorded
-from paddock.model import ApprovalState, Mock
+from paddock.model import ApprovalState
 from paddock.model.egress import ConnectVerdict, RequestVerdict, Target, Verdict
 
 from ._approvals import of_request
@@ -120,12 +120,14 @@ class Exchange:
         try:
             if gate is not None and request.method in READING:
                 await gate.judge(relay, request)
+            probes = False
             if verdict.git is not None and is_push(path):
                 await self._judge_push(verdict, relay, request, target)
-            if verdict.approve is not None:
+                probes = not connection.pushed
+            if verdict.approve is not None and not probes:
                 await self._claim(verdict, relay, request, target, path)
-            if verdict.mock is not None and verdict.item is not None:
-                goes_on = await self._mock(self._room.door.policy.mock(verdict.item), relay, request)
+            if verdict.mock is not None:
+                goes_on = await self._mock(verdict, relay, request, target, path)
             else:
                 goes_on = await relay.forward(verdict, path)
             error = None
@@ -184,18 +186,33 @@ class Exchange:
             raise _numbered(Refused(reason, status=status, rule=verdict.rule), number)
         self._connection.pushed = updates
 
-    async def _mock(self, mock: Mock, relay: Relay, request: Request) -> bool:
-        """The policy's own answer; nobody outside is asked."""
+    async def _mock(self, verdict: RequestVerdict, relay: Relay, request: Request, target: Target, path: str) -> bool:
+        """The policy's own answer; nobody outside is asked. Refused: what is to give it does not."""
+        room, wire = self._room, self._wire
+        mock = room.door.policy.mock(verdict.item or 0)
         body = await relay.collect()
-        del self._wire.buffer[: len(body)]
-        head_only = request.method == "HEAD"
-        self._wire.write(write_mock(mock, keep_alive=request.keep_alive, head_only=head_only))
-        await self._wire.drain()
+        answer = await room.mocks.answer(
+            mock,
+            verdict.rule,
+            request,
+            target,
+            scheme=self._scheme,
+            path=path,
+            body=body,
+            seconds=room.limits.handler,
+        )
+        del wire.buffer[: len(body)]
+        wire.write(write_mock(answer, keep_alive=request.keep_alive, head_only=request.method == "HEAD"))
+        await wire.drain()
         return request.keep_alive
 
     async def _claim(self, verdict: RequestVerdict, relay: Relay, request: Request, target: Target, path: str) -> None:
-        """A person's yes to exactly this request, used up by it. Refused: there is none yet."""
-        door = self._room.door
+        """A person's yes to exactly this request, used up by it. Refused: there is none yet.
+
+        Of a push, the names of its objects stand for what is in them: git never packs them twice in the same way, and
+        what is packed may be large.
+        """
+        door, pushed = self._room.door, tuple(map(str, self._connection.pushed))
         asked = of_request(
             verdict.approve or "",
             sandbox=door.sandbox,
@@ -206,8 +223,8 @@ class Exchange:
             method=request.method,
             path=path,
             fields=request.fields,
-            body=await relay.collect(),
-            pushed=tuple(map(str, self._connection.pushed)),
+            body=b"" if pushed else await relay.collect(),
+            pushed=pushed,
         )
         answer = await door.approvals.claim(asked)
         if door.policy.revision != verdict.revision:

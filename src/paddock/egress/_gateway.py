@@ -15,10 +15,15 @@ from paddock.model.egress import EgressPolicy
 from ._connection import Connection
 from ._dns import MAX_QUERY_BYTES, Frames, answer, frame
 from ._door import Door
+from ._handler_host import HandlerHost
+from ._handlers import Handlers
+from ._maker import Maker
 from ._open_door import Limits, OpenDoor, Pages
 from ._original import original_destination
-from ._upstream import Dialer, HostResolver, Resolver, system_trust
+from ._origins import Origins
+from ._upstream import Dialer, HostResolver, Reach, Resolver, over_tcp, system_trust
 from ._wire import SCRATCH_BYTES, Lost, Wire
+from ._witness import unknown
 
 _TICK_SECONDS = 0.5
 _ACCEPT_AT_ONCE = 64
@@ -37,15 +42,20 @@ class Gateway:
         *,
         resolver: Resolver | None = None,
         trust: Callable[[], ssl.SSLContext] = system_trust,
+        reach: Reach = over_tcp,
         origin: Origin = original_destination,
         limits: Limits | None = None,
         pages: Pages | None = None,
+        handlers: HandlerHost | None = None,
+        origins: Origins | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._own_resolver = HostResolver() if resolver is None else None
-        self._dialer = Dialer(self._loop, self._scratch, resolver or self._own_resolver or HostResolver(), trust)
-        self._origin, self._limits, self._pages = origin, limits or Limits(), pages
+        resolve = resolver or self._own_resolver or HostResolver()
+        self._dialer = Dialer(self._loop, self._scratch, resolve, trust, reach)
+        self._origin, self._limits, self._origins = origin, limits or Limits(), origins
+        self._pages, self._handlers = pages, Handlers(handlers)
         self._doors: dict[str, OpenDoor] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._ticker: asyncio.TimerHandle | None = None
@@ -57,7 +67,8 @@ class Gateway:
     async def open(self, door: Door) -> None:
         """From now on it is answered. One that is open for the sandbox already is closed."""
         await self.close(door.sandbox)
-        opened = self._doors[door.sandbox] = OpenDoor(door, self._dialer, self._limits, self._loop, self._pages)
+        opened = OpenDoor(door, self._dialer, self._limits, self._loop, self._handlers, self._pages)
+        self._doors[door.sandbox] = opened
         for listener in door.tcp:
             self._listen(opened, listener, self._serve)
         self._listen(opened, door.dns_tcp, self._serve_names)
@@ -79,6 +90,8 @@ class Gateway:
         for sock in (*door.tcp, door.dns_tcp, door.dns_udp):
             self._loop.remove_reader(sock)
             sock.close()
+        if door.diag is not None:
+            door.diag.close()
         opened.shut("closed")
 
     async def close_all(self) -> None:
@@ -93,6 +106,8 @@ class Gateway:
             await asyncio.wait(self._tasks)
         if self._own_resolver is not None:
             self._own_resolver.close()
+        if self._origins is not None:
+            self._origins.close()
 
     # -- connections ---------------------------------------------------------------------------------------------------
 
@@ -133,11 +148,34 @@ class Gateway:
             self._listen(door, listener, serve)
 
     async def _serve(self, door: OpenDoor, connection: Connection, sock: socket.socket) -> None:
+        maker = self._ask_who(door, connection, sock)
         try:
             await connection.wire.attach(sock)
+            if maker is not None:
+                await maker.known()
             await connection.run()
         finally:
             door.live.discard(connection)
+            door.makers.pop(connection.flow, None)
+
+    def _ask_who(self, door: OpenDoor, connection: Connection, sock: socket.socket) -> Maker | None:
+        """Has it found out who made the connection."""
+        diag, origins, flow = door.door.diag, self._origins, connection.flow
+        if diag is None or origins is None:
+            return None
+        about = door.door.sandbox, door.door.incarnation
+
+        def record(decision: int, origin: dict[str, Any]) -> None:
+            door.door.journal.origin(*about, flow, decision, origin)
+
+        maker = door.makers[flow] = Maker(record, lambda: connection.cut("unrecorded"))
+        try:
+            caller = sock.getpeername()
+        except OSError:
+            maker.told(unknown("it has gone"))
+        else:
+            origins.ask(diag, (caller[0], caller[1]), connection.origin, *about, maker.told)
+        return maker
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)

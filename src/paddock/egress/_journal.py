@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from paddock.audit import AuditLog
+from paddock.audit._digest import redact_secrets
 from paddock.model.egress import Verdict
 
 from ._door import Flow
@@ -47,3 +48,10 @@ class AuditJournal:
 
     def outcome(self, number: int, *, sent: int, received: int, error: str | None) -> None:
         self._log.outcome(number, "egress", ok=error is None, error=error, detail={"sent": sent, "received": received})
+
+    def origin(self, sandbox: str, incarnation: int, flow: int, decision: int, origin: dict[str, Any]) -> None:
+        if "argv" in origin:
+            origin = {**origin, "argv": redact_secrets(origin["argv"])}
+        self._log.event(
+            "egress.origin", sandbox=sandbox, incarnation=incarnation, flow=flow, decision=decision, **origin
+        )

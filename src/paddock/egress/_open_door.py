@@ -13,6 +13,9 @@ from paddock.model.egress import EgressPolicy, Target, Verdict
 
 from ._dns import Denied
 from ._door import Door, Flow
+from ._handlers import Handlers
+from ._maker import Maker
+from ._mocks import Mocks
 from ._names import BadHost, canonical, is_address
 from ._refusal import Refused
 from ._registry import Known, Shelf
@@ -32,6 +35,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     keep_alive: float = 120.0
     response: float = 600.0
     idle: float = 900.0
+    handler: float = 10.0
     names_per_second: float = 100.0
 
 
@@ -56,13 +60,22 @@ class OpenDoor:
     """`refused` counts the connections that were over the limit."""
 
     def __init__(
-        self, door: Door, dialer: Dialer, limits: Limits, loop: asyncio.AbstractEventLoop, pages: Pages | None = None
+        self,
+        door: Door,
+        dialer: Dialer,
+        limits: Limits,
+        loop: asyncio.AbstractEventLoop,
+        handlers: Handlers,
+        pages: Pages | None = None,
     ) -> None:
         self.door, self.dialer, self.limits, self.loop = door, dialer, limits, loop
         self.names, self.pool = Synthetic(), Pool(loop.time)
         self.pages = pages or Pages()
         self.shelf = Shelf(self.pages.known)
+        self.mocks = Mocks(handlers, lambda: self.door.secrets)
         self.live: set[Live] = set()
+        self.makers: dict[int, Maker] = {}
+        """By flow, of those that nothing was decided on yet."""
         self.refused = 0
         self._flows = self._held = 0
         self._asked: OrderedDict[tuple[str, str], bool] = OrderedDict()
@@ -90,7 +103,7 @@ class OpenDoor:
     ) -> int:
         """Records it. Unrecorded."""
         door = self.door
-        return door.journal.decision(
+        number = door.journal.decision(
             Flow(
                 kind=kind,
                 sandbox=door.sandbox,
@@ -109,6 +122,10 @@ class OpenDoor:
             ),
             verdict,
         )
+        maker = self.makers.pop(flow, None)
+        if maker is not None:
+            maker.decided(number)
+        return number
 
     async def dial(self, flow: int, target: Target, *, literal: str | None, tls: bool) -> Upstream:
         """Refused."""
@@ -175,12 +192,15 @@ class OpenDoor:
         self.pool.sweep()
 
     def revise(self, policy: EgressPolicy) -> None:
+        if policy.revision != self.door.policy.revision:
+            self.mocks.end()
         self.door.policy = policy
         self.pool.sweep(everything=True)
         for connection in list(self.live):
             connection.recheck(policy)
 
     def shut(self, why: str) -> None:
+        self.mocks.end()
         self.pool.sweep(everything=True)
         for connection in list(self.live):
             connection.cut(why)

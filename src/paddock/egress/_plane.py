@@ -26,7 +26,7 @@ class GatewayPlane:
         self._books: dict[str, SecretBook] = {}
 
     async def open(self, order: Open, sockets: Sequence[socket]) -> None:
-        *tcp, dns_udp, dns_tcp = sockets
+        *tcp, dns_udp, dns_tcp, diag = sockets
         book = SecretBook(_bounds(order.secrets) if order.secrets else ())
         door = Door(
             sandbox=order.sandbox,
@@ -34,6 +34,7 @@ class GatewayPlane:
             tcp=tcp,
             dns_udp=dns_udp,
             dns_tcp=dns_tcp,
+            diag=diag,
             policy=Snapshot.from_bytes(order.snapshot),
             authority=Authority(order.certificate, order.key),
             secrets=book,

@@ -60,6 +60,10 @@ class SecretBook:
     def name(self, placeholder: bytes) -> str:
         return self._names[placeholder]
 
+    def placeholders(self) -> tuple[tuple[bytes, str], ...]:
+        """Each with the name of its secret."""
+        return tuple(self._names.items())
+
     def find(self, data: bytes) -> tuple[str, ...]:
         """The names of those whose placeholder is in there."""
         return tuple(self._names[needle] for needle in self.needles.found(data))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import socket
@@ -14,6 +15,7 @@ from typing import Protocol
 import msgspec
 
 from paddock.errors import InvalidArgument, InvalidState, NotFound, PaddockError
+from paddock.linux import local_sockets
 
 from ._channel import Channel
 from ._control import VERSION, Answer, Claim, Claimed, Close, Hello, Message, Open, Revise, Secret
@@ -181,7 +183,7 @@ class Server:
             return
         if order.sandbox in self._doors:  # of the one before, under the same id
             await self._drop(plane, order.sandbox)
-        if len(sockets) < 3:
+        if len(sockets) < 4:
             raise InvalidState(f"nobody has the sockets of {order.sandbox} any more: its way out is closed for good")
         await plane.open(order, tuple(sockets))
         sockets.clear()
@@ -208,15 +210,14 @@ class Server:
 
 def listen(state: Path, name: str) -> socket.socket:
     """The control socket; whatever an earlier gateway left at its place is taken away. The caller holds the lock."""
-    directory = os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        try:
-            os.unlink(name, dir_fd=directory)
-        except FileNotFoundError:
-            pass
+    with local_sockets.reached(state) as short:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"{short}/{name}")
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        listener.bind(f"/proc/self/fd/{directory}/{name}")
-        listener.listen(64)
-        return listener
-    finally:
-        os.close(directory)
+        try:
+            listener.bind(f"{short}/{name}")
+            listener.listen(64)
+        except BaseException:
+            listener.close()
+            raise
+    return listener

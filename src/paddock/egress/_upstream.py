@@ -24,6 +24,9 @@ _FRESH_SECONDS = 1.0
 Resolver = Callable[[str], Awaitable[list[str]]]
 """Addresses of a name, as `ipaddress` writes them. OSError."""
 
+Reach = Callable[[str, int], Awaitable[socket.socket]]
+"""A connection to a port of an address. OSError."""
+
 Check = Callable[[str], bool]
 """Whether an address may be dialled; the verdict was recorded. Unrecorded."""
 
@@ -79,8 +82,20 @@ class Upstream:
         self.idle_since = 0.0
 
 
+async def over_tcp(address: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        await asyncio.get_running_loop().sock_connect(sock, (address, port))
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
 class Dialer:
-    """Makes upstreams; one for a gateway. `trust` verifies servers' certificates."""
+    """Makes upstreams; one for a gateway. `trust` verifies servers' certificates, `reach` connects."""
 
     def __init__(
         self,
@@ -88,8 +103,10 @@ class Dialer:
         scratch: memoryview,
         resolver: Resolver,
         trust: Callable[[], ssl.SSLContext],
+        reach: Reach = over_tcp,
     ) -> None:
         self._loop, self._scratch, self._resolver, self._make_trust = loop, scratch, resolver, trust
+        self._reach = reach
         self._trust: ssl.SSLContext | None = None
 
     async def dial(self, target: Target, *, literal: str | None, tls: bool, check: Check) -> Upstream:
@@ -118,12 +135,12 @@ class Dialer:
     async def _connect(self, addresses: list[str], target: Target) -> tuple[Wire, str]:
         why: OSError | None = None
         for address in addresses:
-            sock = socket.socket(
-                socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK
-            )
             try:
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                await self._loop.sock_connect(sock, (address, target.port))
+                sock = await self._reach(address, target.port)
+            except OSError as error:
+                why = error
+                continue
+            try:
                 wire = Wire(self._loop, self._scratch)
                 await wire.attach(sock)
             except OSError as error:

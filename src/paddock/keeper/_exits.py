@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from paddock.keeper._errors import JailError
 from paddock.keeper._exit_rules import DNS_PORT, TCP_PORT, rules
-from paddock.linux import namespaces, nft, routes
+from paddock.linux import namespaces, nft, routes, sock_diag
 
 BACKLOG = 512
 _OWN = "/proc/self/ns/net"
@@ -25,14 +25,16 @@ _WORDS_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Exits:
-    """Connections to anywhere, one socket for each version of IP; questions, by datagram and by connection."""
+    """Connections to anywhere, one socket for each version of IP; questions, by datagram and by connection; and one
+    that tells about connections in that network (`linux.sock_diag`)."""
 
     tcp: tuple[socket.socket, ...]
     dns: tuple[socket.socket, socket.socket]
+    diag: socket.socket
 
     @property
     def all(self) -> tuple[socket.socket, ...]:
-        return (*self.tcp, *self.dns)
+        return (*self.tcp, *self.dns, self.diag)
 
     def close(self) -> None:
         for one in self.all:
@@ -41,8 +43,8 @@ class Exits:
     @classmethod
     def of(cls, sockets: Sequence[socket.socket]) -> Exits:
         """In the order of `all`."""
-        *tcp, datagrams, connections = sockets
-        return cls(tuple(tcp), (datagrams, connections))
+        *tcp, datagrams, connections, diag = sockets
+        return cls(tuple(tcp), (datagrams, connections), diag)
 
 
 def open_network(pid: int) -> int:
@@ -107,6 +109,7 @@ def _listen() -> Exits:
         # No SO_REUSEADDR: with it, others could listen beside it.
         _bind(made[-1], address, DNS_PORT)
         made.append(_listener(family, address, DNS_PORT))
+        made.append(sock_diag.open_here())
     except BaseException:
         for one in made:
             one.close()
@@ -149,7 +152,7 @@ def _by_child(network: int) -> Exits:
             _be_the_child(network, theirs)
         theirs.close()
         try:
-            data, fds, _, _ = socket.recv_fds(ours, _WORDS_BYTES, 4)
+            data, fds, _, _ = socket.recv_fds(ours, _WORDS_BYTES, 5)
         finally:
             os.waitpid(pid, 0)
     if not fds:

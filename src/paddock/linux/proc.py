@@ -19,6 +19,12 @@ def start_time(pid: int) -> int:
     return int(stat[stat.rindex(b")") + 2 :].split(b" ", 20)[19])
 
 
+def parent(pid: int) -> int:
+    """Field 4 of proc_pid_stat(5); 0: none that is seen from here."""
+    stat = _files.read(b"/proc/%d/stat" % pid)
+    return int(stat[stat.rindex(b")") + 2 :].split(b" ", 2)[1])
+
+
 def shows_children() -> bool:
     """Whether this kernel was built to tell (CONFIG_PROC_CHILDREN)."""
     return os.path.exists("/proc/thread-self/children")
@@ -87,6 +93,15 @@ def status(pid: int | str = "self") -> dict[str, str]:
         if colon:
             fields[name] = value.strip()
     return fields
+
+
+def inner_uid(pid: int, uid: int) -> int | None:
+    """What `uid` is called where `pid` lives (user_namespaces(7)); None: it has no number there."""
+    for line in _files.read(f"/proc/{pid}/uid_map").splitlines():
+        inner, outer, count = map(int, line.split())
+        if outer <= uid < outer + count:
+            return inner + uid - outer
+    return None
 
 
 def namespaces(pid: int | str = "self") -> dict[str, int]:

@@ -32,7 +32,7 @@ from .file_actions import (
 from .garbage import GarbageReport
 from .limits import Usage
 from .policy_actions import GetPolicy, SetPolicy
-from .reports import AuditRecord, AuditReport, Check, Diagnosis, Inspection, Process
+from .reports import AuditKey, AuditRecord, AuditReport, Check, Diagnosis, Inspection, Process
 from .repository import AcquireRepository, DeleteRepository, ListRepositories
 from .result_actions import (
     AddArtifact,
@@ -214,6 +214,10 @@ class VerifyAudit(Action[AuditReport], frozen=True, tag="audit.verify"):
     pass
 
 
+class GetAuditKey(Action[AuditKey], frozen=True, tag="audit.key"):
+    """The public key that the heads of the log are signed with; it is made if there is none yet."""
+
+
 class Diagnose(Action[Diagnosis], frozen=True, tag="doctor"):
     pass
 
@@ -299,6 +303,7 @@ AnyAction: TypeAlias = (
     | DenyApproval
     | ListAudit
     | VerifyAudit
+    | GetAuditKey
     | Diagnose
     | CollectGarbage
     | CheckStorage

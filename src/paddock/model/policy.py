@@ -15,8 +15,10 @@ Port: TypeAlias = int | str
 """A number, or a range such as "8000-8099"."""
 
 Registry: TypeAlias = Literal["pypi", "npm", "crates", "debian"]
-Deed: TypeAlias = Literal["git.push", "publish"]
-"""What a person is asked for wherever it happens: a push by a rule with `git`, an upload by one with `registry`."""
+Deed: TypeAlias = Literal["git.push", "publish", "delete"]
+"""What a person is asked for wherever it happens. `git.push`: a push by a rule with `git`, and a branch of a workspace
+that the sandbox has worked in. `publish`: an upload by a rule with `registry`, and a pull request of such a workspace.
+`delete`: of such a workspace, and of a snapshot of the sandbox."""
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True): ...
@@ -67,10 +69,37 @@ class Deny(_Part, frozen=True, kw_only=True):
     paths: tuple[str, ...] | None = None
 
 
-class Mock(_Part, frozen=True, kw_only=True):
-    """What the gateway answers itself, in the place of `host`: the real one is never asked."""
+class Recorded(_Part, frozen=True, kw_only=True):
+    """One exchange of a cassette. It answers a request of its `method` for its `url` (scheme, host, path and query),
+    with a body of its `body_sha256` where that is given: once, or for ever if it is to `repeat`."""
+
+    url: str
+    method: str = "GET"
+    body_sha256: str | None = None
+    status: int = 200
+    headers: dict[str, str | tuple[str, ...]] = {}
+    body: str = ""
+    body_base64: str | None = None
+    repeat: bool = False
+
+
+class MockSource(_Part, frozen=True, kw_only=True):
+    """What answers: exactly one of the text of a Python module with a function `handle`, and the exchanges of a
+    cassette."""
+
+    python: str | None = None
+    cassette: tuple[Recorded, ...] | None = None
+
+
+class Mock(_Part, frozen=True, kw_only=True, rename={"source": "with"}):
+    """What the gateway answers itself, in the place of `host`: the real one is never asked.
+
+    `with` is a handler (`./mocks/payments.py`) or a cassette (`.yaml`, `.json`): the file is read with the policy, and
+    becomes part of it. Without it, `status`, `headers` and `body` are the answer.
+    """
 
     host: str
+    source: str | MockSource | None = None
     ports: tuple[Port, ...] | None = None
     methods: tuple[str, ...] | None = None
     paths: tuple[str, ...] | None = None

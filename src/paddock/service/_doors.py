@@ -129,7 +129,7 @@ class Doors:
         exits = await self._exits(row)
         if exits is None:
             raise InternalError(f"somebody who is no gateway has the sockets of {row.id}", hint="paddock kill it")
-        sockets = (*exits.tcp, exits.dns_udp, exits.dns_tcp)
+        sockets = (*exits.tcp, exits.dns_udp, exits.dns_tcp, exits.diag)
         try:
             if door.authority is None:
                 door.authority = await self._new_authority()

@@ -1,16 +1,16 @@
-"""What `doctor` and `audit verify` are told."""
+"""What `doctor` and `audit ls` are told."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
-from paddock.audit import MOST_RECORDS, AuditLog, Eyes, read_records, verify
+from paddock.audit import MOST_RECORDS, AuditLog, Eyes, read_records
 from paddock.errors import InvalidArgument, NotFound, PolicyDenied
 from paddock.model import AuditRecord, AuditReport, Check, Diagnosis, ListAudit
 from paddock.storage._base import Pool
@@ -33,13 +33,11 @@ class Reports:
         backends: Backends,
         pool: Callable[[], Pool],
         find: Callable[[str, Entry], Row],
+        verify: Callable[[], Awaitable[AuditReport]],
     ) -> None:
         self._state_dir, self._store, self._audit = state_dir, store, audit
-        self._backends, self._pool, self._find = backends, pool, find
+        self._backends, self._pool, self._find, self._verify = backends, pool, find, verify
         self._owner = f"local:{os.getuid()}"
-
-    async def verify(self) -> AuditReport:
-        return await asyncio.to_thread(verify, self._audit.directory)
 
     async def audit(self, action: ListAudit, entry: Entry) -> tuple[AuditRecord, ...]:
         """Of a sandbox that is still known, by whatever it was called. The state directory's owner sees everything;
@@ -65,13 +63,13 @@ class Reports:
         for backend in self._backends.all():
             checks += backend.checks()
         checks += self._storage()
-        report = await self.verify()
+        report = await self._verify()
         checks.append(
             Check(
                 area="audit",
                 name="log",
                 status="ok" if report.ok else "missing",
-                detail=report.problem or f"{report.records} records in {report.segments} segments",
+                detail=report.problem or _told(report),
                 fix=None if report.ok else "paddock audit verify",
             )
         )
@@ -95,3 +93,8 @@ class Reports:
                     area="storage", name="pool", status="missing", detail=str(error), fix="see `paddock run -- true`"
                 ),
             )
+
+
+def _told(report: AuditReport) -> str:
+    signed = f"{report.signed} of them signed" if report.heads else "none of them signed yet"
+    return f"{report.records} records in {report.segments} segments, {signed}"

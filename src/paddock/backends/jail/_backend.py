@@ -202,8 +202,8 @@ class JailBackend:
         sockets = [socket.socket(fileno=fd) for fd in cast("list[int]", answer["fds"])]
         if not sockets:
             return None
-        *tcp, datagrams, connections = sockets
-        return Exits(tuple(tcp), datagrams, connections)
+        *tcp, datagrams, connections, diag = sockets
+        return Exits(tuple(tcp), datagrams, connections, diag)
 
     async def living(self) -> Mapping[SandboxId, Ending | None]:
         answer = await self.keeper.request("list")

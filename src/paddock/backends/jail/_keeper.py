@@ -18,6 +18,7 @@ from typing import Any, cast
 from paddock.errors import OUT_OF, InternalError, InvalidArgument, KeeperUnavailable, PaddockError, ResourceExhausted
 from paddock.keeper import _wire, layout
 from paddock.keeper._bootstrap import BOOTSTRAP, READY
+from paddock.linux import local_sockets
 
 ATTEMPTS = 50
 START_SECONDS = 20.0
@@ -92,20 +93,9 @@ class KeeperClient:
             self._was_connected = True
 
     async def _try_connect(self) -> bool:
-        peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        peer.setblocking(False)
-        try:
-            directory = os.open(self._state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                peer.connect(f"/proc/self/fd/{directory}/{layout.KEEPER_SOCKET}")
-            finally:
-                os.close(directory)
-        except (FileNotFoundError, ConnectionRefusedError, BlockingIOError):
-            peer.close()
+        peer = local_sockets.connect(self._state, layout.KEEPER_SOCKET)
+        if peer is None:
             return False
-        except OSError:
-            peer.close()
-            raise
         self._peer, self._inbox = peer, _wire.Inbox()
         asyncio.get_running_loop().add_reader(peer.fileno(), self._readable)
         try:

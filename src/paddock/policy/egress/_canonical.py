@@ -15,6 +15,7 @@ from paddock.model.policy import Port
 
 from . import _addresses
 from ._hosts import REGISTRIES
+from ._mocks import canonical_source, check_together
 from ._names import NotAName, canonical_name, check_wildcard
 from ._paths import normal_path, pattern
 from ._problem import Problem, nearest
@@ -46,6 +47,7 @@ def canonical(document: PolicyDocument) -> PolicyDocument:
         deny=_each(rules.deny, (*at, "deny"), _deny),
         mock=_each(rules.mock, (*at, "mock"), _mock),
     )
+    check_together(egress.mock, (*at, "mock"))
     approve = _each(document.approve, ("approve",), lambda one, path: one if isinstance(one, str) else _part(one, path))
     secrets = {name: _secret(name, document.secrets[name], ("secrets", name)) for name in sorted(document.secrets)}
     return PolicyDocument(egress=egress, approve=approve, secrets=secrets)
@@ -148,7 +150,7 @@ def _mock(rule: Mock, path: Path) -> Mock:
     for name, value in rule.headers.items():
         if not _TOKEN.fullmatch(name) or not _FIELD_VALUE.fullmatch(value):
             raise Problem((*path, "headers", name), f"{name!r} is no header that can be sent")
-    return _part(rule, path)
+    return _part(msgspec.structs.replace(rule, source=canonical_source(rule, (*path, "with"))), path)
 
 
 P = TypeVar("P", Allow, Deny, Mock, Approve, Binding)
@@ -300,7 +302,7 @@ def _secret(name: str, rule: SecretRule, path: Path) -> SecretRule:
             (*path, "bind"), "bound to nothing, it could go nowhere", "bind: {host: …, header: authorization}"
         )
     bound = [_binding(one, (*path, "bind", index) if many else (*path, "bind")) for index, one in enumerate(bindings)]
-    return SecretRule(source=rule.source, bind=tuple(bound))
+    return SecretRule(source=rule.source, bind=tuple(bound), shape=rule.shape)
 
 
 def _binding(binding: Binding, path: Path) -> Binding:

@@ -1,0 +1,114 @@
+"""The gateway's side of the witness: one question of each sandbox at a time, in turn, and never a connection held for
+long."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import socket
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from paddock.linux import sock_diag
+
+from ._witness import MOST_BYTES, unknown
+
+MOST_WAITING = 64
+Told = Callable[[dict[str, Any]], None]
+
+
+class _Line:
+    """Questions of one sandbox; the first is under way."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[tuple[bytes, int, Told]] = deque()
+
+
+class Origins:
+    """Within one event loop. `witness` is where it is asked; None: there is none."""
+
+    def __init__(self, witness: socket.socket | None) -> None:
+        self._witness = witness
+        self._lines: dict[str, _Line] = {}
+        self._asked: dict[int, str] = {}
+        self._numbers = itertools.count(1)
+        self._why = "there is no witness"
+        if witness is not None:
+            witness.setblocking(False)
+            asyncio.get_running_loop().add_reader(witness, self._heard)
+
+    def ask(
+        self,
+        diag: socket.socket,
+        local: tuple[str, int],
+        remote: tuple[str, int],
+        sandbox: str,
+        incarnation: int,
+        told: Told,
+    ) -> None:
+        """Who made the connection between these ends, as the one who made it sees them; `told`, once, now or later."""
+        try:
+            inode = sock_diag.inode_of(diag, local, remote)
+        except OSError as error:
+            return told(unknown(f"the kernel does not say whose it is: {error.strerror}"))
+        if inode == 0:
+            return told(unknown("it was closed as soon as it was made"))
+        line = self._lines.setdefault(sandbox, _Line())
+        if len(line.waiting) >= MOST_WAITING:
+            return told(unknown("too many connections at once"))
+        number = next(self._numbers)
+        question = {"n": number, "sandbox": sandbox, "incarnation": incarnation, "inode": inode}
+        line.waiting.append((json.dumps(question).encode(), number, told))
+        if len(line.waiting) == 1:
+            self._send(sandbox)
+
+    def close(self) -> None:
+        if self._witness is not None:
+            asyncio.get_running_loop().remove_reader(self._witness)
+            self._witness.close()
+            self._witness = None
+        self._give_up()
+
+    def _send(self, sandbox: str) -> None:
+        question, number, _ = self._lines[sandbox].waiting[0]
+        if self._witness is None:
+            return self._give_up()
+        self._asked[number] = sandbox
+        try:
+            self._witness.send(question)
+        except OSError:  # it has died, or can't keep up
+            self._answered(number, unknown("the witness does not take questions"))
+
+    def _heard(self) -> None:
+        assert self._witness is not None
+        try:
+            data = self._witness.recv(MOST_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._why = "the witness has died"
+            return self.close()
+        answer = json.loads(data)
+        self._answered(answer["n"], answer["origin"])
+
+    def _answered(self, number: int, origin: dict[str, Any]) -> None:
+        sandbox = self._asked.pop(number, None)
+        if sandbox is None:
+            return
+        line = self._lines[sandbox]
+        _, _, told = line.waiting.popleft()
+        if line.waiting:
+            self._send(sandbox)
+        else:
+            del self._lines[sandbox]
+        told(origin)
+
+    def _give_up(self) -> None:
+        lines, self._lines, self._asked = self._lines, {}, {}
+        for line in lines.values():
+            for _, _, told in line.waiting:
+                told(unknown(self._why))

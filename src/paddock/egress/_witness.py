@@ -1,0 +1,183 @@
+"""The witness: says which process of a sandbox made a connection. A process beside the gateway, made before that one
+gives up its powers, which has no secret and no network. See docs/design/commands-and-files.md."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+from paddock.linux import caps, descriptors, prctl, proc, seccomp, seccomp_profile
+from paddock.linux.socket_holders import Search, TooMany
+
+MOST_BYTES = 64 << 10
+_ANCESTORS = 16
+_TEXT_BYTES = 1024
+_ARGUMENT_BYTES = 256 << 10
+_TICKS = os.sysconf("SC_CLK_TCK")
+_GONE = (FileNotFoundError, ProcessLookupError)
+HIDDEN = "processes of the sandbox do not let this user look at them"
+NOBODY = "nobody in the sandbox holds the connection any more"
+
+
+def start(run: Path) -> socket.socket:
+    """The gateway's end. The process ends when that is closed, or the gateway dies. OSError."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    gateway = os.getpid()
+    if os.fork() == 0:
+        _be(run, theirs.detach(), gateway)
+    theirs.close()
+    return ours
+
+
+def _be(run: Path, fd: int, gateway: int) -> NoReturn:
+    code = 1
+    try:
+        prctl.set_parent_death_signal(signal.SIGKILL)
+        if os.getppid() == gateway:
+            descriptors.close_all_but(0, 1, 2, fd)
+            for number in (0, 1):
+                os.dup2(os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC), number)
+            _confine()
+            _serve(socket.socket(fileno=fd), Witness(run))
+        code = 0
+    except BaseException as error:
+        print(f"the witness: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+    finally:
+        os._exit(code)
+
+
+def _confine() -> None:
+    """Under Landlock it could look at no other process."""
+    prctl.set_name(b"paddock-witness")
+    prctl.set_dumpable(False)
+    prctl.set_no_new_privileges()
+    if os.geteuid() == 0:
+        kept = (caps.SYS_PTRACE, caps.DAC_READ_SEARCH)
+        caps.drop_bounding()
+        caps.keep_only(*(one for one in kept if caps.get().permitted & caps.mask_of(one)))
+    else:
+        caps.drop_all()
+    seccomp.Filter(seccomp_profile.build(os.uname().machine, foreign_targets=False)).install()
+
+
+def _serve(peer: socket.socket, witness: Witness) -> None:
+    gc.collect()
+    gc.freeze()
+    while question := peer.recv(MOST_BYTES):
+        asked: dict[str, Any] = json.loads(question)
+        try:
+            answer = witness.look(asked["sandbox"], asked["incarnation"], asked["inode"])
+        except Exception as error:  # one question must not end the answers to all others
+            answer = unknown(f"the witness failed: {type(error).__name__}")
+        peer.send(json.dumps({"n": asked["n"], "origin": answer}).encode())
+
+
+def unknown(why: str) -> dict[str, Any]:
+    return {"origin": "unknown", "why": why}
+
+
+class Witness:
+    """`run`: the keeper's records of living sandboxes."""
+
+    def __init__(self, run: Path) -> None:
+        self._run = run
+        self._last: dict[str, int] = {}
+
+    def look(self, sandbox: str, incarnation: int, inode: int) -> dict[str, Any]:
+        """What is recorded of the process that holds the socket."""
+        first = self._first(sandbox, incarnation)
+        if first is None:
+            return unknown("the sandbox has ended")
+        search = Search()
+        try:
+            pid = search.holder(first, inode, likely=self._last.get(sandbox))
+            if pid is None:
+                return unknown(HIDDEN if search.hidden else NOBODY)
+            found = _describe(pid, first)
+        except TooMany as error:
+            return unknown(f"the sandbox has {error}")
+        except _GONE:
+            return unknown(NOBODY)
+        self._last[sandbox] = pid
+        if len(self._last) > 1024:
+            del self._last[next(iter(self._last))]
+        return found
+
+    def _first(self, sandbox: str, incarnation: int) -> int | None:
+        """Pid 1 of it, if that is still the same process."""
+        try:
+            record = json.loads((self._run / sandbox / "state.json").read_bytes())
+            pid = record["pid"]
+            same = record["incarnation"] == incarnation and proc.start_time(pid) == record["start"]
+        except (OSError, ValueError, KeyError):
+            return None
+        return pid if same else None
+
+
+def _describe(pid: int, first: int) -> dict[str, Any]:
+    """FileNotFoundError, ProcessLookupError: it ended meanwhile."""
+    started = proc.start_time(pid)
+    status = proc.status(pid)
+    found = {
+        "pid": _inner(status),
+        "uid": proc.inner_uid(pid, int(status["Uid"].split()[0])),
+        "exe": _link(pid, "exe"),
+        "cwd": _link(pid, "cwd"),
+        **_arguments(pid),
+        "started": started / _TICKS,
+        "above": _above(pid, first),
+    }
+    if proc.start_time(pid) != started:
+        raise ProcessLookupError
+    return found
+
+
+def _above(pid: int, first: int) -> list[dict[str, Any]]:
+    """Its parent, that one's parent, and so on to pid 1."""
+    found: list[dict[str, Any]] = []
+    while pid != first and len(found) < _ANCESTORS:
+        pid = proc.parent(pid)
+        found.append({"pid": _inner(proc.status(pid)), "exe": _link(pid, "exe")})
+    return found
+
+
+def _inner(status: dict[str, str]) -> int:
+    return int(status["NSpid"].split()[-1])
+
+
+def _link(pid: int, name: str) -> str | None:
+    """None: the kernel does not show it."""
+    try:
+        return _words(os.fsencode(os.readlink(f"/proc/{pid}/{name}")))
+    except PermissionError:
+        return None
+
+
+def _arguments(pid: int) -> dict[str, Any]:
+    """Its own memory, of any length and content: it may have written there what it likes."""
+    fd = os.open(f"/proc/{pid}/cmdline", os.O_RDONLY | os.O_CLOEXEC)
+    data = bytearray()
+    try:
+        while len(data) < _ARGUMENT_BYTES and (piece := os.read(fd, _ARGUMENT_BYTES - len(data))):
+            data += piece
+    finally:
+        os.close(fd)
+    kept = bytes(data[:_TEXT_BYTES]).removesuffix(b"\0")
+    found: dict[str, Any] = {
+        "argv": [_words(word) for word in kept.split(b"\0")],
+        "argv_sha256": hashlib.sha256(data).hexdigest(),
+    }
+    if len(data) > _TEXT_BYTES:
+        found["argv_bytes"] = len(data)
+    return found
+
+
+def _words(text: bytes) -> str:
+    return text[:_TEXT_BYTES].decode(errors="backslashreplace")

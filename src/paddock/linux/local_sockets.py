@@ -1,0 +1,35 @@
+"""Sockets by their name in a directory, whose own path may be longer than the 107 bytes that unix(7) has room for."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def connect(directory: Path, name: str) -> socket.socket | None:
+    """A stream that does not block; None if nobody listens there, or has no room for one more. OSError for all else."""
+    peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        peer.setblocking(False)
+        with reached(directory) as short:
+            peer.connect(f"{short}/{name}")
+    except (FileNotFoundError, ConnectionRefusedError, BlockingIOError):
+        peer.close()
+        return None
+    except BaseException:
+        peer.close()
+        raise
+    return peer
+
+
+@contextmanager
+def reached(directory: Path) -> Generator[str]:
+    """A short path to it, as long as the block runs."""
+    place = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{place}"
+    finally:
+        os.close(place)

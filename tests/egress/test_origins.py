@@ -1,0 +1,161 @@
+"""The gateway and its witness: who made a connection is recorded, or why that can't be told; and nobody waits long."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Callable, Coroutine
+from contextlib import closing
+from typing import Any
+
+from paddock.egress import _maker
+from paddock.egress._gateway import Gateway
+from paddock.egress._maker import Maker
+from paddock.egress._origins import MOST_WAITING, Origins
+from paddock.errors import Unrecorded
+from paddock.linux import sock_diag
+
+Scene = Callable[["Table"], Coroutine[Any, Any, None]]
+
+
+class Table:
+    """A connection on the loopback, and the witness's end of the gateway's questions."""
+
+    def __init__(self) -> None:
+        ours, self.witness = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.witness.setblocking(False)
+        self.server = socket.create_server(("127.0.0.1", 0))
+        self.client = socket.create_connection(self.server.getsockname())
+        self.ends = self.client.getsockname(), self.server.getsockname()
+        self.diag = sock_diag.open_here()
+        self.origins = Origins(ours)
+        self.told: list[dict[str, Any]] = []
+        self.heard = asyncio.Event()
+
+    def ask(self, sandbox: str = "sb_a") -> None:
+        self.origins.ask(self.diag, *self.ends, sandbox, 3, self._hear)
+
+    def _hear(self, origin: dict[str, Any]) -> None:
+        self.told.append(origin)
+        self.heard.set()
+
+    async def hear(self, count: int) -> None:
+        while len(self.told) < count:
+            self.heard.clear()
+            await self.heard.wait()
+
+    async def question(self) -> dict[str, Any]:
+        return json.loads(await asyncio.get_running_loop().sock_recv(self.witness, 4096))
+
+    def answer(self, question: dict[str, Any], **origin: object) -> None:
+        self.witness.send(json.dumps({"n": question["n"], "origin": origin}).encode())
+
+    def close(self) -> None:
+        self.origins.close()
+        for one in (self.witness, self.server, self.client, self.diag):
+            one.close()
+
+
+def play(scene: Scene) -> None:
+    async def act() -> None:
+        async with asyncio.timeout(60):
+            with closing(Table()) as table:
+                await scene(table)
+
+    asyncio.run(act())
+
+
+def test_one_question_of_a_sandbox_is_under_way_at_a_time_and_others_do_not_wait_for_it() -> None:
+    async def scene(table: Table) -> None:
+        table.ask()
+        table.ask()
+        table.ask("sb_b")
+        first, other = await table.question(), await table.question()
+        assert (first["sandbox"], first["incarnation"], other["sandbox"]) == ("sb_a", 3, "sb_b")
+        table.answer(first, pid=1)
+        assert (await table.question())["sandbox"] == "sb_a"
+        assert table.told == [{"pid": 1}]
+
+    play(scene)
+
+
+def test_a_flood_is_told_that_it_is_one_and_costs_the_witness_nothing() -> None:
+    async def scene(table: Table) -> None:
+        for _ in range(MOST_WAITING + 5):
+            table.ask()
+        assert table.told == [{"origin": "unknown", "why": "too many connections at once"}] * 5
+
+    play(scene)
+
+
+def test_a_connection_that_is_closed_already_is_told_so() -> None:
+    async def scene(table: Table) -> None:
+        table.client.close()
+        table.ask()
+        assert table.told == [{"origin": "unknown", "why": "it was closed as soon as it was made"}]
+
+    play(scene)
+
+
+def test_when_the_witness_dies_all_that_wait_are_told_and_so_are_later_ones() -> None:
+    async def scene(table: Table) -> None:
+        table.ask()
+        table.ask()
+        table.witness.close()
+        await table.hear(2)
+        table.ask("sb_b")
+        assert {one["why"] for one in table.told} == {"the witness has died"}
+        assert len(table.told) == 3
+
+    play(scene)
+
+
+def test_an_answer_to_nothing_is_nobodys() -> None:
+    async def scene(table: Table) -> None:
+        table.ask()
+        question = await table.question()
+        table.answer({"n": question["n"] + 7}, pid=7)
+        table.answer(question, pid=1)
+        await table.hear(1)
+        assert table.told == [{"pid": 1}]
+
+    play(scene)
+
+
+def test_it_is_recorded_once_whichever_comes_first(monkeypatch: Any) -> None:
+    recorded: list[tuple[int, dict[str, Any]]] = []
+    lost: list[str] = []
+
+    def refuse(number: int, origin: dict[str, Any]) -> None:
+        raise Unrecorded("full")
+
+    async def act() -> None:
+        one = Maker(lambda *what: recorded.append(what), lambda: lost.append("one"))
+        one.told({"pid": 1})
+        await one.known()
+        one.decided(11)
+        monkeypatch.setattr(_maker, "PATIENCE_SECONDS", 0)
+        two = Maker(lambda *what: recorded.append(what), lambda: lost.append("two"))
+        await two.known()  # nobody has answered
+        two.decided(12)
+        two.told({"pid": 2})
+        three = Maker(refuse, lambda: lost.append("three"))
+        three.decided(13)
+        three.told({"pid": 3})
+
+    asyncio.run(act())
+    assert recorded == [(11, {"pid": 1}), (12, {"pid": 2})]
+    assert lost == ["three"]
+
+
+def test_a_gateway_without_a_witness_serves_and_says_that_there_is_none() -> None:
+    async def scene(table: Table) -> None:
+        nobody = Origins(None)
+        told: list[dict[str, Any]] = []
+        nobody.ask(table.diag, *table.ends, "sb_a", 1, told.append)
+        assert told == [{"origin": "unknown", "why": "there is no witness"}]
+        gateway = Gateway(origins=nobody)
+        await gateway.close_all()
+
+    play(scene)
