@@ -135,6 +135,9 @@ class Exchange:
         except Refused as refused:
             error = refused.reason
             refused.as_type = gate is not None and gate.is_silent(request)
+            if refused.rule == "secret":
+                found = Verdict(allowed=False, rule="secret", reason=refused.reason, revision=verdict.revision)
+                refused.number = self._room.decide("secret", connection.flow, target, found)
             raise _numbered(refused, number) from None
         except Lost as lost:
             error = str(lost)
@@ -248,6 +251,10 @@ class Exchange:
             raise Refused(verdict.reason, rule=verdict.rule)
         self._wire.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
         return target, verdict
+
+    async def refuse(self, refused: Refused) -> None:
+        """For what came in the place of a request."""
+        await self._refuse(refused, None)
 
     # -- refusals ------------------------------------------------------------------------------------------------------
 

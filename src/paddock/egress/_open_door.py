@@ -13,6 +13,7 @@ from paddock.model.egress import EgressPolicy, Target, Verdict
 
 from ._dns import Denied
 from ._door import Door, Flow
+from ._h2_outside import Links
 from ._handlers import Handlers
 from ._maker import Maker
 from ._mocks import Mocks
@@ -75,6 +76,7 @@ class OpenDoor:
         self.pages = pages or Pages()
         self.shelf = Shelf(self.pages.known)
         self.is_shut = False
+        self.links, self.streams = Links(loop), 0
         self.mocks = Mocks(handlers, lambda: self.door.secrets)
         self.live: set[Live] = set()
         self.makers: dict[int, Maker] = {}
@@ -130,10 +132,10 @@ class OpenDoor:
             maker.decided(number)
         return number
 
-    async def dial(self, flow: int, target: Target, *, literal: str | None, tls: bool) -> Upstream:
+    async def dial(self, flow: int, target: Target, *, literal: str | None, tls: bool, h2: bool = False) -> Upstream:
         """Refused."""
         before = self.door.policy.revision
-        upstream = await self.dialer.dial(target, literal=literal, tls=tls, check=self._check(flow, target))
+        upstream = await self.dialer.dial(target, literal=literal, tls=tls, check=self._check(flow, target), h2=h2)
         policy = self.door.policy
         if policy.revision != before and not policy.address(target, upstream.address).allowed:
             upstream.wire.reset("revised")
@@ -197,12 +199,14 @@ class OpenDoor:
         for connection in list(self.live):
             connection.tick(now)
         self.pool.sweep()
+        self.links.sweep()
 
     def revise(self, policy: EgressPolicy) -> None:
         if policy.revision != self.door.policy.revision:
             self.mocks.end()
         self.door.policy = policy
         self.pool.sweep(everything=True)
+        self.links.sweep(everything=True)
         for connection in list(self.live):
             connection.recheck(policy)
 
@@ -212,3 +216,4 @@ class OpenDoor:
         self.pool.sweep(everything=True)
         for connection in list(self.live):
             connection.cut(why)
+        self.links.reset(why)
