@@ -211,7 +211,7 @@ async def running(rig: Rig) -> AsyncIterator[Rig]:
 
 
 async def eventually(condition: Callable[[], object]) -> None:
-    """Until it holds; the test's own limit is the only one."""
+    """Until it holds, which is an event outside this loop: polled, and for as long as the test itself may take."""
     while not condition():  # noqa: ASYNC110 - nobody could set an event
         await asyncio.sleep(0.005)
 

@@ -134,10 +134,10 @@ class Exchange:
             return goes_on
         except Refused as refused:
             error = refused.reason
-            refused.as_type = gate is not None and gate.is_silent(request)
             if refused.rule == "secret":
                 found = Verdict(allowed=False, rule="secret", reason=refused.reason, revision=verdict.revision)
                 refused.number = self._room.decide("secret", connection.flow, target, found)
+            refused.as_type = gate is not None and gate.is_silent(request)
             raise _numbered(refused, number) from None
         except Lost as lost:
             error = str(lost)

@@ -64,10 +64,10 @@ class Relay:
         """The answer is a page of a registry, which has to be looked through."""
         self.file: Packaged | None = None
         """The answer is a file that may come from the package cache."""
+        self._swap: Swap | None = None
         self.admit: Callable[[Response], None] | None = None
         """Looks at the answer's head before anything of it is passed on. Raises Refused."""
         self._silent = silent
-        self._swap: Swap | None = None
         self._broken: Refused | None = None
         """Why this side could not go on with the request's body."""
 
