@@ -118,6 +118,8 @@ def _filter(page: Page, entries: list[dict[str, object]], versions: list[str], a
         held = page.held(version, entry.get("upload-time"))
         written = _written(entry, name, url)
         files[place] = Kept(page.package, version, _digest(written["hashes"]), held)
+        if (metadata := _metadata_digest(written)) is not None:
+            files[place[0], place[1], f"{place[2]}.metadata"] = Kept(page.package, version, metadata, held)
         if held is None:
             _provenance(page, entry, written, files, version)
         else:  # PEP 592: nobody chooses it unasked, and who asks for it is told why he does not get it
@@ -178,6 +180,11 @@ def _provenance(
     if found is not None and found[0][2].endswith("/provenance"):
         files[found[0]] = Kept(page.package, version)
         written["provenance"] = found[1]
+
+
+def _metadata_digest(written: dict[str, Any]) -> str | None:
+    said = next((written[key] for key in _METADATA if isinstance(written.get(key), dict)), None)
+    return None if said is None or "sha256" not in said else f"sha256:{said['sha256'].lower()}"
 
 
 def _digest(hashes: dict[str, str]) -> str | None:

@@ -19,6 +19,7 @@ run/<sandbox>/        state.json, init.sock, user.sock, root.sock: the live sand
                       exits trust.pem, the certificates that programs inside trust
 artifacts/            contents that were taken out of workspaces, by their digest
 malware/              indexes of the lists of malware that policies name, by the digest of their path
+packages/             files of registries that sandboxes have fetched; only the gateway writes there
 kept/<workspace>      archives of workspaces that were evicted from the pool
 garbage.lock          held while somebody collects garbage
 outputs/<sandbox>/    what execs printed beyond what a result holds
@@ -65,6 +66,7 @@ OUTPUTS = "outputs"
 ARTIFACTS = "artifacts"
 KEPT = "kept"
 MALWARE = "malware"
+PACKAGES = "packages"
 VAULT_KEY = "vault.key"
 VAULT_LOCK = "vault.lock"
 
