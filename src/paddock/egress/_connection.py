@@ -49,6 +49,8 @@ class Connection:
         self.granted: RequestVerdict | None = None
         self.pushed: tuple[Update, ...] = ()
         self.upstream: Upstream | None = None
+        self.source: str | None = None
+        """The address that what is read from the package cache came from."""
         self._tier: Tier | None = None
         self._held: list[str] = []
         self._decision: int | None = None
@@ -100,7 +102,8 @@ class Connection:
         verdict = policy.connect(target)
         if not verdict.allowed or verdict.tier is not self._tier:
             return False
-        if self.upstream is not None and not policy.address(target, self.upstream.address).allowed:
+        address = self.source if self.upstream is None else self.upstream.address
+        if address is not None and not policy.address(target, address).allowed:
             return False
         if self.request is None or self.granted is None:
             return True

@@ -18,6 +18,7 @@ from ._handlers import Handlers
 from ._maker import Maker
 from ._mocks import Mocks
 from ._names import BadHost, canonical, is_address
+from ._package_cache import PackageCache
 from ._refusal import Refused
 from ._registry import Shelf
 from ._synthetic import Synthetic
@@ -53,12 +54,19 @@ class OpenDoor:
     """`refused` counts the connections that were over the limit."""
 
     def __init__(
-        self, door: Door, dialer: Dialer, limits: Limits, loop: asyncio.AbstractEventLoop, handlers: Handlers
+        self,
+        door: Door,
+        dialer: Dialer,
+        limits: Limits,
+        loop: asyncio.AbstractEventLoop,
+        handlers: Handlers,
+        packages: PackageCache | None = None,
     ) -> None:
         self.door, self.dialer, self.limits, self.loop = door, dialer, limits, loop
         self.names, self.pool = Synthetic(), Pool(loop.time)
         self.links, self.streams = Links(loop), 0
-        self.shelf = Shelf()
+        self.shelf, self.packages = Shelf(), packages
+        self.is_shut = False
         self.mocks = Mocks(handlers, lambda: self.door.secrets)
         self.live: set[Live] = set()
         self.makers: dict[int, Maker] = {}
@@ -117,6 +125,10 @@ class OpenDoor:
             upstream.wire.reset("revised")
             raise Refused("the policy has changed meanwhile", rule="address")
         return upstream
+
+    def may_dial(self, target: Target, address: str) -> bool:
+        """Whether an answer may be one that this address has given; nothing is dialled, and nothing recorded."""
+        return self.door.policy.address(target, address, own=(address,) if is_own(address) else ()).allowed
 
     def hold(self, size: int) -> None:
         """So many bytes more (or less) are kept of requests that are looked at whole. Refused: too many."""
@@ -183,6 +195,7 @@ class OpenDoor:
             connection.recheck(policy)
 
     def shut(self, why: str) -> None:
+        self.is_shut = True
         self.mocks.end()
         self.pool.sweep(everything=True)
         for connection in list(self.live):

@@ -22,6 +22,7 @@ from ._http1 import (
     write_request,
     write_response,
 )
+from ._packaged import Packaged
 from ._redact import Returned
 from ._refusal import Refused
 from ._registry import Look
@@ -59,12 +60,16 @@ class Relay:
         self.look: Look | None = None
         """The answer is a page of a registry, which has to be looked through."""
         self._swap: Swap | None = None
+        self.file: Packaged | None = None
+        """The answer is a file that may come from the package cache."""
         self._broken: Refused | None = None
         """Why this side could not go on with the request's body."""
 
     def close(self) -> None:
         """The request is over."""
         self._room.hold(-self._held)
+        if self.file is not None:
+            self.file.close()
 
     async def collect(self, most: int = BUFFERED_BYTES) -> bytes:
         """The whole body, which stays where it is taken from. Refused: it is larger than `most`."""
@@ -141,6 +146,8 @@ class Relay:
 
     async def _send_to_one(self, stream: Stream, out: bytearray) -> bool:
         connection, target, tls = self._connection, self._target, self._scheme == "https"
+        if self.file is not None and (goes_on := await self.file.answer(self._request, self._returning)) is not None:
+            return goes_on
         repeatable = stream.done and self._request.method in _REPEATABLE
         upstream = self._kept(tls=tls, repeatable=repeatable)
         while True:
@@ -190,13 +197,16 @@ class Relay:
             sender = self._room.loop.create_task(self._send_rest(stream, server))
         try:
             response = await self._answer(server, before)
-            goes_on = await self._receive(response, server)
+            reading = None if self.file is None else self.file.keep(response, upstream)
+            goes_on = await self._receive(response, server) if reading is None else False
         finally:
             wire.guard(None)
             if sender is not None:
                 await _settle(sender)
             wire.watch(False)
         self._connection.upstream = None
+        if self.file is not None and reading is not None:
+            return await self.file.give(reading, self._request, self._returning)
         if stream.done and response.keep_alive:
             self._room.pool.give(upstream, tls=self._scheme == "https")
         else:
@@ -306,7 +316,7 @@ class Relay:
         await wire.drain()
         return keep_alive
 
-    def _returning(self, response: Response, server: Wire) -> Stream:
+    def _returning(self, response: Response, server: Wire | None = None) -> Stream:
         """The answer's body; its head has lost what must not come back."""
         book = self._room.door.secrets
         body = Body(response, to_the_end=True, extensions=True)
@@ -316,7 +326,8 @@ class Relay:
         try:
             returned = Returned(redaction, response.fields)
         except Undecodable as error:
-            server.reset()
+            if server is not None:
+                server.reset()
             raise Refused(f"the answer can't be looked into: {error}", status=502, rule="secret") from None
         response.fields = returned.fields
         if returned.rewrites:

@@ -11,6 +11,7 @@ import socket
 import ssl
 import struct
 from collections.abc import Callable
+from typing import Protocol
 
 HIGH_WATER = 64 << 10
 SCRATCH_BYTES = 128 << 10
@@ -19,6 +20,10 @@ _RECORD_BYTES = 16 << 10
 
 class Lost(Exception):
     """The connection broke, or was broken off by us."""
+
+
+class Breakable(Protocol):
+    def reset(self) -> None: ...
 
 
 class Wire(asyncio.BufferedProtocol):
@@ -37,7 +42,7 @@ class Wire(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._sink: Wire | None = None
         self._source: Wire | None = None
-        self._guarded: Wire | None = None
+        self._guarded: Breakable | None = None
         self._more: asyncio.Future[None] | None = None
         self._drained: asyncio.Future[None] | None = None
         self._held = self._full = self._discards = self._alone = self._news = False
@@ -229,7 +234,7 @@ class Wire(asyncio.BufferedProtocol):
         await self.drain()
         await other.drain()
 
-    def guard(self, other: Wire | None) -> None:
+    def guard(self, other: Breakable | None) -> None:
         """If this one breaks, `other` is broken off."""
         self._guarded = other
 
