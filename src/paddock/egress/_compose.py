@@ -16,6 +16,7 @@ from ._journal import AuditJournal
 from ._origins import Origins
 from ._plane import GatewayPlane
 from ._server import Plane
+from ._upstream import over_tcp, system_trust
 from ._world import World
 
 
@@ -27,10 +28,15 @@ async def make_plane(
     handlers: HandlerHost | None = None,
 ) -> Plane:
     """Opens what it needs of the state directory; the process gives up its powers after that."""
-    log, origins = AuditLog(state / layout.AUDIT), None if witness is None else Origins(witness)
+    log = AuditLog(state / layout.AUDIT)
     world = World.of(state)
-    if world is None:
-        return GatewayPlane(Gateway(origins=origins, handlers=handlers), AuditJournal(log), claim)
-    log.event("egress.world", message=f"{layout.WORLD_SOCKET} answers in the place of everybody outside")
-    gateway = Gateway(resolver=world.resolve, reach=world.reach, trust=world.trust, origins=origins, handlers=handlers)
+    if world is not None:
+        log.event("egress.world", message=f"{layout.WORLD_SOCKET} answers in the place of everybody outside")
+    gateway = Gateway(
+        resolver=None if world is None else world.resolve,
+        reach=over_tcp if world is None else world.reach,
+        trust=system_trust if world is None else world.trust,
+        origins=None if witness is None else Origins(witness),
+        handlers=handlers,
+    )
     return GatewayPlane(gateway, AuditJournal(log), claim)
