@@ -102,8 +102,8 @@ class LocalConnector:
         if not self._watching:
             self._watching = True
             os.register_at_fork(after_in_child=self._forget)
-            # Not `atexit`: that comes after the executors of `asyncio.to_thread` have been shut down. What registers last
-            # is called first: they, who do at their import, have to come before us.
+            # Not `atexit`: that comes after the executors of `asyncio.to_thread` have been shut down. Of those that
+            # register here the last is called first: they, who do at their import, have to come before us.
             import_module("concurrent.futures.thread")
             threading._register_atexit(self.close)  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
 
