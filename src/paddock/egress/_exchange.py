@@ -14,6 +14,8 @@ from ._git_push import PROBE_BYTES, BadPush, PushReader, check_fields, is_push, 
 from ._http1 import BadMessage, Request, head_end, read_request
 from ._mock import write_mock
 from ._names import is_address
+from ._package_cache import wanted
+from ._packaged import Packaged
 from ._refusal import Refusal, Refused, write_refusal
 from ._registry import JUDGED, READING
 from ._relay import Relay
@@ -120,9 +122,15 @@ class Exchange:
             if verdict.filtered and request.method in READING:
                 policy = self._room.door.policy
                 relay.look = self._room.shelf.judge(policy, verdict, request, self._scheme, target, path)
+                digest = self._room.shelf.digest(verdict, target, path)
+                file, packages = wanted(request, verdict, self._scheme, target, path, digest), self._room.packages
+                if file is not None and packages is not None:
+                    relay.file = Packaged(connection, packages, file)
+            probes = False
             if verdict.git is not None and is_push(path):
                 await self._judge_push(verdict, relay, request, target)
-            if verdict.approve is not None:
+                probes = not connection.pushed
+            if verdict.approve is not None and not probes:
                 await self._claim(verdict, relay, request, target, path)
             if verdict.mock is not None:
                 goes_on = await self._mock(verdict, relay, request, target, path)
@@ -132,6 +140,9 @@ class Exchange:
             return goes_on
         except Refused as refused:
             error = refused.reason
+            if refused.rule == "secret":
+                found = Verdict(allowed=False, rule="secret", reason=refused.reason, revision=verdict.revision)
+                refused.number = self._room.decide("secret", connection.flow, target, found)
             raise _numbered(refused, number) from None
         except Lost as lost:
             error = str(lost)
@@ -139,11 +150,12 @@ class Exchange:
         finally:
             connection.request, connection.pushed = None, ()
             relay.close()
-            self._record(number, sent=wire.received - sent, received=wire.sent - received, error=error)
+            self._record(number, wire.received - sent, wire.sent - received, error, relay.file and relay.file.how)
 
-    def _record(self, number: int, *, sent: int, received: int, error: str | None) -> None:
+    def _record(self, number: int, sent: int, received: int, error: str | None, cache: str | None) -> None:
+        journal = self._room.door.journal
         try:
-            self._room.door.journal.outcome(number, sent=sent, received=received, error=error)
+            journal.outcome(number, sent=sent, received=received, error=error, cache=cache)
         except Unrecorded:
             self._wire.reset("unrecorded")  # an answer was begun: nothing else can be said any more
 
@@ -210,8 +222,12 @@ class Exchange:
         return request.keep_alive
 
     async def _claim(self, verdict: RequestVerdict, relay: Relay, request: Request, target: Target, path: str) -> None:
-        """A person's yes to exactly this request, used up by it. Refused: there is none yet."""
-        door = self._room.door
+        """A person's yes to exactly this request, used up by it. Refused: there is none yet.
+
+        Of a push, the names of its objects stand for what is in them: git never packs them twice in the same way, and
+        what is packed may be large.
+        """
+        door, pushed = self._room.door, tuple(map(str, self._connection.pushed))
         asked = of_request(
             verdict.approve or "",
             sandbox=door.sandbox,
@@ -222,8 +238,8 @@ class Exchange:
             method=request.method,
             path=path,
             fields=request.fields,
-            body=await relay.collect(),
-            pushed=tuple(map(str, self._connection.pushed)),
+            body=b"" if pushed else await relay.collect(),
+            pushed=pushed,
         )
         answer = await door.approvals.claim(asked)
         if door.policy.revision != verdict.revision:
@@ -246,6 +262,10 @@ class Exchange:
             raise Refused(verdict.reason, rule=verdict.rule)
         self._wire.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
         return target, verdict
+
+    async def refuse(self, refused: Refused) -> None:
+        """For what came in the place of a request."""
+        await self._refuse(refused, None)
 
     # -- refusals ------------------------------------------------------------------------------------------------------
 

@@ -15,8 +15,10 @@ Port: TypeAlias = int | str
 """A number, or a range such as "8000-8099"."""
 
 Registry: TypeAlias = Literal["pypi", "npm", "crates", "debian"]
-Deed: TypeAlias = Literal["git.push", "publish"]
-"""What a person is asked for wherever it happens: a push by a rule with `git`, an upload by one with `registry`."""
+Deed: TypeAlias = Literal["git.push", "publish", "delete"]
+"""What a person is asked for wherever it happens. `git.push`: a push by a rule with `git`, and a branch of a workspace
+that the sandbox has worked in. `publish`: an upload by a rule with `registry`, and a pull request of such a workspace.
+`delete`: of such a workspace, and of a snapshot of the sandbox."""
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True): ...

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -77,14 +77,25 @@ class Approvals:
             granted=found.state is ApprovalState.USED, id=found.id, state=found.state, reason=found.reason or ""
         )
 
-    def require(self, kind: str, action: Action[object], entry: Entry, *, about: str, revision: str, what: str) -> None:
-        """Of an action at the door: ApprovalNeeded until a person has said yes to exactly this one; then once."""
+    def require(
+        self,
+        kind: str,
+        action: Action[object],
+        entry: Entry,
+        *,
+        about: str,
+        revision: str,
+        what: str,
+        exact: Sequence[str] = (),
+    ) -> None:
+        """Of an action at the door: ApprovalNeeded until a person has said yes to exactly this one; then once. `exact`:
+        what it is about at this moment, beyond its own arguments."""
         request = ApprovalRequest(
             kind=kind,
             sandbox=about,
             incarnation=0,
             revision=revision,
-            digest=arguments_digest(kind.encode(), _canonical(action)),
+            digest=arguments_digest(kind.encode(), _canonical(action), *(part.encode() for part in exact)),
             summary=what,
         )
         answer = self.claim(entry.principal.id, request)

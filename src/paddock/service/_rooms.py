@@ -19,6 +19,7 @@ from paddock.storage.secret_sources import Fetcher
 from ._allotment import Allotment
 from ._approval_store import ApprovalStore
 from ._approvals import Approvals
+from ._asking import Asking
 from ._bell import bell
 from ._clock import Clock, holder_id
 from ._collectors import OldTemplates, Orphans, Outputs, Unfinished
@@ -117,6 +118,7 @@ class Rooms:
             egress=egress,
         )
         policies = self.policies = Policies(store=store, egress=egress, tasks=tasks, clock=clock, leases=leases)
+        self.asking = Asking(store=store, policies=policies, approvals=self.approvals)
         allotment = Allotment(store, clock)
         live = self.live = Live(
             holder=holder,
@@ -213,6 +215,7 @@ class Rooms:
             pool=pool,
             find=self.sandboxes.find,
             verify=self.evidence.verify,
+            sign=self.evidence.sign,
         )
         self.mount_results = MountResults(live=live, snapshots=snapshots, pool=pool, tasks=tasks)
         self.results = Results(
@@ -227,6 +230,7 @@ class Rooms:
             audit=audit,
             clock=clock,
             tasks=tasks,
+            asking=self.asking,
         )
         needs = Needs(
             (lambda: of_sandboxes(store), lambda: of_snapshots(rows), self.shelf.needs, self.workspaces.needs)

@@ -210,7 +210,7 @@ def _hint(path: Path, what: str) -> str | None:
 
 def _choices(path: Path) -> str | None:
     if path[:1] == ("approve",):
-        return "git.push or publish; or a mapping with `host`"
+        return "git.push, publish or delete; or a mapping with `host`"
     from paddock.model import Tier
     from paddock.model.policy import Registry
 
