@@ -6,7 +6,6 @@ its network or its mounts, so that nothing else is different from those that wer
 
 from __future__ import annotations
 
-import errno
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -54,7 +53,7 @@ def give(house: House, jail: Jail) -> None:
     way = jail.way or Way.to(jail)
     try:
         _trust(house, jail.record.id, way)
-        exits = _make(way, may_return=house.root_mode)
+        exits = _exits.make(way.network, may_return=house.root_mode)
     finally:
         if way is not jail.way:
             way.close()
@@ -77,12 +76,3 @@ def _trust(house: House, id: str, way: Way) -> None:
             _trust_places.attach(mount)
     finally:
         os.close(mount)
-
-
-def _make(way: Way, *, may_return: bool) -> _exits.Exits:
-    try:
-        return _exits.make(way.network, may_return=may_return)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise JailError("a program inside listens at a port that the gateway needs") from None
-        raise
