@@ -56,6 +56,10 @@ class Chain:
         """The number after the last one."""
         return self.records
 
+    def vouched(self, marks: list[int]) -> int:
+        """How many records those signed ones vouch for: themselves, and all that their digests cover."""
+        return max(marks, default=-1) + 1
+
     def accept(self, line: bytes) -> None:
         """Faulty with line and cause."""
         number = self.records + 1
@@ -93,6 +97,8 @@ class PartChain(Chain):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self._some: dict[int, bytes] = {}
+        self._runs: list[tuple[int, int]] = []
+        """Where records follow each other without a gap: the first, and how many."""
         self._last = -1
 
     @property
@@ -113,15 +119,25 @@ class PartChain(Chain):
             raise Faulty(self.name, seq + 1, f"it comes after record {self._last}", seq=seq)
         if seq != self._last + 1:
             self.gaps += 1
+            self._runs.append((seq, 0))
         elif opened.prev != self.head:
             raise Faulty(self.name, seq + 1, "it does not follow the record before it", seq=seq)
         self._note(seq + 1, opened.fields)
+        first, length = self._runs.pop() if self._runs else (seq, 0)
+        self._runs.append((first, length + 1))
         self.head, self._last = opened.own, seq
         self._some[seq] = bytes.fromhex(opened.own)
 
     def digest(self, seq: int) -> str | None:
         found = self._some.get(seq)
         return None if found is None else found.hex()
+
+    def vouched(self, marks: list[int]) -> int:
+        """Behind a gap nothing is: only who has what was left out could tell."""
+        total = 0
+        for first, length in self._runs:
+            total += max((mark - first for mark in marks if first <= mark < first + length), default=-1) + 1
+        return total
 
 
 def _head(seq: object, digest: object) -> tuple[int, str]:

@@ -40,7 +40,7 @@ _heading = msgspec.json.Decoder(dict[str, Heading]).decode
 _name = msgspec.json.Decoder(str).decode
 
 
-def heading(it: Heading) -> bytes:
+def heading_line(it: Heading) -> bytes:
     return _HEADING + msgspec.json.encode(it) + b"}\n"
 
 
@@ -48,15 +48,15 @@ def record_prefix(segment: str) -> bytes:
     return _RECORD + json.dumps(segment).encode("ascii") + _RECORD_OF
 
 
-def record(prefix: bytes, raw: bytes) -> bytes:
+def record_line(prefix: bytes, raw: bytes) -> bytes:
     return prefix + raw[:-1] + b"}\n"
 
 
-def head(raw: bytes) -> bytes:
+def head_line(raw: bytes) -> bytes:
     return _HEAD + raw[:-1] + b"}\n"
 
 
-def cursor(text: str) -> bytes:
+def cursor_line(text: str) -> bytes:
     return _CURSOR + json.dumps(text).encode("ascii") + b"}\n"
 
 
@@ -64,7 +64,7 @@ def cursor_of(line: bytes) -> str | None:
     return _name(line[len(_CURSOR) : -2]) if line.startswith(_CURSOR) else None
 
 
-def parse(line: bytes) -> ExportLine:
+def parse_line(line: bytes) -> ExportLine:
     """None: a line that holds nothing of the log. Broken."""
     if not line.endswith(b"}\n"):
         raise Broken("the line does not end")

@@ -10,7 +10,7 @@ from pathlib import Path
 from paddock.model import AuditFault, AuditReport
 
 from ._chain import Chain, Faulty, Link, PartChain
-from ._export import Heading, HeadLine, RecordLine, parse
+from ._export import Heading, HeadLine, RecordLine, parse_line
 from ._heads import line_digest, unseal_head
 from ._log import HEADS, SUFFIX
 from ._record import GENESIS, Broken
@@ -29,7 +29,7 @@ class _Reading:
         self.signed_at: float | None = None
         self.head_digests: list[str] = []
         self._head_numbers: list[int] = []
-        self._marks: dict[str, int] = {}
+        self._marks: dict[str, list[int]] = {}
 
     def read_on(self, chain: Chain) -> None:
         """More of it may be there by now."""
@@ -37,16 +37,23 @@ class _Reading:
     def find(self, name: str) -> Chain | None:
         return self.chains.get(name)
 
-    def check(self, heads: Iterable[bytes]) -> None:
-        for number, line in enumerate(heads, 1):
-            self._head(number, line)
+    def more_heads(self) -> Iterable[bytes]:
+        """Those that were not given before."""
+        return ()
+
+    def check(self) -> None:
+        self._take_heads()
         for chain in tuple(self.chains.values()):
             for link in chain.links:
                 self._check(link)
             for line, n, digest in chain.signed_links:
                 self._check_signed(chain, line, n, digest)
-        if self._trusted and not self.head_digests and self.chains:
+        if self._trusted and not self.head_digests:
             raise Faulty(HEADS, 1, "nothing was signed with the key that was given", place="")
+
+    def _take_heads(self) -> None:
+        for raw in self.more_heads():
+            self._head(len(self.head_digests) + 1, raw)
 
     def _head(self, line: int, raw: bytes) -> None:
         try:
@@ -64,7 +71,7 @@ class _Reading:
             raise Faulty(HEADS, line, f"it was signed with another key, {key_id(public)}", place="")
         for target, (seq, digest, _) in head.heads.items():
             self._check(Link(HEADS, line, target, seq, digest))
-            self._marks[target] = max(seq, self._marks.get(target, -1))
+            self._marks.setdefault(target, []).append(seq)
         if (id := key_id(public)) not in self.keys:
             self.keys.append(id)
         self.signed_at = head.time / 1e9
@@ -93,6 +100,8 @@ class _Reading:
         if self.part:
             return
         if n >= len(self.head_digests):
+            self._take_heads()
+        if n >= len(self.head_digests):
             raise Faulty(chain.name, line, f"it has seen signed head {n}, which is gone")
         if self.head_digests[n] != digest:
             raise Faulty(chain.name, line, f"signed head {n} is not the one that it has seen")
@@ -113,17 +122,13 @@ class _Reading:
             head=heads.hexdigest(),
             problem=problem,
             fault=fault,
-            signed=sum(self._signed(chain) for chain in self.chains.values()),
+            signed=sum(chain.vouched(self._marks.get(chain.name, [])) for chain in self.chains.values()),
             heads=len(self.head_digests),
             signed_at=self.signed_at,
             keys=tuple(self.keys),
             part=self.part,
             gaps=self.gaps + sum(chain.gaps for chain in self.chains.values()),
         )
-
-    def _signed(self, chain: Chain) -> int:
-        mark = self._marks.get(chain.name, -1)
-        return sum(chain.digest(seq) is not None for seq in range(mark + 1)) if self.part else mark + 1
 
 
 class _Directory(_Reading):
@@ -138,7 +143,7 @@ class _Directory(_Reading):
         for path in sorted(self._directory.glob(f"*{SUFFIX}")):
             self.chains[path.name] = chain = Chain(path.name)
             self.read_on(chain)
-        self.check(self._heads())
+        self.check()
 
     def read_on(self, chain: Chain) -> None:
         chain.torn = False
@@ -161,37 +166,49 @@ class _Directory(_Reading):
             self.read_on(chain)
         return self.chains.get(name)
 
-    def _heads(self) -> Iterator[bytes]:
+    def more_heads(self) -> Iterator[bytes]:
         """A torn last one has vouched for nothing."""
         try:
-            with (self._directory / HEADS).open("rb") as file:
-                yield from (line for line in file if line.endswith(b"\n"))
+            file = (self._directory / HEADS).open("rb")
         except FileNotFoundError:
             return
+        with file:
+            file.seek(self._offsets.get(HEADS, 0))
+            for line in file:
+                if line.endswith(b"\n"):
+                    self._offsets[HEADS] = self._offsets.get(HEADS, 0) + len(line)
+                    yield line
 
 
 class _Export(_Reading):
     """Lines of `paddock audit export`."""
 
+    def __init__(self, trusted: Sequence[bytes]) -> None:
+        super().__init__(trusted)
+        self._heads: list[bytes] = []
+
+    def more_heads(self) -> Iterable[bytes]:
+        heads, self._heads = self._heads, []
+        return heads
+
     def read(self, path: Path) -> None:
-        heads: list[bytes] = []
         with path.open("rb") as file:
             for number, raw in enumerate(file, 1):
                 try:
-                    line = parse(raw)
+                    line = parse_line(raw)
                 except Broken as error:
                     raise Faulty(path.name, number, str(error), place="") from None
                 match line:
                     case Heading():
                         self.part = self.part or line.filtered or (number == 1 and line.resumed)
                     case HeadLine():
-                        heads.append(line.raw)
+                        self._heads.append(line.raw)
                     case RecordLine():
                         self._chain(line.segment).accept(line.raw)
                     case None:
                         if number == 1:
                             raise Faulty(path.name, 1, "not an export of an audit log", place="")
-        self.check(heads)
+        self.check()
 
     def _chain(self, name: str) -> Chain:
         if name not in self.chains:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from paddock.errors import InvalidArgument, NotFound
 
 from . import _render
+from ._audit_stream import add_export, add_tail
 from ._records import command_of, verdict_of
 from ._values import add_json, moment, positive
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 def add(parser: argparse.ArgumentParser) -> None:
     audit = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
     _add_list(audit.add_parser("ls", help="what was asked, decided and done, the newest last", allow_abbrev=False))
+    add_tail(audit.add_parser("tail", help="the last records as they are; -f: and those to come", allow_abbrev=False))
+    add_export(audit.add_parser("export", help="the record for other programs, or as proof", allow_abbrev=False))
     show = audit.add_parser("show", help="all of one record", allow_abbrev=False)
     show.add_argument("ref", metavar="REF", help="as `audit ls` shows it")
     add_json(show)

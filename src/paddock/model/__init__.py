@@ -27,6 +27,7 @@ from .actions import RollbackSandbox as RollbackSandbox
 from .actions import RunExec as RunExec
 from .actions import SignalExec as SignalExec
 from .actions import StartExec as StartExec
+from .actions import StreamAudit as StreamAudit
 from .actions import VerifyAudit as VerifyAudit
 from .approval import APPROVAL_MOVES as APPROVAL_MOVES
 from .approval import Approval as Approval

@@ -210,6 +210,21 @@ class ListAudit(Action[tuple[AuditRecord, ...]], frozen=True, tag="audit.list"):
     limit: int = 1000
 
 
+class StreamAudit(Action[ByteReader], frozen=True, tag="audit.stream"):
+    """The log itself, as lines of JSON: `{"segment":…,"record":{…}}`, byte for byte what `verify` checks; signed heads,
+    `{"head":{…}}`; last of all `{"cursor":…}`, to go on from another time. For the state directory's owner.
+
+    `tag` is that of an action, its beginning, or one of decision, outcome and event. `last` leaves out all but the last
+    so many records. With `follow` it does not end, and what comes is told by time, with neither heads nor cursor."""
+
+    sandbox: str | None = None
+    tag: str | None = None
+    since: float | None = None
+    last: int | None = None
+    follow: bool = False
+    cursor: str | None = None
+
+
 class VerifyAudit(Action[AuditReport], frozen=True, tag="audit.verify"):
     pass
 
@@ -302,6 +317,7 @@ AnyAction: TypeAlias = (
     | GrantApproval
     | DenyApproval
     | ListAudit
+    | StreamAudit
     | VerifyAudit
     | GetAuditKey
     | Diagnose

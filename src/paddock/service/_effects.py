@@ -72,6 +72,7 @@ from paddock.model import (
     SignalExec,
     StartExec,
     StatFile,
+    StreamAudit,
     UploadTree,
     VerifyAudit,
     WatchFiles,
@@ -183,6 +184,8 @@ async def effect(rooms: Rooms, action: AnyAction, entry: Entry) -> object:
             return await rooms.approvals.perform(action, entry)
         case ListAudit():
             return await rooms.reports.audit(action, entry)
+        case StreamAudit():
+            return await rooms.reports.stream(action, entry)
         case VerifyAudit():
             return await rooms.evidence.verify()
         case GetAuditKey():

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import msgspec
 
-from paddock.audit import MOST_RECORDS, AuditLog, Eyes, read_records
+from paddock.audit import MOST_RECORDS, AuditLog, Choice, Cursor, Eyes, read_cursor, read_records
 from paddock.errors import InvalidArgument, NotFound, PolicyDenied
-from paddock.model import AuditRecord, AuditReport, Check, Diagnosis, ListAudit
+from paddock.keeper import layout
+from paddock.model import AuditRecord, AuditReport, Check, Diagnosis, ListAudit, StreamAudit
 from paddock.storage._base import Pool
 
+from ._audit_stream import AuditStream
 from ._gate import Entry
 from ._providers import Backends
 from ._store import Row, Store
@@ -34,9 +36,11 @@ class Reports:
         pool: Callable[[], Pool],
         find: Callable[[str, Entry], Row],
         verify: Callable[[], Awaitable[AuditReport]],
+        sign: Callable[[], None],
     ) -> None:
         self._state_dir, self._store, self._audit = state_dir, store, audit
         self._backends, self._pool, self._find, self._verify = backends, pool, find, verify
+        self._sign = sign
         self._owner = f"local:{os.getuid()}"
 
     async def audit(self, action: ListAudit, entry: Entry) -> tuple[AuditRecord, ...]:
@@ -57,6 +61,23 @@ class Reports:
                 names = () if row.sandbox.spec.name is None else (row.sandbox.spec.name,)
         eyes = None if me == self._owner else Eyes(principal=me, sandbox=own)
         return await asyncio.to_thread(read_records, self._audit.directory, action, names, eyes=eyes)
+
+    async def stream(self, action: StreamAudit, entry: Entry) -> AuditStream:
+        if entry.principal.id != self._owner:
+            raise PolicyDenied(f"the log is for {self._owner} alone", rule="own-records")
+        if action.last is not None and not 0 <= action.last <= MOST_RECORDS:
+            raise InvalidArgument(f"last={action.last} must be 0 to {MOST_RECORDS}", field="last")
+        names: tuple[str, ...] = ()
+        if action.sandbox is not None:
+            names = (action.sandbox,)
+            with suppress(NotFound):
+                row = self._find(action.sandbox, entry)
+                names = (row.id, *names, *filter(None, [row.sandbox.spec.name]))
+        if not action.follow and action.last is None:
+            await asyncio.to_thread(self._sign)
+        choice = Choice(sandboxes=names, tag=action.tag, since=action.since)
+        cursor = Cursor() if action.cursor is None else read_cursor(action.cursor)
+        return AuditStream(self._audit.directory, action, choice, cursor, entry)
 
     async def diagnose(self) -> Diagnosis:
         checks: list[Check] = []
@@ -81,6 +102,7 @@ class Reports:
                 detail=f"{self._store.path}: survives kill -9 of its writers",
             )
         )
+        checks.append(_packages(self._state_dir / layout.PACKAGES))
         level = self._backends.default_level()
         return Diagnosis(checks=tuple(checks), default_level=level and level.value, state_dir=str(self._state_dir))
 
@@ -93,6 +115,17 @@ class Reports:
                     area="storage", name="pool", status="missing", detail=str(error), fix="see `paddock run -- true`"
                 ),
             )
+
+
+def _packages(directory: Path) -> Check:
+    """What the gateway keeps of registries."""
+    sizes: list[int] = []
+    with suppress(OSError), os.scandir(directory) as entries:
+        for one in entries:
+            with suppress(OSError):  # it has just gone
+                sizes.append(one.stat().st_size)
+    detail = f"{len(sizes)} files, {sum(sizes) >> 20} MiB, for sandboxes that install what others have"
+    return Check(area="state", name="package cache", status="ok", detail=detail if sizes else "empty")
 
 
 def _told(report: AuditReport) -> str:

@@ -215,6 +215,7 @@ class Rooms:
             pool=pool,
             find=self.sandboxes.find,
             verify=self.evidence.verify,
+            sign=self.evidence.sign,
         )
         self.mount_results = MountResults(live=live, snapshots=snapshots, pool=pool, tasks=tasks)
         self.results = Results(
