@@ -51,7 +51,7 @@ class Evidence:
         """The last head, after the last record; unless this was a short program, and heads are recent."""
         with suppress(OSError):
             if self._clock.boottime() - self._since >= SIGN_SECONDS or self._age() > _UNSIGNED_SECONDS:
-                await asyncio.to_thread(self.sign)
+                self.sign()  # here: where a program ends, there may be no other thread any more
 
     async def verify(self) -> AuditReport:
         return await asyncio.to_thread(verify, self._audit.directory)
