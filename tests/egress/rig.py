@@ -18,6 +18,7 @@ from paddock.egress._door import Door, Flow
 from paddock.egress._gateway import Gateway
 from paddock.egress._handler_host import HandlerHost
 from paddock.egress._open_door import Limits
+from paddock.egress._package_cache import PackageCache
 from paddock.egress._secret_book import SecretBook
 from paddock.errors import Unrecorded
 from paddock.model import ApprovalAnswer, ApprovalRequest
@@ -63,6 +64,7 @@ class Journal:
     def __init__(self) -> None:
         self.decisions: list[tuple[Flow, Verdict]] = []
         self.outcomes: dict[int, tuple[int, int, str | None]] = {}
+        self.caches: list[str] = []
         self.origins: list[tuple[int, int, dict[str, object]]] = []
         self.broken = False
 
@@ -72,8 +74,10 @@ class Journal:
         self.decisions.append((flow, verdict))
         return len(self.decisions) - 1
 
-    def outcome(self, number: int, *, sent: int, received: int, error: str | None) -> None:
+    def outcome(self, number: int, *, sent: int, received: int, error: str | None, cache: str | None = None) -> None:
         self.outcomes[number] = (sent, received, error)
+        if cache is not None:
+            self.caches.append(cache)
 
     def origin(self, sandbox: str, incarnation: int, flow: int, decision: int, origin: dict[str, object]) -> None:
         self.origins.append((flow, decision, origin))
@@ -106,11 +110,12 @@ class Rig:
         self.inside = Authority.make("inside")
         self.journal, self.approvals = Journal(), Approvals()
         self.secrets = SecretBook()
+        self.packages: PackageCache | None = None
         self.handlers: HandlerHost | None = None
         self.servers: list[asyncio.Server] = []
         self._shaken: list[ssl.SSLContext] = []
 
-    def door(self) -> Door:
+    def door(self, sandbox: str = "sb_1", policy: Policy | None = None) -> Door:
         self.tcp = socket.create_server(("127.0.0.1", 0), backlog=128)
         self.dns_tcp = socket.create_server(("127.0.0.1", 0))
         self.dns_udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -118,12 +123,12 @@ class Rig:
         self.port = self.tcp.getsockname()[1]
         self.dns_ports = (self.dns_udp.getsockname()[1], self.dns_tcp.getsockname()[1])
         return Door(
-            sandbox="sb_1",
+            sandbox=sandbox,
             incarnation=1,
             tcp=[self.tcp],
             dns_udp=self.dns_udp,
             dns_tcp=self.dns_tcp,
-            policy=self.policy,
+            policy=policy or self.policy,
             authority=self.inside,
             secrets=self.secrets,
             approvals=self.approvals,
@@ -151,8 +156,8 @@ class Rig:
         self.servers.append(server)
         return server.sockets[0].getsockname()[1]
 
-    def synthetic(self, name: str) -> str:
-        address = self.gateway._doors["sb_1"].lookup(name)
+    def synthetic(self, name: str, sandbox: str = "sb_1") -> str:
+        address = self.gateway._doors[sandbox].lookup(name)
         assert isinstance(address, str), address
         return address
 
@@ -181,7 +186,12 @@ class Rig:
 @asynccontextmanager
 async def running(rig: Rig) -> AsyncIterator[Rig]:
     rig.gateway = Gateway(
-        resolver=rig.resolve, trust=rig.trust, origin=rig.where, limits=rig.limits, handlers=rig.handlers
+        resolver=rig.resolve,
+        trust=rig.trust,
+        origin=rig.where,
+        limits=rig.limits,
+        handlers=rig.handlers,
+        packages=rig.packages,
     )
     await rig.gateway.open(rig.door())
     try:

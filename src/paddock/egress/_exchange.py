@@ -14,6 +14,8 @@ from ._git_push import PROBE_BYTES, BadPush, PushReader, check_fields, is_push, 
 from ._http1 import BadMessage, Request, head_end, read_request
 from ._mock import write_mock
 from ._names import is_address
+from ._package_cache import wanted
+from ._packaged import Packaged
 from ._refusal import Refusal, Refused, write_refusal
 from ._registry import JUDGED, READING
 from ._relay import Relay
@@ -120,6 +122,10 @@ class Exchange:
             if verdict.filtered and request.method in READING:
                 policy = self._room.door.policy
                 relay.look = self._room.shelf.judge(policy, verdict, request, self._scheme, target, path)
+                digest = self._room.shelf.digest(verdict, target, path)
+                file, packages = wanted(request, verdict, self._scheme, target, path, digest), self._room.packages
+                if file is not None and packages is not None:
+                    relay.file = Packaged(connection, packages, file)
             probes = False
             if verdict.git is not None and is_push(path):
                 await self._judge_push(verdict, relay, request, target)
@@ -134,6 +140,9 @@ class Exchange:
             return goes_on
         except Refused as refused:
             error = refused.reason
+            if refused.rule == "secret":
+                found = Verdict(allowed=False, rule="secret", reason=refused.reason, revision=verdict.revision)
+                refused.number = self._room.decide("secret", connection.flow, target, found)
             raise _numbered(refused, number) from None
         except Lost as lost:
             error = str(lost)
@@ -141,11 +150,12 @@ class Exchange:
         finally:
             connection.request, connection.pushed = None, ()
             relay.close()
-            self._record(number, sent=wire.received - sent, received=wire.sent - received, error=error)
+            self._record(number, wire.received - sent, wire.sent - received, error, relay.file and relay.file.how)
 
-    def _record(self, number: int, *, sent: int, received: int, error: str | None) -> None:
+    def _record(self, number: int, sent: int, received: int, error: str | None, cache: str | None) -> None:
+        journal = self._room.door.journal
         try:
-            self._room.door.journal.outcome(number, sent=sent, received=received, error=error)
+            journal.outcome(number, sent=sent, received=received, error=error, cache=cache)
         except Unrecorded:
             self._wire.reset("unrecorded")  # an answer was begun: nothing else can be said any more
 
@@ -252,6 +262,10 @@ class Exchange:
             raise Refused(verdict.reason, rule=verdict.rule)
         self._wire.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
         return target, verdict
+
+    async def refuse(self, refused: Refused) -> None:
+        """For what came in the place of a request."""
+        await self._refuse(refused, None)
 
     # -- refusals ------------------------------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from ._maker import Maker
 from ._open_door import Limits, OpenDoor
 from ._original import original_destination
 from ._origins import Origins
+from ._package_cache import PackageCache
 from ._upstream import Dialer, HostResolver, Reach, Resolver, over_tcp, system_trust
 from ._wire import SCRATCH_BYTES, Lost, Wire
 from ._witness import unknown
@@ -45,6 +46,7 @@ class Gateway:
         reach: Reach = over_tcp,
         origin: Origin = original_destination,
         limits: Limits | None = None,
+        packages: PackageCache | None = None,
         handlers: HandlerHost | None = None,
         origins: Origins | None = None,
     ) -> None:
@@ -54,7 +56,7 @@ class Gateway:
         resolve = resolver or self._own_resolver or HostResolver()
         self._dialer = Dialer(self._loop, self._scratch, resolve, trust, reach)
         self._origin, self._limits, self._origins = origin, limits or Limits(), origins
-        self._handlers = Handlers(handlers)
+        self._handlers, self._packages = Handlers(handlers), packages
         self._doors: dict[str, OpenDoor] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._ticker: asyncio.TimerHandle | None = None
@@ -66,7 +68,9 @@ class Gateway:
     async def open(self, door: Door) -> None:
         """From now on it is answered. One that is open for the sandbox already is closed."""
         await self.close(door.sandbox)
-        opened = self._doors[door.sandbox] = OpenDoor(door, self._dialer, self._limits, self._loop, self._handlers)
+        opened = self._doors[door.sandbox] = OpenDoor(
+            door, self._dialer, self._limits, self._loop, self._handlers, self._packages
+        )
         for listener in door.tcp:
             self._listen(opened, listener, self._serve)
         self._listen(opened, door.dns_tcp, self._serve_names)
@@ -102,6 +106,8 @@ class Gateway:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
+        if self._packages is not None:
+            await self._packages.close()
         if self._own_resolver is not None:
             self._own_resolver.close()
         if self._origins is not None:

@@ -43,8 +43,11 @@ class AuditJournal:
             detail=detail,
         )
 
-    def outcome(self, number: int, *, sent: int, received: int, error: str | None) -> None:
-        self._log.outcome(number, "egress", ok=error is None, error=error, detail={"sent": sent, "received": received})
+    def outcome(self, number: int, *, sent: int, received: int, error: str | None, cache: str | None = None) -> None:
+        detail: dict[str, Any] = {"sent": sent, "received": received}
+        if cache is not None:
+            detail["cache"] = cache
+        self._log.outcome(number, "egress", ok=error is None, error=error, detail=detail)
 
     def origin(self, sandbox: str, incarnation: int, flow: int, decision: int, origin: dict[str, Any]) -> None:
         if "argv" in origin:

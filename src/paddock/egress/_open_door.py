@@ -13,10 +13,12 @@ from paddock.model.egress import EgressPolicy, Target, Verdict
 
 from ._dns import Denied
 from ._door import Door, Flow
+from ._h2_outside import Links
 from ._handlers import Handlers
 from ._maker import Maker
 from ._mocks import Mocks
 from ._names import BadHost, canonical, is_address
+from ._package_cache import PackageCache
 from ._refusal import Refused
 from ._registry import Shelf
 from ._synthetic import Synthetic
@@ -52,11 +54,19 @@ class OpenDoor:
     """`refused` counts the connections that were over the limit."""
 
     def __init__(
-        self, door: Door, dialer: Dialer, limits: Limits, loop: asyncio.AbstractEventLoop, handlers: Handlers
+        self,
+        door: Door,
+        dialer: Dialer,
+        limits: Limits,
+        loop: asyncio.AbstractEventLoop,
+        handlers: Handlers,
+        packages: PackageCache | None = None,
     ) -> None:
         self.door, self.dialer, self.limits, self.loop = door, dialer, limits, loop
         self.names, self.pool = Synthetic(), Pool(loop.time)
-        self.shelf = Shelf()
+        self.shelf, self.packages = Shelf(), packages
+        self.is_shut = False
+        self.links, self.streams = Links(loop), 0
         self.mocks = Mocks(handlers, lambda: self.door.secrets)
         self.live: set[Live] = set()
         self.makers: dict[int, Maker] = {}
@@ -106,15 +116,19 @@ class OpenDoor:
             maker.decided(number)
         return number
 
-    async def dial(self, flow: int, target: Target, *, literal: str | None, tls: bool) -> Upstream:
+    async def dial(self, flow: int, target: Target, *, literal: str | None, tls: bool, h2: bool = False) -> Upstream:
         """Refused."""
         before = self.door.policy.revision
-        upstream = await self.dialer.dial(target, literal=literal, tls=tls, check=self._check(flow, target))
+        upstream = await self.dialer.dial(target, literal=literal, tls=tls, check=self._check(flow, target), h2=h2)
         policy = self.door.policy
         if policy.revision != before and not policy.address(target, upstream.address).allowed:
             upstream.wire.reset("revised")
             raise Refused("the policy has changed meanwhile", rule="address")
         return upstream
+
+    def may_dial(self, target: Target, address: str) -> bool:
+        """Whether an answer may be one that this address has given; nothing is dialled, and nothing recorded."""
+        return self.door.policy.address(target, address, own=(address,) if is_own(address) else ()).allowed
 
     def hold(self, size: int) -> None:
         """So many bytes more (or less) are kept of requests that are looked at whole. Refused: too many."""
@@ -169,17 +183,21 @@ class OpenDoor:
         for connection in list(self.live):
             connection.tick(now)
         self.pool.sweep()
+        self.links.sweep()
 
     def revise(self, policy: EgressPolicy) -> None:
         if policy.revision != self.door.policy.revision:
             self.mocks.end()
         self.door.policy = policy
         self.pool.sweep(everything=True)
+        self.links.sweep(everything=True)
         for connection in list(self.live):
             connection.recheck(policy)
 
     def shut(self, why: str) -> None:
+        self.is_shut = True
         self.mocks.end()
         self.pool.sweep(everything=True)
         for connection in list(self.live):
             connection.cut(why)
+        self.links.reset(why)

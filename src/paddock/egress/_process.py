@@ -16,7 +16,7 @@ from typing import Any, cast
 from paddock.keeper import layout
 
 from . import _confine, _server, _witness
-from ._compose import make_plane
+from ._compose import PACKAGE_CACHE_MIB, make_plane
 from ._handler_host import start_host
 
 # What a service runs: `python -I -S -c BOOTSTRAP`, with {"path", "state", "environment"} as JSON on stdin.
@@ -24,7 +24,7 @@ BOOTSTRAP = (
     "import sys,json;o=json.load(sys.stdin);sys.path[:0]=o['path'];from paddock.egress._process import main;main(o)"
 )
 READY = b"ready\n"
-_KEPT = ("SSL_CERT_FILE", "SSL_CERT_DIR", "LANG", "LC_ALL", "TZ")
+_KEPT = ("SSL_CERT_FILE", "SSL_CERT_DIR", "LANG", "LC_ALL", "TZ", PACKAGE_CACHE_MIB)
 
 
 def main(options: dict[str, Any]) -> None:
@@ -40,7 +40,7 @@ def main(options: dict[str, Any]) -> None:
 
 
 def environment() -> dict[str, str]:
-    """What of a service's the gateway has: where the certificates are that it trusts."""
+    """What of a service's the gateway has: where the certificates are that it trusts, and how much it may keep."""
     return {name: value for name in _KEPT if (value := os.environ.get(name))}
 
 
@@ -63,7 +63,7 @@ def _serve(options: dict[str, Any]) -> None:
     server = _server.Server(listener, owner=owner, lives=lambda id, number: _lives(run, id, number))
     with asyncio.Runner() as runner:
         plane = runner.run(make_plane(state, server.claim, witness=witness, handlers=handlers))
-        for line in _confine.confine(readable=(run,), writable=(state / layout.AUDIT,)):
+        for line in _confine.confine(readable=(run,), writable=(state / layout.AUDIT, state / layout.PACKAGES)):
             print(line, file=sys.stderr, flush=True)
         gc.collect()
         gc.freeze()

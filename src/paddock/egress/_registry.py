@@ -40,7 +40,7 @@ class Shelf:
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock, self._revision = clock, ""
-        self._files: dict[bytes, None] = {}
+        self._files: dict[bytes, str | None] = {}
         self.held = 0
         """Bytes of pages that are being read."""
 
@@ -78,13 +78,20 @@ class Shelf:
         stems = [path, *(path.removesuffix(end) for end in _BESIDE if path.endswith(end))]
         return any(_key((host, port, stem), verdict) in self._files for stem in stems)
 
-    def add(self, files: frozenset[File], verdict: RequestVerdict) -> None:
+    def digest(self, verdict: RequestVerdict, target: Target, path: str) -> str | None:
+        """Of a file, as the page that led to it said it."""
+        if self._revision != verdict.revision:
+            return None
+        return self._files.get(_key((target.host, target.port, path), verdict))
+
+    def add(self, files: frozenset[File], digests: dict[File, str], verdict: RequestVerdict) -> None:
         if self._revision != verdict.revision:
             self._files.clear()
             self._revision = verdict.revision
-        for key in [_key(file, verdict) for file in files]:
+        for file in files | digests.keys():
+            key = _key(file, verdict)
             self._files.pop(key, None)
-            self._files[key] = None
+            self._files[key] = digests.get(file)
         while len(self._files) > _MOST_FILES:
             del self._files[next(iter(self._files))]
 
@@ -118,7 +125,7 @@ class Look:
         response.chunked, response.length = False, None if response.bodiless else 0
         if filtered is None:
             return b""
-        self._shelf.add(filtered.files, self._verdict)
+        self._shelf.add(filtered.files, filtered.digests, self._verdict)
         response.fields += [(b"Content-Type", filtered.kind.encode()), (b"Vary", b"Accept")]
         response.length = len(filtered.body)
         return filtered.body

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from typing import Any, cast
 
@@ -52,12 +53,15 @@ def filter_document(page: Page, body: bytes, accept: str) -> Filtered:
         raise Malformed(f"more than {MOST_FILES} versions")
     kept: dict[str, Document] = {}
     files: set[File] = set()
+    digests: dict[File, str] = {}
     for version, manifest in versions.items():
         found = _manifest(page, version, _object(manifest))
         if found is None or not page.ripe(times.get(version)):
             continue
         kept[version] = found[1]
         files.add(found[0])
+        if (digest := _digest(_object(manifest.get("dist")).get("integrity"))) is not None:
+            digests[found[0]] = digest
     if versions and not kept:
         raise page.nothing_left(len(versions))
     short = ABBREVIATED in accept
@@ -70,7 +74,7 @@ def filter_document(page: Page, body: bytes, accept: str) -> Filtered:
         shown = {"created", "modified", *kept}
         written["time"] = {name: when for name, when in times.items() if name in shown}
     kind = ABBREVIATED if short else "application/json"
-    return Filtered(kind=kind, body=msgspec.json.encode(written), files=frozenset(files))
+    return Filtered(kind=kind, body=msgspec.json.encode(written), files=frozenset(files), digests=digests)
 
 
 def _manifest(page: Page, version: str, manifest: Document) -> tuple[File, Document] | None:
@@ -85,6 +89,20 @@ def _manifest(page: Page, version: str, manifest: Document) -> tuple[File, Docum
     if not place.endswith(f"/{page.package}/-/{short_name}-{version.partition('+')[0]}.tgz"):
         return None
     return found[0], {**manifest, "dist": {**dist, "tarball": found[1]}}
+
+
+def _digest(integrity: object) -> str | None:
+    """Of the first SHA-512 of a `Subresource Integrity` list."""
+    if not isinstance(integrity, str):
+        return None
+    for one in integrity.split()[:8]:
+        name, _, value = one.partition("-")
+        try:
+            if name == "sha512":
+                return f"sha512:{base64.b64decode(value.partition('?')[0], validate=True).hex()}"
+        except ValueError:
+            continue
+    return None
 
 
 def _short(manifest: Document) -> Document:

@@ -34,6 +34,8 @@ class Filtered(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     body: bytes
     files: frozenset[File]
+    digests: dict[File, str] = {}
+    """`sha256:` (or another) and hexadecimal digits: what the bytes of a file are, by the page."""
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):

@@ -93,6 +93,7 @@ def _filter(page: Page, entries: list[dict[str, object]], versions: list[str], a
         raise Malformed(f"more than {MOST_FILES} files")
     kept: list[dict[str, Any]] = []
     files: set[File] = set()
+    digests: dict[File, str] = {}
     seen: set[str] = set()
     for entry in entries:
         name, found = entry.get("filename"), page.file(entry.get("url"))
@@ -104,7 +105,11 @@ def _filter(page: Page, entries: list[dict[str, object]], versions: list[str], a
             continue
         files.add((host, port, path))
         seen.add(_comparable(version))
-        kept.append(_written(page, entry, name, url, files))
+        kept.append(written := _written(page, entry, name, url, files))
+        if "sha256" in written["hashes"]:
+            digests[found[0]] = f"sha256:{written['hashes']['sha256'].lower()}"
+        if (metadata := _metadata_digest(written)) is not None:
+            digests[host, port, f"{path}.metadata"] = f"sha256:{metadata.lower()}"
     if entries and not kept:
         raise page.nothing_left(len(entries))
     if "json" in accept:
@@ -116,9 +121,9 @@ def _filter(page: Page, entries: list[dict[str, object]], versions: list[str], a
                 "files": kept,
             }
         )
-        return Filtered(kind=JSON, body=body, files=frozenset(files))
+        return Filtered(kind=JSON, body=body, files=frozenset(files), digests=digests)
     kind = "application/vnd.pypi.simple.v1+html" if "vnd.pypi.simple.v1+html" in accept else "text/html; charset=utf-8"
-    return Filtered(kind=kind, body=_html(page.package, kept), files=frozenset(files))
+    return Filtered(kind=kind, body=_html(page.package, kept), files=frozenset(files), digests=digests)
 
 
 def _version(filename: str, package: str) -> str | None:
@@ -154,6 +159,13 @@ def _written(page: Page, entry: dict[str, object], name: str, url: str, files: s
         files.add(provenance[0])
         written["provenance"] = provenance[1]
     return written
+
+
+def _metadata_digest(written: dict[str, Any]) -> str | None:
+    for key in _METADATA:
+        if isinstance(said := written.get(key), dict):
+            return cast("dict[str, str]", said).get("sha256")
+    return None
 
 
 def _hashes(value: object) -> dict[str, str]:

@@ -88,6 +88,17 @@ class SecretBook:
             and (one.methods is None or method in one.methods)
         )
 
+    def put(self, bound: Bound) -> None:
+        """One that is new, or another binding of one, or as `set`."""
+        if bound.name not in self._bound:
+            self._bound[bound.name] = bound
+            self._names[bound.placeholder.encode()] = bound.name
+            self.needles = Needles(tuple(self._names))
+            self._redactions = {}
+            return
+        self.set(bound.name, bound.value, bound.expires_at)
+        self._bound[bound.name] = msgspec.structs.replace(self._bound[bound.name], bindings=bound.bindings)
+
     def set(self, name: str, value: SecretValue | None, expires_at: float | None = None) -> None:
         """Another value from the next request on; None: revoked. The one before is still taken out of what comes back.
         One of a name that the sandbox has not is nothing to it."""

@@ -79,6 +79,8 @@ class Upstream:
     def __init__(self, wire: Wire, target: Target, address: str) -> None:
         self.wire, self.target, self.address = wire, target, address
         self.reused = False
+        self.shared = False
+        """Whether it is a stream of a connection of HTTP/2."""
         self.idle_since = 0.0
 
 
@@ -107,10 +109,10 @@ class Dialer:
     ) -> None:
         self._loop, self._scratch, self._resolver, self._make_trust = loop, scratch, resolver, trust
         self._reach = reach
-        self._trust: ssl.SSLContext | None = None
+        self._trust: dict[bool, ssl.SSLContext] = {}
 
-    async def dial(self, target: Target, *, literal: str | None, tls: bool, check: Check) -> Upstream:
-        """`literal`: the address is given. Refused says why there is no connection."""
+    async def dial(self, target: Target, *, literal: str | None, tls: bool, check: Check, h2: bool = False) -> Upstream:
+        """`literal`: the address is given; `h2`: HTTP/2 is offered. Refused says why there is no connection."""
         try:
             async with asyncio.timeout(DIAL_SECONDS):
                 addresses = [literal] if literal else await self._resolve(target.host)
@@ -119,7 +121,7 @@ class Dialer:
                     raise Refused(f"no address of {target.host} may be connected to", rule="address")
                 wire, address = await self._connect(allowed, target)
                 if tls:
-                    await self._shake(wire, target)
+                    await self._shake(wire, target, h2=h2)
         except TimeoutError:
             raise Refused(
                 f"{target.host}:{target.port} did not answer within {DIAL_SECONDS:.0f} s", status=504, rule="upstream"
@@ -155,11 +157,12 @@ class Dialer:
             f"{target.host}:{target.port} can't be reached: {_words(why)}", status=502, rule="upstream"
         ) from None
 
-    async def _shake(self, wire: Wire, target: Target) -> None:
-        if self._trust is None:
-            self._trust = self._make_trust()
+    async def _shake(self, wire: Wire, target: Target, *, h2: bool) -> None:
+        if h2 not in self._trust:
+            self._trust[h2] = self._make_trust()
+            self._trust[h2].set_alpn_protocols(["h2", "http/1.1"] if h2 else ["http/1.1"])
         try:
-            await wire.shake(self._trust, name=target.host)
+            await wire.shake(self._trust[h2], name=target.host)
         except (ssl.SSLError, Lost) as error:
             wire.reset()
             raise Refused(
@@ -174,7 +177,6 @@ def system_trust() -> ssl.SSLContext:
     """What this machine trusts."""
     context = ssl.create_default_context()
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["http/1.1"])
     return context
 
 

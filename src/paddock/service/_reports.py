@@ -12,6 +12,7 @@ import msgspec
 
 from paddock.audit import MOST_RECORDS, AuditLog, Choice, Cursor, Eyes, read_cursor, read_records
 from paddock.errors import InvalidArgument, NotFound, PolicyDenied
+from paddock.keeper import layout
 from paddock.model import AuditRecord, AuditReport, Check, Diagnosis, ListAudit, StreamAudit
 from paddock.storage._base import Pool
 
@@ -101,6 +102,7 @@ class Reports:
                 detail=f"{self._store.path}: survives kill -9 of its writers",
             )
         )
+        checks.append(_packages(self._state_dir / layout.PACKAGES))
         level = self._backends.default_level()
         return Diagnosis(checks=tuple(checks), default_level=level and level.value, state_dir=str(self._state_dir))
 
@@ -113,6 +115,17 @@ class Reports:
                     area="storage", name="pool", status="missing", detail=str(error), fix="see `paddock run -- true`"
                 ),
             )
+
+
+def _packages(directory: Path) -> Check:
+    """What the gateway keeps of registries."""
+    sizes: list[int] = []
+    with suppress(OSError), os.scandir(directory) as entries:
+        for one in entries:
+            with suppress(OSError):  # it has just gone
+                sizes.append(one.stat().st_size)
+    detail = f"{len(sizes)} files, {sum(sizes) >> 20} MiB, for sandboxes that install what others have"
+    return Check(area="state", name="package cache", status="ok", detail=detail if sizes else "empty")
 
 
 def _told(report: AuditReport) -> str:
