@@ -23,6 +23,7 @@ from ._wire import Lost, Wire
 
 if TYPE_CHECKING:
     from ._connection import Connection
+    from ._packaged import Packaged
 
 
 class Exchange:
