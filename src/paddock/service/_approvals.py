@@ -77,12 +77,22 @@ class Approvals:
             granted=found.state is ApprovalState.USED, id=found.id, state=found.state, reason=found.reason or ""
         )
 
-    def require(self, kind: str, action: Action[object], entry: Entry, *, about: str, revision: str, what: str) -> None:
+    def require(
+        self,
+        kind: str,
+        action: Action[object],
+        entry: Entry,
+        *,
+        about: str,
+        revision: str,
+        what: str,
+        incarnation: int = 0,
+    ) -> None:
         """Of an action at the door: ApprovalNeeded until a person has said yes to exactly this one; then once."""
         request = ApprovalRequest(
             kind=kind,
             sandbox=about,
-            incarnation=0,
+            incarnation=incarnation,
             revision=revision,
             digest=arguments_digest(kind.encode(), _canonical(action)),
             summary=what,

@@ -22,6 +22,7 @@ from ._approvals import Approvals
 from ._bell import bell
 from ._clock import Clock, holder_id
 from ._collectors import OldTemplates, Orphans, Outputs, Unfinished
+from ._conduct import Conduct
 from ._doors import Doors
 from ._egress import Egress, NoEgress
 from ._execs import Execs
@@ -201,8 +202,11 @@ class Rooms:
             policies=policies,
         )
         self.promotion = Promotion(sandboxes=self.sandboxes, live=live)
-        self.execs = Execs(sandboxes=self.sandboxes, live=live, remains=remains, tasks=tasks, leases=leases)
-        self.files = Files(sandboxes=self.sandboxes, live=live)
+        conduct = Conduct(policies, self.approvals)
+        self.execs = Execs(
+            sandboxes=self.sandboxes, live=live, remains=remains, tasks=tasks, leases=leases, conduct=conduct
+        )
+        self.files = Files(sandboxes=self.sandboxes, live=live, conduct=conduct)
         self.reports = Reports(
             state_dir, store=store, audit=audit, backends=backends, pool=pool, find=self.sandboxes.find
         )

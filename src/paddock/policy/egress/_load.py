@@ -12,7 +12,18 @@ import msgspec
 
 from paddock.errors import InvalidArgument
 from paddock.model import PolicyDocument, SecretRule
-from paddock.model.policy import Allow, Approve, Binding, Deny, EgressRules, Mock, SecretSource
+from paddock.model.policy import (
+    Allow,
+    Approve,
+    Binding,
+    CommandRule,
+    CommandRules,
+    Deny,
+    EgressRules,
+    FileRules,
+    Mock,
+    SecretSource,
+)
 
 from . import _yaml
 from ._problem import Problem, dotted, nearest
@@ -156,6 +167,9 @@ _TYPES: tuple[tuple[str, type[msgspec.Struct]], ...] = (
     (r"egress\.deny\[\d+\]", Deny),
     (r"egress\.mock\[\d+\]", Mock),
     (r"approve\[\d+\]", Approve),
+    (r"commands", CommandRules),
+    (r"commands\.(?:deny|approve|allow)\[\d+\]", CommandRule),
+    (r"files", FileRules),
     (r"secrets\.[^.]+", SecretRule),
     (r"secrets\.[^.]+\.from", SecretSource),
     (r"secrets\.[^.]+\.bind(?:\[\d+\])?", Binding),
