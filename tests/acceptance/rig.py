@@ -9,6 +9,7 @@ assert internet.strays() == []                      # nothing came to where nobo
 from __future__ import annotations
 
 import contextlib
+import http.client
 import socket
 import ssl
 import threading
@@ -269,13 +270,19 @@ def speak_http(connection: socket.socket, arrival: Arrival, answer: Answer) -> N
         response = answer(request)
         fields = {"content-length": str(len(response.body)), **response.fields}
         connection.sendall(
-            machine.send(h11.Response(status_code=response.status, headers=list(fields.items())))
+            machine.send(
+                h11.Response(status_code=response.status, headers=list(fields.items()), reason=_phrase(response.status))
+            )
             + (machine.send(h11.Data(data=response.body)) if request.method != "HEAD" else b"")
             + machine.send(h11.EndOfMessage())
         )
         if machine.states != {h11.CLIENT: h11.DONE, h11.SERVER: h11.DONE}:
             return
         machine.start_next_cycle()
+
+
+def _phrase(status: int) -> bytes:
+    return http.client.responses.get(status, "").encode()
 
 
 def _request(connection: socket.socket, arrival: Arrival, machine: h11.Connection) -> Request | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 import sys
 import tempfile
 from pathlib import Path
@@ -16,10 +17,14 @@ from pathlib import Path
 from paddock.linux import mounts, namespaces, netlink, nft, routes
 
 RESOLVER = "127.0.0.77"
+OWN_ADDRESS = "93.184.216.77"
+"""By which others would know this machine."""
 TCP_PORT, UDP_PORT = 9001, 9002
 IMPOSSIBLE = 77
 """The exit status where this machine allows no such thing; why is on stderr."""
 
+_RTM_NEWADDR, _NLM_F_CREATE, _NETLINK_ROUTE = 20, 0x400, 0
+_IFA_ADDRESS, _IFA_LOCAL = 1, 2
 _FILES = {
     "resolv.conf": f"nameserver {RESOLVER}\noptions timeout:5 attempts:2\n",
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
@@ -42,9 +47,17 @@ def enter() -> None:
             if os.path.exists(place):
                 mounts.bind(os.fsencode(path), mounts.AT_FDCWD, os.fsencode(place))
     netlink.set_loopback_up()
+    _take_address(socket.inet_aton(OWN_ADDRESS))
     Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").write_text("0")
     nft.load(_rules())
     routes.keep_everything(version_6=os.path.exists("/proc/net/if_inet6"))
+
+
+def _take_address(address: bytes) -> None:
+    body = struct.pack("=4BI", socket.AF_INET, 32, 0, 0, 1)  # struct ifaddrmsg, of `lo`
+    body += netlink.attribute(_IFA_LOCAL, address) + netlink.attribute(_IFA_ADDRESS, address)
+    message = netlink.message(_RTM_NEWADDR, netlink.ACK | _NLM_F_CREATE, body)
+    netlink.send(_NETLINK_ROUTE, message, acknowledgements=1, what="take an address")
 
 
 def _rules() -> bytes:

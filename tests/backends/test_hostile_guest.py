@@ -99,7 +99,7 @@ def against(wire, doing, *, descriptors=False):
                     return
                 theirs.shutdown(socket.SHUT_WR)
 
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 saying = asyncio.ensure_future(say())
                 try:
                     return await doing(connection)
@@ -120,6 +120,14 @@ def test_a_guest_that_keeps_to_the_protocol_is_believed():
     )
     assert against(wire, run_exec).code == 0
     assert against(HELLO + reply(**INFO) + pack_close(1), lambda c: run_file(c, StatFile)).path == "/x"
+
+
+def test_a_change_that_comes_together_with_the_word_that_the_watch_is_armed_is_told():
+    lines = b'{"armed":true}\n{"kind":"created","path":"a"}\n{"kind":"removed","path":"a"}\n'
+    for pieces in ([lines], [lines[:20], lines[20:]], [lines[:15], lines[15:]]):
+        wire = HELLO + reply() + b"".join(map(data, pieces)) + pack_close(1)
+        told = against(wire, lambda c: run_file(c, WatchFiles))
+        assert (told[0].kind, told[0].path) == ("created", "a")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,11 @@ from pathlib import Path
 from paddock.egress._authority import Authority
 from paddock.egress._door import Door, Flow
 from paddock.egress._gateway import Gateway
-from paddock.egress._open_door import Limits
+from paddock.egress._handler_host import HandlerHost
+from paddock.egress._open_door import Limits, Pages
+from paddock.egress._package_cache import PackageCache
+from paddock.egress._registry import Known
+from paddock.egress._registry_reader import Reader
 from paddock.egress._secret_book import SecretBook
 from paddock.errors import Unrecorded
 from paddock.model import ApprovalAnswer, ApprovalRequest
@@ -62,6 +66,7 @@ class Journal:
     def __init__(self) -> None:
         self.decisions: list[tuple[Flow, Verdict]] = []
         self.outcomes: dict[int, tuple[int, int, str | None]] = {}
+        self.caches: list[str] = []
         self.origins: list[tuple[int, int, dict[str, object]]] = []
         self.broken = False
 
@@ -71,8 +76,10 @@ class Journal:
         self.decisions.append((flow, verdict))
         return len(self.decisions) - 1
 
-    def outcome(self, number: int, *, sent: int, received: int, error: str | None) -> None:
+    def outcome(self, number: int, *, sent: int, received: int, error: str | None, cache: str | None = None) -> None:
         self.outcomes[number] = (sent, received, error)
+        if cache is not None:
+            self.caches.append(cache)
 
     def origin(self, sandbox: str, incarnation: int, flow: int, decision: int, origin: dict[str, object]) -> None:
         self.origins.append((flow, decision, origin))
@@ -105,10 +112,14 @@ class Rig:
         self.inside = Authority.make("inside")
         self.journal, self.approvals = Journal(), Approvals()
         self.secrets = SecretBook()
+        self.packages: PackageCache | None = None
+        self.reads = False
+        self.known: Known | None = None
+        self.handlers: HandlerHost | None = None
         self.servers: list[asyncio.Server] = []
         self._shaken: list[ssl.SSLContext] = []
 
-    def door(self) -> Door:
+    def door(self, sandbox: str = "sb_1", policy: Policy | None = None) -> Door:
         self.tcp = socket.create_server(("127.0.0.1", 0), backlog=128)
         self.dns_tcp = socket.create_server(("127.0.0.1", 0))
         self.dns_udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -116,12 +127,12 @@ class Rig:
         self.port = self.tcp.getsockname()[1]
         self.dns_ports = (self.dns_udp.getsockname()[1], self.dns_tcp.getsockname()[1])
         return Door(
-            sandbox="sb_1",
+            sandbox=sandbox,
             incarnation=1,
             tcp=[self.tcp],
             dns_udp=self.dns_udp,
             dns_tcp=self.dns_tcp,
-            policy=self.policy,
+            policy=policy or self.policy,
             authority=self.inside,
             secrets=self.secrets,
             approvals=self.approvals,
@@ -149,8 +160,8 @@ class Rig:
         self.servers.append(server)
         return server.sockets[0].getsockname()[1]
 
-    def synthetic(self, name: str) -> str:
-        address = self.gateway._doors["sb_1"].lookup(name)
+    def synthetic(self, name: str, sandbox: str = "sb_1") -> str:
+        address = self.gateway._doors[sandbox].lookup(name)
         assert isinstance(address, str), address
         return address
 
@@ -178,7 +189,15 @@ class Rig:
 
 @asynccontextmanager
 async def running(rig: Rig) -> AsyncIterator[Rig]:
-    rig.gateway = Gateway(resolver=rig.resolve, trust=rig.trust, origin=rig.where, limits=rig.limits)
+    pages = Pages(reader=Reader.start(), known=rig.known, packages=rig.packages) if rig.reads else None
+    rig.gateway = Gateway(
+        resolver=rig.resolve,
+        trust=rig.trust,
+        origin=rig.where,
+        limits=rig.limits,
+        handlers=rig.handlers,
+        pages=pages,
+    )
     await rig.gateway.open(rig.door())
     try:
         yield rig
@@ -186,10 +205,13 @@ async def running(rig: Rig) -> AsyncIterator[Rig]:
         await rig.gateway.close_all()
         for server in rig.servers:
             server.close()
+        if pages is not None and pages.reader is not None:
+            pages.reader.close()
+            await asyncio.to_thread(os.waitpid, pages.reader.pid, 0)
 
 
 async def eventually(condition: Callable[[], object]) -> None:
-    """Until it holds; the test's own limit is the only one."""
+    """Until it holds, which is an event outside this loop: polled, and for as long as the test itself may take."""
     while not condition():  # noqa: ASYNC110 - nobody could set an event
         await asyncio.sleep(0.005)
 

@@ -221,6 +221,26 @@ def test_a_person_is_asked_for_the_refs_and_not_for_what_is_refused_anyway(tmp_p
     through(work, tmp_path, approve="git.push")
 
 
+def test_a_large_push_streams_after_a_yes_to_its_refs(tmp_path: Path) -> None:
+    async def work(world: World) -> None:
+        new = world.work.commit({"large": os.urandom(3 << 20)})
+        answers = world.rig.approvals
+        assert (await world.push(world.url, "agent/one"))[0] != 0
+        (asked,) = answers.asked
+        assert f"refs/heads/agent/one {NONE}..{new}" in asked.summary, "and not for git's question whether it may"
+        world.work.git("config", "pack.compression", "0")  # the same objects, packed in another way
+        answers.answer = ApprovalAnswer(granted=True, id="ap_1", state=ApprovalState.USED)
+        code, output = await world.push(world.url, "agent/one")
+        assert code == 0, output
+        assert world.refs()["refs/heads/agent/one"] == new
+        assert [again.digest for again in answers.asked] == [asked.digest] * 2
+        world.work.commit({"a": "3"})
+        assert (await world.push(world.url, "agent/one"))[0] == 0
+        assert answers.asked[-1].digest != asked.digest
+
+    through(work, tmp_path, approve="git.push")
+
+
 def test_a_revision_that_takes_the_ref_back_cuts_a_push_under_way(tmp_path: Path) -> None:
     async def work(world: World) -> None:
         rig = world.rig

@@ -49,7 +49,7 @@ def refused(text: str) -> PolicyInvalid:
         ("secrets:\n  T: {from: {env: T}, bind: {hots: a.test}}", (2, 30), "`host`?"),
         ("secrets:\n  T: {from: {}, bind: {host: a.test, header: x}}", (2, 13), "from one place, not 0"),
         ("secrets:\n  T: {from: {env: T}, bind: {host: a.test}}", (2, 29), "no place in a request"),
-        ("approve: [git.pull]", (1, 11), "git.push or publish"),
+        ("approve: [git.pull]", (1, 11), "git.push, publish or delete"),
         ("version: 2", (1, 10), "version: 1"),
         ("version: 1\nversion: 1", (2, 1), "the first is at 1:1"),
         ("egress:\n\tallow: []", (2, 1), "indent with blanks"),

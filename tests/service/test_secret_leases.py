@@ -206,17 +206,18 @@ async def test_what_a_command_prints_has_no_value_in_it(rig: Rig) -> None:
         assert result.stdout == placeholder
 
 
-async def test_a_revision_may_drop_a_secret_and_give_none(rig: Rig) -> None:
+async def test_a_revision_keeps_the_shape_of_a_placeholder(rig: Rig) -> None:
     async with rig.service() as service:
         await kept(service)
         sandbox = await made(service)
-        row, check = row_of(service, sandbox), leases_of(service).check_revision
-        check(row, RULES)
-        check(row, {})
-        wider = {"TOKEN": SecretRule(source=SecretSource(stored="CI"), bind=Binding(host="evil.test", body=True))}
-        for rules in (RULES | {"MORE": RULES["TOKEN"]}, wider):
-            with pytest.raises(InvalidArgument, match="secrets are given when a sandbox is made"):
-                check(row, rules)
+        row, extend, heard = row_of(service, sandbox), leases_of(service).extend, told(service)
+        await extend(row, RULES)
+        await extend(row, {})
+        assert heard == []
+        shaped = {"TOKEN": SecretRule(source=SecretSource(stored="CI"), bind=BIND, shape="ghp_" + "*" * 36)}
+        with pytest.raises(InvalidArgument, match="has its shape"):
+            await extend(row, shaped)
+        assert leases_of(service)._store.of(row.id)[0].rule == RULES["TOKEN"]
 
 
 async def test_nothing_of_a_value_is_kept_with_the_placeholders(rig: Rig) -> None:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from service_world import ME, Rig
 
 from paddock.egress._secret_book import Bound, from_bytes
-from paddock.errors import InvalidArgument, SecretUnavailable
+from paddock.errors import SecretUnavailable
 from paddock.model import (
     Allow,
     Binding,
     CreateSandbox,
     CreateSnapshot,
     EgressRules,
+    ExecSpec,
     ForkSandbox,
+    GetSandbox,
     KillSandbox,
     PolicyDocument,
     RollbackSandbox,
@@ -120,13 +123,58 @@ async def test_a_rollback_keeps_the_placeholder_and_the_secret(rig: Rig) -> None
         assert (bound.placeholder, bound.value) == (before, VALUE)
 
 
-async def test_another_policy_gives_a_living_sandbox_no_secret(rig: Rig) -> None:
+async def test_another_policy_gives_a_living_sandbox_its_secrets_before_it_holds(rig: Rig) -> None:
     doors = Doors()
+    told: list[Bound] = []
     async with rig.service(egress=doors) as service:
         doors.service = service
-        await service.perform(SetSecret(name="CI", value=VALUE), ME)
-        sandbox, plain = await create(service, WITH), await create(service, PLAIN)
-        await service.perform(SetPolicy(sandbox=sandbox.id, policy=PLAIN), ME)
-        await service.perform(SetPolicy(sandbox=sandbox.id, policy=WITH), ME)
-        with pytest.raises(InvalidArgument, match="secrets are given when a sandbox is made"):
+        leases = service._rooms.leases
+
+        async def changed(sandbox: str, bound: Bound) -> None:
+            told.append(bound)
+
+        leases.changed = changed
+        plain = await create(service, PLAIN)
+        with pytest.raises(SecretUnavailable, match="nobody has set it"):
             await service.perform(SetPolicy(sandbox=plain.id, policy=WITH), ME)
+        assert (await service.perform(GetSandbox(sandbox=plain.id), ME)).policy == plain.policy
+        await service.perform(SetSecret(name="CI", value=VALUE), ME)
+        await service.perform(SetPolicy(sandbox=plain.id, policy=WITH), ME)
+        (bound,) = told
+        assert (bound.name, bound.value) == ("TOKEN", VALUE)
+        spec = ExecSpec(argv=("true",), env={"A": "b"})
+        assert (await leases.in_environment(row_of(service, plain), spec)).env == {"A": "b", "TOKEN": bound.placeholder}
+        other = msgspec.structs.replace(RULE, bind=(Binding(host="api.test", query="key"),))
+        await service.perform(
+            SetPolicy(sandbox=plain.id, policy=msgspec.structs.replace(WITH, secrets={"TOKEN": other})), ME
+        )
+        assert told[-1].placeholder == bound.placeholder
+        assert told[-1].bindings == other.bind
+        redaction = leases.redaction(plain.id)
+        assert redaction is not None
+        assert VALUE.data not in redaction.whole(b"it is " + VALUE.data)
+
+
+async def test_what_a_living_sandbox_was_given_late_is_known_to_other_services(rig: Rig) -> None:
+    doors = Doors()
+    async with rig.service(egress=doors) as service, rig.service(egress=doors) as other:
+        doors.service = service
+        await service.perform(SetSecret(name="CI", value=VALUE), ME)
+        plain = await create(service, PLAIN)
+        await other.perform(SetPolicy(sandbox=plain.id, policy=WITH), ME)
+        given = [
+            (await one._rooms.leases.in_environment(row_of(service, plain), ExecSpec(argv=("true",)))).env
+            for one in (service, other)
+        ]
+        assert given[0] == given[1] != {}
+        (bound,) = await service._rooms.leases.bounds(row_of(service, plain))
+        assert given[0] == {"TOKEN": bound.placeholder}
+        redaction = service._rooms.leases.redaction(plain.id)
+        assert redaction is not None
+        assert VALUE.data not in redaction.whole(VALUE.data)
+
+
+def row_of(service: Service, sandbox: Sandbox) -> Row:
+    row = service._store.get(sandbox.id)
+    assert row is not None
+    return row

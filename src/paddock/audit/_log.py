@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import math
 import os
 import threading
@@ -20,10 +21,12 @@ from paddock.model import Action, Decision, Principal
 
 from ._digest import Redact, describe, redact_secrets
 from ._record import GENESIS, Broken, Record, seal, unseal
+from ._tail import last_line
 
 SUFFIX = ".jsonl"
-_ROTATE_BYTES = 64 << 20
-_LAST_LINE_BYTES = 1 << 20
+HEADS = "heads"
+ROTATE_BYTES = 64 << 20
+"""A segment that is longer is not continued by another writer."""
 _KEPT_BYTES = 64 << 10
 _AHEAD_BYTES = 256 << 10
 _ENDS = frozenset({"sandbox.kill", "sandbox.ended", "audit.open", "audit.close"})
@@ -66,11 +69,13 @@ class AuditLog:
             self._fd, self.segment, self._seq, self._head, self._size = _take_segment(directory)
             self._room = 0.0
             """Where the bytes end that are promised to this segment."""
-            others = _heads(directory, self.segment)
+            seen: dict[str, object] = {"heads": _heads(directory, self.segment)}
+            if (signed := _signed(directory)) is not None:
+                seen["signed"] = signed
         except (OSError, Broken) as error:
             self._abandon()
             raise Unrecorded(f"the audit log in {directory} cannot be opened: {error}", hint=_hint(error)) from error
-        self._append("event", "audit.open", detail={"pid": self._pid, "uid": os.getuid(), "heads": others})
+        self._append("event", "audit.open", detail={"pid": self._pid, "uid": os.getuid(), **seen})
 
     def decision(self, principal: Principal, action: Action[Any], verdict: Decision) -> int:
         """Returns the number that the outcome refers to."""
@@ -205,7 +210,7 @@ def _take_segment(directory: Path) -> tuple[int, str, int, str, int]:
             if size == 0:  # its writer died before the first record
                 return fd, path.name, 0, GENESIS, 0
             last = last_record(fd, size)
-            if last is not None and size < _ROTATE_BYTES:
+            if last is not None and size < ROTATE_BYTES:
                 return fd, path.name, last[0] + 1, last[1], size
         except OSError as error:
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
@@ -224,36 +229,41 @@ def _take_segment(directory: Path) -> tuple[int, str, int, str, int]:
 
 def last_record(fd: int, size: int) -> tuple[int, str] | None:
     """Number and digest of the last line, if the segment ends with a whole and sound one."""
-    tail = os.pread(fd, min(size, _LAST_LINE_BYTES), max(0, size - _LAST_LINE_BYTES))
-    if not tail.endswith(b"\n"):
-        return None
-    start = tail.rfind(b"\n", 0, -1) + 1
+    line, end = last_line(fd)
+    return _numbered(line) if end == size else None
+
+
+def _numbered(line: bytes) -> tuple[int, str] | None:
     try:
-        opened = unseal(tail[start:])
+        opened = unseal(line)
     except Broken:
         return None
     return opened.seq, opened.own
 
 
-def _heads(directory: Path, own: str) -> dict[str, list[object]]:
-    """The last whole record of every other segment: [number, digest]."""
-    heads: dict[str, list[object]] = {}
+def _heads(directory: Path, own: str) -> dict[str, tuple[int, str]]:
+    """Number and digest of the last whole record of every other segment."""
+    heads: dict[str, tuple[int, str]] = {}
     for path in sorted(directory.glob(f"*{SUFFIX}")):
-        if path.name == own:
-            continue
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        try:
-            size = os.fstat(fd).st_size
-            # A torn last line is skipped; the record before it is what can be vouched for.
-            tail = os.pread(fd, min(size, _LAST_LINE_BYTES), max(0, size - _LAST_LINE_BYTES))
-        finally:
-            os.close(fd)
-        whole = tail[: tail.rfind(b"\n") + 1]
-        if not whole:
-            continue
-        try:
-            opened = unseal(whole[whole.rfind(b"\n", 0, -1) + 1 :])
-        except Broken:
-            continue
-        heads[path.name] = [opened.seq, opened.own]
+        # A torn last line is skipped; the record before it is what can be vouched for.
+        if path.name != own and (head := _numbered(_last_line(path))) is not None:
+            heads[path.name] = head
     return heads
+
+
+def _signed(directory: Path) -> tuple[int, str] | None:
+    """Number and digest of the last signed head; that it is sound is for `verify`."""
+    try:
+        line = _last_line(directory / HEADS)
+    except FileNotFoundError:
+        return None
+    number = line[5 : line.find(b",")]
+    return (int(number), hashlib.sha256(line).hexdigest()) if number.isdigit() else None
+
+
+def _last_line(path: Path) -> bytes:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        return last_line(fd)[0]
+    finally:
+        os.close(fd)

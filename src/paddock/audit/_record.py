@@ -69,6 +69,18 @@ def _builtins(value: object) -> object:
     return str(value)
 
 
+def link(line: bytes) -> tuple[int, str, str]:
+    """Number, `prev` and digest of a line, newline included, by their places alone: a tenth of what `unseal` costs."""
+    body = line[:-_TAIL_LENGTH] + b"}"
+    own = hashlib.sha256(body).hexdigest()
+    if line[-_TAIL_LENGTH:] != _TAIL % own.encode():
+        raise Broken("its digest is not that of its content")
+    number = body[7 : body.find(b",", 7)]
+    if not body.startswith(b'{"seq":') or not number.isdigit() or body[-75:-66] != b',"prev":"':
+        raise Broken("not a record: seq or prev is not in its place")
+    return int(number), body[-66:-2].decode("ascii", "replace"), own
+
+
 class Broken(Exception):
     """A line that is not a record as `seal` makes them."""
 

@@ -1,133 +1,235 @@
-"""Reads every segment and checks every link. What it cannot see: see `docs/audit.md`."""
+"""Reads a whole log, or an export of it, and checks every link and every signature. What it cannot see: see
+`docs/audit.md`."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-import msgspec
+from paddock.model import AuditFault, AuditReport
 
-from paddock.model import AuditReport
-
-from ._log import SUFFIX
-from ._record import GENESIS, Broken, unseal
-
-
-class _Link(msgspec.Struct, frozen=True):
-    """`segment` line `line` vouches for record `seq` of `target`."""
-
-    segment: str
-    line: int
-    target: str
-    seq: int
-    digest: str
+from ._chain import Chain, Faulty, Link, PartChain
+from ._export import Heading, HeadLine, RecordLine, parse_line
+from ._heads import line_digest, unseal_head
+from ._log import HEADS, SUFFIX
+from ._record import GENESIS, Broken
+from ._signing import key_id
 
 
-class _Segment:
-    """One segment while it is read; kept open in mind, since its writer may append meanwhile."""
+class _Reading:
+    """What was read, and how far the signed heads vouch for it."""
 
-    def __init__(self, path: Path) -> None:
-        self.path, self.name = path, path.name
-        self.digests = bytearray()  # 32 bytes for each record
-        self.links: list[_Link] = []
-        self.head: str = GENESIS
-        self.torn = False
-        self._offset = 0
+    def __init__(self, trusted: Sequence[bytes]) -> None:
+        self._trusted = frozenset(trusted)
+        self.chains: dict[str, Chain] = {}
+        self.part = False
+        self.gaps = 0
+        self.keys: list[str] = []
+        self.signed_at: float | None = None
+        self.head_digests: list[str] = []
+        self._head_numbers: list[int] = []
+        self._marks: dict[str, list[int]] = {}
 
-    @property
-    def records(self) -> int:
-        return len(self.digests) // 32
+    def read_on(self, chain: Chain) -> None:
+        """More of it may be there by now."""
 
-    def read_on(self) -> None:
-        """Raises Broken with line and cause."""
-        self.torn = False
-        with self.path.open("rb") as file:
-            file.seek(self._offset)
+    def find(self, name: str) -> Chain | None:
+        return self.chains.get(name)
+
+    def more_heads(self) -> Iterable[bytes]:
+        """Those that were not given before."""
+        return ()
+
+    def check(self) -> None:
+        self._take_heads()
+        for chain in tuple(self.chains.values()):
+            for link in chain.links:
+                self._check(link)
+            for line, n, digest in chain.signed_links:
+                self._check_signed(chain, line, n, digest)
+        if self._trusted and not self.head_digests:
+            raise Faulty(HEADS, 1, "nothing was signed with the key that was given", place="")
+
+    def _take_heads(self) -> None:
+        for raw in self.more_heads():
+            self._head(len(self.head_digests) + 1, raw)
+
+    def _head(self, line: int, raw: bytes) -> None:
+        try:
+            head, public = unseal_head(raw)
+        except Broken as error:
+            raise Faulty(HEADS, line, str(error), place="") from None
+        prev = self.head_digests[-1] if self.head_digests else GENESIS
+        follows = head.n == line - 1 and head.prev == prev
+        if self.part and not follows:
+            follows = head.n > (self._head_numbers[-1] if self._head_numbers else -1)
+            self.gaps += 1
+        if not follows:
+            raise Faulty(HEADS, line, "it does not follow the head before it", place="")
+        if self._trusted and public not in self._trusted:
+            raise Faulty(HEADS, line, f"it was signed with another key, {key_id(public)}", place="")
+        for target, (seq, digest, _) in head.heads.items():
+            self._check(Link(HEADS, line, target, seq, digest))
+            self._marks.setdefault(target, []).append(seq)
+        if (id := key_id(public)) not in self.keys:
+            self.keys.append(id)
+        self.signed_at = head.time / 1e9
+        self.head_digests.append(line_digest(raw))
+        self._head_numbers.append(head.n)
+
+    def _check(self, link: Link) -> None:
+        where = f"signed head {link.line - 1}" if link.segment == HEADS else link.where
+        target = self.find(link.target)
+        if target is None:
+            if self.part:
+                return
+            raise Faulty(link.segment, link.line, f"it vouches for segment {link.target}, which is gone")
+        if link.seq >= target.end:
+            self.read_on(target)  # written after it was read here, before the link was
+        found = target.digest(link.seq)
+        if found is None:
+            if self.part:
+                return
+            cause = f"{where} vouches for more records: the tail is gone"
+            raise Faulty(target.name, target.end + 1, cause)
+        if found != link.digest:
+            raise Faulty(target.name, link.seq + 1, f"not the record that {where} vouches for")
+
+    def _check_signed(self, chain: Chain, line: int, n: int, digest: str) -> None:
+        if self.part:
+            return
+        if n >= len(self.head_digests):
+            self._take_heads()
+        if n >= len(self.head_digests):
+            raise Faulty(chain.name, line, f"it has seen signed head {n}, which is gone")
+        if self.head_digests[n] != digest:
+            raise Faulty(chain.name, line, f"signed head {n} is not the one that it has seen")
+
+    def report(self, error: Faulty | None = None, unread: str | None = None) -> AuditReport:
+        heads = hashlib.sha256()
+        for name in sorted(self.chains):
+            heads.update(f"{name} {self.chains[name].head}\n".encode("utf-8", "surrogateescape"))
+        torn = next((chain.name for chain in self.chains.values() if chain.torn), None)
+        problem = str(error) if error is not None else unread
+        if problem is None and torn is not None:
+            problem = f"segment {torn}: the last line is torn; its writer died in it"
+        fault: AuditFault | None = None if error is None else error.fault
+        return AuditReport(
+            ok=error is None and unread is None,
+            segments=len(self.chains),
+            records=sum(chain.records for chain in self.chains.values()),
+            head=heads.hexdigest(),
+            problem=problem,
+            fault=fault,
+            signed=sum(chain.vouched(self._marks.get(chain.name, [])) for chain in self.chains.values()),
+            heads=len(self.head_digests),
+            signed_at=self.signed_at,
+            keys=tuple(self.keys),
+            part=self.part,
+            gaps=self.gaps + sum(chain.gaps for chain in self.chains.values()),
+        )
+
+
+class _Directory(_Reading):
+    """Writers may append meanwhile."""
+
+    def __init__(self, directory: Path, trusted: Sequence[bytes]) -> None:
+        super().__init__(trusted)
+        self._directory = directory
+        self._offsets: dict[str, int] = {}
+
+    def read(self) -> None:
+        for path in sorted(self._directory.glob(f"*{SUFFIX}")):
+            self.chains[path.name] = chain = Chain(path.name)
+            self.read_on(chain)
+        self.check()
+
+    def read_on(self, chain: Chain) -> None:
+        chain.torn = False
+        offset = self._offsets.get(chain.name, 0)
+        with (self._directory / chain.name).open("rb") as file:
+            file.seek(offset)
             for line in file:
                 if not line.endswith(b"\n"):
-                    self.torn = True
-                    return
-                self._accept(line)
-                self._offset += len(line)
+                    chain.torn = True
+                    break
+                chain.accept(line)
+                offset += len(line)
+        self._offsets[chain.name] = offset
 
-    def _accept(self, line: bytes) -> None:
-        number = self.records + 1
+    def find(self, name: str) -> Chain | None:
+        """One that was begun after the others were read, too."""
+        path = self._directory / name
+        if name not in self.chains and path.parent == self._directory and path.suffix == SUFFIX and path.is_file():
+            self.chains[name] = chain = Chain(name)
+            self.read_on(chain)
+        return self.chains.get(name)
+
+    def more_heads(self) -> Iterator[bytes]:
+        """A torn last one has vouched for nothing."""
         try:
-            opened = unseal(line)
-        except Broken as error:
-            raise Broken(f"segment {self.name}, line {number}: {error}") from None
-        if opened.seq != number - 1:
-            raise Broken(f"segment {self.name}, line {number}: it is record {opened.seq}, not {number - 1}")
-        if opened.prev != self.head:
-            raise Broken(f"segment {self.name}, line {number}: it does not follow the record before it")
-        if opened.fields.get("action") == "audit.open":
-            self.links += _links(self.name, number, opened.fields)
-        self.head = opened.own
-        self.digests += bytes.fromhex(opened.own)
-
-    def holds(self, link: _Link) -> bool:
-        at = link.seq * 32
-        return self.digests[at : at + 32].hex() == link.digest
+            file = (self._directory / HEADS).open("rb")
+        except FileNotFoundError:
+            return
+        with file:
+            file.seek(self._offsets.get(HEADS, 0))
+            for line in file:
+                if line.endswith(b"\n"):
+                    self._offsets[HEADS] = self._offsets.get(HEADS, 0) + len(line)
+                    yield line
 
 
-def verify(directory: Path) -> AuditReport:
-    """Walks the whole log. Never raises for what a log may hold.
+class _Export(_Reading):
+    """Lines of `paddock audit export`."""
 
-    A torn last line is `ok` and told in `problem`: a dying machine leaves it, and its effect never began.
+    def __init__(self, trusted: Sequence[bytes]) -> None:
+        super().__init__(trusted)
+        self._heads: list[bytes] = []
+
+    def more_heads(self) -> Iterable[bytes]:
+        heads, self._heads = self._heads, []
+        return heads
+
+    def read(self, path: Path) -> None:
+        with path.open("rb") as file:
+            for number, raw in enumerate(file, 1):
+                try:
+                    line = parse_line(raw)
+                except Broken as error:
+                    raise Faulty(path.name, number, str(error), place="") from None
+                match line:
+                    case Heading():
+                        self.part = self.part or line.filtered or (number == 1 and line.resumed)
+                    case HeadLine():
+                        self._heads.append(line.raw)
+                    case RecordLine():
+                        self._chain(line.segment).accept(line.raw)
+                    case None:
+                        if number == 1:
+                            raise Faulty(path.name, 1, "not an export of an audit log", place="")
+        self.check()
+
+    def _chain(self, name: str) -> Chain:
+        if name not in self.chains:
+            self.chains[name] = PartChain(name) if self.part else Chain(name)
+        return self.chains[name]
+
+
+def verify(path: Path, keys: Sequence[bytes] = ()) -> AuditReport:
+    """Walks a directory of segments, or a file of `paddock audit export`. Never raises for what it may hold.
+
+    With `keys` (32 bytes each), every signed head has to be by one of them, and there has to be one. A torn last line
+    is `ok` and told in `problem`: a dying machine leaves it, and its effect never began.
     """
-    segments: dict[str, _Segment] = {}
+    reading = _Export(keys) if path.is_file() else _Directory(path, keys)
     try:
-        for path in sorted(directory.glob(f"*{SUFFIX}")):
-            segments[path.name] = segment = _Segment(path)
-            segment.read_on()
-        for segment in segments.values():
-            for link in segment.links:
-                _check(link, segments)
-    except Broken as error:
-        return _report(segments, problem=str(error), ok=False)
+        if isinstance(reading, _Export):
+            reading.read(path)
+        else:
+            reading.read()
+    except Faulty as error:
+        return reading.report(error)
     except OSError as error:
-        return _report(segments, problem=f"{error.filename}: {error.strerror}", ok=False)
-    torn = [s for s in segments.values() if s.torn]
-    problem = f"segment {torn[0].name}: the last line is torn; its writer died in it" if torn else None
-    return _report(segments, problem=problem, ok=True)
-
-
-def _check(link: _Link, segments: dict[str, _Segment]) -> None:
-    where = f"segment {link.segment}, line {link.line}"
-    target = segments.get(link.target)
-    if target is None:
-        raise Broken(f"{where}: it vouches for segment {link.target}, which is gone")
-    if link.seq >= target.records:
-        target.read_on()  # written after it was read here, before the link was
-    if link.seq >= target.records:
-        raise Broken(
-            f"segment {link.target}, line {target.records + 1}: {where} vouches for more records: the tail is gone"
-        )
-    if not target.holds(link):
-        raise Broken(f"segment {link.target}, line {link.seq + 1}: not the record that {where} vouches for")
-
-
-def _links(segment: str, line: int, fields: dict[str, Any]) -> list[_Link]:
-    links: list[_Link] = []
-    try:
-        for target, (seq, digest) in fields["detail"]["heads"].items():
-            if type(seq) is not int or seq < 0 or type(digest) is not str:
-                raise TypeError("a head is a number and a digest")
-            links.append(_Link(segment, line, target, seq, digest))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise Broken(f"segment {segment}, line {line}: its links cannot be read: {error}") from None
-    return links
-
-
-def _report(segments: dict[str, _Segment], *, problem: str | None, ok: bool) -> AuditReport:
-    heads = hashlib.sha256()
-    for name in sorted(segments):
-        heads.update(f"{name} {segments[name].head}\n".encode("utf-8", "surrogateescape"))
-    return AuditReport(
-        ok=ok,
-        segments=len(segments),
-        records=sum(s.records for s in segments.values()),
-        head=heads.hexdigest(),
-        problem=problem,
-    )
+        return reading.report(unread=f"{error.filename}: {error.strerror}")
+    return reading.report()

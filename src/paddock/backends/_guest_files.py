@@ -138,9 +138,24 @@ class _Lines:
         self._connection = connection
         self._channel = channel
         self._rest = bytearray()
+        self._ready: list[bytes] = []
+
+    async def first(self, type: type[T]) -> T | None:
+        """One line, of another type than those that may have come with it; nothing at the end."""
+        lines = await self._whole()
+        if not lines:
+            return None
+        self._ready = lines[1:]
+        return self._parse(lines[0], type)
 
     async def some(self, type: type[T]) -> list[T]:
         """What is there, at least one; nothing at the end."""
+        return [self._parse(line, type) for line in await self._whole()]
+
+    async def _whole(self) -> list[bytes]:
+        if self._ready:
+            ready, self._ready = self._ready, []
+            return ready
         while True:
             data = await self._channel.read(STDOUT, 65536)
             if not data:
@@ -155,7 +170,7 @@ class _Lines:
             if len(self._rest) > _MAX_LINE:
                 raise self._connection.breach("a line without an end")
             if lines:
-                return [self._parse(line, type) for line in lines]
+                return lines
 
     async def all(self, type: type[T]) -> AsyncIterator[T]:
         total = 0
@@ -296,8 +311,7 @@ async def _watch(connection: GuestConnection, action: WatchFiles) -> Changes:
         with channel.attended():
             await channel.reply(_Nothing)
             lines = _Lines(connection, channel)
-            first = await lines.some(_Armed)
-            if not first:
+            if await lines.first(_Armed) is None:
                 await channel.result(_Nothing)  # raises what was refused
         return Changes(lines, channel)
     except BaseException:

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import argparse
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paddock.errors import NotFound
+from paddock.errors import InvalidArgument, NotFound
 
 from . import _render
+from ._audit_stream import add_export, add_tail
 from ._records import command_of, verdict_of
 from ._values import add_json, moment, positive
 
 if TYPE_CHECKING:
-    from paddock.model import AuditRecord
+    from paddock.model import AuditRecord, AuditReport
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     audit = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
     _add_list(audit.add_parser("ls", help="what was asked, decided and done, the newest last", allow_abbrev=False))
+    add_tail(audit.add_parser("tail", help="the last records as they are; -f: and those to come", allow_abbrev=False))
+    add_export(audit.add_parser("export", help="the record for other programs, or as proof", allow_abbrev=False))
     show = audit.add_parser("show", help="all of one record", allow_abbrev=False)
     show.add_argument("ref", metavar="REF", help="as `audit ls` shows it")
     add_json(show)
@@ -26,11 +30,25 @@ def add(parser: argparse.ArgumentParser) -> None:
     check = audit.add_parser(
         "verify",
         help="whether the record is whole",
-        description="Follows every link of every segment. Exit code 1 if one is broken.",
+        description=(
+            "Follows every link of every segment, and checks the signatures. With PATH, a copy of the directory or what"
+            " `audit export` wrote, it needs nothing else of this machine. Exit code 1 if one is broken."
+        ),
         allow_abbrev=False,
+    )
+    check.add_argument("path", nargs="?", metavar="PATH", help="a copied directory of segments, or an export")
+    check.add_argument(
+        "--public-key",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="whose signatures count; without it, those of any key (may be given again)",
     )
     add_json(check)
     check.set_defaults(run=verify)
+    key = audit.add_parser("key", help="the public key of the signatures, in PEM", allow_abbrev=False)
+    add_json(key)
+    key.set_defaults(run=show_key)
 
 
 def _add_list(parser: argparse.ArgumentParser) -> None:
@@ -109,16 +127,69 @@ def show_one(options: argparse.Namespace) -> int:
 
 
 def verify(options: argparse.Namespace) -> int:
-    from paddock._compose import connector
-    from paddock.model import VerifyAudit
-
     began = time.monotonic()
-    report = connector.connect().perform(VerifyAudit())
+    report = _verified(options)
     if options.json:
         _render.document(report)
     elif report.ok:
         took = f"{time.monotonic() - began:.1f} s"
-        _render.line(f"ok: {report.records} records in {report.segments} segments, head {report.head} ({took})")
+        what = "; a part of a log, what is there" if report.part else ""
+        _render.line(f"ok: {report.records} records in {report.segments} segments, head {report.head} ({took}){what}")
+        _tell_signatures(report)
+        if report.problem:
+            _render.line(_render.escape(report.problem))
     else:
         _render.line(f"broken: {_render.escape(report.problem or 'no reason is given')}")
+        if report.fault is not None:
+            _render.line(_render.escape(f"first bad: record {report.fault.seq} of {report.fault.segment}"))
     return 0 if report.ok else 1
+
+
+def _verified(options: argparse.Namespace) -> AuditReport:
+    if options.path is None and not options.public_key:
+        from paddock._compose import connector
+        from paddock.model import VerifyAudit
+
+        return connector.connect().perform(VerifyAudit())
+    from paddock.audit import read_public_key, verify
+    from paddock.keeper.layout import AUDIT, default_state_dir
+
+    path = default_state_dir() / AUDIT if options.path is None else Path(options.path)
+    if not path.exists():
+        raise NotFound(
+            f"there is no {path}", hint="a copy of the directory `audit`, or what `paddock audit export` wrote"
+        )
+    return verify(path, [read_public_key(_contents(name)) for name in options.public_key])
+
+
+def _contents(name: str) -> bytes:
+    try:
+        return Path(name).read_bytes()
+    except OSError as error:
+        raise InvalidArgument(f"{name}: {error.strerror}", hint="paddock audit key > audit.pub") from None
+
+
+def _tell_signatures(report: AuditReport) -> None:
+    if not report.heads:
+        _render.line("nothing is signed: records that were cut off at the end would not be missed")
+        return
+    rest = report.records - report.signed
+    when = _render.when(report.signed_at or 0.0)
+    _render.line(f"signed: {report.signed} records by {report.heads} heads, the last on {when}")
+    _render.line(f"        with {', '.join(report.keys)}")
+    if rest > 0:
+        _render.line(f"not signed yet: {rest} records; if more were cut off behind them, nothing shows it")
+    if report.gaps:
+        _render.line(f"left out in {report.gaps} places: what was there is not known")
+
+
+def show_key(options: argparse.Namespace) -> int:
+    from paddock._compose import connector
+    from paddock.model import GetAuditKey
+
+    key = connector.connect().perform(GetAuditKey())
+    if options.json:
+        _render.document(key)
+    else:
+        _render.line(key.pem.rstrip())
+    return 0

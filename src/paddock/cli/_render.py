@@ -24,6 +24,11 @@ def line(text: str) -> None:
     print(text)
 
 
+def flush() -> None:
+    """For somebody who watches."""
+    sys.stdout.flush()
+
+
 def note(text: str) -> None:
     """To a person, beside the output."""
     print(f"paddock: {escape(text)}", file=sys.stderr, flush=True)

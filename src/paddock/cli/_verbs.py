@@ -57,6 +57,7 @@ VERBS: dict[str, Verb] = {
     "gc": Verb("_gc", "delete what nobody needs; --dry-run says what and why"),
     "doctor": Verb("_doctor", "what this machine can do, and how to mend what it cannot"),
     "audit": Verb("_audit", "the record of what was asked, decided and done", names=True),
+    "eval": Verb("_eval", "whether what is promised holds here: prompt injection, played"),
     "completion": Verb("_completion", "completion of verbs, options, ids and names, for bash, zsh and fish", bare=True),
 }
 

@@ -38,16 +38,19 @@ def of_request(
     body: bytes,
     pushed: Sequence[str] = (),
 ) -> ApprovalRequest:
-    """Of a whole request as the sandbox sent it: with placeholders, and all of its body. `pushed`: what it changes."""
+    """Of a whole request as the sandbox sent it: with placeholders, and all of its body, or what it has `pushed`."""
     kept = sorted((name.lower(), value) for name, value in fields if name.lower() not in _VOLATILE)
     said = [part for field in kept for part in field]
+    changes = [change.encode() for change in pushed]
     where = f"{scheme}://{target.host}:{target.port}"
     return ApprovalRequest(
         kind=kind,
         sandbox=sandbox,
         incarnation=incarnation,
         revision=revision,
-        digest=arguments_digest(kind.encode(), method.encode(), where.encode(), path.encode(), *said, b"", body),
+        digest=arguments_digest(
+            kind.encode(), method.encode(), where.encode(), path.encode(), *said, b"", body, *changes
+        ),
         summary=f"{method} {where}{path}"[:_SUMMARY_CHARS]
         + (f", with {len(body)} bytes" if body else "")
         + _changes(pushed),

@@ -34,7 +34,7 @@ class Authority:
         self._key, self._issuer = loaded, x509.load_pem_x509_certificate(certificate)
         self._leaf_key = ec.generate_private_key(ec.SECP256R1())
         self._leaf_pem = _pem(self._leaf_key)
-        self._contexts: OrderedDict[str, ssl.SSLContext] = OrderedDict()
+        self._contexts: OrderedDict[tuple[str, bool], ssl.SSLContext] = OrderedDict()
 
     @classmethod
     def make(cls, owner: str) -> Authority:
@@ -56,16 +56,16 @@ class Authority:
         )
         return cls(certificate.public_bytes(serialization.Encoding.PEM), _pem(key))
 
-    def context(self, host: str) -> ssl.SSLContext:
-        """For a server that is `host`: a name or an address."""
-        context = self._contexts.get(host)
+    def context(self, host: str, *, h2: bool = False) -> ssl.SSLContext:
+        """For a server that is `host`: a name or an address; with HTTP/2 for who offers it."""
+        context = self._contexts.get((host, h2))
         if context is None:
-            context = self._make_context(host)
+            context = self._make_context(host, ["h2", "http/1.1"] if h2 else ["http/1.1"])
             if len(self._contexts) >= MOST_CONTEXTS:
                 self._contexts.popitem(last=False)
-            self._contexts[host] = context
+            self._contexts[host, h2] = context
         else:
-            self._contexts.move_to_end(host)
+            self._contexts.move_to_end((host, h2))
         return context
 
     def leaf(self, host: str) -> bytes:
@@ -88,12 +88,12 @@ class Authority:
             .sign(self._key, hashes.SHA256())
         ).public_bytes(serialization.Encoding.PEM)
 
-    def _make_context(self, host: str) -> ssl.SSLContext:
+    def _make_context(self, host: str, protocols: list[str]) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.options |= ssl.OP_NO_RENEGOTIATION
         context.num_tickets = 1
-        context.set_alpn_protocols(["http/1.1"])
+        context.set_alpn_protocols(protocols)
         # `ssl` reads files only; this one has no name and no disk under it.
         fd = os.memfd_create("leaf", os.MFD_CLOEXEC)
         try:

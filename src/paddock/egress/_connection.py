@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import ssl
+from collections.abc import Awaitable, Callable
 from typing import Literal
 
 from paddock.errors import Unrecorded
@@ -12,6 +13,7 @@ from paddock.model.egress import ConnectVerdict, EgressPolicy, RequestVerdict, T
 
 from ._exchange import Exchange
 from ._git_push import Update
+from ._h2_inside import Inside
 from ._hello import ACCESS_DENIED, Hello, MalformedHello, looks_like_tls, read_hello
 from ._http1 import BadMessage, head_end, read_request
 from ._names import BadHost, canonical, is_address
@@ -35,15 +37,20 @@ class Connection:
     """`target` is what was decided on and `request` what is under way now: both are judged again when the policy
     changes."""
 
-    def __init__(self, room: OpenDoor, wire: Wire, origin: tuple[str, int]) -> None:
+    def __init__(self, room: OpenDoor, wire: Wire, origin: tuple[str, int], *, flow: int | None = None) -> None:
+        """`flow`: the number of the connection that it is a stream of."""
         self.room, self.wire, self.origin = room, wire, origin
-        self.flow = room.next_flow()
+        self.flow = room.next_flow() if flow is None else flow
+        self.is_stream = self.is_grpc = False
+        self._inside: Inside | None = None
         self.target: Target | None = None
         self.literal: str | None = None
         self.request: tuple[Target, str, str, str] | None = None
         self.granted: RequestVerdict | None = None
         self.pushed: tuple[Update, ...] = ()
         self.upstream: Upstream | None = None
+        self.source: str | None = None
+        """The address that what is read from the package cache came from."""
         self._tier: Tier | None = None
         self._held: list[str] = []
         self._decision: int | None = None
@@ -60,6 +67,9 @@ class Connection:
         self._overdue = wire or self.wire
 
     def tick(self, now: float) -> None:
+        if self._inside is not None:
+            for stream in list(self._inside.branches):
+                stream.tick(now)
         seen = self.wire.received + self.wire.sent
         if seen != self._seen:
             self._seen, self._seen_at = seen, now
@@ -67,19 +77,33 @@ class Connection:
             if now > self._deadline:
                 self._deadline = None
                 self._why = self._why or "too slow"
-                self._overdue.reset("too slow")
+                if self._inside is None or self._inside.left:
+                    self._overdue.reset("too slow")
+                else:
+                    self._inside.leave("too slow")
         elif now - self._seen_at > self.room.limits.idle:
             self.cut("idle")
 
     def recheck(self, policy: EgressPolicy) -> None:
         if self.target is not None and not self._still_allowed(self.target, policy):
             self.cut("revised")
+        elif self._inside is not None:
+            for stream in list(self._inside.branches):
+                stream.recheck(policy)
+
+    def branch(self, wire: Wire, *, grpc: bool) -> Connection:
+        """A stream of this one: all that was decided on it holds for the stream."""
+        branch = Connection(self.room, wire, self.origin, flow=self.flow)
+        branch.target, branch.literal, branch._tier = self.target, self.literal, self._tier
+        branch.is_stream, branch.is_grpc = True, grpc
+        return branch
 
     def _still_allowed(self, target: Target, policy: EgressPolicy) -> bool:
         verdict = policy.connect(target)
         if not verdict.allowed or verdict.tier is not self._tier:
             return False
-        if self.upstream is not None and not policy.address(target, self.upstream.address).allowed:
+        address = self.source if self.upstream is None else self.upstream.address
+        if address is not None and not policy.address(target, address).allowed:
             return False
         if self.request is None or self.granted is None:
             return True
@@ -92,16 +116,19 @@ class Connection:
 
     def cut(self, why: str) -> None:
         self._why = self._why or why
+        if self._inside is not None:
+            self.limit(_LINGER_SECONDS)
+            return self._inside.leave(why)
         self.wire.reset(why)
         if self.upstream is not None:
             self.upstream.wire.reset(why)
 
     # -- its life ------------------------------------------------------------------------------------------------------
 
-    async def run(self) -> None:
+    async def run(self, work: Callable[[], Awaitable[object]] | None = None) -> None:
         error: str | None = None
         try:
-            await self._serve()
+            await (work or self._serve)()
         except (Refused, MalformedHello, BadHost) as refused:
             error = str(refused)
             self.wire.reset(error)
@@ -197,10 +224,20 @@ class Connection:
             await self._splice(target, opening)
         elif isinstance(opening, Hello):
             self.limit(self.room.limits.head)
-            await self.wire.shake(self.room.door.authority.context(target.host))
-            await Exchange(self, target, "https").run()
+            await self.wire.shake(self.room.door.authority.context(target.host, h2=True))
+            if self.wire.protocol == "h2":
+                await self._inspect_streams(target)
+            else:
+                await Exchange(self, target, "https").run()
         else:
             await self._refuse(target, self._no("neither TLS nor HTTP, and nothing else can be inspected", "protocol"))
+
+    async def _inspect_streams(self, target: Target) -> None:
+        self._inside = Inside(self, target)
+        try:
+            await self._inside.run()
+        finally:
+            self._inside = None
 
     # -- its first bytes -----------------------------------------------------------------------------------------------
 

@@ -18,9 +18,11 @@ from ._secret_book import SecretBook
 class Flow(msgspec.Struct, frozen=True, kw_only=True):
     """What one decision of the gateway was about.
 
-    `kind`: `name` (a query to the resolver), `connect`, `dial` (an address of the target), `request`,
-    `push` (of git). `number` is the connection's, counted from 1 in each door; `path` the first 16 hex digits of the
-    SHA-256 of path and query; `refs` all that a push would change, each with its old and its new object.
+    `kind`: `name` (a query to the resolver), `connect`, `dial` (an address of the target), `request`, `push` (of git),
+    `secret` (a placeholder astray), `registry` (a page or a file of a package). `number` is the connection's, counted
+    from 1 in each door; `path` the first 16 hex digits of the SHA-256 of path and query; `refs` all that a push would
+    change, each with its old and its new object; `package` with its version, `digest` what the page said of the file,
+    `malware` the list that it was looked up in.
     """
 
     kind: str
@@ -34,6 +36,9 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True):
     method: str | None = None
     path: str | None = None
     refs: tuple[str, ...] | None = None
+    package: str | None = None
+    digest: str | None = None
+    malware: str | None = None
 
 
 class Journal(Protocol):
@@ -41,8 +46,8 @@ class Journal(Protocol):
         """Its number. Unrecorded: then nothing may happen."""
         ...
 
-    def outcome(self, number: int, *, sent: int, received: int, error: str | None) -> None:
-        """What came of it; bytes as the sandbox saw them. Unrecorded."""
+    def outcome(self, number: int, *, sent: int, received: int, error: str | None, cache: str | None = None) -> None:
+        """What came of it; bytes as the sandbox saw them; what the package cache did. Unrecorded."""
         ...
 
     def origin(self, sandbox: str, incarnation: int, flow: int, decision: int, origin: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from paddock.errors import Unrecorded
-from paddock.model import ApprovalState, Mock
+from paddock.model import ApprovalState
 from paddock.model.egress import ConnectVerdict, RequestVerdict, Target, Verdict
 
 from ._approvals import of_request
@@ -15,7 +15,8 @@ from ._http1 import BadMessage, Request, head_end, read_request
 from ._mock import write_mock
 from ._names import is_address
 from ._refusal import Refusal, Refused, write_refusal
-from ._registry import JUDGED, READING
+from ._registry import READING
+from ._registry_gate import RegistryGate
 from ._relay import Relay
 from ._target import PORTS, BadTarget, normal, read_authority, split_target
 from ._wire import Lost, Wire
@@ -114,24 +115,29 @@ class Exchange:
             raise _numbered(Refused(verdict.reason, rule=verdict.rule), number)
         connection.request, connection.granted = (target, self._scheme, request.method, path), verdict
         relay, error = Relay(connection, request, target, self._scheme), "cut"
+        gate = RegistryGate(connection, verdict, target, self._scheme, path) if verdict.filtered else None
         sent, received = wire.received, wire.sent
         try:
-            self._check_judges(verdict)
-            if verdict.filtered and request.method in READING:
-                policy = self._room.door.policy
-                relay.look = self._room.shelf.judge(policy, verdict, request, self._scheme, target, path)
+            if gate is not None and request.method in READING:
+                await gate.judge(relay, request)
+            probes = False
             if verdict.git is not None and is_push(path):
                 await self._judge_push(verdict, relay, request, target)
-            if verdict.approve is not None:
+                probes = not connection.pushed
+            if verdict.approve is not None and not probes:
                 await self._claim(verdict, relay, request, target, path)
-            if verdict.mock is not None and verdict.item is not None:
-                goes_on = await self._mock(self._room.door.policy.mock(verdict.item), relay, request)
+            if verdict.mock is not None:
+                goes_on = await self._mock(verdict, relay, request, target, path)
             else:
                 goes_on = await relay.forward(verdict, path)
             error = None
             return goes_on
         except Refused as refused:
             error = refused.reason
+            if refused.rule == "secret":
+                found = Verdict(allowed=False, rule="secret", reason=refused.reason, revision=verdict.revision)
+                refused.number = self._room.decide("secret", connection.flow, target, found)
+            refused.as_type = gate is not None and gate.is_silent(request)
             raise _numbered(refused, number) from None
         except Lost as lost:
             error = str(lost)
@@ -139,11 +145,12 @@ class Exchange:
         finally:
             connection.request, connection.pushed = None, ()
             relay.close()
-            self._record(number, sent=wire.received - sent, received=wire.sent - received, error=error)
+            self._record(number, wire.received - sent, wire.sent - received, error, relay.file and relay.file.how)
 
-    def _record(self, number: int, *, sent: int, received: int, error: str | None) -> None:
+    def _record(self, number: int, sent: int, received: int, error: str | None, cache: str | None) -> None:
+        journal = self._room.door.journal
         try:
-            self._room.door.journal.outcome(number, sent=sent, received=received, error=error)
+            journal.outcome(number, sent=sent, received=received, error=error, cache=cache)
         except Unrecorded:
             self._wire.reset("unrecorded")  # an answer was begun: nothing else can be said any more
 
@@ -159,12 +166,6 @@ class Exchange:
     def _decide(self, target: Target, verdict: Verdict, method: str, path: str) -> int:
         digest = hashlib.sha256(path.encode()).hexdigest()[:16]
         return self._room.decide("request", self._connection.flow, target, verdict, method=method, path=digest)
-
-    def _check_judges(self, verdict: RequestVerdict) -> None:
-        """What this gateway can't judge does not pass unjudged."""
-        if verdict.filtered and verdict.registry not in JUDGED:
-            name = "what a registry holds"
-            raise Refused(f"this version has no judge for {name}: it does not pass", status=501, rule=verdict.rule)
 
     async def _judge_push(self, verdict: RequestVerdict, relay: Relay, request: Request, target: Target) -> None:
         """By its commands, before its pack is read. Refused: one of its refs is, and so all of it."""
@@ -189,18 +190,33 @@ class Exchange:
             raise _numbered(Refused(reason, status=status, rule=verdict.rule), number)
         self._connection.pushed = updates
 
-    async def _mock(self, mock: Mock, relay: Relay, request: Request) -> bool:
-        """The policy's own answer; nobody outside is asked."""
+    async def _mock(self, verdict: RequestVerdict, relay: Relay, request: Request, target: Target, path: str) -> bool:
+        """The policy's own answer; nobody outside is asked. Refused: what is to give it does not."""
+        room, wire = self._room, self._wire
+        mock = room.door.policy.mock(verdict.item or 0)
         body = await relay.collect()
-        del self._wire.buffer[: len(body)]
-        head_only = request.method == "HEAD"
-        self._wire.write(write_mock(mock, keep_alive=request.keep_alive, head_only=head_only))
-        await self._wire.drain()
+        answer = await room.mocks.answer(
+            mock,
+            verdict.rule,
+            request,
+            target,
+            scheme=self._scheme,
+            path=path,
+            body=body,
+            seconds=room.limits.handler,
+        )
+        del wire.buffer[: len(body)]
+        wire.write(write_mock(answer, keep_alive=request.keep_alive, head_only=request.method == "HEAD"))
+        await wire.drain()
         return request.keep_alive
 
     async def _claim(self, verdict: RequestVerdict, relay: Relay, request: Request, target: Target, path: str) -> None:
-        """A person's yes to exactly this request, used up by it. Refused: there is none yet."""
-        door = self._room.door
+        """A person's yes to exactly this request, used up by it. Refused: there is none yet.
+
+        Of a push, the names of its objects stand for what is in them: git never packs them twice in the same way, and
+        what is packed may be large.
+        """
+        door, pushed = self._room.door, tuple(map(str, self._connection.pushed))
         asked = of_request(
             verdict.approve or "",
             sandbox=door.sandbox,
@@ -211,8 +227,8 @@ class Exchange:
             method=request.method,
             path=path,
             fields=request.fields,
-            body=await relay.collect(),
-            pushed=tuple(map(str, self._connection.pushed)),
+            body=b"" if pushed else await relay.collect(),
+            pushed=pushed,
         )
         answer = await door.approvals.claim(asked)
         if door.policy.revision != verdict.revision:
@@ -236,6 +252,10 @@ class Exchange:
         self._wire.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
         return target, verdict
 
+    async def refuse(self, refused: Refused) -> None:
+        """For what came in the place of a request."""
+        await self._refuse(refused, None)
+
     # -- refusals ------------------------------------------------------------------------------------------------------
 
     async def _refuse(self, refused: Refused, request: Request | None) -> bool:
@@ -252,6 +272,7 @@ class Exchange:
             reason=refused.reason,
             hint=refused.hint,
             approval=refused.approval,
+            as_type=refused.as_type,
         )
         goes_on = request is not None and request.keep_alive and not request.chunked and not request.length
         accept = None if request is None else request.get(b"accept")

@@ -34,6 +34,9 @@ class AuditJournal:
             detail["method"], detail["path"] = flow.method, flow.path
         if flow.refs is not None:
             detail["refs"] = list(flow.refs)
+        for name in ("package", "digest", "malware"):
+            if (value := getattr(flow, name)) is not None:
+                detail[name] = value
         return self._log.verdict(
             action,
             allowed=verdict.allowed,
@@ -43,8 +46,11 @@ class AuditJournal:
             detail=detail,
         )
 
-    def outcome(self, number: int, *, sent: int, received: int, error: str | None) -> None:
-        self._log.outcome(number, "egress", ok=error is None, error=error, detail={"sent": sent, "received": received})
+    def outcome(self, number: int, *, sent: int, received: int, error: str | None, cache: str | None = None) -> None:
+        detail: dict[str, Any] = {"sent": sent, "received": received}
+        if cache is not None:
+            detail["cache"] = cache
+        self._log.outcome(number, "egress", ok=error is None, error=error, detail=detail)
 
     def origin(self, sandbox: str, incarnation: int, flow: int, decision: int, origin: dict[str, Any]) -> None:
         if "argv" in origin:

@@ -13,10 +13,15 @@ from paddock.model.egress import EgressPolicy, Target, Verdict
 
 from ._dns import Denied
 from ._door import Door, Flow
+from ._h2_outside import Links
+from ._handlers import Handlers
 from ._maker import Maker
+from ._mocks import Mocks
 from ._names import BadHost, canonical, is_address
+from ._package_cache import PackageCache
 from ._refusal import Refused
-from ._registry import Shelf
+from ._registry import Known, Shelf
+from ._registry_reader import Reader
 from ._synthetic import Synthetic
 from ._upstream import Check, Dialer, Pool, Upstream, is_own
 
@@ -32,7 +37,16 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     keep_alive: float = 120.0
     response: float = 600.0
     idle: float = 900.0
+    handler: float = 10.0
     names_per_second: float = 100.0
+
+
+class Pages(msgspec.Struct, frozen=True, kw_only=True):
+    """Who reads those of registries, what is known of packages, and their files: one for a gateway."""
+
+    reader: Reader | None = None
+    known: Known | None = None
+    packages: PackageCache | None = None
 
 
 class Live(Protocol):
@@ -48,10 +62,22 @@ class Live(Protocol):
 class OpenDoor:
     """`refused` counts the connections that were over the limit."""
 
-    def __init__(self, door: Door, dialer: Dialer, limits: Limits, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        door: Door,
+        dialer: Dialer,
+        limits: Limits,
+        loop: asyncio.AbstractEventLoop,
+        handlers: Handlers,
+        pages: Pages | None = None,
+    ) -> None:
         self.door, self.dialer, self.limits, self.loop = door, dialer, limits, loop
         self.names, self.pool = Synthetic(), Pool(loop.time)
-        self.shelf = Shelf()
+        self.pages = pages or Pages()
+        self.shelf = Shelf(self.pages.known)
+        self.is_shut = False
+        self.links, self.streams = Links(loop), 0
+        self.mocks = Mocks(handlers, lambda: self.door.secrets)
         self.live: set[Live] = set()
         self.makers: dict[int, Maker] = {}
         """By flow, of those that nothing was decided on yet."""
@@ -76,6 +102,9 @@ class OpenDoor:
         method: str | None = None,
         path: str | None = None,
         refs: tuple[str, ...] | None = None,
+        package: str | None = None,
+        digest: str | None = None,
+        malware: str | None = None,
     ) -> int:
         """Records it. Unrecorded."""
         door = self.door
@@ -92,6 +121,9 @@ class OpenDoor:
                 method=method,
                 path=path,
                 refs=refs,
+                package=package,
+                digest=digest,
+                malware=malware,
             ),
             verdict,
         )
@@ -100,15 +132,19 @@ class OpenDoor:
             maker.decided(number)
         return number
 
-    async def dial(self, flow: int, target: Target, *, literal: str | None, tls: bool) -> Upstream:
+    async def dial(self, flow: int, target: Target, *, literal: str | None, tls: bool, h2: bool = False) -> Upstream:
         """Refused."""
         before = self.door.policy.revision
-        upstream = await self.dialer.dial(target, literal=literal, tls=tls, check=self._check(flow, target))
+        upstream = await self.dialer.dial(target, literal=literal, tls=tls, check=self._check(flow, target), h2=h2)
         policy = self.door.policy
         if policy.revision != before and not policy.address(target, upstream.address).allowed:
             upstream.wire.reset("revised")
             raise Refused("the policy has changed meanwhile", rule="address")
         return upstream
+
+    def may_dial(self, target: Target, address: str) -> bool:
+        """Whether an answer may be one that this address has given; nothing is dialled, and nothing recorded."""
+        return self.door.policy.address(target, address, own=(address,) if is_own(address) else ()).allowed
 
     def hold(self, size: int) -> None:
         """So many bytes more (or less) are kept of requests that are looked at whole. Refused: too many."""
@@ -163,14 +199,21 @@ class OpenDoor:
         for connection in list(self.live):
             connection.tick(now)
         self.pool.sweep()
+        self.links.sweep()
 
     def revise(self, policy: EgressPolicy) -> None:
+        if policy.revision != self.door.policy.revision:
+            self.mocks.end()
         self.door.policy = policy
         self.pool.sweep(everything=True)
+        self.links.sweep(everything=True)
         for connection in list(self.live):
             connection.recheck(policy)
 
     def shut(self, why: str) -> None:
+        self.is_shut = True
+        self.mocks.end()
         self.pool.sweep(everything=True)
         for connection in list(self.live):
             connection.cut(why)
+        self.links.reset(why)

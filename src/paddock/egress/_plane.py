@@ -49,7 +49,7 @@ class GatewayPlane:
 
     async def secret(self, order: Secret) -> None:
         bound = _bound(order.secret)
-        self._books[order.sandbox].set(bound.name, bound.value, bound.expires_at)
+        self._books[order.sandbox].put(bound)
 
     async def close(self, sandbox: str) -> None:
         self._books.pop(sandbox, None)

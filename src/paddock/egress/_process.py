@@ -16,14 +16,16 @@ from typing import Any, cast
 from paddock.keeper import layout
 
 from . import _confine, _server, _witness
-from ._compose import make_plane
+from ._compose import PACKAGE_CACHE_MIB, make_plane
+from ._handler_host import start_host
+from ._registry_reader import Reader
 
 # What a service runs: `python -I -S -c BOOTSTRAP`, with {"path", "state", "environment"} as JSON on stdin.
 BOOTSTRAP = (
     "import sys,json;o=json.load(sys.stdin);sys.path[:0]=o['path'];from paddock.egress._process import main;main(o)"
 )
 READY = b"ready\n"
-_KEPT = ("SSL_CERT_FILE", "SSL_CERT_DIR", "LANG", "LC_ALL", "TZ")
+_KEPT = ("SSL_CERT_FILE", "SSL_CERT_DIR", "LANG", "LC_ALL", "TZ", PACKAGE_CACHE_MIB)
 
 
 def main(options: dict[str, Any]) -> None:
@@ -39,7 +41,7 @@ def main(options: dict[str, Any]) -> None:
 
 
 def environment() -> dict[str, str]:
-    """What of a service's the gateway has: where the certificates are that it trusts."""
+    """What of a service's the gateway has: where the certificates are that it trusts, and how much it may keep."""
     return {name: value for name in _KEPT if (value := os.environ.get(name))}
 
 
@@ -54,14 +56,16 @@ def _serve(options: dict[str, Any]) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return
+    handlers = start_host()  # before anything is opened that a handler may not have
+    reader = Reader.start()
     owner = os.stat(state).st_uid
     run = state / layout.RUN
     witness = _witness.start(run)
     listener = _server.listen(state, layout.GATEWAY_SOCKET)
     server = _server.Server(listener, owner=owner, lives=lambda id, number: _lives(run, id, number))
     with asyncio.Runner() as runner:
-        plane = runner.run(make_plane(state, server.claim, witness))
-        for line in _confine.confine(readable=(run,), writable=(state / layout.AUDIT,)):
+        plane = runner.run(make_plane(state, server.claim, reader=reader, witness=witness, handlers=handlers))
+        for line in _confine.confine(readable=(run,), writable=(state / layout.AUDIT, state / layout.PACKAGES)):
             print(line, file=sys.stderr, flush=True)
         gc.collect()
         gc.freeze()

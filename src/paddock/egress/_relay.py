@@ -12,6 +12,7 @@ from paddock.model.egress import RequestVerdict, Target
 
 from ._body import Body
 from ._coding import Undecodable
+from ._h2_stream import StreamFailed
 from ._http1 import (
     BadMessage,
     Request,
@@ -21,13 +22,15 @@ from ._http1 import (
     write_request,
     write_response,
 )
+from ._packaged import Packaged
 from ._redact import Returned
 from ._refusal import Refused
-from ._registry import Look
+from ._registry_look import Look
 from ._stream import Stream
 from ._swap import BUFFERED_BYTES, Misdirected, Swap
 from ._target import PORTS
 from ._upstream import Upstream
+from ._websocket import Messages, converse
 from ._wire import Lost, Wire
 
 if TYPE_CHECKING:
@@ -35,15 +38,23 @@ if TYPE_CHECKING:
 
 _REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 _MOST_INTERIM = 32
+_EXTENSIONS = b"sec-websocket-extensions"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class _Stale(Exception):
-    """The server ended a connection that was kept before it answered."""
+    """The server ended a connection that was kept before it answered. `untouched`: and has not read the request."""
+
+    def __init__(self, *, untouched: bool = False) -> None:
+        super().__init__()
+        self.untouched = untouched
 
 
 class Relay:
-    def __init__(self, connection: Connection, request: Request, target: Target, scheme: str) -> None:
+    def __init__(
+        self, connection: Connection, request: Request, target: Target, scheme: str, *, silent: bool = False
+    ) -> None:
+        """`silent`: a page is read for what it says of files; nobody inside has asked for it."""
         self._connection, self._room, self._wire = connection, connection.room, connection.wire
         self._request, self._target, self._scheme = request, target, scheme
         self._held = 0
@@ -51,12 +62,20 @@ class Relay:
         """What was read of the body before it is sent on."""
         self.look: Look | None = None
         """The answer is a page of a registry, which has to be looked through."""
+        self.file: Packaged | None = None
+        """The answer is a file that may come from the package cache."""
+        self._swap: Swap | None = None
+        self.admit: Callable[[Response], None] | None = None
+        """Looks at the answer's head before anything of it is passed on. Raises Refused."""
+        self._silent = silent
         self._broken: Refused | None = None
         """Why this side could not go on with the request's body."""
 
     def close(self) -> None:
         """The request is over."""
         self._room.hold(-self._held)
+        if self.file is not None:
+            self.file.close()
 
     async def collect(self, most: int = BUFFERED_BYTES) -> bytes:
         """The whole body, which stays where it is taken from. Refused: it is larger than `most`."""
@@ -107,8 +126,11 @@ class Relay:
             method=request.method,
             allowed=verdict.secrets,
         )
+        self._swap = swap
         with _explained():
             path, request.fields = swap.target(path), swap.fields(request.fields)
+            if request.upgrade is not None and self._room.door.secrets:
+                request.fields = [field for field in request.fields if field[0].lower() != _EXTENSIONS]
             filter = swap.body(request.fields)
             rewrites = filter is not None and filter.rewrites
             if rewrites and request.length is not None and request.length <= BUFFERED_BYTES:
@@ -130,21 +152,45 @@ class Relay:
 
     async def _send_to_one(self, stream: Stream, out: bytearray) -> bool:
         connection, target, tls = self._connection, self._target, self._scheme == "https"
+        if self.file is not None and (goes_on := await self.file.answer(self._request, self._returning)) is not None:
+            return goes_on
         repeatable = stream.done and self._request.method in _REPEATABLE
-        upstream = self._room.pool.take(target, tls=tls, repeatable=repeatable)
+        upstream = self._kept(tls=tls, repeatable=repeatable)
         while True:
             if upstream is None:
-                upstream = await self._room.dial(connection.flow, target, literal=connection.literal, tls=tls)
+                upstream = await self._dial(tls=tls)
             connection.upstream = upstream
             try:
                 return await self._converse(stream, upstream, out)
-            except _Stale:
-                if not (upstream.reused and repeatable):
+            except _Stale as stale:
+                if not (upstream.reused and (repeatable or (stale.untouched and stream.done))):
                     raise Refused(
                         f"{target.host} ended the connection without an answer", status=502, rule="upstream"
                     ) from None
                 upstream.wire.close()
                 upstream = None
+
+    def _kept(self, *, tls: bool, repeatable: bool) -> Upstream | None:
+        connection, target = self._connection, self._target
+        shared = self._room.links.take(target) if tls and connection.is_stream else None
+        if shared is not None or connection.is_grpc:
+            return shared
+        return self._room.pool.take(target, tls=tls, repeatable=repeatable)
+
+    async def _dial(self, *, tls: bool) -> Upstream:
+        """What speaks HTTP/2 with us is spoken to so, if the server does too."""
+        connection, target, room = self._connection, self._target, self._room
+        if not (tls and connection.is_stream):
+            return await room.dial(connection.flow, target, literal=connection.literal, tls=tls)
+        upstream = await room.links.reach(
+            target, lambda: room.dial(connection.flow, target, literal=connection.literal, tls=tls, h2=True)
+        )
+        if connection.is_grpc and not upstream.shared:
+            upstream.wire.close()
+            raise Refused(
+                f"{target.host} does not speak HTTP/2, without which gRPC does not work", status=502, rule="upstream"
+            )
+        return upstream
 
     async def _converse(self, stream: Stream, upstream: Upstream, out: bytearray) -> bool:
         wire, server, before = self._wire, upstream.wire, upstream.wire.received
@@ -157,13 +203,16 @@ class Relay:
             sender = self._room.loop.create_task(self._send_rest(stream, server))
         try:
             response = await self._answer(server, before)
-            goes_on = await self._receive(response, server)
+            reading = None if self.file is None else self.file.keep(response, upstream)
+            goes_on = await self._receive(response, server) if reading is None else False
         finally:
             wire.guard(None)
             if sender is not None:
                 await _settle(sender)
             wire.watch(False)
         self._connection.upstream = None
+        if self.file is not None and reading is not None:
+            return await self.file.give(reading, self._request, self._returning)
         if stream.done and response.keep_alive:
             self._room.pool.give(upstream, tls=self._scheme == "https")
         else:
@@ -205,7 +254,7 @@ class Relay:
             if response.status >= 200 or response.status == 101:
                 self._connection.limit(None)
                 return response
-            if self._request.minor:
+            if self._request.minor and not self._silent:
                 self._wire.write(write_response(response, keep_alive=True))
                 await self._wire.drain()
         server.reset()
@@ -218,15 +267,22 @@ class Relay:
             return self._broken
         if str(lost) == "too slow":
             return Refused("the server did not answer in time", status=504, rule="upstream")
-        if begun:
+        failed = lost.__cause__ if isinstance(lost.__cause__, StreamFailed) else None
+        if begun or (failed is not None and not failed.untouched):
             return Refused(f"the server broke off: {lost}", status=502, rule="upstream")
-        return _Stale()
+        return _Stale(untouched=failed is not None)
 
     async def _receive(self, response: Response, server: Wire) -> bool:
         if response.status == 101:
             return await self._switch(response, server)
         if self.look is not None:
             return await self._look_through(self.look, response, server)
+        if self.admit is not None:
+            try:
+                self.admit(response)
+            except Exception:
+                server.reset()
+                raise
         request, wire = self._request, self._wire
         stream = self._returning(response, server)
         goes_on = request.keep_alive
@@ -263,6 +319,8 @@ class Relay:
             raise
         finally:
             self._connection.limit(None)
+        if self._silent:
+            return request.keep_alive
         if book:
             redaction = book.redaction(keep_length=True)
             body = redaction.whole(body)
@@ -272,7 +330,7 @@ class Relay:
         await wire.drain()
         return keep_alive
 
-    def _returning(self, response: Response, server: Wire) -> Stream:
+    def _returning(self, response: Response, server: Wire | None = None) -> Stream:
         """The answer's body; its head has lost what must not come back."""
         book = self._room.door.secrets
         body = Body(response, to_the_end=True, extensions=True)
@@ -282,7 +340,8 @@ class Relay:
         try:
             returned = Returned(redaction, response.fields)
         except Undecodable as error:
-            server.reset()
+            if server is not None:
+                server.reset()
             raise Refused(f"the answer can't be looked into: {error}", status=502, rule="secret") from None
         response.fields = returned.fields
         if returned.rewrites:
@@ -294,14 +353,30 @@ class Relay:
         )
 
     async def _switch(self, response: Response, server: Wire) -> bool:
-        """WebSocket: judged as a request, then passed on as bytes."""
+        """WebSocket: judged as a request, then passed on as bytes; looked through where there are secrets."""
         if self._request.upgrade != b"websocket" or response.upgrade != b"websocket":
             server.reset()
             raise Refused("the server switched protocols, unasked", status=502, rule="upstream")
+        book = self._room.door.secrets
+        if book:
+            if response.get(_EXTENSIONS) is not None:
+                server.reset()
+                raise Refused("the server extends the WebSocket, unasked", status=502, rule="upstream")
+            redaction = book.redaction(keep_length=True)
+            response.fields = [(name, redaction.whole(value)) for name, value in response.fields]
         self._wire.write(write_response(response, keep_alive=True))
         self._wire.watch(False)
         server.guard(self._wire)
-        await self._wire.join(server)
+        if book and self._swap is not None:
+            outwards = Messages(outwards=True, filter=self._swap.message, control=self._swap.control)
+            inwards = Messages(
+                outwards=False,
+                filter=lambda _: book.redaction(keep_length=True).stream(),
+                control=lambda data: book.redaction(keep_length=True).whole(data),
+            )
+            await converse(self._wire, server, outwards, inwards, self._room.loop)
+        else:
+            await self._wire.join(server)
         server.guard(None)
         return False
 

@@ -60,6 +60,10 @@ class SecretBook:
     def name(self, placeholder: bytes) -> str:
         return self._names[placeholder]
 
+    def placeholders(self) -> tuple[tuple[bytes, str], ...]:
+        """Each with the name of its secret."""
+        return tuple(self._names.items())
+
     def find(self, data: bytes) -> tuple[str, ...]:
         """The names of those whose placeholder is in there."""
         return tuple(self._names[needle] for needle in self.needles.found(data))
@@ -83,6 +87,17 @@ class SecretBook:
             and _is_host(one.host, target.host)
             and (one.methods is None or method in one.methods)
         )
+
+    def put(self, bound: Bound) -> None:
+        """One that is new, or another binding of one, or as `set`."""
+        if bound.name not in self._bound:
+            self._bound[bound.name] = bound
+            self._names[bound.placeholder.encode()] = bound.name
+            self.needles = Needles(tuple(self._names))
+            self._redactions = {}
+            return
+        self.set(bound.name, bound.value, bound.expires_at)
+        self._bound[bound.name] = msgspec.structs.replace(self._bound[bound.name], bindings=bound.bindings)
 
     def set(self, name: str, value: SecretValue | None, expires_at: float | None = None) -> None:
         """Another value from the next request on; None: revoked. The one before is still taken out of what comes back.

@@ -107,10 +107,17 @@ class Swap:
             raise Misdirected(name, "the body", f"the body is encoded as {coding[:40]!r}, which cannot be looked into")
         return None
 
-    def message(self, data: bytes) -> bytes:
-        """A whole text message of a WebSocket; secrets that are bound to bodies."""
-        kind = "application/json" if data.lstrip()[:1] in (b"{", b"[", b'"') else "text/plain"
-        return self._book.needles.replaced(data, self._put("a message", lambda b: b.body, _encoder(kind, message=True)))
+    def message(self, begin: bytes) -> Replacer:
+        """For a message of a WebSocket that begins so; secrets that are bound to bodies."""
+        kind = "application/json" if begin.lstrip()[:1] in (b"{", b"[", b'"') else "text/plain"
+        put = self._put("a message", lambda b: b.body, _encoder(kind, message=True))
+        return Replacer(self._book.needles, put)
+
+    def control(self, data: bytes) -> bytes:
+        """What a frame of a WebSocket carries that is of no message: nothing is put in there."""
+        for name in self._book.find(data):
+            raise Misdirected(name, "a control frame", "values are not put there")
+        return data
 
     def _field(self, name: bytes, value: bytes) -> tuple[bytes, bytes]:
         lower = name.lower()

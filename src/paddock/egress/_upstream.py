@@ -24,6 +24,9 @@ _FRESH_SECONDS = 1.0
 Resolver = Callable[[str], Awaitable[list[str]]]
 """Addresses of a name, as `ipaddress` writes them. OSError."""
 
+Reach = Callable[[str, int], Awaitable[socket.socket]]
+"""A connection to a port of an address. OSError."""
+
 Check = Callable[[str], bool]
 """Whether an address may be dialled; the verdict was recorded. Unrecorded."""
 
@@ -76,11 +79,25 @@ class Upstream:
     def __init__(self, wire: Wire, target: Target, address: str) -> None:
         self.wire, self.target, self.address = wire, target, address
         self.reused = False
+        self.shared = False
+        """Whether it is a stream of a connection of HTTP/2."""
         self.idle_since = 0.0
 
 
+async def over_tcp(address: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        await asyncio.get_running_loop().sock_connect(sock, (address, port))
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
 class Dialer:
-    """Makes upstreams; one for a gateway. `trust` verifies servers' certificates."""
+    """Makes upstreams; one for a gateway. `trust` verifies servers' certificates, `reach` connects."""
 
     def __init__(
         self,
@@ -88,12 +105,14 @@ class Dialer:
         scratch: memoryview,
         resolver: Resolver,
         trust: Callable[[], ssl.SSLContext],
+        reach: Reach = over_tcp,
     ) -> None:
         self._loop, self._scratch, self._resolver, self._make_trust = loop, scratch, resolver, trust
-        self._trust: ssl.SSLContext | None = None
+        self._reach = reach
+        self._trust: dict[bool, ssl.SSLContext] = {}
 
-    async def dial(self, target: Target, *, literal: str | None, tls: bool, check: Check) -> Upstream:
-        """`literal`: the address is given. Refused says why there is no connection."""
+    async def dial(self, target: Target, *, literal: str | None, tls: bool, check: Check, h2: bool = False) -> Upstream:
+        """`literal`: the address is given; `h2`: HTTP/2 is offered. Refused says why there is no connection."""
         try:
             async with asyncio.timeout(DIAL_SECONDS):
                 addresses = [literal] if literal else await self._resolve(target.host)
@@ -102,7 +121,7 @@ class Dialer:
                     raise Refused(f"no address of {target.host} may be connected to", rule="address")
                 wire, address = await self._connect(allowed, target)
                 if tls:
-                    await self._shake(wire, target)
+                    await self._shake(wire, target, h2=h2)
         except TimeoutError:
             raise Refused(
                 f"{target.host}:{target.port} did not answer within {DIAL_SECONDS:.0f} s", status=504, rule="upstream"
@@ -118,12 +137,12 @@ class Dialer:
     async def _connect(self, addresses: list[str], target: Target) -> tuple[Wire, str]:
         why: OSError | None = None
         for address in addresses:
-            sock = socket.socket(
-                socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK
-            )
             try:
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                await self._loop.sock_connect(sock, (address, target.port))
+                sock = await self._reach(address, target.port)
+            except OSError as error:
+                why = error
+                continue
+            try:
                 wire = Wire(self._loop, self._scratch)
                 await wire.attach(sock)
             except OSError as error:
@@ -138,11 +157,12 @@ class Dialer:
             f"{target.host}:{target.port} can't be reached: {_words(why)}", status=502, rule="upstream"
         ) from None
 
-    async def _shake(self, wire: Wire, target: Target) -> None:
-        if self._trust is None:
-            self._trust = self._make_trust()
+    async def _shake(self, wire: Wire, target: Target, *, h2: bool) -> None:
+        if h2 not in self._trust:
+            self._trust[h2] = self._make_trust()
+            self._trust[h2].set_alpn_protocols(["h2", "http/1.1"] if h2 else ["http/1.1"])
         try:
-            await wire.shake(self._trust, name=target.host)
+            await wire.shake(self._trust[h2], name=target.host)
         except (ssl.SSLError, Lost) as error:
             wire.reset()
             raise Refused(
@@ -157,7 +177,6 @@ def system_trust() -> ssl.SSLContext:
     """What this machine trusts."""
     context = ssl.create_default_context()
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["http/1.1"])
     return context
 
 

@@ -10,6 +10,8 @@ import asyncio
 import socket
 import ssl
 import struct
+from collections.abc import Callable
+from typing import Protocol
 
 HIGH_WATER = 64 << 10
 SCRATCH_BYTES = 128 << 10
@@ -18,6 +20,10 @@ _RECORD_BYTES = 16 << 10
 
 class Lost(Exception):
     """The connection broke, or was broken off by us."""
+
+
+class Breakable(Protocol):
+    def reset(self) -> None: ...
 
 
 class Wire(asyncio.BufferedProtocol):
@@ -30,11 +36,13 @@ class Wire(asyncio.BufferedProtocol):
         self.buffer = bytearray()
         self.ended = False
         self.error: Exception | None = None
+        self.on_room: Callable[[], None] | None = None
+        """Called when what was full takes more."""
         self.received = self.sent = 0
         self._transport: asyncio.Transport | None = None
         self._sink: Wire | None = None
         self._source: Wire | None = None
-        self._guarded: Wire | None = None
+        self._guarded: Breakable | None = None
         self._more: asyncio.Future[None] | None = None
         self._drained: asyncio.Future[None] | None = None
         self._held = self._full = self._discards = self._alone = self._news = False
@@ -45,6 +53,22 @@ class Wire(asyncio.BufferedProtocol):
     async def attach(self, sock: socket.socket) -> None:
         """Takes over a connected socket."""
         await self._loop.connect_accepted_socket(lambda: self, sock)
+
+    def branch(self, transport: asyncio.Transport) -> Wire:
+        """One for a stream of this one."""
+        wire = Wire(self._loop, self._scratch)
+        wire.connection_made(transport)
+        return wire
+
+    @property
+    def protocol(self) -> str | None:
+        """What TLS has agreed on."""
+        return None if self._tls is None else self._tls.selected_alpn_protocol()
+
+    @property
+    def full(self) -> bool:
+        """The other side has not taken enough."""
+        return self._full
 
     @property
     def idle(self) -> bool:
@@ -70,6 +94,11 @@ class Wire(asyncio.BufferedProtocol):
                 raise Lost(str(self.error)) from self.error
         news, self._news = self._news, False
         return news
+
+    def stir(self) -> None:
+        """Ends the waiting of `more`."""
+        self._news = True
+        self._wake()
 
     def watch(self, on: bool) -> None:
         """While it is watched an end from the other side counts as the connection's loss: nobody reads it."""
@@ -167,6 +196,8 @@ class Wire(asyncio.BufferedProtocol):
             self._drained.set_result(None)
         if self._source is not None:
             self._source._flow_on()
+        if self.on_room is not None:
+            self.on_room()
 
     def write_eof(self) -> None:
         """Nothing more will be written; reading goes on."""
@@ -203,7 +234,7 @@ class Wire(asyncio.BufferedProtocol):
         await self.drain()
         await other.drain()
 
-    def guard(self, other: Wire | None) -> None:
+    def guard(self, other: Breakable | None) -> None:
         """If this one breaks, `other` is broken off."""
         self._guarded = other
 

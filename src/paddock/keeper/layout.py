@@ -1,13 +1,16 @@
 """The state directory: what lies where. Everything in it is private to one uid (0700).
 
 paddock.db            control state (SQLite, WAL)
-audit/                hash-chained segments, one per writer
+audit/                hash-chained segments, one per writer, and the signed heads of all
+audit.key             what signs them, unless it is kept elsewhere (0600)
 prepare.lock          held while storage decides how the pool is kept
 keeper.json           how the keeper is to open the pool; written once by storage
 keeper.lock           held by the living keeper
 keeper.sock           its door
 keeper.log            its last words
 gateway.lock          held by the living gateway; gateway.sock is its door, gateway.log has its last words
+world.sock            who answers to the gateway in the place of the network, where there is such a one; world.pem is
+                      whom it trusts then. Only evaluations have them
 pool/                 trees: directories, or where the keeper's own mount namespace has the pool mounted
 repositories/<id>     bare git repositories, which sandboxes only read
 pool.btrfs            sparse image, where the pool is a loop device
@@ -15,6 +18,7 @@ templates/            locks of templates: who builds one, who uses one
 run/<sandbox>/        state.json, init.sock, user.sock, root.sock: the live sandbox, found by any later service; with
                       exits trust.pem, the certificates that programs inside trust
 artifacts/            contents that were taken out of workspaces, by their digest
+packages/             files of registries that sandboxes have fetched; only the gateway writes there
 kept/<workspace>      archives of workspaces that were evicted from the pool
 garbage.lock          held while somebody collects garbage
 outputs/<sandbox>/    what execs printed beyond what a result holds
@@ -39,6 +43,7 @@ ID_COUNT = 65536
 
 DATABASE = "paddock.db"
 AUDIT = "audit"
+AUDIT_KEY = "audit.key"
 KEEPER_CONFIG = "keeper.json"
 KEEPER_LOCK = "keeper.lock"
 KEEPER_SOCKET = "keeper.sock"
@@ -46,6 +51,8 @@ KEEPER_LOG = "keeper.log"
 GATEWAY_LOCK = "gateway.lock"
 GATEWAY_SOCKET = "gateway.sock"
 GATEWAY_LOG = "gateway.log"
+WORLD_SOCKET = "world.sock"
+WORLD_TRUST = "world.pem"
 POOL = "pool"
 REPOSITORIES = "repositories"
 POOL_IMAGE = "pool.btrfs"
@@ -57,6 +64,7 @@ TRUST = "trust.pem"
 OUTPUTS = "outputs"
 ARTIFACTS = "artifacts"
 KEPT = "kept"
+PACKAGES = "packages"
 VAULT_KEY = "vault.key"
 VAULT_LOCK = "vault.lock"
 

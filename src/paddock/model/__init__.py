@@ -11,6 +11,7 @@ from .actions import DeleteSnapshot as DeleteSnapshot
 from .actions import Diagnose as Diagnose
 from .actions import ExtendSandbox as ExtendSandbox
 from .actions import ForkSandbox as ForkSandbox
+from .actions import GetAuditKey as GetAuditKey
 from .actions import GetSandbox as GetSandbox
 from .actions import GetUsage as GetUsage
 from .actions import InspectSandbox as InspectSandbox
@@ -26,6 +27,7 @@ from .actions import RollbackSandbox as RollbackSandbox
 from .actions import RunExec as RunExec
 from .actions import SignalExec as SignalExec
 from .actions import StartExec as StartExec
+from .actions import StreamAudit as StreamAudit
 from .actions import VerifyAudit as VerifyAudit
 from .approval import APPROVAL_MOVES as APPROVAL_MOVES
 from .approval import Approval as Approval
@@ -93,12 +95,16 @@ from .policy import Deny as Deny
 from .policy import EgressRules as EgressRules
 from .policy import GitHubApp as GitHubApp
 from .policy import Mock as Mock
+from .policy import MockSource as MockSource
 from .policy import PolicyDocument as PolicyDocument
+from .policy import Recorded as Recorded
 from .policy import SecretRule as SecretRule
 from .policy import SecretSource as SecretSource
 from .policy_actions import GetPolicy as GetPolicy
 from .policy_actions import PolicyRevision as PolicyRevision
 from .policy_actions import SetPolicy as SetPolicy
+from .reports import AuditFault as AuditFault
+from .reports import AuditKey as AuditKey
 from .reports import AuditRecord as AuditRecord
 from .reports import AuditReport as AuditReport
 from .reports import Check as Check

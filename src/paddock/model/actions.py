@@ -32,7 +32,7 @@ from .file_actions import (
 from .garbage import GarbageReport
 from .limits import Usage
 from .policy_actions import GetPolicy, SetPolicy
-from .reports import AuditRecord, AuditReport, Check, Diagnosis, Inspection, Process
+from .reports import AuditKey, AuditRecord, AuditReport, Check, Diagnosis, Inspection, Process
 from .repository import AcquireRepository, DeleteRepository, ListRepositories
 from .result_actions import (
     AddArtifact,
@@ -210,8 +210,27 @@ class ListAudit(Action[tuple[AuditRecord, ...]], frozen=True, tag="audit.list"):
     limit: int = 1000
 
 
+class StreamAudit(Action[ByteReader], frozen=True, tag="audit.stream"):
+    """The log itself, as lines of JSON: `{"segment":…,"record":{…}}`, byte for byte what `verify` checks; signed heads,
+    `{"head":{…}}`; last of all `{"cursor":…}`, to go on from another time. For the state directory's owner.
+
+    `tag` is that of an action, its beginning, or one of decision, outcome and event. `last` leaves out all but the last
+    so many records. With `follow` it does not end, and what comes is told by time, with neither heads nor cursor."""
+
+    sandbox: str | None = None
+    tag: str | None = None
+    since: float | None = None
+    last: int | None = None
+    follow: bool = False
+    cursor: str | None = None
+
+
 class VerifyAudit(Action[AuditReport], frozen=True, tag="audit.verify"):
     pass
+
+
+class GetAuditKey(Action[AuditKey], frozen=True, tag="audit.key"):
+    """The public key that the heads of the log are signed with; it is made if there is none yet."""
 
 
 class Diagnose(Action[Diagnosis], frozen=True, tag="doctor"):
@@ -298,7 +317,9 @@ AnyAction: TypeAlias = (
     | GrantApproval
     | DenyApproval
     | ListAudit
+    | StreamAudit
     | VerifyAudit
+    | GetAuditKey
     | Diagnose
     | CollectGarbage
     | CheckStorage

@@ -15,8 +15,10 @@ Port: TypeAlias = int | str
 """A number, or a range such as "8000-8099"."""
 
 Registry: TypeAlias = Literal["pypi", "npm", "crates", "debian"]
-Deed: TypeAlias = Literal["git.push", "publish"]
-"""What a person is asked for wherever it happens: a push by a rule with `git`, an upload by one with `registry`."""
+Deed: TypeAlias = Literal["git.push", "publish", "delete"]
+"""What a person is asked for wherever it happens. `git.push`: a push by a rule with `git`, and a branch of a workspace
+that the sandbox has worked in. `publish`: an upload by a rule with `registry`, and a pull request of such a workspace.
+`delete`: of such a workspace, and of a snapshot of the sandbox."""
 
 
 Verdict: TypeAlias = Literal["allow", "approve", "deny"]
@@ -35,7 +37,8 @@ class Allow(_Part, frozen=True, kw_only=True):
 
     `registry`: the index and the files of one, read only, without what is younger than `cooldown_days`, of the
     packages whose name matches one of `packages`. `unknown_age` says what happens where the index gives no date.
-    `hosts` are those of a mirror.
+    `hosts` are those of a mirror. `malware` is a list of what is known to be malicious, on the host of the service: a
+    directory or a zip of OSV records.
 
     `git`: one repository by its URL (`*` in its path is any one part). `push` are the full names of refs that may be
     pushed (`refs/heads/agent/*`); without them none.
@@ -54,6 +57,7 @@ class Allow(_Part, frozen=True, kw_only=True):
     packages: tuple[str, ...] | None = None
     unknown_age: Literal["allow", "deny"] | None = None
     hosts: tuple[str, ...] | None = None
+    malware: str | None = None
     fetch: bool | None = None
     push: tuple[str, ...] | None = None
 
@@ -68,10 +72,37 @@ class Deny(_Part, frozen=True, kw_only=True):
     paths: tuple[str, ...] | None = None
 
 
-class Mock(_Part, frozen=True, kw_only=True):
-    """What the gateway answers itself, in the place of `host`: the real one is never asked."""
+class Recorded(_Part, frozen=True, kw_only=True):
+    """One exchange of a cassette. It answers a request of its `method` for its `url` (scheme, host, path and query),
+    with a body of its `body_sha256` where that is given: once, or for ever if it is to `repeat`."""
+
+    url: str
+    method: str = "GET"
+    body_sha256: str | None = None
+    status: int = 200
+    headers: dict[str, str | tuple[str, ...]] = {}
+    body: str = ""
+    body_base64: str | None = None
+    repeat: bool = False
+
+
+class MockSource(_Part, frozen=True, kw_only=True):
+    """What answers: exactly one of the text of a Python module with a function `handle`, and the exchanges of a
+    cassette."""
+
+    python: str | None = None
+    cassette: tuple[Recorded, ...] | None = None
+
+
+class Mock(_Part, frozen=True, kw_only=True, rename={"source": "with"}):
+    """What the gateway answers itself, in the place of `host`: the real one is never asked.
+
+    `with` is a handler (`./mocks/payments.py`) or a cassette (`.yaml`, `.json`): the file is read with the policy, and
+    becomes part of it. Without it, `status`, `headers` and `body` are the answer.
+    """
 
     host: str
+    source: str | MockSource | None = None
     ports: tuple[Port, ...] | None = None
     methods: tuple[str, ...] | None = None
     paths: tuple[str, ...] | None = None

@@ -82,11 +82,40 @@ class AuditRecord(msgspec.Struct, frozen=True, kw_only=True):
     result: dict[str, Any] = {}
 
 
+class AuditKey(msgspec.Struct, frozen=True, kw_only=True):
+    """The public key of the audit log; `id` is the SHA-256 of its 32 bytes."""
+
+    id: str
+    pem: str
+
+
+class AuditFault(msgspec.Struct, frozen=True, kw_only=True):
+    """The first thing that is wrong: in which segment (or in `heads`), at which line, and which record stands there or
+    should. `cause` is in words."""
+
+    segment: str
+    line: int
+    seq: int
+    cause: str
+
+
 class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
-    """`ok` is False from the first broken link on; `problem` names segment, line and cause."""
+    """`ok` is False from the first broken link on; `problem` names segment, line and cause, `fault` the same apart.
+
+    `signed` records are vouched for by `heads` signed heads, the last made at `signed_at`, with `keys` (SHA-256 of the
+    public keys); behind those, records that were cut off at the end would not be missed. Of a `part` (of an export that
+    leaves something out) what is there is checked, and `gaps` says in how many places something is not.
+    """
 
     ok: bool
     segments: int
     records: int
     head: str
     problem: str | None = None
+    fault: AuditFault | None = None
+    signed: int = 0
+    heads: int = 0
+    signed_at: float | None = None
+    keys: tuple[str, ...] = ()
+    part: bool = False
+    gaps: int = 0

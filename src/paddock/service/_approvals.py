@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -87,14 +87,16 @@ class Approvals:
         revision: str,
         what: str,
         incarnation: int = 0,
+        exact: Sequence[str] = (),
     ) -> None:
-        """Of an action at the door: ApprovalNeeded until a person has said yes to exactly this one; then once."""
+        """Of an action at the door: ApprovalNeeded until a person has said yes to exactly this one; then once. `exact`:
+        what it is about at this moment, beyond its own arguments."""
         request = ApprovalRequest(
             kind=kind,
             sandbox=about,
             incarnation=incarnation,
             revision=revision,
-            digest=arguments_digest(kind.encode(), _canonical(action)),
+            digest=arguments_digest(kind.encode(), _canonical(action), *(part.encode() for part in exact)),
             summary=what,
         )
         answer = self.claim(entry.principal.id, request)

@@ -29,6 +29,7 @@ from paddock.model import (
     ForkSandbox,
     GarbageReport,
     GetArtifact,
+    GetAuditKey,
     GetPolicy,
     GetSandbox,
     GetUsage,
@@ -71,6 +72,7 @@ from paddock.model import (
     SignalExec,
     StartExec,
     StatFile,
+    StreamAudit,
     UploadTree,
     VerifyAudit,
     WatchFiles,
@@ -106,19 +108,16 @@ async def effect(rooms: Rooms, action: AnyAction, entry: Entry) -> object:
             source = None if action.sandbox is None else rooms.sandboxes.find(action.sandbox, entry).id
             return rooms.snapshots.list(source, entry)
         case DeleteSnapshot():
+            await rooms.asking.snapshot_deletion(action, rooms.snapshots, entry)
             return rooms.snapshots.delete(action, entry)
         case ForkSandbox():
             return await rooms.forks.fork(action, *await rooms.sandboxes.use(action.sandbox, entry), entry)
         case RollbackSandbox():
             return await rooms.rollback.perform(action, *await rooms.sandboxes.use(action.sandbox, entry), entry)
-        case (
-            OpenWorkspace()
-            | GetWorkspace()
-            | ListWorkspaces()
-            | InspectWorkspace()
-            | PinWorkspace()
-            | DeleteWorkspace()
-        ):
+        case DeleteWorkspace():
+            await rooms.asking.workspace_deletion(action, rooms.workspaces, entry)
+            return await rooms.workspaces.perform(action, entry)
+        case OpenWorkspace() | GetWorkspace() | ListWorkspaces() | InspectWorkspace() | PinWorkspace():
             return await rooms.workspaces.perform(action, entry)
         case AcquireRepository() | ListRepositories() | DeleteRepository():
             return await rooms.shelf.repositories.perform(action, entry)
@@ -185,8 +184,12 @@ async def effect(rooms: Rooms, action: AnyAction, entry: Entry) -> object:
             return await rooms.approvals.perform(action, entry)
         case ListAudit():
             return await rooms.reports.audit(action, entry)
+        case StreamAudit():
+            return await rooms.reports.stream(action, entry)
         case VerifyAudit():
-            return await rooms.reports.verify()
+            return await rooms.evidence.verify()
+        case GetAuditKey():
+            return await rooms.evidence.key()
         case Diagnose():
             return await rooms.reports.diagnose()
         case CollectGarbage():

@@ -55,7 +55,7 @@ class Execs:
         if row.sandbox.policy is not None:
             await self._conduct.command(action, row, entry)
         id = ExecId(mint(Noun.EXEC))
-        spec = action.spec
+        spec = await self._leases.in_environment(row, action.spec)
         if spec.stdin is not (action.input is not None):
             # There is nobody to write to a pipe but `input`: without one the command reads an end, not for ever.
             spec = msgspec.structs.replace(spec, stdin=action.input is not None)
@@ -99,7 +99,8 @@ class Execs:
         id = ExecId(mint(Noun.EXEC))
         before = held.strikes
         try:
-            handle = await held.instance.start(action.spec, id=id, background=action.background)
+            spec = await self._leases.in_environment(row, action.spec)
+            handle = await held.instance.start(spec, id=id, background=action.background)
         except SandboxDied:
             raise await self._live.dead(row) from None
         # Of a background command the backend keeps the time, also when this service is dead.

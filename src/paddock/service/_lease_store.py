@@ -30,7 +30,8 @@ class LeaseStore:
         self._store = store
 
     def add(self, leases: Sequence[Lease], now: float) -> None:
-        """And forgets those of sandboxes that are forgotten. (A new one's own row may come a little later.)"""
+        """Or other rules of those that are there. And forgets those of sandboxes that are forgotten. (A new one's own
+        row may come a little later.)"""
         with self._store.writing() as db:
             db.execute(
                 "DELETE FROM sandbox_secrets WHERE created_at < ? AND sandbox NOT IN (SELECT id FROM sandboxes)",
@@ -38,7 +39,8 @@ class LeaseStore:
             )
             db.executemany(
                 "INSERT INTO sandbox_secrets (sandbox, name, owner, placeholder, rule, stored, created_at)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?)",
+                " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (sandbox, name) DO UPDATE SET rule = excluded.rule,"
+                " stored = excluded.stored",
                 [
                     (one.sandbox, one.name, one.owner, one.placeholder, _encode(one.rule), one.rule.source.stored, now)
                     for one in leases

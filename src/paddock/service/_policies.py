@@ -72,7 +72,7 @@ class Policies:
         snapshot = None if action.policy is None else await self.keep(action.policy)
         if snapshot is not None:
             await self._check_files(row, snapshot.document)
-            self._leases.check_revision(row, snapshot.document.secrets)
+            await self._leases.extend(row, snapshot.document.secrets)
         now = None if snapshot is None else snapshot.revision
         if not self._policies.set(row.id, before=before, now=now):
             raise _changed(row, None)

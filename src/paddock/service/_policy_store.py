@@ -16,6 +16,10 @@ _PRUNE = (
     "DELETE FROM policies WHERE kept_at < ? AND revision NOT IN (SELECT policy FROM sandboxes WHERE policy IS NOT NULL)"
     " AND revision NOT IN (SELECT policy FROM snapshots WHERE policy IS NOT NULL)"
 )
+_IN_WORKSPACE = (
+    "SELECT policy FROM sandboxes WHERE policy IS NOT NULL AND json_extract(CAST(workspace AS TEXT), '$.workspace') = ?"
+    " GROUP BY policy ORDER BY max(created_at) DESC"
+)
 
 
 class PolicyStore:
@@ -32,6 +36,10 @@ class PolicyStore:
     def set(self, sandbox: str, *, before: str | None, now: str | None) -> bool:
         """False if it was not `before` any more, or the sandbox has ended."""
         return bool(self._store.execute(_SET, (now, sandbox, before)).rowcount)
+
+    def in_workspace(self, workspace: str) -> tuple[str, ...]:
+        """The revisions under which sandboxes have worked in it, the latest first; as long as those are recorded."""
+        return tuple(row[0] for row in self._store.execute(_IN_WORKSPACE, (workspace,)).fetchall())
 
     def prune(self, before: float) -> int:
         """Forgets those that no sandbox and no snapshot has, and that nobody has asked for since."""

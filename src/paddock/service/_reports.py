@@ -1,20 +1,22 @@
-"""What `doctor` and `audit verify` are told."""
+"""What `doctor` and `audit ls` are told."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
-from paddock.audit import MOST_RECORDS, AuditLog, Eyes, read_records, verify
+from paddock.audit import MOST_RECORDS, AuditLog, Choice, Cursor, Eyes, read_cursor, read_records
 from paddock.errors import InvalidArgument, NotFound, PolicyDenied
-from paddock.model import AuditRecord, AuditReport, Check, Diagnosis, ListAudit
+from paddock.keeper import layout
+from paddock.model import AuditRecord, AuditReport, Check, Diagnosis, ListAudit, StreamAudit
 from paddock.storage._base import Pool
 
+from ._audit_stream import AuditStream
 from ._gate import Entry
 from ._providers import Backends
 from ._store import Row, Store
@@ -33,13 +35,13 @@ class Reports:
         backends: Backends,
         pool: Callable[[], Pool],
         find: Callable[[str, Entry], Row],
+        verify: Callable[[], Awaitable[AuditReport]],
+        sign: Callable[[], None],
     ) -> None:
         self._state_dir, self._store, self._audit = state_dir, store, audit
-        self._backends, self._pool, self._find = backends, pool, find
+        self._backends, self._pool, self._find, self._verify = backends, pool, find, verify
+        self._sign = sign
         self._owner = f"local:{os.getuid()}"
-
-    async def verify(self) -> AuditReport:
-        return await asyncio.to_thread(verify, self._audit.directory)
 
     async def audit(self, action: ListAudit, entry: Entry) -> tuple[AuditRecord, ...]:
         """Of a sandbox that is still known, by whatever it was called. The state directory's owner sees everything;
@@ -60,18 +62,35 @@ class Reports:
         eyes = None if me == self._owner else Eyes(principal=me, sandbox=own)
         return await asyncio.to_thread(read_records, self._audit.directory, action, names, eyes=eyes)
 
+    async def stream(self, action: StreamAudit, entry: Entry) -> AuditStream:
+        if entry.principal.id != self._owner:
+            raise PolicyDenied(f"the log is for {self._owner} alone", rule="own-records")
+        if action.last is not None and not 0 <= action.last <= MOST_RECORDS:
+            raise InvalidArgument(f"last={action.last} must be 0 to {MOST_RECORDS}", field="last")
+        names: tuple[str, ...] = ()
+        if action.sandbox is not None:
+            names = (action.sandbox,)
+            with suppress(NotFound):
+                row = self._find(action.sandbox, entry)
+                names = (row.id, *names, *filter(None, [row.sandbox.spec.name]))
+        if not action.follow and action.last is None:
+            await asyncio.to_thread(self._sign)
+        choice = Choice(sandboxes=names, tag=action.tag, since=action.since)
+        cursor = Cursor() if action.cursor is None else read_cursor(action.cursor)
+        return AuditStream(self._audit.directory, action, choice, cursor, entry)
+
     async def diagnose(self) -> Diagnosis:
         checks: list[Check] = []
         for backend in self._backends.all():
             checks += backend.checks()
         checks += self._storage()
-        report = await self.verify()
+        report = await self._verify()
         checks.append(
             Check(
                 area="audit",
                 name="log",
                 status="ok" if report.ok else "missing",
-                detail=report.problem or f"{report.records} records in {report.segments} segments",
+                detail=report.problem or _told(report),
                 fix=None if report.ok else "paddock audit verify",
             )
         )
@@ -83,6 +102,7 @@ class Reports:
                 detail=f"{self._store.path}: survives kill -9 of its writers",
             )
         )
+        checks.append(_packages(self._state_dir / layout.PACKAGES))
         level = self._backends.default_level()
         return Diagnosis(checks=tuple(checks), default_level=level and level.value, state_dir=str(self._state_dir))
 
@@ -95,3 +115,19 @@ class Reports:
                     area="storage", name="pool", status="missing", detail=str(error), fix="see `paddock run -- true`"
                 ),
             )
+
+
+def _packages(directory: Path) -> Check:
+    """What the gateway keeps of registries."""
+    sizes: list[int] = []
+    with suppress(OSError), os.scandir(directory) as entries:
+        for one in entries:
+            with suppress(OSError):  # it has just gone
+                sizes.append(one.stat().st_size)
+    detail = f"{len(sizes)} files, {sum(sizes) >> 20} MiB, for sandboxes that install what others have"
+    return Check(area="state", name="package cache", status="ok", detail=detail if sizes else "empty")
+
+
+def _told(report: AuditReport) -> str:
+    signed = f"{report.signed} of them signed" if report.heads else "none of them signed yet"
+    return f"{report.records} records in {report.segments} segments, {signed}"

@@ -52,6 +52,10 @@ if [ -f .git/index ] && [ ! -L .git/index ] && cp .git/index /tmp/result/theirs;
 fi
 own write-tree >/tmp/result/tree
 """
+# What `TREE` has found: the tree, and the commit that it is on.
+STATE = f"""{_PRELUDE}
+cat tree head
+"""
 RAW = f"""{_PRELUDE}
 own diff-tree -r -M --no-commit-id --raw --numstat -z --abbrev=40 "$1" "$(cat tree)"
 """

@@ -11,6 +11,7 @@ from paddock.keeper.layout import ARTIFACTS
 from paddock.storage import Artifacts
 
 from ._artifacts import ArtifactResults
+from ._asking import Asking
 from ._clock import Clock
 from ._live import Live
 from ._result_source import Known, Sources
@@ -41,9 +42,10 @@ class Results:
         audit: AuditLog,
         clock: Clock,
         tasks: Tasks,
+        asking: Asking,
     ) -> None:
         self._store, self._shelf, self._credentials = ResultStore(store), shelf, credentials
-        self._audit, self._clock, self._tasks = audit, clock, tasks
+        self._audit, self._clock, self._tasks, self._asking = audit, clock, tasks, asking
         self._sources = Sources(
             sandboxes=sandboxes, live=live, known=known, snapshots=snapshots, workshops=shelf.workshops
         )
@@ -63,4 +65,5 @@ class Results:
             audit=self._audit,
             clock=self._clock,
             tasks=self._tasks,
+            asking=self._asking,
         )

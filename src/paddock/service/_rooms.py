@@ -19,12 +19,14 @@ from paddock.storage.secret_sources import Fetcher
 from ._allotment import Allotment
 from ._approval_store import ApprovalStore
 from ._approvals import Approvals
+from ._asking import Asking
 from ._bell import bell
 from ._clock import Clock, holder_id
 from ._collectors import OldTemplates, Orphans, Outputs, Unfinished
 from ._conduct import Conduct
 from ._doors import Doors
 from ._egress import Egress, NoEgress
+from ._evidence import Evidence
 from ._execs import Execs
 from ._expiry import Expiry
 from ._files import Files
@@ -117,6 +119,7 @@ class Rooms:
             egress=egress,
         )
         policies = self.policies = Policies(store=store, egress=egress, tasks=tasks, clock=clock, leases=leases)
+        self.asking = Asking(store=store, policies=policies, approvals=self.approvals)
         allotment = Allotment(store, clock)
         live = self.live = Live(
             holder=holder,
@@ -207,8 +210,16 @@ class Rooms:
             sandboxes=self.sandboxes, live=live, remains=remains, tasks=tasks, leases=leases, conduct=conduct
         )
         self.files = Files(sandboxes=self.sandboxes, live=live, conduct=conduct)
+        self.evidence = Evidence(state_dir, audit, os.environ, clock)
         self.reports = Reports(
-            state_dir, store=store, audit=audit, backends=backends, pool=pool, find=self.sandboxes.find
+            state_dir,
+            store=store,
+            audit=audit,
+            backends=backends,
+            pool=pool,
+            find=self.sandboxes.find,
+            verify=self.evidence.verify,
+            sign=self.evidence.sign,
         )
         self.mount_results = MountResults(live=live, snapshots=snapshots, pool=pool, tasks=tasks)
         self.results = Results(
@@ -223,6 +234,7 @@ class Rooms:
             audit=audit,
             clock=clock,
             tasks=tasks,
+            asking=self.asking,
         )
         needs = Needs(
             (lambda: of_sandboxes(store), lambda: of_snapshots(rows), self.shelf.needs, self.workspaces.needs)

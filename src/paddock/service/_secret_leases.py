@@ -14,7 +14,7 @@ from paddock.egress._placeholders import check_shape, mint
 from paddock.egress._redact import Redaction
 from paddock.egress._secret_book import Bound, to_bytes
 from paddock.errors import InvalidArgument, PaddockError, PolicyDenied
-from paddock.model import SecretRule, SecretValue
+from paddock.model import Binding, ExecSpec, SecretRule, SecretValue
 from paddock.storage.secret_sources import Fetched, Fetcher, is_kept
 
 from ._clock import Clock
@@ -42,12 +42,17 @@ class Leases:
         self._tasks, self._audit = tasks, audit
         self._bounds: dict[str, dict[str, Bound]] = {}
         self._redactions: dict[str, Redaction] = {}
-        self._renewals: dict[str, list[asyncio.Task[None]]] = {}
+        self._renewals: dict[str, dict[str, asyncio.Task[None]]] = {}
+        self._late: dict[str, dict[str, str]] = {}
+        self._seen: dict[str, str] = {}
         self.changed: Changed = _nobody
 
     async def prepare(self, rows: Sequence[Row], rules: Mapping[str, SecretRule]) -> None:
         """Of sandboxes that are to be, and begin together: all values are there, or SecretUnavailable says which is
         not, and why. Each has placeholders of its own."""
+        for row in rows:
+            if row.sandbox.policy is not None:
+                self._seen[row.id] = row.sandbox.policy
         if not rules:
             return
         for row in rows:
@@ -71,13 +76,15 @@ class Leases:
 
     async def bounds(self, row: Row) -> tuple[Bound, ...]:
         """For the gateway. Of a sandbox that another service has made, the values are fetched again."""
+        return tuple((await self._held(row)).values())
+
+    async def _held(self, row: Row) -> dict[str, Bound]:
         held = self._bounds.get(row.id)
         if held is None:
             leases = self._store.of(row.id)
-            if not leases:
-                return ()
             held = self._hold(row.id, leases, await self._fetch_all(leases))
-        return tuple(held.values())
+            self._late[row.id] = {lease.name: lease.placeholder for lease in leases}  # some may have been
+        return held
 
     async def packed(self, row: Row) -> bytes:
         """`bounds`, as they go to the gateway."""
@@ -87,17 +94,56 @@ class Leases:
         """Of what commands print. None: it has no secrets (or none that this service knows the values of)."""
         return self._redactions.get(sandbox) if self._redactions else None
 
-    def check_revision(self, row: Row, rules: Mapping[str, SecretRule]) -> None:
-        """What a policy may say of secrets once the sandbox is there: it may drop some. InvalidArgument."""
-        known = {lease.name: lease.rule for lease in self._store.of(row.id)}
-        for name, rule in rules.items():
-            if known.get(name) != rule:
-                what = "another binding or source" if name in known else "no placeholder"
-                raise InvalidArgument(
-                    f"{row.id} was made with {what} of secret {name}: secrets are given when a sandbox is made",
-                    hint="leave it as it was, or make another sandbox with this policy",
-                    field=f"secrets.{name}",
-                )
+    async def in_environment(self, row: Row, spec: ExecSpec) -> ExecSpec:
+        """With the placeholders of those that came after the sandbox, whose environment has only what was there."""
+        revision = row.sandbox.policy
+        if revision is None:
+            return spec
+        if self._seen.get(row.id) != revision:
+            await self._catch_up(row, revision)
+        late = self._late.get(row.id)
+        return spec if not late else msgspec.structs.replace(spec, env={**late, **spec.env})
+
+    async def _catch_up(self, row: Row, revision: str) -> None:
+        """With what another service has given the sandbox, or has made it with."""
+        leases, held = self._store.of(row.id), await self._held(row)
+        new = [one for one in leases if one.name not in held or held[one.name].bindings != _bindings(one.rule)]
+        await self._add(row, new, await self._fetch_all(new))
+        self._seen[row.id] = revision
+
+    async def extend(self, row: Row, rules: Mapping[str, SecretRule]) -> None:
+        """Another policy of a living sandbox: it has those that are new, and others of what it had under their names,
+        when this returns; nobody lets them out before the policy holds. Values that cannot be had refuse it."""
+        known = {lease.name: lease for lease in self._store.of(row.id)}
+        new = {name: rule for name, rule in rules.items() if name not in known or known[name].rule != rule}
+        if not new:
+            return
+        _check(row, new)
+        for name, rule in new.items():
+            if name in known and known[name].rule.shape != rule.shape:
+                reason = f"the placeholder of secret {name} has its shape since {row.id} was given it"
+                raise InvalidArgument(reason, hint="leave the shape as it was", field=f"secrets.{name}.shape")
+        leases = [
+            Lease(row.id, row.sandbox.owner, name, known[name].placeholder if name in known else mint(rule.shape), rule)
+            for name, rule in new.items()
+        ]
+        await self._held(row)
+        fetched = await self._fetch_all(leases)
+        self._store.add(leases, self._clock.wall())
+        for bound in await self._add(row, leases, fetched):
+            await self.changed(row.id, bound)
+
+    async def _add(self, row: Row, leases: Sequence[Lease], fetched: Sequence[Fetched]) -> list[Bound]:
+        held, late = await self._held(row), self._late.setdefault(row.id, {})
+        added: list[Bound] = []
+        for lease, one in zip(leases, fetched, strict=True):
+            bound = held[lease.name] = self._bound(lease, one)
+            late[lease.name] = lease.placeholder
+            self._keep_fresh(lease, bound)
+            added.append(bound)
+        if added:
+            self._redact(row.id, tuple(held.values()))
+        return added
 
     async def rotated(self, owner: str, stored: str, value: SecretValue | None) -> None:
         """What is kept under that name is another value now, or was revoked: returns when that holds everywhere."""
@@ -106,9 +152,11 @@ class Leases:
 
     def drop(self, sandbox: str) -> None:
         """It has ended."""
-        for task in self._renewals.pop(sandbox, ()):
+        for task in self._renewals.pop(sandbox, {}).values():
             task.cancel()
         self._bounds.pop(sandbox, None)
+        self._late.pop(sandbox, None)
+        self._seen.pop(sandbox, None)
         self._redactions.pop(sandbox, None)
 
     async def _fetch_all(self, leases: Sequence[Lease]) -> list[Fetched]:
@@ -124,11 +172,10 @@ class Leases:
         return await self._fetchers(lease.owner).fetch(lease.name, lease.rule.source)
 
     def _bound(self, lease: Lease, fetched: Fetched) -> Bound:
-        bind = lease.rule.bind
         return Bound(
             name=lease.name,
             placeholder=lease.placeholder,
-            bindings=bind if isinstance(bind, tuple) else (bind,),
+            bindings=_bindings(lease.rule),
             value=fetched.value,
             expires_at=None if fetched.seconds is None else self._clock.boottime() + fetched.seconds,
         )
@@ -138,16 +185,24 @@ class Leases:
         bounds = [self._bound(lease, one) for lease, one in zip(leases, fetched, strict=True)]
         held = self._bounds[sandbox] = {bound.name: bound for bound in bounds}
         self._redact(sandbox, bounds)
-        self._renewals[sandbox] = [
-            self._tasks.start(self._renew(lease), name=f"renew secret {lease.name} of {sandbox}")
-            for lease in leases
-            if held[lease.name].expires_at is not None
-        ]
+        for lease in leases:
+            self._keep_fresh(lease, held[lease.name])
         return held
+
+    def _keep_fresh(self, lease: Lease, bound: Bound) -> None:
+        tasks = self._renewals.setdefault(lease.sandbox, {})
+        before = tasks.pop(lease.name, None)
+        if before is not None:
+            before.cancel()
+        if bound.expires_at is not None:
+            name = f"renew secret {lease.name} of {lease.sandbox}"
+            tasks[lease.name] = self._tasks.start(self._renew(lease), name=name)
 
     def _redact(self, sandbox: str, bounds: Sequence[Bound]) -> None:
         values = {bound.value.data: bound.placeholder.encode() for bound in bounds if bound.value is not None}
         before = self._redactions.get(sandbox)
+        if not values and before is None:
+            return
         past = [] if before is None else [*before.values.items()][-_MOST_PAST:]
         self._redactions[sandbox] = Redaction({**dict(past), **values})
 
@@ -193,6 +248,10 @@ def _check(row: Row, rules: Mapping[str, SecretRule]) -> None:
             )
         if name in row.sandbox.spec.env:
             raise InvalidArgument(f"{name} is a secret of the policy, and in env as well", field="env")
+
+
+def _bindings(rule: SecretRule) -> tuple[Binding, ...]:
+    return rule.bind if isinstance(rule.bind, tuple) else (rule.bind,)
 
 
 _sleep = asyncio.sleep

@@ -120,6 +120,7 @@ class Service:
         if self._closed:
             raise InvalidState("this service was closed", hint="make another one")
         self._tasks.start(self.expiry.run(), name="sweep")
+        self._tasks.start(self._rooms.evidence.run(), name="sign")
 
     async def __aenter__(self) -> Self:
         self.start()
@@ -142,6 +143,7 @@ class Service:
             await asyncio.wait(others)
         # From the last line up; each runs whatever became of the others.
         async with AsyncExitStack() as closing:
+            closing.push_async_callback(self._rooms.evidence.aclose)
             closing.callback(self._audit.close)
             closing.callback(self._store.close)
             for backend in self._backends.loaded():

@@ -13,6 +13,7 @@ from paddock.storage.forges import Forge, open_forge
 from paddock.storage.repositories import Credential, Proof, Remote, check_ref, parse, web
 
 from . import _result_scripts as scripts
+from ._asking import Asking
 from ._clock import Clock
 from ._gate import Entry
 from ._publication import Publication
@@ -42,9 +43,11 @@ class WorkspaceResults:
         audit: AuditLog,
         clock: Clock,
         tasks: Tasks,
+        asking: Asking,
     ) -> None:
         self._sources, self._store, self._repositories = sources, store, repositories
         self._credentials, self._audit, self._clock, self._tasks = credentials, audit, clock, tasks
+        self._asking = asking
         self._publication = Publication(repositories.git)
 
     async def diff(self, action: DiffWorkspace, entry: Entry) -> WorkspaceDiff:
@@ -84,6 +87,14 @@ class WorkspaceResults:
             arguments = (began, there or "", "ours" if ours else "")
             said = await _check(workshop, scripts.COMMIT, *arguments, input=message, env=environment)
             commit = scripts.read_commit(said)
+            if commit != there:
+
+                async def exact() -> tuple[str, ...]:
+                    """The tree and what it is on: the commit itself would be another one each time."""
+                    return url, ref, there or "", (await _check(workshop, scripts.STATE)).decode("ascii", "replace")
+
+                what = f"push {source.name} to {ref} of {url}"
+                await self._asking.result("git.push", action, source, entry, exact=exact, what=what)
             pack = None
             if commit != there and await self._repositories.git.commit(origin.cache, commit) != commit:
                 pack = await _check(workshop, scripts.PACK, began, output_bytes=_PACK_BYTES)
@@ -123,6 +134,12 @@ class WorkspaceResults:
                 f"nothing of {source.name!r} was pushed yet", hint=f"paddock branch {source.name}, then again"
             )
         branch = pushed[0].removeprefix(_HEADS)
+
+        async def exact() -> tuple[str, ...]:
+            return origin.url, *pushed
+
+        what = f"ask {origin.url} to take in {branch}: {action.title}"
+        await self._asking.result("publish", action, source, entry, exact=exact, what=what)
         remote, login = await self._remote(web(origin.url), entry)
         forge = await open_forge(remote, login if isinstance(login, Credential) else None, action.forge)
         base = (

@@ -13,6 +13,7 @@ from paddock.model import (
     ReadFile,
     ReadOutput,
     StartExec,
+    StreamAudit,
     UploadTree,
     WatchFiles,
     WriteFile,
@@ -29,7 +30,7 @@ class AsyncTransport(Protocol):
     @overload
     async def perform(self, action: StartExec | AttachExec) -> ExecHandle: ...  # pyright: ignore[reportOverlappingOverload]
     @overload
-    async def perform(self, action: ReadFile | DownloadTree | ReadOutput | GetArtifact) -> ByteReader: ...  # pyright: ignore[reportOverlappingOverload]
+    async def perform(self, action: ReadFile | DownloadTree | ReadOutput | GetArtifact | StreamAudit) -> ByteReader: ...  # pyright: ignore[reportOverlappingOverload]
     @overload
     async def perform(self, action: WriteFile | UploadTree) -> ByteWriter: ...  # pyright: ignore[reportOverlappingOverload]
     @overload

@@ -25,6 +25,7 @@ from paddock.model import (
     ReadFile,
     ReadOutput,
     StartExec,
+    StreamAudit,
     UploadTree,
     WatchFiles,
     WriteFile,
@@ -51,7 +52,7 @@ class LocalTransport:
                 return _Exec(home.loop, result, kills=not background)
             case AttachExec():
                 return _Exec(home.loop, result, kills=False)
-            case ReadFile() | DownloadTree() | ReadOutput() | GetArtifact():
+            case ReadFile() | DownloadTree() | ReadOutput() | GetArtifact() | StreamAudit():
                 return _Reader(home.loop, result)
             case WriteFile() | UploadTree():
                 return _Writer(home.loop, result)

@@ -14,6 +14,7 @@ from paddock.model import (
     ReadFile,
     ReadOutput,
     StartExec,
+    StreamAudit,
     UploadTree,
     WatchFiles,
     WriteFile,
@@ -30,7 +31,7 @@ class Transport(Protocol):
     @overload
     def perform(self, action: StartExec | AttachExec) -> ExecHandle: ...  # pyright: ignore[reportOverlappingOverload]
     @overload
-    def perform(self, action: ReadFile | DownloadTree | ReadOutput | GetArtifact) -> ByteReader: ...  # pyright: ignore[reportOverlappingOverload]
+    def perform(self, action: ReadFile | DownloadTree | ReadOutput | GetArtifact | StreamAudit) -> ByteReader: ...  # pyright: ignore[reportOverlappingOverload]
     @overload
     def perform(self, action: WriteFile | UploadTree) -> ByteWriter: ...  # pyright: ignore[reportOverlappingOverload]
     @overload

@@ -17,6 +17,7 @@ from paddock.policy.door import command_faults, file_faults
 
 from . import _addresses
 from ._hosts import REGISTRIES
+from ._mocks import canonical_source, check_together
 from ._names import NotAName, canonical_name, check_wildcard
 from ._paths import normal_path, pattern
 from ._problem import Problem, nearest
@@ -48,6 +49,7 @@ def canonical(document: PolicyDocument) -> PolicyDocument:
         deny=_each(rules.deny, (*at, "deny"), _deny),
         mock=_each(rules.mock, (*at, "mock"), _mock),
     )
+    check_together(egress.mock, (*at, "mock"))
     approve = _each(document.approve, ("approve",), lambda one, path: one if isinstance(one, str) else _part(one, path))
     secrets = {name: _secret(name, document.secrets[name], ("secrets", name)) for name in sorted(document.secrets)}
     return PolicyDocument(
@@ -92,6 +94,7 @@ _ONLY = {  # keys that only some kinds of rules have
     "packages": ("registry",),
     "unknown_age": ("registry",),
     "hosts": ("registry",),
+    "malware": ("registry",),
     "fetch": ("git",),
     "push": ("git",),
 }
@@ -173,7 +176,7 @@ def _mock(rule: Mock, path: Path) -> Mock:
     for name, value in rule.headers.items():
         if not _TOKEN.fullmatch(name) or not _FIELD_VALUE.fullmatch(value):
             raise Problem((*path, "headers", name), f"{name!r} is no header that can be sent")
-    return _part(rule, path)
+    return _part(msgspec.structs.replace(rule, source=canonical_source(rule, (*path, "with"))), path)
 
 
 P = TypeVar("P", Allow, Deny, Mock, Approve, Binding)
@@ -261,6 +264,8 @@ def _check_registry(rule: Allow, path: Path) -> None:
     assert rule.registry in REGISTRIES
     if rule.cooldown_days is not None and not 0 <= rule.cooldown_days < math.inf:
         raise Problem((*path, "cooldown_days"), f"{rule.cooldown_days:g} days are no time to wait")
+    if rule.malware is not None and not rule.malware.startswith("/"):
+        raise Problem((*path, "malware"), "a list is named by an absolute path", "a directory or a zip of OSV records")
     for index, package in enumerate(rule.packages or ()):
         if not _PACKAGE.fullmatch(package):
             raise Problem((*path, "packages", index), f"{package!r} is no name of a package")
@@ -323,7 +328,7 @@ def _secret(name: str, rule: SecretRule, path: Path) -> SecretRule:
             (*path, "bind"), "bound to nothing, it could go nowhere", "bind: {host: …, header: authorization}"
         )
     bound = [_binding(one, (*path, "bind", index) if many else (*path, "bind")) for index, one in enumerate(bindings)]
-    return SecretRule(source=rule.source, bind=tuple(bound))
+    return SecretRule(source=rule.source, bind=tuple(bound), shape=rule.shape)
 
 
 def _binding(binding: Binding, path: Path) -> Binding:

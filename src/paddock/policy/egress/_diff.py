@@ -166,7 +166,8 @@ def outcome(snapshot: Snapshot, cell: Cell) -> Outcome:
     item = verdict.item or 0
     if verdict.mock is not None:
         mock = snapshot.document.egress.mock[item]
-        further = (mock.status, tuple(sorted(mock.headers.items())), mock.body)
+        answer = msgspec.structs.replace(mock, host="", ports=None, methods=None, paths=None)
+        further = msgspec.json.encode(answer, order="deterministic").decode()
     elif verdict.git or verdict.registry:
         further = snapshot.document.egress.allow[item]
     return Outcome(

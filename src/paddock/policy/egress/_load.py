@@ -22,10 +22,13 @@ from paddock.model.policy import (
     EgressRules,
     FileRules,
     Mock,
+    MockSource,
+    Recorded,
     SecretSource,
 )
 
 from . import _yaml
+from ._mocks import with_files
 from ._problem import Problem, dotted, nearest
 from ._schema import SAME_NAME
 from ._snapshot import Snapshot, compile, compile_at
@@ -53,10 +56,13 @@ def load(source: Source) -> Loaded:
     if isinstance(source, PolicyDocument):
         return Loaded(source, compile(source))
     if isinstance(source, Mapping):
-        return _loaded(dict(source), None)
-    text = source if isinstance(source, str) and "\n" in source else read(source)
+        return _loaded(dict(source), None, File())
+    if isinstance(source, str) and "\n" in source:
+        text, directory = source, File()
+    else:
+        text, directory = read(source), File(source).parent
     value, places = _yaml.parse(text)
-    return _loaded(value, places)
+    return _loaded(value, places, directory)
 
 
 def to_yaml(document: PolicyDocument) -> str:
@@ -78,9 +84,9 @@ def read(path: str | os.PathLike[str]) -> str:
         raise InvalidArgument(f"the policy {os.fspath(path)!r} is not UTF-8") from None
 
 
-def _loaded(value: object, places: Places | None) -> Loaded:
+def _loaded(value: object, places: Places | None, directory: File) -> Loaded:
     try:
-        document = _document(value)
+        document = with_files(_document(value), directory)
         return Loaded(document, compile_at(document), places)
     except Problem as problem:
         raise problem.error(places) from None
@@ -166,6 +172,8 @@ _TYPES: tuple[tuple[str, type[msgspec.Struct]], ...] = (
     (r"egress\.allow\[\d+\]", Allow),
     (r"egress\.deny\[\d+\]", Deny),
     (r"egress\.mock\[\d+\]", Mock),
+    (r"egress\.mock\[\d+\]\.with", MockSource),
+    (r"egress\.mock\[\d+\]\.with\.cassette\[\d+\]", Recorded),
     (r"approve\[\d+\]", Approve),
     (r"commands", CommandRules),
     (r"commands\.(?:deny|approve|allow)\[\d+\]", CommandRule),
@@ -218,7 +226,7 @@ def _hint(path: Path, what: str) -> str | None:
 
 def _choices(path: Path) -> str | None:
     if path[:1] == ("approve",):
-        return "git.push or publish; or a mapping with `host`"
+        return "git.push, publish or delete; or a mapping with `host`"
     from paddock.model import Tier
     from paddock.model.policy import Registry
 

@@ -1,0 +1,85 @@
+"""Lines of an export: each says what it is, and holds byte for byte what the log holds."""
+
+from __future__ import annotations
+
+import json
+from typing import TypeAlias
+
+import msgspec
+
+from ._record import Broken
+
+_RECORD, _RECORD_OF = b'{"segment":', b',"record":'
+_HEAD = b'{"head":'
+_HEADING = b'{"export":'
+_CURSOR = b'{"cursor":'
+
+
+class Heading(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked for. `filtered`: records were left out. `resumed`: it goes on where another one ended."""
+
+    version: int = 1
+    filtered: bool = False
+    resumed: bool = False
+
+
+class RecordLine(msgspec.Struct, frozen=True):
+    """`raw` is the line of the segment, newline included."""
+
+    segment: str
+    raw: bytes
+
+
+class HeadLine(msgspec.Struct, frozen=True):
+    raw: bytes
+
+
+ExportLine: TypeAlias = Heading | RecordLine | HeadLine | None
+
+_heading = msgspec.json.Decoder(dict[str, Heading]).decode
+_name = msgspec.json.Decoder(str).decode
+
+
+def heading_line(it: Heading) -> bytes:
+    return _HEADING + msgspec.json.encode(it) + b"}\n"
+
+
+def record_prefix(segment: str) -> bytes:
+    return _RECORD + json.dumps(segment).encode("ascii") + _RECORD_OF
+
+
+def record_line(prefix: bytes, raw: bytes) -> bytes:
+    return prefix + raw[:-1] + b"}\n"
+
+
+def head_line(raw: bytes) -> bytes:
+    return _HEAD + raw[:-1] + b"}\n"
+
+
+def cursor_line(text: str) -> bytes:
+    return _CURSOR + json.dumps(text).encode("ascii") + b"}\n"
+
+
+def cursor_of(line: bytes) -> str | None:
+    return _name(line[len(_CURSOR) : -2]) if line.startswith(_CURSOR) else None
+
+
+def parse_line(line: bytes) -> ExportLine:
+    """None: a line that holds nothing of the log. Broken."""
+    if not line.endswith(b"}\n"):
+        raise Broken("the line does not end")
+    body = line[:-2] + b"\n"
+    try:
+        if line.startswith(_RECORD):
+            name, found, raw = body[len(_RECORD) :].partition(_RECORD_OF)
+            if found:
+                return RecordLine(_name(name), raw)
+        elif line.startswith(_HEAD):
+            return HeadLine(body[len(_HEAD) :])
+        elif line.startswith(_HEADING):
+            return _heading(line)["export"]
+        elif line.startswith(_CURSOR):
+            return None
+    except (msgspec.MsgspecError, UnicodeDecodeError, KeyError) as error:
+        raise Broken(f"not a line of an export: {error}") from None
+    raise Broken("not a line of an export")

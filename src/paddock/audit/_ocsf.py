@@ -1,0 +1,141 @@
+"""Records in the words of the Open Cybersecurity Schema Framework 1.4, for what collects logs of many kinds.
+
+For looking, not for proof: `metadata.uid` and `unmapped.sha256` lead to the record. https://schema.ocsf.io/1.4.0
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+VERSION = "1.4.0"
+FILE, PROCESS, NETWORK, HTTP, DNS, API = 1001, 1007, 4001, 4002, 4003, 6003
+_CATEGORY = {1: (1, "System Activity"), 4: (4, "Network Activity"), 6: (6, "Application Activity")}
+_NAMES = {
+    FILE: "File System Activity",
+    PROCESS: "Process Activity",
+    NETWORK: "Network Activity",
+    HTTP: "HTTP Activity",
+    DNS: "DNS Activity",
+    API: "API Activity",
+}
+_OTHER = 99
+_METHODS = {"CONNECT": 1, "DELETE": 2, "GET": 3, "HEAD": 4, "OPTIONS": 5, "POST": 6, "PUT": 7, "TRACE": 8, "PATCH": 9}
+_FILES = {"read": 2, "list": 2, "stat": 8, "write": 3, "mkdir": 1, "copy": 1, "remove": 4, "move": 5, "set": 6}
+_CALLS = {"create": 1, "open": 1, "set": 3, "get": 2, "list": 2, "delete": 4, "remove": 4, "kill": 4}
+
+Fields = Mapping[str, Any]
+
+
+def to_ocsf(segment: str, record: Fields) -> dict[str, Any]:
+    """One event of one record."""
+    action, detail = str(record["action"]), _mapping(record.get("detail"))
+    about, activity, own = _about(action, str(record["kind"]), detail, record)
+    category, category_name = _CATEGORY[about // 1000]
+    denied, ok = record.get("allowed") is False, record.get("ok")
+    event: dict[str, Any] = {
+        "class_uid": about,
+        "class_name": _NAMES[about],
+        "category_uid": category,
+        "category_name": category_name,
+        "activity_id": activity,
+        "type_uid": about * 100 + activity,
+        "time": int(record["time"]) // 1_000_000,
+        "severity_id": 3 if denied else 1,
+        "status_id": 2 if denied or ok is False else 1 if ok else 0,
+        "metadata": {
+            "version": VERSION,
+            "uid": f"{segment}:{record['seq']}",
+            "sequence": record["seq"],
+            "event_code": f"{record['kind']}:{action}",
+            "product": {"name": "paddock", "vendor_name": "paddock"},
+        },
+        **own,
+        "unmapped": {
+            key: record[key] for key in ("sha256", "of", "rule", "sandbox", "principal", "detail") if key in record
+        },
+    }
+    if activity == _OTHER:
+        event["activity_name"] = action or "other"
+    said = record.get("message") or record.get("reason")
+    if said:
+        event["message"] = said
+    if record.get("error"):
+        event["status_code"] = record["error"]
+    if record.get("allowed") is not None:
+        event |= {"action_id": 2 if denied else 1, "disposition_id": 2 if denied else 1}
+    return event
+
+
+def _about(action: str, kind: str, detail: Fields, record: Fields) -> tuple[int, int, dict[str, Any]]:
+    """Class, activity, and what that class has of its own."""
+    noun, _, verb = action.partition(".")
+    box = {"uid": str(record.get("sandbox") or "")}
+    if noun == "egress":
+        return _egress(verb, kind, detail, record, box)
+    if noun in ("exec", "process"):
+        spec = _mapping(detail.get("spec")) or detail
+        argv = spec.get("argv")
+        words = [str(word) for word in cast("Sequence[object]", argv)] if isinstance(argv, list) else []
+        process = {"cmd_line": " ".join(words), "name": words[0] if words else action}
+        if isinstance(detail.get("pid"), int):
+            process["pid"] = detail["pid"]
+        launch = verb in ("run", "start") and kind != "outcome"
+        activity = 1 if launch else 2 if kind == "outcome" or verb in ("signal", "end") else _OTHER
+        return PROCESS, activity, {"process": process, "actor": _actor(record), "device": _device(box)}
+    if noun in ("file", "files", "tree"):
+        path = str(detail.get("path") or detail.get("source") or "/")
+        file = {"path": path, "name": path.rsplit("/", 1)[-1] or "/", "type_id": 0}
+        transfer = {"tree.download": 2, "tree.upload": 3, "files.changed": 3}
+        activity = transfer.get(action) or _FILES.get(verb, _OTHER)
+        return FILE, activity, {"file": file, "actor": _actor(record), "device": _device(box)}
+    return (
+        API,
+        _CALLS.get(verb, _OTHER),
+        {
+            "api": {"operation": action, "service": {"name": "paddock"}},
+            "actor": _actor(record),
+            "src_endpoint": {"uid": str(record.get("writer") or "")},
+            "resources": [box],
+        },
+    )
+
+
+def _egress(
+    verb: str, kind: str, detail: Fields, record: Fields, box: dict[str, str]
+) -> tuple[int, int, dict[str, Any]]:
+    denied = record.get("allowed") is False
+    there = {
+        key: detail[name] for key, name in (("hostname", "host"), ("ip", "address"), ("port", "port")) if name in detail
+    }
+    ends = {"src_endpoint": box, "dst_endpoint": there or {"uid": "of the decision"}}
+    if verb == "name":
+        return DNS, 1, {"query": {"hostname": str(detail.get("host", ""))}, **ends}
+    if verb in ("request", "push"):
+        method = str(detail.get("method") or ("POST" if verb == "push" else "")).upper()
+        path = detail.get("path")
+        url = {"hostname": str(detail.get("host", "")), "port": detail.get("port"), "path": _text(path)}
+        request = {"http_method": method, "url": {key: value for key, value in url.items() if value is not None}}
+        return HTTP, _METHODS.get(method, _OTHER), {"http_request": request, **ends}
+    if kind == "outcome":
+        traffic = {"bytes_out": detail.get("sent", 0), "bytes_in": detail.get("received", 0)}
+        return NETWORK, 3 if record.get("ok") is False else 2, {"traffic": traffic, **ends}
+    if verb in ("connect", "dial"):
+        return NETWORK, 5 if denied else 1, ends
+    return NETWORK, _OTHER, ends
+
+
+def _actor(record: Fields) -> dict[str, Any]:
+    return {"user": {"uid": str(record.get("principal") or "paddock")}}
+
+
+def _device(box: dict[str, str]) -> dict[str, Any]:
+    return {"type_id": 6, **box}
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else value if isinstance(value, str) else str(value)
+
+
+def _mapping(value: object) -> Fields:
+    return cast("Fields", value) if isinstance(value, dict) else {}

@@ -1,0 +1,138 @@
+"""The key that vouches for the log. `cryptography` is imported when something is signed or checked, never before."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paddock.errors import InvalidArgument, NotConfigured
+from paddock.keeper.layout import AUDIT_KEY
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+VARIABLE = "PADDOCK_AUDIT_KEY_FILE"
+_MOST_BYTES = 1 << 16
+
+
+class SigningKey:
+    """An Ed25519 key; `public` are its 32 bytes."""
+
+    def __init__(self, key: Ed25519PrivateKey) -> None:
+        self._key = key
+        self.public = key.public_key().public_bytes_raw()
+
+    @property
+    def id(self) -> str:
+        return key_id(self.public)
+
+    def sign(self, message: bytes) -> bytes:
+        return self._key.sign(message)
+
+
+def key_id(public: bytes) -> str:
+    """SHA-256 of the 32 bytes of a public key."""
+    return hashlib.sha256(public).hexdigest()
+
+
+def open_key(state_dir: Path, environment: Mapping[str, str]) -> SigningKey:
+    """The one that PADDOCK_AUDIT_KEY_FILE names, or that of the state directory, which is made if there is none yet.
+
+    NotConfigured: it cannot be read, others can read it, or it is no Ed25519 key.
+    """
+    given = environment.get(VARIABLE, "")
+    path = Path(given) if given else state_dir / AUDIT_KEY
+    try:
+        pem = _read(path)
+    except FileNotFoundError:
+        if given:
+            raise NotConfigured(
+                f"{VARIABLE}: there is no {path}", hint=f"openssl genpkey -algorithm ed25519 -out {path}"
+            ) from None
+        pem = _make(path)
+    return SigningKey(_private(pem, path))
+
+
+def _read(path: Path) -> bytes:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise NotConfigured(f"the audit key {path} cannot be read: {error.strerror}") from None
+    with os.fdopen(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if found.st_mode & 0o077 or found.st_uid not in (0, os.geteuid()):
+            raise NotConfigured(f"the audit key {path} can be read by others than its owner", hint=f"chmod 600 {path}")
+        return file.read(_MOST_BYTES)
+
+
+def _make(path: Path) -> bytes:
+    """Two that make it at once have the same one."""
+    from cryptography.hazmat.primitives import serialization as s
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    pem = Ed25519PrivateKey.generate().private_bytes(s.Encoding.PEM, s.PrivateFormat.PKCS8, s.NoEncryption())
+    fresh = path.with_name(f"{path.name}.{os.getpid()}-{os.urandom(4).hex()}")
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(pem)
+            file.flush()
+            os.fsync(descriptor)
+        with contextlib.suppress(FileExistsError):
+            os.link(fresh, path)
+    finally:
+        fresh.unlink()
+    return _read(path)
+
+
+def _private(pem: bytes, path: Path) -> Ed25519PrivateKey:
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        key = load_pem_private_key(pem, None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, Ed25519PrivateKey):
+        raise NotConfigured(f"{path} holds no Ed25519 key", hint=f"openssl genpkey -algorithm ed25519 -out {path}")
+    return key
+
+
+def public_pem(public: bytes) -> str:
+    """SubjectPublicKeyInfo (RFC 8410): the 32 bytes after a head that never changes."""
+    der = bytes.fromhex("302a300506032b6570032100") + public
+    return f"-----BEGIN PUBLIC KEY-----\n{base64.b64encode(der).decode()}\n-----END PUBLIC KEY-----\n"
+
+
+def read_public_key(text: bytes) -> bytes:
+    """The 32 bytes of a PEM. InvalidArgument."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+    try:
+        key = load_pem_public_key(text)
+    except (ValueError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, Ed25519PublicKey):
+        raise InvalidArgument("that is no Ed25519 public key in PEM", hint="paddock audit key > audit.pub")
+    return key.public_bytes_raw()
+
+
+def is_signed(public: bytes, signature: bytes, message: bytes) -> bool:
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    try:
+        Ed25519PublicKey.from_public_bytes(public).verify(signature, message)
+    except (InvalidSignature, ValueError):
+        return False
+    return True

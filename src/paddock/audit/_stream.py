@@ -1,0 +1,179 @@
+"""The log as it is, line by line, in constant memory; from a cursor on, and as it grows."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import heapq
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from paddock.errors import InvalidArgument
+
+from ._heads import marks_of
+from ._log import HEADS, SUFFIX
+from ._record import Broken
+
+_MOST_AWAITED = 65_536
+"""Decisions of a segment whose outcomes are shown as well when they come."""
+
+
+class Position(msgspec.Struct, array_like=True):
+    """In a segment: the bytes before it, and the decisions that were shown and whose outcomes are yet to come."""
+
+    offset: int = 0
+    awaited: dict[int, None] = {}
+
+
+class Cursor(msgspec.Struct):
+    """Up to where somebody has read. Opaque to others."""
+
+    segments: dict[str, Position] = {}
+    heads: int = 0
+
+    def text(self) -> str:
+        return base64.urlsafe_b64encode(msgspec.json.encode(self)).decode("ascii")
+
+
+def read_cursor(text: str) -> Cursor:
+    try:
+        return msgspec.json.decode(base64.urlsafe_b64decode(text), type=Cursor)
+    except (binascii.Error, ValueError, msgspec.MsgspecError):
+        raise InvalidArgument("that is no cursor of an audit log", hint="start without one", field="cursor") from None
+
+
+class Line(msgspec.Struct):
+    """What is looked at of a record to choose it."""
+
+    seq: int
+    time: int
+    kind: str
+    action: str
+    allowed: bool | None = None
+    of: int | None = None
+    sandbox: str | None = None
+
+
+_decode = msgspec.json.Decoder(Line).decode
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """Which records. `sandboxes` are the names of one, `tag` an action, its beginning, or decision, outcome, event."""
+
+    sandboxes: tuple[str, ...] = ()
+    tag: str | None = None
+    since: float | None = None
+
+    @property
+    def everything(self) -> bool:
+        return not self.sandboxes and self.tag is None and self.since is None
+
+    def fits(self, line: Line, awaited: dict[int, None]) -> bool:
+        if line.kind == "outcome" and line.of in awaited:
+            del awaited[line.of]
+            return self.tag != "decision"
+        if self.since is not None and line.time < self.since * 1e9:
+            return False
+        if self.sandboxes and line.sandbox not in self.sandboxes:
+            return False
+        return self.tag is None or self.tag in (line.kind, line.action) or line.action.startswith(f"{self.tag}.")
+
+
+class Found(msgspec.Struct):
+    """`raw` is the line, newline included; `line` is None where that is no record."""
+
+    segment: str
+    raw: bytes
+    line: Line | None
+
+
+class Stream:
+    def __init__(self, directory: Path, choice: Choice, cursor: Cursor) -> None:
+        self._directory, self._choice, self.cursor = directory, choice, cursor
+        self._vouched = False
+
+    def skip(self) -> None:
+        """What is there now is not wanted."""
+        for path in self._paths():
+            self.cursor.segments.setdefault(path.name, Position()).offset = path.stat().st_size
+        self.cursor.heads = self._size_of_heads()
+
+    def records(self) -> Iterator[Found]:
+        """What is new, one segment after the other; and whatever it vouches for, though that was written meanwhile."""
+        self._vouched = True
+        while self._vouched:
+            self._vouched = False
+            for path, size in [(path, path.stat().st_size) for path in self._paths()]:
+                yield from self._segment(path, size)
+
+    def in_order(self) -> Iterator[Found]:
+        """What is new, by time."""
+        segments = [self._segment(path, path.stat().st_size) for path in self._paths()]
+        yield from heapq.merge(*segments, key=lambda found: found.line.time if found.line else 0)
+
+    def heads(self) -> Iterator[bytes]:
+        """Of what was read."""
+        try:
+            file = (self._directory / HEADS).open("rb")
+        except FileNotFoundError:
+            return
+        with file:
+            file.seek(self.cursor.heads)
+            for line in file:
+                if not line.endswith(b"\n") or not self._covers(line):
+                    return
+                self.cursor.heads += len(line)
+                yield line
+
+    def _covers(self, line: bytes) -> bool:
+        """Not if it was signed after that, and vouches for more."""
+        try:
+            marks = marks_of(line)
+        except Broken:
+            return True  # it is for `verify` to find
+        read = self.cursor.segments
+        return all(name in read and end <= read[name].offset for name, (_, _, end) in marks.items())
+
+    def _paths(self) -> list[Path]:
+        return sorted(self._directory.glob(f"*{SUFFIX}"))
+
+    def _size_of_heads(self) -> int:
+        try:
+            return os.stat(self._directory / HEADS).st_size
+        except FileNotFoundError:
+            return 0
+
+    def _segment(self, path: Path, size: int) -> Iterator[Found]:
+        at = self.cursor.segments.setdefault(path.name, Position())
+        with path.open("rb") as file:
+            file.seek(at.offset)
+            for raw in file:
+                if at.offset + len(raw) > size or not raw.endswith(b"\n"):
+                    return
+                at.offset += len(raw)
+                line = _line(raw)
+                if line is None:  # whole or not, an export of everything holds it
+                    if self._choice.everything:
+                        yield Found(path.name, raw, None)
+                    continue
+                self._vouched = self._vouched or line.action == "audit.open"
+                if self._choice.fits(line, at.awaited):
+                    self._await(line, at)
+                    yield Found(path.name, raw, line)
+
+    def _await(self, line: Line, at: Position) -> None:
+        if self._choice.everything or line.kind != "decision" or line.allowed is False:
+            return
+        at.awaited[line.seq] = None
+        if len(at.awaited) > _MOST_AWAITED:
+            del at.awaited[next(iter(at.awaited))]
+
+
+def _line(raw: bytes) -> Line | None:
+    try:
+        return _decode(raw)
+    except msgspec.MsgspecError:
+        return None

@@ -1,0 +1,82 @@
+"""`paddock eval`: whether what is promised holds here, by trying it."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from . import _render
+from ._values import add_json
+
+if TYPE_CHECKING:
+    from paddock.eval import Outcome
+
+LEAKED = 1
+_MARKS = {"stopped": "ok", "not tried": "weak"}
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+    injection = verbs.add_parser(
+        "injection", help="poisoned repositories, and an agent that obeys them", allow_abbrev=False
+    )
+    injection.description = (
+        "Plays scenarios of prompt injection in real sandboxes: an agent does whatever it reads, everybody outside is "
+        "played too, and what is to be stolen is made up. Nothing leaves this machine, whatever the policy allows. "
+        f"Exit code 0 if nothing leaked and the honest twin of each attack worked, {LEAKED} if not."
+    )
+    injection.add_argument(
+        "--scenario", action="append", default=[], metavar="NAME", help="this one only; may be given again"
+    )
+    injection.add_argument("--policy", metavar="FILE", help="what would leak under your own? (default: paddock's)")
+    injection.add_argument("--template", default="host", metavar="NAME", help="default: host")
+    injection.add_argument("--level", metavar="LEVEL", help="isolation; default: the strongest that is quick")
+    injection.add_argument(
+        "-o", "--output", metavar="FILE", help="a report with all records: Markdown, or JSON by its name"
+    )
+    injection.add_argument("--list", action="store_true", help="the scenarios there are")
+    add_json(injection)
+    injection.set_defaults(run=run_injection)
+
+
+def run_injection(options: argparse.Namespace) -> int:
+    from paddock.eval import HEADINGS, as_json, choose, evaluate, rows, summary, write
+
+    if options.list:
+        return _list(options.json)
+    choose(options.scenario)
+    report = evaluate(
+        options.scenario,
+        policy=None if options.policy is None else Path(options.policy),
+        template=options.template,
+        level=options.level,
+        on_outcome=lambda outcome: None if options.json else _tell(outcome),
+    )
+    if options.output is not None:
+        write(report, Path(options.output))
+    if options.json:
+        _render.line(as_json(report).decode())
+    else:
+        marks = [_MARKS.get(one.verdict, "missing") for one in report.outcomes]
+        _render.table(HEADINGS, rows(report), marks=marks)
+        _render.line(summary(report))
+        _render.note(f"the records: PADDOCK_STATE_DIR={report.state_dir} paddock audit ls")
+    return 0 if report.ok else LEAKED
+
+
+def _list(as_json: bool) -> int:
+    from paddock.eval import catalogue
+
+    if as_json:
+        facts = [{"name": one.name, "poisoned": one.poisoned, "attempt": one.attempt} for one in catalogue()]
+        _render.document(facts)
+    else:
+        _render.table(
+            ("SCENARIO", "POISONED", "WHAT IT TRIES"), [(one.name, one.poisoned, one.attempt) for one in catalogue()]
+        )
+    return 0
+
+
+def _tell(outcome: Outcome) -> None:
+    _render.note(f"{outcome.scenario}: {outcome.verdict}")

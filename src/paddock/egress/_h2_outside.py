@@ -1,0 +1,149 @@
+"""Connections of HTTP/2 to servers: streams of one sandbox to one server share them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from paddock.model.egress import Target
+
+from ._h2_session import Broken, Session
+from ._refusal import Refused
+from ._upstream import IDLE_SECONDS, MOST_IDLE, Upstream
+from ._wire import Lost
+
+_WINDOW, _STREAMS_WINDOW = 1 << 20, 4 << 20
+_MOST_PLAIN = 1024
+
+
+class Link:
+    """One connection. `retired`: it takes no new streams, and ends with its last."""
+
+    def __init__(self, upstream: Upstream, loop: asyncio.AbstractEventLoop) -> None:
+        self._upstream, self._loop = upstream, loop
+        self._session = Session(upstream.wire, loop, opened=None, window=_WINDOW, streams_window=_STREAMS_WINDOW)
+        self.retired = False
+        self._used = False
+        self.idle_since = loop.time()
+        self._task = loop.create_task(self._pump())
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._session.streams)
+
+    def stream(self) -> Upstream | None:
+        """None: it takes no more at present."""
+        if self.retired or self._session.refused_above is not None or self._session.full:
+            return None
+        stream = Upstream(self._session.open().wire, self._upstream.target, self._upstream.address)
+        stream.reused, self._used = self._used, True
+        stream.shared = True
+        return stream
+
+    async def _pump(self) -> None:
+        wire, why = self._upstream.wire, ConnectionResetError("the server has left")
+        try:
+            while await wire.more():
+                self._session.take()
+                await wire.drain()
+        except (Lost, Broken) as error:
+            why = ConnectionResetError(str(error))
+        except Exception as fault:
+            self._loop.call_exception_handler({"message": "a connection to a server failed", "exception": fault})
+            why = ConnectionResetError(f"{type(fault).__name__} in the gateway")
+        finally:
+            self.retired = True
+            self._session.lose(why)
+            wire.close()
+
+    def close(self) -> None:
+        """It tells the server so."""
+        self.retired = True
+        self._session.leave()
+        self._session.lose(ConnectionResetError("closed"))
+        self._upstream.wire.close()
+
+    def reset(self, why: str) -> None:
+        self.retired = True
+        self._upstream.wire.reset(why)
+
+
+class Links:
+    """Those of one door."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._links: dict[Target, list[Link]] = {}
+        self._plain: dict[Target, None] = {}
+        self._dialling: dict[Target, asyncio.Future[Refused | None]] = {}
+
+    def take(self, target: Target) -> Upstream | None:
+        for link in self._links.get(target, ()):
+            stream = link.stream()
+            if stream is not None:
+                return stream
+        return None
+
+    async def reach(self, target: Target, dial: Callable[[], Awaitable[Upstream]]) -> Upstream:
+        """A stream where the server takes HTTP/2, which `dial` offers, or else what was dialled. Those who want the
+        same at one time wait for one dial. Refused."""
+        while target not in self._plain:
+            stream = self.take(target)
+            if stream is not None:
+                return stream
+            dialling = self._dialling.get(target)
+            if dialling is None:
+                return await self._dial(target, dial)
+            refused = await asyncio.shield(dialling)
+            if refused is not None:
+                raise Refused(refused.reason, status=refused.status, rule=refused.rule)
+        return await dial()
+
+    async def _dial(self, target: Target, dial: Callable[[], Awaitable[Upstream]]) -> Upstream:
+        told = self._dialling[target] = self._loop.create_future()
+        outcome: Refused | None = None
+        try:
+            upstream = await dial()
+            if upstream.wire.protocol != "h2":
+                self._remember(target)
+                return upstream
+            link = Link(upstream, self._loop)
+            self._links.setdefault(target, []).append(link)
+            stream = link.stream()
+            assert stream is not None
+            return stream
+        except Refused as refused:
+            outcome = refused
+            raise
+        finally:
+            del self._dialling[target]
+            told.set_result(outcome)
+
+    def _remember(self, target: Target) -> None:
+        if len(self._plain) >= _MOST_PLAIN:
+            del self._plain[next(iter(self._plain))]
+        self._plain[target] = None
+
+    def sweep(self, *, everything: bool = False) -> None:
+        """Closes what is idle for too long, has ended, or is too much. `everything`: nothing is used again."""
+        now, idle = self._loop.time(), 0
+        if everything:
+            self._plain.clear()
+        for target, links in list(self._links.items()):
+            for link in list(links):
+                link.retired = link.retired or everything
+                if link.busy:
+                    link.idle_since = now
+                    continue
+                idle += 1
+                if link.retired or idle > MOST_IDLE or now - link.idle_since > IDLE_SECONDS:
+                    link.close()
+                    links.remove(link)
+            if not links:
+                del self._links[target]
+
+    def reset(self, why: str) -> None:
+        for links in self._links.values():
+            for link in links:
+                link.reset(why)
+        self._links.clear()

@@ -1,0 +1,302 @@
+"""Files of registries that one sandbox has fetched, for the next one: by their URL and by the digest that a page said.
+
+Whoever asks here was judged already. What is given out has the right digest when its last bytes are. See
+docs/design/package-cache.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from paddock.model.egress import RequestVerdict, Target
+
+from ._body import Body
+from ._http1 import BadMessage, Request, Response
+from ._package_store import Copy, Draft, Entry, NoRoom, PackageStore, key_of
+from ._wire import Lost, Wire
+
+_PIECE_BYTES = 128 << 10
+_HELD_BYTES = 64 << 10
+_STALLED_SECONDS = 120.0
+_WAITING_SECONDS = 10.0
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}|sha384:[0-9a-f]{96}|sha512:[0-9a-f]{128}")
+_PERSONAL = frozenset(
+    {b"authorization", b"cookie", b"range", b"if-range", b"if-match", b"if-none-match", b"if-modified-since"}
+    | {b"if-unmodified-since", b"a-im", b"x-api-key", b"private-token"}
+)
+_KEPT_FIELDS = frozenset({b"content-type", b"etag", b"last-modified"})
+_PRIVATE = re.compile(rb"\b(private|no-store)\b", re.IGNORECASE)
+
+
+class Broken(Exception):
+    """A file can't be read to its end; why."""
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """A file, and what its bytes have to be."""
+
+    url: str
+    digest: str
+
+
+def wanted(
+    request: Request, verdict: RequestVerdict, scheme: str, target: Target, path: str, digest: str | None
+) -> Wanted | None:
+    """None: the cache has no part in it. Whose answer could depend on who asks is nobody else's."""
+    if digest is None or not _DIGEST.fullmatch(digest) or scheme != "https" or request.method != "GET":
+        return None
+    if verdict.secrets or verdict.approve or verdict.mock or request.chunked or request.length:
+        return None
+    if any(name.lower() in _PERSONAL for name, _ in request.fields):
+        return None
+    return Wanted(url=f"https://{target.host}:{target.port}{path}", digest=digest)
+
+
+class Reading(Protocol):
+    """One client's way through a file, piece by piece. `how` is for the records."""
+
+    entry: Entry
+    how: str
+
+    async def next(self) -> bytes:
+        """Broken. Not to be asked for more than there is."""
+        ...
+
+    def reset(self) -> None:
+        """The client has gone: who waits for the next piece is told so."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class PackageCache:
+    """One for a gateway. Used within one event loop."""
+
+    def __init__(self, store: PackageStore) -> None:
+        self._store = store
+        self._fetches: dict[str, _Fetch] = {}
+        self._asking: dict[str, asyncio.Future[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def open(self, wanted: Wanted, allowed: Callable[[str], bool]) -> Reading | None:
+        """`allowed`: whether it may come from an address. None: it is not here, for this one, who asks the upstream;
+        others wait a moment for what it says, up to `fetch` or `asked`."""
+        key = key_of(wanted.url, wanted.digest)
+        first = self._asking.get(key)
+        if first is not None:
+            await asyncio.wait((first,), timeout=_WAITING_SECONDS)
+        fetch = self._fetches.get(key)
+        if fetch is not None:
+            return fetch.reading("shared") if allowed(fetch.entry.address) else None
+        copy = self._store.find(wanted.url, wanted.digest)
+        if copy is None:
+            self._asking.setdefault(key, asyncio.get_running_loop().create_future())
+            return None
+        if not allowed(copy.entry.address):
+            copy.close()
+            return None
+        return _FromDisk(self._store, copy)
+
+    def asked(self, wanted: Wanted) -> None:
+        """There was an answer, or there will be none."""
+        first = self._asking.pop(key_of(wanted.url, wanted.digest), None)
+        if first is not None and not first.done():
+            first.set_result(None)
+
+    def fetch(
+        self, wanted: Wanted, response: Response, server: Wire, address: str, ended: Callable[[bool], None]
+    ) -> Reading:
+        """From now on `server` is the cache's, until `ended` says so, and whether it can be used again. NoRoom: it is
+        the caller's still."""
+        if key_of(wanted.url, wanted.digest) in self._fetches:
+            raise NoRoom("another fetches it, from elsewhere")
+        why = _unfit(response)
+        if why is not None:
+            raise NoRoom(why)
+        assert response.length is not None
+        entry = Entry(
+            url=wanted.url,
+            digest=wanted.digest,
+            size=response.length,
+            address=address,
+            fields=[field for field in response.fields if field[0].lower() in _KEPT_FIELDS],
+        )
+        fetch = self._fetches[entry.key] = _Fetch(self._store.begin(entry))
+        reading = fetch.reading("kept")
+        body = Body(response, to_the_end=True, extensions=True)
+        task = fetch.task = asyncio.get_running_loop().create_task(fetch.run(body, server))
+        self._tasks.add(task)
+
+        def done(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            del self._fetches[entry.key]
+            ended(fetch.end() and response.keep_alive)
+
+        task.add_done_callback(done)
+        return reading
+
+    async def close(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+
+def _unfit(response: Response) -> str | None:
+    """Why an answer is not kept."""
+    if response.status != 200:
+        return f"the answer was {response.status}"
+    if not response.length or response.chunked:
+        return "the answer has no length"
+    if (response.get(b"content-encoding") or b"identity").strip().lower() != b"identity":
+        return "the answer is encoded"
+    if _PRIVATE.search(response.get(b"cache-control") or b"") or response.get(b"set-cookie") is not None:
+        return "the answer is for one only"
+    return None
+
+
+class _FromDisk:
+    how = "hit"
+
+    def __init__(self, store: PackageStore, copy: Copy) -> None:
+        self.entry = copy.entry
+        self._store, self._copy, self._hasher = store, copy, copy.entry.hasher()
+        self._position = 0
+
+    async def next(self) -> bytes:
+        data = b""
+        try:
+            data = self._copy.read(self._position, _PIECE_BYTES)
+        except OSError as error:
+            raise self._spoilt(f"the disk can't be read: {error.strerror}") from None
+        self._hasher.update(data)
+        self._position += len(data)
+        if not data or (self._position >= self.entry.size and not self.entry.is_of(self._hasher)):
+            raise self._spoilt("what is in the cache is not what was written")
+        return data
+
+    def _spoilt(self, why: str) -> Broken:
+        self._store.drop(self.entry.key)
+        return Broken(why)
+
+    def reset(self) -> None: ...
+
+    def close(self) -> None:
+        self._copy.close()
+
+
+class _Fetch:
+    """From an upstream into a draft; whoever wants it reads behind."""
+
+    task: asyncio.Task[None]
+
+    def __init__(self, draft: Draft) -> None:
+        self.draft, self.entry = draft, draft.entry
+        self.error: str | None = None
+        self._whole = False
+        self._readers = 0
+        self._waiting: set[asyncio.Future[None]] = set()
+
+    @property
+    def free(self) -> int:
+        """So many bytes may be given out: all of them when they are the right ones."""
+        return self.entry.size if self._whole else max(0, self.draft.written - _HELD_BYTES)
+
+    def reading(self, how: str) -> Reading:
+        self._readers += 1
+        return _Behind(self, how)
+
+    def left(self) -> None:
+        self._readers -= 1
+        if not self._readers and not self._whole and self.error is None:
+            self.task.cancel()
+
+    async def run(self, body: Body, server: Wire) -> None:
+        draft, hasher = self.draft, self.entry.hasher()
+        try:
+            while True:
+                piece = body.take(server.buffer)
+                if piece:
+                    hasher.update(piece)
+                    draft.write(piece)
+                    self.tell()
+                if body.done:
+                    break
+                async with asyncio.timeout(_STALLED_SECONDS):
+                    more = await server.more()
+                if not more:
+                    body.end()
+        except (Lost, BadMessage) as error:
+            self.error = f"the server broke off: {error}"
+        except TimeoutError:
+            self.error = "the server did not go on in time"
+        except OSError as error:
+            self.error = f"the cache can't be written: {error.strerror}"
+        else:
+            self._whole = self.entry.is_of(hasher)
+            self.error = None if self._whole else "the file is not the one that its page says: it has another digest"
+
+    def end(self) -> bool:
+        """It is kept, or it never was; whether all of it came, and was right."""
+        if self._whole:
+            try:
+                self.draft.keep()
+            except OSError:
+                self.draft.discard()
+        else:
+            self.error = self.error or "nobody fetches it any more"
+            self.draft.discard()
+        self.tell()
+        self.draft.close()
+        return self._whole
+
+    def tell(self) -> None:
+        waiting, self._waiting = self._waiting, set()
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+    async def news(self) -> None:
+        future = asyncio.get_running_loop().create_future()
+        self._waiting.add(future)
+        try:
+            await future
+        finally:
+            self._waiting.discard(future)
+
+
+class _Behind:
+    def __init__(self, fetch: _Fetch, how: str) -> None:
+        self.entry, self.how = fetch.entry, how
+        self._fetch, self._copy, self._position = fetch, fetch.draft.again(), 0
+        self._open, self._gone = True, False
+
+    async def next(self) -> bytes:
+        fetch = self._fetch
+        while (there := fetch.free - self._position) <= 0:
+            if self._gone or fetch.error is not None:
+                raise Broken(fetch.error or "the client has gone")
+            await fetch.news()
+        try:
+            data = self._copy.read(self._position, min(_PIECE_BYTES, there))
+        except OSError as error:
+            raise Broken(f"the disk can't be read: {error.strerror}") from None
+        if not data:
+            raise Broken("what was written is not there any more")
+        self._position += len(data)
+        return data
+
+    def reset(self) -> None:
+        self._gone = True
+        self._fetch.tell()
+
+    def close(self) -> None:
+        if self._open:
+            self._open = False
+            self._copy.close()
+            self._fetch.left()

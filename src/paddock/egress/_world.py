@@ -1,0 +1,66 @@
+"""A world of an evaluation's own, in the place of the network: see docs/design/injection.md.
+
+Where a state directory has one, its gateway resolves, dials and trusts through it and through nothing else. When nobody
+answers there, nothing is reached.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import ssl
+from pathlib import Path
+from typing import cast
+
+from paddock.keeper import layout
+
+
+class World:
+    def __init__(self, directory: int, certificates: str) -> None:
+        """`directory` is a descriptor of the state directory, whose path may be longer than a socket's."""
+        self._directory, self._certificates = directory, certificates
+
+    @classmethod
+    def of(cls, state: Path) -> World | None:
+        """Either file makes a world: half of one is none that anything is reached in, not the real one."""
+        trust = state / layout.WORLD_TRUST
+        if not trust.exists() and not os.path.lexists(state / layout.WORLD_SOCKET):
+            return None
+        return cls(os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), trust.read_text(encoding="ascii"))
+
+    def trust(self) -> ssl.SSLContext:
+        """Those who sign in this world, and nobody of the real one."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.load_verify_locations(cadata=self._certificates)
+        context.set_alpn_protocols(["http/1.1"])
+        return context
+
+    async def resolve(self, name: str) -> list[str]:
+        reader, writer = await asyncio.open_unix_connection(sock=await self._ask({"resolve": name}))
+        try:
+            answer = json.loads(await reader.readline() or b"null")
+        except ValueError:
+            answer = None
+        finally:
+            writer.close()
+        if not isinstance(answer, list):
+            raise OSError(f"nobody knows {name} here")
+        return [str(address) for address in cast("list[object]", answer)]
+
+    async def reach(self, address: str, port: int) -> socket.socket:
+        return await self._ask({"dial": [address, port]})
+
+    async def _ask(self, question: dict[str, object]) -> socket.socket:
+        """What follows on the socket is the answer, or the connection itself."""
+        loop, sock = asyncio.get_running_loop(), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock.setblocking(False)
+            await loop.sock_connect(sock, f"/proc/self/fd/{self._directory}/{layout.WORLD_SOCKET}")
+            await loop.sock_sendall(sock, json.dumps(question).encode() + b"\n")
+        except BaseException:
+            sock.close()
+            raise
+        return sock

@@ -1,0 +1,176 @@
+"""Everybody outside, played by one thread per connection: every name has an address, every address answers, and what
+arrives is kept. The gateway's end is `paddock.egress._world`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import json
+import os
+import socket
+import socketserver
+import ssl
+import threading
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from paddock.egress._authority import Authority
+from paddock.keeper import layout
+
+from ._sites import Talk
+
+MOST_BYTES = 1 << 20
+"""Of one connection that are kept."""
+_PATIENCE_SECONDS = 30.0
+_TLS = 0x16
+_FIRST = (100 << 24) + (128 << 16)
+"""100.128.0.0/9: public, so that a policy is judged as it would be, and never dialled."""
+
+
+class Arrival(msgspec.Struct, kw_only=True):
+    """What came to a server out there. `host` is the name that the address stands for, or the address itself."""
+
+    host: str
+    port: int
+    tls: bool = False
+    data: bytes = b""
+    length: int = 0
+
+
+class Happened(msgspec.Struct, frozen=True):
+    """Since a moment: what arrived, and the names that were asked for outside."""
+
+    arrivals: tuple[Arrival, ...]
+    names: tuple[str, ...]
+
+
+class World:
+    """Serves a state directory from `with` on. One at a time, which is the caller's to see to."""
+
+    def __init__(self, state: Path) -> None:
+        self._state = state
+        self._authority = _authority(state)
+        self._lock = threading.Lock()
+        self._numbers = itertools.count(1)
+        self._names: dict[str, str] = {}
+        self._addresses: dict[str, str] = {}
+        self._arrivals: list[Arrival] = []
+        self._asked: list[str] = []
+
+    def __enter__(self) -> World:
+        path = self._state / layout.WORLD_SOCKET
+        path.unlink(missing_ok=True)
+        directory = os.open(self._state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self._server = _Server(f"/proc/self/fd/{directory}/{path.name}", self)
+        finally:
+            os.close(directory)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="world", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        """The certificate stays: a gateway that lives on, or comes, knows this world and reaches nothing in it."""
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+        (self._state / layout.WORLD_SOCKET).unlink(missing_ok=True)
+
+    def mark(self) -> tuple[int, int]:
+        with self._lock:
+            return len(self._arrivals), len(self._asked)
+
+    def since(self, mark: tuple[int, int]) -> Happened:
+        with self._lock:
+            return Happened(tuple(self._arrivals[mark[0] :]), tuple(self._asked[mark[1] :]))
+
+    def address(self, name: str) -> str:
+        with self._lock:
+            self._asked.append(name)
+            if name not in self._addresses:
+                address = socket.inet_ntoa((_FIRST + next(self._numbers)).to_bytes(4))
+                self._addresses[name], self._names[address] = address, name
+            return self._addresses[name]
+
+    def answer(self, sock: socket.socket, address: str, port: int) -> None:
+        with self._lock:
+            arrival = Arrival(host=self._names.get(address, address), port=port)
+            self._arrivals.append(arrival)
+        first = sock.recv(1, socket.MSG_PEEK)
+        if first and first[0] == _TLS:
+            arrival.tls = True
+            sock = self._tls(sock, arrival.host)
+        with contextlib.closing(sock):
+            Talk(sock, io.BufferedReader(Kept(sock, arrival, self._lock)), arrival.host)
+
+    def _tls(self, sock: socket.socket, host: str) -> ssl.SSLSocket:
+        """As whoever is asked for."""
+
+        def choose(one: ssl.SSLObject | ssl.SSLSocket, name: str | None, _: ssl.SSLContext) -> None:
+            one.context = self._authority.context(name or host)
+
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.sni_callback = choose  # pyright: ignore[reportAttributeAccessIssue] - typeshed knows no union here
+        return context.wrap_socket(sock, server_side=True)
+
+
+def _authority(state: Path) -> Authority:
+    """One for all evaluations of a state directory: the gateway of the last one may be there still."""
+    certificate, key = state / layout.WORLD_TRUST, state / "world.key"
+    if not certificate.exists():
+        made = Authority.make("world")
+        key.touch(0o600)
+        key.write_bytes(made.key)
+        certificate.write_bytes(made.certificate)
+    return Authority(certificate.read_bytes(), key.read_bytes())
+
+
+class Kept(io.RawIOBase):
+    """What is read of a connection is evidence."""
+
+    def __init__(self, sock: socket.socket, arrival: Arrival, lock: threading.Lock) -> None:
+        self._sock, self._arrival, self._lock = sock, arrival, lock
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        size = self._sock.recv_into(buffer)
+        with self._lock:
+            self._arrival.length += size
+            self._arrival.data += bytes(buffer[: min(size, MOST_BYTES - len(self._arrival.data))])
+        return size
+
+
+class _Server(socketserver.ThreadingUnixStreamServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, path: str, world: World) -> None:
+        self.world = world
+        super().__init__(path, _Asked)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A connection that was cut, which is what a gateway does."""
+
+
+class _Asked(socketserver.BaseRequestHandler):
+    def handle(self) -> None:
+        sock = cast("socket.socket", self.request)
+        sock.settimeout(_PATIENCE_SECONDS)
+        world = cast("_Server", self.server).world
+        line = bytearray()
+        while not line.endswith(b"\n"):
+            byte = sock.recv(1)
+            if not byte:
+                return
+            line += byte
+        question = json.loads(line)
+        if "resolve" in question:
+            sock.sendall(json.dumps([world.address(question["resolve"])]).encode() + b"\n")
+        else:
+            world.answer(sock, *question["dial"])

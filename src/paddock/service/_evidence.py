@@ -1,0 +1,85 @@
+"""Who vouches for the log: signs its heads beside the work, tells whether it is whole. See docs/design/evidence.md."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from paddock.audit import HEADS, SUFFIX, AuditLog, Broken, HeadSigner, SigningKey, open_key, public_pem, verify
+from paddock.errors import NotConfigured, Unrecorded
+from paddock.model import AuditKey, AuditReport
+
+from ._clock import Clock
+
+SIGN_SECONDS = 10.0
+_UNSIGNED_SECONDS = 60.0
+"""A program that ends sooner than it would sign leaves that to the next one, up to this."""
+
+
+class Evidence:
+    def __init__(self, state_dir: Path, audit: AuditLog, environment: Mapping[str, str], clock: Clock) -> None:
+        self._state_dir, self._audit, self._environment, self._clock = state_dir, audit, environment, clock
+        self._signer = HeadSigner(audit.directory, self._key)
+        self._found: SigningKey | None = None
+        self._seen: dict[str, int] = {}
+        self._told: set[str] = set()
+        self._since = clock.boottime()
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        while True:
+            await asyncio.sleep(SIGN_SECONDS)
+            if self._sizes() != self._seen:
+                await asyncio.to_thread(self.sign)
+
+    def sign(self) -> None:
+        """What is new until now. What keeps it from that is recorded, once; `verify` says what no signature covers."""
+        seen = self._sizes()
+        try:
+            self._signer.sign()
+        except (OSError, NotConfigured, Broken) as error:
+            self._tell("audit.unsigned", str(error))
+        else:
+            self._seen = seen
+        for segment, problem in self._signer.broken.items():
+            self._tell("audit.broken", f"segment {segment}, {problem}")
+
+    async def aclose(self) -> None:
+        """The last head, after the last record; unless this was a short program, and heads are recent."""
+        with suppress(OSError):
+            if self._clock.boottime() - self._since >= SIGN_SECONDS or self._age() > _UNSIGNED_SECONDS:
+                await asyncio.to_thread(self.sign)
+
+    async def verify(self) -> AuditReport:
+        return await asyncio.to_thread(verify, self._audit.directory)
+
+    async def key(self) -> AuditKey:
+        found = await asyncio.to_thread(self._key)
+        return AuditKey(id=found.id, pem=public_pem(found.public))
+
+    def _key(self) -> SigningKey:
+        if self._found is None:
+            self._found = open_key(self._state_dir, self._environment)
+        return self._found
+
+    def _sizes(self) -> dict[str, int]:
+        """Of the segments."""
+        with os.scandir(self._audit.directory) as entries:
+            return {entry.name: entry.stat().st_size for entry in entries if entry.name.endswith(SUFFIX)}
+
+    def _age(self) -> float:
+        """Seconds since the last head, or since the first record."""
+        heads = self._audit.directory / HEADS
+        if heads.exists():
+            return self._clock.wall() - heads.stat().st_mtime
+        first = min((name[:20] for name in self._sizes()), default="")
+        return self._clock.wall() - int(first) / 1e9 if first.isdigit() else 0.0
+
+    def _tell(self, event: str, message: str) -> None:
+        if message not in self._told:
+            self._told.add(message)
+            with suppress(Unrecorded):  # closed, or the disk is full
+                self._audit.event(event, message=message[:1024])

@@ -1,0 +1,552 @@
+"""What one sandbox has fetched of a registry the next one gets from this machine: the same bytes, judged again. Nobody
+inside, and no upstream, puts other bytes there."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paddock.egress._package_cache import PackageCache
+from paddock.egress._package_store import Draft, Entry, PackageStore
+from paddock.model.egress import Target
+from tests.egress.registry_files import Outside, world_of
+from tests.egress.rig import Rig, eventually, running
+
+PAGE, NAME = "/simple/demo/", "demo-1.0-py3-none-any.whl"
+FILE, PLACE = f"/p/{NAME}", f"files.test/p/{NAME}"
+ANY_AGE = ", unknown_age: allow"
+LARGE = os.urandom(300_000)
+
+
+class Upstream(Outside):
+    """`odd` answers in its own way; what a page says about the file is what `answers` had when it was made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.odd: dict[str, Callable[[asyncio.StreamWriter], Awaitable[None]]] = {}
+
+    def becomes(self, data: bytes) -> None:
+        self.answers[PLACE] = ("application/zip", data)
+        self.files[0]["hashes"] = {"sha256": hashlib.sha256(data).hexdigest()}
+
+    @property
+    def fetched(self) -> int:
+        return self.asked.count(PLACE)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not self.odd:
+            return await super().serve(reader, writer)
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+            host = head.lower().split(b"\r\nhost: ")[1].split(b"\r\n")[0].decode()
+            path = host + head.split()[1].decode()
+            if path not in self.odd:
+                reader.feed_data(head)  # as if nobody had looked
+                return await super().serve(reader, writer)
+            self.asked.append(path)
+            await self.odd[path](writer)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+
+class Inside:
+    """A sandbox behind a door of its own."""
+
+    def __init__(self, world: Rig, sandbox: str, port: int) -> None:
+        self.world, self.sandbox, self.port = world, sandbox, port
+
+    async def start(
+        self, host: str, path: str, *fields: str, method: str = "GET"
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        self.world.origin = (self.world.synthetic(host, self.sandbox), 443)
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", self.port, ssl=self.world.client_context(), server_hostname=host
+        )
+        more = "".join(f"{field}\r\n" for field in fields)
+        writer.write(f"{method} {path} HTTP/1.1\r\nHost: {host}\r\n{more}Connection: close\r\n\r\n".encode())
+        return reader, writer
+
+    async def fetch(self, host: str, path: str, *fields: str) -> tuple[int, bytes]:
+        """Status and body; 0: it was cut off."""
+        reader, writer = await self.start(host, path, *fields)
+        try:
+            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)
+            length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+            return int(head.split()[1]), await asyncio.wait_for(reader.readexactly(length), 60)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return 0, b""
+        finally:
+            writer.close()
+
+    async def file(self, *fields: str) -> tuple[int, bytes]:
+        return await self.fetch("files.test", FILE, *fields)
+
+    async def page(self) -> int:
+        return (await self.fetch("index.test", PAGE, "Accept: application/vnd.pypi.simple.v1+json"))[0]
+
+    async def install(self) -> tuple[int, bytes]:
+        """What an installer does: the page, then its file."""
+        assert await self.page() == 200
+        return await self.file()
+
+
+class Scene:
+    def __init__(self, world: Rig, upstream: Upstream, store: PackageStore, directory: Path) -> None:
+        self.world, self.upstream, self.store, self.directory = world, upstream, store, directory
+        self.one = Inside(world, "sb_1", world.port)
+
+    async def another(self, policy: Any = None, sandbox: str = "sb_2") -> Inside:
+        await self.world.gateway.open(self.world.door(sandbox, policy))
+        return Inside(self.world, sandbox, self.world.port)
+
+    @property
+    def kept(self) -> list[Path]:
+        return [one for one in self.directory.iterdir() if not one.name.startswith("draft-")]
+
+    @property
+    def drafts(self) -> list[Path]:
+        return [one for one in self.directory.iterdir() if one.name.startswith("draft-")]
+
+
+def play(
+    directory: Path,
+    work: Callable[[Scene], Awaitable[None]],
+    terms: str = ANY_AGE,
+    *,
+    most_bytes: int = 64 << 20,
+    spare_bytes: int = 0,
+) -> None:
+    async def run() -> None:
+        world = world_of(terms)
+        store = PackageStore(directory / "packages", most_bytes=most_bytes, spare_bytes=spare_bytes)
+        world.packages = PackageCache(store)
+        async with running(world):
+            upstream = Upstream()
+            await upstream.join(world)
+            await work(Scene(world, upstream, store, directory / "packages"))
+
+    asyncio.run(run())
+
+
+# -- the second sandbox ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 70_000, 300_000])
+def test_the_second_sandbox_has_the_bytes_of_the_first_and_nobody_outside_is_asked_again(
+    size: int, tmp_path: Path
+) -> None:
+    async def work(scene: Scene) -> None:
+        scene.upstream.becomes(LARGE[:size])
+        assert await scene.one.install() == (200, LARGE[:size])
+        await eventually(lambda: scene.kept)
+        two = await scene.another()
+        assert await two.install() == (200, LARGE[:size])
+        assert scene.upstream.fetched == 1
+        journal = scene.world.journal
+        assert journal.caches == ["kept", "hit"]
+        hits = [(flow, verdict) for flow, verdict in journal.of("request") if flow.sandbox == "sb_2"]
+        assert [verdict.allowed for _, verdict in hits] == [True, True]
+        assert hits[1][1].revision == scene.world.policy.revision
+        assert hits[1][0].host == "files.test"
+        assert not [flow for flow, _ in journal.of("dial") if (flow.sandbox, flow.host) == ("sb_2", "files.test")]
+
+    play(tmp_path, work)
+
+
+def test_a_file_of_npm_is_kept_by_its_integrity(tmp_path: Path) -> None:
+    async def work(scene: Scene) -> None:
+        expected = scene.upstream.answers["npm.test/demo/-/demo-2.0.0.tgz"][1]
+        for inside in (scene.one, await scene.another()):
+            assert (await inside.fetch("npm.test", "/demo"))[0] == 200
+            assert await inside.fetch("npm.test", "/demo/-/demo-2.0.0.tgz") == (200, expected)
+        assert scene.upstream.asked.count("npm.test/demo/-/demo-2.0.0.tgz") == 1
+
+    play(tmp_path, work)
+
+
+def test_the_metadata_beside_a_wheel_is_kept_too(tmp_path: Path) -> None:
+    async def work(scene: Scene) -> None:
+        metadata = b"Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n"
+        scene.upstream.answers[PLACE + ".metadata"] = ("text/plain", metadata)
+        scene.upstream.files[0]["core-metadata"] = {"sha256": hashlib.sha256(metadata).hexdigest()}
+        for inside in (scene.one, await scene.another()):
+            assert await inside.page() == 200
+            assert await inside.fetch("files.test", FILE + ".metadata") == (200, metadata)
+        assert scene.upstream.asked.count(PLACE + ".metadata") == 1
+
+    play(tmp_path, work)
+
+
+def test_what_was_kept_is_there_for_the_next_gateway(tmp_path: Path) -> None:
+    async def first(scene: Scene) -> None:
+        assert (await scene.one.install())[0] == 200
+        await eventually(lambda: scene.kept)
+
+    async def second(scene: Scene) -> None:
+        assert await scene.one.install() == (200, scene.upstream.answers[PLACE][1])
+        assert scene.upstream.fetched == 0
+
+    play(tmp_path, first)
+    play(tmp_path, second)
+
+
+def test_two_at_once_are_one_download(tmp_path: Path) -> None:
+    async def work(scene: Scene) -> None:
+        scene.upstream.becomes(LARGE)
+        go_on = asyncio.Event()
+
+        async def slowly(writer: asyncio.StreamWriter) -> None:
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(LARGE) + LARGE[:200_000])
+            await go_on.wait()
+            writer.write(LARGE[200_000:])
+
+        two = await scene.another()
+        assert (await scene.one.page(), await two.page()) == (200, 200)
+        scene.upstream.odd[PLACE] = slowly
+        streams = [await inside.start("files.test", FILE) for inside in (scene.one, two)]
+        for reader, _ in streams:  # both are under way
+            assert b"200 OK" in await reader.readuntil(b"\r\n\r\n")
+            assert await reader.readexactly(100_000) == LARGE[:100_000]
+        go_on.set()
+        for reader, writer in streams:
+            assert await reader.readexactly(200_000) == LARGE[100_000:]
+            writer.close()
+        assert scene.upstream.fetched == 1
+        await eventually(lambda: sorted(scene.world.journal.caches) == ["kept", "shared"])
+
+    play(tmp_path, work)
+
+
+def test_who_began_a_download_can_leave_and_when_all_have_left_it_ends(tmp_path: Path) -> None:
+    async def work(scene: Scene) -> None:
+        scene.upstream.becomes(LARGE)
+        go_on, cut = asyncio.Event(), asyncio.Event()
+
+        async def slowly(writer: asyncio.StreamWriter) -> None:
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(LARGE) + LARGE[:200_000])
+            await go_on.wait()
+            writer.write(LARGE[200_000:])
+
+        async def never(writer: asyncio.StreamWriter) -> None:
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(LARGE) + LARGE[:200_000])
+            await writer.drain()
+            while not writer.is_closing():
+                await asyncio.sleep(0.01)
+                writer.write(b"")
+            cut.set()
+
+        two = await scene.another()
+        assert (await scene.one.page(), await two.page()) == (200, 200)
+        scene.upstream.odd[PLACE] = slowly
+        reader, _ = await scene.one.start("files.test", FILE)
+        assert await reader.readuntil(b"\r\n\r\n")
+        second, _ = await two.start("files.test", FILE)
+        assert await second.readuntil(b"\r\n\r\n")
+        await scene.world.gateway.close("sb_1")
+        go_on.set()
+        assert await second.readexactly(len(LARGE)) == LARGE
+        await eventually(lambda: scene.kept)
+        scene.store.drop(scene.kept[0].name)
+        scene.upstream.odd[PLACE] = never
+        reader, writer = await two.start("files.test", FILE)
+        await reader.readuntil(b"\r\n\r\n")
+        assert scene.drafts
+        writer.transport.abort()
+        await eventually(lambda: not scene.drafts)
+        await asyncio.wait_for(cut.wait(), 60)
+        assert not scene.kept
+
+    play(tmp_path, work)
+
+
+# -- poisoning ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1000, 300_000])
+def test_an_upstream_with_other_bytes_than_its_page_says_is_neither_passed_on_nor_kept(
+    size: int, tmp_path: Path
+) -> None:
+    async def work(scene: Scene) -> None:
+        right, wrong = LARGE[:size], LARGE[: size - 1] + b"\0"
+        scene.upstream.becomes(right)
+        assert await scene.one.page() == 200
+        scene.upstream.answers[PLACE] = ("application/zip", wrong)
+        status, body = await scene.one.file()
+        assert status == (502 if size < 64_000 else 0)
+        assert b"another digest" in body or not body
+        await eventually(lambda: not scene.drafts)
+        assert not scene.kept
+        errors = [error for _, _, error in scene.world.journal.outcomes.values() if error]
+        assert any("another digest" in error for error in errors)
+        scene.upstream.answers[PLACE] = ("application/zip", right)
+        assert await (await scene.another()).install() == (200, right)
+
+    play(tmp_path, work)
+
+
+def test_an_index_that_lies_about_another_s_file_changes_nothing_for_others(tmp_path: Path) -> None:
+    async def work(scene: Scene) -> None:
+        right = scene.upstream.answers[PLACE][1]
+        lie = hashlib.sha256(b"lie").hexdigest()
+        truth = scene.upstream.files[0]["hashes"]
+        scene.upstream.files[0]["hashes"] = {"sha256": lie}
+        assert (await scene.one.install())[0] == 502
+        scene.upstream.files[0]["hashes"] = truth
+        two, three = await scene.another(), await scene.another(sandbox="sb_3")
+        assert await two.install() == (200, right)
+        assert await three.install() == (200, right)
+        assert (await scene.one.file())[0] == 502  # by what its own page said
+        assert scene.world.journal.caches.count("hit") == 1
+
+    play(tmp_path, work)
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        "Range: bytes=0-3",
+        'If-None-Match: "1"',
+        "If-Modified-Since: Sun, 06 Nov 1994 08:49:37 GMT",
+        "Authorization: Basic YTpi",
+        "Cookie: a=b",
+    ],
+)
+def test_who_asks_for_a_part_or_as_somebody_is_answered_by_the_upstream_and_nothing_is_kept(
+    field: str, tmp_path: Path
+) -> None:
+    async def work(scene: Scene) -> None:
+        assert await scene.one.page() == 200
+        reader, writer = await scene.one.start("files.test", FILE, field)
+        assert b"HTTP/1.1 " in await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+        assert (scene.kept, scene.drafts, scene.world.journal.caches) == ([], [], [])
+        assert (await scene.one.file())[0] == 200
+        await eventually(lambda: scene.kept)
+        reader, writer = await scene.one.start("files.test", FILE, field)
+        await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+        assert scene.upstream.fetched == 3
+
+    play(tmp_path, work)
+
+
+RIGHT = Outside().answers[PLACE][1]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(RIGHT) + RIGHT[:-1],
+        b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + RIGHT,
+        b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nContent-Encoding: gzip\r\n\r\n" % len(RIGHT) + RIGHT,
+        b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nCache-Control: private\r\n\r\n" % len(RIGHT) + RIGHT,
+        b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nSet-Cookie: a=b\r\n\r\n" % len(RIGHT) + RIGHT,
+        b"HTTP/1.1 206 Partial Content\r\nContent-Length: %d\r\n\r\n" % len(RIGHT) + RIGHT,
+        b"HTTP/1.1 302 Found\r\nLocation: https://evil.test/x\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\nno",
+    ],
+)
+def test_an_answer_that_is_not_all_of_the_file_is_not_kept(answer: bytes, tmp_path: Path) -> None:
+    async def work(scene: Scene) -> None:
+        async def odd(writer: asyncio.StreamWriter) -> None:
+            writer.write(answer)
+            await writer.drain()
+
+        assert await scene.one.page() == 200
+        scene.upstream.odd[PLACE] = odd
+        reader, writer = await scene.one.start("files.test", FILE)
+        assert await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)
+        writer.close()
+        await eventually(lambda: len(scene.world.journal.caches) == 1)
+        await eventually(lambda: not scene.drafts)
+        assert not scene.kept
+        assert scene.world.resolved.count("evil.test") == 0
+
+    play(tmp_path, work)
+
+
+@pytest.mark.parametrize("place", [0, 100, -1])
+@pytest.mark.parametrize("size", [1000, 300_000])
+def test_a_file_that_changed_on_the_disk_is_not_given_out_to_its_end_and_fetched_anew(
+    place: int, size: int, tmp_path: Path
+) -> None:
+    async def work(scene: Scene) -> None:
+        scene.upstream.becomes(LARGE[:size])
+        assert (await scene.one.install())[0] == 200
+        await eventually(lambda: scene.kept)
+        path = scene.kept[0]
+        content = bytearray(path.read_bytes())
+        content[place] ^= 1
+        path.write_bytes(content)
+        found = await scene.one.file()
+        if found != (200, LARGE[:size]):
+            assert found == (0, b"")
+            assert size > 64_000  # a part was out already
+            found = await scene.one.file()
+        assert found == (200, LARGE[:size])
+        assert scene.upstream.fetched == 2
+
+    play(tmp_path, work)
+
+
+# -- policy first ------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_policy_holds_back_is_not_had_from_the_cache(tmp_path: Path) -> None:
+    async def work(scene: Scene) -> None:
+        young = "/p/demo-2.0-py3-none-any.whl"
+        assert await scene.one.page() == 200
+        assert (await scene.one.fetch("files.test", young))[0] == 200
+        await eventually(lambda: scene.kept)
+        strict, other = world_of(", cooldown_days: 7").policy, world_of(", packages: [other]").policy
+        two = await scene.another(strict)
+        assert (await two.fetch("files.test", young))[0] == 403
+        assert await two.page() == 200
+        assert (await two.fetch("files.test", young))[0] == 403
+        three = await scene.another(other, "sb_3")
+        assert (await three.fetch("files.test", young))[0] == 403
+        await scene.world.gateway.revise("sb_1", strict)
+        assert (await scene.one.fetch("files.test", young))[0] == 403
+        assert scene.world.journal.caches == ["kept"]
+
+    play(tmp_path, work)
+
+
+def test_what_came_from_an_address_that_a_policy_refuses_is_not_had_from_the_cache(tmp_path: Path) -> None:
+    async def work(scene: Scene) -> None:
+        assert (await scene.one.install())[0] == 200
+        await eventually(lambda: scene.kept)
+        two = await scene.another()
+        assert await two.page() == 200
+        room = scene.world.gateway._doors["sb_2"]
+        policy: Any = room.door.policy
+        address = policy.address
+
+        def not_files(target: Target, given: str, **own: Any) -> Any:
+            verdict = address(target, given, **own)
+            refused = type(verdict)(allowed=False, rule="x", reason="x", revision=verdict.revision)
+            return refused if target.host == "files.test" else verdict
+
+        class Other:
+            def __getattr__(self, name: str) -> Any:
+                return not_files if name == "address" else getattr(policy, name)
+
+        other: Any = Other()
+        room.door.policy = other
+        assert (await two.file())[0] == 403
+        assert "hit" not in scene.world.journal.caches
+
+    play(tmp_path, work)
+
+
+def test_a_revision_cuts_who_reads_what_it_holds_back(tmp_path: Path) -> None:
+    async def work(scene: Scene) -> None:
+        scene.upstream.becomes(LARGE)
+
+        async def slowly(writer: asyncio.StreamWriter) -> None:
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(LARGE) + LARGE[:200_000])
+            await asyncio.sleep(3600)
+
+        assert await scene.one.page() == 200
+        scene.upstream.odd[PLACE] = slowly
+        reader, _ = await scene.one.start("files.test", FILE)
+        await reader.readuntil(b"\r\n\r\n")
+        other: Any = world_of(", packages: [other]").policy
+        await scene.world.gateway.revise("sb_1", other)
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await asyncio.wait_for(reader.readexactly(len(LARGE)), 60)
+        await eventually(lambda: not scene.drafts)
+        assert not scene.kept
+
+    play(tmp_path, work)
+
+
+# -- the disk ----------------------------------------------------------------------------------------------------------
+
+
+def test_without_room_a_file_passes_and_the_record_says_so(tmp_path: Path) -> None:
+    async def work(scene: Scene) -> None:
+        for _ in range(2):
+            assert await scene.one.install() == (200, scene.upstream.answers[PLACE][1])
+        assert scene.world.journal.caches == ["not kept: the disk is too full for a cache"] * 2
+        assert (scene.kept, scene.drafts) == ([], [])
+
+    play(tmp_path, work, spare_bytes=1 << 60)
+
+
+def test_what_was_not_used_for_longest_goes_first_and_the_bound_holds(tmp_path: Path) -> None:
+    store = PackageStore(tmp_path / "packages", most_bytes=100_000, spare_bytes=0)
+    names = [f"https://files.test/{number}" for number in range(7)]
+    for name in names[:4]:
+        keep(store, name, b"x" * 20_000)
+    for name in (names[0], names[1]):
+        used(store, name)
+    for name in names[4:]:
+        keep(store, name, b"x" * 20_000)
+        used(store, names[0])
+    found = {name for name in names if used(store, name)}
+    assert names[0] in found
+    assert names[6] in found
+    assert not {names[2], names[3]} & found
+    assert sum(one.stat().st_size for one in (tmp_path / "packages").iterdir()) <= 100_000
+    again = PackageStore(tmp_path / "packages", most_bytes=100_000, spare_bytes=0)
+    assert {name for name in names if used(again, name)} == found
+
+
+def test_who_is_killed_within_a_download_leaves_nothing_that_counts(tmp_path: Path) -> None:
+    pid = os.fork()
+    if not pid:
+        try:
+            store = PackageStore(tmp_path / "packages", most_bytes=1 << 20, spare_bytes=0)
+            keep(store, "https://files.test/a", b"whole")
+            begin(store, "https://files.test/b", b"half").write(b"ha")
+        finally:
+            os.kill(os.getpid(), 9)
+    os.waitpid(pid, 0)
+    assert len(list((tmp_path / "packages").iterdir())) == 2
+    store = PackageStore(tmp_path / "packages", most_bytes=1 << 20, spare_bytes=0)
+    assert used(store, "https://files.test/a")
+    assert not used(store, "https://files.test/b", b"half")
+    assert len(list((tmp_path / "packages").iterdir())) == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"\0\0", b"\xff" * 100, b"\0\0\0\1\xc0" + b"x" * 50])
+def test_what_is_no_entry_is_none(content: bytes, tmp_path: Path) -> None:
+    store = PackageStore(tmp_path / "packages", most_bytes=1 << 20, spare_bytes=0)
+    keep(store, "https://files.test/a", b"x")
+    next((tmp_path / "packages").iterdir()).write_bytes(content)
+    assert not used(store, "https://files.test/a", b"x")
+    assert not list((tmp_path / "packages").iterdir())
+
+
+def begin(store: PackageStore, url: str, data: bytes) -> Draft:
+    entry = Entry(url=url, digest=digest(data), size=len(data), address="192.0.2.1", fields=[])
+    return store.begin(entry)
+
+
+def keep(store: PackageStore, url: str, data: bytes) -> None:
+    draft = begin(store, url, data)
+    draft.write(data)
+    draft.keep()
+    draft.close()
+
+
+def used(store: PackageStore, url: str, data: bytes | None = None) -> bool:
+    for one in (b"x" * 20_000, b"whole") if data is None else (data,):
+        copy = store.find(url, digest(one))
+        if copy is not None:
+            copy.close()
+            return True
+    return False
+
+
+def digest(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"

@@ -1,0 +1,88 @@
+"""Who signs, and when; what is told when it can't."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from paddock.audit import AuditLog, verify
+from paddock.service import _evidence
+from paddock.service._clock import Clock
+from paddock.service._evidence import Evidence
+
+
+class Times:
+    """A clock that stands still until it is told."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+        real = Clock()
+        self.clock = Clock(wall=lambda: real.wall() + self.ahead, boottime=lambda: real.boottime() + self.ahead)
+
+
+async def end(evidence: Evidence, log: AuditLog) -> None:
+    log.close()
+    await evidence.aclose()
+
+
+@pytest.mark.parametrize(("lived", "heads"), [(0.0, 0), (_evidence.SIGN_SECONDS, 1), (3600.0, 1)])
+def test_a_short_program_leaves_signing_to_the_next_but_not_for_long(tmp_path: Path, lived: float, heads: int) -> None:
+    times, log = Times(), AuditLog(tmp_path / "audit")
+    evidence = Evidence(tmp_path, log, {}, times.clock)
+    times.ahead = lived
+    asyncio.run(end(evidence, log))
+    report = verify(tmp_path / "audit")
+    assert (report.heads, report.signed) == (heads, report.records if heads else 0)
+    later = AuditLog(tmp_path / "audit")
+    times.ahead += 61.0
+    asyncio.run(end(Evidence(tmp_path, later, {}, times.clock), later))
+    report = verify(tmp_path / "audit")
+    assert report.signed == report.records, "the last record too"
+
+
+def test_a_service_signs_beside_its_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_evidence, "SIGN_SECONDS", 0.01)
+    log = AuditLog(tmp_path / "audit")
+    evidence = Evidence(tmp_path, log, {}, Clock())
+
+    async def work() -> None:
+        signed, loop, sign = asyncio.Event(), asyncio.get_running_loop(), evidence.sign
+
+        def sign_and_tell() -> None:
+            sign()
+            loop.call_soon_threadsafe(signed.set)
+
+        monkeypatch.setattr(evidence, "sign", sign_and_tell)
+        task = loop.create_task(evidence.run())
+        for number in range(3):
+            signed.clear()
+            log.event("task.failed", message=str(number))
+            while verify(tmp_path / "audit").signed < number + 2:
+                await signed.wait()
+                signed.clear()
+        task.cancel()
+
+    asyncio.run(work())
+    log.close()
+
+
+def test_what_keeps_it_from_signing_is_recorded_once(tmp_path: Path) -> None:
+    (tmp_path / "audit.key").write_text("no key")
+    (tmp_path / "audit.key").chmod(0o600)
+    log = AuditLog(tmp_path / "audit")
+    evidence = Evidence(tmp_path, log, {}, Clock())
+    evidence.sign()
+    evidence.sign()
+    path = tmp_path / "audit" / log.segment
+    assert path.read_bytes().count(b'"action":"audit.unsigned"') == 1
+    (tmp_path / "audit.key").unlink()
+    evidence.sign()
+    assert verify(tmp_path / "audit").signed == 2
+    log.event("later", message="before it was signed")
+    path.write_bytes(path.read_bytes().replace(b"before it was", b"after it was "))
+    evidence.sign()
+    evidence.sign()
+    assert path.read_bytes().count(b'"action":"audit.broken"') == 1
+    log.close()
