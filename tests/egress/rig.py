@@ -112,9 +112,9 @@ class Rig:
         self.inside = Authority.make("inside")
         self.journal, self.approvals = Journal(), Approvals()
         self.secrets = SecretBook()
+        self.packages: PackageCache | None = None
         self.reads = False
         self.known: Known | None = None
-        self.packages: PackageCache | None = None
         self.handlers: HandlerHost | None = None
         self.servers: list[asyncio.Server] = []
         self._shaken: list[ssl.SSLContext] = []
@@ -189,7 +189,7 @@ class Rig:
 
 @asynccontextmanager
 async def running(rig: Rig) -> AsyncIterator[Rig]:
-    pages = Pages(reader=Reader.start(), known=rig.known) if rig.reads else None
+    pages = Pages(reader=Reader.start(), known=rig.known, packages=rig.packages) if rig.reads else None
     rig.gateway = Gateway(
         resolver=rig.resolve,
         trust=rig.trust,
@@ -197,7 +197,6 @@ async def running(rig: Rig) -> AsyncIterator[Rig]:
         limits=rig.limits,
         handlers=rig.handlers,
         pages=pages,
-        packages=rig.packages,
     )
     await rig.gateway.open(rig.door())
     try:
@@ -212,7 +211,7 @@ async def running(rig: Rig) -> AsyncIterator[Rig]:
 
 
 async def eventually(condition: Callable[[], object]) -> None:
-    """Until it holds; the test's own limit is the only one."""
+    """Until it holds, which is an event outside this loop: polled, and for as long as the test itself may take."""
     while not condition():  # noqa: ASYNC110 - nobody could set an event
         await asyncio.sleep(0.005)
 

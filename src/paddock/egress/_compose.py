@@ -50,8 +50,7 @@ async def make_plane(
         trust=system_trust if world is None else world.trust,
         origins=None if witness is None else Origins(witness),
         handlers=handlers,
-        pages=Pages(reader=reader, known=Lists(state / layout.MALWARE)),
-        packages=_packages(state),
+        pages=Pages(reader=reader, known=Lists(state / layout.MALWARE), packages=_packages(state)),
     )
     return GatewayPlane(gateway, AuditJournal(log), claim)
 

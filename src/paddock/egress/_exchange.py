@@ -14,8 +14,6 @@ from ._git_push import PROBE_BYTES, BadPush, PushReader, check_fields, is_push, 
 from ._http1 import BadMessage, Request, head_end, read_request
 from ._mock import write_mock
 from ._names import is_address
-from ._package_cache import wanted
-from ._packaged import Packaged
 from ._refusal import Refusal, Refused, write_refusal
 from ._registry import READING
 from ._registry_gate import RegistryGate
@@ -122,7 +120,6 @@ class Exchange:
         try:
             if gate is not None and request.method in READING:
                 await gate.judge(relay, request)
-                self._find_kept(verdict, relay, request, target, path)
             probes = False
             if verdict.git is not None and is_push(path):
                 await self._judge_push(verdict, relay, request, target)
@@ -137,10 +134,10 @@ class Exchange:
             return goes_on
         except Refused as refused:
             error = refused.reason
-            refused.as_type = gate is not None and gate.is_silent(request)
             if refused.rule == "secret":
                 found = Verdict(allowed=False, rule="secret", reason=refused.reason, revision=verdict.revision)
                 refused.number = self._room.decide("secret", connection.flow, target, found)
+            refused.as_type = gate is not None and gate.is_silent(request)
             raise _numbered(refused, number) from None
         except Lost as lost:
             error = str(lost)
@@ -169,13 +166,6 @@ class Exchange:
     def _decide(self, target: Target, verdict: Verdict, method: str, path: str) -> int:
         digest = hashlib.sha256(path.encode()).hexdigest()[:16]
         return self._room.decide("request", self._connection.flow, target, verdict, method=method, path=digest)
-
-    def _find_kept(self, verdict: RequestVerdict, relay: Relay, request: Request, target: Target, path: str) -> None:
-        """A file whose digest a page has said may come from the package cache."""
-        digest, packages = None if relay.kept is None else relay.kept.digest, self._room.packages
-        file = wanted(request, verdict, self._scheme, target, path, digest)
-        if file is not None and packages is not None:
-            relay.file = Packaged(self._connection, packages, file)
 
     async def _judge_push(self, verdict: RequestVerdict, relay: Relay, request: Request, target: Target) -> None:
         """By its commands, before its pack is read. Refused: one of its refs is, and so all of it."""

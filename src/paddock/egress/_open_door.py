@@ -42,10 +42,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pages(msgspec.Struct, frozen=True, kw_only=True):
-    """Who reads those of registries, and what is known of packages: one for a gateway."""
+    """Who reads those of registries, what is known of packages, and their files: one for a gateway."""
 
     reader: Reader | None = None
     known: Known | None = None
+    packages: PackageCache | None = None
 
 
 class Live(Protocol):
@@ -68,12 +69,11 @@ class OpenDoor:
         limits: Limits,
         loop: asyncio.AbstractEventLoop,
         handlers: Handlers,
-        packages: PackageCache | None = None,
         pages: Pages | None = None,
     ) -> None:
         self.door, self.dialer, self.limits, self.loop = door, dialer, limits, loop
         self.names, self.pool = Synthetic(), Pool(loop.time)
-        self.packages, self.pages = packages, pages or Pages()
+        self.pages = pages or Pages()
         self.shelf = Shelf(self.pages.known)
         self.is_shut = False
         self.links, self.streams = Links(loop), 0

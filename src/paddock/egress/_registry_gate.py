@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from paddock.model.egress import RequestVerdict, Target, Verdict
 
 from ._http1 import Request, Response
+from ._package_cache import wanted
+from ._packaged import Packaged
 from ._refusal import Refused
 from ._registry import Unread, published, unread
 from ._registry_look import Look
@@ -52,13 +54,16 @@ class RegistryGate:
         if isinstance(found, Page):
             relay.look = self._look(found, request)
         elif found is not None:
-            self._fetch(found, relay)
+            self._fetch(found, relay, request)
 
     def _judge(self, request: Request) -> Page | Kept | Unread | None:
         return self._room.shelf.judge(self._rule, self._verdict, request, self._scheme, self._target, self._path)
 
-    def _fetch(self, kept: Kept, relay: Relay) -> None:
-        relay.kept = kept
+    def _fetch(self, kept: Kept, relay: Relay, request: Request) -> None:
+        packages = self._room.pages.packages
+        file = wanted(request, self._verdict, self._scheme, self._target, self._path, kept.digest)
+        if packages is not None and file is not None:
+            relay.file = Packaged(self._connection, packages, file)
         rule, shelf = self._rule, self._room.shelf
         if rule.registry != "debian" or (rule.cooldown_days is None and rule.unknown_age is None):
             self._record(None, kept=kept)

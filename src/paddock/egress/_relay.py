@@ -7,11 +7,11 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from paddock.errors import SecretUnavailable
 from paddock.model.egress import RequestVerdict, Target
 
 from ._body import Body
 from ._coding import Undecodable
+from ._explained import explained
 from ._h2_stream import StreamFailed
 from ._http1 import (
     BadMessage,
@@ -26,9 +26,8 @@ from ._packaged import Packaged
 from ._redact import Returned
 from ._refusal import Refused
 from ._registry_look import Look
-from ._registry_page import Kept
 from ._stream import Stream
-from ._swap import BUFFERED_BYTES, Misdirected, Swap
+from ._swap import BUFFERED_BYTES, Swap
 from ._target import PORTS
 from ._upstream import Upstream
 from ._websocket import Messages, converse
@@ -63,14 +62,12 @@ class Relay:
         """What was read of the body before it is sent on."""
         self.look: Look | None = None
         """The answer is a page of a registry, which has to be looked through."""
-        self.kept: Kept | None = None
-        """What is known of the file of a registry that is fetched: its body's digest, if a page said so."""
-        self.admit: Callable[[Response], None] | None = None
-        """Looks at the answer's head before anything of it is passed on. Raises Refused."""
-        self._silent = silent
         self.file: Packaged | None = None
         """The answer is a file that may come from the package cache."""
         self._swap: Swap | None = None
+        self.admit: Callable[[Response], None] | None = None
+        """Looks at the answer's head before anything of it is passed on. Raises Refused."""
+        self._silent = silent
         self._broken: Refused | None = None
         """Why this side could not go on with the request's body."""
 
@@ -130,7 +127,7 @@ class Relay:
             allowed=verdict.secrets,
         )
         self._swap = swap
-        with _explained():
+        with explained():
             path, request.fields = swap.target(path), swap.fields(request.fields)
             if request.upgrade is not None and self._room.door.secrets:
                 request.fields = [field for field in request.fields if field[0].lower() != _EXTENSIONS]
@@ -225,7 +222,7 @@ class Relay:
     async def _send_rest(self, stream: Stream, server: Wire) -> None:
         wire = self._wire
         try:
-            with _explained():
+            with explained():
                 while not stream.done:
                     if not await wire.more():
                         stream.end()
@@ -382,18 +379,6 @@ class Relay:
             await self._wire.join(server)
         server.guard(None)
         return False
-
-
-class _explained:
-    """What secrets are refused for, as a refusal."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, Misdirected):
-            raise Refused(str(error), rule="secret") from None
-        if isinstance(error, SecretUnavailable):
-            raise Refused(error.message, status=424, rule="secret", hint=error.hint or "") from None
 
 
 async def _head(server: Wire) -> bytes:
