@@ -137,7 +137,7 @@ class Exchange:
             if refused.rule == "secret":
                 found = Verdict(allowed=False, rule="secret", reason=refused.reason, revision=verdict.revision)
                 refused.number = self._room.decide("secret", connection.flow, target, found)
-            refused.as_type = gate is not None and gate.is_silent(request)
+            refused.as_type = gate is not None and gate.is_silent()
             raise _numbered(refused, number) from None
         except Lost as lost:
             error = str(lost)
@@ -145,7 +145,7 @@ class Exchange:
         finally:
             connection.request, connection.pushed = None, ()
             relay.close()
-            self._record(number, wire.received - sent, wire.sent - received, error, relay.file and relay.file.how)
+            self._record(number, wire.received - sent, wire.sent - received, error, relay.how)
 
     def _record(self, number: int, sent: int, received: int, error: str | None, cache: str | None) -> None:
         journal = self._room.door.journal
