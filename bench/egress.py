@@ -16,6 +16,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from socket import create_connection
+from typing import Protocol
 
 from bench.egress_parts import NAME, authority, no_delay, trusting
 from bench.plan import Plan
@@ -47,6 +48,10 @@ class Part:
 
     def close(self) -> None:
         self._process.communicate()
+
+
+class Measured(Protocol):
+    def cpu_seconds(self) -> float: ...
 
 
 class Client:
@@ -111,7 +116,7 @@ def parts(tier: str) -> Generator[tuple[Part, Client]]:
             server.close()
 
 
-def rates(gateway: Part, work: Callable[[], None], amount: float, rounds: int) -> list[float]:
+def rates(gateway: Measured, work: Callable[[], None], amount: float, rounds: int) -> list[float]:
     """`amount` of something per second of the gateway's processor, in each round."""
     found: list[float] = []
     for _ in range(rounds):
