@@ -172,6 +172,19 @@ def test_a_file_of_npm_is_kept_by_its_integrity(tmp_path: Path) -> None:
     play(tmp_path, work)
 
 
+def test_the_metadata_beside_a_wheel_is_kept_too(tmp_path: Path) -> None:
+    async def work(scene: Scene) -> None:
+        metadata = b"Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n"
+        scene.upstream.answers[PLACE + ".metadata"] = ("text/plain", metadata)
+        scene.upstream.files[0]["core-metadata"] = {"sha256": hashlib.sha256(metadata).hexdigest()}
+        for inside in (scene.one, await scene.another()):
+            assert await inside.page() == 200
+            assert await inside.fetch("files.test", FILE + ".metadata") == (200, metadata)
+        assert scene.upstream.asked.count(PLACE + ".metadata") == 1
+
+    play(tmp_path, work)
+
+
 def test_what_was_kept_is_there_for_the_next_gateway(tmp_path: Path) -> None:
     async def first(scene: Scene) -> None:
         assert (await scene.one.install())[0] == 200

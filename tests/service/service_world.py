@@ -522,7 +522,7 @@ class Rig:
             await place.end(Ending(limit=None, reason="the test is over"))
 
 
-async def until(condition: Callable[[], Any], seconds: float = 10.0) -> None:
+async def until(condition: Callable[[], Any], seconds: float = 60.0) -> None:
     """Polls what another task or the kernel brings about."""
     deadline = time.monotonic() + seconds
     while not condition():
