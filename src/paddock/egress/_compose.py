@@ -15,6 +15,7 @@ from ._control import Claim, Claimed
 from ._gateway import Gateway
 from ._handler_host import HandlerHost
 from ._journal import AuditJournal
+from ._malware import Lists
 from ._open_door import Pages
 from ._origins import Origins
 from ._package_cache import PackageCache
@@ -49,7 +50,7 @@ async def make_plane(
         trust=system_trust if world is None else world.trust,
         origins=None if witness is None else Origins(witness),
         handlers=handlers,
-        pages=Pages(reader=reader, packages=_packages(state)),
+        pages=Pages(reader=reader, known=Lists(state / layout.MALWARE), packages=_packages(state)),
     )
     return GatewayPlane(gateway, AuditJournal(log), claim)
 

@@ -19,7 +19,7 @@ from ._http1 import Request
 from ._malicious import Malicious
 from ._refusal import Refused
 from ._registry_page import File, Kept, Page, is_listed, malicious, too_young
-from ._registry_protocols import PROTOCOLS, key_of
+from ._registry_protocols import PROTOCOLS, key_of, normalised
 
 READING = frozenset({"GET", "HEAD"})
 _MOST_FILES = 1 << 16
@@ -134,8 +134,8 @@ class Shelf:
         return self._check_known(rule, kept)
 
     def _check_listed(self, rule: Allow, package: str) -> None:
-        normalised = PROTOCOLS[rule.registry or ""].normalised if rule.registry in PROTOCOLS else str
-        patterns = None if rule.packages is None else tuple(map(normalised, rule.packages))
+        registry = rule.registry or ""
+        patterns = None if rule.packages is None else tuple(normalised(registry, one) for one in rule.packages)
         if not is_listed(package, patterns):
             raise Refused(f"{package} is not one of the packages that the rule names", rule="registry")
 

@@ -69,7 +69,7 @@ def filter_document(page: Page, body: bytes, accept: str) -> Filtered:
         if found is None:
             continue
         why = page.held(version, times.get(version))
-        files[found[0]] = Kept(page.package, version, _digest(found[1]["dist"]), why)
+        files[found[0]] = Kept(page.package, version, _digest(found[1]["dist"].get("integrity")), why)
         if why is None:
             kept[version] = found[1]
         else:
@@ -97,19 +97,17 @@ def _written(page: Page, document: Document, kept: dict[str, Document], held: di
     return msgspec.json.encode(written)
 
 
-def _digest(dist: Document) -> str | None:
-    integrity = dist.get("integrity")
-    for algorithm in ("sha512", "sha256"):
-        match = (
-            re.match(rf"{algorithm}-([A-Za-z0-9+/]{{20,100}}={{0,2}})(?:\s|$)", integrity)
-            if isinstance(integrity, str)
-            else None
-        )
-        if match:
-            try:
-                return f"{algorithm}:{b64decode(match[1], validate=True).hex()}"
-            except ValueError:
-                return None
+def _digest(integrity: object) -> str | None:
+    """Of the first SHA-512 of a `Subresource Integrity` list."""
+    if not isinstance(integrity, str):
+        return None
+    for one in integrity.split()[:8]:
+        name, _, value = one.partition("-")
+        try:
+            if name == "sha512":
+                return f"sha512:{b64decode(value.partition('?')[0], validate=True).hex()}"
+        except ValueError:
+            continue
     return None
 
 

@@ -38,6 +38,11 @@ PROTOCOLS = {
 }
 
 
+def normalised(registry: str, name: str) -> str:
+    """The one form of a package's name."""
+    return PROTOCOLS[registry].normalised(name) if registry in PROTOCOLS else name
+
+
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """A page that is to be read: what came of type `kind`, encoded or not, for who `accept`s that. `item` is the rule's
     place in the policy."""
