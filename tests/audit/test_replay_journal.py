@@ -60,9 +60,11 @@ def test_a_session_can_be_followed_from_its_records(sandbox: SandboxFactory, sha
     assert first.at < first.ended_at
 
     (streamed,) = of(records, "exec.start")
-    assert streamed.result["in"] == digest(b"written")
-    assert streamed.result["out"] == digest(b"writtenmore\n")
-    assert len({first.result["pid"], call.result["pid"], streamed.result["pid"]}) == 3
+    passed = passed_in(records)
+    assert passed["in"] == digest(b"written")
+    assert passed["out"] == digest(b"writtenmore\n")
+    pids = [one.result["pid"] for one in (first, streamed, call)]
+    assert len(set(pids)) == 3, pids
 
     (denied,) = of(records, "egress.connect")
     (origin,) = of(records, "egress.origin")
@@ -83,8 +85,8 @@ def test_of_a_long_input_the_first_part_is_told(sandbox: SandboxFactory, shared_
             started.stdin.write(data[at : at + 100_000])
         started.stdin.close()
         started.wait()
-    (streamed,) = of(read_records(shared_state / layout.AUDIT, ListAudit(sandbox=made.id)), "exec.start")
-    assert streamed.result["in"] == {**digest(data[: 1 << 20]), "length": len(data), "of_first": 1 << 20}
+    records = read_records(shared_state / layout.AUDIT, ListAudit(sandbox=made.id))
+    assert passed_in(records)["in"] == {**digest(data[: 1 << 20]), "length": len(data), "of_first": 1 << 20}
 
 
 def test_of_what_is_typed_on_a_terminal_there_is_no_digest(sandbox: SandboxFactory, shared_state: Path) -> None:
@@ -96,8 +98,17 @@ def test_of_what_is_typed_on_a_terminal_there_is_no_digest(sandbox: SandboxFacto
         started.wait()
     records = read_records(shared_state / layout.AUDIT, ListAudit(sandbox=made.id, limit=1000))
     (typed,) = of(records, "exec.start")
-    assert "in" not in typed.result
-    assert hashlib.sha256(b"a password\n").hexdigest() not in json.dumps(typed.result)
+    assert {"in", "out"} & typed.result.keys() == {"out"}
+    later = [one.detail for one in of(records, "exec.streams")]
+    assert hashlib.sha256(b"a password\n").hexdigest() not in json.dumps([typed.result, later])
+
+
+def passed_in(records: tuple[AuditRecord, ...]) -> dict[str, Any]:
+    """Through the one handle that there was, to its end."""
+    (streamed,) = of(records, "exec.start")
+    later = [one.detail for one in of(records, "exec.streams")]
+    assert all(one["decision"] == int(streamed.ref.rpartition(":")[2]) for one in later)
+    return {**streamed.result, **(later[-1] if later else {})}
 
 
 def of(records: tuple[AuditRecord, ...], action: str) -> list[Any]:

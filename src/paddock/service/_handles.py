@@ -48,6 +48,7 @@ class GuardedExec:
         self._stdout = None if inner.stdout is None else _CountedReader(redacted(inner.stdout, redaction), self._count)
         self._stderr = None if inner.stderr is None else _CountedReader(redacted(inner.stderr, redaction), self._count)
         self._stdin = inner.stdin if inner.stdin is None or typed else _CountedWriter(inner.stdin)
+        self._recorded: dict[str, object] | None = None
         self._end = tasks.start(self._supervise(), name=f"exec {inner.id}")
 
     @property
@@ -95,20 +96,23 @@ class GuardedExec:
     async def aclose(self) -> None:
         await self._inner.aclose()
         if not self._end.done():
-            self._entry.done({"let_go": self._background, "killed": not self._background, **self._printed()})
+            self._done({"let_go": self._background, "killed": not self._background})
             self._end.cancel()
+        elif self._recorded is not None and self._recorded != (passed := self._passed()):
+            self._recorded = passed  # it ended before all was read of what it had printed
+            self._entry.afterwards("exec.streams", passed)
 
     async def _supervise(self) -> ExitStatus | Exception:
         """Errors are its result: nobody may be waiting, and the record holds them."""
         try:
             status = await self._watch()
         except asyncio.CancelledError:
-            self._entry.done({"let_go": True, **self._printed()})
+            self._done({"let_go": True})
             raise
         except Exception as error:
             self._entry.failed(error)
             return error
-        self._entry.done({"status": status, **self._printed()})
+        self._done({"status": status})
         return status
 
     async def _watch(self) -> ExitStatus:
@@ -136,8 +140,12 @@ class GuardedExec:
             with contextlib.suppress(PaddockError):
                 await self._inner.kill()
 
-    def _printed(self) -> dict[str, object]:
-        """Only what the caller read and wrote is known."""
+    def _done(self, how: dict[str, object]) -> None:
+        self._recorded = self._passed()
+        self._entry.done({**how, **self._recorded})
+
+    def _passed(self) -> dict[str, object]:
+        """Only what the caller has read and written is known."""
         streams = (("out", self._stdout), ("err", self._stderr))
         printed = {name: {"sha256": s.digest.hexdigest(), "length": s.total} for name, s in streams if s is not None}
         written = {"in": self._stdin.told()} if isinstance(self._stdin, _CountedWriter) else {}
