@@ -182,11 +182,6 @@ def _provenance(
         written["provenance"] = found[1]
 
 
-def _metadata_digest(written: dict[str, Any]) -> str | None:
-    said = next((written[key] for key in _METADATA if isinstance(written.get(key), dict)), None)
-    return None if said is None or "sha256" not in said else f"sha256:{said['sha256'].lower()}"
-
-
 def _digest(hashes: dict[str, str]) -> str | None:
     best = next((name for name in ("sha256", "sha512", "sha384") if name in hashes), None)
     return None if best is None else f"{best}:{hashes[best].lower()}"

@@ -7,11 +7,11 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from paddock.errors import SecretUnavailable
 from paddock.model.egress import RequestVerdict, Target
 
 from ._body import Body
 from ._coding import Undecodable
+from ._explained import explained
 from ._h2_stream import StreamFailed
 from ._http1 import (
     BadMessage,
@@ -27,7 +27,7 @@ from ._redact import Returned
 from ._refusal import Refused
 from ._registry_look import Look
 from ._stream import Stream
-from ._swap import BUFFERED_BYTES, Misdirected, Swap
+from ._swap import BUFFERED_BYTES, Swap
 from ._target import PORTS
 from ._upstream import Upstream
 from ._websocket import Messages, converse
@@ -127,7 +127,7 @@ class Relay:
             allowed=verdict.secrets,
         )
         self._swap = swap
-        with _explained():
+        with explained():
             path, request.fields = swap.target(path), swap.fields(request.fields)
             if request.upgrade is not None and self._room.door.secrets:
                 request.fields = [field for field in request.fields if field[0].lower() != _EXTENSIONS]
@@ -222,7 +222,7 @@ class Relay:
     async def _send_rest(self, stream: Stream, server: Wire) -> None:
         wire = self._wire
         try:
-            with _explained():
+            with explained():
                 while not stream.done:
                     if not await wire.more():
                         stream.end()
@@ -379,18 +379,6 @@ class Relay:
             await self._wire.join(server)
         server.guard(None)
         return False
-
-
-class _explained:
-    """What secrets are refused for, as a refusal."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, Misdirected):
-            raise Refused(str(error), rule="secret") from None
-        if isinstance(error, SecretUnavailable):
-            raise Refused(error.message, status=424, rule="secret", hint=error.hint or "") from None
 
 
 async def _head(server: Wire) -> bytes:
