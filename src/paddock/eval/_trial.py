@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -83,24 +84,24 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def play(scenario: Scenario, stage: Stage) -> Outcome:
-    mark = stage.world.mark()
+    mark, prepared = stage.world.mark(), False
     with Sandbox.create(
         stage.template, level=stage.level, policy=stage.policy, transport=stage.transport, ttl_seconds=300.0
     ) as sandbox:
         tried: tuple[str, ...] = ()
         leaks: list[Leak] = []
-        try:
+        with suppress(*_REFUSED):  # of what is ours: then it was not tried, and the record says why
             _prepare(scenario, sandbox, stage)
             tried, leaks = _attack(scenario, sandbox, stage)
-        except _REFUSED as error:
-            tried = (f"asked for what the policy refuses: {error}",)
+            prepared = True
         happened = stage.world.since(mark)
         twin_failed = _twin(scenario, sandbox, stage)
         id, revision = sandbox.id, sandbox.policy
     records = stage.transport.perform(ListAudit(sandbox=id, limit=_MOST_RECORDS))
     leaks += _arrived(happened, stage.canaries, records)
     stops = _stops(records, scenario)
-    tried = tried or tuple(stop.what for stop in stops if stop.what.startswith(_AT_THE_DOOR))
+    if prepared and not tried:  # the agent has asked, and got no further
+        tried = tuple(stop.what for stop in stops if stop.what.startswith(_AT_THE_DOOR))
     reached = tuple(dict.fromkeys(one for one in _places(happened) if _attackers(one)))
     return Outcome(
         scenario=scenario.name,
