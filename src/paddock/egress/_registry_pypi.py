@@ -187,6 +187,12 @@ def _digest(hashes: dict[str, str]) -> str | None:
     return None if best is None else f"{best}:{hashes[best].lower()}"
 
 
+def _metadata_digest(written: dict[str, Any]) -> str | None:
+    """Of what PEP 658 has beside a wheel."""
+    said: list[dict[str, str]] = [written[key] for key in _METADATA if isinstance(written.get(key), dict)]
+    return _digest(said[0]) if said else None
+
+
 def _hashes(value: object) -> dict[str, str]:
     if not isinstance(value, dict):
         return {}
