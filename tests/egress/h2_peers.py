@@ -30,7 +30,7 @@ class Message:
     """What came on one stream. `ended` is set when nothing more will."""
 
     fields: Fields = field(default_factory=list)
-    body: bytes = b""
+    body: bytearray = field(default_factory=bytearray)
     trailers: Fields = field(default_factory=list)
     interim: list[Fields] = field(default_factory=list)
     reset: int | None = None

@@ -131,6 +131,7 @@ def test_grpc_is_refused_in_its_own_words() -> None:
 
 def test_grpc_is_not_sent_to_who_cannot_speak_it() -> None:
     async def work(world: Rig, peer: Peer, host: str) -> None:
+        assert (await peer.ask(request(host))).status == 200  # its connection is kept
         refused = await peer.ask(request(host, "/a", "POST", (b"content-type", b"application/grpc")), b"\0\0\0\0\0")
         assert refused.get(b"grpc-status") == b"14"
         assert b"does not speak HTTP/2" in (refused.get(b"grpc-message") or b"")
@@ -181,6 +182,50 @@ def test_who_does_not_go_on_holds_only_its_own_stream(what: str) -> None:
         peer.flush()
         answers = await asyncio.gather(*[peer.ask(request(host, f"/{n}")) for n in range(5)])
         assert [one.status for one in answers] == [200] * 5
+
+    through(work, serve=serve)
+
+
+def test_what_the_client_does_not_take_the_server_is_not_asked_for() -> None:
+    size, sent = 8 << 20, asyncio.Event()
+    window: list[Callable[[], int]] = []
+
+    async def serve(peer: Peer, number: int, message: Message) -> None:
+        peer.engine.send_headers(number, [(b":status", b"200")])
+        window.append(lambda: peer.engine.local_flow_control_window(number))
+        await peer.send(number, bytes(size), end=True)
+        sent.set()
+
+    async def work(world: Rig, peer: Peer, host: str) -> None:
+        peer.take = False
+        number, message = peer.begin(request(host))
+        await message.began.wait()
+        await eventually(lambda: sent.is_set() or not window[0]())
+        assert not sent.is_set()
+        peer.take = True
+        peer.engine.increment_flow_control_window(1 << 30)
+        peer.engine.increment_flow_control_window(1 << 30, number)
+        peer.flush()
+        await message.ended.wait()
+        assert (len(message.body), message.reset, peer.gone) == (size, None, None)
+
+    through(work, serve=serve)
+
+
+def test_what_the_server_does_not_take_the_client_may_not_send() -> None:
+    taken: list[Peer] = []
+
+    async def serve(peer: Peer, number: int, message: Message) -> None:
+        peer.take = False
+        taken.append(peer)
+        await asyncio.Event().wait()
+
+    async def work(world: Rig, peer: Peer, host: str) -> None:
+        number, _ = peer.begin(request(host, "/up", "POST"), end=False)
+        sending = asyncio.ensure_future(peer.send(number, bytes(8 << 20)))
+        await eventually(lambda: sending.done() or (taken and not peer.engine.local_flow_control_window(number)))
+        assert not sending.done()
+        sending.cancel()
 
     through(work, serve=serve)
 
