@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-PATIENCE_SECONDS = 15.0
+PATIENCE_SECONDS = 60.0
 SUPERVISOR = "PADDOCK_TEST_SUPERVISOR"  # its pid, for workers of xdist too
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -94,7 +94,7 @@ def end_strays() -> list[str]:
         found[:] = [pid for pid in descendants(os.getppid()) if pid != os.getpid()]
         return not found
 
-    wait_until(look, seconds=5)
+    wait_until(look, seconds=20)
     named = [f"process {pid} ({command_line(pid)})" for pid in found]
     groups = {group for pid in found for group in _groups_of(pid)}
     for pid in found:

@@ -99,7 +99,7 @@ def against(wire, doing, *, descriptors=False):
                     return
                 theirs.shutdown(socket.SHUT_WR)
 
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 saying = asyncio.ensure_future(say())
                 try:
                     return await doing(connection)

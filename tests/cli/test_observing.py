@@ -71,7 +71,8 @@ def test_logs_are_kept_bounded_and_followed(box: str) -> None:
     )
     command = paddock("exec", "-d", box, "--", "sh", "-c", script).stdout.strip()
     assert command.startswith("ex_")
-    assert wait_until(lambda: paddock("logs", box, command).stdout.count("\n") == 4)
+    # "err 4" is the last that it says, and may come after "out 4" was seen.
+    assert wait_until(lambda: paddock("logs", box, command).stderr.count("\n") == 4)
     kept = paddock("logs", box, command[:-2])
     assert (kept.stdout, kept.stderr) == (
         "out 1\nout 2\nout 3\nout 4\n",
@@ -137,7 +138,7 @@ def test_why_explains_a_death_and_what_was_refused(box: str) -> None:
 
 
 def test_why_names_the_limit_that_ended_it(sandbox: SandboxFactory) -> None:
-    made = sandbox(persistent=True, ttl_seconds=1)
+    made = sandbox(persistent=True, ttl_seconds=3)
     assert wait_until(lambda: made.refresh().state == "killed")
     told = paddock("why", made.id).stdout
     assert "limit: ttl" in told

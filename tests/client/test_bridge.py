@@ -38,7 +38,7 @@ def eventually(rig: Rig, condition: Callable[[], bool]) -> None:
         while not condition():  # noqa: ASYNC110 (the fake has no event for it)
             await asyncio.sleep(0.001)
 
-    rig.loop.run(asyncio.wait_for, poll(), 20)
+    rig.loop.run(asyncio.wait_for, poll(), 60)
 
 
 def test_control_c_ends_the_command_and_then_the_sandbox(rig: Rig) -> None:

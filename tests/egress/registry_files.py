@@ -11,6 +11,7 @@ import json
 import tarfile
 import zipfile
 from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from typing import Any
 
 from paddock.policy.egress import load
@@ -27,10 +28,14 @@ egress:
   allow:
     - {{registry: pypi, hosts: [index.test, files.test]{terms}}}
     - {{registry: npm, hosts: [npm.test]{terms}}}
+    - {{registry: crates, hosts: [crates.test]{terms}}}
+    - {{registry: debian, hosts: [deb.test]{terms}}}
     - {{host: evil.test, methods: [GET]}}
     - {{cidr: 127.0.0.1, ports: [1-65535]}}
 """
-    return Rig(load(text).snapshot)  # pyright: ignore[reportArgumentType]
+    rig = Rig(load(text).snapshot)  # pyright: ignore[reportArgumentType]
+    rig.reads = True
+    return rig
 
 
 def wheel(name: str, version: str) -> bytes:
@@ -51,6 +56,17 @@ def tarball(name: str, version: str) -> bytes:
         entry = tarfile.TarInfo("package/package.json")
         entry.size = len(data)
         archive.addfile(entry, io.BytesIO(data))
+    return out.getvalue()
+
+
+def crate(name: str, version: str) -> bytes:
+    out = io.BytesIO()
+    manifest = f'[package]\nname = "{name}"\nversion = "{version}"\nedition = "2021"\n'
+    with tarfile.open(fileobj=out, mode="w:gz") as archive:
+        for path, text in (("Cargo.toml", manifest), ("src/lib.rs", "")):
+            entry = tarfile.TarInfo(f"{name}-{version}/{path}")
+            entry.size = len(text)
+            archive.addfile(entry, io.BytesIO(text.encode()))
     return out.getvalue()
 
 
@@ -78,12 +94,44 @@ class Outside:
             integrity = "sha512-" + base64.b64encode(hashlib.sha512(data).digest()).decode()
             dist = {"tarball": f"{npm}/demo/-/demo-{version}.tgz", "integrity": integrity}
             versions[version] = {"name": "demo", "version": version, "dist": dist, "scripts": {"install": "true"}}
+        self.modified: dict[str, datetime] = {}
+        self._add_crates()
+        self._add_debian()
         self.packument: dict[str, Any] = {
             "name": "demo",
             "dist-tags": {"latest": "2.0.0", "next": "2.0.0", "old": "1.0.0"},
             "versions": versions,
             "time": {"created": OLD, "modified": YOUNG, "1.0.0": OLD, "2.0.0": YOUNG},
         }
+
+    def _add_crates(self) -> None:
+        lines: list[bytes] = []
+        for version, when in (("1.0.0", OLD), ("1.5.0", None), ("2.0.0", YOUNG)):
+            data = crate("demo", version)
+            self.answers[f"crates.test/dl/demo/{version}/download"] = ("application/gzip", data)
+            entry: dict[str, Any] = {"name": "demo", "vers": version, "deps": [], "features": {}, "yanked": False}
+            entry["cksum"] = hashlib.sha256(data).hexdigest()
+            lines.append(json.dumps(entry | ({"pubtime": f"{when[:19]}Z"} if when else {})).encode())
+        config = {"dl": "https://crates.test/dl", "api": "https://crates.test"}
+        self.answers["crates.test/index/config.json"] = ("application/json", json.dumps(config).encode())
+        self.answers["crates.test/index/de/mo/demo"] = ("text/plain", b"\n".join(lines) + b"\n")
+
+    def _add_debian(self) -> None:
+        stanzas: list[str] = []
+        for name, version, when in (("demo", "1.0-1", OLD), ("young", "1.0-1", YOUNG), ("undated", "1.0-1", None)):
+            data, filename = f"{name} {version}".encode(), f"pool/main/{name[0]}/{name}/{name}_{version}_all.deb"
+            self.answers[f"deb.test/{filename}"] = ("application/vnd.debian.binary-package", data)
+            if when is not None:
+                self.modified[f"deb.test/{filename}"] = datetime.fromisoformat(when)
+            stanza = {"Package": name, "Version": version, "Architecture": "all", "Filename": filename}
+            stanza |= {"Size": str(len(data)), "SHA256": hashlib.sha256(data).hexdigest(), "Maintainer": "nobody"}
+            stanzas.append("".join(f"{key}: {value}\n" for key, value in stanza.items()))
+        packages = "\n".join(stanzas).encode()
+        place = "main/binary-all/Packages"
+        digest = f" {hashlib.sha256(packages).hexdigest()} {len(packages)} {place}"
+        release = f"Suite: stable\nCodename: stable\nComponents: main\nArchitectures: all\nSHA256:\n{digest}\n"
+        self.answers[f"deb.test/dists/stable/{place}"] = ("text/plain", packages)
+        self.answers["deb.test/dists/stable/Release"] = ("text/plain", release.encode())
 
     def page(self, path: str, accept: bytes) -> tuple[str, bytes] | None:
         self.accepts.append(accept)
@@ -107,6 +155,8 @@ class Outside:
                 found = self.answers.get(path) or self.page(path, fields.get(b"accept", b""))
                 kind, body = found or ("text/plain", b"no such page: https://files.test/p/other-1.0.tar.gz")
                 extra = 'ETag: "1"\r\n'
+                if path in self.modified:
+                    extra += f"Last-Modified: {format_datetime(self.modified[path], usegmt=True)}\r\n"
                 if fields.get(b"accept-encoding") == b"gzip":
                     body, extra = gzip.compress(body), extra + "Content-Encoding: gzip\r\n"
                 if b"if-none-match" in fields:
@@ -125,7 +175,7 @@ class Outside:
     async def join(self, world: Rig) -> None:
         """All names lead here, whatever port they are asked for on; connections from inside are to the proxy."""
         ports: dict[str, int] = {}
-        for name in ("index.test", "files.test", "npm.test", "evil.test"):
+        for name in ("index.test", "files.test", "npm.test", "crates.test", "deb.test", "evil.test"):
             world.names[name] = ["127.0.0.1"]
             ports[name] = await world.server(self.serve, tls=name)
         dialer = world.gateway._dialer

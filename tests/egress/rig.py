@@ -17,8 +17,10 @@ from paddock.egress._authority import Authority
 from paddock.egress._door import Door, Flow
 from paddock.egress._gateway import Gateway
 from paddock.egress._handler_host import HandlerHost
-from paddock.egress._open_door import Limits
+from paddock.egress._open_door import Limits, Pages
 from paddock.egress._package_cache import PackageCache
+from paddock.egress._registry import Known
+from paddock.egress._registry_reader import Reader
 from paddock.egress._secret_book import SecretBook
 from paddock.errors import Unrecorded
 from paddock.model import ApprovalAnswer, ApprovalRequest
@@ -111,6 +113,8 @@ class Rig:
         self.journal, self.approvals = Journal(), Approvals()
         self.secrets = SecretBook()
         self.packages: PackageCache | None = None
+        self.reads = False
+        self.known: Known | None = None
         self.handlers: HandlerHost | None = None
         self.servers: list[asyncio.Server] = []
         self._shaken: list[ssl.SSLContext] = []
@@ -185,13 +189,14 @@ class Rig:
 
 @asynccontextmanager
 async def running(rig: Rig) -> AsyncIterator[Rig]:
+    pages = Pages(reader=Reader.start(), known=rig.known, packages=rig.packages) if rig.reads else None
     rig.gateway = Gateway(
         resolver=rig.resolve,
         trust=rig.trust,
         origin=rig.where,
         limits=rig.limits,
         handlers=rig.handlers,
-        packages=rig.packages,
+        pages=pages,
     )
     await rig.gateway.open(rig.door())
     try:
@@ -200,10 +205,13 @@ async def running(rig: Rig) -> AsyncIterator[Rig]:
         await rig.gateway.close_all()
         for server in rig.servers:
             server.close()
+        if pages is not None and pages.reader is not None:
+            pages.reader.close()
+            await asyncio.to_thread(os.waitpid, pages.reader.pid, 0)
 
 
 async def eventually(condition: Callable[[], object]) -> None:
-    """Until it holds; the test's own limit is the only one."""
+    """Until it holds, which is an event outside this loop: polled, and for as long as the test itself may take."""
     while not condition():  # noqa: ASYNC110 - nobody could set an event
         await asyncio.sleep(0.005)
 

@@ -108,7 +108,7 @@ def test_a_denied_name_is_told_so_by_http() -> None:
             world.aim("a.test", 80)
             world.policy.hosts = {}
             reply = await world.ask(get("a.test"))
-            assert reply.startswith(b"HTTP/1.1 403 Forbidden\r\n")
+            assert reply.startswith(b"HTTP/1.1 403 Forbidden (paddock: so)\r\n")
             assert b"rule: default" in reply
             asked = b"GET / HTTP/1.1\r\nHost: a.test\r\nAccept: application/json\r\n\r\n"
             body = json.loads((await world.ask(asked)).partition(b"\r\n\r\n")[2])

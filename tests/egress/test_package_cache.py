@@ -21,7 +21,7 @@ from tests.egress.rig import Rig, eventually, running
 PAGE, NAME = "/simple/demo/", "demo-1.0-py3-none-any.whl"
 FILE, PLACE = f"/p/{NAME}", f"files.test/p/{NAME}"
 ANY_AGE = ", unknown_age: allow"
-LARGE = os.urandom(300_000)
+LARGE, RIGHT = os.urandom(300_000), os.urandom(1000)
 
 
 class Upstream(Outside):
@@ -172,13 +172,28 @@ def test_a_file_of_npm_is_kept_by_its_integrity(tmp_path: Path) -> None:
     play(tmp_path, work)
 
 
+def test_the_metadata_beside_a_wheel_is_kept_too(tmp_path: Path) -> None:
+    async def work(scene: Scene) -> None:
+        metadata = b"Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n"
+        scene.upstream.answers[PLACE + ".metadata"] = ("text/plain", metadata)
+        scene.upstream.files[0]["core-metadata"] = {"sha256": hashlib.sha256(metadata).hexdigest()}
+        for inside in (scene.one, await scene.another()):
+            assert await inside.page() == 200
+            assert await inside.fetch("files.test", FILE + ".metadata") == (200, metadata)
+        assert scene.upstream.asked.count(PLACE + ".metadata") == 1
+
+    play(tmp_path, work)
+
+
 def test_what_was_kept_is_there_for_the_next_gateway(tmp_path: Path) -> None:
     async def first(scene: Scene) -> None:
+        scene.upstream.becomes(RIGHT)
         assert (await scene.one.install())[0] == 200
         await eventually(lambda: scene.kept)
 
     async def second(scene: Scene) -> None:
-        assert await scene.one.install() == (200, scene.upstream.answers[PLACE][1])
+        scene.upstream.becomes(RIGHT)
+        assert await scene.one.install() == (200, RIGHT)
         assert scene.upstream.fetched == 0
 
     play(tmp_path, first)
@@ -325,9 +340,6 @@ def test_who_asks_for_a_part_or_as_somebody_is_answered_by_the_upstream_and_noth
     play(tmp_path, work)
 
 
-RIGHT = Outside().answers[PLACE][1]
-
-
 @pytest.mark.parametrize(
     "answer",
     [
@@ -347,6 +359,7 @@ def test_an_answer_that_is_not_all_of_the_file_is_not_kept(answer: bytes, tmp_pa
             writer.write(answer)
             await writer.drain()
 
+        scene.upstream.becomes(RIGHT)
         assert await scene.one.page() == 200
         scene.upstream.odd[PLACE] = odd
         reader, writer = await scene.one.start("files.test", FILE)

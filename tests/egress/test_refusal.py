@@ -13,7 +13,7 @@ REFUSAL = Refusal(
 
 def test_in_words() -> None:
     head, _, body = write_refusal(REFUSAL, accept=b"*/*", keep_alive=True).partition(b"\r\n\r\n")
-    assert head.startswith(b"HTTP/1.1 403 Forbidden\r\n")
+    assert head.startswith(b"HTTP/1.1 403 Forbidden (paddock: evil.test?[2J is not allowed)\r\n")
     assert b"Connection" not in head
     assert f"Content-Length: {len(body)}".encode() in head
     text = body.decode()

@@ -8,65 +8,25 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.egress.registry_clients import COOLDOWN, JSON, client, fetch, through
 from tests.egress.registry_files import Outside, world_of
-from tests.egress.rig import Rig, ca_file, running
+from tests.egress.rig import Rig, ca_file
 
-COOLDOWN = ", cooldown_days: 7"
 PAGE, FILE = "/simple/demo/", "/p/demo-{}-py3-none-any.whl"
-JSON = "application/vnd.pypi.simple.v1+json"
-
-
-def through(work: Callable[[Rig, Outside], Awaitable[None]], terms: str = COOLDOWN) -> None:
-    async def run() -> None:
-        async with running(world_of(terms)) as world:
-            outside = Outside()
-            await outside.join(world)
-            await work(world, outside)
-
-    asyncio.run(run())
-
-
-async def fetch(world: Rig, host: str, path: str, *fields: str) -> tuple[int, bytes, bytes]:
-    world.aim(host, 443)
-    more = "".join(f"{field}\r\n" for field in fields)
-    reply = await world.ask(
-        f"GET {path} HTTP/1.1\r\nHost: {host}\r\n{more}Connection: close\r\n\r\n".encode(), tls=host
-    )
-    head, _, body = reply.partition(b"\r\n\r\n")
-    return int(head.split()[1]), head, body
 
 
 async def versions(world: Rig) -> list[str]:
     status, _, body = await fetch(world, "index.test", PAGE, f"Accept: {JSON}")
-    return [file["filename"].split("-")[1] for file in json.loads(body)["files"]] if status == 200 else []
+    files = json.loads(body)["files"] if status == 200 else []
+    return [file["filename"].split("-")[1] for file in files if not file.get("yanked")]
 
 
 # -- with real clients -------------------------------------------------------------------------------------------------
-
-
-async def client(world: Rig, directory: Path, *command: str) -> tuple[int, str]:
-    world.origin = ("198.18.0.1", 3128)
-    environment = {"PATH": os.environ["PATH"], "HOME": str(directory), "PIP_CONFIG_FILE": os.devnull}
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        cwd=directory,
-        env=environment,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    try:
-        out, _ = await asyncio.wait_for(process.communicate(), 120)
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    return process.returncode or 0, out.decode()
 
 
 async def pip(world: Rig, directory: Path, *arguments: str) -> tuple[int, str]:
@@ -145,29 +105,56 @@ def test_npm_chooses_what_is_old_enough_and_can_fetch_it(terms: str, chosen: str
 
 
 def test_a_file_is_fetched_only_if_a_page_that_was_looked_through_led_to_it() -> None:
+    """A lock file names files: their page is read then, by the gateway itself."""
+
     async def work(world: Rig, outside: Outside) -> None:
-        status, _, body = await fetch(world, "files.test", FILE.format("1.0"))
-        assert status == 403
-        assert b"page has to be read" in body
-        assert world.resolved == []
-        assert await versions(world) == ["1.0"]
         expected = outside.answers["files.test" + FILE.format("1.0")][1]
         assert (await fetch(world, "files.test", FILE.format("1.0")))[2] == expected
+        assert outside.asked == ["index.test" + PAGE, "files.test" + FILE.format("1.0")]
         assert (await fetch(world, "files.test", FILE.format("1.0") + ".metadata"))[0] == 404  # asked, and not there
-        for path in (
-            FILE.format("2.0"),
-            FILE.format("1.5"),
-            FILE.format("2.0") + ".metadata",
-            FILE.format("1.0") + "?",
-        ):
+        for version, why in (("2.0", b"younger than 7 days"), ("1.5", b"of an unknown age")):
+            for path in (FILE.format(version), FILE.format(version) + ".metadata"):
+                status, head, body = await fetch(world, "files.test", path)
+                assert status == 403
+                assert b"paddock: demo %b is held back: it is %b" % (version.encode(), why) in head.splitlines()[0]
+                assert why in body
+        for path in (FILE.format("3.0"), FILE.format("1.0") + "?", "/p/other", "/p/other-1.0.tar.gz"):
             assert (await fetch(world, "files.test", path))[0] == 403, path
-        assert (await fetch(world, "npm.test", "/demo/-/demo-1.0.0.tgz"))[0] == 403
-        assert (await fetch(world, "npm.test", "/demo"))[0] == 200
         assert (await fetch(world, "npm.test", "/demo/-/demo-1.0.0.tgz"))[0] == 200
-        assert (await fetch(world, "npm.test", "/demo/-/demo-2.0.0.tgz"))[0] == 403
+        for path in ("/demo/-/demo-2.0.0.tgz", "/demo/-/demo-3.0.0.tgz", "/other/-/other-1.0.0.tgz", "/demo/-/x"):
+            assert (await fetch(world, "npm.test", path))[0] == 403, path
         assert not [path for path in outside.asked if "2.0" in path]
 
     through(work)
+
+
+def test_what_was_judged_of_a_registry_is_recorded_with_package_and_digest() -> None:
+    async def work(world: Rig, outside: Outside) -> None:
+        await versions(world)
+        await fetch(world, "files.test", FILE.format("1.0"))
+        await fetch(world, "files.test", FILE.format("2.0"))
+        page, kept, held = world.journal.of("registry")
+        assert (page[0].package, page[1].allowed) == ("demo", True)
+        assert "held back: 2.0 (younger than 7 days); 1.5 (of an unknown age)" in page[1].reason
+        assert (kept[0].package, kept[1].allowed) == ("demo 1.0", True)
+        assert kept[0].digest == "sha256:" + outside.files[0]["hashes"]["sha256"]
+        assert (held[1].allowed, held[1].rule) == (False, "egress.allow[0]")
+        assert held[1].revision == world.policy.revision
+
+    through(work)
+
+
+def test_who_keeps_silent_about_a_page_that_is_refused_is_told_by_its_type() -> None:
+    async def work(world: Rig, outside: Outside) -> None:
+        status, head, _ = await fetch(world, "index.test", "/simple/other/", "User-Agent: pip/26")
+        assert status == 200
+        assert b'Content-Type: text/plain; refused="other is not one of the packages that the rule names"' in head
+        status, _, body = await fetch(world, "index.test", "/simple/other/", "Accept: application/json")
+        assert status == 403
+        assert "other is not one" in json.loads(body)["error"]
+        assert outside.asked == []
+
+    through(work, ", packages: [demo]")
 
 
 def test_what_another_revision_kept_is_not_fetched_under_this_one() -> None:
@@ -176,7 +163,9 @@ def test_what_another_revision_kept_is_not_fetched_under_this_one() -> None:
         assert (await fetch(world, "files.test", FILE.format("2.0")))[0] == 200
         stricter: Any = world_of(COOLDOWN).policy
         await world.gateway.revise("sb_1", stricter)
+        outside.asked.clear()
         assert (await fetch(world, "files.test", FILE.format("2.0")))[0] == 403
+        assert outside.asked == ["index.test" + PAGE]
         assert await versions(world) == ["1.0"]
         assert (await fetch(world, "files.test", FILE.format("2.0")))[0] == 403
 
@@ -193,8 +182,9 @@ def test_a_page_is_written_in_the_form_that_the_client_asked_for_and_never_answe
         assert b"ETag" not in head
         assert b"Content-Length: %d\r\n" % len(body) in head
         assert b"Content-Encoding" not in head
-        assert b"demo-1.0-" in body
-        assert b"demo-2.0-" not in body
+        yanked = [b"yanked" in line for line in body.splitlines() if b".whl" in line]
+        assert yanked == [False, True, True]
+        assert b'data-yanked="held back: younger than 7 days"' in body
         assert all(b"v1+json" in accept for accept in outside.accepts)
         short = "application/vnd.npm.install-v1+json"
         _, head, body = await fetch(world, "npm.test", "/demo", f"Accept: {short}; q=1.0, */*", 'If-None-Match: "1"')
@@ -236,12 +226,12 @@ def test_a_poisoned_page_leads_nowhere() -> None:
         assert len(world.gateway._doors["sb_1"].shelf._files) == 1
         outside.files = wrong
         status, _, said = await fetch(world, "index.test", PAGE)
-        assert status == 403
-        assert b"none of the 13 files" in said
+        assert status == 502
+        assert b"none of its 13 files" in said
         manifest = outside.packument["versions"]["1.0.0"]
         for link in ("https://evil.test/demo/-/demo-1.0.0.tgz", "https://npm.test/other/-/demo-1.0.0.tgz", "x", None):
             outside.packument["versions"] = {"1.0.0": manifest | {"dist": {"tarball": link}}}
-            assert (await fetch(world, "npm.test", "/demo"))[0] == 403
+            assert (await fetch(world, "npm.test", "/demo"))[0] == 502
 
     through(work)
 
@@ -260,7 +250,7 @@ def test_what_is_no_page_is_not_read() -> None:
 
 
 def test_a_page_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paddock.egress._registry.MOST_PAGE_BYTES", 100_000)
+    monkeypatch.setattr("paddock.egress._registry_look.MOST_PAGE_BYTES", 100_000)
 
     async def work(world: Rig, outside: Outside) -> None:
         outside.answers["index.test" + PAGE] = (JSON, os.urandom(200_000))

@@ -124,7 +124,7 @@ def test_an_end_that_comes_before_anybody_waits_for_it_is_not_missed(play: Play,
         adopted = await other.adopt(made.id)
         assert adopted is not None
         os.kill(pid_of(state_dir, made.id), signal.SIGKILL)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while (await yard.backend.living())[made.id] is None:
                 pass
             await other.living()  # behind this answer nothing is under way
@@ -147,7 +147,7 @@ def test_the_end_of_a_kill_is_known_although_the_one_who_asked_for_it_died(
             _wire.send(asker, {"op": "kill", "n": 1, "id": made.id})
             if reads:
                 assert await asyncio.to_thread(asker.recv, 100)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while made.id not in (known := await yard.backend.living()) or known[made.id] is None:
                 pass
         assert known[made.id] == Ending(limit=None, reason="it was killed")

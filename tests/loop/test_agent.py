@@ -80,7 +80,7 @@ def test_what_the_model_gets_wrong_is_told_to_it_and_it_goes_on(sandbox: Sandbox
         ),
         says("done"),
     ]
-    run = Agent(ScriptModel(script), step_timeout_seconds=2.0).run("do it", box)
+    run = Agent(ScriptModel(script), step_timeout_seconds=5.0).run("do it", box)
     assert run.stop is Stop.DONE
     assert all(failures(run))
     said = results(run)
@@ -120,7 +120,7 @@ def agent_with(script: Sequence[Reply]) -> Agent:
 
 def test_a_command_that_hangs_is_ended_and_seen(sandbox: SandboxFactory) -> None:
     script = [bash("sleep 1000 & sleep 1000"), bash("pgrep sleep || echo none", timeout_seconds=999), says("done")]
-    run = Agent(ScriptModel(script), step_timeout_seconds=1.0).run("hang", sandbox())
+    run = Agent(ScriptModel(script), step_timeout_seconds=4.0).run("hang", sandbox())
     first, second = results(run)
     assert "limit reached: time" in first
     assert "none" in second
@@ -132,7 +132,7 @@ def test_a_command_that_hangs_is_ended_and_seen(sandbox: SandboxFactory) -> None
         (Budget(max_steps=3), Stop.STEPS, 3),
         (Budget(max_tokens=25), Stop.TOKENS, 2),
         (Budget(max_usd=0.00012), Stop.MONEY, 2),
-        (Budget(max_seconds=0.5), Stop.TIME, 1),
+        (Budget(max_seconds=2.0), Stop.TIME, 1),
     ],
 )
 def test_each_budget_ends_it_and_is_named(sandbox: SandboxFactory, budget: Budget, stop: Stop, steps: int) -> None:

@@ -183,7 +183,7 @@ async def test_who_is_cancelled_or_late_leaves_no_process(tmp_path: Path, shelf:
 
 async def until(condition: Callable[[], Any]) -> None:
     """Polls what the kernel brings about."""
-    for _ in range(2000):
+    for _ in range(6000):
         if condition():
             return
         await asyncio.sleep(0.01)

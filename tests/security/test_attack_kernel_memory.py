@@ -261,7 +261,7 @@ def _until_full_or_ended(process: object, sandbox: Sandbox) -> None:
 
 
 def _struck_by_memory(sandbox: Sandbox) -> bool:
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while time.monotonic() < end:
         if sandbox.refresh().limit == Limit.MEMORY:
             return True

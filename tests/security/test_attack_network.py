@@ -36,7 +36,7 @@ def test_there_is_a_loopback_and_nothing_else(attacker: Attacker) -> None:
 def test_no_address_is_reached_by_tcp_or_udp(attacker: Attacker) -> None:
     answers = attacker.probe(
         "def tcp(family, address):\n"
-        "    with socket.socket(family, socket.SOCK_STREAM) as s: s.settimeout(5); s.connect(address)\n"
+        "    with socket.socket(family, socket.SOCK_STREAM) as s: s.settimeout(60); s.connect(address)\n"
         "def udp(family, address):\n"
         "    with socket.socket(family, socket.SOCK_DGRAM) as s: s.sendto(b'x', address)\n"
         "found = {}\n"

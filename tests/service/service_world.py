@@ -354,7 +354,7 @@ class WorldBackend:
     def checks(self) -> tuple[Check, ...]:
         return (Check(area="backend", name=self.name, status="ok", detail="a world of tests"),)
 
-    async def exits(self, id: SandboxId, incarnation: int) -> Exits | None:
+    async def exits(self, id: SandboxId, incarnation: int, *, make: bool = False) -> Exits | None:
         raise NotImplementedError
 
     async def create(self, plan: SandboxPlan) -> Held:
@@ -522,7 +522,7 @@ class Rig:
             await place.end(Ending(limit=None, reason="the test is over"))
 
 
-async def until(condition: Callable[[], Any], seconds: float = 10.0) -> None:
+async def until(condition: Callable[[], Any], seconds: float = 60.0) -> None:
     """Polls what another task or the kernel brings about."""
     deadline = time.monotonic() + seconds
     while not condition():

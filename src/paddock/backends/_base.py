@@ -209,9 +209,10 @@ class Backend(Protocol):
         """The live instance of that id, made by whichever service; None if there is none."""
         ...
 
-    async def exits(self, id: SandboxId, incarnation: int) -> Exits | None:
+    async def exits(self, id: SandboxId, incarnation: int, *, make: bool = False) -> Exits | None:
         """Those of a living one, the caller's own copies. None where the gateway of an earlier service still listens
-        there. SandboxDied; needs the capability `exits`, and a plan with them."""
+        there. One that was made without is given them if it is to `make` them. SandboxDied; needs the capability
+        `exits`, and a plan with them or `make`."""
         ...
 
     async def living(self) -> Mapping[SandboxId, Ending | None]:

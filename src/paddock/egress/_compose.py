@@ -15,10 +15,13 @@ from ._control import Claim, Claimed
 from ._gateway import Gateway
 from ._handler_host import HandlerHost
 from ._journal import AuditJournal
+from ._malware import Lists
+from ._open_door import Pages
 from ._origins import Origins
 from ._package_cache import PackageCache
 from ._package_store import PackageStore
 from ._plane import GatewayPlane
+from ._registry_reader import Reader
 from ._server import Plane
 from ._upstream import over_tcp, system_trust
 from ._world import World
@@ -32,6 +35,7 @@ async def make_plane(
     state: Path,
     claim: Callable[[Claim], Awaitable[Claimed]],
     *,
+    reader: Reader,
     witness: socket | None = None,
     handlers: HandlerHost | None = None,
 ) -> Plane:
@@ -46,7 +50,7 @@ async def make_plane(
         trust=system_trust if world is None else world.trust,
         origins=None if witness is None else Origins(witness),
         handlers=handlers,
-        packages=_packages(state),
+        pages=Pages(reader=reader, known=Lists(state / layout.MALWARE), packages=_packages(state)),
     )
     return GatewayPlane(gateway, AuditJournal(log), claim)
 

@@ -19,8 +19,10 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True):
     """What one decision of the gateway was about.
 
     `kind`: `name` (a query to the resolver), `connect`, `dial` (an address of the target), `request`, `push` (of git),
-    `secret` (a placeholder astray). `number` is the connection's, counted from 1 in each door; `path` the first 16 hex
-    digits of the SHA-256 of path and query; `refs` all that a push would change, each with its old and its new object.
+    `secret` (a placeholder astray), `registry` (a page or a file of a package). `number` is the connection's, counted
+    from 1 in each door; `path` the first 16 hex digits of the SHA-256 of path and query; `refs` all that a push would
+    change, each with its old and its new object; `package` with its version, `digest` what the page said of the file,
+    `malware` the list that it was looked up in.
     """
 
     kind: str
@@ -34,6 +36,9 @@ class Flow(msgspec.Struct, frozen=True, kw_only=True):
     method: str | None = None
     path: str | None = None
     refs: tuple[str, ...] | None = None
+    package: str | None = None
+    digest: str | None = None
+    malware: str | None = None
 
 
 class Journal(Protocol):

@@ -14,10 +14,9 @@ from ._git_push import PROBE_BYTES, BadPush, PushReader, check_fields, is_push, 
 from ._http1 import BadMessage, Request, head_end, read_request
 from ._mock import write_mock
 from ._names import is_address
-from ._package_cache import wanted
-from ._packaged import Packaged
 from ._refusal import Refusal, Refused, write_refusal
-from ._registry import JUDGED, READING
+from ._registry import READING
+from ._registry_gate import RegistryGate
 from ._relay import Relay
 from ._target import PORTS, BadTarget, normal, read_authority, split_target
 from ._wire import Lost, Wire
@@ -116,16 +115,11 @@ class Exchange:
             raise _numbered(Refused(verdict.reason, rule=verdict.rule), number)
         connection.request, connection.granted = (target, self._scheme, request.method, path), verdict
         relay, error = Relay(connection, request, target, self._scheme), "cut"
+        gate = RegistryGate(connection, verdict, target, self._scheme, path) if verdict.filtered else None
         sent, received = wire.received, wire.sent
         try:
-            self._check_judges(verdict)
-            if verdict.filtered and request.method in READING:
-                policy = self._room.door.policy
-                relay.look = self._room.shelf.judge(policy, verdict, request, self._scheme, target, path)
-                digest = self._room.shelf.digest(verdict, target, path)
-                file, packages = wanted(request, verdict, self._scheme, target, path, digest), self._room.packages
-                if file is not None and packages is not None:
-                    relay.file = Packaged(connection, packages, file)
+            if gate is not None and request.method in READING:
+                await gate.judge(relay, request)
             probes = False
             if verdict.git is not None and is_push(path):
                 await self._judge_push(verdict, relay, request, target)
@@ -143,6 +137,7 @@ class Exchange:
             if refused.rule == "secret":
                 found = Verdict(allowed=False, rule="secret", reason=refused.reason, revision=verdict.revision)
                 refused.number = self._room.decide("secret", connection.flow, target, found)
+            refused.as_type = gate is not None and gate.is_silent(request)
             raise _numbered(refused, number) from None
         except Lost as lost:
             error = str(lost)
@@ -171,12 +166,6 @@ class Exchange:
     def _decide(self, target: Target, verdict: Verdict, method: str, path: str) -> int:
         digest = hashlib.sha256(path.encode()).hexdigest()[:16]
         return self._room.decide("request", self._connection.flow, target, verdict, method=method, path=digest)
-
-    def _check_judges(self, verdict: RequestVerdict) -> None:
-        """What this gateway can't judge does not pass unjudged."""
-        if verdict.filtered and verdict.registry not in JUDGED:
-            name = "what a registry holds"
-            raise Refused(f"this version has no judge for {name}: it does not pass", status=501, rule=verdict.rule)
 
     async def _judge_push(self, verdict: RequestVerdict, relay: Relay, request: Request, target: Target) -> None:
         """By its commands, before its pack is read. Refused: one of its refs is, and so all of it."""
@@ -283,6 +272,7 @@ class Exchange:
             reason=refused.reason,
             hint=refused.hint,
             approval=refused.approval,
+            as_type=refused.as_type,
         )
         goes_on = request is not None and request.keep_alive and not request.chunked and not request.length
         accept = None if request is None else request.get(b"accept")

@@ -18,10 +18,9 @@ from ._door import Door
 from ._handler_host import HandlerHost
 from ._handlers import Handlers
 from ._maker import Maker
-from ._open_door import Limits, OpenDoor
+from ._open_door import Limits, OpenDoor, Pages
 from ._original import original_destination
 from ._origins import Origins
-from ._package_cache import PackageCache
 from ._upstream import Dialer, HostResolver, Reach, Resolver, over_tcp, system_trust
 from ._wire import SCRATCH_BYTES, Lost, Wire
 from ._witness import unknown
@@ -46,7 +45,7 @@ class Gateway:
         reach: Reach = over_tcp,
         origin: Origin = original_destination,
         limits: Limits | None = None,
-        packages: PackageCache | None = None,
+        pages: Pages | None = None,
         handlers: HandlerHost | None = None,
         origins: Origins | None = None,
     ) -> None:
@@ -56,7 +55,7 @@ class Gateway:
         resolve = resolver or self._own_resolver or HostResolver()
         self._dialer = Dialer(self._loop, self._scratch, resolve, trust, reach)
         self._origin, self._limits, self._origins = origin, limits or Limits(), origins
-        self._handlers, self._packages = Handlers(handlers), packages
+        self._pages, self._handlers = pages, Handlers(handlers)
         self._doors: dict[str, OpenDoor] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._ticker: asyncio.TimerHandle | None = None
@@ -68,9 +67,8 @@ class Gateway:
     async def open(self, door: Door) -> None:
         """From now on it is answered. One that is open for the sandbox already is closed."""
         await self.close(door.sandbox)
-        opened = self._doors[door.sandbox] = OpenDoor(
-            door, self._dialer, self._limits, self._loop, self._handlers, self._packages
-        )
+        opened = OpenDoor(door, self._dialer, self._limits, self._loop, self._handlers, self._pages)
+        self._doors[door.sandbox] = opened
         for listener in door.tcp:
             self._listen(opened, listener, self._serve)
         self._listen(opened, door.dns_tcp, self._serve_names)
@@ -106,8 +104,8 @@ class Gateway:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
-        if self._packages is not None:
-            await self._packages.close()
+        if self._pages is not None and self._pages.packages is not None:
+            await self._pages.packages.close()
         if self._own_resolver is not None:
             self._own_resolver.close()
         if self._origins is not None:

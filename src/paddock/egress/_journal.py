@@ -34,6 +34,9 @@ class AuditJournal:
             detail["method"], detail["path"] = flow.method, flow.path
         if flow.refs is not None:
             detail["refs"] = list(flow.refs)
+        for name in ("package", "digest", "malware"):
+            if (value := getattr(flow, name)) is not None:
+                detail[name] = value
         return self._log.verdict(
             action,
             allowed=verdict.allowed,

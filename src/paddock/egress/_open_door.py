@@ -20,7 +20,8 @@ from ._mocks import Mocks
 from ._names import BadHost, canonical, is_address
 from ._package_cache import PackageCache
 from ._refusal import Refused
-from ._registry import Shelf
+from ._registry import Known, Shelf
+from ._registry_reader import Reader
 from ._synthetic import Synthetic
 from ._upstream import Check, Dialer, Pool, Upstream, is_own
 
@@ -38,6 +39,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     idle: float = 900.0
     handler: float = 10.0
     names_per_second: float = 100.0
+
+
+class Pages(msgspec.Struct, frozen=True, kw_only=True):
+    """Who reads those of registries, what is known of packages, and their files: one for a gateway."""
+
+    reader: Reader | None = None
+    known: Known | None = None
+    packages: PackageCache | None = None
 
 
 class Live(Protocol):
@@ -60,13 +69,14 @@ class OpenDoor:
         limits: Limits,
         loop: asyncio.AbstractEventLoop,
         handlers: Handlers,
-        packages: PackageCache | None = None,
+        pages: Pages | None = None,
     ) -> None:
         self.door, self.dialer, self.limits, self.loop = door, dialer, limits, loop
         self.names, self.pool = Synthetic(), Pool(loop.time)
-        self.links, self.streams = Links(loop), 0
-        self.shelf, self.packages = Shelf(), packages
+        self.pages = pages or Pages()
+        self.shelf = Shelf(self.pages.known)
         self.is_shut = False
+        self.links, self.streams = Links(loop), 0
         self.mocks = Mocks(handlers, lambda: self.door.secrets)
         self.live: set[Live] = set()
         self.makers: dict[int, Maker] = {}
@@ -92,6 +102,9 @@ class OpenDoor:
         method: str | None = None,
         path: str | None = None,
         refs: tuple[str, ...] | None = None,
+        package: str | None = None,
+        digest: str | None = None,
+        malware: str | None = None,
     ) -> int:
         """Records it. Unrecorded."""
         door = self.door
@@ -108,6 +121,9 @@ class OpenDoor:
                 method=method,
                 path=path,
                 refs=refs,
+                package=package,
+                digest=digest,
+                malware=malware,
             ),
             verdict,
         )

@@ -18,6 +18,7 @@ from paddock.keeper import layout
 from . import _confine, _server, _witness
 from ._compose import PACKAGE_CACHE_MIB, make_plane
 from ._handler_host import start_host
+from ._registry_reader import Reader
 
 # What a service runs: `python -I -S -c BOOTSTRAP`, with {"path", "state", "environment"} as JSON on stdin.
 BOOTSTRAP = (
@@ -56,14 +57,17 @@ def _serve(options: dict[str, Any]) -> None:
     except BlockingIOError:
         return
     handlers = start_host()  # before anything is opened that a handler may not have
+    reader = Reader.start()
     owner = os.stat(state).st_uid
-    run = state / layout.RUN
+    run, malware = state / layout.RUN, state / layout.MALWARE
+    malware.mkdir(mode=0o700, exist_ok=True)
     witness = _witness.start(run)
     listener = _server.listen(state, layout.GATEWAY_SOCKET)
     server = _server.Server(listener, owner=owner, lives=lambda id, number: _lives(run, id, number))
     with asyncio.Runner() as runner:
-        plane = runner.run(make_plane(state, server.claim, witness=witness, handlers=handlers))
-        for line in _confine.confine(readable=(run,), writable=(state / layout.AUDIT, state / layout.PACKAGES)):
+        plane = runner.run(make_plane(state, server.claim, reader=reader, witness=witness, handlers=handlers))
+        writable = (state / layout.AUDIT, state / layout.PACKAGES)
+        for line in _confine.confine(readable=(run, malware), writable=writable):
             print(line, file=sys.stderr, flush=True)
         gc.collect()
         gc.freeze()

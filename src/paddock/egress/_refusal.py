@@ -19,10 +19,13 @@ _PHRASES = {
     504: "Gateway Timeout",
 }
 
+_MOST_IN_HEAD = 300
+
 
 class Refused(Exception):
     """Why something does not go through. `status` is how HTTP says it; `rule` is what decided; `number` that of the
-    record, if it was recorded."""
+    record, if it was recorded. `as_type`: who asked says nothing of a page that is refused, but of one whose type is
+    strange."""
 
     def __init__(
         self, reason: str, *, status: int = 403, rule: str = "", hint: str = "", approval: str | None = None
@@ -30,6 +33,7 @@ class Refused(Exception):
         super().__init__(reason)
         self.reason, self.status, self.rule, self.hint, self.approval = reason, status, rule, hint, approval
         self.number: int | None = None
+        self.as_type = False
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,15 +45,19 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     hint: str = ""
     approval: str | None = None
+    as_type: bool = False
 
 
 def write_refusal(refusal: Refusal, *, accept: bytes | None, keep_alive: bool, head_only: bool = False) -> bytes:
     """A whole response: JSON for who asks for it, plain text for everybody else."""
-    as_json = accept is not None and b"json" in accept.lower()
+    as_json = accept is not None and b"json" in accept.lower() and not refusal.as_type
     body = _json(refusal) if as_json else _text(refusal)
     kind = "application/problem+json" if as_json else "text/plain; charset=utf-8"
+    phrase = f"{refusal.status} {_PHRASES.get(refusal.status, 'Refused')} (paddock: {_ascii(refusal.reason)})"
+    if refusal.as_type:
+        kind, phrase = f'text/plain; refused="{_ascii(refusal.reason)}"', "200 OK"
     head = (
-        f"HTTP/1.1 {refusal.status} {_PHRASES.get(refusal.status, 'Refused')}\r\n"
+        f"HTTP/1.1 {phrase}\r\n"
         f"Content-Type: {kind}\r\nContent-Length: {len(body)}\r\nCache-Control: no-store\r\n"
         f"Paddock-Refusal: {refusal.id}\r\n{'' if keep_alive else 'Connection: close' + chr(13) + chr(10)}\r\n"
     )
@@ -58,9 +66,10 @@ def write_refusal(refusal: Refusal, *, accept: bytes | None, keep_alive: bool, h
 
 def _json(refusal: Refusal) -> bytes:
     fields = {name: value for name in refusal.__struct_fields__ if (value := getattr(refusal, name)) not in ("", None)}
+    fields.pop("as_type", None)
     if "approval" in fields:
         fields["approval_id"] = fields.pop("approval")
-    return json.dumps({"error": "refused by paddock", **fields}).encode("ascii") + b"\n"
+    return json.dumps({"error": f"refused by paddock: {refusal.reason}", **fields}).encode("ascii") + b"\n"
 
 
 def _text(refusal: Refusal) -> bytes:
@@ -75,3 +84,9 @@ def _text(refusal: Refusal) -> bytes:
 def _printable(line: str) -> str:
     """A name from inside must not drive a terminal."""
     return "".join(letter if letter.isprintable() else f"\\x{ord(letter):02x}" for letter in line)
+
+
+def _ascii(reason: str) -> str:
+    """For the head of a response; it is read aloud by many who never show its body."""
+    shown = "".join(letter if " " <= letter <= "~" and letter not in '"\\' else "?" for letter in reason)
+    return shown if len(shown) <= _MOST_IN_HEAD else f"{shown[: _MOST_IN_HEAD - 3]}..."

@@ -1,66 +1,88 @@
-"""Registries whose rule holds something back: pages are read whole and written anew without it, and a file is fetched
-only if such a page has led to it."""
+"""Registries whose rule holds something back: what a request to one of them is. A page is looked through, a file
+fetched only if such a page has led to it, and all else is refused. See docs/design/registries.md."""
 
 from __future__ import annotations
 
-import hashlib
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import msgspec
 
 from paddock.model import Allow
-from paddock.model.egress import EgressPolicy, RequestVerdict, Target
+from paddock.model.egress import RequestVerdict, Target
 
-from . import _registry_npm as npm
-from . import _registry_pypi as pypi
-from ._body import Body
-from ._coding import Gzip, Undecodable
-from ._http1 import BadMessage, Request, Response
+from . import _registry_crates as crates
+from . import _registry_debian as debian
+from ._http1 import Request
+from ._malicious import Malicious
 from ._refusal import Refused
-from ._registry_page import File, Filtered, Malformed, NothingLeft, Page, is_listed
-from ._wire import Wire
+from ._registry_page import File, Kept, Page, is_listed, malicious, too_young
+from ._registry_protocols import PROTOCOLS, key_of, normalised
 
-JUDGED = frozenset({"pypi", "npm"})
 READING = frozenset({"GET", "HEAD"})
-MOST_PAGE_BYTES = 64 << 20
-_MOST_HELD_BYTES = 128 << 20
-_MOST_FILES = 1 << 17
+_MOST_FILES = 1 << 16
+_PAGES_AT_ONCE = 2
 _BESIDE = (".metadata", ".asc")
-_REQUEST_FIELDS = frozenset(
-    {b"accept", b"accept-encoding", b"range", b"if-range", b"if-none-match", b"if-match", b"if-modified-since"}
-    | {b"if-unmodified-since", b"a-im"}
-)
-_RESPONSE_FIELDS = frozenset({b"date", b"location", b"retry-after", b"www-authenticate", b"x-pypi-last-serial"})
+_kept = msgspec.msgpack.Decoder(Kept).decode
 _READ_FIRST = "its page has to be read through this gateway first, as installers do; then what it kept can be fetched"
+
+
+class Known(Protocol):
+    """Lists of malware, by their path on the host."""
+
+    def about(self, path: str, registry: str, package: str) -> tuple[Malicious, ...]:
+        """Refused: there is no such list."""
+        ...
+
+    def digest(self, path: str) -> str:
+        """The first digits of the list's; what a decision was made with. Refused."""
+        ...
+
+
+class Unread(msgspec.Struct, frozen=True):
+    """No page has led to a file yet; that of `package`, which is at `path` of the rule's first host, should."""
+
+    package: str
+    path: str
 
 
 class Shelf:
     """The files that pages have led to, of one sandbox and under one revision: those that were named last."""
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        self._clock, self._revision = clock, ""
-        self._files: dict[bytes, str | None] = {}
+    def __init__(self, known: Known | None = None, clock: Callable[[], float] = time.time) -> None:
+        self._known, self._clock, self._revision = known, clock, ""
+        self._files: dict[bytes, bytes] = {}
+        self._downloads: dict[tuple[int, str, int, str], str | None] = {}
         self.held = 0
         """Bytes of pages that are being read."""
+        self.turn = asyncio.Semaphore(_PAGES_AT_ONCE)
 
     def judge(
-        self, policy: EgressPolicy, verdict: RequestVerdict, request: Request, scheme: str, target: Target, path: str
-    ) -> Look | None:
-        """For a page, how its answer is to be looked through; None: a file that may be fetched as it is. Refused."""
-        assert verdict.item is not None
-        rule = policy.registry(verdict.item)
-        request.upgrade = None
-        package = pypi.project_of(path) if rule.registry == "pypi" else npm.package_of(path)
+        self, rule: Allow, verdict: RequestVerdict, request: Request, scheme: str, target: Target, path: str
+    ) -> Page | Kept | Unread | None:
+        """What it is; None: an index that passes as it is. Refused."""
+        if self._revision != verdict.revision:
+            self._files.clear()
+            self._downloads.clear()
+            self._revision = verdict.revision
+        item = verdict.item or 0
+        if rule.registry == "debian":
+            return self._of_pool(rule, path)
+        protocol = PROTOCOLS[rule.registry or ""]
+        package = protocol.package_of(path)
         if package is None:
-            if not self.has((target.host, target.port, path), verdict):
-                raise Refused(
-                    "this is no page of a package, and no file that one has led to", rule=verdict.rule, hint=_READ_FIRST
-                )
-            return None
-        if not is_listed(package, _listed(rule)):
-            raise Refused(f"{package} is not one of the packages that the rule names", rule=verdict.rule)
-        page = Page(
+            return self._file(rule, item, (target.host, target.port, path))
+        if package:
+            self._check_listed(rule, package)
+        downloads = None
+        if rule.registry == "crates" and package:
+            base = (item, target.host, target.port, crates.base_of(path))
+            if base not in self._downloads:
+                return Unread("", f"{base[3]}{crates.CONFIG}")
+            downloads = self._downloads[base]
+        return Page(
             scheme=scheme,
             host=target.host,
             port=target.port,
@@ -68,115 +90,90 @@ class Shelf:
             package=package,
             rule=rule,
             now=self._clock(),
+            known=self.known(rule, package),
+            downloads=downloads,
         )
-        return Look(self, page, verdict, request)
 
-    def has(self, file: File, verdict: RequestVerdict) -> bool:
-        if self._revision != verdict.revision:
-            return False
-        host, port, path = file
-        stems = [path, *(path.removesuffix(end) for end in _BESIDE if path.endswith(end))]
-        return any(_key((host, port, stem), verdict) in self._files for stem in stems)
+    def known(self, rule: Allow, package: str) -> tuple[Malicious, ...]:
+        if rule.malware is None:
+            return ()
+        if self._known is None:
+            raise Refused("there is no list of malware here", status=503, rule="registry")
+        return self._known.about(rule.malware, rule.registry or "", package)
 
-    def digest(self, verdict: RequestVerdict, target: Target, path: str) -> str | None:
-        """Of a file, as the page that led to it said it."""
-        if self._revision != verdict.revision:
-            return None
-        return self._files.get(_key((target.host, target.port, path), verdict))
+    def digest(self, rule: Allow) -> str | None:
+        return None if rule.malware is None or self._known is None else self._known.digest(rule.malware)
 
-    def add(self, files: frozenset[File], digests: dict[File, str], verdict: RequestVerdict) -> None:
-        if self._revision != verdict.revision:
-            self._files.clear()
-            self._revision = verdict.revision
-        for file in files | digests.keys():
-            key = _key(file, verdict)
+    def add(self, files: Mapping[bytes, bytes], revision: str) -> None:
+        if self._revision != revision:
+            return
+        for key, kept in files.items():
             self._files.pop(key, None)
-            self._files[key] = digests.get(file)
+            self._files[key] = kept
         while len(self._files) > _MOST_FILES:
             del self._files[next(iter(self._files))]
 
+    def add_downloads(self, item: int, page: Page, template: str | None) -> None:
+        """None: the index does not say."""
+        self._downloads[item, page.host, page.port, crates.base_of(page.path)] = template
 
-class Look:
-    """At one page. Made before it is asked for: the request asks for what can be looked through."""
+    def check_age(self, rule: Allow, kept: Kept, published: float | None) -> None:
+        """Of what has its date with its answer only. Refused."""
+        why = too_young(rule, published, self._clock())
+        if why is not None:
+            raise _refused(kept, why)
 
-    def __init__(self, shelf: Shelf, page: Page, verdict: RequestVerdict, request: Request) -> None:
-        self._shelf, self._page, self._verdict = shelf, page, verdict
-        self._accept = (request.get(b"accept") or b"").decode("latin-1").lower()
-        wanted = pypi.ACCEPT if page.rule.registry == "pypi" else npm.ACCEPT
-        request.fields = [field for field in request.fields if field[0].lower() not in _REQUEST_FIELDS]
-        request.fields += [(b"Accept", wanted), (b"Accept-Encoding", b"gzip")]
-
-    async def read(self, response: Response, server: Wire, revision: Callable[[], str]) -> bytes:
-        """The body as it may be seen, with `response` made its head; `revision` is the policy's. Refused; Lost."""
-        redirects = response.status in (301, 302, 303, 307, 308)
-        if response.status != 200 and not redirects and response.status < 400:
-            raise self._refused(f"the index answered {response.status}, which can't be looked into")
-        try:
-            content = await self._collect(response, server)
-            filtered = self._filter(response, content) if response.status == 200 and not response.bodiless else None
-        except (BadMessage, Malformed, Undecodable) as error:
-            raise self._refused(f"the index's page is malformed: {error}") from None
-        except NothingLeft as nothing:
-            raise Refused(str(nothing), rule=self._verdict.rule) from None
-        if revision() != self._verdict.revision:
-            raise Refused("the policy has changed meanwhile", rule=self._verdict.rule, hint="try again")
-        response.fields = [field for field in response.fields if field[0].lower() in _RESPONSE_FIELDS]
-        response.fields.append((b"Cache-Control", b"no-cache"))
-        response.chunked, response.length = False, None if response.bodiless else 0
-        if filtered is None:
-            return b""
-        self._shelf.add(filtered.files, filtered.digests, self._verdict)
-        response.fields += [(b"Content-Type", filtered.kind.encode()), (b"Vary", b"Accept")]
-        response.length = len(filtered.body)
-        return filtered.body
-
-    def _filter(self, response: Response, content: bytes) -> Filtered:
-        page, accept = self._page, self._accept
-        if page.rule.registry == "npm":
-            return npm.filter_document(page, content, accept)
-        kind = (response.get(b"content-type") or b"").partition(b";")[0].strip().lower()
-        if kind in (b"text/html", b"application/vnd.pypi.simple.v1+html"):
-            return pypi.filter_html(page, content, accept)
-        return pypi.filter_json(page, content, accept)
-
-    async def _collect(self, response: Response, server: Wire) -> bytes:
-        """All of it, decoded."""
-        body, content, shelf = Body(response, to_the_end=True, extensions=True), bytearray(), self._shelf
-        gzip, held = self._decoder(response), 0
-        try:
-            while True:
-                piece = body.take(server.buffer)
-                content += piece if gzip is None else gzip.decode(piece)
-                shelf.held += len(content) - held
-                held = len(content)
-                if held > MOST_PAGE_BYTES:
-                    raise Malformed(f"more than {MOST_PAGE_BYTES >> 20} MiB")
-                if shelf.held > _MOST_HELD_BYTES:
-                    raise Refused("too many pages are read at once", status=503, rule="registry", hint="try again")
-                if body.done:
-                    return bytes(content)
-                if not await server.more():
-                    body.end()
-        finally:
-            shelf.held -= held
-
-    def _decoder(self, response: Response) -> Gzip | None:
-        coding = (response.get(b"content-encoding") or b"").strip().lower()
-        if coding in (b"", b"identity"):
+    def _of_pool(self, rule: Allow, path: str) -> Kept | None:
+        if debian.is_index(path):
             return None
-        if coding not in (b"gzip", b"x-gzip"):
-            raise Malformed("it is encoded in a way that was not asked for")
-        return Gzip()
+        kept = debian.file_of(path)
+        if kept is None:
+            hint = "an archive with a pool is judged by the names in it; allow another by `host`, without filters"
+            raise Refused("this is no index of a Debian archive, and no file of its pool", rule="registry", hint=hint)
+        self._check_listed(rule, kept.package)
+        return self._check_known(rule, kept)
 
-    def _refused(self, why: str) -> Refused:
-        return Refused(why, status=502, rule=self._verdict.rule)
+    def _check_listed(self, rule: Allow, package: str) -> None:
+        registry = rule.registry or ""
+        patterns = None if rule.packages is None else tuple(normalised(registry, one) for one in rule.packages)
+        if not is_listed(package, patterns):
+            raise Refused(f"{package} is not one of the packages that the rule names", rule="registry")
+
+    def _file(self, rule: Allow, item: int, file: File) -> Kept | Unread:
+        host, port, path = file
+        stems = [path, *(path.removesuffix(end) for end in _BESIDE if path.endswith(end))]
+        for stem in stems:
+            found = self._files.get(key_of(item, (host, port, stem)))
+            if found is not None:
+                kept = self._check_known(rule, _kept(found))
+                return kept if stem == path else msgspec.structs.replace(kept, digest=None)
+        page = PROTOCOLS[rule.registry or ""].page_of(path)
+        if page is None:
+            reason = "this is no page of a package, and no file that one has led to"
+            raise Refused(reason, rule="registry", hint=_READ_FIRST)
+        self._check_listed(rule, page[0])
+        return Unread(*page)
+
+    def _check_known(self, rule: Allow, kept: Kept) -> Kept:
+        """A list may have changed since the page was read."""
+        why = kept.held or malicious(rule, self.known(rule, kept.package), kept.version)
+        if why is not None:
+            raise _refused(kept, why)
+        return kept
 
 
-def _listed(rule: Allow) -> tuple[str, ...] | None:
-    if rule.packages is None or rule.registry != "pypi":
-        return rule.packages
-    return tuple(pypi.normalised(pattern) for pattern in rule.packages)
+def published(last_modified: bytes | None) -> float | None:
+    from email.utils import parsedate_to_datetime
+
+    try:
+        return None if last_modified is None else parsedate_to_datetime(last_modified.decode("ascii")).timestamp()
+    except (ValueError, TypeError, OverflowError):
+        return None
 
 
-def _key(file: File, verdict: RequestVerdict) -> bytes:
-    return hashlib.sha256(msgspec.msgpack.encode((verdict.item, file))).digest()[:16]
+def unread(reason: str) -> Refused:
+    return Refused(reason, rule="registry", hint=_READ_FIRST)
+
+
+def _refused(kept: Kept, why: str) -> Refused:
+    return Refused(f"{kept.package} {kept.version} is held back: it is {why}", rule="registry")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import base64
 import re
+from base64 import b64decode
 from typing import Any, cast
 
 import msgspec
 
-from ._registry_page import MOST_FILES, File, Filtered, Malformed, Page
+from ._registry_page import MOST_FILES, File, Filtered, Kept, Malformed, Page, reasons
+from ._versions import Key, semver
 
 ACCEPT = b"application/json"
 """The whole document: the abbreviated one has no dates."""
@@ -17,6 +18,7 @@ ABBREVIATED = "application/vnd.npm.install-v1+json"
 
 _PART = r"[A-Za-z0-9._~!'()*-]{1,214}"
 _PAGE = re.compile(rf"(?:/[^?@]*)?/((?:@{_PART}(?:/|%2[Ff]))?{_PART})")
+_FILE = re.compile(rf"(/[^?@]*?)?/((?:@{_PART}(?:/|%2[Ff]))?{_PART})/-/[^/?]+\.tgz")
 _NUMBER = re.compile(r"([0-9]{1,16})\.([0-9]{1,16})\.([0-9]{1,16})(?:-([0-9A-Za-z.-]+))?(?:\+.*)?")
 _SHORT = frozenset(
     {"name", "version", "deprecated", "dependencies", "optionalDependencies", "devDependencies", "bundleDependencies"}
@@ -40,8 +42,16 @@ def package_of(path: str) -> str | None:
     return re.sub("%2[Ff]", "/", match[1])
 
 
+def page_of(path: str) -> tuple[str, str] | None:
+    """Of the document that should lead to a file: the package, and its path."""
+    match = _FILE.fullmatch(path)
+    if match is None:
+        return None
+    return re.sub("%2[Ff]", "/", match[2]), f"{match[1] or ''}/{match[2]}"
+
+
 def filter_document(page: Page, body: bytes, accept: str) -> Filtered:
-    """Malformed, NothingLeft."""
+    """Malformed."""
     try:
         document = _object(msgspec.json.decode(body))
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
@@ -52,29 +62,53 @@ def filter_document(page: Page, body: bytes, accept: str) -> Filtered:
     if len(versions) > MOST_FILES:
         raise Malformed(f"more than {MOST_FILES} versions")
     kept: dict[str, Document] = {}
-    files: set[File] = set()
-    digests: dict[File, str] = {}
+    held: dict[str, str] = {}
+    files: dict[File, Kept] = {}
     for version, manifest in versions.items():
         found = _manifest(page, version, _object(manifest))
-        if found is None or not page.ripe(times.get(version)):
+        if found is None:
             continue
-        kept[version] = found[1]
-        files.add(found[0])
-        if (digest := _digest(_object(manifest.get("dist")).get("integrity"))) is not None:
-            digests[found[0]] = digest
-    if versions and not kept:
-        raise page.nothing_left(len(versions))
-    short = ABBREVIATED in accept
+        why = page.held(version, times.get(version))
+        files[found[0]] = Kept(page.package, version, _digest(found[1]["dist"].get("integrity")), why)
+        if why is None:
+            kept[version] = found[1]
+        else:
+            held[version] = why
+    if versions and not files:
+        raise Malformed(f"none of its {len(versions)} versions is one of {page.package} on the rule's hosts")
+    kind = ABBREVIATED if ABBREVIATED in accept else "application/json"
+    return page.filtered(kind, _written(page, document, kept, held, short=kind is ABBREVIATED), files)
+
+
+def _written(page: Page, document: Document, kept: dict[str, Document], held: dict[str, str], *, short: bool) -> bytes:
+    times = _object(document.get("time"))
     written: Document = {name: value for name, value in document.items() if name in _WHOLE and not short}
     written |= {"name": page.package, "dist-tags": _tags(_object(document.get("dist-tags")), kept)}
     written["versions"] = {version: _short(one) for version, one in kept.items()} if short else kept
+    if held:  # npm says this of a version that is there and may not be had
+        message = f"{page.package} {reasons(held)}"
+        restricted = {version: {"name": page.package, "version": version} for version in held}
+        written["policyRestrictions"] = {"versions": restricted, "message": message}
     if isinstance(modified := times.get("modified"), str):
         written["modified"] = modified
     if not short:
         shown = {"created", "modified", *kept}
         written["time"] = {name: when for name, when in times.items() if name in shown}
-    kind = ABBREVIATED if short else "application/json"
-    return Filtered(kind=kind, body=msgspec.json.encode(written), files=frozenset(files), digests=digests)
+    return msgspec.json.encode(written)
+
+
+def _digest(integrity: object) -> str | None:
+    """Of the first SHA-512 of a `Subresource Integrity` list."""
+    if not isinstance(integrity, str):
+        return None
+    for one in integrity.split()[:8]:
+        name, _, value = one.partition("-")
+        try:
+            if name == "sha512":
+                return f"sha512:{b64decode(value.partition('?')[0], validate=True).hex()}"
+        except ValueError:
+            continue
+    return None
 
 
 def _manifest(page: Page, version: str, manifest: Document) -> tuple[File, Document] | None:
@@ -89,20 +123,6 @@ def _manifest(page: Page, version: str, manifest: Document) -> tuple[File, Docum
     if not place.endswith(f"/{page.package}/-/{short_name}-{version.partition('+')[0]}.tgz"):
         return None
     return found[0], {**manifest, "dist": {**dist, "tarball": found[1]}}
-
-
-def _digest(integrity: object) -> str | None:
-    """Of the first SHA-512 of a `Subresource Integrity` list."""
-    if not isinstance(integrity, str):
-        return None
-    for one in integrity.split()[:8]:
-        name, _, value = one.partition("-")
-        try:
-            if name == "sha512":
-                return f"sha512:{base64.b64decode(value.partition('?')[0], validate=True).hex()}"
-        except ValueError:
-            continue
-    return None
 
 
 def _short(manifest: Document) -> Document:
@@ -123,14 +143,8 @@ def _tags(tags: Document, kept: dict[str, Document]) -> dict[str, str]:
     return found
 
 
-def _order(version: str) -> tuple[int, int, int, bool, tuple[tuple[bool, int, str], ...]]:
-    """Semantic versioning's precedence."""
-    match = _NUMBER.fullmatch(version)
-    if match is None:
-        return -1, 0, 0, False, ()
-    parts = (match[4] or "").split(".")
-    before = tuple((not one.isdecimal(), int(one) if one.isdecimal() and len(one) < 17 else 0, one) for one in parts)
-    return int(match[1]), int(match[2]), int(match[3]), match[4] is None, before
+def _order(version: str) -> Key:
+    return semver(version) or (-1, 0, 0, False, ())
 
 
 def _object(value: object) -> Document:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from urllib.parse import urljoin
@@ -10,6 +11,7 @@ import msgspec
 
 from paddock.model import Allow
 
+from ._malicious import Malicious
 from ._refusal import Refused
 from ._target import PORTS, normal, split_target
 
@@ -24,18 +26,27 @@ class Malformed(ValueError):
     """A page that is not what the registry's protocol says, or is about something else."""
 
 
-class NothingLeft(Exception):
-    """All that a page had is held back; why."""
+class Kept(msgspec.Struct, frozen=True, array_like=True):
+    """What is known of a file that a page has led to. `digest` is what its body has to be (`sha256:…`, in hex), as the
+    page says; `held` why it may not be fetched."""
+
+    package: str
+    version: str
+    digest: str | None = None
+    held: str | None = None
 
 
 class Filtered(msgspec.Struct, frozen=True, kw_only=True):
-    """A page as it may be seen, and the files that it leads to."""
+    """A page as it may be seen, and the files that it leads to, those that are held back among them.
+
+    `nothing`: none of them may be fetched; then there is no page, and this is why. `downloads` is how an index of
+    crates says where files are."""
 
     kind: str
     body: bytes
-    files: frozenset[File]
-    digests: dict[File, str] = {}
-    """`sha256:` (or another) and hexadecimal digits: what the bytes of a file are, by the page."""
+    files: tuple[tuple[File, Kept], ...] = ()
+    nothing: str | None = None
+    downloads: str | None = None
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,16 +60,13 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     rule: Allow
     now: float
     """Seconds since 1970."""
+    known: tuple[Malicious, ...] = ()
+    """What a list of malware has about the package."""
+    downloads: str | None = None
 
-    def ripe(self, when: object) -> bool:
-        """Whether what was published at `when` (ISO 8601; anything else is no date) is old enough."""
-        rule = self.rule
-        if rule.cooldown_days is None and rule.unknown_age is None:
-            return True
-        published = _seconds(when)
-        if published is None:
-            return rule.unknown_age == "allow"
-        return self.now - published >= (rule.cooldown_days or 0.0) * _DAY
+    def held(self, version: str, when: object) -> str | None:
+        """Why what was published at `when` (ISO 8601; anything else is no date) may not be fetched; None: it may."""
+        return malicious(self.rule, self.known, version) or too_young(self.rule, seconds(when), self.now)
 
     def file(self, link: object) -> tuple[File, str] | None:
         """Where a link of this page leads, and the same written anew without its fragment; None: nowhere that the rule
@@ -75,12 +83,38 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
             return None
         return (host, port, path), f"{scheme}://{authority(scheme, host, port)}{path}"
 
-    def nothing_left(self, count: int) -> NothingLeft:
-        days = self.rule.cooldown_days
-        young = f"younger than {days:g} days" if days else "of an unknown age"
-        return NothingLeft(
-            f"none of the {count} files of {self.package} may be seen: they are {young}, have no date, or are another's"
-        )
+    def filtered(self, kind: str, body: bytes, files: dict[File, Kept]) -> Filtered:
+        held = {kept.version: kept.held for kept in files.values() if kept.held}
+        nothing = None
+        if held and all(kept.held for kept in files.values()):
+            nothing = f"all there is of {self.package} is held back: {reasons(held)}"
+        return Filtered(kind=kind, body=b"" if nothing else body, files=tuple(files.items()), nothing=nothing)
+
+
+def malicious(rule: Allow, known: Iterable[Malicious], version: str) -> str | None:
+    found = next((one.id for one in known if one.affects(rule.registry or "", version)), None)
+    return None if found is None else f"known malware ({found})"
+
+
+def too_young(rule: Allow, published: float | None, now: float) -> str | None:
+    if rule.cooldown_days is None and rule.unknown_age is None:
+        return None
+    if published is None:
+        return None if rule.unknown_age == "allow" else "of an unknown age"
+    days = rule.cooldown_days or 0.0
+    return None if now - published >= days * _DAY else f"younger than {days:g} day{'' if days == 1 else 's'}"
+
+
+def reasons(held: dict[str, str], most: int = 8) -> str:
+    """Of versions, and why each of them is held back: in words, the last of them first."""
+    by_reason: dict[str, list[str]] = {}
+    for version, reason in reversed(held.items()):
+        by_reason.setdefault(reason, []).append(version)
+    parts: list[str] = []
+    for reason, versions in by_reason.items():
+        more = f" and {len(versions) - most} more" if len(versions) > most else ""
+        parts.append(f"{', '.join(versions[:most])}{more} ({reason})")
+    return "; ".join(parts)
 
 
 def authority(scheme: str, host: str, port: int) -> str:
@@ -92,7 +126,7 @@ def is_listed(package: str, patterns: tuple[str, ...] | None) -> bool:
     return patterns is None or any(fnmatchcase(package, pattern) for pattern in patterns)
 
 
-def _seconds(when: object) -> float | None:
+def seconds(when: object) -> float | None:
     if not isinstance(when, str) or len(when) > 64:
         return None
     try:

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from ._registry_page import MOST_FILES, File, Filtered, Malformed, Page
+from ._registry_page import MOST_FILES, File, Filtered, Kept, Malformed, Page
 
 JSON = "application/vnd.pypi.simple.v1+json"
 ACCEPT = f"{JSON}, text/html;q=0.1".encode()
@@ -44,8 +44,23 @@ def project_of(path: str) -> str | None:
     return None if match is None else normalised(match[1])
 
 
+def page_of(path: str) -> tuple[str, str] | None:
+    """Of the page that should lead to a file: the package, and the path on the index."""
+    filename = unquote(path.partition("?")[0].rpartition("/")[2])
+    for end in (".metadata", ".asc"):
+        filename = filename.removesuffix(end)
+    match = _ARCHIVES.search(filename)
+    if match is None or not _FILENAME.fullmatch(filename):
+        return None
+    stem = filename[: match.start()]
+    name = stem.partition("-")[0] if match[1] == "whl" else re.split(r"-(?=v?[0-9])", stem)[0]
+    if name == stem or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,213}", name):
+        return None
+    return normalised(name), f"/simple/{normalised(name)}/"
+
+
 def filter_json(page: Page, body: bytes, accept: str) -> Filtered:
-    """Malformed, NothingLeft."""
+    """Malformed."""
     try:
         document: object = msgspec.json.decode(body)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
@@ -63,7 +78,7 @@ def filter_json(page: Page, body: bytes, accept: str) -> Filtered:
 
 
 def filter_html(page: Page, body: bytes, accept: str) -> Filtered:
-    """Of an index that has no JSON, and so no dates. NothingLeft."""
+    """Of an index that has no JSON, and so no dates. Malformed."""
     return _filter(page, list(_anchors(body.decode("utf-8", "replace"))), [], accept)
 
 
@@ -91,42 +106,43 @@ def _anchors(text: str) -> Iterator[dict[str, object]]:
 def _filter(page: Page, entries: list[dict[str, object]], versions: list[str], accept: str) -> Filtered:
     if len(entries) > MOST_FILES:
         raise Malformed(f"more than {MOST_FILES} files")
-    kept: list[dict[str, Any]] = []
-    files: set[File] = set()
-    digests: dict[File, str] = {}
-    seen: set[str] = set()
+    seen: list[dict[str, Any]] = []
+    files: dict[File, Kept] = {}
     for entry in entries:
         name, found = entry.get("filename"), page.file(entry.get("url"))
-        if not isinstance(name, str) or found is None or (version := _version(name, page.package)) is None:
+        if not isinstance(name, str) or found is None or (version := version_of(name, page.package)) is None:
             continue
-        (host, port, path), url = found
-        last = unquote(path.partition("?")[0].rpartition("/")[2])
-        if last != name or not page.ripe(entry.get("upload-time")):
+        place, url = found
+        if unquote(place[2].partition("?")[0].rpartition("/")[2]) != name:
             continue
-        files.add((host, port, path))
-        seen.add(_comparable(version))
-        kept.append(written := _written(page, entry, name, url, files))
-        if "sha256" in written["hashes"]:
-            digests[found[0]] = f"sha256:{written['hashes']['sha256'].lower()}"
+        held = page.held(version, entry.get("upload-time"))
+        written = _written(entry, name, url)
+        files[place] = Kept(page.package, version, _digest(written["hashes"]), held)
         if (metadata := _metadata_digest(written)) is not None:
-            digests[host, port, f"{path}.metadata"] = f"sha256:{metadata.lower()}"
-    if entries and not kept:
-        raise page.nothing_left(len(entries))
+            files[place[0], place[1], f"{place[2]}.metadata"] = Kept(page.package, version, metadata, held)
+        if held is None:
+            _provenance(page, entry, written, files, version)
+        else:  # PEP 592: nobody chooses it unasked, and who asks for it is told why he does not get it
+            written["yanked"] = f"held back: {held}"
+        seen.append(written)
+    if entries and not files:
+        raise Malformed(f"none of its {len(entries)} files is one of {page.package} on the rule's hosts")
+    kept = {_comparable(kept.version) for kept in files.values()}
     if "json" in accept:
         body = msgspec.json.encode(
             {
                 "meta": {"api-version": "1.1"},
                 "name": page.package,
-                "versions": [one for one in versions if _comparable(one) in seen],
-                "files": kept,
+                "versions": [one for one in versions if _comparable(one) in kept],
+                "files": seen,
             }
         )
-        return Filtered(kind=JSON, body=body, files=frozenset(files), digests=digests)
+        return page.filtered(JSON, body, files)
     kind = "application/vnd.pypi.simple.v1+html" if "vnd.pypi.simple.v1+html" in accept else "text/html; charset=utf-8"
-    return Filtered(kind=kind, body=_html(page.package, kept), files=frozenset(files), digests=digests)
+    return page.filtered(kind, _html(page.package, seen), files)
 
 
-def _version(filename: str, package: str) -> str | None:
+def version_of(filename: str, package: str) -> str | None:
     """None: it is another package's file, or no file of a package."""
     match = _ARCHIVES.search(filename)
     if match is None or not _FILENAME.fullmatch(filename):
@@ -145,7 +161,7 @@ def _comparable(version: str) -> str:
     return re.sub(r"[-_.+]+", ".", version).lower()
 
 
-def _written(page: Page, entry: dict[str, object], name: str, url: str, files: set[File]) -> dict[str, Any]:
+def _written(entry: dict[str, object], name: str, url: str) -> dict[str, Any]:
     written: dict[str, Any] = {"filename": name, "url": url, "hashes": _hashes(entry.get("hashes"))}
     for key, kinds in _PLAIN.items():
         if isinstance(value := entry.get(key), kinds):
@@ -154,18 +170,26 @@ def _written(page: Page, entry: dict[str, object], name: str, url: str, files: s
         value = entry.get(key)
         if isinstance(value, (dict, bool)):
             written[key] = _hashes(cast("object", value)) or True if value else False
-    provenance = page.file(entry.get("provenance"))
-    if provenance is not None and provenance[0][2].endswith("/provenance"):
-        files.add(provenance[0])
-        written["provenance"] = provenance[1]
     return written
 
 
+def _provenance(
+    page: Page, entry: dict[str, object], written: dict[str, Any], files: dict[File, Kept], version: str
+) -> None:
+    found = page.file(entry.get("provenance"))
+    if found is not None and found[0][2].endswith("/provenance"):
+        files[found[0]] = Kept(page.package, version)
+        written["provenance"] = found[1]
+
+
 def _metadata_digest(written: dict[str, Any]) -> str | None:
-    for key in _METADATA:
-        if isinstance(said := written.get(key), dict):
-            return cast("dict[str, str]", said).get("sha256")
-    return None
+    said = next((written[key] for key in _METADATA if isinstance(written.get(key), dict)), None)
+    return None if said is None or "sha256" not in said else f"sha256:{said['sha256'].lower()}"
+
+
+def _digest(hashes: dict[str, str]) -> str | None:
+    best = next((name for name in ("sha256", "sha512", "sha384") if name in hashes), None)
+    return None if best is None else f"{best}:{hashes[best].lower()}"
 
 
 def _hashes(value: object) -> dict[str, str]:

@@ -25,7 +25,7 @@ from ._http1 import (
 from ._packaged import Packaged
 from ._redact import Returned
 from ._refusal import Refused
-from ._registry import Look
+from ._registry_look import Look
 from ._stream import Stream
 from ._swap import BUFFERED_BYTES, Misdirected, Swap
 from ._target import PORTS
@@ -51,7 +51,10 @@ class _Stale(Exception):
 
 
 class Relay:
-    def __init__(self, connection: Connection, request: Request, target: Target, scheme: str) -> None:
+    def __init__(
+        self, connection: Connection, request: Request, target: Target, scheme: str, *, silent: bool = False
+    ) -> None:
+        """`silent`: a page is read for what it says of files; nobody inside has asked for it."""
         self._connection, self._room, self._wire = connection, connection.room, connection.wire
         self._request, self._target, self._scheme = request, target, scheme
         self._held = 0
@@ -59,9 +62,12 @@ class Relay:
         """What was read of the body before it is sent on."""
         self.look: Look | None = None
         """The answer is a page of a registry, which has to be looked through."""
-        self._swap: Swap | None = None
         self.file: Packaged | None = None
         """The answer is a file that may come from the package cache."""
+        self._swap: Swap | None = None
+        self.admit: Callable[[Response], None] | None = None
+        """Looks at the answer's head before anything of it is passed on. Raises Refused."""
+        self._silent = silent
         self._broken: Refused | None = None
         """Why this side could not go on with the request's body."""
 
@@ -248,7 +254,7 @@ class Relay:
             if response.status >= 200 or response.status == 101:
                 self._connection.limit(None)
                 return response
-            if self._request.minor:
+            if self._request.minor and not self._silent:
                 self._wire.write(write_response(response, keep_alive=True))
                 await self._wire.drain()
         server.reset()
@@ -271,6 +277,12 @@ class Relay:
             return await self._switch(response, server)
         if self.look is not None:
             return await self._look_through(self.look, response, server)
+        if self.admit is not None:
+            try:
+                self.admit(response)
+            except Exception:
+                server.reset()
+                raise
         request, wire = self._request, self._wire
         stream = self._returning(response, server)
         goes_on = request.keep_alive
@@ -307,6 +319,8 @@ class Relay:
             raise
         finally:
             self._connection.limit(None)
+        if self._silent:
+            return request.keep_alive
         if book:
             redaction = book.redaction(keep_length=True)
             body = redaction.whole(body)

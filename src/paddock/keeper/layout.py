@@ -18,6 +18,7 @@ templates/            locks of templates: who builds one, who uses one
 run/<sandbox>/        state.json, init.sock, user.sock, root.sock: the live sandbox, found by any later service; with
                       exits trust.pem, the certificates that programs inside trust
 artifacts/            contents that were taken out of workspaces, by their digest
+malware/              indexes of the lists of malware that policies name, by the digest of their path
 packages/             files of registries that sandboxes have fetched; only the gateway writes there
 kept/<workspace>      archives of workspaces that were evicted from the pool
 garbage.lock          held while somebody collects garbage
@@ -64,6 +65,7 @@ TRUST = "trust.pem"
 OUTPUTS = "outputs"
 ARTIFACTS = "artifacts"
 KEPT = "kept"
+MALWARE = "malware"
 PACKAGES = "packages"
 VAULT_KEY = "vault.key"
 VAULT_LOCK = "vault.lock"

@@ -7,6 +7,7 @@ that ordinary programs have no use for, and few kinds of sockets.
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterable
 
 from paddock.linux import _syscall_names as names
 from paddock.linux.seccomp import ALLOW, AUDIT_ARCH, Case, Cases, Compare, Verdict, compile, fail_with
@@ -198,3 +199,9 @@ def build(machine: str, *, foreign_targets: bool = True) -> bytes:
     known = names.numbers(machine)
     by_number = {known[name]: v for name, v in verdicts(machine, foreign_targets=foreign_targets).items()}
     return compile(AUDIT_ARCH[machine], by_number, _ENOSYS)
+
+
+def build_only(machine: str, calls: Iterable[str]) -> bytes:
+    """Of the profile these calls alone, for a process that does one thing; all others are EPERM."""
+    known, table = names.numbers(machine), verdicts(machine, foreign_targets=False)
+    return compile(AUDIT_ARCH[machine], {known[name]: table[name] for name in calls if name in table}, _EPERM)

@@ -17,11 +17,12 @@ from paddock.audit import AuditLog
 from paddock.backends._base import Exits
 from paddock.egress._client import GatewayClient, Judge
 from paddock.egress._control import Close, Open, Revise, Secret
-from paddock.errors import GatewayUnavailable, InternalError, NotFound, PaddockError, SandboxDied
+from paddock.errors import GatewayUnavailable, InternalError, NotConfigured, NotFound, PaddockError, SandboxDied
 from paddock.model import PolicyDocument, SandboxId, State
 
 from . import _trust
 from ._egress import Egress, Snapshot
+from ._malware_lists import MalwareLists
 from ._store import Row
 from ._tasks import Tasks
 
@@ -70,6 +71,7 @@ class Doors:
         self._doors: dict[SandboxId, _Door] = {}
         self._made: asyncio.Task[Authority] | None = None
         self._client = GatewayClient(state_dir, on_lost=self._lost, judge=judge)
+        self._lists = MalwareLists(state_dir, tasks=tasks, audit=audit)
 
     async def open(self, row: Row, snapshot: Snapshot) -> None:
         door = self._doors.get(row.id)
@@ -77,6 +79,7 @@ class Doors:
             door = _Door(row, snapshot)
         async with door.lock:
             door.row, door.snapshot = row, snapshot
+            await self._lists.read(row.id, snapshot.document)
             await self._open(door)
             self._doors[row.id] = door
 
@@ -87,10 +90,20 @@ class Doors:
             return
         async with door.lock:
             door.row, door.snapshot = row, snapshot
+            unread = await self._read_lists(row, snapshot)
             try:
                 await self._open(door)
             except GatewayUnavailable:
                 await self._open(door)  # what it had open is cut; its successor knows this revision only
+            if unread is not None:
+                raise unread  # the revision holds all the same: what needs that list is refused
+
+    async def _read_lists(self, row: Row, snapshot: Snapshot) -> NotConfigured | None:
+        try:
+            await self._lists.read(row.id, snapshot.document)
+        except NotConfigured as error:
+            return error
+        return None
 
     async def close(self, row: Row) -> None:
         if row.state is State.RUNNING and row.sandbox.policy is None:
@@ -102,6 +115,7 @@ class Doors:
         door = self._doors.get(row.id)
         if door is not None and door.row.incarnation == row.incarnation:
             del self._doors[row.id]
+            self._lists.forget(row.id)
         try:
             if await self._client.connect(start=False):
                 await self._client.order(Close(n=0, sandbox=row.id, incarnation=row.incarnation))

@@ -98,7 +98,7 @@ class Rooms:
         if egress is None and gateway:
             doors = egress = self._doors = Doors(
                 state_dir,
-                exits=lambda row: backends.named(row.sandbox.backend).exits(row.id, row.incarnation),
+                exits=lambda row: backends.named(row.sandbox.backend).exits(row.id, row.incarnation, make=True),
                 tasks=tasks,
                 audit=audit,
                 judge=Judge(store, self.approvals, holder),

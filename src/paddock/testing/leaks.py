@@ -70,7 +70,7 @@ def wait_until_clean(
     before: Snapshot,
     state_dir: Path,
     *,
-    seconds: float = 15.0,
+    seconds: float = 60.0,
     marker: str | None = None,
     sandboxes: Iterable[str] = (),
     ignore: Iterable[str] = (),

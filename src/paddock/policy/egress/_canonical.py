@@ -68,6 +68,7 @@ _ONLY = {  # keys that only some kinds of rules have
     "packages": ("registry",),
     "unknown_age": ("registry",),
     "hosts": ("registry",),
+    "malware": ("registry",),
     "fetch": ("git",),
     "push": ("git",),
 }
@@ -237,6 +238,8 @@ def _check_registry(rule: Allow, path: Path) -> None:
     assert rule.registry in REGISTRIES
     if rule.cooldown_days is not None and not 0 <= rule.cooldown_days < math.inf:
         raise Problem((*path, "cooldown_days"), f"{rule.cooldown_days:g} days are no time to wait")
+    if rule.malware is not None and not rule.malware.startswith("/"):
+        raise Problem((*path, "malware"), "a list is named by an absolute path", "a directory or a zip of OSV records")
     for index, package in enumerate(rule.packages or ()):
         if not _PACKAGE.fullmatch(package):
             raise Problem((*path, "packages", index), f"{package!r} is no name of a package")

@@ -139,7 +139,8 @@ def _allow(rule: Allow, index: int, *, publish: bool) -> Rule:
 
 
 def _filters(rule: Allow) -> bool:
-    return not (rule.cooldown_days is None and rule.packages is None and rule.unknown_age is None)
+    terms = (rule.cooldown_days, rule.packages, rule.unknown_age, rule.malware)
+    return any(term is not None for term in terms)
 
 
 def _git(url: str, new: partial[Rule], *, fetch: bool, refs: tuple[str, ...]) -> Rule:

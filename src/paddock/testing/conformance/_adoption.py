@@ -35,7 +35,7 @@ class AdoptionConformance(Bench):
         assert await later.read("file") == b"one"
         ended = asyncio.ensure_future(box.instance.wait_ended())
         await later.instance.kill()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await ended
         with pytest.raises(SandboxDied):
             await box.run("true")
@@ -72,7 +72,7 @@ class AdoptionConformance(Bench):
         box = await busy(lab)
         later = await _adopt(lab, box)
         await later.instance.set_deadline(boot_seconds() + 0.3)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             assert (await box.instance.wait_ended()).limit == Limit.TTL
 
 

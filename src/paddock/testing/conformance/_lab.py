@@ -154,7 +154,7 @@ def _skip_unless_claimed(backend: Backend, need: str | Limit) -> None:
         pytest.skip(f"backend {backend.name!r} does not claim {feature} here")
 
 
-async def eventually(what: str, probe: Callable[[], Awaitable[T]], *, seconds: float = 15.0) -> T:
+async def eventually(what: str, probe: Callable[[], Awaitable[T]], *, seconds: float = 60.0) -> T:
     """The first true answer of `probe`; fails with `what` and the last answer when none comes in time."""
     deadline = time.monotonic() + seconds
     while True:

@@ -128,7 +128,7 @@ class LimitConformance(Bench):
         box = await lab.box(limits=Limits(processes=64))
         bomb = await box.start_python("import os\nwhile True:\n    try: os.fork()\n    except OSError: pass")
         await asyncio.sleep(0.5)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await bomb.kill()
             await bomb.wait()
         await bomb.aclose()
@@ -150,7 +150,7 @@ class LimitConformance(Bench):
             "except OSError as error: raise SystemExit(error.errno)"
         )
         try:
-            async with asyncio.timeout(45):
+            async with asyncio.timeout(60):
                 status = (await finish(handle)).status
             assert status.code == errno.ENOSPC
         except* SandboxDied:

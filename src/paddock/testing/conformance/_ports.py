@@ -133,7 +133,7 @@ class PortConformance(Bench):
     async def test_a_reset_from_inside_ends_the_stream(self, lab: Lab) -> None:
         box = await lab.box()
         stream = await _connect(box, await _serve(box, _RESET))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             with contextlib.suppress(ConnectionError):  # saying that it was reset is as good
                 assert await stream.read() == b""
         await stream.aclose()

@@ -103,7 +103,7 @@ class PtyConformance(Bench):
         assert handle.stdout is not None
         await read_until(handle.stdout, b"ready")
         await handle.aclose()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while f"{handle.pid}" in (await box.sh("ls /proc")).text.split():
                 await asyncio.sleep(0.02)
 

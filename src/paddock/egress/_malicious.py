@@ -1,0 +1,58 @@
+"""What a list of malware says of a package, and whether a version is meant. Pure.
+
+The list: https://ossf.github.io/osv-schema/. What can't be put in order is taken for affected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from ._versions import Key, pep440, semver
+
+
+class Span(msgspec.Struct, frozen=True, array_like=True):
+    """From `introduced` on, up to `fixed` without it or `last` with it; None: without end."""
+
+    introduced: str
+    fixed: str | None = None
+    last: str | None = None
+
+
+class Malicious(msgspec.Struct, frozen=True, array_like=True):
+    """One record about one package: these `versions`, and those within `spans`; neither: all."""
+
+    id: str
+    versions: tuple[str, ...] = ()
+    spans: tuple[Span, ...] = ()
+
+    def affects(self, registry: str, version: str) -> bool:
+        if not self.versions and not self.spans:
+            return True
+        key_of = _KEYS.get(registry, _unordered)
+        if any(_same(version, one, key_of) for one in self.versions):
+            return True
+        return any(_within(version, span, key_of) for span in self.spans)
+
+
+def _same(one: str, other: str, key_of: Callable[[str], Key | None]) -> bool:
+    return one == other or ((key := key_of(one)) is not None and key == key_of(other))
+
+
+def _within(version: str, span: Span, key_of: Callable[[str], Key | None]) -> bool:
+    key = key_of(version)
+    if key is None:
+        return True
+    if span.introduced != "0" and (first := key_of(span.introduced)) is not None and key < first:
+        return False
+    if span.fixed is not None and (fixed := key_of(span.fixed)) is not None and key >= fixed:
+        return False
+    return not (span.last is not None and (last := key_of(span.last)) is not None and key > last)
+
+
+def _unordered(version: str) -> Key | None:
+    return None
+
+
+_KEYS: dict[str, Callable[[str], Key | None]] = {"pypi": pep440, "npm": semver, "crates": semver}

@@ -1,0 +1,111 @@
+"""A page of a registry on its way to who asked for it: read whole, given to a reader, passed on as that writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from paddock.model.egress import RequestVerdict
+
+from ._body import Body
+from ._http1 import BadMessage, Request, Response
+from ._refusal import Refused
+from ._registry import Shelf
+from ._registry_page import Page
+from ._registry_protocols import MOST_PAGE_BYTES, PROTOCOLS, Answer, Job
+from ._registry_reader import Reader
+from ._wire import Wire
+
+_MOST_HELD_BYTES = 128 << 20
+_REQUEST_FIELDS = frozenset(
+    {b"accept", b"accept-encoding", b"range", b"if-range", b"if-none-match", b"if-match", b"if-modified-since"}
+    | {b"if-unmodified-since", b"a-im"}
+)
+_RESPONSE_FIELDS = frozenset({b"date", b"location", b"retry-after", b"www-authenticate", b"x-pypi-last-serial"})
+
+Record = Callable[[str | None, str], int]
+"""Why there is no page (None: there is), and what is held back of it. The number of the record. Unrecorded."""
+
+
+class Look:
+    """At one page. Made before it is asked for: the request asks for what can be looked through."""
+
+    def __init__(
+        self, shelf: Shelf, reader: Reader | None, page: Page, verdict: RequestVerdict, request: Request, record: Record
+    ) -> None:
+        self._shelf, self._reader, self._page, self._verdict, self._record = shelf, reader, page, verdict, record
+        self._accept = (request.get(b"accept") or b"").decode("latin-1").lower()
+        request.upgrade = None
+        request.fields = [field for field in request.fields if field[0].lower() not in _REQUEST_FIELDS]
+        wanted = PROTOCOLS[page.rule.registry or ""].accept
+        request.fields += [(b"Accept", wanted), (b"Accept-Encoding", b"gzip")]
+
+    async def read(self, response: Response, server: Wire, revision: Callable[[], str]) -> bytes:
+        """The body as it may be seen, with `response` made its head; `revision` is the policy's. Refused; Lost."""
+        redirects = response.status in (301, 302, 303, 307, 308)
+        if response.status != 200 and not redirects and response.status < 400:
+            raise self._refused(f"the index answered {response.status}, which can't be looked into")
+        content = await self._collect(response, server)
+        answer, body = Answer(), b""
+        if response.status == 200 and not response.bodiless:
+            answer, body = await self._look(response, content)
+        if revision() != self._verdict.revision:
+            raise Refused("the policy has changed meanwhile", rule=self._verdict.rule, hint="try again")
+        self._put(answer, response.status)
+        response.fields = [field for field in response.fields if field[0].lower() in _RESPONSE_FIELDS]
+        response.fields.append((b"Cache-Control", b"no-cache"))
+        response.chunked, response.length = False, None if response.bodiless else len(body)
+        if answer.kind:
+            response.fields += [(b"Content-Type", answer.kind.encode()), (b"Vary", b"Accept")]
+        return body
+
+    async def _look(self, response: Response, content: bytes) -> tuple[Answer, bytes]:
+        if self._reader is None:
+            raise Refused("pages can't be read: there is no reader", status=503, rule="registry")
+        coding = (response.get(b"content-encoding") or b"").strip().lower()
+        if coding not in (b"", b"identity", b"gzip", b"x-gzip"):
+            raise self._refused("the index's page is malformed: it is encoded in a way that was not asked for")
+        kind = (response.get(b"content-type") or b"").partition(b";")[0].strip().lower().decode("latin-1")
+        gzip = coding.endswith(b"gzip")
+        job = Job(page=self._page, item=self._verdict.item or 0, kind=kind, accept=self._accept, gzip=gzip)
+        answer, body = await self._reader.read(job, content, self._shelf.turn)
+        if answer.malformed is not None:
+            raise self._refused(f"the index's page is malformed: {answer.malformed}")
+        return answer, body
+
+    def _put(self, answer: Answer, status: int) -> None:
+        """What was read holds from now on. Refused: there is nothing to be seen."""
+        page = self._page
+        if page.rule.registry == "crates" and not page.package:
+            self._shelf.add_downloads(self._verdict.item or 0, page, answer.downloads)
+        self._shelf.add(answer.files, self._verdict.revision)
+        if status == 200 and page.package:
+            number = self._record(answer.nothing, answer.held)
+            if answer.nothing is not None:
+                refused = Refused(answer.nothing, rule=self._verdict.rule)
+                refused.number = number
+                raise refused
+
+    async def _collect(self, response: Response, server: Wire) -> bytes:
+        """All of it, as it came."""
+        body, content, shelf = Body(response, to_the_end=True, extensions=True), bytearray(), self._shelf
+        held = 0
+        try:
+            while True:
+                content += body.take(server.buffer)
+                shelf.held += len(content) - held
+                held = len(content)
+                if held > MOST_PAGE_BYTES:
+                    raise self._refused(f"the index's page is malformed: more than {MOST_PAGE_BYTES >> 20} MiB")
+                if shelf.held > _MOST_HELD_BYTES:
+                    raise Refused("too many pages are read at once", status=503, rule="registry", hint="try again")
+                if body.done:
+                    return bytes(content)
+                if not await server.more():
+                    body.end()
+        except BadMessage as error:
+            raise self._refused(f"the index's page is malformed: {error}") from None
+        finally:
+            shelf.held -= held
+
+    def _refused(self, why: str) -> Refused:
+        return Refused(why, status=502, rule=self._verdict.rule)

@@ -1,0 +1,166 @@
+"""Pages are read in processes that have nothing, beside the gateway: what makes one slow or breaks it is nobody else's
+business."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import os
+import signal
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paddock.egress._refusal import Refused
+from paddock.egress._registry_page import Page
+from paddock.egress._registry_protocols import Job
+from paddock.egress._registry_reader import Reader
+from paddock.linux import seccomp
+from paddock.linux.seccomp_profile import build_only, names
+from paddock.model import Allow
+from tests.egress.registry_clients import JSON, fetch, through
+from tests.egress.registry_files import Outside
+from tests.egress.rig import Rig, eventually
+
+PAGE = "/simple/demo/"
+
+
+def job(*, coded: bool = False) -> Job:
+    rule = Allow(registry="pypi", hosts=("index.test",), cooldown_days=7)
+    page = Page(scheme="https", host="index.test", port=443, path=PAGE, package="demo", rule=rule, now=time.time())
+    return Job(page=page, item=0, kind=JSON, accept="json", gzip=coded)
+
+
+def _start(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    return asyncio.get_running_loop().create_task(work)
+
+
+def reader_of(world: Rig) -> Reader:
+    found = world.gateway._doors["sb_1"].pages.reader
+    assert found is not None
+    return found
+
+
+def test_while_one_page_is_read_all_else_goes_on() -> None:
+    """The one who reads is stopped; a page waits, and everything else is answered."""
+
+    async def work(world: Rig, outside: Outside) -> None:
+        reader = reader_of(world)
+        os.kill(reader.pid, signal.SIGSTOP)
+        try:
+            page = _start(fetch(world, "index.test", PAGE))
+            await eventually(lambda: reader._tasks)
+            other = _start(fetch(world, "evil.test", "/"))
+            assert (await other)[0] == 404
+            assert not page.done()
+        finally:
+            os.kill(reader.pid, signal.SIGCONT)
+        assert (await page)[0] == 200
+
+    through(work)
+
+
+def test_a_huge_hostile_page_costs_who_asks_for_it_and_nobody_else() -> None:
+    async def work(world: Rig, outside: Outside) -> None:
+        body = b'{"name":"demo","files":[' + b",".join([b"[]"] * (12 << 20)) + b"]}"
+        outside.answers["index.test" + PAGE] = (JSON, body)
+        page = _start(fetch(world, "index.test", PAGE))
+        await eventually(lambda: reader_of(world)._tasks)
+        answered = 0
+        while not page.done():
+            assert (await fetch(world, "evil.test", "/"))[0] == 404
+            answered += 1
+        assert answered > 0
+        status, _, said = await page
+        assert status == 502, said
+
+    through(work)
+
+
+def test_who_goes_away_leaves_no_room_for_another_page_before_his_was_read() -> None:
+    async def work() -> None:
+        reader = Reader.start()
+        turn = asyncio.Semaphore(1)
+        os.kill(reader.pid, signal.SIGSTOP)
+        first = _start(reader.read(job(), b"{}", turn))
+        await eventually(turn.locked)
+        first.cancel()
+        await asyncio.wait([first])
+        assert turn.locked()
+        os.kill(reader.pid, signal.SIGCONT)
+        answer, _ = await reader.read(job(), b"{}", turn)
+        assert answer.malformed == "it is not about demo"
+        reader.close()
+        await asyncio.to_thread(os.waitpid, reader.pid, 0)
+
+    asyncio.run(work())
+
+
+def test_without_a_reader_pages_are_refused() -> None:
+    async def work(world: Rig, outside: Outside) -> None:
+        reader = reader_of(world)
+        os.kill(reader.pid, signal.SIGKILL)
+        await asyncio.to_thread(os.waitid, os.P_PID, reader.pid, os.WEXITED | os.WNOWAIT)
+        status, _, body = await fetch(world, "index.test", PAGE)
+        assert status == 503
+        assert b"their reader is gone" in body
+
+    through(work)
+
+
+def test_it_has_no_file_no_socket_and_no_program() -> None:
+    reader = Reader.start()
+    try:
+        asyncio.run(_answered(reader))  # it has given up everything by then
+        status = Path(f"/proc/{reader.pid}/status").read_text()
+        found = dict(line.split(":\t") for line in status.splitlines() if ":\t" in line)
+        assert (found["NoNewPrivs"], found["Seccomp"]) == ("1", "2")
+        assert {found[name] for name in ("CapInh", "CapPrm", "CapEff", "CapAmb")} == {"0" * 16}
+    finally:
+        reader.close()
+        os.waitpid(reader.pid, 0)
+    from paddock.egress._registry_reader import _CALLS
+
+    machine = os.uname().machine
+    program, known = build_only(machine, _CALLS.split()), names.numbers(machine)
+    for name in ("openat", "socket", "connect", "execve", "ptrace", "kill", "unlinkat", "socketpair"):
+        assert seccomp.run(program, seccomp.AUDIT_ARCH[machine], known[name]) == seccomp.fail_with(1), name
+
+
+async def _answered(reader: Reader) -> None:
+    answer, _ = await reader.read(job(), b"[", asyncio.Semaphore(1))
+    assert answer.malformed is not None
+
+
+def test_a_page_that_becomes_large_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paddock.egress._registry_protocols.MOST_PAGE_BYTES", 1 << 20)
+
+    async def work() -> None:
+        reader = Reader.start()  # with what holds now
+        for body, why in ((b"0" * (80 << 20), "200 bytes of each"), (os.urandom(2 << 20), "more than 1 MiB")):
+            packed = gzip.compress(body, 1)
+            answer, _ = await reader.read(job(coded=True), packed, asyncio.Semaphore(1))
+            assert why in (answer.malformed or "")
+        reader.close()
+        await asyncio.to_thread(os.waitpid, reader.pid, 0)
+
+    asyncio.run(work())
+
+
+def test_a_page_that_wants_all_memory_ends_its_own_process_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paddock.egress._registry_reader._MOST_MEMORY_BYTES", 256 << 20)
+
+    async def work() -> None:
+        reader = Reader.start()  # with what holds now
+        turn = asyncio.Semaphore(1)
+        with pytest.raises(Refused, match="can't be read within"):
+            await reader.read(job(), b"[" + b"[]," * (4 << 20) + b"[]]", turn)
+        answer, _ = await reader.read(job(), b"{}", turn)
+        assert answer.malformed is not None
+        reader.close()
+        await asyncio.to_thread(os.waitpid, reader.pid, 0)
+
+    asyncio.run(work())
