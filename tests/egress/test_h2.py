@@ -249,13 +249,17 @@ def test_what_the_server_does_not_take_the_client_may_not_send() -> None:
 def test_a_stream_that_ends_gives_back_what_it_held() -> None:
     async def work(world: Rig, peer: Peer, host: str) -> None:
         await peer.ask(request(host))
-        for _ in range(30):  # of 64 KiB each, more than the window of the connection
+        for _ in range(30):  # together they would hold more than the window of the connection
             number, _ = peer.begin(request(host, "/up", "POST"), end=False)
-            sending = asyncio.ensure_future(peer.send(number, bytes(65_535)))
+            sending = asyncio.ensure_future(peer.send(number, bytes(1 << 20)))
+            await eventually(lambda n=number: peer.engine.local_flow_control_window(n) <= 0)
+            assert (await peer.ask(request(host))).status == 200
+            sending.cancel()
             await asyncio.wait([sending])
             peer.engine.reset_stream(number)
             peer.flush()
         assert (await peer.ask(request(host))).status == 200
+        assert peer.engine.outbound_flow_control_window > 1 << 19
 
     async def rude(peer: Peer, number: int, message: Message) -> None:
         peer.engine.update_settings({4: 0})  # nothing of a body any more: it stays in the gateway
