@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack
 from copy import copy
+from importlib import import_module
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -101,7 +102,9 @@ class LocalConnector:
         if not self._watching:
             self._watching = True
             os.register_at_fork(after_in_child=self._forget)
-            # Not `atexit`: that comes after the executors of `asyncio.to_thread` have been shut down.
+            # Not `atexit`: that comes after the executors of `asyncio.to_thread` have been shut down. Of those that
+            # register here the last is called first: they, who do at their import, have to come before us.
+            import_module("concurrent.futures.thread")
             threading._register_atexit(self.close)  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
 
     def _forget(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -31,3 +33,22 @@ def test_a_service_that_cannot_be_closed_does_not_keep_the_others(tmp_path: Path
     assert sorted(closed) == ["a", "b", "c"]
     assert not any(loop._thread.is_alive() for loop in loops)
     connector.close()
+
+
+_PROGRAM = """
+import asyncio, sys
+from pathlib import Path
+from paddock._compose import LocalConnector
+from tests.client.door import FakeDoor
+async def open_service(state_dir, stack):
+    stack.push_async_callback(asyncio.to_thread, print, "closed")
+    return FakeDoor(state_dir)
+LocalConnector(open_service).home(Path(sys.argv[1]))
+"""
+
+
+def test_what_a_service_does_last_may_take_a_thread(tmp_path: Path) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", _PROGRAM, str(tmp_path)], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert (run.returncode, run.stdout, run.stderr) == (0, "closed\n", "")

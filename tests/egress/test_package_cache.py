@@ -152,6 +152,8 @@ def test_the_second_sandbox_has_the_bytes_of_the_first_and_nobody_outside_is_ask
         assert scene.upstream.fetched == 1
         journal = scene.world.journal
         assert journal.caches == ["kept", "hit"]
+        (file,) = set(journal.files)
+        assert file[1] == f"sha256:{hashlib.sha256(LARGE[:size]).hexdigest()}", "both had it, and it is told which"
         hits = [(flow, verdict) for flow, verdict in journal.of("request") if flow.sandbox == "sb_2"]
         assert [verdict.allowed for _, verdict in hits] == [True, True]
         assert hits[1][1].revision == scene.world.policy.revision

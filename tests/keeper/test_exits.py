@@ -16,6 +16,7 @@ import pytest
 from paddock.backends import Exits, Instance
 from paddock.errors import InternalError, InvalidArgument, SandboxDied
 from paddock.keeper import layout
+from paddock.model import ExecId, ExecSpec
 from tests.keeper.conftest import Yard, run
 from tests.orphans import wait_until
 
@@ -115,6 +116,78 @@ def test_a_sandbox_without_exits_has_no_route_to_anywhere_and_none_can_be_had_of
         assert b"Network is unreachable" in printed
         with pytest.raises(InvalidArgument, match="no network at all"):
             await yard.backend.exits(instance.id, 0)
+        await instance.kill()
+
+    play(scene)
+
+
+def test_exits_are_made_for_a_sandbox_that_runs_with_all_that_goes_with_them(play: Play) -> None:
+    probe = """
+import os
+print(os.environ["SSL_CERT_FILE"], open("/etc/ssl/certs/ca-certificates.crt").read().strip())
+print(open("/dev/ca-certificates.pem").read().strip())
+"""
+
+    async def scene(yard: Yard) -> None:
+        instance = await yard.create()
+        assert (await run(instance, "true"))[0].code == 0
+        for _ in range(2):
+            exits = await yard.backend.exits(instance.id, 0, make=True)
+            assert exits is not None
+            try:
+                await call(instance, exits)
+            finally:
+                close(exits)
+        (yard.state_dir / layout.RUN / instance.id / layout.TRUST).write_text("certificates\n")
+        status, printed = await run(instance, "python3", "-c", probe)
+        assert (status.code, printed) == (0, b"/dev/ca-certificates.pem certificates\ncertificates\n")
+        assert yard.backend.record(instance.id).exits
+        again = await yard.backend.adopt(instance.id)
+        assert again is not None
+        assert (await run(again, "sh", "-c", "echo $PIP_CERT"))[1] == b"/dev/ca-certificates.pem\n"
+        await instance.kill()
+
+    play(scene)
+
+
+def test_who_has_taken_the_gateways_port_gets_no_exits_until_it_is_free(play: Play) -> None:
+    taker = (
+        "import socket, time; s = socket.create_server(('0.0.0.0', 15001)); print('taken', flush=True); time.sleep(600)"
+    )
+
+    async def scene(yard: Yard) -> None:
+        instance = await yard.create()
+        spec = ExecSpec(argv=("python3", "-c", taker))
+        handle = await instance.start(spec, id=ExecId("ex_taker"), background=False)
+        assert handle.stdout is not None
+        assert await handle.stdout.read(99) == b"taken\n"
+        with pytest.raises(InternalError, match="listens at a port that the gateway needs"):
+            await yard.backend.exits(instance.id, 0, make=True)
+        await instance.signal_exec(ExecId("ex_taker"), signal.SIGKILL)
+        await handle.wait()
+        await handle.aclose()
+        exits = await yard.backend.exits(instance.id, 0, make=True)
+        assert exits is not None
+        try:
+            await call(instance, exits)
+        finally:
+            close(exits)
+        await instance.kill()
+
+    play(scene)
+
+
+@pytest.mark.root
+def test_the_next_keeper_makes_exits_for_a_sandbox_that_runs(play: Play) -> None:
+    async def scene(yard: Yard) -> None:
+        instance = await yard.create()
+        os.kill(int(yard.backend.keeper.facts["pid"]), signal.SIGKILL)
+        exits = await yard.backend.exits(instance.id, 0, make=True)
+        assert exits is not None
+        try:
+            await call(instance, exits)
+        finally:
+            close(exits)
         await instance.kill()
 
     play(scene)

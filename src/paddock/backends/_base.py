@@ -95,6 +95,8 @@ class SandboxPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Seen inside beside it and the mounts of the spec. Needs the capability `trees`."""
     exits: bool = False
     """It has sockets of the gateway's for its only way out; without, it has none. Needs the capability `exits`."""
+    protect: tuple[str, ...] = ()
+    """Absolute paths that nobody inside may change, of those that are there. Needs the capability `exits`, too."""
 
 
 class Exits(NamedTuple):
@@ -209,9 +211,10 @@ class Backend(Protocol):
         """The live instance of that id, made by whichever service; None if there is none."""
         ...
 
-    async def exits(self, id: SandboxId, incarnation: int) -> Exits | None:
+    async def exits(self, id: SandboxId, incarnation: int, *, make: bool = False) -> Exits | None:
         """Those of a living one, the caller's own copies. None where the gateway of an earlier service still listens
-        there. SandboxDied; needs the capability `exits`, and a plan with them."""
+        there. One that was made without is given them if it is to `make` them. SandboxDied; needs the capability
+        `exits`, and a plan with them or `make`."""
         ...
 
     async def living(self) -> Mapping[SandboxId, Ending | None]:

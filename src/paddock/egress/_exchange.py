@@ -23,6 +23,7 @@ from ._wire import Lost, Wire
 
 if TYPE_CHECKING:
     from ._connection import Connection
+    from ._packaged import Packaged
 
 
 class Exchange:
@@ -145,12 +146,13 @@ class Exchange:
         finally:
             connection.request, connection.pushed = None, ()
             relay.close()
-            self._record(number, wire.received - sent, wire.sent - received, error, relay.file and relay.file.how)
+            self._record(number, wire.received - sent, wire.sent - received, error, relay.file)
 
-    def _record(self, number: int, sent: int, received: int, error: str | None, cache: str | None) -> None:
+    def _record(self, number: int, sent: int, received: int, error: str | None, file: Packaged | None) -> None:
         journal = self._room.door.journal
+        cache, given = (None, None) if file is None else (file.how, file.given)
         try:
-            journal.outcome(number, sent=sent, received=received, error=error, cache=cache)
+            journal.outcome(number, sent=sent, received=received, error=error, cache=cache, file=given)
         except Unrecorded:
             self._wire.reset("unrecorded")  # an answer was begun: nothing else can be said any more
 

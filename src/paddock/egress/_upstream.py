@@ -206,7 +206,7 @@ class Pool:
         return None
 
     def give(self, upstream: Upstream, *, tls: bool) -> None:
-        if self._count >= MOST_IDLE or not upstream.wire.idle:
+        if upstream.shared or self._count >= MOST_IDLE or not upstream.wire.idle:
             upstream.wire.close()
             return
         upstream.idle_since = self._clock()

@@ -6,6 +6,7 @@ waits. Packets are led to them by `_exit_rules`. In a namespace of its own the w
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import sys
@@ -87,7 +88,12 @@ def _visit(network: int) -> Generator[None]:
 
 def _build() -> Exits:
     nft.load(rules())
-    made = _listen()
+    try:
+        made = _listen()
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:  # of a sandbox that runs already
+            raise JailError("a program inside listens at a port that the gateway needs") from None
+        raise
     try:
         # Last: before, nothing is reachable.
         routes.keep_everything(version_6=len(made.tcp) > 1)

@@ -17,6 +17,7 @@ from paddock.keeper._errors import Died, JailError, as_jail_error
 from paddock.keeper._fitting import Layers, fit_out
 from paddock.keeper._house import House
 from paddock.keeper._inside import COMMITTED
+from paddock.keeper._late_exits import Way
 from paddock.keeper._mounts import make_mounts
 from paddock.keeper._plan import JailPlan
 from paddock.keeper._records import Record
@@ -42,9 +43,13 @@ class Jail:
     record: Record
     tether: socket.socket | None = None
     exits: _exits.Exits | None = None
+    way: Way | None = None
+    """To make exits when they are asked for."""
 
     def close(self) -> None:
         os.close(self.pidfd)
+        if self.way is not None:
+            self.way.close()
         if self.exits is not None:
             self.exits.close()
         if self.tether is not None:
@@ -276,6 +281,7 @@ def finish(house: House, pending: Pending) -> tuple[Jail, dict[str, float]]:
             exits=plan.exits,
         )
         house.records.write(record)
+        way = Way.of(spare) if pending.exits is None else None
         spare.sync.send(COMMITTED)
         steps.end("written")
     except BaseException as error:
@@ -289,6 +295,7 @@ def finish(house: House, pending: Pending) -> tuple[Jail, dict[str, float]]:
         record=record,
         tether=spare.sync,
         exits=pending.exits,
+        way=way,
     )
     return jail, _timings(pending) if plan.trace else {}
 

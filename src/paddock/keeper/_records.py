@@ -37,6 +37,8 @@ class Record:
     incarnation: int = 0
     parent: str = ""
     exits: bool = False
+    late: bool = False
+    """They were made while it ran."""
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)

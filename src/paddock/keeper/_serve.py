@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from paddock.keeper import _jail, _wire, layout
+from paddock.keeper import _jail, _late_exits, _wire, layout
 from paddock.keeper._house import House
 from paddock.keeper._nursery import Nursery, Reply, problem
 from paddock.keeper._plan import JailPlan, PlanError
@@ -329,12 +329,14 @@ class Keeper:
             reply({"known": False})
             return
         if not life.record.exits:
-            raise PlanError(f"{life.record.id} was made without exits: it has no network at all")
+            if not message.get("make"):
+                raise PlanError(f"{life.record.id} was made without exits: it has no network at all")
+            _late_exits.give(self._house, life.jail)
         if life.jail.exits is None:
             self._undertaker.reopen_exits(life)
         exits = life.jail.exits
         fds = () if exits is None else tuple(one.fileno() for one in exits.all)
-        reply({"known": True, "fds": len(fds)}, fds)
+        reply({"known": True, "late": life.record.late, "fds": len(fds)}, fds)
 
     def _freeze(self, connection: Connection, message: Message, reply: Reply) -> None:
         """Until `thaw`, or until the service that asks is gone."""

@@ -23,6 +23,7 @@ from ._asking import Asking
 from ._bell import bell
 from ._clock import Clock, holder_id
 from ._collectors import OldTemplates, Orphans, Outputs, Unfinished
+from ._conduct import Conduct
 from ._doors import Doors
 from ._egress import Egress, NoEgress
 from ._evidence import Evidence
@@ -98,7 +99,7 @@ class Rooms:
         if egress is None and gateway:
             doors = egress = self._doors = Doors(
                 state_dir,
-                exits=lambda row: backends.named(row.sandbox.backend).exits(row.id, row.incarnation),
+                exits=lambda row: backends.named(row.sandbox.backend).exits(row.id, row.incarnation, make=True),
                 tasks=tasks,
                 audit=audit,
                 judge=Judge(store, self.approvals, holder),
@@ -204,8 +205,11 @@ class Rooms:
             policies=policies,
         )
         self.promotion = Promotion(sandboxes=self.sandboxes, live=live)
-        self.execs = Execs(sandboxes=self.sandboxes, live=live, remains=remains, tasks=tasks, leases=leases)
-        self.files = Files(sandboxes=self.sandboxes, live=live)
+        conduct = Conduct(policies, self.approvals)
+        self.execs = Execs(
+            sandboxes=self.sandboxes, live=live, remains=remains, tasks=tasks, leases=leases, conduct=conduct
+        )
+        self.files = Files(sandboxes=self.sandboxes, live=live, conduct=conduct)
         self.evidence = Evidence(state_dir, audit, os.environ, clock)
         self.reports = Reports(
             state_dir,

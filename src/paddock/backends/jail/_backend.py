@@ -21,7 +21,7 @@ from paddock.errors import InvalidState, PaddockError, SandboxDied
 from paddock.keeper import _trust_places, layout
 from paddock.keeper._plan import JailPlan, Mount, Tree, User
 from paddock.keeper._records import Record, Records
-from paddock.model import Check, Level, Limit, Process, SandboxId, Template, Usage
+from paddock.model import Check, ExecHandle, ExecId, ExecSpec, Level, Limit, Process, SandboxId, Template, Usage
 
 R = TypeVar("R")
 _MIB = 1 << 20
@@ -31,7 +31,7 @@ _GONE = Ending(limit=None, reason="it is gone")
 _CERTIFICATES = f"/{_trust_places.PLACE}"
 _TRUST = (
     *("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "GIT_SSL_CAINFO", "PIP_CERT"),
-    *("CURL_CA_BUNDLE", "CARGO_HTTP_CAINFO", "AWS_CA_BUNDLE", "DENO_CERT"),
+    *("CURL_CA_BUNDLE", "CARGO_HTTP_CAINFO", "AWS_CA_BUNDLE", "DENO_CERT", "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"),
 )
 
 
@@ -51,6 +51,8 @@ class JailBackend:
         """Of those that are or were held here, by incarnation."""
         self._killed: set[SandboxId] = set()
         self._being_made: set[SandboxId] = set()
+        self._late: set[SandboxId] = set()
+        """Those that were given exits while they ran: their environment says nothing of certificates."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self.keeper = KeeperClient(
             state_dir,
@@ -165,6 +167,7 @@ class JailBackend:
             ),
             incarnation=plan.incarnation,
             exits=plan.exits,
+            protect=plan.protect,
             trace=self.trace,
             fault=self.fault,
         )
@@ -179,6 +182,8 @@ class JailBackend:
                 self._endings.pop(id, None)
             return None
         self.ending(id, record.incarnation)
+        if record.late:
+            self._late.add(id)
         return JailInstance(self, id, msgspec.json.decode(record.template, type=Template), record.incarnation)
 
     def _record(self, id: SandboxId) -> Record | None:
@@ -195,10 +200,12 @@ class JailBackend:
             raise SandboxDied(f"{id} is dead")
         return found
 
-    async def exits(self, id: SandboxId, incarnation: int) -> Exits | None:
-        answer = await self.keeper.request("exits", id=id, incarnation=incarnation)
+    async def exits(self, id: SandboxId, incarnation: int, *, make: bool = False) -> Exits | None:
+        answer = await self.keeper.request("exits", id=id, incarnation=incarnation, make=make)
         if not answer["known"]:
             raise SandboxDied(f"{id} is dead")
+        if answer["late"]:
+            self._late.add(id)
         sockets = [socket.socket(fileno=fd) for fd in cast("list[int]", answer["fds"])]
         if not sockets:
             return None
@@ -212,6 +219,7 @@ class JailBackend:
 
     async def forget(self, id: SandboxId) -> None:
         self._endings.pop(id, None)
+        self._late.discard(id)
         if id in self._killed:
             self._killed.remove(id)  # from here, of which the keeper keeps no record
         else:
@@ -222,6 +230,11 @@ class JailBackend:
         if answer["known"]:
             self._killed.add(id)
         self._settle(id, incarnation, _KILLED if answer["known"] else _GONE)
+
+    def furnished(self, id: SandboxId, spec: ExecSpec) -> ExecSpec:
+        if id not in self._late:
+            return spec
+        return msgspec.structs.replace(spec, env={**dict.fromkeys(_TRUST, _CERTIFICATES), **spec.env})
 
     def socket(self, id: SandboxId, identity: str) -> Path:
         return self._state / layout.RUN / id / f"{identity}.sock"
@@ -297,6 +310,9 @@ class JailInstance(GuestInstance):
     def __init__(self, backend: JailBackend, id: SandboxId, template: Template, incarnation: int) -> None:
         super().__init__(id, template, self._reach, root_user=backend.whole)
         self._backend, self._incarnation = backend, incarnation
+
+    async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> ExecHandle:
+        return await super().start(self._backend.furnished(self.id, spec), id=id, background=background)
 
     async def _reach(self, identity: str) -> GuestConnection:
         return await GuestConnection.connect(self._backend.socket(self.id, identity))
