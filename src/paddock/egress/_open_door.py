@@ -155,10 +155,10 @@ class OpenDoor:
         self._held += size
 
     def _check(self, flow: int, target: Target) -> Check:
-        def check(address: str) -> bool:
+        def check(address: str) -> Verdict:
             verdict = self.door.policy.address(target, address, own=(address,) if is_own(address) else ())
             self.decide("dial", flow, target, verdict, address=address)
-            return verdict.allowed
+            return verdict
 
         return check
 
