@@ -14,11 +14,12 @@ from ._git_push import PROBE_BYTES, BadPush, PushReader, check_fields, is_push, 
 from ._http1 import BadMessage, Request, head_end, read_request
 from ._mock import write_mock
 from ._names import is_address
-from ._refusal import Refusal, Refused, write_refusal
+from ._refusal import Refusal, Refused, wanted_form, write_refusal
 from ._registry import READING
 from ._registry_gate import RegistryGate
 from ._relay import Relay
 from ._target import PORTS, BadTarget, normal, read_authority, split_target
+from ._websocket import Astray
 from ._wire import Lost, Wire
 
 if TYPE_CHECKING:
@@ -135,17 +136,22 @@ class Exchange:
         except Refused as refused:
             error = refused.reason
             if refused.rule == "secret":
-                found = Verdict(allowed=False, rule="secret", reason=refused.reason, revision=verdict.revision)
-                refused.number = self._room.decide("secret", connection.flow, target, found)
+                refused.number = self._astray(target, error, verdict)
             refused.as_type = gate is not None and gate.is_silent()
             raise _numbered(refused, number) from None
         except Lost as lost:
             error = str(lost)
+            if isinstance(lost, Astray):
+                self._astray(target, error, verdict)
             raise
         finally:
             connection.request, connection.pushed = None, ()
             relay.close()
             self._record(number, wire.received - sent, wire.sent - received, error, relay)
+
+    def _astray(self, target: Target, reason: str, judged: Verdict) -> int:
+        found = Verdict(allowed=False, rule="secret", reason=reason, revision=judged.revision)
+        return self._room.decide("secret", self._connection.flow, target, found)
 
     def _record(self, number: int, sent: int, received: int, error: str | None, relay: Relay) -> None:
         journal = self._room.door.journal
@@ -276,7 +282,7 @@ class Exchange:
             as_type=refused.as_type,
         )
         goes_on = request is not None and request.keep_alive and not request.chunked and not request.length
-        accept = None if request is None else request.get(b"accept")
+        accept = None if request is None else wanted_form(request.get(b"accept"), request.get(b"user-agent"))
         head_only = request is not None and request.method == "HEAD"
         self._wire.write(write_refusal(refusal, accept=accept, keep_alive=goes_on, head_only=head_only))
         await self._wire.drain()
