@@ -224,6 +224,13 @@ class FileRules(_Part, frozen=True, kw_only=True):
     approve: tuple[Literal["delete"], ...] = ()
 
 
+class AuditRules(_Part, frozen=True, kw_only=True):
+    """What is recorded beyond what always is. `files`: what the sandbox has changed, when it is snapshotted and when it
+    has ended: how many files, the first of them with their digests, and the digest of the whole list."""
+
+    files: bool = False
+
+
 class PolicyDocument(_Part, frozen=True, kw_only=True):
     """All of `paddock.yaml`."""
 
@@ -233,3 +240,4 @@ class PolicyDocument(_Part, frozen=True, kw_only=True):
     secrets: dict[str, SecretRule] = {}
     commands: CommandRules | None = None
     files: FileRules | None = None
+    audit: AuditRules | None = None
