@@ -79,7 +79,7 @@ PAGES = {
             ),
             "model/workspace.py": ("Workspace", "WorkspaceState", "WorkspaceStatus"),
             "client/_transfer.py": ("TransferReport",),
-            "model/reports.py": ("Diagnosis", "Check", "AuditReport", "AuditFault", "AuditKey"),
+            "model/reports.py": ("Diagnosis", "Check", "AuditReport", "AuditFault", "AuditKey", "AuditStatement"),
         },
     ),
 }

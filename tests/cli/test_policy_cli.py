@@ -106,3 +106,28 @@ def test_nothing_of_policies_is_loaded_where_none_is_asked_for() -> None:
     heavy = ["yaml", "idna", "publicsuffixlist", "paddock.policy.egress"]
     script = f"import paddock._compose, paddock.service, sys; print([name for name in {heavy} if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "[]\n"
+
+
+def test_explain_says_what_becomes_of_commands_and_files_and_what_of_that_is_enforced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "paddock.yaml"
+    file.write_text(
+        "commands:\n  deny: [{prefix: [rm, -rf]}]\nfiles:\n  protect: [.git/hooks, '*.pem']\n  approve: [delete]\n"
+    )
+
+    def explained(*words: str) -> tuple[int, dict[str, str]]:
+        code = run(["policy", "explain", str(file), *words, "--json"])
+        return code, json.loads(capsys.readouterr().out)
+
+    code, found = explained("--command", "ls && rm -rf /")
+    assert (code, found["verdict"], found["rule"]) == (1, "deny", "commands.deny[0]")
+    assert "not judged" in found["advisory"]
+    assert explained("--command", "ls")[0] == 0
+    code, found = explained("--write", ".git/hooks/x")
+    assert (code, found["rule"]) == (1, "files.protect[0]")
+    assert "read-only mount" in found["inside"]
+    assert "pattern" in explained("--write", "/workspace/a.pem")[1]["advisory"]
+    assert explained("--delete", "x")[1]["verdict"] == "approve"
+    assert run(["policy", "explain", str(file)]) == 125
+    assert "--command LINE" in capsys.readouterr().err

@@ -66,6 +66,7 @@ class Journal:
     def __init__(self) -> None:
         self.decisions: list[tuple[Flow, Verdict]] = []
         self.outcomes: dict[int, tuple[int, int, str | None]] = {}
+        self.files: list[tuple[str, str]] = []
         self.caches: list[str] = []
         self.origins: list[tuple[int, int, dict[str, object]]] = []
         self.broken = False
@@ -76,8 +77,19 @@ class Journal:
         self.decisions.append((flow, verdict))
         return len(self.decisions) - 1
 
-    def outcome(self, number: int, *, sent: int, received: int, error: str | None, cache: str | None = None) -> None:
+    def outcome(
+        self,
+        number: int,
+        *,
+        sent: int,
+        received: int,
+        error: str | None,
+        cache: str | None = None,
+        file: tuple[str, str] | None = None,
+    ) -> None:
         self.outcomes[number] = (sent, received, error)
+        if file is not None:
+            self.files.append(file)
         if cache is not None:
             self.caches.append(cache)
 

@@ -5,136 +5,15 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from paddock.egress._package_cache import PackageCache
-from paddock.egress._package_store import Draft, Entry, PackageStore
 from paddock.model.egress import Target
-from tests.egress.registry_files import Outside, world_of
-from tests.egress.rig import Rig, eventually, running
-
-PAGE, NAME = "/simple/demo/", "demo-1.0-py3-none-any.whl"
-FILE, PLACE = f"/p/{NAME}", f"files.test/p/{NAME}"
-ANY_AGE = ", unknown_age: allow"
-LARGE, RIGHT = os.urandom(300_000), os.urandom(1000)
-
-
-class Upstream(Outside):
-    """`odd` answers in its own way; what a page says about the file is what `answers` had when it was made."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.odd: dict[str, Callable[[asyncio.StreamWriter], Awaitable[None]]] = {}
-
-    def becomes(self, data: bytes) -> None:
-        self.answers[PLACE] = ("application/zip", data)
-        self.files[0]["hashes"] = {"sha256": hashlib.sha256(data).hexdigest()}
-
-    @property
-    def fetched(self) -> int:
-        return self.asked.count(PLACE)
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if not self.odd:
-            return await super().serve(reader, writer)
-        try:
-            head = await reader.readuntil(b"\r\n\r\n")
-            host = head.lower().split(b"\r\nhost: ")[1].split(b"\r\n")[0].decode()
-            path = host + head.split()[1].decode()
-            if path not in self.odd:
-                reader.feed_data(head)  # as if nobody had looked
-                return await super().serve(reader, writer)
-            self.asked.append(path)
-            await self.odd[path](writer)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            writer.close()
-
-
-class Inside:
-    """A sandbox behind a door of its own."""
-
-    def __init__(self, world: Rig, sandbox: str, port: int) -> None:
-        self.world, self.sandbox, self.port = world, sandbox, port
-
-    async def start(
-        self, host: str, path: str, *fields: str, method: str = "GET"
-    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        self.world.origin = (self.world.synthetic(host, self.sandbox), 443)
-        reader, writer = await asyncio.open_connection(
-            "127.0.0.1", self.port, ssl=self.world.client_context(), server_hostname=host
-        )
-        more = "".join(f"{field}\r\n" for field in fields)
-        writer.write(f"{method} {path} HTTP/1.1\r\nHost: {host}\r\n{more}Connection: close\r\n\r\n".encode())
-        return reader, writer
-
-    async def fetch(self, host: str, path: str, *fields: str) -> tuple[int, bytes]:
-        """Status and body; 0: it was cut off."""
-        reader, writer = await self.start(host, path, *fields)
-        try:
-            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)
-            length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
-            return int(head.split()[1]), await asyncio.wait_for(reader.readexactly(length), 60)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            return 0, b""
-        finally:
-            writer.close()
-
-    async def file(self, *fields: str) -> tuple[int, bytes]:
-        return await self.fetch("files.test", FILE, *fields)
-
-    async def page(self) -> int:
-        return (await self.fetch("index.test", PAGE, "Accept: application/vnd.pypi.simple.v1+json"))[0]
-
-    async def install(self) -> tuple[int, bytes]:
-        """What an installer does: the page, then its file."""
-        assert await self.page() == 200
-        return await self.file()
-
-
-class Scene:
-    def __init__(self, world: Rig, upstream: Upstream, store: PackageStore, directory: Path) -> None:
-        self.world, self.upstream, self.store, self.directory = world, upstream, store, directory
-        self.one = Inside(world, "sb_1", world.port)
-
-    async def another(self, policy: Any = None, sandbox: str = "sb_2") -> Inside:
-        await self.world.gateway.open(self.world.door(sandbox, policy))
-        return Inside(self.world, sandbox, self.world.port)
-
-    @property
-    def kept(self) -> list[Path]:
-        return [one for one in self.directory.iterdir() if not one.name.startswith("draft-")]
-
-    @property
-    def drafts(self) -> list[Path]:
-        return [one for one in self.directory.iterdir() if one.name.startswith("draft-")]
-
-
-def play(
-    directory: Path,
-    work: Callable[[Scene], Awaitable[None]],
-    terms: str = ANY_AGE,
-    *,
-    most_bytes: int = 64 << 20,
-    spare_bytes: int = 0,
-) -> None:
-    async def run() -> None:
-        world = world_of(terms)
-        store = PackageStore(directory / "packages", most_bytes=most_bytes, spare_bytes=spare_bytes)
-        world.packages = PackageCache(store)
-        async with running(world):
-            upstream = Upstream()
-            await upstream.join(world)
-            await work(Scene(world, upstream, store, directory / "packages"))
-
-    asyncio.run(run())
-
+from tests.egress.package_scene import FILE, LARGE, PLACE, RIGHT, Scene, play
+from tests.egress.registry_files import world_of
+from tests.egress.rig import eventually
 
 # -- the second sandbox ------------------------------------------------------------------------------------------------
 
@@ -152,6 +31,8 @@ def test_the_second_sandbox_has_the_bytes_of_the_first_and_nobody_outside_is_ask
         assert scene.upstream.fetched == 1
         journal = scene.world.journal
         assert journal.caches == ["kept", "hit"]
+        (file,) = set(journal.files)
+        assert file[1] == f"sha256:{hashlib.sha256(LARGE[:size]).hexdigest()}", "both had it, and it is told which"
         hits = [(flow, verdict) for flow, verdict in journal.of("request") if flow.sandbox == "sb_2"]
         assert [verdict.allowed for _, verdict in hits] == [True, True]
         assert hits[1][1].revision == scene.world.policy.revision
@@ -480,73 +361,3 @@ def test_without_room_a_file_passes_and_the_record_says_so(tmp_path: Path) -> No
         assert (scene.kept, scene.drafts) == ([], [])
 
     play(tmp_path, work, spare_bytes=1 << 60)
-
-
-def test_what_was_not_used_for_longest_goes_first_and_the_bound_holds(tmp_path: Path) -> None:
-    store = PackageStore(tmp_path / "packages", most_bytes=100_000, spare_bytes=0)
-    names = [f"https://files.test/{number}" for number in range(7)]
-    for name in names[:4]:
-        keep(store, name, b"x" * 20_000)
-    for name in (names[0], names[1]):
-        used(store, name)
-    for name in names[4:]:
-        keep(store, name, b"x" * 20_000)
-        used(store, names[0])
-    found = {name for name in names if used(store, name)}
-    assert names[0] in found
-    assert names[6] in found
-    assert not {names[2], names[3]} & found
-    assert sum(one.stat().st_size for one in (tmp_path / "packages").iterdir()) <= 100_000
-    again = PackageStore(tmp_path / "packages", most_bytes=100_000, spare_bytes=0)
-    assert {name for name in names if used(again, name)} == found
-
-
-def test_who_is_killed_within_a_download_leaves_nothing_that_counts(tmp_path: Path) -> None:
-    pid = os.fork()
-    if not pid:
-        try:
-            store = PackageStore(tmp_path / "packages", most_bytes=1 << 20, spare_bytes=0)
-            keep(store, "https://files.test/a", b"whole")
-            begin(store, "https://files.test/b", b"half").write(b"ha")
-        finally:
-            os.kill(os.getpid(), 9)
-    os.waitpid(pid, 0)
-    assert len(list((tmp_path / "packages").iterdir())) == 2
-    store = PackageStore(tmp_path / "packages", most_bytes=1 << 20, spare_bytes=0)
-    assert used(store, "https://files.test/a")
-    assert not used(store, "https://files.test/b", b"half")
-    assert len(list((tmp_path / "packages").iterdir())) == 1
-
-
-@pytest.mark.parametrize("content", [b"", b"\0\0", b"\xff" * 100, b"\0\0\0\1\xc0" + b"x" * 50])
-def test_what_is_no_entry_is_none(content: bytes, tmp_path: Path) -> None:
-    store = PackageStore(tmp_path / "packages", most_bytes=1 << 20, spare_bytes=0)
-    keep(store, "https://files.test/a", b"x")
-    next((tmp_path / "packages").iterdir()).write_bytes(content)
-    assert not used(store, "https://files.test/a", b"x")
-    assert not list((tmp_path / "packages").iterdir())
-
-
-def begin(store: PackageStore, url: str, data: bytes) -> Draft:
-    entry = Entry(url=url, digest=digest(data), size=len(data), address="192.0.2.1", fields=[])
-    return store.begin(entry)
-
-
-def keep(store: PackageStore, url: str, data: bytes) -> None:
-    draft = begin(store, url, data)
-    draft.write(data)
-    draft.keep()
-    draft.close()
-
-
-def used(store: PackageStore, url: str, data: bytes | None = None) -> bool:
-    for one in (b"x" * 20_000, b"whole") if data is None else (data,):
-        copy = store.find(url, digest(one))
-        if copy is not None:
-            copy.close()
-            return True
-    return False
-
-
-def digest(data: bytes) -> str:
-    return f"sha256:{hashlib.sha256(data).hexdigest()}"

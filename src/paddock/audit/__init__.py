@@ -18,6 +18,7 @@ from ._log import HEADS as HEADS
 from ._log import SUFFIX as SUFFIX
 from ._log import AuditLog as AuditLog
 from ._log import Durability as Durability
+from ._log import last_signed as last_signed
 from ._ocsf import to_ocsf as to_ocsf
 from ._read import MOST_RECORDS as MOST_RECORDS
 from ._read import Eyes as Eyes
@@ -28,6 +29,8 @@ from ._signing import key_id as key_id
 from ._signing import open_key as open_key
 from ._signing import public_pem as public_pem
 from ._signing import read_public_key as read_public_key
+from ._statement import Session as Session
+from ._statement import envelope as envelope
 from ._stream import Choice as Choice
 from ._stream import Cursor as Cursor
 from ._stream import Found as Found

@@ -70,7 +70,7 @@ class AuditLog:
             self._room = 0.0
             """Where the bytes end that are promised to this segment."""
             seen: dict[str, object] = {"heads": _heads(directory, self.segment)}
-            if (signed := _signed(directory)) is not None:
+            if (signed := last_signed(directory)) is not None:
                 seen["signed"] = signed
         except (OSError, Broken) as error:
             self._abandon()
@@ -251,7 +251,7 @@ def _heads(directory: Path, own: str) -> dict[str, tuple[int, str]]:
     return heads
 
 
-def _signed(directory: Path) -> tuple[int, str] | None:
+def last_signed(directory: Path) -> tuple[int, str] | None:
     """Number and digest of the last signed head; that it is sound is for `verify`."""
     try:
         line = _last_line(directory / HEADS)

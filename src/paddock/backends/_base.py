@@ -95,6 +95,8 @@ class SandboxPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Seen inside beside it and the mounts of the spec. Needs the capability `trees`."""
     exits: bool = False
     """It has sockets of the gateway's for its only way out; without, it has none. Needs the capability `exits`."""
+    protect: tuple[str, ...] = ()
+    """Absolute paths that nobody inside may change, of those that are there. Needs the capability `exits`, too."""
 
 
 class Exits(NamedTuple):

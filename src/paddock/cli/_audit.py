@@ -12,7 +12,7 @@ from paddock.errors import InvalidArgument, NotFound
 from . import _render
 from ._audit_stream import add_export, add_tail
 from ._records import command_of, verdict_of
-from ._values import add_json, moment, positive
+from ._values import add_json, add_sandbox, moment, positive
 
 if TYPE_CHECKING:
     from paddock.model import AuditRecord, AuditReport
@@ -49,6 +49,15 @@ def add(parser: argparse.ArgumentParser) -> None:
     key = audit.add_parser("key", help="the public key of the signatures, in PEM", allow_abbrev=False)
     add_json(key)
     key.set_defaults(run=show_key)
+    statement = audit.add_parser(
+        "statement",
+        help="what a sandbox's session was, signed",
+        description="Prints an in-toto Statement in a DSSE envelope, which `audit key` verifies.",
+        allow_abbrev=False,
+    )
+    add_sandbox(statement)
+    statement.add_argument("--payload", action="store_true", help="the statement itself, without its envelope")
+    statement.set_defaults(run=show_statement, json=False)
 
 
 def _add_list(parser: argparse.ArgumentParser) -> None:
@@ -192,4 +201,19 @@ def show_key(options: argparse.Namespace) -> int:
         _render.document(key)
     else:
         _render.line(key.pem.rstrip())
+    return 0
+
+
+def show_statement(options: argparse.Namespace) -> int:
+    from paddock._compose import connector
+    from paddock.model import GetAuditStatement
+
+    statement = connector.connect().perform(GetAuditStatement(sandbox=options.sandbox))
+    if options.payload:
+        import base64
+        import json
+
+        _render.document(json.loads(base64.b64decode(statement.payload)))
+    else:
+        _render.document(statement)
     return 0

@@ -9,6 +9,7 @@ from . import _render
 from ._values import add_json, add_sandbox
 
 if TYPE_CHECKING:
+    from paddock.model import PolicyDocument
     from paddock.policy.egress import Change, Explanation
 
 DENIED = 1
@@ -41,8 +42,11 @@ def add(parser: argparse.ArgumentParser) -> None:
 def _add_explain(parser: argparse.ArgumentParser) -> None:
     parser.description = f"Exit code 0 if it would be allowed, {DENIED} if not."
     parser.add_argument("file", metavar="FILE")
-    parser.add_argument("method", metavar="METHOD")
-    parser.add_argument("url", metavar="URL")
+    parser.add_argument("method", nargs="?", metavar="METHOD")
+    parser.add_argument("url", nargs="?", metavar="URL")
+    parser.add_argument("--command", metavar="LINE", help="instead of a request: a shell line")
+    parser.add_argument("--write", metavar="PATH", help="or a file that is to be written")
+    parser.add_argument("--delete", metavar="PATH", help="or one that is to be deleted")
     add_json(parser)
     parser.set_defaults(run=run_explain)
 
@@ -78,12 +82,35 @@ def run_check(options: argparse.Namespace) -> int:
 def run_explain(options: argparse.Namespace) -> int:
     from paddock.policy.egress import explain, load
 
-    found = explain(load(_file(options.file)), options.method.upper(), options.url)
+    loaded = load(_file(options.file))
+    if options.url is None:
+        return _explain_inside(loaded.document, options)
+    found = explain(loaded, options.method.upper(), options.url)
     if options.json:
         _render.document(found)
     else:
         _tell(found, options.file)
     return 0 if found.allowed else DENIED
+
+
+def _explain_inside(document: PolicyDocument, options: argparse.Namespace) -> int:
+    from paddock.errors import InvalidArgument
+    from paddock.policy.door import explain_command, explain_file
+
+    if options.command is not None:
+        verdict, enforced = explain_command(document, options.command)
+    elif options.write is not None:
+        verdict, enforced = explain_file(document, options.write, delete=False)
+    elif options.delete is not None:
+        verdict, enforced = explain_file(document, options.delete, delete=True)
+    else:
+        raise InvalidArgument("explain what?", hint="METHOD URL, --command LINE, --write PATH or --delete PATH")
+    words = {"allow": "allowed", "approve": "asked of a person", "deny": "denied"}
+    if options.json:
+        _render.document({"verdict": verdict.verdict, "rule": verdict.rule, "reason": verdict.reason, **enforced})
+    else:
+        _render.facts([("verdict", words[verdict.verdict]), ("because", verdict.reason), *enforced.items()])
+    return 0 if verdict.verdict == "allow" else DENIED
 
 
 def _tell(found: Explanation, file: str) -> None:

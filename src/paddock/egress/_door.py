@@ -46,7 +46,16 @@ class Journal(Protocol):
         """Its number. Unrecorded: then nothing may happen."""
         ...
 
-    def outcome(self, number: int, *, sent: int, received: int, error: str | None, cache: str | None = None) -> None:
+    def outcome(
+        self,
+        number: int,
+        *,
+        sent: int,
+        received: int,
+        error: str | None,
+        cache: str | None = None,
+        file: tuple[str, str] | None = None,
+    ) -> None:
         """What came of it; bytes as the sandbox saw them; what the package cache did. Unrecorded."""
         ...
 

@@ -46,10 +46,21 @@ class AuditJournal:
             detail=detail,
         )
 
-    def outcome(self, number: int, *, sent: int, received: int, error: str | None, cache: str | None = None) -> None:
+    def outcome(
+        self,
+        number: int,
+        *,
+        sent: int,
+        received: int,
+        error: str | None,
+        cache: str | None = None,
+        file: tuple[str, str] | None = None,
+    ) -> None:
         detail: dict[str, Any] = {"sent": sent, "received": received}
         if cache is not None:
             detail["cache"] = cache
+        if file is not None:
+            detail["url"], detail["digest"] = file
         self._log.outcome(number, "egress", ok=error is None, error=error, detail=detail)
 
     def origin(self, sandbox: str, incarnation: int, flow: int, decision: int, origin: dict[str, Any]) -> None:

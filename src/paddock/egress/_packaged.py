@@ -18,13 +18,14 @@ if TYPE_CHECKING:
 
 
 class Packaged:
-    """`how` is what the cache did, for the records."""
+    """`how` is what the cache did, for the records; `given` URL and digest of what the client had to its end."""
 
     def __init__(self, connection: Connection, packages: PackageCache, wanted: Wanted) -> None:
         self._connection, self._room = connection, connection.room
         self._packages, self._wanted = packages, wanted
         self._asks, self._broken = False, ""
         self.how: str | None = None
+        self.given: tuple[str, str] | None = None
 
     def close(self) -> None:
         """The request is over. Others who want the same need not wait for it any more."""
@@ -82,7 +83,7 @@ class Packaged:
         wire.watch(True)
         try:
             buffer = bytearray(await reading.next())
-            response = _head(entry.fields, entry.size)
+            response = whole(entry.fields, entry.size)
             stream = returning(response)
             if response.length is None:
                 response.chunked = request.minor > 0
@@ -94,6 +95,7 @@ class Packaged:
                 wire.write(out)
                 await wire.drain()
                 if stream.done:
+                    self.given = self._wanted.url, self._wanted.digest
                     return goes_on
                 out = bytearray()
                 buffer += await reading.next()
@@ -110,7 +112,7 @@ class Packaged:
             connection.source = None
 
 
-def _head(fields: Fields, size: int) -> Response:
+def whole(fields: Fields, size: int) -> Response:
     """Of an answer that is all there."""
     return Response(
         status=200,

@@ -182,14 +182,15 @@ def _provenance(
         written["provenance"] = found[1]
 
 
-def _metadata_digest(written: dict[str, Any]) -> str | None:
-    said = next((written[key] for key in _METADATA if isinstance(written.get(key), dict)), None)
-    return None if said is None or "sha256" not in said else f"sha256:{said['sha256'].lower()}"
-
-
 def _digest(hashes: dict[str, str]) -> str | None:
     best = next((name for name in ("sha256", "sha512", "sha384") if name in hashes), None)
     return None if best is None else f"{best}:{hashes[best].lower()}"
+
+
+def _metadata_digest(written: dict[str, Any]) -> str | None:
+    """Of what PEP 658 has beside a wheel."""
+    said: list[dict[str, str]] = [written[key] for key in _METADATA if isinstance(written.get(key), dict)]
+    return _digest(said[0]) if said else None
 
 
 def _hashes(value: object) -> dict[str, str]:

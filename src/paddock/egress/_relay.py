@@ -7,11 +7,11 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from paddock.errors import SecretUnavailable
 from paddock.model.egress import RequestVerdict, Target
 
 from ._body import Body
 from ._coding import Undecodable
+from ._explained import explained
 from ._h2_stream import StreamFailed
 from ._http1 import (
     BadMessage,
@@ -22,15 +22,15 @@ from ._http1 import (
     write_request,
     write_response,
 )
-from ._packaged import Packaged
+from ._packaged import Packaged, whole
 from ._redact import Returned
 from ._refusal import Refused
 from ._registry_look import Look
 from ._stream import Stream
-from ._swap import BUFFERED_BYTES, Misdirected, Swap
+from ._swap import BUFFERED_BYTES, Swap
+from ._switch import EXTENSIONS, switch
 from ._target import PORTS
 from ._upstream import Upstream
-from ._websocket import Messages, converse
 from ._wire import Lost, Wire
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 _REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 _MOST_INTERIM = 32
-_EXTENSIONS = b"sec-websocket-extensions"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -132,10 +131,10 @@ class Relay:
             allowed=verdict.secrets,
         )
         self._swap = swap
-        with _explained():
+        with explained():
             path, request.fields = swap.target(path), swap.fields(request.fields)
             if request.upgrade is not None and self._room.door.secrets:
-                request.fields = [field for field in request.fields if field[0].lower() != _EXTENSIONS]
+                request.fields = [field for field in request.fields if field[0].lower() != EXTENSIONS]
             filter = swap.body(request.fields)
             rewrites = filter is not None and filter.rewrites
             if rewrites and request.length is not None and request.length <= BUFFERED_BYTES:
@@ -158,6 +157,8 @@ class Relay:
     async def _send_to_one(self, stream: Stream, out: bytearray) -> bool:
         connection, target, tls = self._connection, self._target, self._scheme == "https"
         if self.file is not None and (goes_on := await self.file.answer(self._request, self._returning)) is not None:
+            return goes_on
+        if self.look is not None and (goes_on := await self._recall(self.look)) is not None:
             return goes_on
         repeatable = stream.done and self._request.method in _REPEATABLE
         upstream = self._kept(tls=tls, repeatable=repeatable)
@@ -227,7 +228,7 @@ class Relay:
     async def _send_rest(self, stream: Stream, server: Wire) -> None:
         wire = self._wire
         try:
-            with _explained():
+            with explained():
                 while not stream.done:
                     if not await wire.more():
                         stream.end()
@@ -279,7 +280,7 @@ class Relay:
 
     async def _receive(self, response: Response, server: Wire) -> bool:
         if response.status == 101:
-            return await self._switch(response, server)
+            return await switch(self._request, response, self._wire, server, self._room, self._swap)
         if self.look is not None:
             return await self._look_through(self.look, response, server)
         if self.admit is not None:
@@ -311,9 +312,21 @@ class Relay:
         await wire.drain()
         return goes_on
 
+    @property
+    def how(self) -> str | None:
+        """What the package cache did, for the records."""
+        return self.file.how if self.file is not None else None if self.look is None else self.look.how
+
+    async def _recall(self, look: Look) -> bool | None:
+        """None: the page has to be asked for."""
+        response = whole([], 0)
+        body = look.recall(response, lambda address: self._room.may_dial(self._target, address))
+        return None if body is None else await self._give_page(response, body)
+
     async def _look_through(self, look: Look, response: Response, server: Wire) -> bool:
         """A page is passed on when all of it is there, and has been written anew."""
-        request, wire, book = self._request, self._wire, self._room.door.secrets
+        upstream = self._connection.upstream
+        look.address = "" if upstream is None else upstream.address
         self._connection.limit(self._room.limits.response, server)
         try:
             body = await look.read(response, server, lambda: self._room.door.policy.revision)
@@ -324,6 +337,10 @@ class Relay:
             raise
         finally:
             self._connection.limit(None)
+        return await self._give_page(response, body)
+
+    async def _give_page(self, response: Response, body: bytes) -> bool:
+        request, wire, book = self._request, self._wire, self._room.door.secrets
         if self._silent:
             return request.keep_alive
         if book:
@@ -356,46 +373,6 @@ class Relay:
             filter=returned,
             trailers=lambda fields: [(name, redaction.whole(value)) for name, value in fields],
         )
-
-    async def _switch(self, response: Response, server: Wire) -> bool:
-        """WebSocket: judged as a request, then passed on as bytes; looked through where there are secrets."""
-        if self._request.upgrade != b"websocket" or response.upgrade != b"websocket":
-            server.reset()
-            raise Refused("the server switched protocols, unasked", status=502, rule="upstream")
-        book = self._room.door.secrets
-        if book:
-            if response.get(_EXTENSIONS) is not None:
-                server.reset()
-                raise Refused("the server extends the WebSocket, unasked", status=502, rule="upstream")
-            redaction = book.redaction(keep_length=True)
-            response.fields = [(name, redaction.whole(value)) for name, value in response.fields]
-        self._wire.write(write_response(response, keep_alive=True))
-        self._wire.watch(False)
-        server.guard(self._wire)
-        if book and self._swap is not None:
-            outwards = Messages(outwards=True, filter=self._swap.message, control=self._swap.control)
-            inwards = Messages(
-                outwards=False,
-                filter=lambda _: book.redaction(keep_length=True).stream(),
-                control=lambda data: book.redaction(keep_length=True).whole(data),
-            )
-            await converse(self._wire, server, outwards, inwards, self._room.loop)
-        else:
-            await self._wire.join(server)
-        server.guard(None)
-        return False
-
-
-class _explained:
-    """What secrets are refused for, as a refusal."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, Misdirected):
-            raise Refused(str(error), rule="secret") from None
-        if isinstance(error, SecretUnavailable):
-            raise Refused(error.message, status=424, rule="secret", hint=error.hint or "") from None
 
 
 async def _head(server: Wire) -> bytes:

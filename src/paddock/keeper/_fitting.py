@@ -15,6 +15,7 @@ from paddock.keeper import _trust_places
 from paddock.keeper._door import visit
 from paddock.keeper._house import House
 from paddock.keeper._plan import JailPlan
+from paddock.keeper._protect import protect
 from paddock.keeper._spare import Spare
 from paddock.keeper._trace import Steps
 from paddock.linux import fsids, mounts, namespaces, openat2
@@ -62,6 +63,10 @@ def fit_out(
             steps.begin("places")
             _attach_mounts(house.base(spare.slot), layers.mounts)
             steps.end("places")
+        if plan.protect:
+            steps.begin("protect")
+            protect(plan.protect)
+            steps.end("protect")
         steps.begin("pivot")
         mounts.pivot()
         steps.end("pivot")

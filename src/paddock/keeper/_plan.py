@@ -55,7 +55,8 @@ class JailPlan:
 
     `deadline` is in seconds of CLOCK_BOOTTIME. `template` is kept in the record for whoever adopts the sandbox,
     unread. `incarnation` tells sandboxes of one id apart: what is said of one is said of it alone.
-    `exits`: it has sockets of the gateway's, and no other way out; without, it has none at all. `fault` and `trace`
+    `exits`: it has sockets of the gateway's, and no other way out; without, it has none at all. `protect`: absolute
+    paths that nobody inside may change, if they are there. `fault` and `trace`
     are for tests and benchmarks: the step at which to fail or die, and whether the reply says where the time went.
     """
 
@@ -83,6 +84,7 @@ class JailPlan:
     trees: tuple[Tree, ...] = ()
     incarnation: int = 0
     exits: bool = False
+    protect: tuple[str, ...] = ()
     trace: bool = False
     fault: str = ""
 
@@ -124,6 +126,7 @@ class JailPlan:
         try:
             values = dict(message)
             values["layers"] = tuple(cast("list[str]", message["layers"]))
+            values["protect"] = tuple(cast("list[str]", message.get("protect", ())))
             values["users"] = tuple(User(**user) for user in cast("list[dict[str, Any]]", message["users"]))
             values["mounts"] = tuple(Mount(**mount) for mount in cast("list[dict[str, Any]]", message["mounts"]))
             values["trees"] = tuple(_tree(**tree) for tree in cast("list[dict[str, Any]]", message["trees"]))
@@ -156,6 +159,8 @@ def _check(plan: JailPlan) -> None:
         _check_mount(mount)
     for tree in plan.trees:
         _check_tree(tree)
+    for path in plan.protect:
+        _check_target(path)
 
 
 def _check_mount(mount: Mount) -> None:

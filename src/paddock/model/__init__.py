@@ -12,6 +12,7 @@ from .actions import Diagnose as Diagnose
 from .actions import ExtendSandbox as ExtendSandbox
 from .actions import ForkSandbox as ForkSandbox
 from .actions import GetAuditKey as GetAuditKey
+from .actions import GetAuditStatement as GetAuditStatement
 from .actions import GetSandbox as GetSandbox
 from .actions import GetUsage as GetUsage
 from .actions import InspectSandbox as InspectSandbox
@@ -110,6 +111,7 @@ from .reports import AuditFault as AuditFault
 from .reports import AuditKey as AuditKey
 from .reports import AuditRecord as AuditRecord
 from .reports import AuditReport as AuditReport
+from .reports import AuditStatement as AuditStatement
 from .reports import Check as Check
 from .reports import Diagnosis as Diagnosis
 from .reports import Inspection as Inspection

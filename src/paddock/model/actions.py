@@ -33,7 +33,7 @@ from .garbage import GarbageReport
 from .limits import Usage
 from .policy_actions import GetPolicy, SetPolicy
 from .recording import StartRecording, TakeRecording
-from .reports import AuditKey, AuditRecord, AuditReport, Check, Diagnosis, Inspection, Process
+from .reports import AuditKey, AuditRecord, AuditReport, AuditStatement, Check, Diagnosis, Inspection, Process
 from .repository import AcquireRepository, DeleteRepository, ListRepositories
 from .result_actions import (
     AddArtifact,
@@ -234,6 +234,13 @@ class GetAuditKey(Action[AuditKey], frozen=True, tag="audit.key"):
     """The public key that the heads of the log are signed with; it is made if there is none yet."""
 
 
+class GetAuditStatement(Action[AuditStatement], frozen=True, tag="audit.statement"):
+    """What a sandbox's session was, from its records, signed: what it left (commits, artifacts, changed files), what
+    policies it was held to, what it was made of, and which signed head vouches for that. Also of one that has ended."""
+
+    sandbox: str
+
+
 class Diagnose(Action[Diagnosis], frozen=True, tag="doctor"):
     pass
 
@@ -323,6 +330,7 @@ AnyAction: TypeAlias = (
     | StreamAudit
     | VerifyAudit
     | GetAuditKey
+    | GetAuditStatement
     | Diagnose
     | CollectGarbage
     | CheckStorage

@@ -21,6 +21,9 @@ that the sandbox has worked in. `publish`: an upload by a rule with `registry`, 
 `delete`: of such a workspace, and of a snapshot of the sandbox."""
 
 
+Verdict: TypeAlias = Literal["allow", "approve", "deny"]
+
+
 class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True): ...
 
 
@@ -184,6 +187,43 @@ class SecretRule(_Part, frozen=True, kw_only=True, rename={"source": "from"}):
     shape: str | None = None
 
 
+class CommandRule(_Part, frozen=True, kw_only=True):
+    """A command that begins with these words; one of them may be a list of alternatives.
+
+    `match` and `not_match` are shell lines that it is about, or is not: checked when the document is.
+    """
+
+    prefix: tuple[str | tuple[str, ...], ...]
+    match: tuple[str, ...] = ()
+    not_match: tuple[str, ...] = ()
+
+
+class CommandRules(_Part, frozen=True, kw_only=True):
+    """Which commands may be asked for: of all that a line starts, the strictest verdict counts.
+
+    `default` is for commands that no rule is about, `unclear` for lines that do not tell what they start. Enforced on
+    what is asked for from outside; what those commands start in turn is not judged.
+    """
+
+    default: Verdict = "allow"
+    unclear: Verdict = "approve"
+    deny: tuple[CommandRule, ...] = ()
+    approve: tuple[CommandRule, ...] = ()
+    allow: tuple[CommandRule, ...] = ()
+
+
+class FileRules(_Part, frozen=True, kw_only=True):
+    """What of the files inside stays as it is, or is asked for.
+
+    `protect`: paths (absolute, `~/…`, or of the working directory), read-only inside if they are there when the sandbox
+    is made, and refused to whoever asks from outside. `*` in one is any run of characters but `/`; such a pattern is
+    for those outside alone. `approve: [delete]`: a person is asked when something is to be deleted from outside.
+    """
+
+    protect: tuple[str, ...] = ()
+    approve: tuple[Literal["delete"], ...] = ()
+
+
 class PolicyDocument(_Part, frozen=True, kw_only=True):
     """All of `paddock.yaml`."""
 
@@ -191,3 +231,5 @@ class PolicyDocument(_Part, frozen=True, kw_only=True):
     egress: EgressRules = EgressRules()
     approve: tuple[Deed | Approve, ...] = ()
     secrets: dict[str, SecretRule] = {}
+    commands: CommandRules | None = None
+    files: FileRules | None = None

@@ -89,6 +89,14 @@ class AuditKey(msgspec.Struct, frozen=True, kw_only=True):
     pem: str
 
 
+class AuditStatement(msgspec.Struct, frozen=True, kw_only=True):
+    """What a sandbox's session was: an in-toto Statement in a DSSE envelope, whose fields these are."""
+
+    payload: str
+    payloadType: str
+    signatures: tuple[dict[str, str], ...]
+
+
 class AuditFault(msgspec.Struct, frozen=True, kw_only=True):
     """The first thing that is wrong: in which segment (or in `heads`), at which line, and which record stands there or
     should. `cause` is in words."""

@@ -86,6 +86,7 @@ class Approvals:
         about: str,
         revision: str,
         what: str,
+        incarnation: int = 0,
         exact: Sequence[str] = (),
     ) -> None:
         """Of an action at the door: ApprovalNeeded until a person has said yes to exactly this one; then once. `exact`:
@@ -93,7 +94,7 @@ class Approvals:
         request = ApprovalRequest(
             kind=kind,
             sandbox=about,
-            incarnation=0,
+            incarnation=incarnation,
             revision=revision,
             digest=arguments_digest(kind.encode(), _canonical(action), *(part.encode() for part in exact)),
             summary=what,

@@ -30,6 +30,7 @@ from paddock.model import (
     GarbageReport,
     GetArtifact,
     GetAuditKey,
+    GetAuditStatement,
     GetPolicy,
     GetSandbox,
     GetUsage,
@@ -195,6 +196,8 @@ async def effect(rooms: Rooms, action: AnyAction, entry: Entry) -> object:
             return await rooms.evidence.verify()
         case GetAuditKey():
             return await rooms.evidence.key()
+        case GetAuditStatement():
+            return await rooms.evidence.statement(rooms.sandboxes.find(action.sandbox, entry), entry)
         case Diagnose():
             return await rooms.reports.diagnose()
         case CollectGarbage():

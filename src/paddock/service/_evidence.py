@@ -3,18 +3,42 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-from paddock.audit import HEADS, SUFFIX, AuditLog, Broken, HeadSigner, SigningKey, open_key, public_pem, verify
-from paddock.errors import NotConfigured, Unrecorded
-from paddock.model import AuditKey, AuditReport
+import msgspec
+
+from paddock.audit import (
+    HEADS,
+    SUFFIX,
+    AuditLog,
+    Broken,
+    Choice,
+    Cursor,
+    HeadSigner,
+    Session,
+    SigningKey,
+    Stream,
+    envelope,
+    last_signed,
+    open_key,
+    public_pem,
+    verify,
+)
+from paddock.errors import InvalidState, NotConfigured, Unrecorded
+from paddock.model import AuditKey, AuditReport, AuditStatement
 
 from ._clock import Clock
+from ._gate import Entry
+from ._store import Row
 
 SIGN_SECONDS = 10.0
+_BEFORE = 60.0
+"""Its create was asked before it was there."""
 _UNSIGNED_SECONDS = 60.0
 """A program that ends sooner than it would sign leaves that to the next one, up to this."""
 
@@ -51,7 +75,7 @@ class Evidence:
         """The last head, after the last record; unless this was a short program, and heads are recent."""
         with suppress(OSError):
             if self._clock.boottime() - self._since >= SIGN_SECONDS or self._age() > _UNSIGNED_SECONDS:
-                await asyncio.to_thread(self.sign)
+                self.sign()  # here: where a program ends, there may be no other thread any more
 
     async def verify(self) -> AuditReport:
         return await asyncio.to_thread(verify, self._audit.directory)
@@ -59,6 +83,28 @@ class Evidence:
     async def key(self) -> AuditKey:
         found = await asyncio.to_thread(self._key)
         return AuditKey(id=found.id, pem=public_pem(found.public))
+
+    async def statement(self, row: Row, entry: Entry) -> AuditStatement:
+        made = await asyncio.to_thread(self._statement, row)
+        entry.done({"sha256": hashlib.sha256(made.payload.encode()).hexdigest()})
+        return made
+
+    def _statement(self, row: Row) -> AuditStatement:
+        """Signed after the records are, up to a head that vouches for all of them."""
+        self.sign()
+        names = (row.id, *filter(None, [row.sandbox.spec.name]))
+        stream = Stream(
+            self._audit.directory, Choice(sandboxes=names, since=row.sandbox.created_at - _BEFORE), Cursor()
+        )
+        session = Session(row.id)
+        for found in stream.in_order():
+            session.take(msgspec.json.decode(found.raw, type=dict[str, Any]))
+        head = last_signed(self._audit.directory)
+        if head is None:
+            raise InvalidState("the audit log cannot be signed", hint="`paddock audit tail --kind audit` says why")
+        key = self._key()
+        told = envelope(session.statement({"head": head[0], "sha256": head[1], "key": key.id}), key)
+        return msgspec.convert(told, AuditStatement)
 
     def _key(self) -> SigningKey:
         if self._found is None:

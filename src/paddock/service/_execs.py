@@ -28,6 +28,7 @@ from . import _validate
 from ._attribution import struck
 from ._capture import Capture, kept
 from ._collect import Collector
+from ._conduct import Conduct
 from ._gate import Entry
 from ._handles import GuardedExec
 from ._live import Held, Live
@@ -41,14 +42,18 @@ from ._tasks import Tasks
 
 
 class Execs:
-    def __init__(self, *, sandboxes: Sandboxes, live: Live, remains: Remains, tasks: Tasks, leases: Leases) -> None:
+    def __init__(
+        self, *, sandboxes: Sandboxes, live: Live, remains: Remains, tasks: Tasks, leases: Leases, conduct: Conduct
+    ) -> None:
         self._sandboxes, self._live, self._remains, self._tasks = sandboxes, live, remains, tasks
-        self._leases = leases
+        self._leases, self._conduct = leases, conduct
 
     async def run(self, action: RunExec, entry: Entry) -> ExecResult:
         _validate.check_run(action)
         row, held = await self._sandboxes.use(action.sandbox, entry)
         _check_revision(row, action.expect_revision)
+        if row.sandbox.policy is not None:
+            await self._conduct.command(action, row, entry)
         id = ExecId(mint(Noun.EXEC))
         spec = await self._leases.in_environment(row, action.spec)
         if spec.stdin is not (action.input is not None):
@@ -89,6 +94,8 @@ class Execs:
         _validate.check_exec(action.spec)
         row, held = await self._sandboxes.use(action.sandbox, entry)
         _check_revision(row, action.expect_revision)
+        if row.sandbox.policy is not None:
+            await self._conduct.command(action, row, entry)
         id = ExecId(mint(Noun.EXEC))
         before = held.strikes
         try:

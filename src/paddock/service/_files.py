@@ -20,6 +20,7 @@ from paddock.model import (
 )
 
 from . import _validate
+from ._conduct import Conduct
 from ._gate import Entry
 from ._live import Live
 from ._sandboxes import Sandboxes
@@ -30,8 +31,8 @@ R = TypeVar("R")
 
 
 class Files:
-    def __init__(self, *, sandboxes: Sandboxes, live: Live) -> None:
-        self._sandboxes, self._live = sandboxes, live
+    def __init__(self, *, sandboxes: Sandboxes, live: Live, conduct: Conduct) -> None:
+        self._sandboxes, self._live, self._conduct = sandboxes, live, conduct
 
     async def value(self, action: Action[R], entry: Entry) -> R:
         """What is answered at once."""
@@ -57,6 +58,8 @@ class Files:
         _validate.check_file(action)
         reference: Any = getattr(action, "sandbox", None)
         row, held = await self._sandboxes.use(reference, entry)
+        if row.sandbox.policy is not None:
+            await self._conduct.file(action, row, held.instance.template, entry)
         try:
             return row, await held.instance.file(action)
         except SandboxDied:

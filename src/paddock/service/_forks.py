@@ -13,6 +13,7 @@ from paddock.storage._base import Pool
 
 from . import _copies, _validate
 from ._allotment import Allotment
+from ._conduct import protected
 from ._gate import Entry
 from ._live import Held, Live
 from ._making import Birth, Making
@@ -49,17 +50,20 @@ class Forks:
         outer, owner = self._allotment.outer(entry.principal), of.owner
         if outer is not None:
             spec, owner = self._allotment.of_fork(outer, spec, action.count), entry.principal.id
-        policy = None
-        if of.policy is not None and outer is None:  # children of one have no network
-            policy = await self._policies.of(of.policy)
         template = held.instance.template
+        policy, protect = None, ()
+        if of.policy is not None:
+            policy = await self._policies.of(of.policy)
+            protect = protected(policy.document, template)
+        if outer is not None:  # children of one have no network
+            policy = None
         rows = [
             self._making.row(
                 spec, template, owner, of.backend, of.level, parent.id, copy_of=parent.workspace, policy=policy
             )
             for _ in range(action.count)
         ]
-        births = [Birth(row, template, held.backend, policy) for row in rows]
+        births = [Birth(row, template, held.backend, policy, protect) for row in rows]
         for birth in births:
             self._store.add(birth.row)
         limit = spec.limits.disk_mib << 20

@@ -30,6 +30,17 @@ class Entry:
     def defer(self) -> None:
         self._deferred = True
 
+    def judged(self, what: str, *, allowed: bool, rule: str, reason: str, detail: dict[str, object]) -> None:
+        """A further verdict on the same action, by what it is about: recorded as one. Unrecorded."""
+        self._gate.audit.verdict(
+            what,
+            allowed=allowed,
+            rule=rule,
+            reason=reason[:1024],
+            sandbox=self.sandbox or "",
+            detail={"of": self.number, **detail},
+        )
+
     def done(self, detail: dict[str, object] | None = None) -> None:
         if not self._done:
             self._gate.close_entry(self.number)

@@ -37,6 +37,8 @@ class Birth(msgspec.Struct, frozen=True):
     template: Template
     backend: Backend
     policy: Snapshot | None = None
+    protect: tuple[str, ...] = ()
+    """What nobody inside may change: of a fork what its parent has, whether or not it has the policy."""
 
     def plan(self) -> SandboxPlan:
         row, spec = self.row, self.row.sandbox.spec
@@ -51,6 +53,7 @@ class Birth(msgspec.Struct, frozen=True):
             parent=Principal(row.sandbox.owner).sandbox,
             trees=() if row.workspace is None else row.workspace.mounts(),
             exits=row.sandbox.policy is not None,
+            protect=self.protect,
         )
 
 

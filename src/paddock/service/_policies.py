@@ -71,6 +71,7 @@ class Policies:
             raise _changed(row, before)
         snapshot = None if action.policy is None else await self.keep(action.policy)
         if snapshot is not None:
+            await self._check_files(row, snapshot.document)
             await self._leases.extend(row, snapshot.document.secrets)
         now = None if snapshot is None else snapshot.revision
         if not self._policies.set(row.id, before=before, now=now):
@@ -80,6 +81,20 @@ class Policies:
         entry.done({"policy": now, "before": before})
         row = self._store.get(row.id) or row
         return row.sandbox
+
+    async def _check_files(self, row: Row, document: PolicyDocument) -> None:
+        """What nobody inside may change is mounted so when a sandbox is made, and never later."""
+        wanted = () if document.files is None else document.files.protect
+        if not wanted:
+            return
+        revision = row.sandbox.policy
+        before = None if revision is None else (await self.of(revision)).document.files
+        new = [path for path in wanted if "*" not in path and (before is None or path not in before.protect)]
+        if new:
+            raise InvalidState(
+                f"{new[0]!r} can't be protected in {row.id} any more: that is done when a sandbox is made",
+                hint="take a snapshot of it, and make another one from that under this policy",
+            )
 
     async def _apply(self, id: str, before: str | None) -> None:
         """What is recorded at last holds at last, whoever else sets a policy meanwhile."""

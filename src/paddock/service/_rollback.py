@@ -18,6 +18,7 @@ from paddock.model import RollbackSandbox, Sandbox, State
 from paddock.storage._base import Pool
 
 from . import _copies
+from ._conduct import protected
 from ._copies import Copy
 from ._egress import Egress
 from ._gate import Entry
@@ -145,7 +146,7 @@ class Rollback:
         try:
             await backend.forget(row.id)
             await asyncio.to_thread(_put_in_place, self._pool(), trees)
-            plan = self._leases.furnished(Birth(next, snapshot.template, backend).plan())
+            plan = self._leases.furnished((await self._birth(next, snapshot, backend)).plan())
             instance = await backend.create(plan)
             try:
                 if row.sandbox.spec.nested:
@@ -166,6 +167,12 @@ class Rollback:
             raise
         self._live.admit(running, backend, instance)
         return running
+
+    async def _birth(self, next: Row, snapshot: SnapshotRow, backend: Backend) -> Birth:
+        revision = (self._store.get(next.id) or next).sandbox.policy
+        policy = None if revision is None else await self._policies.of(revision)
+        protect = () if policy is None else protected(policy.document, snapshot.template)
+        return Birth(next, snapshot.template, backend, policy, protect)
 
     async def _reopen(self, row: Row, next: Row) -> None:
         """It keeps the policy that it has now: a snapshot brings none with it."""

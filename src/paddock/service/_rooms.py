@@ -23,6 +23,7 @@ from ._asking import Asking
 from ._bell import bell
 from ._clock import Clock, holder_id
 from ._collectors import OldTemplates, Orphans, Outputs, Unfinished
+from ._conduct import Conduct
 from ._doors import Doors
 from ._egress import Egress, NoEgress
 from ._evidence import Evidence
@@ -206,8 +207,11 @@ class Rooms:
             policies=policies,
         )
         self.promotion = Promotion(sandboxes=self.sandboxes, live=live)
-        self.execs = Execs(sandboxes=self.sandboxes, live=live, remains=remains, tasks=tasks, leases=leases)
-        self.files = Files(sandboxes=self.sandboxes, live=live)
+        conduct = Conduct(policies, self.approvals)
+        self.execs = Execs(
+            sandboxes=self.sandboxes, live=live, remains=remains, tasks=tasks, leases=leases, conduct=conduct
+        )
+        self.files = Files(sandboxes=self.sandboxes, live=live, conduct=conduct)
         self.evidence = Evidence(state_dir, audit, os.environ, clock)
         self.reports = Reports(
             state_dir,

@@ -45,6 +45,7 @@ from paddock.storage._base import Pool
 from . import _copies, _validate
 from ._allotment import Allotment
 from ._clock import Clock
+from ._conduct import protected
 from ._gate import Entry
 from ._lifecycle import Lifecycle
 from ._live import Held, Live
@@ -151,7 +152,8 @@ class Sandboxes:
                 done["policy"] = policy.revision
             entry.done(done)
 
-        (running,) = await self._making.bear((Birth(row, template, backend, policy),), fill, recorded)
+        protect = () if policy is None else protected(policy.document, template)
+        (running,) = await self._making.bear((Birth(row, template, backend, policy, protect),), fill, recorded)
         return running.sandbox
 
     async def get(self, action: GetSandbox, entry: Entry) -> Sandbox:

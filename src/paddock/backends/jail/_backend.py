@@ -167,6 +167,7 @@ class JailBackend:
             ),
             incarnation=plan.incarnation,
             exits=plan.exits,
+            protect=plan.protect,
             trace=self.trace,
             fault=self.fault,
         )

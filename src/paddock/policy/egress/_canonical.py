@@ -11,7 +11,9 @@ from urllib.parse import urlsplit
 import msgspec
 
 from paddock.model import Allow, Approve, Binding, Deny, EgressRules, Mock, PolicyDocument, SecretRule
-from paddock.model.policy import Port
+from paddock.model.policy import CommandRules, FileRules, Port
+from paddock.policy.door import MOST_RULES as MOST_COMMAND_RULES
+from paddock.policy.door import command_faults, file_faults
 
 from . import _addresses
 from ._hosts import REGISTRIES
@@ -50,7 +52,31 @@ def canonical(document: PolicyDocument) -> PolicyDocument:
     check_together(egress.mock, (*at, "mock"))
     approve = _each(document.approve, ("approve",), lambda one, path: one if isinstance(one, str) else _part(one, path))
     secrets = {name: _secret(name, document.secrets[name], ("secrets", name)) for name in sorted(document.secrets)}
-    return PolicyDocument(egress=egress, approve=approve, secrets=secrets)
+    return PolicyDocument(
+        egress=egress,
+        approve=approve,
+        secrets=secrets,
+        commands=_commands(document.commands),
+        files=_files(document.files),
+    )
+
+
+def _commands(rules: CommandRules | None) -> CommandRules | None:
+    if rules is None:
+        return None
+    if len(rules.deny) + len(rules.approve) + len(rules.allow) > MOST_COMMAND_RULES:
+        raise Problem(("commands",), f"more than {MOST_COMMAND_RULES} rules")
+    for kind, index, key, fault in command_faults(rules):
+        raise Problem(("commands", kind, index, key), fault)
+    return rules
+
+
+def _files(rules: FileRules | None) -> FileRules | None:
+    if rules is None:
+        return None
+    for index, fault in file_faults(rules):
+        raise Problem(("files", "protect", index), fault)
+    return rules
 
 
 def _each(items: Sequence[T], path: Path, one: Callable[[T, Path], T]) -> tuple[T, ...]:

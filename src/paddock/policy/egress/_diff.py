@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby, pairwise
-from typing import Literal
+from typing import Literal, cast
 
 import msgspec
 
@@ -71,7 +71,38 @@ def diff(before: Snapshot, after: Snapshot) -> tuple[Change, ...]:
         for _, group in groupby(found, key=lambda one: (one[0].low, one[1])):
             alike = list(group)
             changes.append(_change([cell for cell, _ in alike], *alike[0][1]))
-    return (*changes, *_addresses(before, after))
+    return (*changes, *_addresses(before, after), *_inside(before, after))
+
+
+def _inside(before: Snapshot, after: Snapshot) -> Iterator[Change]:
+    """What is said about commands and files, as it is written: it does not widen what gets out."""
+    for part in ("commands", "files"):
+        old, new = (_written(getattr(one.document, part)) for one in (before, after))
+        if old != new:
+            note = "; ".join(
+                [*(f"- {line}" for line in old if line not in new), *(f"+ {line}" for line in new if line not in old)]
+            )
+            same = Outcome(allowed=True)
+            yield Change(
+                kind="changed",
+                where=part,
+                ports="-",
+                requests="-",
+                example="",
+                note=note[:400],
+                before=same,
+                after=same,
+            )
+
+
+def _written(rules: msgspec.Struct | None) -> list[str]:
+    """Each rule and each other value as one text, by its key."""
+    lines: list[str] = []
+    given = {} if rules is None else cast("dict[str, object]", msgspec.to_builtins(rules))
+    for key, value in given.items():
+        each = cast("list[object]", value) if isinstance(value, (list, tuple)) else [value]
+        lines += [f"{key}: {one}" for one in each]
+    return lines
 
 
 def _hosts(before: Snapshot, after: Snapshot) -> Iterator[tuple[str, str]]:

@@ -12,7 +12,20 @@ import msgspec
 
 from paddock.errors import InvalidArgument
 from paddock.model import PolicyDocument, SecretRule
-from paddock.model.policy import Allow, Approve, Binding, Deny, EgressRules, Mock, MockSource, Recorded, SecretSource
+from paddock.model.policy import (
+    Allow,
+    Approve,
+    Binding,
+    CommandRule,
+    CommandRules,
+    Deny,
+    EgressRules,
+    FileRules,
+    Mock,
+    MockSource,
+    Recorded,
+    SecretSource,
+)
 
 from . import _yaml
 from ._mocks import with_files
@@ -162,6 +175,9 @@ _TYPES: tuple[tuple[str, type[msgspec.Struct]], ...] = (
     (r"egress\.mock\[\d+\]\.with", MockSource),
     (r"egress\.mock\[\d+\]\.with\.cassette\[\d+\]", Recorded),
     (r"approve\[\d+\]", Approve),
+    (r"commands", CommandRules),
+    (r"commands\.(?:deny|approve|allow)\[\d+\]", CommandRule),
+    (r"files", FileRules),
     (r"secrets\.[^.]+", SecretRule),
     (r"secrets\.[^.]+\.from", SecretSource),
     (r"secrets\.[^.]+\.bind(?:\[\d+\])?", Binding),

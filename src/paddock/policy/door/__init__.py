@@ -1,0 +1,14 @@
+"""What a policy says about commands and files that are asked for from outside.
+
+See docs/design/commands-and-files.md.
+"""
+
+from ._commands import MOST_RULES as MOST_RULES
+from ._commands import Commands as Commands
+from ._commands import command_faults as command_faults
+from ._explain import explain_command as explain_command
+from ._explain import explain_file as explain_file
+from ._files import Files as Files
+from ._files import file_faults as file_faults
+from ._verdict import DoorVerdict as DoorVerdict
+from ._verdict import strictest as strictest

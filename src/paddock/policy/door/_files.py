@@ -1,0 +1,102 @@
+"""Which files stay as they are, of those that are asked for by their path. Links are the mounts' business, not ours."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from posixpath import join, normpath
+
+from paddock.model.policy import FileRules
+
+from ._verdict import DoorVerdict
+
+MOST_PATHS = 256
+_OWN = DoorVerdict(verdict="allow", rule="files", reason="no rule is about it")
+
+
+class Files:
+    """`workdir` is what relative paths are relative to, `home` what `~` is."""
+
+    def __init__(self, rules: FileRules, *, workdir: str, home: str) -> None:
+        self._rules, self._workdir, self._home = rules, workdir, home
+        self._patterns = tuple(_pattern(self._absolute(path)) for path in rules.protect)
+
+    @property
+    def fixed(self) -> tuple[str, ...]:
+        """The absolute paths of those that are no patterns: what can be mounted."""
+        return tuple(self._absolute(path) for path in self._rules.protect if "*" not in path)
+
+    def can_mount(self, verdict: DoorVerdict) -> bool:
+        """Whether what a verdict is about has a name of its own."""
+        return verdict.rule in (
+            f"files.protect[{index}]" for index, path in enumerate(self._rules.protect) if "*" not in path
+        )
+
+    def write(self, path: str) -> DoorVerdict:
+        """What is put there, or changed."""
+        return self._protected(path, above=False)
+
+    def remove(self, path: str) -> DoorVerdict:
+        """What is taken away from there, with everything below."""
+        found = self._protected(path, above=True)
+        if found.verdict == "allow" and "delete" in self._rules.approve:
+            return DoorVerdict(verdict="approve", rule="files.approve", reason=f"{path!r} is to be deleted")
+        return found
+
+    def move(self, path: str) -> DoorVerdict:
+        """What goes from there to another place, with everything below."""
+        return self._protected(path, above=True)
+
+    def fill(self, path: str) -> DoorVerdict:
+        """What is unpacked there, under names that are not known yet."""
+        return self._protected(path, above=True)
+
+    def _protected(self, path: str, *, above: bool) -> DoorVerdict:
+        asked = self._absolute(path)
+        for index, pattern in enumerate(self._patterns):
+            if _is_below(asked, pattern) or (above and _is_above(asked, pattern)):
+                kept = self._rules.protect[index]
+                return DoorVerdict(
+                    verdict="deny", rule=f"files.protect[{index}]", reason=f"{path!r}: {kept!r} stays as it is"
+                )
+        return _OWN
+
+    def _absolute(self, path: str) -> str:
+        if path == "~" or path.startswith("~/"):
+            path = self._home + path[1:]
+        # Two slashes at the beginning would stay (POSIX leaves their meaning open).
+        return "/" + normpath(join(self._workdir, path)).lstrip("/")
+
+
+_Pattern = tuple[re.Pattern[str], ...]
+
+
+def _pattern(path: str) -> _Pattern:
+    """One for each part; `**` is no more than `*`."""
+    return tuple(re.compile(".*".join(map(re.escape, part.split("*"))), re.DOTALL) for part in _parts(path))
+
+
+def _parts(path: str) -> list[str]:
+    return [part for part in path.split("/") if part]
+
+
+def _is_below(path: str, pattern: _Pattern) -> bool:
+    parts = _parts(path)
+    return len(parts) >= len(pattern) and all(one.fullmatch(part) for one, part in zip(pattern, parts, strict=False))
+
+
+def _is_above(path: str, pattern: _Pattern) -> bool:
+    parts = _parts(path)
+    return len(parts) < len(pattern) and all(one.fullmatch(part) for one, part in zip(pattern, parts, strict=False))
+
+
+def file_faults(rules: FileRules) -> Iterator[tuple[int, str]]:
+    if len(rules.protect) > MOST_PATHS:
+        yield MOST_PATHS, f"more than {MOST_PATHS} paths"
+    for index, path in enumerate(rules.protect[:MOST_PATHS]):
+        if not path or "\0" in path or len(path) > 4096:
+            yield index, "a path has characters, not too many, and no zero byte"
+        elif ".." in path.split("/"):
+            yield index, "a path with `..` in it: write where it leads"
+        elif not _parts(path) or path in ("~", "~/", ".", "./"):
+            yield index, "everything: a sandbox in which nothing can be changed is of no use"

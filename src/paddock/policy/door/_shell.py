@@ -1,0 +1,271 @@
+"""A shell line as the commands that it starts, as far as that can be told from its text alone.
+
+Conservative: what is not understood for certain is said to be unclear. A parser that understood more would decide no
+more, for whatever it understands can be written in a way that starts something else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from posixpath import basename
+
+import msgspec
+
+MOST_CHARACTERS = 64 << 10
+SHELLS = frozenset({"sh", "bash", "dash", "ash"})
+_KEYWORDS = frozenset({
+    "if", "then", "else", "elif", "fi", "for", "while", "until", "do", "done", "case", "esac", "in",
+    "function", "select", "time", "coproc", "[[", "]]", "!", "{", "}"
+})  # fmt: skip
+# They start what they are given, change what later words mean, or read commands from elsewhere.
+_STARTERS = frozenset({
+    "eval", "source", ".", "exec", "command", "builtin", "trap", "alias", "unalias", "export", "declare",
+    "typeset", "readonly", "local", "enable", "hash", "set", "unset", "shopt", "let", "read", "mapfile",
+    "readarray", "getopts", "fc", "bind", "compgen", "complete", "env", "xargs", "nohup", "sudo", "su",
+    "doas", "nice", "ionice", "chrt", "timeout", "setsid", "stdbuf", "watch", "parallel", "chroot", "unshare",
+    "nsenter", "flock", "strace", "ltrace", "busybox", "ssh", "zsh", "ksh", "mksh", "fish", "csh", "tcsh"
+})  # fmt: skip
+_SEARCHERS = {  # with such a word they may, or may look into an index that does
+    "find": ("-exec", "-ok"),
+    "fd": ("-x", "-X", "--exec"),
+    "printf": ("-v",),
+    "test": ("-v", "-R"),
+    "[": ("-v", "-R"),
+    "wait": ("-p",),
+    "jobs": ("-x",),
+}
+_HARMLESS_SET = re.compile(r"[-+][abefhmnoptuvxBCEHPT]+|pipefail|errexit|nounset|xtrace|--")
+_NAMED_OPTIONS = frozenset({"pipefail", "errexit", "nounset", "xtrace", "globstar", "nullglob"})
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\[[^]]*\])?\+?=")
+_OPEN = frozenset("*?[]{}~")
+_OPERATORS = ("&&", "||", "|&", ";", "&", "|", "\n")
+_REDIRECTION = re.compile(r"&>|[0-9]*(?:>>|>\||>&|<&|<>|>|<)")
+
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-]|\{[A-Za-z_][A-Za-z0-9_]*\}")
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True):
+    """`words` are those that are known for certain; `open`: after them come others that only the shell knows."""
+
+    words: tuple[str, ...]
+    open: bool = False
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True):
+    """`unclear` says what in it could start something else; None: `commands` are all."""
+
+    commands: tuple[Command, ...]
+    unclear: str | None = None
+
+
+def read_argv(argv: Sequence[str]) -> Line:
+    """What an execution of these words starts: of `sh -c LINE` what the line does, all else itself."""
+    if not argv:
+        return Line(commands=())
+    itself = Command(words=tuple(argv))
+    if basename(argv[0]) not in SHELLS:
+        return Line(commands=(itself,), unclear=_starts_others(itself))
+    text, unclear = _line_of(argv)
+    if text is None:
+        return Line(commands=(itself,), unclear=unclear)
+    return read_line(text)
+
+
+def _line_of(argv: Sequence[str]) -> tuple[str | None, str | None]:
+    """Of a shell's words the line that it runs; None: none, and why that can't be told, if so."""
+    rest, has_line = list(argv[1:]), False
+    while rest and re.fullmatch(r"-[a-zA-Z]+", rest[0]):
+        option = rest.pop(0)
+        has_line = has_line or "c" in option
+        if "s" in option:
+            return None, f"{argv[0]} reads commands from elsewhere"
+        for _ in range(option.count("o") + option.count("O")):
+            if not rest or rest[0] not in _NAMED_OPTIONS:
+                return None, f"an option of {argv[0]}"
+            rest.pop(0)
+    if not rest or rest[0].startswith(("-", "+")):
+        return None, f"{argv[0]} reads commands from elsewhere"
+    return (rest[0], None) if has_line else (None, None)
+
+
+def read_line(text: str) -> Line:
+    if len(text) > MOST_CHARACTERS:
+        return Line(commands=(), unclear=f"a line of more than {MOST_CHARACTERS} characters")
+    if "\0" in text:
+        return Line(commands=(), unclear="a line with a zero byte")
+    reader = _Reader(text)
+    unclear: str | None = None
+    try:
+        reader.read()
+    except _Unclear as why:
+        unclear = str(why)
+        reader.end_command()
+    commands: list[Command] = []
+    for one in reader.commands:
+        inner = _inner(one)
+        commands += inner.commands
+        unclear = unclear or inner.unclear
+    return Line(commands=tuple(commands), unclear=unclear)
+
+
+def _inner(command: Command) -> Line:
+    """A command of a line; of a shell in it, what that starts."""
+    if command.words and basename(command.words[0]) in SHELLS:
+        if command.open:
+            return Line(commands=(command,), unclear=f"a {command.words[0]} with words that only the shell knows")
+        return read_argv(command.words)
+    return Line(commands=(command,), unclear=_starts_others(command))
+
+
+def _starts_others(command: Command) -> str | None:
+    if not command.words:
+        return "a program whose name only the shell knows"
+    first, rest = basename(command.words[0]), command.words[1:]
+    if first == "set" and not command.open and all(map(_HARMLESS_SET.fullmatch, rest)):
+        return None
+    if first in _SEARCHERS:
+        asked = command.open or any(word.startswith(_SEARCHERS[first]) for word in rest)
+        return f"{first} may start something else" if asked else None
+    return f"{first} may start something else" if first in _STARTERS else None
+
+
+class _Unclear(Exception):
+    """Its words say why."""
+
+
+class _Reader:
+    def __init__(self, text: str) -> None:
+        self._text, self._at = text, 0
+        self.commands: list[Command] = []
+        self._words: list[str] = []
+        self._open = self._any = False
+
+    def read(self) -> None:
+        text = self._text
+        while self._at < len(text):
+            operator = next((one for one in _OPERATORS if text.startswith(one, self._at)), None)
+            redirection = _REDIRECTION.match(text, self._at)
+            if redirection is not None:
+                self._redirect(redirection)
+            elif operator is not None:
+                self._at += len(operator)
+                self.end_command()
+            elif text[self._at] in " \t":
+                self._at += 1
+            elif text.startswith("\\\n", self._at):
+                self._at += 2
+            elif text[self._at] == "#":
+                end = text.find("\n", self._at)
+                self._at = len(text) if end < 0 else end
+            elif text[self._at] in "()":
+                raise _Unclear("a list in brackets, or a function")
+            else:
+                self._take(self._word())
+        self.end_command()
+
+    def end_command(self) -> None:
+        if self._any:
+            self.commands.append(Command(words=tuple(self._words), open=self._open))
+        self._words, self._open, self._any = [], False, False
+
+    def _take(self, word: str | None) -> None:
+        first = not self._any
+        self._any = True
+        if word is None:
+            self._open = True
+        elif not self._open:
+            self._words.append(word)
+            if first and _ASSIGNMENT.match(word):
+                raise _Unclear("a variable is set")
+            if first and word in _KEYWORDS:
+                raise _Unclear(f"the keyword {word}")
+
+    def _redirect(self, match: re.Match[str]) -> None:
+        if match[0] == "&>":
+            raise _Unclear("`&>`, which shells read differently")
+        if match[0].endswith("<") and self._text.startswith("<", match.end()):
+            raise _Unclear("a here-document")
+        self._at = match.end()
+        while self._at < len(self._text) and self._text[self._at] in " \t":
+            self._at += 1
+        if self._at >= len(self._text) or self._text[self._at] in "\n;&|<>()":
+            raise _Unclear("a redirection to something else than a file")
+        self._word()
+
+    def _word(self) -> str | None:
+        """None: what it is, only the shell knows. _Unclear: it starts something."""
+        text, made, known = self._text, "", True
+        while self._at < len(text):
+            character = text[self._at]
+            if character in " \t\n;&|<>()":
+                break
+            self._at += 1
+            if character == "'":
+                made += self._until("'")
+            elif character == '"':
+                part = self._quoted()
+                known, made = known and part is not None, made + (part or "")
+            elif character == "\\":
+                made += self._escaped()
+            elif character == "`":
+                raise _Unclear("a command in backquotes")
+            elif character == "$":
+                self._expansion()
+                known = False
+            elif character in _OPEN:
+                known, made = known and self._closed(character), made + character
+            else:
+                made += character
+        return made if known else None
+
+    def _closed(self, character: str) -> bool:
+        """Whether a character that may mean something means nothing here: `[` as a word, a `~` in the middle."""
+        before = self._text[self._at - 2] if self._at > 1 else " "
+        after = self._text[self._at] if self._at < len(self._text) else " "
+        alone = before in " \t\n;&|" and after in " \t\n;&|"
+        return (character in "[]{}" and alone) or (character == "~" and before not in " \t\n;&|=:")
+
+    def _until(self, end: str) -> str:
+        close = self._text.find(end, self._at)
+        if close < 0:
+            raise _Unclear("a quote that is not closed")
+        found, self._at = self._text[self._at : close], close + 1
+        return found
+
+    def _quoted(self) -> str | None:
+        made, known = "", True
+        while self._at < len(self._text):
+            character = self._text[self._at]
+            self._at += 1
+            if character == '"':
+                return made if known else None
+            if character == "`":
+                raise _Unclear("a command in backquotes")
+            if character == "$":
+                self._expansion()
+                known = False
+            elif character == "\\" and self._text[self._at : self._at + 1] in ("$", "`", '"', "\\", "\n"):
+                escaped = self._escaped()
+                made += escaped
+            else:
+                made += character
+        raise _Unclear("a quote that is not closed")
+
+    def _escaped(self) -> str:
+        character = self._text[self._at : self._at + 1]
+        self._at += 1
+        return "" if character == "\n" else character
+
+    def _expansion(self) -> None:
+        """After a `$`: only plain variables start nothing."""
+        match = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-]|\{[A-Za-z_][A-Za-z0-9_]*\}").match(
+            self._text, self._at
+        )
+        if match is None:
+            following = self._text[self._at : self._at + 1]
+            if following in ("", " ", "\t", "\n", '"', "/", ".", ","):
+                return
+            raise _Unclear("a command or an expression in the place of a word")
+        self._at = match.end()

@@ -1,0 +1,127 @@
+"""What a sandbox's policy says about commands and files that are asked for from outside: judged, recorded, asked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from paddock.errors import ApprovalNeeded, PolicyDenied
+from paddock.model import (
+    Action,
+    CopyFile,
+    MakeDirectory,
+    MoveFile,
+    PolicyDocument,
+    RemoveFile,
+    RunExec,
+    SetFileAttributes,
+    StartExec,
+    Template,
+    UploadTree,
+    WriteFile,
+)
+
+from ._approvals import Approvals
+from ._gate import Entry
+from ._policies import Policies
+from ._store import Row
+
+if TYPE_CHECKING:
+    from paddock.policy.door import DoorVerdict, Files
+
+
+def protected(document: PolicyDocument, template: Template) -> tuple[str, ...]:
+    """The absolute paths that a sandbox from this template has read-only inside."""
+    if document.files is None:
+        return ()
+    from paddock.policy.door import Files
+
+    return Files(document.files, workdir=template.workdir, home=_home(template)).fixed
+
+
+def _home(template: Template) -> str:
+    user = template.user(None)
+    return user.home if user else "/"
+
+
+class Conduct:
+    """Only asked about sandboxes that have a policy."""
+
+    def __init__(self, policies: Policies, approvals: Approvals) -> None:
+        self._policies, self._approvals = policies, approvals
+
+    async def command(self, action: RunExec | StartExec, row: Row, entry: Entry) -> None:
+        """PolicyDenied, ApprovalNeeded, Unrecorded: then it is not started."""
+        rules = (await self._document(row)).commands
+        if rules is None:
+            return
+        from paddock.policy.door import Commands
+
+        spec = action.spec
+        verdict = Commands(rules).judge(spec.argv, spec.env)
+        what = f"the command {' '.join(spec.argv)}" + (f" in {spec.cwd}" if spec.cwd else "")
+        self._settle("command", verdict, action, row, entry, what)
+
+    async def file(self, action: Action[Any], row: Row, template: Template, entry: Entry) -> None:
+        """PolicyDenied, ApprovalNeeded, Unrecorded: then it is left as it is."""
+        rules = (await self._document(row)).files
+        if rules is None:
+            return
+        from paddock.policy.door import Files
+
+        judged = _judged(Files(rules, workdir=template.workdir, home=_home(template)), action)
+        if judged is not None:
+            self._settle("file", judged, action, row, entry, judged.reason)
+
+    async def _document(self, row: Row) -> PolicyDocument:
+        assert row.sandbox.policy is not None
+        return (await self._policies.of(row.sandbox.policy)).document
+
+    def _settle(
+        self, what: str, verdict: DoorVerdict, action: Action[Any], row: Row, entry: Entry, summary: str
+    ) -> None:
+        revision = row.sandbox.policy or ""
+        detail: dict[str, object] = {"revision": revision, "incarnation": row.incarnation}
+
+        def record(allowed: bool, reason: str) -> None:
+            entry.judged(f"policy.{what}", allowed=allowed, rule=verdict.rule, reason=reason, detail=detail)
+
+        if verdict.verdict == "deny":
+            record(False, verdict.reason)
+            raise PolicyDenied(
+                f"{verdict.rule} forbids it: {verdict.reason}", hint=f"paddock policy show {row.id}", rule=verdict.rule
+            )
+        if verdict.verdict == "allow":
+            return record(True, verdict.reason)
+        try:
+            self._approvals.require(
+                what,
+                msgspec.structs.replace(action, sandbox=row.id),
+                entry,
+                about=row.id,
+                revision=revision,
+                what=summary,
+                incarnation=row.incarnation,
+            )
+        except (PolicyDenied, ApprovalNeeded) as error:
+            record(False, f"{verdict.reason}; {error.message}")
+            raise
+        record(True, f"{verdict.reason}; a person said yes")
+
+
+def _judged(files: Files, action: Action[Any]) -> DoorVerdict | None:
+    """None: it changes nothing."""
+    from paddock.policy.door import strictest
+
+    match action:
+        case WriteFile(path=path) | MakeDirectory(path=path) | SetFileAttributes(path=path):
+            return files.write(path)
+        case CopyFile(destination=path) | UploadTree(path=path):
+            return files.fill(path)
+        case MoveFile(source=source, destination=destination):
+            return strictest(files.move(source), files.fill(destination))
+        case RemoveFile(path=path):
+            return files.remove(path)
+        case _:
+            return None
