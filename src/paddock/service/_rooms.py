@@ -46,6 +46,7 @@ from ._policies import Policies
 from ._promotion import Promotion
 from ._providers import Backends, Templates
 from ._reconcile import Reconciler
+from ._recordings import Recordings
 from ._remains import Remains
 from ._reports import Reports
 from ._results import Results
@@ -107,6 +108,7 @@ class Rooms:
                 secrets=leases.packed,
             )
             leases.changed = lambda id, bound: doors.secret(SandboxId(id), bound.name, to_bytes(bound))
+        self.recordings = Recordings(self._doors)
         egress = LeasedEgress(egress or NoEgress(), leases)
         lifecycle = Lifecycle(store, clock)
         policies = self.policies = Policies(store=store, egress=egress, tasks=tasks, clock=clock, leases=leases)
