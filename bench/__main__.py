@@ -31,6 +31,7 @@ BENCHMARKS = {
     "exits": "what a policy adds to a create",
     "install": "pip install of 30 popular packages: directly, in a first sandbox, in a second",
     "egress": "requests, connections and bytes that one core's gateway carries",
+    "proxies": "the gateway beside mitmproxy, and what both add to a request",
     "overhead": "computing, system calls, processes and files, inside and outside",
 }
 """Each a module of this package with `measure(plan)`; in this order."""

@@ -16,6 +16,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from socket import create_connection
+from typing import Protocol
 
 from bench.egress_h2 import Client2
 from bench.egress_parts import NAME, authority, no_delay, trusting
@@ -48,6 +49,10 @@ class Part:
 
     def close(self) -> None:
         self._process.communicate()
+
+
+class Measured(Protocol):
+    def cpu_seconds(self) -> float: ...
 
 
 class Client:
@@ -134,7 +139,7 @@ def streams(rounds: int) -> Generator[Row]:
                 server.close()
 
 
-def rates(gateway: Part, work: Callable[[], None], amount: float, rounds: int) -> list[float]:
+def rates(gateway: Measured, work: Callable[[], None], amount: float, rounds: int) -> list[float]:
     """`amount` of something per second of the gateway's processor, in each round."""
     found: list[float] = []
     for _ in range(rounds):

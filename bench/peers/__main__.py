@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 from bench.contest import ROOT
-from bench.peers.table import ABSENT, DEBIAN, HOME, NPM, PYPI, PYTHON
+from bench.peers.table import ABSENT, DEBIAN, HOME, MITMPROXY, NPM, PYPI, PYTHON
 
 
 def main() -> int:
@@ -20,6 +20,10 @@ def main() -> int:
     if not PYTHON.exists():
         attempt(uv, "venv", "--quiet", "--allow-existing", "--python", sys.executable, str(HOME))
     attempt(uv, "pip", "install", "--quiet", "--python", str(PYTHON), *PYPI)
+    if not MITMPROXY.exists():
+        alone = MITMPROXY.parents[1]
+        attempt(uv, "venv", "--quiet", "--allow-existing", "--python", sys.executable, str(alone))
+        attempt(uv, "pip", "install", "--quiet", "--python", str(alone / "bin" / "python"), "mitmproxy")
     if shutil.which("npm"):
         attempt("npm", "install", "--silent", "--no-fund", "--no-audit", "--prefix", str(HOME), *NPM)
     versions(uv)

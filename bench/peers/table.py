@@ -9,6 +9,8 @@ from bench.contest import ROOT, Contender
 
 HOME = ROOT / ".tools" / "peers"
 PYTHON = HOME / "bin" / "python"
+MITMPROXY = HOME / "mitmproxy" / "bin" / "mitmdump"
+"""In an environment of its own: it pins most of what it needs."""
 NODE = HOME / "node_modules" / ".bin"
 
 DEBIAN = ("busybox-static", "crun", "firejail", "podman", "ripgrep", "runc", "runsc", "socat", "systemd-container")
