@@ -107,9 +107,8 @@ def policy(index: str) -> dict[str, Any]:
 class Direct:
     """In a virtual environment of the host."""
 
-    def __init__(self) -> None:
-        self._index = index_of_pip()
-        self._urls = urls_of(self._index)
+    def __init__(self, index: str, urls: list[str]) -> None:
+        self._index, self._urls = index, urls
         self._place = tempfile.mkdtemp(prefix="pb-", dir="/var/tmp")
 
     def once(self) -> dict[str, float]:
@@ -131,9 +130,8 @@ class Direct:
 class Sandboxes:
     """A first one, whose cache is empty, and a second one."""
 
-    def __init__(self) -> None:
-        self._index = index_of_pip()
-        self._policy, self._urls = policy(self._index), urls_of(self._index)
+    def __init__(self, index: str, urls: list[str]) -> None:
+        self._index, self._urls, self._policy = index, urls, policy(index)
         self._packages = Path(os.environ["PADDOCK_STATE_DIR"], "packages")
 
     def once(self) -> dict[str, float]:
@@ -164,9 +162,11 @@ class Sandboxes:
 
 
 def measure(plan: Plan) -> list[Section]:
+    index = index_of_pip()
+    given = {"index": index, "urls": urls_of(index)}
     contenders = [
-        Contender("direct", "bench.install:Direct"),
-        Contender("sandboxes", "bench.install:Sandboxes", state=True),
+        Contender("direct", "bench.install:Direct", given),
+        Contender("sandboxes", "bench.install:Sandboxes", given, state=True),
     ]
     direct, inside = contest(contenders, rounds=plan.rounds(3), block=1, warm_up=0).values()
     section = Section("install", f"pip install of {len(PACKAGES)} popular packages", unit="s")
