@@ -28,9 +28,9 @@ from ._refusal import Refused
 from ._registry_look import Look
 from ._stream import Stream
 from ._swap import BUFFERED_BYTES, Swap
+from ._switch import EXTENSIONS, switch
 from ._target import PORTS
 from ._upstream import Upstream
-from ._websocket import Messages, converse
 from ._wire import Lost, Wire
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 _REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 _MOST_INTERIM = 32
-EXTENSIONS = b"sec-websocket-extensions"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -276,7 +275,7 @@ class Relay:
 
     async def _receive(self, response: Response, server: Wire) -> bool:
         if response.status == 101:
-            return await self._switch(response, server)
+            return await switch(self._request, response, self._wire, server, self._room, self._swap)
         if self.look is not None:
             return await self._look_through(self.look, response, server)
         if self.admit is not None:
@@ -369,34 +368,6 @@ class Relay:
             filter=returned,
             trailers=lambda fields: [(name, redaction.whole(value)) for name, value in fields],
         )
-
-    async def _switch(self, response: Response, server: Wire) -> bool:
-        """WebSocket: judged as a request, then passed on as bytes; looked through where there are secrets."""
-        if self._request.upgrade != b"websocket" or response.upgrade != b"websocket":
-            server.reset()
-            raise Refused("the server switched protocols, unasked", status=502, rule="upstream")
-        book = self._room.door.secrets
-        if book:
-            if response.get(EXTENSIONS) is not None:
-                server.reset()
-                raise Refused("the server extends the WebSocket, unasked", status=502, rule="upstream")
-            redaction = book.redaction(keep_length=True)
-            response.fields = [(name, redaction.whole(value)) for name, value in response.fields]
-        self._wire.write(write_response(response, keep_alive=True))
-        self._wire.watch(False)
-        server.guard(self._wire)
-        if book and self._swap is not None:
-            outwards = Messages(outwards=True, filter=self._swap.message, control=self._swap.control)
-            inwards = Messages(
-                outwards=False,
-                filter=lambda _: book.redaction(keep_length=True).stream(),
-                control=lambda data: book.redaction(keep_length=True).whole(data),
-            )
-            await converse(self._wire, server, outwards, inwards, self._room.loop)
-        else:
-            await self._wire.join(server)
-        server.guard(None)
-        return False
 
 
 async def _head(server: Wire) -> bytes:
