@@ -19,6 +19,7 @@ from ._registry import READING
 from ._registry_gate import RegistryGate
 from ._relay import Relay
 from ._target import PORTS, BadTarget, normal, read_authority, split_target
+from ._websocket import Astray
 from ._wire import Lost, Wire
 
 if TYPE_CHECKING:
@@ -135,17 +136,22 @@ class Exchange:
         except Refused as refused:
             error = refused.reason
             if refused.rule == "secret":
-                found = Verdict(allowed=False, rule="secret", reason=refused.reason, revision=verdict.revision)
-                refused.number = self._room.decide("secret", connection.flow, target, found)
+                refused.number = self._astray(target, error, verdict)
             refused.as_type = gate is not None and gate.is_silent()
             raise _numbered(refused, number) from None
         except Lost as lost:
             error = str(lost)
+            if isinstance(lost, Astray):
+                self._astray(target, error, verdict)
             raise
         finally:
             connection.request, connection.pushed = None, ()
             relay.close()
             self._record(number, wire.received - sent, wire.sent - received, error, relay)
+
+    def _astray(self, target: Target, reason: str, judged: Verdict) -> int:
+        found = Verdict(allowed=False, rule="secret", reason=reason, revision=judged.revision)
+        return self._room.decide("secret", self._connection.flow, target, found)
 
     def _record(self, number: int, sent: int, received: int, error: str | None, relay: Relay) -> None:
         journal = self._room.door.journal

@@ -81,6 +81,11 @@ class Gateway:
         """When it returns, what `policy` refuses was cut. KeyError: no such door."""
         self._doors[sandbox].revise(policy)
 
+    async def watch(self, sandbox: str, incarnation: int, wanted: bool) -> None:
+        """Whether processes of it are told of, from when this returns."""
+        if self._origins is not None:
+            await self._origins.watch(sandbox, incarnation, wanted)
+
     async def close(self, sandbox: str) -> None:
         """Its connections are cut and its sockets closed. Idempotent."""
         opened = self._doors.pop(sandbox, None)

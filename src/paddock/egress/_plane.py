@@ -24,10 +24,12 @@ class GatewayPlane:
     def __init__(self, gateway: Gateway, journal: Journal, claim: Callable[[Claim], Awaitable[Claimed]]) -> None:
         self._gateway, self._journal, self._approvals = gateway, journal, Asked(claim)
         self._books: dict[str, SecretBook] = {}
+        self._watched: dict[str, int] = {}
 
     async def open(self, order: Open, sockets: Sequence[socket]) -> None:
         *tcp, dns_udp, dns_tcp, diag = sockets
         book = SecretBook(_bounds(order.secrets) if order.secrets else ())
+        policy = Snapshot.from_bytes(order.snapshot)
         door = Door(
             sandbox=order.sandbox,
             incarnation=order.incarnation,
@@ -35,7 +37,7 @@ class GatewayPlane:
             dns_udp=dns_udp,
             dns_tcp=dns_tcp,
             diag=diag,
-            policy=Snapshot.from_bytes(order.snapshot),
+            policy=policy,
             authority=Authority(order.certificate, order.key),
             secrets=book,
             approvals=self._approvals,
@@ -43,9 +45,12 @@ class GatewayPlane:
         )
         await self._gateway.open(door)
         self._books[order.sandbox] = book
+        await self._watch(order.sandbox, order.incarnation, _wants_processes(policy))
 
     async def revise(self, order: Open | Revise) -> None:
-        await self._gateway.revise(order.sandbox, Snapshot.from_bytes(order.snapshot))
+        policy = Snapshot.from_bytes(order.snapshot)
+        await self._gateway.revise(order.sandbox, policy)
+        await self._watch(order.sandbox, order.incarnation, _wants_processes(policy))
 
     async def secret(self, order: Secret) -> None:
         bound = _bound(order.secret)
@@ -53,7 +58,22 @@ class GatewayPlane:
 
     async def close(self, sandbox: str) -> None:
         self._books.pop(sandbox, None)
+        await self._watch(sandbox, self._watched.get(sandbox, 0), False)
         await self._gateway.close(sandbox)
+
+    async def _watch(self, sandbox: str, incarnation: int, wanted: bool) -> None:
+        if wanted == (self._watched.get(sandbox) == incarnation):
+            return
+        if wanted:
+            self._watched[sandbox] = incarnation
+        else:
+            self._watched.pop(sandbox, None)
+        await self._gateway.watch(sandbox, incarnation, wanted)
+
+
+def _wants_processes(policy: Snapshot) -> bool:
+    audit = policy.document.audit
+    return audit is not None and audit.processes
 
 
 class Asked:

@@ -224,6 +224,12 @@ class FileRules(_Part, frozen=True, kw_only=True):
     approve: tuple[Literal["delete"], ...] = ()
 
 
+class AuditRules(_Part, frozen=True, kw_only=True):
+    """What is recorded beyond what always is. `processes`: each program that is started inside, and how it ended."""
+
+    processes: bool = False
+
+
 class PolicyDocument(_Part, frozen=True, kw_only=True):
     """All of `paddock.yaml`."""
 
@@ -233,3 +239,4 @@ class PolicyDocument(_Part, frozen=True, kw_only=True):
     secrets: dict[str, SecretRule] = {}
     commands: CommandRules | None = None
     files: FileRules | None = None
+    audit: AuditRules | None = None

@@ -58,6 +58,7 @@ def canonical(document: PolicyDocument) -> PolicyDocument:
         secrets=secrets,
         commands=_commands(document.commands),
         files=_files(document.files),
+        audit=document.audit,
     )
 
 
