@@ -77,6 +77,8 @@ class Outside:
         self.asked: list[str] = []
         self.accepts: list[bytes] = []
         self.json = True
+        self.etag, self.more = '"1"', ""  # more: of the head of pages
+        self.heads: list[bytes] = []
         self.answers: dict[str, tuple[str, bytes]] = {}
         files: list[dict[str, Any]] = []
         for version, when in (("1.0", OLD), ("1.5", None), ("2.0", YOUNG)):
@@ -152,14 +154,15 @@ class Outside:
                 fields = {n.lower(): v.strip() for n, _, v in (line.partition(b":") for line in lines[1:])}
                 path = fields[b"host"].decode() + lines[0].split()[1].decode()
                 self.asked.append(path)
+                self.heads.append(head)
                 found = self.answers.get(path) or self.page(path, fields.get(b"accept", b""))
                 kind, body = found or ("text/plain", b"no such page: https://files.test/p/other-1.0.tar.gz")
-                extra = 'ETag: "1"\r\n'
+                extra = f"ETag: {self.etag}\r\n{'' if path in self.answers else self.more}"
                 if path in self.modified:
                     extra += f"Last-Modified: {format_datetime(self.modified[path], usegmt=True)}\r\n"
                 if fields.get(b"accept-encoding") == b"gzip":
                     body, extra = gzip.compress(body), extra + "Content-Encoding: gzip\r\n"
-                if b"if-none-match" in fields:
+                if fields.get(b"if-none-match") == self.etag.encode():
                     writer.write(b"HTTP/1.1 304 Not Modified\r\n\r\n")
                     continue
                 status = "200 OK" if found else "404 Not Found"

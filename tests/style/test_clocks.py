@@ -26,6 +26,7 @@ READERS = {
     "cli/_up.py": "`observed_at`, as people say it",
     "cli/_workspaces.py": "`used_at` and `pinned_until`, as people say them",
     "egress/_authority.py": "when a certificate begins and ends",
+    "egress/_page_memory.py": "how long a page holds, by the wall clock that its dates are of",
     "egress/_registry.py": "how old a release is, by the date that its registry gives",
     "guest/_run.py": "`started_at`",
     "model/ids.py": "ids in the order of their making",

@@ -23,7 +23,6 @@ from ._wire import Lost, Wire
 
 if TYPE_CHECKING:
     from ._connection import Connection
-    from ._packaged import Packaged
 
 
 class Exchange:
@@ -138,7 +137,7 @@ class Exchange:
             if refused.rule == "secret":
                 found = Verdict(allowed=False, rule="secret", reason=refused.reason, revision=verdict.revision)
                 refused.number = self._room.decide("secret", connection.flow, target, found)
-            refused.as_type = gate is not None and gate.is_silent(request)
+            refused.as_type = gate is not None and gate.is_silent()
             raise _numbered(refused, number) from None
         except Lost as lost:
             error = str(lost)
@@ -146,13 +145,13 @@ class Exchange:
         finally:
             connection.request, connection.pushed = None, ()
             relay.close()
-            self._record(number, wire.received - sent, wire.sent - received, error, relay.file)
+            self._record(number, wire.received - sent, wire.sent - received, error, relay)
 
-    def _record(self, number: int, sent: int, received: int, error: str | None, file: Packaged | None) -> None:
+    def _record(self, number: int, sent: int, received: int, error: str | None, relay: Relay) -> None:
         journal = self._room.door.journal
-        cache, given = (None, None) if file is None else (file.how, file.given)
+        given = None if relay.file is None else relay.file.given
         try:
-            journal.outcome(number, sent=sent, received=received, error=error, cache=cache, file=given)
+            journal.outcome(number, sent=sent, received=received, error=error, cache=relay.how, file=given)
         except Unrecorded:
             self._wire.reset("unrecorded")  # an answer was begun: nothing else can be said any more
 

@@ -18,6 +18,7 @@ from paddock.model.egress import RequestVerdict, Target
 from ._body import Body
 from ._http1 import BadMessage, Request, Response
 from ._package_store import Copy, Draft, Entry, NoRoom, PackageStore, key_of
+from ._page_memory import PageMemory
 from ._wire import Lost, Wire
 
 _PIECE_BYTES = 128 << 10
@@ -78,7 +79,7 @@ class PackageCache:
     """One for a gateway. Used within one event loop."""
 
     def __init__(self, store: PackageStore) -> None:
-        self._store = store
+        self._store, self.pages = store, PageMemory(store)
         self._fetches: dict[str, _Fetch] = {}
         self._asking: dict[str, asyncio.Future[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()

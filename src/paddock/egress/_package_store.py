@@ -36,10 +36,12 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     size: int
     address: str
     fields: Fields
+    name: str = ""
+    """What it is found by beside its URL; empty: its digest."""
 
     @property
     def key(self) -> str:
-        return key_of(self.url, self.digest)
+        return key_of(self.url, self.name or self.digest)
 
     def hasher(self) -> Hasher:
         return hashlib.new(self.digest.partition(":")[0])
@@ -48,8 +50,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
         return hasher.hexdigest() == self.digest.partition(":")[2]
 
 
-def key_of(url: str, digest: str) -> str:
-    return hashlib.sha256(msgspec.msgpack.encode((url, digest))).hexdigest()
+def key_of(url: str, name: str) -> str:
+    return hashlib.sha256(msgspec.msgpack.encode((url, name))).hexdigest()
 
 
 class NoRoom(Exception):
@@ -125,9 +127,9 @@ class PackageStore:
     def total_bytes(self) -> int:
         return self._total + self._drafted
 
-    def find(self, url: str, digest: str) -> Copy | None:
+    def find(self, url: str, name: str) -> Copy | None:
         """It counts as used now."""
-        key = key_of(url, digest)
+        key = key_of(url, name)
         if key not in self._sizes:
             return None
         try:
@@ -136,7 +138,7 @@ class PackageStore:
             self._lose(key)
             return None
         copy = _opened(fd)
-        if copy is None or (copy.entry.url, copy.entry.digest) != (url, digest):
+        if copy is None or (copy.entry.url, copy.entry.name or copy.entry.digest) != (url, name):
             os.close(fd)
             self.drop(key)
             return None

@@ -83,7 +83,7 @@ class Packaged:
         wire.watch(True)
         try:
             buffer = bytearray(await reading.next())
-            response = _head(entry.fields, entry.size)
+            response = whole(entry.fields, entry.size)
             stream = returning(response)
             if response.length is None:
                 response.chunked = request.minor > 0
@@ -112,7 +112,7 @@ class Packaged:
             connection.source = None
 
 
-def _head(fields: Fields, size: int) -> Response:
+def whole(fields: Fields, size: int) -> Response:
     """Of an answer that is all there."""
     return Response(
         status=200,

@@ -10,6 +10,7 @@ from paddock.model.egress import RequestVerdict, Target, Verdict
 from ._http1 import Request, Response
 from ._package_cache import wanted
 from ._packaged import Packaged
+from ._page_memory import is_anybodys
 from ._refusal import Refused
 from ._registry import Unread, published, unread
 from ._registry_look import Look
@@ -29,16 +30,18 @@ class RegistryGate:
     def __init__(self, connection: Connection, verdict: RequestVerdict, target: Target, scheme: str, path: str) -> None:
         self._connection, self._room = connection, connection.room
         self._verdict, self._target, self._scheme, self._path = verdict, target, scheme, path
+        self._asker = b""
         self._rule = connection.room.door.policy.registry(verdict.item or 0)
 
-    def is_silent(self, request: Request) -> bool:
+    def is_silent(self) -> bool:
         """Whether who asks says nothing of a page that is refused, but of one that is no page."""
         page = self._rule.registry == "pypi" and project_of(self._path) is not None
-        return page and (request.get(b"user-agent") or b"").lower().startswith(b"pip/")
+        return page and self._asker.startswith(b"pip/")
 
     async def judge(self, relay: Relay, request: Request) -> None:
         """`relay` looks through the page, or fetches the file. Refused, recorded."""
         request.upgrade = None
+        self._asker = (request.get(b"user-agent") or b"").lower()
         try:
             found = self._judge(request)
             if isinstance(found, Unread):
@@ -85,7 +88,10 @@ class RegistryGate:
             return self._record(nothing, kept=Kept(page.package, ""), held=held)
 
         room = self._room
-        return Look(room.shelf, room.pages.reader, page, self._verdict, request, record)
+        packages, memory = room.pages.packages, None
+        if packages is not None and is_anybodys(request, self._verdict, self._scheme):
+            memory = packages.pages
+        return Look(room.shelf, room.pages.reader, page, self._verdict, request, record, memory)
 
     async def _read_page(self, wanted: Unread, request: Request) -> None:
         """A lock file names files: what leads to one is asked for here then. Where that fails, it stays unread."""

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Callable
+
+import msgspec
 
 from paddock.model.egress import RequestVerdict
 
 from ._body import Body
 from ._http1 import BadMessage, Request, Response
+from ._page_memory import PageMemory, Read, Remembered
 from ._redact import Redaction
 from ._refusal import Refused
 from ._registry import Shelf
@@ -33,17 +37,49 @@ class Look:
     """At one page. Made before it is asked for: the request asks for what can be looked through."""
 
     def __init__(
-        self, shelf: Shelf, reader: Reader | None, page: Page, verdict: RequestVerdict, request: Request, record: Record
+        self,
+        shelf: Shelf,
+        reader: Reader | None,
+        page: Page,
+        verdict: RequestVerdict,
+        request: Request,
+        record: Record,
+        memory: PageMemory | None = None,
     ) -> None:
+        """`memory`: the answer does not depend on who asks."""
         self._shelf, self._reader, self._page, self._verdict, self._record = shelf, reader, page, verdict, record
         self._accept = (request.get(b"accept") or b"").decode("latin-1").lower()
+        self._memory, self._found = memory, None if memory is None else memory.find(page, self._item, self._accept)
+        self.address = ""
+        """Where the page comes from."""
+        self.how: str | None = None
+        """What the cache did, for the records."""
         request.upgrade = None
         request.fields = [field for field in request.fields if field[0].lower() not in _REQUEST_FIELDS]
         wanted = PROTOCOLS[page.rule.registry or ""].accept
+        if memory is not None:  # nobody's words may decide what others see
+            request.fields = [(b"User-Agent", b"paddock")]
         request.fields += [(b"Accept", wanted), (b"Accept-Encoding", b"gzip")]
+        if self._found is not None and self._found.read.etag is not None:
+            request.fields.append((b"If-None-Match", self._found.read.etag))
+
+    @property
+    def _item(self) -> int:
+        return self._verdict.item or 0
+
+    def recall(self, response: Response, allowed: Callable[[str], bool]) -> bytes | None:
+        """The body of a page that need not be asked for, with `response` made its head; `allowed`: whether it may come
+        from an address. Refused."""
+        memory, found = self._memory, self._found
+        if memory is None or found is None or not memory.is_fresh(found) or not allowed(found.address):
+            return None
+        self.how = "page"
+        return self._written(response, found.read.answer, found.body)
 
     async def read(self, response: Response, server: Wire, revision: Callable[[], str]) -> bytes:
         """The body as it may be seen, with `response` made its head; `revision` is the policy's. Refused; Lost."""
+        if response.status == 304 and self._found is not None:
+            return self._again(response, self._found, self._found.read.etag, revision)
         redirects = response.status in (301, 302, 303, 307, 308)
         if response.status != 200 and not redirects and response.status < 400:
             raise self._refused(f"the index answered {response.status}, which can't be looked into")
@@ -51,8 +87,26 @@ class Look:
         answer, body = Answer(), b""
         if response.status == 200 and not response.bodiless:
             answer, body = await self._look(response, content)
+        self._check(revision)
+        return self._written(response, answer, body)
+
+    def _again(self, response: Response, found: Remembered, etag: bytes | None, revision: Callable[[], str]) -> bytes:
+        """The index has said that the page is the one that was read before."""
+        self._check(revision)
+        self.how = "page"
+        self._keep(response, msgspec.structs.replace(found.read, etag=etag), found.body)
+        response.status, response.phrase, response.bodiless = 200, b"OK", False
+        return self._written(response, found.read.answer, found.body)
+
+    def _check(self, revision: Callable[[], str]) -> None:
         if revision() != self._verdict.revision:
             raise Refused("the policy has changed meanwhile", rule=self._verdict.rule, hint="try again")
+
+    def _keep(self, response: Response, read: Read, body: bytes) -> None:
+        if self._memory is not None:
+            self._memory.keep(self._page, self._item, self._accept, response, read, body, self.address)
+
+    def _written(self, response: Response, answer: Answer, body: bytes) -> bytes:
         self._put(answer, response.status)
         response.fields = [field for field in response.fields if field[0].lower() in _RESPONSE_FIELDS]
         response.fields.append((b"Cache-Control", b"no-cache"))
@@ -68,11 +122,18 @@ class Look:
         if coding not in (b"", b"identity", b"gzip", b"x-gzip"):
             raise self._refused("the index's page is malformed: it is encoded in a way that was not asked for")
         kind = (response.get(b"content-type") or b"").partition(b";")[0].strip().lower().decode("latin-1")
+        digest, etag, found = hashlib.sha256(content).digest(), response.get(b"etag"), self._found
+        if found is not None and (found.read.content, found.read.kind) == (digest, kind):
+            self.how = "page"
+            self._keep(response, msgspec.structs.replace(found.read, etag=etag), found.body)
+            return found.read.answer, found.body
         gzip = coding.endswith(b"gzip")
         job = Job(page=self._page, item=self._verdict.item or 0, kind=kind, accept=self._accept, gzip=gzip)
         answer, body = await self._reader.read(job, content, self._shelf.turn)
         if answer.malformed is not None:
             raise self._refused(f"the index's page is malformed: {answer.malformed}")
+        read = Read(kind=kind, content=digest, etag=etag, judged_at=self._page.now, until=0.0, answer=answer)
+        self._keep(response, read, body)
         return answer, body
 
     def _put(self, answer: Answer, status: int) -> None:

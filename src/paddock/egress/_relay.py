@@ -22,15 +22,15 @@ from ._http1 import (
     write_request,
     write_response,
 )
-from ._packaged import Packaged
+from ._packaged import Packaged, whole
 from ._redact import Returned
 from ._refusal import Refused
 from ._registry_look import Look, redacted
 from ._stream import Stream
 from ._swap import BUFFERED_BYTES, Swap
+from ._switch import EXTENSIONS, switch
 from ._target import PORTS
 from ._upstream import Upstream
-from ._websocket import Messages, converse
 from ._wire import Lost, Wire
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 _REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 _MOST_INTERIM = 32
-_EXTENSIONS = b"sec-websocket-extensions"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -130,7 +129,7 @@ class Relay:
         with explained():
             path, request.fields = swap.target(path), swap.fields(request.fields)
             if request.upgrade is not None and self._room.door.secrets:
-                request.fields = [field for field in request.fields if field[0].lower() != _EXTENSIONS]
+                request.fields = [field for field in request.fields if field[0].lower() != EXTENSIONS]
             filter = swap.body(request.fields)
             rewrites = filter is not None and filter.rewrites
             if rewrites and request.length is not None and request.length <= BUFFERED_BYTES:
@@ -153,6 +152,8 @@ class Relay:
     async def _send_to_one(self, stream: Stream, out: bytearray) -> bool:
         connection, target, tls = self._connection, self._target, self._scheme == "https"
         if self.file is not None and (goes_on := await self.file.answer(self._request, self._returning)) is not None:
+            return goes_on
+        if self.look is not None and (goes_on := await self._recall(self.look)) is not None:
             return goes_on
         repeatable = stream.done and self._request.method in _REPEATABLE
         upstream = self._kept(tls=tls, repeatable=repeatable)
@@ -274,7 +275,7 @@ class Relay:
 
     async def _receive(self, response: Response, server: Wire) -> bool:
         if response.status == 101:
-            return await self._switch(response, server)
+            return await switch(self._request, response, self._wire, server, self._room, self._swap)
         if self.look is not None:
             return await self._look_through(self.look, response, server)
         if self.admit is not None:
@@ -306,9 +307,21 @@ class Relay:
         await wire.drain()
         return goes_on
 
+    @property
+    def how(self) -> str | None:
+        """What the package cache did, for the records."""
+        return self.file.how if self.file is not None else None if self.look is None else self.look.how
+
+    async def _recall(self, look: Look) -> bool | None:
+        """None: the page has to be asked for."""
+        response = whole([], 0)
+        body = look.recall(response, lambda address: self._room.may_dial(self._target, address))
+        return None if body is None else await self._give_page(response, body)
+
     async def _look_through(self, look: Look, response: Response, server: Wire) -> bool:
         """A page is passed on when all of it is there, and has been written anew."""
-        request, wire, book = self._request, self._wire, self._room.door.secrets
+        upstream = self._connection.upstream
+        look.address = "" if upstream is None else upstream.address
         self._connection.limit(self._room.limits.response, server)
         try:
             body = await look.read(response, server, lambda: self._room.door.policy.revision)
@@ -319,6 +332,10 @@ class Relay:
             raise
         finally:
             self._connection.limit(None)
+        return await self._give_page(response, body)
+
+    async def _give_page(self, response: Response, body: bytes) -> bool:
+        request, wire, book = self._request, self._wire, self._room.door.secrets
         if self._silent:
             return request.keep_alive
         if book:
@@ -351,34 +368,6 @@ class Relay:
             filter=returned,
             trailers=lambda fields: [(name, redaction.whole(value)) for name, value in fields],
         )
-
-    async def _switch(self, response: Response, server: Wire) -> bool:
-        """WebSocket: judged as a request, then passed on as bytes; looked through where there are secrets."""
-        if self._request.upgrade != b"websocket" or response.upgrade != b"websocket":
-            server.reset()
-            raise Refused("the server switched protocols, unasked", status=502, rule="upstream")
-        book = self._room.door.secrets
-        if book:
-            if response.get(_EXTENSIONS) is not None:
-                server.reset()
-                raise Refused("the server extends the WebSocket, unasked", status=502, rule="upstream")
-            redaction = book.redaction(keep_length=True)
-            response.fields = [(name, redaction.whole(value)) for name, value in response.fields]
-        self._wire.write(write_response(response, keep_alive=True))
-        self._wire.watch(False)
-        server.guard(self._wire)
-        if book and self._swap is not None:
-            outwards = Messages(outwards=True, filter=self._swap.message, control=self._swap.control)
-            inwards = Messages(
-                outwards=False,
-                filter=lambda _: book.redaction(keep_length=True).stream(),
-                control=lambda data: book.redaction(keep_length=True).whole(data),
-            )
-            await converse(self._wire, server, outwards, inwards, self._room.loop)
-        else:
-            await self._wire.join(server)
-        server.guard(None)
-        return False
 
 
 async def _head(server: Wire) -> bytes:

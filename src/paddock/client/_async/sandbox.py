@@ -216,6 +216,7 @@ class AsyncSandbox:
         env: Mapping[str, str] | None = None,
         user: str | None = None,
         timeout_seconds: float | None = None,
+        expect_revision: str | None = None,
     ) -> AsyncProcess:
         """Starts a command and returns while it runs.
 
@@ -227,9 +228,10 @@ class AsyncSandbox:
         ```
 
         A `background` command outlives its handle: `processes` lists it and `attach` takes it up again.
+        `expect_revision`: as in `exec`.
         """
         spec = exec_spec(command, cwd=cwd, env=env, user=user, timeout_seconds=timeout_seconds, stdin=stdin, pty=pty)
-        action = StartExec(sandbox=self.id, spec=spec, background=background)
+        action = StartExec(sandbox=self.id, spec=spec, background=background, expect_revision=expect_revision)
         return AsyncProcess(await self._transport.perform(action))
 
     async def attach(self, exec_id: str) -> AsyncProcess:

@@ -217,6 +217,7 @@ class Sandbox:
         env: Mapping[str, str] | None = None,
         user: str | None = None,
         timeout_seconds: float | None = None,
+        expect_revision: str | None = None,
     ) -> Process:
         """Starts a command and returns while it runs.
 
@@ -228,9 +229,10 @@ class Sandbox:
         ```
 
         A `background` command outlives its handle: `processes` lists it and `attach` takes it up again.
+        `expect_revision`: as in `exec`.
         """
         spec = exec_spec(command, cwd=cwd, env=env, user=user, timeout_seconds=timeout_seconds, stdin=stdin, pty=pty)
-        action = StartExec(sandbox=self.id, spec=spec, background=background)
+        action = StartExec(sandbox=self.id, spec=spec, background=background, expect_revision=expect_revision)
         return Process(self._transport.perform(action))
 
     def attach(self, exec_id: str) -> Process:
