@@ -29,9 +29,11 @@ MOST_HELD_BYTES = 32 << 20
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one door, in seconds but for `connections` and `names_per_second` (new ones, of its resolver)."""
+    """Of one door, in seconds but for `connections`, `streams` (of HTTP/2) and `names_per_second` (new ones, of its
+    resolver)."""
 
     connections: int = 512
+    streams: int = 1024
     first_byte: float = 10.0
     head: float = 30.0
     keep_alive: float = 120.0
