@@ -173,6 +173,8 @@ def test_a_placeholder_that_may_not_go_there_closes_it() -> None:
 
     world = through(work)
     assert not [part for part in HEARD if isinstance(part, str)]
+    [(_, found)] = world.journal.of("secret")
+    assert (found.allowed, "placeholder of secret OTHER" in found.reason) == (False, True)
     assert any("placeholder of secret OTHER" in (error or "") for _, _, error in world.journal.outcomes.values())
 
 

@@ -41,6 +41,7 @@ async def make_plane(
 ) -> Plane:
     """Opens what it needs of the state directory; the process gives up its powers after that."""
     log = AuditLog(state / layout.AUDIT)
+    journal = AuditJournal(log)
     world = World.of(state)
     if world is not None:
         log.event("egress.world", message=f"{layout.WORLD_SOCKET} answers in the place of everybody outside")
@@ -48,11 +49,11 @@ async def make_plane(
         resolver=None if world is None else world.resolve,
         reach=over_tcp if world is None else world.reach,
         trust=system_trust if world is None else world.trust,
-        origins=None if witness is None else Origins(witness),
+        origins=None if witness is None else Origins(witness, journal.process),
         handlers=handlers,
         pages=Pages(reader=reader, known=Lists(state / layout.MALWARE), packages=_packages(state)),
     )
-    return GatewayPlane(gateway, AuditJournal(log), claim)
+    return GatewayPlane(gateway, journal, claim)
 
 
 def _packages(state: Path) -> PackageCache | None:

@@ -14,11 +14,13 @@ from ._git_push import PROBE_BYTES, BadPush, PushReader, check_fields, is_push, 
 from ._http1 import BadMessage, Request, head_end, read_request
 from ._mock import write_mock
 from ._names import is_address
+from ._recorder import MOST_BODY_BYTES
 from ._refusal import Refusal, Refused, wanted_form, write_refusal
 from ._registry import READING
 from ._registry_gate import RegistryGate
 from ._relay import Relay
 from ._target import PORTS, BadTarget, normal, read_authority, split_target
+from ._websocket import Astray
 from ._wire import Lost, Wire
 
 if TYPE_CHECKING:
@@ -129,23 +131,28 @@ class Exchange:
             if verdict.mock is not None:
                 goes_on = await self._mock(verdict, relay, request, target, path)
             else:
-                goes_on = await relay.forward(verdict, path)
+                goes_on = await self._forward(verdict, relay, request, target, path)
             error = None
             return goes_on
         except Refused as refused:
             error = refused.reason
             if refused.rule == "secret":
-                found = Verdict(allowed=False, rule="secret", reason=refused.reason, revision=verdict.revision)
-                refused.number = self._room.decide("secret", connection.flow, target, found)
+                refused.number = self._astray(target, error, verdict)
             refused.as_type = gate is not None and gate.is_silent()
             raise _numbered(refused, number) from None
         except Lost as lost:
             error = str(lost)
+            if isinstance(lost, Astray):
+                self._astray(target, error, verdict)
             raise
         finally:
             connection.request, connection.pushed = None, ()
             relay.close()
             self._record(number, wire.received - sent, wire.sent - received, error, relay)
+
+    def _astray(self, target: Target, reason: str, judged: Verdict) -> int:
+        found = Verdict(allowed=False, rule="secret", reason=reason, revision=judged.revision)
+        return self._room.decide("secret", self._connection.flow, target, found)
 
     def _record(self, number: int, sent: int, received: int, error: str | None, relay: Relay) -> None:
         journal = self._room.door.journal
@@ -190,6 +197,16 @@ class Exchange:
         if reason is not None:
             raise _numbered(Refused(reason, status=status, rule=verdict.rule), number)
         self._connection.pushed = updates
+
+    async def _forward(
+        self, verdict: RequestVerdict, relay: Relay, request: Request, target: Target, path: str
+    ) -> bool:
+        recorder = self._room.recorder
+        if recorder is None:
+            return await relay.forward(verdict, path)
+        with recorder.recording(self._wire, request, target, self._scheme, path) as exchanged:
+            exchanged.body = await relay.peek(MOST_BODY_BYTES)
+            return await relay.forward(verdict, path)
 
     async def _mock(self, verdict: RequestVerdict, relay: Relay, request: Request, target: Target, path: str) -> bool:
         """The policy's own answer; nobody outside is asked. Refused: what is to give it does not."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from paddock.audit import AuditLog
 from paddock.audit._digest import redact_secrets
+from paddock.errors import Unrecorded
 from paddock.model.egress import Verdict
 
 from ._door import Flow
@@ -64,8 +66,14 @@ class AuditJournal:
         self._log.outcome(number, "egress", ok=error is None, error=error, detail=detail)
 
     def origin(self, sandbox: str, incarnation: int, flow: int, decision: int, origin: dict[str, Any]) -> None:
-        if "argv" in origin:
-            origin = {**origin, "argv": redact_secrets(origin["argv"])}
-        self._log.event(
-            "egress.origin", sandbox=sandbox, incarnation=incarnation, flow=flow, decision=decision, **origin
-        )
+        about = {"incarnation": incarnation, "flow": flow, "decision": decision}
+        self._log.event("egress.origin", sandbox=sandbox, **about, **_told(origin))
+
+    def process(self, what: str, sandbox: str, incarnation: int, detail: dict[str, Any]) -> None:
+        """Of a process inside, that has come to pass already: what can't be recorded of it is missing."""
+        with suppress(Unrecorded):
+            self._log.event(what, sandbox=sandbox, incarnation=incarnation, **_told(detail))
+
+
+def _told(detail: dict[str, Any]) -> dict[str, Any]:
+    return {**detail, "argv": redact_secrets(detail["argv"])} if "argv" in detail else detail

@@ -16,7 +16,10 @@ from paddock.linux import sock_diag
 from ._witness import MOST_BYTES, unknown
 
 MOST_WAITING = 64
+WATCH_SECONDS = 10.0
 Told = Callable[[dict[str, Any]], None]
+News = Callable[[str, str, int, dict[str, Any]], None]
+"""What came to pass, in which sandbox and incarnation, and what is known of it."""
 
 
 class _Line:
@@ -27,12 +30,13 @@ class _Line:
 
 
 class Origins:
-    """Within one event loop. `witness` is where it is asked; None: there is none."""
+    """Within one event loop. `witness` is where it is asked; None: there is none. `news` hears of watched processes."""
 
-    def __init__(self, witness: socket.socket | None) -> None:
-        self._witness = witness
+    def __init__(self, witness: socket.socket | None, news: News | None = None) -> None:
+        self._witness, self._news = witness, news
         self._lines: dict[str, _Line] = {}
         self._asked: dict[int, str] = {}
+        self._watching: dict[str, asyncio.Future[None]] = {}
         self._numbers = itertools.count(1)
         self._why = "there is no witness"
         if witness is not None:
@@ -64,6 +68,23 @@ class Origins:
         if len(line.waiting) == 1:
             self._send(sandbox)
 
+    async def watch(self, sandbox: str, incarnation: int, wanted: bool) -> None:
+        """Has processes of a sandbox told of from when this returns, or not any more."""
+        question = {"sandbox": sandbox, "incarnation": incarnation, "watch": wanted}
+        answered = self._watching[sandbox] = asyncio.get_running_loop().create_future()
+        try:
+            if self._witness is None:
+                raise ConnectionError
+            self._witness.send(json.dumps(question).encode())
+            async with asyncio.timeout(WATCH_SECONDS):
+                await answered
+        except (OSError, TimeoutError):
+            if wanted and self._news is not None:
+                self._news("process.watch", sandbox, incarnation, {"watched": False, "why": self._why})
+        finally:
+            if self._watching.get(sandbox) is answered:
+                del self._watching[sandbox]
+
     def close(self) -> None:
         if self._witness is not None:
             asyncio.get_running_loop().remove_reader(self._witness)
@@ -93,7 +114,16 @@ class Origins:
             self._why = "the witness has died"
             return self.close()
         answer = json.loads(data)
+        if "what" in answer:
+            return self._heard_of(answer["what"], answer["sandbox"], answer["incarnation"], answer["detail"])
         self._answered(answer["n"], answer["origin"])
+
+    def _heard_of(self, what: str, sandbox: str, incarnation: int, detail: dict[str, Any]) -> None:
+        if self._news is not None:
+            self._news(what, sandbox, incarnation, detail)
+        waits = self._watching.get(sandbox)
+        if what == "process.watch" and waits is not None and not waits.done():
+            waits.set_result(None)
 
     def _answered(self, number: int, origin: dict[str, Any]) -> None:
         sandbox = self._asked.pop(number, None)

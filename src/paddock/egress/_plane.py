@@ -7,11 +7,12 @@ from socket import socket
 
 import msgspec
 
+from paddock.errors import InvalidState
 from paddock.model import ApprovalAnswer, ApprovalRequest, ApprovalState
 from paddock.policy.egress import Snapshot
 
 from ._authority import Authority
-from ._control import Claim, Claimed, Open, Revise, Secret
+from ._control import Claim, Claimed, Open, Record, Revise, Secret
 from ._door import Door, Journal
 from ._gateway import Gateway
 from ._secret_book import Bound, SecretBook
@@ -24,10 +25,12 @@ class GatewayPlane:
     def __init__(self, gateway: Gateway, journal: Journal, claim: Callable[[Claim], Awaitable[Claimed]]) -> None:
         self._gateway, self._journal, self._approvals = gateway, journal, Asked(claim)
         self._books: dict[str, SecretBook] = {}
+        self._watched: dict[str, int] = {}
 
     async def open(self, order: Open, sockets: Sequence[socket]) -> None:
         *tcp, dns_udp, dns_tcp, diag = sockets
         book = SecretBook(_bounds(order.secrets) if order.secrets else ())
+        policy = Snapshot.from_bytes(order.snapshot)
         door = Door(
             sandbox=order.sandbox,
             incarnation=order.incarnation,
@@ -35,7 +38,7 @@ class GatewayPlane:
             dns_udp=dns_udp,
             dns_tcp=dns_tcp,
             diag=diag,
-            policy=Snapshot.from_bytes(order.snapshot),
+            policy=policy,
             authority=Authority(order.certificate, order.key),
             secrets=book,
             approvals=self._approvals,
@@ -43,17 +46,44 @@ class GatewayPlane:
         )
         await self._gateway.open(door)
         self._books[order.sandbox] = book
+        await self._watch(order.sandbox, order.incarnation, _wants_processes(policy))
 
     async def revise(self, order: Open | Revise) -> None:
-        await self._gateway.revise(order.sandbox, Snapshot.from_bytes(order.snapshot))
+        policy = Snapshot.from_bytes(order.snapshot)
+        await self._gateway.revise(order.sandbox, policy)
+        await self._watch(order.sandbox, order.incarnation, _wants_processes(policy))
 
     async def secret(self, order: Secret) -> None:
         bound = _bound(order.secret)
         self._books[order.sandbox].put(bound)
 
+    async def record(self, order: Record) -> bytes:
+        taken = self._gateway.record(order.sandbox, order.on)
+        if order.on:
+            return b""
+        if taken is None:
+            reason = f"nothing is being recorded of {order.sandbox}: nobody began, or the gateway that did has died"
+            raise InvalidState(reason, hint=f"paddock record start {order.sandbox}")
+        return msgspec.msgpack.encode(taken)
+
     async def close(self, sandbox: str) -> None:
         self._books.pop(sandbox, None)
+        await self._watch(sandbox, self._watched.get(sandbox, 0), False)
         await self._gateway.close(sandbox)
+
+    async def _watch(self, sandbox: str, incarnation: int, wanted: bool) -> None:
+        if wanted == (self._watched.get(sandbox) == incarnation):
+            return
+        if wanted:
+            self._watched[sandbox] = incarnation
+        else:
+            self._watched.pop(sandbox, None)
+        await self._gateway.watch(sandbox, incarnation, wanted)
+
+
+def _wants_processes(policy: Snapshot) -> bool:
+    audit = policy.document.audit
+    return audit is not None and audit.processes
 
 
 class Asked:

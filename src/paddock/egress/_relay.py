@@ -95,6 +95,11 @@ class Relay:
         self._body, self._begun = Body(request), bytearray()
         return content
 
+    async def peek(self, most: int) -> bytes | None:
+        """The whole body, which is sent on all the same; None: it is larger than `most`."""
+        more = await self.begin(lambda _: len(self._begun) > most)
+        return None if more else bytes(self._begun)
+
     async def begin(self, enough: Callable[[bytes], bool]) -> bool:
         """Takes the body up to where `enough`, which is given each new piece of it, says so, or to its end: then it is
         False. What was taken is sent on with the rest."""

@@ -27,6 +27,10 @@ class Violation(Exception):
         self.code = code
 
 
+class Astray(Lost):
+    """A placeholder was on its way to where its secret must not go, or has no value."""
+
+
 class Messages:
     """One direction. `filter` gives each message, by its first piece, what looks through it; `control` looks through
     what pings, pongs and closes carry."""
@@ -127,7 +131,7 @@ async def converse(
             reason = str(result)[:_MOST_REASON]
             client.write(FrameProtocol(False, []).close(result.code, f"paddock: {reason}"))
             server.write(FrameProtocol(True, []).close(CloseReason.GOING_AWAY))
-            raise Lost(str(result))
+            raise (Astray if result.code is CloseReason.POLICY_VIOLATION else Lost)(str(result))
     for result in results:
         if isinstance(result, Exception):
             raise result

@@ -7,14 +7,16 @@ import gc
 import hashlib
 import json
 import os
-import signal
+import select
 import socket
 import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
-from paddock.linux import caps, descriptors, prctl, proc, seccomp, seccomp_profile
+from paddock.linux import caps, descriptors, prctl, proc, proc_events, seccomp, seccomp_profile
 from paddock.linux.socket_holders import Search, TooMany
+
+from ._starts import Starts
 
 MOST_BYTES = 64 << 10
 _ANCESTORS = 16
@@ -39,18 +41,25 @@ def start(run: Path) -> socket.socket:
 def _be(run: Path, fd: int, gateway: int) -> NoReturn:
     code = 1
     try:
-        prctl.set_parent_death_signal(signal.SIGKILL)
         if os.getppid() == gateway:
             descriptors.close_all_but(0, 1, 2, fd)
+            events = _events()
             for number in (0, 1):
                 os.dup2(os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC), number)
             _confine()
-            _serve(socket.socket(fileno=fd), Witness(run))
+            _serve(socket.socket(fileno=fd), Witness(run), events)
         code = 0
     except BaseException as error:
         print(f"the witness: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
     finally:
         os._exit(code)
+
+
+def _events() -> socket.socket | None:
+    try:
+        return proc_events.open_events()
+    except OSError:
+        return None
 
 
 def _confine() -> None:
@@ -67,16 +76,48 @@ def _confine() -> None:
     seccomp.Filter(seccomp_profile.build(os.uname().machine, foreign_targets=False)).install()
 
 
-def _serve(peer: socket.socket, witness: Witness) -> None:
+def _serve(peer: socket.socket, witness: Witness, events: socket.socket | None) -> None:
+    def say(message: dict[str, Any]) -> None:
+        peer.send(json.dumps(message).encode(), socket.MSG_DONTWAIT)
+
+    starts = Starts(events, say, describe)
     gc.collect()
     gc.freeze()
-    while question := peer.recv(MOST_BYTES):
-        asked: dict[str, Any] = json.loads(question)
-        try:
-            answer = witness.look(asked["sandbox"], asked["incarnation"], asked["inode"])
-        except Exception as error:  # one question must not end the answers to all others
-            answer = unknown(f"the witness failed: {type(error).__name__}")
-        peer.send(json.dumps({"n": asked["n"], "origin": answer}).encode())
+    poll = select.poll()
+    poll.register(peer, select.POLLIN)
+    if events is not None:
+        poll.register(events, select.POLLIN)
+    while True:
+        ready = {fd for fd, _ in poll.poll()}
+        if peer.fileno() in ready and not _answer(peer, witness, starts):
+            break
+        starts.hear()
+    starts.close()
+
+
+def _answer(peer: socket.socket, witness: Witness, starts: Starts) -> bool:
+    """False: the gateway has gone."""
+    question = peer.recv(MOST_BYTES)
+    if not question:
+        return False
+    asked: dict[str, Any] = json.loads(question)
+    sandbox, incarnation = asked["sandbox"], asked["incarnation"]
+    if "watch" in asked:
+        why = starts.watch(sandbox, incarnation, witness.first(sandbox, incarnation)) if asked["watch"] else None
+        if not asked["watch"]:
+            starts.leave(sandbox)
+        detail: dict[str, Any] = {"watched": asked["watch"] and why is None}
+        if why is not None:
+            detail["why"] = why
+        said = {"what": "process.watch", "sandbox": sandbox, "incarnation": incarnation, "detail": detail}
+        peer.send(json.dumps(said).encode())
+        return True
+    try:
+        answer = witness.look(sandbox, incarnation, asked["inode"])
+    except Exception as error:  # one question must not end the answers to all others
+        answer = unknown(f"the witness failed: {type(error).__name__}")
+    peer.send(json.dumps({"n": asked["n"], "origin": answer}).encode())
+    return True
 
 
 def unknown(why: str) -> dict[str, Any]:
@@ -92,7 +133,7 @@ class Witness:
 
     def look(self, sandbox: str, incarnation: int, inode: int) -> dict[str, Any]:
         """What is recorded of the process that holds the socket."""
-        first = self._first(sandbox, incarnation)
+        first = self.first(sandbox, incarnation)
         if first is None:
             return unknown("the sandbox has ended")
         search = Search()
@@ -100,7 +141,7 @@ class Witness:
             pid = search.holder(first, inode, likely=self._last.get(sandbox))
             if pid is None:
                 return unknown(HIDDEN if search.hidden else NOBODY)
-            found = _describe(pid, first)
+            found = describe(pid, first)
         except TooMany as error:
             return unknown(f"the sandbox has {error}")
         except _GONE:
@@ -110,7 +151,7 @@ class Witness:
             del self._last[next(iter(self._last))]
         return found
 
-    def _first(self, sandbox: str, incarnation: int) -> int | None:
+    def first(self, sandbox: str, incarnation: int) -> int | None:
         """Pid 1 of it, if that is still the same process."""
         try:
             record = json.loads((self._run / sandbox / "state.json").read_bytes())
@@ -121,7 +162,7 @@ class Witness:
         return pid if same else None
 
 
-def _describe(pid: int, first: int) -> dict[str, Any]:
+def describe(pid: int, first: int) -> dict[str, Any]:
     """FileNotFoundError, ProcessLookupError: it ended meanwhile."""
     started = proc.start_time(pid)
     status = proc.status(pid)

@@ -224,6 +224,18 @@ class FileRules(_Part, frozen=True, kw_only=True):
     approve: tuple[Literal["delete"], ...] = ()
 
 
+class AuditRules(_Part, frozen=True, kw_only=True):
+    """What is recorded beyond what always is.
+
+    `processes`: each program that is started inside, and how it ended. `files`: what the sandbox has changed, when it
+    is snapshotted and when it has ended: how many files, the first of them with their digests, and the digest of the
+    whole list.
+    """
+
+    processes: bool = False
+    files: bool = False
+
+
 class PolicyDocument(_Part, frozen=True, kw_only=True):
     """All of `paddock.yaml`."""
 
@@ -233,3 +245,4 @@ class PolicyDocument(_Part, frozen=True, kw_only=True):
     secrets: dict[str, SecretRule] = {}
     commands: CommandRules | None = None
     files: FileRules | None = None
+    audit: AuditRules | None = None

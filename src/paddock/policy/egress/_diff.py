@@ -76,7 +76,7 @@ def diff(before: Snapshot, after: Snapshot) -> tuple[Change, ...]:
 
 def _inside(before: Snapshot, after: Snapshot) -> Iterator[Change]:
     """What is said about commands and files, as it is written: it does not widen what gets out."""
-    for part in ("commands", "files"):
+    for part in ("commands", "files", "audit"):
         old, new = (_written(getattr(one.document, part)) for one in (before, after))
         if old != new:
             note = "; ".join(

@@ -15,6 +15,7 @@ from paddock.model import PolicyDocument, SecretRule
 from paddock.model.policy import (
     Allow,
     Approve,
+    AuditRules,
     Binding,
     CommandRule,
     CommandRules,
@@ -178,6 +179,7 @@ _TYPES: tuple[tuple[str, type[msgspec.Struct]], ...] = (
     (r"commands", CommandRules),
     (r"commands\.(?:deny|approve|allow)\[\d+\]", CommandRule),
     (r"files", FileRules),
+    (r"audit", AuditRules),
     (r"secrets\.[^.]+", SecretRule),
     (r"secrets\.[^.]+\.from", SecretSource),
     (r"secrets\.[^.]+\.bind(?:\[\d+\])?", Binding),
