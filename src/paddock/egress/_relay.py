@@ -25,7 +25,7 @@ from ._http1 import (
 from ._packaged import Packaged, whole
 from ._redact import Returned
 from ._refusal import Refused
-from ._registry_look import Look
+from ._registry_look import Look, redacted
 from ._stream import Stream
 from ._swap import BUFFERED_BYTES, Swap
 from ._switch import EXTENSIONS, switch
@@ -345,7 +345,7 @@ class Relay:
             return request.keep_alive
         if book:
             redaction = book.redaction(keep_length=True)
-            body = redaction.whole(body)
+            body = await redacted(redaction, body)
             response.fields = [(name, redaction.whole(value)) for name, value in response.fields]
         keep_alive = request.keep_alive
         wire.write(write_response(response, keep_alive=keep_alive, minor=request.minor) + body)
