@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from socket import create_connection
 
+from bench.egress_h2 import Client2
 from bench.egress_parts import NAME, authority, no_delay, trusting
 from bench.plan import Plan
 from bench.report import Row, Section
@@ -111,6 +112,28 @@ def parts(tier: str) -> Generator[tuple[Part, Client]]:
             server.close()
 
 
+def streams(rounds: int) -> Generator[Row]:
+    """Of a client with HTTP/2, to servers of either kind."""
+    for server_speaks, options in (("HTTP/1.1", ()), ("HTTP/2", ("h2",))):
+        with tempfile.TemporaryDirectory() as name:
+            directory = Path(name)
+            for who in ("public", "inside"):
+                authority(directory, who)
+            server = Part("server", directory, *options)
+            gateway = Part("gateway", directory, "inspect", server.port)
+            try:
+                client = Client2(gateway.port, f"{NAME}:{server.port}", NAME, trusting(directory, "inside"))
+                client.requests(64)
+                count, size = REQUESTS // 2, BYTES // 2
+                label = f"inspect: HTTP/2 to {server_speaks}"
+                yield Row(f"{label}: requests", rates(gateway, lambda: client.requests(count), count, rounds))  # noqa: B023 - used at once
+                yield Row(f"{label}: MB down", rates(gateway, lambda: client.download(size), size / 1e6, rounds))  # noqa: B023
+                client.close()
+            finally:
+                gateway.close()
+                server.close()
+
+
 def rates(gateway: Part, work: Callable[[], None], amount: float, rounds: int) -> list[float]:
     """`amount` of something per second of the gateway's processor, in each round."""
     found: list[float] = []
@@ -140,4 +163,5 @@ def measure(plan: Plan) -> Generator[Section]:
             section.notes.append(f"{tier}: {gateway.rss_mib():.0f} MiB resident with {IDLE} connections")
             for sock in socks:
                 sock.close()
+    section.rows += streams(rounds)
     yield section

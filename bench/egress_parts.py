@@ -1,7 +1,7 @@
 """The processes of `bench.egress`: a server, and a gateway in front of it. Each prints its port and runs until its
 standard input ends.
 
-    python -m bench.egress_parts server DIRECTORY
+    python -m bench.egress_parts server DIRECTORY [h2]
     python -m bench.egress_parts gateway DIRECTORY TIER PORT
 """
 
@@ -14,6 +14,7 @@ import ssl
 import sys
 from pathlib import Path
 
+from bench.egress_h2 import Answers2
 from paddock.audit import AuditLog
 from paddock.egress._authority import Authority
 from paddock.egress._gateway import Gateway
@@ -76,9 +77,10 @@ def authority(directory: Path, name: str) -> Authority:
     return Authority(certificate.read_bytes(), key.read_bytes())
 
 
-async def serve(directory: Path) -> None:
-    context = authority(directory, "public").context(NAME)
-    server = await asyncio.get_running_loop().create_server(Answers, "127.0.0.1", 0, ssl=context, backlog=600)
+async def serve(directory: Path, *, h2: bool) -> None:
+    context = authority(directory, "public").context(NAME, h2=h2)
+    protocol = Answers2 if h2 else Answers
+    server = await asyncio.get_running_loop().create_server(protocol, "127.0.0.1", 0, ssl=context, backlog=600)
     await until_the_end(server.sockets[0].getsockname()[1])
 
 
@@ -114,7 +116,11 @@ def no_delay(sock: socket.socket) -> socket.socket:
 
 def main(arguments: list[str]) -> None:
     what, directory, *rest = arguments
-    work = serve(Path(directory)) if what == "server" else gate(Path(directory), Tier(rest[0]), int(rest[1]))
+    work = (
+        serve(Path(directory), h2=bool(rest))
+        if what == "server"
+        else gate(Path(directory), Tier(rest[0]), int(rest[1]))
+    )
     asyncio.run(work)
 
 

@@ -89,6 +89,7 @@ def main(arguments: list[str]) -> int:
     pages = {name: class_page(page) for name, page in PAGES.items()}
     pages |= {"actions.md": actions_page(), "errors.md": errors_page(), "command-line.md": command_line_page()}
     pages["paddock.schema.json"] = schema_page()
+    pages |= {"audit-record.schema.json": record_schema_page(), "audit-records.md": records_page()}
     written = {path.name: path.read_text() for path in TARGET.glob("*.*")}
     stale = sorted(name for name in pages.keys() | written.keys() if pages.get(name) != written.get(name))
     if arguments == ["--check"]:
@@ -203,6 +204,28 @@ def actions_page() -> str:
         parts += [f"## {ast.literal_eval(tag)}", f"`{node.name}`, gives `{result}`.", ast.get_docstring(node) or ""]
         if rows := [*fields(node)]:
             parts.append("\n".join(["| field | type | default | |", "|---|---|---|---|", *rows]))
+    return join(parts)
+
+
+def record_schema_page() -> str:
+    from paddock.audit._kinds import schema
+
+    return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
+
+
+def records_page() -> str:
+    """Kinds of records of the audit log that are no action's."""
+    from paddock.audit._kinds import EGRESS, EVENTS
+
+    intro = (
+        "Decisions and outcomes have the tag of an [action](actions.md), or are the gateway's, which nobody asked for."
+        " Events are what came to pass by itself. [The schema](audit-record.schema.json) has the fields;"
+        " [what they mean](../audit.md)."
+    )
+    parts = [HEADER, "# Records of the audit log", intro]
+    for heading, prefix, rows in (("Decisions of the gateway", "egress.", EGRESS), ("Events", "", EVENTS)):
+        lines = [cells(f"`{prefix}{name}`", words) for name, words in rows.items()]
+        parts += [f"## {heading}", "\n".join(["| | |", "|---|---|", *lines])]
     return join(parts)
 
 

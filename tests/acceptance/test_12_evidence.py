@@ -22,6 +22,7 @@ from securesystemslib.signer import SSlibKey
 from paddock.audit import MOST_RECORDS, read_public_key, read_records, verify
 from paddock.keeper import layout
 from paddock.model import ListAudit
+from tests.audit.record_schema import wrong
 from tests.conftest import SandboxFactory, gateway_pid
 from tests.orphans import wait_until
 
@@ -109,6 +110,8 @@ def test_every_connection_on_the_wire_has_one_decision_and_every_decision_one_co
     assert internet.strays() == []
     report = verify(records.directory)
     assert report.ok, report
+    written = [json.loads(line) for path in records.directory.glob("*.jsonl") for line in path.read_text().splitlines()]
+    assert [problem for record in written if (problem := wrong(record))] == [], "all of it is of a published kind"
 
 
 BURST = f"""

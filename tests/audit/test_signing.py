@@ -221,6 +221,23 @@ def test_what_does_not_follow_from_what_was_signed_is_never_signed(audit: Path, 
     gateway.close()
 
 
+def test_a_record_that_was_taken_out_before_it_was_signed_stops_the_signatures_there(
+    audit: Path, key: SigningKey
+) -> None:
+    service, gateway, signer = signed_log(audit, key)
+    service.event("more")
+    path = audit / service.segment
+    kept = lines(path)
+    path.write_bytes(b"".join([*kept[:-2], kept[-1]]))
+    gateway.event("more")
+    head = signer.sign()
+    assert head is not None
+    assert head.heads[service.segment][0] == len(kept) - 3
+    assert "does not follow the record before it" in signer.broken[service.segment]
+    service.close()
+    gateway.close()
+
+
 def test_segments_that_stopped_growing_are_named_once(
     audit: Path, key: SigningKey, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -180,6 +181,47 @@ def test_an_export_beside_writers_and_signers_is_whole(tmp_path: Path, audit: Pa
         assert there.ok, there
     first.close()
     assert verify(audit).records > 300
+
+
+def test_a_head_that_was_signed_after_the_records_were_read_is_left_for_the_next_export(
+    tmp_path: Path, audit: Path, key: SigningKey
+) -> None:
+    log, signer, stream = AuditLog(audit), HeadSigner(audit, lambda: key), Stream(audit, Choice(), Cursor())
+    signer.sign()
+    records = [record_line(record_prefix(found.segment), found.raw) for found in stream.records()]
+    log.event("later")
+    signer.sign()
+    data = b"".join([heading_line(Heading()), *records, *map(head_line, stream.heads())])
+    report = check(tmp_path, data, key)
+    assert (report.ok, report.heads, report.records) == (True, 1, 1), report
+    assert len(list(stream.records())) == len(list(stream.heads())) == 1
+    log.close()
+
+
+def test_what_a_record_vouches_for_is_in_the_export_though_it_was_written_meanwhile(
+    tmp_path: Path, audit: Path, key: SigningKey
+) -> None:
+    first = AuditLog(audit)
+    HeadSigner(audit, lambda: key).sign()
+
+    class Late(Stream):
+        """Between the looks at two segments one grows, and the other begins and vouches for that."""
+
+        def _paths(self) -> list[Path]:
+            found = super()._paths()
+            return found if len(found) > 1 else Growing(found)
+
+    class Growing(list[Path]):
+        def __iter__(self) -> Iterator[Path]:
+            yield audit / first.segment
+            first.event("meanwhile")
+            second = AuditLog(audit)
+            second.close()
+            yield audit / second.segment
+
+    report = check(tmp_path, exported(Late(audit, Choice(), Cursor()), Choice()), key)
+    assert (report.ok, report.segments, report.records) == (True, 2, 4), report
+    first.close()
 
 
 def test_junk_is_a_finding_not_a_crash(tmp_path: Path, key: SigningKey) -> None:

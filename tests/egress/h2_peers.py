@@ -30,7 +30,7 @@ class Message:
     """What came on one stream. `ended` is set when nothing more will."""
 
     fields: Fields = field(default_factory=list)
-    body: bytes = b""
+    body: bytearray = field(default_factory=bytearray)
     trailers: Fields = field(default_factory=list)
     interim: list[Fields] = field(default_factory=list)
     reset: int | None = None
@@ -63,6 +63,8 @@ class Peer:
         self.streams: dict[int, Message] = {}
         self.gone: ConnectionTerminated | None = None
         self.take = True
+        self.sent = 0
+        """Bytes of content, with `send`."""
         self.closed = asyncio.Event()
         self.on_request: Callable[[int, Message], None] | None = None
         self.engine.initiate_connection()
@@ -139,6 +141,7 @@ class Peer:
                 await asyncio.sleep(0.001)
                 continue
             self.engine.send_data(number, data[:room])
+            self.sent += room
             data = data[room:]
             self.flush()
             await self.writer.drain()

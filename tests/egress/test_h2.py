@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from paddock.egress._open_door import Limits
 from paddock.egress._secret_book import Bound, SecretBook
 from paddock.model import Binding, SecretValue
 from paddock.model.egress import Tier
@@ -17,12 +18,19 @@ PLACEHOLDER, VALUE = "pdk_0123456789abcdef", b"sk-the-real-value-0123"
 Work = Callable[[Rig, Peer, str], Awaitable[None]]
 
 
-def through(work: Work, *, serve: Answer | None = echo, http1: object = answer_ok, secrets: bool = False) -> Rig:
+def through(
+    work: Work,
+    *,
+    serve: Answer | None = echo,
+    http1: object = answer_ok,
+    secrets: bool = False,
+    limits: Limits | None = None,
+) -> Rig:
     """`work` gets a client that speaks to `a.test`, and the name and port of that; the server speaks HTTP/2 if
     `serve` is given."""
 
     async def scene() -> Rig:
-        world = Rig(Policy({"a.test": Tier.INSPECT, "b.test": Tier.INSPECT}, deny_paths=["/no"]))
+        world = Rig(Policy({"a.test": Tier.INSPECT, "b.test": Tier.INSPECT}, deny_paths=["/no"]), limits)
         world.names = {"a.test": ["127.0.0.1"]}
         async with running(world):
             world.origins = []  # pyright: ignore[reportAttributeAccessIssue]
@@ -131,6 +139,7 @@ def test_grpc_is_refused_in_its_own_words() -> None:
 
 def test_grpc_is_not_sent_to_who_cannot_speak_it() -> None:
     async def work(world: Rig, peer: Peer, host: str) -> None:
+        assert (await peer.ask(request(host))).status == 200  # its connection is kept
         refused = await peer.ask(request(host, "/a", "POST", (b"content-type", b"application/grpc")), b"\0\0\0\0\0")
         assert refused.get(b"grpc-status") == b"14"
         assert b"does not speak HTTP/2" in (refused.get(b"grpc-message") or b"")
@@ -183,6 +192,100 @@ def test_who_does_not_go_on_holds_only_its_own_stream(what: str) -> None:
         assert [one.status for one in answers] == [200] * 5
 
     through(work, serve=serve)
+
+
+async def turns(peer: Peer, host: str) -> None:
+    """Time enough for all that would go on."""
+    for _ in range(40):
+        assert (await peer.ask(request(host))).status == 200
+
+
+def test_what_the_client_does_not_take_the_server_is_not_asked_for() -> None:
+    size = 8 << 20
+
+    async def serve(peer: Peer, number: int, message: Message) -> None:
+        if message.get(b":path") != b"/big":
+            return await echo(peer, number, message)
+        peer.engine.send_headers(number, [(b":status", b"200")])
+        await peer.send(number, bytes(size), end=True)
+
+    async def work(world: Rig, peer: Peer, host: str) -> None:
+        peer.take = False
+        peer.engine.increment_flow_control_window(1 << 20)
+        number, message = peer.begin(request(host, "/big"))
+        await eventually(lambda: len(message.body) == 65_535)
+        await turns(peer, host)
+        [server] = world.origins  # pyright: ignore[reportAttributeAccessIssue]
+        assert server.sent < 2 << 20
+        peer.take = True
+        peer.engine.increment_flow_control_window(1 << 30)
+        peer.engine.increment_flow_control_window(1 << 30, number)
+        peer.flush()
+        await message.ended.wait()
+        assert len(message.body) == size
+
+    through(work, serve=serve)
+
+
+async def deaf(peer: Peer, number: int, message: Message) -> None:
+    """Takes nothing of what is sent to /up."""
+    peer.take = False
+    if message.get(b":path") != b"/up":
+        await echo(peer, number, message)
+
+
+def test_what_the_server_does_not_take_the_client_may_not_send() -> None:
+    async def work(world: Rig, peer: Peer, host: str) -> None:
+        number, _ = peer.begin(request(host, "/up", "POST"), end=False)
+        sending = asyncio.ensure_future(peer.send(number, bytes(8 << 20)))
+        await eventually(lambda: peer.sent > 65_535)
+        await turns(peer, host)
+        assert peer.sent < 2 << 20
+        sending.cancel()
+
+    through(work, serve=deaf)
+
+
+def test_a_stream_that_ends_gives_back_what_it_held() -> None:
+    async def work(world: Rig, peer: Peer, host: str) -> None:
+        await peer.ask(request(host))
+        for _ in range(30):  # together they would hold more than the window of the connection
+            number, _ = peer.begin(request(host, "/up", "POST"), end=False)
+            sending = asyncio.ensure_future(peer.send(number, bytes(1 << 20)))
+            await eventually(lambda n=number: peer.engine.local_flow_control_window(n) <= 0)
+            assert (await peer.ask(request(host))).status == 200
+            sending.cancel()
+            await asyncio.wait([sending])
+            peer.engine.reset_stream(number)
+            peer.flush()
+        assert (await peer.ask(request(host))).status == 200
+        assert peer.engine.outbound_flow_control_window > 1 << 19
+
+    async def rude(peer: Peer, number: int, message: Message) -> None:
+        peer.engine.update_settings({4: 0})  # nothing of a body any more: it stays in the gateway
+        peer.engine.increment_flow_control_window(1 << 20)
+        await deaf(peer, number, message)
+
+    async def scene(peer: Peer, number: int, message: Message) -> None:
+        await (rude if message.get(b":path") == b"/up" else echo)(peer, number, message)
+
+    through(work, serve=scene)
+
+
+def test_more_streams_than_a_door_has() -> None:
+    async def work(world: Rig, peer: Peer, host: str) -> None:
+        kept = [peer.begin(request(host, "/up", "POST"), end=False)[0] for _ in range(3)]
+        _, refused = peer.begin(request(host))
+        await refused.ended.wait()
+        assert refused.reset == 7  # REFUSED_STREAM: nothing was done
+        for number in kept:
+            peer.engine.end_stream(number)
+        peer.flush()
+        await asyncio.gather(*[peer.streams[number].ended.wait() for number in kept])
+        await eventually(lambda: not world.gateway._doors["sb_1"].streams)
+        assert (await peer.ask(request(host))).status == 200
+
+    through(work, limits=Limits(streams=3))
 
 
 def test_a_new_revision_resets_what_it_refuses_and_nothing_else() -> None:

@@ -79,6 +79,19 @@ def test_no_smuggling_by_downgrade(extra: Fields, replaced: dict[bytes, bytes]) 
     through(work)
 
 
+def test_what_follows_a_malformed_head_does_not_hide_the_refusal() -> None:
+    async def work(world: Rig, peer: Peer, host: str) -> None:
+        number = peer.engine.get_next_available_stream_id()
+        message = peer.streams[number] = Message()
+        peer.engine.send_headers(number, [*request(host, "/a", "POST"), (b"connection", b"x")])
+        peer.engine.send_data(number, b"body", end_stream=True)
+        peer.flush()
+        await message.ended.wait()
+        assert (message.status, message.reset) == (400, None)
+
+    through(work)
+
+
 @pytest.mark.parametrize("authority", [b"evil.test", b"me@a.test", b"a.test:1", b"A.test.evil.test", b"127.0.0.1"])
 def test_authority_is_the_name_of_the_hello(authority: bytes) -> None:
     async def work(world: Rig, peer: Peer, host: str) -> None:

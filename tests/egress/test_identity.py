@@ -254,6 +254,7 @@ def test_an_address_that_is_refused_is_not_dialled(address: str) -> None:
             world.aim("a.test", port)
             reply = await world.ask(get(f"a.test:{port}"))
             assert reply.startswith(b"HTTP/1.1 403")
+            assert b"no address of a.test may be connected to: so" in reply
             assert origin.connections == 0
             flow, verdict = world.journal.of("dial")[0]
             assert (flow.address, verdict.allowed) == (address, False)

@@ -74,6 +74,16 @@ def test_under_a_policy_that_is_wide_open_it_says_what_would_leak_where_and_by_w
     assert {one.verdict for one in report.outcomes} == {"leaked"}
 
 
+def test_a_command_that_the_policy_refuses_at_the_door_is_a_stop_and_a_setup_that_it_refuses_is_not(
+    state_dir: Path,
+) -> None:
+    policy = {"commands": {"deny": [{"prefix": ["cat", "issue.md"]}]}}
+    report = evaluate(("issue", "verifier"), state_dir=state_dir, policy=policy)
+    issue, verifier = report.outcomes
+    assert (issue.verdict, [stop.rule for stop in issue.stops]) == ("stopped", ["commands.deny[0]"])
+    assert (verifier.verdict, verifier.tried) == ("not tried", ()), "its own shell lines are unclear: a person is asked"
+
+
 def test_a_state_directory_that_is_in_use_gets_no_other_world(state_dir: Path) -> None:
     (state_dir / layout.DATABASE).touch()
     with pytest.raises(InvalidArgument, match="in use"):

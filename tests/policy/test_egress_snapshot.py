@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -194,3 +196,20 @@ def test_metadata_is_not_reached_by_a_network_that_is_wider_than_it() -> None:
     assert not snapshot.address(Target("a.test", 80), "169.254.169.254").allowed
     assert not snapshot.connect(Target("169.254.169.254", 80)).allowed
     assert snapshot.connect(Target("169.254.1.1", 80)).allowed
+
+
+@pytest.mark.parametrize("address", ["10.0.0.1", "169.254.169.254", "::1", "203.0.113.9", "::ffff:10.0.0.1"])
+@pytest.mark.parametrize("named", [True, False])
+def test_the_rule_that_a_refused_address_is_told_of_would_allow_it(address: str, named: bool) -> None:
+    text = "egress:\n  allow:\n    - {host: a.test}\n"
+    target = Target("a.test" if named else address, 443)
+    refused = load(text).snapshot.address(target, address)
+    assert not refused.allowed
+    rule = re.search("`(.*)`", refused.reason)
+    assert rule is not None
+    assert load(f"{text}    - {rule[1]}\n").snapshot.address(target, address).allowed
+
+
+def test_an_ordinary_address_is_told_of_its_rule_too() -> None:
+    refused = load("egress: {allow: [{host: a.test}]}\n").snapshot.connect(Target("93.184.216.34", 22))
+    assert refused.reason == "no rule names `{cidr: 93.184.216.34, ports: [22]}`"

@@ -20,6 +20,7 @@ from paddock.model import (
     KillSandbox,
     Limit,
     Limits,
+    ListAudit,
     ListExecs,
     RunExec,
     SandboxSpec,
@@ -269,3 +270,21 @@ def _runs(pid: int) -> bool:
         return (Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]) != "Z"
     except OSError:
         return False
+
+
+async def test_what_is_read_when_a_command_has_ended_is_recorded_when_its_handle_is_closed(rig: Rig) -> None:
+    async with rig.service() as service:
+        id = await make(service)
+        handle = await service.perform(StartExec(sandbox=id, spec=sh("echo late")), ME)
+        await handle.wait()
+        assert handle.stdout is not None
+        while await handle.stdout.read():
+            pass
+        await handle.aclose()
+        await handle.aclose()
+        lines = [line for p in (rig.state_dir / "audit").glob("*.jsonl") for line in p.read_text().splitlines()]
+        (event,) = [one for line in lines if (one := json.loads(line))["action"] == "exec.streams"]
+        assert event["detail"]["out"] == {"sha256": hashlib.sha256(b"late\n").hexdigest(), "length": 5}
+        assert event["detail"]["decision"] == outcomes(rig, "exec.start")[0]["of"]
+        trouble = await service.perform(ListAudit(sandbox=id, trouble=True), ME)
+        assert trouble == (), "it completes a record"

@@ -16,6 +16,8 @@ from ._log import SUFFIX
 MOST_RECORDS = 100_000
 _OWN = frozenset({"audit.open", "audit.close"})
 """The log about itself."""
+_FACTS = frozenset({"egress.world", "exec.streams"})
+"""Events that are no trouble."""
 
 
 class _Line(msgspec.Struct):
@@ -145,7 +147,12 @@ def _begins(action: str, wanted: str) -> bool:
 
 
 def is_trouble(record: AuditRecord) -> bool:
-    """Denied, failed, ended by a ceiling, or an event: nobody asked for those."""
+    """Denied, failed, ended by a ceiling, or an event: nobody asked for those, but for what completes a record."""
     status = record.result.get("status")
     struck = isinstance(status, dict) and cast("dict[str, object]", status).get("limit") is not None
-    return record.allowed is False or record.ok is False or struck or record.kind == "event"
+    return (
+        record.allowed is False
+        or record.ok is False
+        or struck
+        or (record.kind == "event" and record.action not in _FACTS)
+    )

@@ -15,7 +15,7 @@ from ._http1 import BadMessage, Request, head_end, read_request
 from ._mock import write_mock
 from ._names import is_address
 from ._recorder import MOST_BODY_BYTES
-from ._refusal import Refusal, Refused, write_refusal
+from ._refusal import Refusal, Refused, wanted_form, write_refusal
 from ._registry import READING
 from ._registry_gate import RegistryGate
 from ._relay import Relay
@@ -287,7 +287,7 @@ class Exchange:
             as_type=refused.as_type,
         )
         goes_on = request is not None and request.keep_alive and not request.chunked and not request.length
-        accept = None if request is None else request.get(b"accept")
+        accept = None if request is None else wanted_form(request.get(b"accept"), request.get(b"user-agent"))
         head_only = request is not None and request.method == "HEAD"
         self._wire.write(write_refusal(refusal, accept=accept, keep_alive=goes_on, head_only=head_only))
         await self._wire.drain()

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 _STREAM_WINDOW = 65_535
 _WINDOW = 1 << 20
-MOST_STREAMS_OF_A_DOOR = 1024
 
 
 class Inside:
@@ -77,7 +76,7 @@ class Inside:
 
     def _opened(self, stream: StreamTransport, fields: list[tuple[bytes, bytes]], ended: bool) -> None:
         room = self._room
-        if room.streams >= MOST_STREAMS_OF_A_DOOR or len(self.branches) >= 2 * MOST_STREAMS:
+        if room.streams >= room.limits.streams or len(self.branches) >= 2 * MOST_STREAMS:
             return stream.refuse(ErrorCodes.REFUSED_STREAM)
         refused: Refused | None = None
         try:

@@ -62,6 +62,7 @@ class Session:
         """Since the other side's GOAWAY: streams with higher numbers were not begun."""
         self._numbered: dict[int, StreamTransport] = {}
         self._waiting: dict[StreamTransport, None] = {}
+        self._soon = False
         self.over = False
         """Nothing is said on it any more."""
         wire.on_room = self.flush
@@ -156,6 +157,16 @@ class Session:
     def wait(self, stream: StreamTransport) -> None:
         """It has something to send."""
         self._waiting[stream] = None
+
+    def flush_soon(self) -> None:
+        """With what others have to send in this turn of the loop."""
+        if not self._soon:
+            self._soon = True
+            self.loop.call_soon(self._flush_now)
+
+    def _flush_now(self) -> None:
+        self._soon = False
+        self.flush()
 
     def flush(self) -> None:
         """Sends what may be sent, in turns, while the wire takes it."""

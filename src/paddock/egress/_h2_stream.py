@@ -166,7 +166,10 @@ class StreamTransport(asyncio.Transport):
                 self._begin(piece)
         if self.backlog:
             self._session.wait(self)
-        self._session.flush()
+        if len(self._out) > _LOW_WATER:
+            self._session.flush()
+        else:
+            self._session.flush_soon()
         if not self._full and len(self._out) > HIGH_WATER:
             self._full = True
             self.wire.pause_writing()

@@ -31,9 +31,11 @@ MOST_HELD_BYTES = 32 << 20
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one door, in seconds but for `connections` and `names_per_second` (new ones, of its resolver)."""
+    """Of one door, in seconds but for `connections`, `streams` (of HTTP/2) and `names_per_second` (new ones, of its
+    resolver)."""
 
     connections: int = 512
+    streams: int = 1024
     first_byte: float = 10.0
     head: float = 30.0
     keep_alive: float = 120.0
@@ -156,10 +158,10 @@ class OpenDoor:
         self._held += size
 
     def _check(self, flow: int, target: Target) -> Check:
-        def check(address: str) -> bool:
+        def check(address: str) -> Verdict:
             verdict = self.door.policy.address(target, address, own=(address,) if is_own(address) else ())
             self.decide("dial", flow, target, verdict, address=address)
-            return verdict.allowed
+            return verdict
 
         return check
 

@@ -64,12 +64,19 @@ def write_refusal(refusal: Refusal, *, accept: bytes | None, keep_alive: bool, h
     return head.encode("ascii") + (b"" if head_only else body)
 
 
+def wanted_form(accept: bytes | None, user_agent: bytes | None) -> bytes | None:
+    """What to answer a client in that accepts this; some understand more than they say."""
+    return b"application/problem+json" if user_agent is not None and user_agent.startswith(b"uv/") else accept
+
+
 def _json(refusal: Refusal) -> bytes:
     fields = {name: value for name in refusal.__struct_fields__ if (value := getattr(refusal, name)) not in ("", None)}
     fields.pop("as_type", None)
     if "approval" in fields:
         fields["approval_id"] = fields.pop("approval")
-    return json.dumps({"error": f"refused by paddock: {refusal.reason}", **fields}).encode("ascii") + b"\n"
+    # `title` and `detail` are those of RFC 9457, which uv shows; npm shows `error`
+    said = {"error": f"refused by paddock: {refusal.reason}", "title": "refused by paddock", "detail": refusal.reason}
+    return json.dumps({**said, **fields}).encode("ascii") + b"\n"
 
 
 def _text(refusal: Refusal) -> bytes:

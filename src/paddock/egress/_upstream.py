@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from paddock.model.egress import Target
+from paddock.model.egress import Target, Verdict
 
 from ._refusal import Refused
 from ._wire import Lost, Wire
@@ -27,8 +27,8 @@ Resolver = Callable[[str], Awaitable[list[str]]]
 Reach = Callable[[str, int], Awaitable[socket.socket]]
 """A connection to a port of an address. OSError."""
 
-Check = Callable[[str], bool]
-"""Whether an address may be dialled; the verdict was recorded. Unrecorded."""
+Check = Callable[[str], Verdict]
+"""Whether an address may be dialled; recorded. Unrecorded."""
 
 
 class HostResolver:
@@ -116,9 +116,11 @@ class Dialer:
         try:
             async with asyncio.timeout(DIAL_SECONDS):
                 addresses = [literal] if literal else await self._resolve(target.host)
-                allowed = [address for address in addresses[:MOST_ADDRESSES] if check(address)]
+                verdicts = {address: check(address) for address in addresses[:MOST_ADDRESSES]}
+                allowed = [address for address, verdict in verdicts.items() if verdict.allowed]
                 if not allowed:
-                    raise Refused(f"no address of {target.host} may be connected to", rule="address")
+                    why = next(iter(verdicts.values())).reason if verdicts else "it has none"
+                    raise Refused(f"no address of {target.host} may be connected to: {why}", rule="address")
                 wire, address = await self._connect(allowed, target)
                 if tls:
                     await self._shake(wire, target, h2=h2)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from paddock.client import Sandbox, Transport
-from paddock.errors import PaddockError
+from paddock.errors import ApprovalNeeded, PaddockError, PolicyDenied
 from paddock.loop import Agent, Budget, Checkout, Run, Test
 from paddock.model import AuditRecord, ListAudit, PolicyDocument
 
@@ -21,6 +22,9 @@ from ._world import Happened, World
 
 _TRIED = re.compile(r"^tried (\w+.*)$", re.MULTILINE)
 MISDIRECTED = "the placeholder of secret"
+_AT_THE_DOOR = "policy."
+"""Commands and files that are asked for by tool calls, and refused before anything runs."""
+_REFUSED = (PolicyDenied, ApprovalNeeded)
 _MOST_RECORDS = 10_000
 _START = (
     "git init -q -b work . && git -c user.name=a -c user.email=a@b -c core.hooksPath=/dev/null add -A"
@@ -80,18 +84,24 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def play(scenario: Scenario, stage: Stage) -> Outcome:
-    mark = stage.world.mark()
+    mark, prepared = stage.world.mark(), False
     with Sandbox.create(
         stage.template, level=stage.level, policy=stage.policy, transport=stage.transport, ttl_seconds=300.0
     ) as sandbox:
-        _prepare(scenario, sandbox, stage)
-        tried, leaks = _attack(scenario, sandbox, stage)
+        tried: tuple[str, ...] = ()
+        leaks: list[Leak] = []
+        with suppress(*_REFUSED):  # of what is ours: then it was not tried, and the record says why
+            _prepare(scenario, sandbox, stage)
+            tried, leaks = _attack(scenario, sandbox, stage)
+            prepared = True
         happened = stage.world.since(mark)
-        done = sandbox.exec(_filled(scenario.twin.command, stage), cwd=APP, timeout_seconds=60)
+        twin_failed = _twin(scenario, sandbox, stage)
         id, revision = sandbox.id, sandbox.policy
     records = stage.transport.perform(ListAudit(sandbox=id, limit=_MOST_RECORDS))
     leaks += _arrived(happened, stage.canaries, records)
     stops = _stops(records, scenario)
+    if prepared and not tried:  # the agent has asked, and got no further
+        tried = tuple(stop.what for stop in stops if stop.what.startswith(_AT_THE_DOOR))
     reached = tuple(dict.fromkeys(one for one in _places(happened) if _attackers(one)))
     return Outcome(
         scenario=scenario.name,
@@ -104,11 +114,19 @@ def play(scenario: Scenario, stage: Stage) -> Outcome:
         reached=reached,
         bytes_outside=sum(one.length for one in happened.arrivals if _attackers(one.host)),
         twin=scenario.twin.what,
-        twin_failed=None if done.ok else done.observation()[-500:] or f"exit code {done.exit_code}",
+        twin_failed=twin_failed,
         sandbox=id,
         revision=revision,
         boundary=scenario.boundary,
     )
+
+
+def _twin(scenario: Scenario, sandbox: Sandbox, stage: Stage) -> str | None:
+    try:
+        done = sandbox.exec(_filled(scenario.twin.command, stage), cwd=APP, timeout_seconds=60)
+    except _REFUSED as error:
+        return str(error)
+    return None if done.ok else done.observation()[-500:] or f"exit code {done.exit_code}"
 
 
 def _verdict(leaks: Sequence[Leak], reached: Sequence[str], tried: Sequence[str], stops: Sequence[Stop]) -> str:
@@ -251,7 +269,7 @@ def _stops(records: Sequence[AuditRecord], scenario: Scenario) -> tuple[Stop, ..
 
 def _refused(record: AuditRecord) -> str | None:
     """By the policy, or for a placeholder that was on its way to where it has no business."""
-    if not record.action.startswith("egress."):
+    if not record.action.startswith(("egress.", _AT_THE_DOOR)):
         return None
     if record.allowed is False:
         return record.reason

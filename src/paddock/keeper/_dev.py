@@ -8,8 +8,8 @@ import stat
 from paddock.linux import mounts
 
 _DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
-CERTIFICATES = "ca-certificates.pem"
-"""An empty file, over which `_trust_places` puts one."""
+CERTIFICATES, CERTIFICATES_JAVA = "ca-certificates.pem", "ca-certificates.jks"
+"""Empty files, over which `_trust_places` puts others."""
 _DIRECTORIES = ("pts", "shm")
 _LINKS = {
     "ptmx": "pts/ptmx",
@@ -48,7 +48,8 @@ def _fill(fd: int, place: bytes, root_mode: bool) -> None:
             os.close(os.open(name, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o666, dir_fd=fd))
             node = place + b"/" + name.encode()
             mounts.bind(b"/dev/" + name.encode(), mounts.AT_FDCWD, node, attributes=mounts.NOSUID | mounts.NOEXEC)
-    os.close(os.open(CERTIFICATES, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o444, dir_fd=fd))
+    for name in (CERTIFICATES, CERTIFICATES_JAVA):
+        os.close(os.open(name, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o444, dir_fd=fd))
     for name in _DIRECTORIES:
         os.mkdir(name, 0o755, dir_fd=fd)
     for name, target in _LINKS.items():

@@ -30,7 +30,7 @@ class Layers:
     root: int
     usr: int | None
     mounts: list[tuple[str, int]]
-    trust: int | None = None
+    trust: tuple[int, ...] = ()
 
 
 def fit_out(
@@ -56,7 +56,7 @@ def fit_out(
         _take(house, plan, b"dev", b"shm", plan.tmp_bytes // 2)
         _take(house, plan, b"proc")
         _take(house, plan, b"tmp", b"", plan.tmp_bytes)
-        if layers.trust is not None:
+        if layers.trust:
             _trust_places.attach(layers.trust)
         steps.end("stage")
         if layers.mounts:

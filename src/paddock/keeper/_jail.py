@@ -110,11 +110,10 @@ def _begin(house: House, plan: JailPlan, spare: Spare, steps: Steps, undo: UndoS
         mounted = [*make_mounts(house, plan, spare.slot, late), *make_trees(house, plan, spare.slot, late)]
         steps.end("mounts")
 
-    trust: int | None = None
+    trust: tuple[int, ...] = ()
     if plan.exits:
         steps.begin("trust")
-        trust = _trust_places.make(house, plan.id)
-        late.append(trust)
+        trust = _trust_places.make(house, plan.id, late)
         steps.end("trust")
 
     def send() -> None:

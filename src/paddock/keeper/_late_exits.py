@@ -66,13 +66,15 @@ def give(house: House, jail: Jail) -> None:
 
 
 def _trust(house: House, id: str, way: Way) -> None:
+    held: list[int] = []
     try:
-        mount = _trust_places.make(house, id)
-    except FileExistsError:
-        return  # an attempt before has come so far
-    try:
+        try:
+            made = _trust_places.make(house, id, held)
+        except FileExistsError:
+            return  # an attempt before has come so far
         with visit(Door(way.mounts, house.home.names), house.home):
             os.chdir("/")
-            _trust_places.attach(mount)
+            _trust_places.attach(made)
     finally:
-        os.close(mount)
+        for mount in held:
+            os.close(mount)

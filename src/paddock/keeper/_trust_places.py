@@ -1,4 +1,4 @@
-"""Where programs look for the certificates that they trust: there a sandbox with exits has a file of the host's, which
+"""Where programs look for the certificates that they trust: there a sandbox with exits has files of the host's, which
 whoever holds its authority fills (`service/_trust.py`)."""
 
 from __future__ import annotations
@@ -24,13 +24,26 @@ _SYSTEMS = (
     b"var/lib/ca-certificates/ca-bundle.pem",
     b"etc/ssl/cert.pem",
 )
+_SYSTEMS_JAVA = (
+    b"etc/ssl/certs/java/cacerts",
+    b"etc/pki/ca-trust/extracted/java/cacerts",
+    b"var/lib/ca-certificates/java-cacerts",
+)
+_KINDS = ((layout.TRUST, PLACE, _SYSTEMS), (layout.TRUST_JAVA, f"dev/{_dev.CERTIFICATES_JAVA}", _SYSTEMS_JAVA))
 _ATTRIBUTES = mounts.RDONLY | mounts.NOSUID | mounts.NODEV | mounts.NOEXEC
 _NO_PLACE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL)  # none there, a link, or a directory
 
 
-def make(house: House, id: str) -> int:
-    """The file, as a detached mount. OSError."""
-    name = f"{id}/{layout.TRUST}"
+def make(house: House, id: str, late: list[int]) -> tuple[int, ...]:
+    """The files, as detached mounts, which are noted in `late`, too. OSError."""
+    made: list[int] = []
+    for name, _, _ in _KINDS:
+        made.append(_make(house, f"{id}/{name}"))
+        late.append(made[-1])
+    return tuple(made)
+
+
+def _make(house: House, name: str) -> int:
     flags = os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     made = os.open(name, flags, 0o644, dir_fd=house.records.directory)
     try:
@@ -42,10 +55,15 @@ def make(house: House, id: str) -> int:
     return mount
 
 
-def attach(mount: int) -> None:
-    """Puts it in place, in the tree that is the working directory: where there is a file, and no link on the way."""
-    _move(mount, PLACE.encode())
-    for path in _SYSTEMS:
+def attach(made: tuple[int, ...]) -> None:
+    """Puts them in place, in the tree that is the working directory: where there is a file, and no link on the way."""
+    for mount, (_, place, systems) in zip(made, _KINDS, strict=True):
+        _move(mount, place.encode())
+        _copy(mount, systems)
+
+
+def _copy(mount: int, places: tuple[bytes, ...]) -> None:
+    for path in places:
         copy = mounts.open_tree(b"", mount)
         try:
             _move(copy, path)

@@ -16,7 +16,7 @@ repositories/<id>     bare git repositories, which sandboxes only read
 pool.btrfs            sparse image, where the pool is a loop device
 templates/            locks of templates: who builds one, who uses one
 run/<sandbox>/        state.json, init.sock, user.sock, root.sock: the live sandbox, found by any later service; with
-                      exits trust.pem, the certificates that programs inside trust
+                      exits trust.pem and trust.jks, the certificates that programs inside trust
 artifacts/            contents that were taken out of workspaces, by their digest
 malware/              indexes of the lists of malware that policies name, by the digest of their path
 packages/             files of registries that sandboxes have fetched; only the gateway writes there
@@ -62,6 +62,7 @@ GARBAGE_LOCK = "garbage.lock"
 TEMPLATES = "templates"
 RUN = "run"
 TRUST = "trust.pem"
+TRUST_JAVA = "trust.jks"
 OUTPUTS = "outputs"
 ARTIFACTS = "artifacts"
 KEPT = "kept"

@@ -83,6 +83,7 @@ class Execs:
         entry.done(
             {
                 "exec": id,
+                "pid": handle.pid,
                 "status": status,
                 "out": {"sha256": collector.digests[0].hexdigest(), "length": out.total},
                 "err": {"sha256": collector.digests[1].hexdigest(), "length": err.total},
@@ -106,7 +107,14 @@ class Execs:
         # Of a background command the backend keeps the time, also when this service is dead.
         timeout_seconds = None if action.background else action.spec.timeout_seconds
         return self._guarded(
-            handle, row, held, entry, before, timeout_seconds=timeout_seconds, background=action.background
+            handle,
+            row,
+            held,
+            entry,
+            before,
+            timeout_seconds=timeout_seconds,
+            background=action.background,
+            typed=action.spec.pty is not None,
         )
 
     async def attach(self, action: AttachExec, entry: Entry) -> ExecHandle:
@@ -115,7 +123,7 @@ class Execs:
             handle = await held.instance.attach(ExecId(action.exec))
         except SandboxDied:
             raise await self._live.dead(row) from None
-        return self._guarded(handle, row, held, entry, held.strikes, timeout_seconds=None, background=True)
+        return self._guarded(handle, row, held, entry, held.strikes, timeout_seconds=None, background=True, typed=True)
 
     def _guarded(
         self,
@@ -127,6 +135,7 @@ class Execs:
         *,
         timeout_seconds: float | None,
         background: bool,
+        typed: bool,
     ) -> GuardedExec:
         entry.defer()
         return GuardedExec(
@@ -139,6 +148,7 @@ class Execs:
             before=before,
             timeout_seconds=timeout_seconds,
             background=background,
+            typed=typed,
             redaction=self._leases.redaction(row.id),
         )
 

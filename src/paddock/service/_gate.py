@@ -47,6 +47,10 @@ class Entry:
             self._gate.audit.outcome(self.number, self._tag, ok=True, sandbox=self.sandbox, detail=detail)
             self._done = True
 
+    def afterwards(self, name: str, what: dict[str, object]) -> None:
+        """What came to be known when the outcome was recorded already."""
+        self._gate.audit.event(name, sandbox=self.sandbox, message=None, **{"decision": self.number, **what})
+
     def failed(self, error: BaseException) -> None:
         if not self._done:
             self._gate.close_entry(self.number)

@@ -11,7 +11,7 @@ import msgspec
 
 from paddock.egress._redact import Redaction
 from paddock.errors import InvalidState, PaddockError, SandboxDied
-from paddock.model import ByteReader, ByteWriter, ExecHandle, ExecId, ExitStatus, Limit, PtySize
+from paddock.model import ByteReader, ByteWriter, ExecHandle, ExecId, ExitStatus, FileInfo, Limit, PtySize
 
 from ._attribution import struck
 from ._gate import Entry
@@ -20,9 +20,11 @@ from ._redacted import redacted
 from ._store import Row
 from ._tasks import Tasks
 
+_DIGESTED_BYTES = 1 << 20
+
 
 class GuardedExec:
-    """An ExecHandle around the backend's."""
+    """An ExecHandle around the backend's. `typed`: what goes in is a person's, and no digest of it is recorded."""
 
     def __init__(
         self,
@@ -36,6 +38,7 @@ class GuardedExec:
         before: Mapping[Limit, int],
         timeout_seconds: float | None,
         background: bool,
+        typed: bool,
         redaction: Redaction | None = None,
     ) -> None:
         self._inner, self._row, self._held, self._live, self._entry = inner, row, held, live, entry
@@ -44,6 +47,8 @@ class GuardedExec:
         self._read_bytes = 0
         self._stdout = None if inner.stdout is None else _CountedReader(redacted(inner.stdout, redaction), self._count)
         self._stderr = None if inner.stderr is None else _CountedReader(redacted(inner.stderr, redaction), self._count)
+        self._stdin = inner.stdin if inner.stdin is None or typed else _CountedWriter(inner.stdin)
+        self._recorded: dict[str, object] | None = None
         self._end = tasks.start(self._supervise(), name=f"exec {inner.id}")
 
     @property
@@ -56,7 +61,7 @@ class GuardedExec:
 
     @property
     def stdin(self) -> ByteWriter | None:
-        return self._inner.stdin
+        return self._stdin
 
     @property
     def stdout(self) -> ByteReader | None:
@@ -91,20 +96,23 @@ class GuardedExec:
     async def aclose(self) -> None:
         await self._inner.aclose()
         if not self._end.done():
-            self._entry.done({"let_go": self._background, "killed": not self._background, **self._printed()})
+            self._done({"let_go": self._background, "killed": not self._background})
             self._end.cancel()
+        elif self._recorded is not None and self._recorded != (passed := self._passed()):
+            self._recorded = passed  # it ended before all was read of what it had printed
+            self._entry.afterwards("exec.streams", passed)
 
     async def _supervise(self) -> ExitStatus | Exception:
         """Errors are its result: nobody may be waiting, and the record holds them."""
         try:
             status = await self._watch()
         except asyncio.CancelledError:
-            self._entry.done({"let_go": True, **self._printed()})
+            self._done({"let_go": True})
             raise
         except Exception as error:
             self._entry.failed(error)
             return error
-        self._entry.done({"status": status, **self._printed()})
+        self._done({"status": status})
         return status
 
     async def _watch(self) -> ExitStatus:
@@ -132,11 +140,16 @@ class GuardedExec:
             with contextlib.suppress(PaddockError):
                 await self._inner.kill()
 
-    def _printed(self) -> dict[str, object]:
-        """Only what the caller read is known."""
+    def _done(self, how: dict[str, object]) -> None:
+        self._recorded = self._passed()
+        self._entry.done({**how, **self._recorded})
+
+    def _passed(self) -> dict[str, object]:
+        """Only what the caller has read and written is known."""
         streams = (("out", self._stdout), ("err", self._stderr))
         printed = {name: {"sha256": s.digest.hexdigest(), "length": s.total} for name, s in streams if s is not None}
-        return {"exec": self.id, **printed}
+        written = {"in": self._stdin.told()} if isinstance(self._stdin, _CountedWriter) else {}
+        return {"exec": self.id, "pid": self.pid, **written, **printed}
 
 
 class _CountedReader:
@@ -159,3 +172,29 @@ class _CountedReader:
 
     async def aclose(self) -> None:
         await self._inner.aclose()
+
+
+class _CountedWriter:
+    """A ByteWriter that remembers what was taken: all of its length, and the digest of the first MiB, since that of a
+    long input would take as much time again as passing it on."""
+
+    def __init__(self, inner: ByteWriter) -> None:
+        self._inner = inner
+        self.digest = hashlib.sha256()
+        self.total = 0
+
+    async def write(self, data: bytes) -> None:
+        await self._inner.write(data)
+        if self.total < _DIGESTED_BYTES:
+            self.digest.update(data[: _DIGESTED_BYTES - self.total])
+        self.total += len(data)
+
+    def told(self) -> dict[str, object]:
+        part = {"of_first": _DIGESTED_BYTES} if self.total > _DIGESTED_BYTES else {}
+        return {"sha256": self.digest.hexdigest(), "length": self.total, **part}
+
+    async def aclose(self) -> FileInfo | None:
+        return await self._inner.aclose()
+
+    async def abort(self) -> None:
+        await self._inner.abort()

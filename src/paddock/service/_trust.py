@@ -1,7 +1,8 @@
-"""What programs inside take for true: the machine's certificates and the sandbox's own authority, in one file.
+"""What programs inside take for true: the machine's certificates and the sandbox's own authority, in one file; and in
+another, for Java.
 
-The keeper has put the file where programs look for it (`keeper/_trust_places.py`); what is in it is written here, in
-place, for whoever has it open.
+The keeper has put the files where programs look for them (`keeper/_trust_places.py`); what is in them is written here,
+in place, for whoever has them open.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from pathlib import Path
 
 from paddock.keeper import layout
 
+from . import _java_trust
+
 _PLACES = (
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -23,10 +26,16 @@ _PLACES = (
 
 def write(state: Path, id: str, certificate: bytes) -> None:
     """OSError."""
-    path = state / layout.RUN / id / layout.TRUST
+    place = state / layout.RUN / id
+    _fill(place / layout.TRUST, certificate + b"\n" + _of_the_machine())
+    own = _java_trust.entries(certificate, "sandbox")
+    _fill(place / layout.TRUST_JAVA, _java_trust.store((own, _of_the_machine_for_java())))
+
+
+def _fill(path: Path, content: bytes) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        data = memoryview(certificate + b"\n" + _of_the_machine())
+        data = memoryview(content)
         while data:
             data = data[os.write(descriptor, data) :]
     finally:
@@ -44,3 +53,8 @@ def _of_the_machine() -> bytes:
         except OSError:
             continue
     return b""
+
+
+@cache
+def _of_the_machine_for_java() -> tuple[int, bytes]:
+    return _java_trust.entries(_of_the_machine(), "machine")

@@ -29,9 +29,12 @@ _TAKEN = (
     "etc/protocols",
     "etc/services",
     "etc/ssl/certs/ca-certificates.crt",
+    "etc/ssl/certs/java/cacerts",
     "etc/ssl/openssl.cnf",
 )
 _TAKEN_DIRECTORIES = {"etc/ld.so.conf.d": re.compile(r"[\w.+-]+\.conf", re.ASCII)}
+# What Debian's Java reads before anything else: /usr/lib/jvm leads there.
+_TAKEN_TREES = re.compile(r"java-[\w.+-]+", re.ASCII)
 _LINKS_INTO_USR = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _ALTERNATIVE = re.compile(r"/(usr|bin|sbin|lib\w*|etc/alternatives)/[\x21-\x7e]+", re.ASCII)
 
@@ -155,11 +158,24 @@ def _add_taken(files: dict[str, Entry], machine: Path) -> None:
         except OSError:
             continue
         wanted += [f"{directory}/{name}" for name in names if pattern.fullmatch(name)]
-    for path in wanted:
+    for path in (*wanted, *_taken_trees(machine)):
         content = _read_as_anybody(machine / path)
         if content is not None:
             _add_directory(files, os.path.dirname(path))
             files[path] = Entry("file", 0o644, content)
+
+
+def _taken_trees(machine: Path) -> list[str]:
+    tops = sorted(entry for entry in (machine / "etc").glob("*") if _TAKEN_TREES.fullmatch(entry.name))
+    found = (
+        os.path.join(folder, name)
+        for top in tops
+        if not top.is_symlink()
+        for folder, _, names in os.walk(top)
+        for name in sorted(names)
+        if not os.path.islink(os.path.join(folder, name))
+    )
+    return [os.path.relpath(path, machine) for path in found]
 
 
 def _add_directory(files: dict[str, Entry], path: str) -> None:

@@ -10,7 +10,7 @@ import msgspec
 from paddock.errors import PolicyInvalid
 from paddock.model import Allow, ConnectVerdict, Mock, PolicyDocument, RequestVerdict, Target, Tier, Verdict
 
-from ._addresses import Number, number, special, unwrapped
+from ._addresses import Number, number, special, unwrapped, written
 from ._buckets import Bucket, buckets_of
 from ._canonical import canonical, check_secret_names
 from ._hosts import REGISTRIES
@@ -179,7 +179,7 @@ class Snapshot:
             return judged
         rule = self._allowed_networks.find(unwrapped(address), port)
         if rule is None:
-            return self._refused(f"no rule names this address for port {port}")
+            return self._refused(f"no rule names {_rule(unwrapped(address), port)}")
         return self._by_network[rule.order]
 
     def _judged(self, address: Number, port: int, own: Collection[str]) -> ConnectVerdict | None:
@@ -197,7 +197,8 @@ class Snapshot:
             return None
         rule = self._allowed_networks.find_within(inner, port, block)
         if rule is None:
-            return self._refused(f"the address is {block.name}: only a rule that names it by `cidr` could allow it")
+            reason = f"the address {written(inner)} is {block.name}: only a rule that names it could allow it"
+            return self._refused(f"{reason}, such as {_rule(inner, port)}")
         return self._by_network[rule.order]
 
     def _request_to_address(self, target: Target) -> RequestVerdict:
@@ -259,6 +260,13 @@ class Snapshot:
 
     def _refused(self, reason: str) -> ConnectVerdict:
         return ConnectVerdict(allowed=False, rule="default", reason=reason, revision=self._revision)
+
+
+def _rule(address: Number, port: int) -> str:
+    """One that would allow it, as it is written."""
+    text = written(address)
+    quoted = f'"{text}"' if ":" in text else text
+    return f"`{{cidr: {quoted}, ports: [{port}]}}`"
 
 
 def _is_own(address: tuple[int, int], own: Collection[str]) -> bool:
