@@ -2,7 +2,8 @@
 
 The index is the one that pip is configured with. Both sides have the same pip and no cache of its own. What pip
 computes (reading all links of all pages, unpacking, compiling) is the same everywhere; what is beyond its processor
-time it has waited for: for the network, and on a machine with other work for its turn.
+time it has waited for: for the network, and on a machine with other work for its turn. So the pages and files that it
+asks for are also fetched by a client that does nothing else.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -41,12 +43,44 @@ _MEASURE = (
     "used = resource.getrusage(resource.RUSAGE_CHILDREN)\n"
     "print(time.perf_counter() - start, used.ru_utime + used.ru_stime)\n"
 )
+_FETCH = (
+    "import json,sys,time,http.client\n"
+    "from urllib.parse import urlsplit\n"
+    "start, kept = time.perf_counter(), {}\n"
+    "for url in json.loads(sys.argv[1]):\n"
+    "    host = urlsplit(url).netloc\n"
+    "    kept[host] = kept.get(host) or http.client.HTTPSConnection(host)\n"
+    "    kept[host].request('GET', url.split(host, 1)[1], headers={'Accept': sys.argv[2]})\n"
+    "    answer = kept[host].getresponse()\n"
+    "    answer.read()\n"
+    "    assert answer.status == 200, (url, answer.status)\n"
+    "print(time.perf_counter() - start)\n"
+)
 _QUIET = ("--quiet", "--no-cache-dir", "--disable-pip-version-check", "--no-input")
 
 
 def pip(place: str, index: str) -> list[str]:
     install = [f"{place}/bin/python", "-m", "pip", "install", *_QUIET, "--index-url", index, *PACKAGES]
     return [f"{place}/bin/python", "-c", _MEASURE, *install]
+
+
+def fetch(python: str, urls: list[str]) -> list[str]:
+    return [python, "-c", _FETCH, json.dumps(urls), _JSON]
+
+
+def urls_of(index: str) -> list[str]:
+    """What an install asks for: of each package its page, and its file."""
+    with tempfile.NamedTemporaryFile() as report:
+        asked = ["install", "--dry-run", "--ignore-installed", "--report", report.name, *_QUIET, "--index-url", index]
+        subprocess.run([_PYTHON, "-m", "pip", *asked, *PACKAGES], check=True, capture_output=True, env=clean())
+        found = [(one["metadata"]["name"], one["download_info"]["url"]) for one in json.load(report)["install"]]
+    pages = [f"{index.rstrip('/')}/{re.sub('[-_.]+', '-', name).lower()}/" for name, _ in found]
+    return [*pages, *(url for _, url in found)]
+
+
+def clean() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "PYTHON"))}
+    return {**kept, "PIP_CONFIG_FILE": os.devnull}
 
 
 def index_of_pip() -> str:
@@ -73,19 +107,21 @@ def policy(index: str) -> dict[str, Any]:
 class Direct:
     """In a virtual environment of the host."""
 
-    def __init__(self) -> None:
-        self._index = index_of_pip()
+    def __init__(self, index: str, urls: list[str]) -> None:
+        self._index, self._urls = index, urls
         self._place = tempfile.mkdtemp(prefix="pb-", dir="/var/tmp")
 
     def once(self) -> dict[str, float]:
         place = f"{self._place}/v"
         subprocess.run([_PYTHON, "-m", "venv", place], check=True, capture_output=True)
-        clean = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "PYTHON"))}
-        clean["PIP_CONFIG_FILE"] = os.devnull
-        said = subprocess.run(pip(place, self._index), check=True, capture_output=True, text=True, env=clean).stdout
+        fetched = self._run(fetch(_PYTHON, self._urls))[0]
+        wall, computing = self._run(pip(place, self._index))
         shutil.rmtree(place)
-        wall, computing = map(float, said.split()[-2:])
-        return {TOTAL: wall, "computing": computing}
+        return {TOTAL: wall, "computing": computing, "fetching": fetched}
+
+    def _run(self, command: list[str]) -> list[float]:
+        said = subprocess.run(command, check=True, capture_output=True, text=True, env=clean()).stdout
+        return [float(word) for word in said.split()]
 
     def close(self) -> None:
         shutil.rmtree(self._place)
@@ -94,59 +130,59 @@ class Direct:
 class Sandboxes:
     """A first one, whose cache is empty, and a second one."""
 
-    def __init__(self) -> None:
-        self._index = index_of_pip()
-        self._policy = policy(self._index)
+    def __init__(self, index: str, urls: list[str]) -> None:
+        self._index, self._urls, self._policy = index, urls, policy(index)
         self._packages = Path(os.environ["PADDOCK_STATE_DIR"], "packages")
 
     def once(self) -> dict[str, float]:
+        both = {name: Sandbox.create(policy=self._policy, ttl_seconds=1800) for name in ("first", "second")}
+        found: dict[str, float] = {}
+        try:
+            for sandbox in both.values():
+                sandbox.exec([_PYTHON, "-m", "venv", "/tmp/v"], check=True)
+            self._empty()
+            for name, sandbox in both.items():
+                (found[f"{name}, fetching"],) = self._run(sandbox, fetch(_PYTHON, self._urls))
+            self._empty()
+            for name, sandbox in both.items():
+                found[name], found[f"{name}, computing"] = self._run(sandbox, pip("/tmp/v", self._index))
+        finally:
+            for sandbox in both.values():
+                sandbox.kill()
+        return {TOTAL: found["first"] + found["second"], **found}
+
+    def _empty(self) -> None:
         for one in self._packages.iterdir() if self._packages.is_dir() else ():
             one.unlink()
-        first = Sandbox.create(policy=self._policy, ttl_seconds=1800)
-        try:
-            once = self._install(first)
-            second = Sandbox.create(policy=self._policy, ttl_seconds=1800)
-            try:
-                again = self._install(second)
-            finally:
-                second.kill()
-        finally:
-            first.kill()
-        return {
-            TOTAL: once[0] + again[0],
-            "first": once[0],
-            "first, computing": once[1],
-            "second": again[0],
-            "second, computing": again[1],
-        }
 
-    def _install(self, sandbox: Sandbox) -> tuple[float, float]:
-        sandbox.exec([_PYTHON, "-m", "venv", "/tmp/v"], check=True)
-        said = sandbox.exec(pip("/tmp/v", self._index), check=True, timeout_seconds=1500).stdout
-        wall, computing = map(float, said.split()[-2:])
-        return wall, computing
+    def _run(self, sandbox: Sandbox, command: list[str]) -> list[float]:
+        return [float(word) for word in sandbox.exec(command, check=True, timeout_seconds=1500).stdout.split()]
 
     def close(self) -> None: ...
 
 
 def measure(plan: Plan) -> list[Section]:
+    index = index_of_pip()
+    given = {"index": index, "urls": urls_of(index)}
     contenders = [
-        Contender("direct", "bench.install:Direct"),
-        Contender("sandboxes", "bench.install:Sandboxes", state=True),
+        Contender("direct", "bench.install:Direct", given),
+        Contender("sandboxes", "bench.install:Sandboxes", given, state=True),
     ]
     direct, inside = contest(contenders, rounds=plan.rounds(3), block=1, warm_up=0).values()
     section = Section("install", f"pip install of {len(PACKAGES)} popular packages", unit="s")
     section.notes += [f"{one.name}: {one.failure}" for one in (direct, inside) if one.failure]
     if section.notes:
         return [section]
-    section.rows.append(Row("direct", direct.seconds()))
-    section.rows.append(Row("processor time of pip", direct.seconds("computing"), part=True))
-    for which in ("first", "second"):
-        computing = f"{which}, computing"
-        section.rows.append(Row(f"{which} sandbox", inside.seconds(which)))
-        section.rows.append(Row("processor time of pip", inside.seconds(computing), part=True))
-        section.ratios[f"{which} sandbox / direct"] = ratio(inside.rounds(which), direct.rounds())
-        section.ratios[f"{which} sandbox / direct, pip's processor time"] = ratio(
-            inside.rounds(computing), direct.rounds("computing")
+    sides = [("direct", direct, ""), ("first sandbox", inside, "first"), ("second sandbox", inside, "second")]
+    for name, record, which in sides:
+        prefix = f"{which}, " if which else ""
+        section.rows.append(Row(name, record.seconds(which or TOTAL)))
+        section.rows.append(Row("processor time of pip", record.seconds(f"{prefix}computing"), part=True))
+        section.rows.append(
+            Row("its pages and files, by a client that only fetches", record.seconds(f"{prefix}fetching"))
         )
+        if which:
+            section.ratios[f"{name} / direct"] = ratio(record.rounds(which), direct.rounds())
+            fetching = ratio(record.rounds(f"{prefix}fetching"), direct.rounds("fetching"))
+            section.ratios[f"{name} / direct, only fetching"] = fetching
     return [section]

@@ -74,7 +74,7 @@ PAGES = {
             "model/files.py": ("FileInfo", "FileKind", "GrepMatch", "FileChange"),
             "model/policy_actions.py": ("PolicyRevision",),
             "model/policy.py": (
-                *("PolicyDocument", "EgressRules", "Allow", "Deny", "Mock", "Approve"),
+                *("PolicyDocument", "EgressRules", "Allow", "Deny", "Mock", "Approve", "AuditRules"),
                 *("SecretRule", "SecretSource", "Binding"),
             ),
             "model/workspace.py": ("Workspace", "WorkspaceState", "WorkspaceStatus"),

@@ -158,6 +158,26 @@ def test_whatever_an_npm_registry_says_leads_to_its_own_hosts(versions: Any, tim
     held(lambda: npm.filter_document(page(None, None, registry="npm"), body, npm.ABBREVIATED))
 
 
+@given(
+    st.tuples(
+        st.sampled_from(
+            [
+                "https://files.test",
+                "https://index.test",
+                "https://files.test.",
+                "https://FILES.test",
+                "http://files.test",
+            ]
+        ),
+        st.text("/ab.~!-+_%2ef;=?# \\\t", max_size=12),
+        st.sampled_from(["", "#sha256=00", "/demo-1.0.zip", "/../demo-1.0.zip", "/demo-1.0.zip#a b"]),
+    ).map("".join)
+)
+def test_a_link_that_is_plain_is_what_any_link_is(link: str) -> None:
+    plain = page(None, None)
+    assert plain.file(link) == plain._resolved(link)
+
+
 @given(st.binary(max_size=200))
 def test_bytes_that_are_no_page_are_malformed_or_empty(body: bytes) -> None:
     held(lambda: pypi.filter_json(page(1, None), body, "json"))

@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 
+from paddock.egress._redact import Redaction
 from paddock.egress._refusal import Refused
+from paddock.egress._registry_look import redacted
 from paddock.egress._registry_page import Page
 from paddock.egress._registry_protocols import Job
 from paddock.egress._registry_reader import Reader
@@ -162,5 +164,27 @@ def test_a_page_that_wants_all_memory_ends_its_own_process_only(monkeypatch: pyt
         assert answer.malformed is not None
         reader.close()
         await asyncio.to_thread(os.waitpid, reader.pid, 0)
+
+    asyncio.run(work())
+
+
+def test_a_large_page_is_looked_through_for_secrets_while_others_have_their_turn() -> None:
+    async def work() -> None:
+        secret = b"correct-horse-battery-staple"
+        page = (b"x" * ((1 << 20) - 9) + secret) * 8
+        turns = 0
+
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        beside = _start(others())
+        seen = await redacted(Redaction({secret: b"PLACEHOLDER"}, keep_length=True), page)
+        beside.cancel()
+        assert turns >= 8
+        assert len(seen) == len(page)
+        assert secret not in seen
 
     asyncio.run(work())

@@ -53,6 +53,7 @@ VERBS: dict[str, Verb] = {
     "secret": Verb("_secret", "values that sandboxes can use and never see: set, ls, rm"),
     "promote": Verb("_promote", "take those changes over into the directory itself", names=True),
     "policy": Verb("_policy", "what sandboxes may reach: check, explain, compare, set, show"),
+    "record": Verb("_record", "what a sandbox is answered from outside, as a cassette: start, take"),
     "kill": Verb("_kill", "end sandboxes at once and for good", names=True),
     "gc": Verb("_gc", "delete what nobody needs; --dry-run says what and why"),
     "doctor": Verb("_doctor", "what this machine can do, and how to mend what it cannot"),

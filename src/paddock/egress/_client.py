@@ -21,11 +21,11 @@ from paddock.keeper import layout
 from paddock.linux import local_sockets
 
 from ._channel import Channel
-from ._control import VERSION, Answer, Claim, Claimed, Close, Hello, Message, Open, Revise, Secret
+from ._control import VERSION, Answer, Claim, Claimed, Close, Hello, Message, Open, Record, Revise, Secret
 
 ATTEMPTS = 50
 START_SECONDS = 30.0
-S = TypeVar("S", Hello, Open, Revise, Secret, Close)
+S = TypeVar("S", Hello, Open, Revise, Secret, Record, Close)
 Judge = Callable[[Claim], Claimed]
 """May be slow by a database's standards, and no slower: it runs in the loop."""
 

@@ -58,6 +58,14 @@ class Secret(_Said, frozen=True, kw_only=True):
     secret: bytes
 
 
+class Record(_Said, frozen=True, kw_only=True):
+    """Begins to record what requests are answered, or ends it: then the answer has it."""
+
+    sandbox: str
+    incarnation: int
+    on: bool
+
+
 class Close(_Said, frozen=True, kw_only=True):
     sandbox: str
     incarnation: int
@@ -83,16 +91,18 @@ class Claimed(_Said, frozen=True, kw_only=True):
 
 
 class Answer(_Said, frozen=True, kw_only=True):
-    """The gateway's to the service's `n`. `doors`: those that are open, after `hello`."""
+    """The gateway's to the service's `n`. `doors`: those that are open, after `hello`; `recording`: what was
+    recorded, after `record`."""
 
     error: str | None = None
     kind: str | None = None
     version: int = VERSION
     pid: int = 0
     doors: dict[str, int] = msgspec.field(default_factory=dict[str, int])
+    recording: bytes = b""
 
 
-Message: TypeAlias = Hello | Open | Revise | Secret | Close | Claim | Claimed | Answer
+Message: TypeAlias = Hello | Open | Revise | Secret | Record | Close | Claim | Claimed | Answer
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Message).decode
 

@@ -14,6 +14,7 @@ from ._git_push import PROBE_BYTES, BadPush, PushReader, check_fields, is_push, 
 from ._http1 import BadMessage, Request, head_end, read_request
 from ._mock import write_mock
 from ._names import is_address
+from ._recorder import MOST_BODY_BYTES
 from ._refusal import Refusal, Refused, wanted_form, write_refusal
 from ._registry import READING
 from ._registry_gate import RegistryGate
@@ -130,7 +131,7 @@ class Exchange:
             if verdict.mock is not None:
                 goes_on = await self._mock(verdict, relay, request, target, path)
             else:
-                goes_on = await relay.forward(verdict, path)
+                goes_on = await self._forward(verdict, relay, request, target, path)
             error = None
             return goes_on
         except Refused as refused:
@@ -196,6 +197,16 @@ class Exchange:
         if reason is not None:
             raise _numbered(Refused(reason, status=status, rule=verdict.rule), number)
         self._connection.pushed = updates
+
+    async def _forward(
+        self, verdict: RequestVerdict, relay: Relay, request: Request, target: Target, path: str
+    ) -> bool:
+        recorder = self._room.recorder
+        if recorder is None:
+            return await relay.forward(verdict, path)
+        with recorder.recording(self._wire, request, target, self._scheme, path) as exchanged:
+            exchanged.body = await relay.peek(MOST_BODY_BYTES)
+            return await relay.forward(verdict, path)
 
     async def _mock(self, verdict: RequestVerdict, relay: Relay, request: Request, target: Target, path: str) -> bool:
         """The policy's own answer; nobody outside is asked. Refused: what is to give it does not."""

@@ -10,6 +10,7 @@ import struct
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from paddock.model import Recording
 from paddock.model.egress import EgressPolicy
 
 from ._connection import Connection
@@ -85,6 +86,10 @@ class Gateway:
         """Whether processes of it are told of, from when this returns."""
         if self._origins is not None:
             await self._origins.watch(sandbox, incarnation, wanted)
+
+    def record(self, sandbox: str, on: bool) -> Recording | None:
+        """See `OpenDoor.record`. KeyError: no such door."""
+        return self._doors[sandbox].record(on)
 
     async def close(self, sandbox: str) -> None:
         """Its connections are cut and its sockets closed. Idempotent."""

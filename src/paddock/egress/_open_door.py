@@ -9,6 +9,7 @@ from typing import Protocol
 import msgspec
 
 from paddock.errors import Unrecorded
+from paddock.model import Recording
 from paddock.model.egress import EgressPolicy, Target, Verdict
 
 from ._dns import Denied
@@ -19,6 +20,7 @@ from ._maker import Maker
 from ._mocks import Mocks
 from ._names import BadHost, canonical, is_address
 from ._package_cache import PackageCache
+from ._recorder import Recorder
 from ._refusal import Refused
 from ._registry import Known, Shelf
 from ._registry_reader import Reader
@@ -80,6 +82,7 @@ class OpenDoor:
         self.is_shut = False
         self.links, self.streams = Links(loop), 0
         self.mocks = Mocks(handlers, lambda: self.door.secrets)
+        self.recorder: Recorder | None = None
         self.live: set[Live] = set()
         self.makers: dict[int, Maker] = {}
         """By flow, of those that nothing was decided on yet."""
@@ -202,6 +205,11 @@ class OpenDoor:
             connection.tick(now)
         self.pool.sweep()
         self.links.sweep()
+
+    def record(self, on: bool) -> Recording | None:
+        """Begins anew, or takes what was recorded; None: nothing was."""
+        before, self.recorder = self.recorder, Recorder(lambda: self.door.secrets) if on else None
+        return None if before is None else before.take()
 
     def revise(self, policy: EgressPolicy) -> None:
         if policy.revision != self.door.policy.revision:

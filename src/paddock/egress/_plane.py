@@ -7,11 +7,12 @@ from socket import socket
 
 import msgspec
 
+from paddock.errors import InvalidState
 from paddock.model import ApprovalAnswer, ApprovalRequest, ApprovalState
 from paddock.policy.egress import Snapshot
 
 from ._authority import Authority
-from ._control import Claim, Claimed, Open, Revise, Secret
+from ._control import Claim, Claimed, Open, Record, Revise, Secret
 from ._door import Door, Journal
 from ._gateway import Gateway
 from ._secret_book import Bound, SecretBook
@@ -55,6 +56,15 @@ class GatewayPlane:
     async def secret(self, order: Secret) -> None:
         bound = _bound(order.secret)
         self._books[order.sandbox].put(bound)
+
+    async def record(self, order: Record) -> bytes:
+        taken = self._gateway.record(order.sandbox, order.on)
+        if order.on:
+            return b""
+        if taken is None:
+            reason = f"nothing is being recorded of {order.sandbox}: nobody began, or the gateway that did has died"
+            raise InvalidState(reason, hint=f"paddock record start {order.sandbox}")
+        return msgspec.msgpack.encode(taken)
 
     async def close(self, sandbox: str) -> None:
         self._books.pop(sandbox, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Callable
 
@@ -12,6 +13,7 @@ from paddock.model.egress import RequestVerdict
 from ._body import Body
 from ._http1 import BadMessage, Request, Response
 from ._page_memory import PageMemory, Read, Remembered
+from ._redact import Redaction
 from ._refusal import Refused
 from ._registry import Shelf
 from ._registry_page import Page
@@ -20,6 +22,7 @@ from ._registry_reader import Reader
 from ._wire import Wire
 
 _MOST_HELD_BYTES = 128 << 20
+_PIECE_BYTES = 1 << 20
 _REQUEST_FIELDS = frozenset(
     {b"accept", b"accept-encoding", b"range", b"if-range", b"if-none-match", b"if-match", b"if-modified-since"}
     | {b"if-unmodified-since", b"a-im"}
@@ -170,3 +173,12 @@ class Look:
 
     def _refused(self, why: str) -> Refused:
         return Refused(why, status=502, rule=self._verdict.rule)
+
+
+async def redacted(redaction: Redaction, page: bytes) -> bytes:
+    """In pieces, between which others have their turn."""
+    stream, parts = redaction.stream(), list[bytes]()
+    for start in range(0, len(page), _PIECE_BYTES):
+        parts.append(stream.feed(page[start : start + _PIECE_BYTES]))
+        await asyncio.sleep(0)
+    return b"".join((*parts, stream.end()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -17,6 +18,8 @@ from ._target import PORTS, normal, split_target
 
 MOST_FILES = 50_000
 _DAY = 86_400.0
+_PLAIN_LINK = re.compile(r"https://([a-z0-9.-]+)((?:/[A-Za-z0-9_+!~-][A-Za-z0-9._+!~-]*)+)(?:#[\x21-\x7e]*)?")
+"""One that is in its normal form as it stands, as almost all of a page of thousands are: no dots, no escapes."""
 
 File = tuple[str, int, str]
 """Host, port, and path with query in its normal form: what a request for it names."""
@@ -73,6 +76,12 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
         is for."""
         if not isinstance(link, str) or len(link) > 4096:
             return None
+        plain = _PLAIN_LINK.fullmatch(link)
+        if plain is not None and plain[1] in (self.rule.hosts or ()):
+            return (plain[1], PORTS["https"], plain[2]), f"https://{plain[1]}{plain[2]}"
+        return self._resolved(link)
+
+    def _resolved(self, link: str) -> tuple[File, str] | None:
         try:
             joined = urljoin(f"{self.scheme}://{authority(self.scheme, self.host, self.port)}{self.path}", link)
             scheme, host, port, path = split_target(joined.partition("#")[0], self.scheme)

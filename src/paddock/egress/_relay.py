@@ -25,7 +25,7 @@ from ._http1 import (
 from ._packaged import Packaged, whole
 from ._redact import Returned
 from ._refusal import Refused
-from ._registry_look import Look
+from ._registry_look import Look, redacted
 from ._stream import Stream
 from ._swap import BUFFERED_BYTES, Swap
 from ._switch import EXTENSIONS, switch
@@ -94,6 +94,11 @@ class Relay:
             request.chunked, request.length = False, len(content)
         self._body, self._begun = Body(request), bytearray()
         return content
+
+    async def peek(self, most: int) -> bytes | None:
+        """The whole body, which is sent on all the same; None: it is larger than `most`."""
+        more = await self.begin(lambda _: len(self._begun) > most)
+        return None if more else bytes(self._begun)
 
     async def begin(self, enough: Callable[[bytes], bool]) -> bool:
         """Takes the body up to where `enough`, which is given each new piece of it, says so, or to its end: then it is
@@ -340,7 +345,7 @@ class Relay:
             return request.keep_alive
         if book:
             redaction = book.redaction(keep_length=True)
-            body = redaction.whole(body)
+            body = await redacted(redaction, body)
             response.fields = [(name, redaction.whole(value)) for name, value in response.fields]
         keep_alive = request.keep_alive
         wire.write(write_response(response, keep_alive=keep_alive, minor=request.minor) + body)

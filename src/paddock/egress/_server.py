@@ -18,7 +18,7 @@ from paddock.errors import InvalidArgument, InvalidState, NotFound, PaddockError
 from paddock.linux import local_sockets
 
 from ._channel import Channel
-from ._control import VERSION, Answer, Claim, Claimed, Close, Hello, Message, Open, Revise, Secret
+from ._control import VERSION, Answer, Claim, Claimed, Close, Hello, Message, Open, Record, Revise, Secret
 
 IDLE_SECONDS = 10.0
 LOOK_SECONDS = 1.0
@@ -39,6 +39,10 @@ class Plane(Protocol):
         ...
 
     async def secret(self, order: Secret) -> None: ...
+
+    async def record(self, order: Record) -> bytes:
+        """What was recorded, if it ends with this."""
+        ...
 
     async def close(self, sandbox: str) -> None:
         """Cuts everything, and closes the sockets."""
@@ -144,7 +148,9 @@ class Server:
     async def _obey(self, plane: Plane, channel: Channel, message: Message, sockets: list[socket.socket]) -> None:
         answer = Answer(n=message.n, pid=os.getpid())
         try:
-            await self._do(plane, message, sockets)
+            recording = await self._do(plane, message, sockets)
+            if recording:
+                answer = Answer(n=message.n, recording=recording)
             if isinstance(message, Hello):
                 answer = Answer(n=message.n, pid=os.getpid(), doors=dict(self._doors))
         except PaddockError as error:
@@ -157,8 +163,11 @@ class Server:
         if not channel.closed:
             channel.send(answer)
 
-    async def _do(self, plane: Plane, message: Message, sockets: list[socket.socket]) -> None:
+    async def _do(self, plane: Plane, message: Message, sockets: list[socket.socket]) -> bytes:
         match message:
+            case Record():
+                self._known(message.sandbox, message.incarnation)
+                return await plane.record(message)
             case Hello(version=version):
                 if version != VERSION:
                     raise InvalidState(f"this gateway speaks version {VERSION}, not {version}")
@@ -176,6 +185,7 @@ class Server:
                 await self._close(plane, message.sandbox, message.incarnation)
             case _:
                 raise InvalidArgument("no such operation")
+        return b""
 
     async def _open(self, plane: Plane, order: Open, sockets: list[socket.socket]) -> None:
         if self._doors.get(order.sandbox) == order.incarnation:

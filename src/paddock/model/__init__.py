@@ -104,6 +104,9 @@ from .policy import SecretSource as SecretSource
 from .policy_actions import GetPolicy as GetPolicy
 from .policy_actions import PolicyRevision as PolicyRevision
 from .policy_actions import SetPolicy as SetPolicy
+from .recording import Recording as Recording
+from .recording import StartRecording as StartRecording
+from .recording import TakeRecording as TakeRecording
 from .reports import AuditFault as AuditFault
 from .reports import AuditKey as AuditKey
 from .reports import AuditRecord as AuditRecord

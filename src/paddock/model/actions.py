@@ -32,6 +32,7 @@ from .file_actions import (
 from .garbage import GarbageReport
 from .limits import Usage
 from .policy_actions import GetPolicy, SetPolicy
+from .recording import StartRecording, TakeRecording
 from .reports import AuditKey, AuditRecord, AuditReport, AuditStatement, Check, Diagnosis, Inspection, Process
 from .repository import AcquireRepository, DeleteRepository, ListRepositories
 from .result_actions import (
@@ -315,6 +316,8 @@ AnyAction: TypeAlias = (
     | GetArtifact
     | RemoveArtifact
     | SetPolicy
+    | StartRecording
+    | TakeRecording
     | GetPolicy
     | SetSecret
     | RemoveSecret

@@ -225,9 +225,15 @@ class FileRules(_Part, frozen=True, kw_only=True):
 
 
 class AuditRules(_Part, frozen=True, kw_only=True):
-    """What is recorded beyond what always is. `processes`: each program that is started inside, and how it ended."""
+    """What is recorded beyond what always is.
+
+    `processes`: each program that is started inside, and how it ended. `files`: what the sandbox has changed, when it
+    is snapshotted and when it has ended: how many files, the first of them with their digests, and the digest of the
+    whole list.
+    """
 
     processes: bool = False
+    files: bool = False
 
 
 class PolicyDocument(_Part, frozen=True, kw_only=True):

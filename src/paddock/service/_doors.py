@@ -16,9 +16,9 @@ import msgspec
 from paddock.audit import AuditLog
 from paddock.backends._base import Exits
 from paddock.egress._client import GatewayClient, Judge
-from paddock.egress._control import Close, Open, Revise, Secret
+from paddock.egress._control import Close, Open, Record, Revise, Secret
 from paddock.errors import GatewayUnavailable, InternalError, NotConfigured, NotFound, PaddockError, SandboxDied
-from paddock.model import PolicyDocument, SandboxId, State
+from paddock.model import PolicyDocument, Recording, SandboxId, State
 
 from . import _trust
 from ._egress import Egress, Snapshot
@@ -126,6 +126,14 @@ class Doors:
         """Returns when it holds for the next request. Without a gateway there is none."""
         if await self._client.connect(start=False):
             await self._client.order(Secret(n=0, sandbox=id, name=name, secret=secret))
+
+    async def start_recording(self, row: Row) -> None:
+        await self._client.order(Record(n=0, sandbox=row.id, incarnation=row.incarnation, on=True))
+
+    async def take_recording(self, row: Row) -> Recording:
+        """InvalidState: there is none."""
+        answer = await self._client.order(Record(n=0, sandbox=row.id, incarnation=row.incarnation, on=False))
+        return msgspec.msgpack.decode(answer.recording, type=Recording)
 
     async def aclose(self) -> None:
         """Lets go of the gateway, which goes on."""

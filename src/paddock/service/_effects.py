@@ -72,8 +72,10 @@ from paddock.model import (
     SetSecret,
     SignalExec,
     StartExec,
+    StartRecording,
     StatFile,
     StreamAudit,
+    TakeRecording,
     UploadTree,
     VerifyAudit,
     WatchFiles,
@@ -174,6 +176,9 @@ async def effect(rooms: Rooms, action: AnyAction, entry: Entry) -> object:
             return rooms.results.artifacts.get(action, entry)
         case RemoveArtifact():
             return rooms.results.artifacts.remove(action, entry)
+        case StartRecording() | TakeRecording():
+            row, _ = await rooms.sandboxes.use(action.sandbox, entry)
+            return await rooms.recordings.perform(action, row, entry)
         case SetPolicy():
             row, _ = await rooms.sandboxes.use(action.sandbox, entry)
             return await rooms.policies.set(action, row, entry)

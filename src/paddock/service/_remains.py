@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from paddock.audit import AuditLog
@@ -15,6 +16,7 @@ from paddock.storage._base import Pool
 
 from ._clock import Clock, boot_id
 from ._egress import Egress
+from ._file_changes import FileChanges
 from ._lifecycle import Lifecycle
 from ._providers import Backends
 from ._store import Row, Store
@@ -33,7 +35,9 @@ class Remains:
         pool: Callable[[], Pool],
         clock: Clock,
         egress: Egress,
+        changes: FileChanges,
     ) -> None:
+        self._changes = changes
         self._egress = egress
         self.outputs = state_dir / OUTPUTS
         self._store, self._lifecycle, self._audit = store, lifecycle, audit
@@ -63,6 +67,8 @@ class Remains:
         """Removes what an ended sandbox leaves: ways out, tree, outputs, the backend's memory of it. Idempotent."""
         if row.sandbox.policy is not None:
             await self._egress.close(row)
+            with suppress(PaddockError):  # on a full disk: what is dead is buried all the same
+                await self._changes.record(row, own_trees(row), "end", own=True)
         for tree in own_trees(row):
             self._pool().delete(tree)
         self.remove_outputs(row.id)

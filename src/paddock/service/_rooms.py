@@ -29,6 +29,7 @@ from ._egress import Egress, NoEgress
 from ._evidence import Evidence
 from ._execs import Execs
 from ._expiry import Expiry
+from ._file_changes import FileChanges
 from ._files import Files
 from ._forks import Forks
 from ._garbage import Garbage
@@ -45,6 +46,7 @@ from ._policies import Policies
 from ._promotion import Promotion
 from ._providers import Backends, Templates
 from ._reconcile import Reconciler
+from ._recordings import Recordings
 from ._remains import Remains
 from ._reports import Reports
 from ._results import Results
@@ -106,8 +108,11 @@ class Rooms:
                 secrets=leases.packed,
             )
             leases.changed = lambda id, bound: doors.secret(SandboxId(id), bound.name, to_bytes(bound))
+        self.recordings = Recordings(self._doors)
         egress = LeasedEgress(egress or NoEgress(), leases)
         lifecycle = Lifecycle(store, clock)
+        policies = self.policies = Policies(store=store, egress=egress, tasks=tasks, clock=clock, leases=leases)
+        changes = FileChanges(policies, audit, pool)
         remains = Remains(
             state_dir,
             store=store,
@@ -117,8 +122,8 @@ class Rooms:
             pool=pool,
             clock=clock,
             egress=egress,
+            changes=changes,
         )
-        policies = self.policies = Policies(store=store, egress=egress, tasks=tasks, clock=clock, leases=leases)
         self.asking = Asking(store=store, policies=policies, approvals=self.approvals)
         allotment = Allotment(store, clock)
         live = self.live = Live(
@@ -165,7 +170,9 @@ class Rooms:
             leases=leases,
         )
         rows = SnapshotStore(store)
-        snapshots = self.snapshots = Snapshots(store=rows, pool=pool, clock=clock, tasks=tasks, holder=holder)
+        snapshots = self.snapshots = Snapshots(
+            store=rows, pool=pool, clock=clock, tasks=tasks, holder=holder, changes=changes
+        )
         self.forks = Forks(
             store=store,
             live=live,

@@ -25,6 +25,7 @@ from paddock.storage._base import Pool
 from . import _copies, _validate
 from ._clock import Clock, holder_alive
 from ._copies import Copy
+from ._file_changes import FileChanges
 from ._gate import Entry
 from ._live import Held
 from ._snapshot_store import SnapshotRow, SnapshotStore
@@ -37,8 +38,16 @@ _CANDIDATES = 8
 
 class Snapshots:
     def __init__(
-        self, *, store: SnapshotStore, pool: Callable[[], Pool], clock: Clock, tasks: Tasks, holder: str
+        self,
+        *,
+        store: SnapshotStore,
+        pool: Callable[[], Pool],
+        clock: Clock,
+        tasks: Tasks,
+        holder: str,
+        changes: FileChanges,
     ) -> None:
+        self._changes = changes
         self._store, self._pool, self._clock = store, pool, clock
         self._tasks, self._holder = tasks, holder
         self._making: set[str] = set()
@@ -65,6 +74,7 @@ class Snapshots:
                 await self.copy(held.instance, copies)
                 if not self._store.whole(snapshot.id):
                     raise InvalidState(f"snapshot {snapshot.id} was deleted while it was being made")
+                await self._changes.record(row, (snapshot.id,), "snapshot")
                 entry.done({"snapshot": snapshot.id})
             except BaseException:
                 self._remove(snapshot.id)

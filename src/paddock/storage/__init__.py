@@ -7,6 +7,8 @@ from paddock.storage._base import TreeUsage as TreeUsage
 from paddock.storage._basis import keep_promoted as keep_promoted
 from paddock.storage._config import PoolConfig as PoolConfig
 from paddock.storage._config import Reason as Reason
+from paddock.storage._listing import Listing as Listing
+from paddock.storage._listing import list_changes as list_changes
 from paddock.storage._mount_changes import MountChanges as MountChanges
 from paddock.storage._mount_changes import Plan as Plan
 from paddock.storage._mount_changes import mount_changes as mount_changes

@@ -10,6 +10,7 @@ from ._load import Loaded as Loaded
 from ._load import Source as Source
 from ._load import load as load
 from ._load import to_yaml as to_yaml
+from ._mocks import write_cassette as write_cassette
 from ._names import NotAName as NotAName
 from ._names import canonical_name as canonical_name
 from ._paths import normal_path as normal_path

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from paddock.model import Allow, Approve, Binding, Deny, EgressRules, Mock, PolicyDocument, SecretRule
-from paddock.model.policy import CommandRules, FileRules, Port
+from paddock.model.policy import AuditRules, CommandRules, FileRules, Port
 from paddock.policy.door import MOST_RULES as MOST_COMMAND_RULES
 from paddock.policy.door import command_faults, file_faults
 
@@ -58,7 +58,7 @@ def canonical(document: PolicyDocument) -> PolicyDocument:
         secrets=secrets,
         commands=_commands(document.commands),
         files=_files(document.files),
-        audit=document.audit,
+        audit=document.audit if document.audit != AuditRules() else None,
     )
 
 

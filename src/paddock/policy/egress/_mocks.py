@@ -79,6 +79,15 @@ def canonical_source(rule: Mock, path: Path) -> MockSource | None:
     return MockSource(cassette=tuple(_recorded(one, (*path, "cassette", index)) for index, one in entries))
 
 
+def write_cassette(exchanges: tuple[Recorded, ...], *, as_json: bool) -> str:
+    """As `load` reads it."""
+    if as_json:
+        return msgspec.json.format(msgspec.json.encode(_Cassette(exchanges)), indent=2).decode() + "\n"
+    import yaml
+
+    return yaml.safe_dump(msgspec.to_builtins(_Cassette(exchanges)), sort_keys=False, allow_unicode=True)
+
+
 # -- files
 
 

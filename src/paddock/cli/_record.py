@@ -1,0 +1,58 @@
+"""`paddock record`: what a sandbox is answered from outside becomes a cassette, for a mock."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from . import _render
+from ._values import add_json
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+    one = verbs.add_parser("start", help="from now on", allow_abbrev=False)
+    one.add_argument("sandbox", metavar="SANDBOX", help="id, unique prefix of one, or name")
+    one.set_defaults(run=_start)
+    two = verbs.add_parser("take", help="end it, and write the cassette", allow_abbrev=False)
+    two.add_argument("sandbox", metavar="SANDBOX", help="id, unique prefix of one, or name")
+    two.add_argument("file", metavar="FILE", help="a new one, that ends in .yaml or .json")
+    add_json(two)
+    two.set_defaults(run=_take)
+
+
+def _start(options: argparse.Namespace) -> int:
+    from paddock._compose import connector
+    from paddock.model import StartRecording
+
+    connector.connect().perform(StartRecording(sandbox=options.sandbox))
+    return 0
+
+
+def _take(options: argparse.Namespace) -> int:
+    from paddock._compose import connector
+    from paddock.errors import InvalidArgument
+    from paddock.model import TakeRecording
+    from paddock.policy.egress import write_cassette
+
+    file = Path(options.file)
+    if file.suffix not in (".yaml", ".yml", ".json"):
+        raise InvalidArgument(f"{options.file!r} is no name of a cassette", hint="one that ends in .yaml or .json")
+    try:
+        opened = file.open("x", encoding="utf-8")  # before it is taken: then it is gone from where it was
+    except OSError as error:
+        raise InvalidArgument(f"{options.file!r} cannot be made: {error.strerror}") from None
+    with opened:
+        try:
+            taken = connector.connect().perform(TakeRecording(sandbox=options.sandbox))
+        except BaseException:
+            file.unlink()
+            raise
+        opened.write(write_cassette(taken.exchanges, as_json=file.suffix == ".json"))
+    if options.json:
+        _render.document({"exchanges": len(taken.exchanges), "omitted": taken.omitted})
+        return 0
+    for line in taken.omitted:
+        _render.note(f"not recorded: {line}")
+    _render.note(f"{len(taken.exchanges)} exchanges in {options.file}")
+    return 0

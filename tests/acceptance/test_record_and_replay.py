@@ -1,0 +1,54 @@
+"""What a sandbox was answered is recorded by a verb, and answers another sandbox that has no way out at all."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from paddock import local
+from paddock.errors import InvalidState
+from paddock.model import TakeRecording
+from tests.cli.command_line import environment
+from tests.conftest import SandboxFactory
+
+from .rig import Internet, Request, Response
+
+CURL = "curl -sS -m 60 https://api.test"
+
+
+def answer(request: Request) -> Response:
+    return Response(200, {"content-type": "application/json"}, json.dumps([request.method, request.target]).encode())
+
+
+def paddock(state: Path, *arguments: str) -> str:
+    argv = [sys.executable, "-m", "paddock", "record", *arguments]
+    done = subprocess.run(argv, capture_output=True, env=environment(state), timeout=100, check=False)
+    return f"{done.returncode} {done.stderr.decode()}"
+
+
+@pytest.mark.parametrize("ending", [".yaml", ".json"])
+def test_what_was_recorded_is_replayed_without_a_network_and_a_miss_is_denied(
+    sandbox: SandboxFactory, internet: Internet, shared_state: Path, tmp_path: Path, ending: str
+) -> None:
+    internet.site("api.test", answer)
+    made = sandbox(policy={"egress": {"allow": [{"host": "api.test", "paths": ["/**"]}]}})
+    file = tmp_path / f"api{ending}"
+    with pytest.raises(InvalidState, match="nothing is being recorded"):
+        local().perform(TakeRecording(sandbox=made.id))
+    assert paddock(shared_state, "start", made.id).startswith("0 ")
+    script = f"{CURL}/users?page=1; {CURL}/users -d name=me"
+    said = made.exec(script, check=True).stdout
+    assert paddock(shared_state, "take", made.id, str(file)) == f"0 paddock: 2 exchanges in {file}\n"
+    assert paddock(shared_state, "take", made.id, str(file)).startswith("125 "), "it is there already"
+    before = len(internet.arrivals)
+
+    again = sandbox(policy={"egress": {"mock": [{"host": "api.test", "with": str(file)}]}})
+    assert again.exec(script, check=True).stdout == said == '["GET", "/users?page=1"]["POST", "/users"]'
+    missed = again.exec(f"{CURL}/users?page=2")
+    assert "the cassette has no answer (left) to GET https://api.test/users?page=2" in missed.stdout
+    assert len(internet.arrivals) == before
+    assert internet.strays() == []
