@@ -60,3 +60,16 @@ def test_filters(directory: Path) -> None:
 
 def test_what_was_denied_to_a_name_belongs_to_the_sandbox_of_that_name(directory: Path) -> None:
     assert "sandbox.extend" in told(directory, ("box",), sandbox="sb_1234567890")
+
+
+def test_what_only_completes_a_record_is_no_trouble(tmp_path: Path) -> None:
+    log = AuditLog(tmp_path)
+    log.event("egress.origin", sandbox="sb_1", flow=1, decision=0, origin="unknown", reason="nobody holds it any more")
+    log.event("process.start", sandbox="sb_1", argv=["make"])
+    log.event("files.changed", sandbox="sb_1", files=3)
+    log.event("approval.used", sandbox="sb_1", approval="ap_1")
+    assert told(tmp_path, trouble=True) == []
+    log.event("files.changed", sandbox="sb_1", message="the tree has gone")
+    log.event("egress.offline", sandbox="sb_1", message="the gateway has died")
+    assert told(tmp_path, trouble=True) == ["files.changed", "egress.offline"]
+    log.close()

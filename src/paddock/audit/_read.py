@@ -16,8 +16,10 @@ from ._log import SUFFIX
 MOST_RECORDS = 100_000
 _OWN = frozenset({"audit.open", "audit.close"})
 """The log about itself."""
-_FACTS = frozenset({"egress.world", "exec.streams"})
-"""Events that are no trouble."""
+_FACTS = frozenset(
+    {"approval.used", "egress.origin", "egress.world", "exec.streams", "process.start", "workspace.push"}
+)
+"""Events that are no trouble: they complete a record. An origin that is not known is no denial either."""
 
 
 class _Line(msgspec.Struct):
@@ -147,12 +149,14 @@ def _begins(action: str, wanted: str) -> bool:
 
 
 def is_trouble(record: AuditRecord) -> bool:
-    """Denied, failed, ended by a ceiling, or an event: nobody asked for those, but for what completes a record."""
+    """Denied, failed, ended by a ceiling, or an event: nobody asked for those, but for what completes a record. A list
+    of changed files does, unless it says why it could not be made."""
     status = record.result.get("status")
     struck = isinstance(status, dict) and cast("dict[str, object]", status).get("limit") is not None
+    listed = record.action == "files.changed" and record.message is None
     return (
         record.allowed is False
         or record.ok is False
         or struck
-        or (record.kind == "event" and record.action not in _FACTS)
+        or (record.kind == "event" and record.action not in _FACTS and not listed)
     )
