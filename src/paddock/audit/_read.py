@@ -16,7 +16,17 @@ from ._log import SUFFIX
 MOST_RECORDS = 100_000
 _OWN = frozenset({"audit.open", "audit.close"})
 """The log about itself."""
-_FACTS = frozenset({"egress.world", "exec.streams"})
+_FACTS = frozenset(
+    {
+        "approval.asked",  # the refusal that led to it is a record of its own
+        "approval.used",
+        "egress.origin",
+        "egress.world",
+        "exec.streams",
+        "process.end",
+        "process.start",
+    }
+)
 """Events that are no trouble."""
 
 
@@ -147,12 +157,16 @@ def _begins(action: str, wanted: str) -> bool:
 
 
 def is_trouble(record: AuditRecord) -> bool:
-    """Denied, failed, ended by a ceiling, or an event: nobody asked for those, but for what completes a record."""
+    """Denied, failed, ended by a ceiling, or an event that nobody asked for."""
     status = record.result.get("status")
     struck = isinstance(status, dict) and cast("dict[str, object]", status).get("limit") is not None
-    return (
-        record.allowed is False
-        or record.ok is False
-        or struck
-        or (record.kind == "event" and record.action not in _FACTS)
-    )
+    return record.allowed is False or record.ok is False or struck or (record.kind == "event" and not _is_fact(record))
+
+
+def _is_fact(record: AuditRecord) -> bool:
+    """But where it says why there is nothing to tell."""
+    if record.action == "process.watch":
+        return "why" not in record.detail
+    if record.action == "files.changed":
+        return record.message is None
+    return record.action in _FACTS
