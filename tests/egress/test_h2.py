@@ -139,6 +139,14 @@ def test_a_body_on_its_way_when_it_is_refused_is_taken_to_its_end() -> None:
         peer.flush()
         assert (await peer.ask(request(host))).status == 200
         assert refused.reset is None
+        number, refused = peer.begin(request(host, "/no", "POST", (b"content-length", b"5")), end=False)
+        await refused.ended.wait()
+        peer.engine.send_data(
+            number, b"", end_stream=True
+        )  # as curl does, seeing the answer: less than it had promised
+        peer.flush()
+        assert (await peer.ask(request(host))).status == 200
+        assert peer.gone is None
 
     through(work)
 

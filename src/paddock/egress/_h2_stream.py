@@ -242,6 +242,9 @@ class StreamTransport(asyncio.Transport):
         if self._pieces is None or self._closed:
             self._session.loop.call_soon(self.wire.eof_received)
             return
+        if self.wire.discards and self.number is not None:
+            self._deaf = True
+            self._session.any_length(self.number)
         try:
             self._send(self._pieces.end())
         except BadMessage:
