@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import paddock
+from paddock.keeper import layout
 from paddock.testing.leaks import Snapshot
 from tests.conftest import SandboxFactory, keepers
 from tests.orphans import wait_until
@@ -27,13 +28,26 @@ def resident_kib(pid: int) -> int:
     raise AssertionError("no Private_Dirty")
 
 
+def at_rest(state: Path) -> Snapshot:
+    """With all the spares that the keeper wants, and none of them half made."""
+    assert wait_until(lambda: len(list((state / "keeper" / "spares").iterdir())) == layout.DEFAULT_SPARES)
+    seen = [Snapshot.take(state)]
+
+    def still() -> bool:
+        seen.append(Snapshot.take(state))
+        return seen[-1].processes == seen[-2].processes
+
+    assert wait_until(still)
+    return seen[-1]
+
+
 @pytest.mark.parametrize("cycles", [200, MANY])
 def test_hundreds_of_cycles_leave_nothing_behind(sandbox: SandboxFactory, shared_state: Path, cycles: int) -> None:
     sandbox().kill()  # skips with the reason where no sandbox can be had
     for _ in range(20):  # what is made once and kept (id maps of a slot, caches) is made
         live_once()
     (keeper,) = keepers(shared_state)
-    before, memory = Snapshot.take(shared_state), resident_kib(keeper)
+    before, memory = at_rest(shared_state), resident_kib(keeper)
     ids = [live_once() for _ in range(cycles)]
     left: dict[str, int] = {}
 
