@@ -71,3 +71,16 @@ def test_what_came_to_pass_as_it_should_is_no_trouble(tmp_path: Path) -> None:
     log.event("files.changed", sandbox="sb_1", message="it can't be told")
     log.close()
     assert told(tmp_path, trouble=True) == ["process.watch", "files.changed"]
+
+
+def test_what_only_completes_a_record_is_no_trouble(tmp_path: Path) -> None:
+    log = AuditLog(tmp_path)
+    log.event("egress.origin", sandbox="sb_1", flow=1, decision=0, origin="unknown", reason="nobody holds it any more")
+    log.event("process.start", sandbox="sb_1", argv=["make"])
+    log.event("files.changed", sandbox="sb_1", files=3)
+    log.event("approval.used", sandbox="sb_1", approval="ap_1")
+    assert told(tmp_path, trouble=True) == []
+    log.event("files.changed", sandbox="sb_1", message="the tree has gone")
+    log.event("egress.offline", sandbox="sb_1", message="the gateway has died")
+    assert told(tmp_path, trouble=True) == ["files.changed", "egress.offline"]
+    log.close()

@@ -25,9 +25,10 @@ _FACTS = frozenset(
         "exec.streams",
         "process.end",
         "process.start",
+        "workspace.push",
     }
 )
-"""Events that are no trouble."""
+"""Events that are no trouble. An origin that is not known is no denial either."""
 
 
 class _Line(msgspec.Struct):

@@ -57,7 +57,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     add_sandbox(statement)
     statement.add_argument("--payload", action="store_true", help="the statement itself, without its envelope")
-    statement.add_argument("--json", action="store_true", help="of errors; what is printed is JSON")
+    statement.add_argument("--json", action="store_true", help="errors as JSON too; what is printed always is")
     statement.set_defaults(run=show_statement)
 
 
