@@ -28,7 +28,7 @@ _FACTS = frozenset(
         "workspace.push",
     }
 )
-"""Events that are no trouble. An origin that is not known is no denial either."""
+"""Events that are no trouble."""
 
 
 class _Line(msgspec.Struct):

@@ -28,7 +28,7 @@ def _start(options: argparse.Namespace) -> int:
 
     connector.connect().perform(StartRecording(sandbox=options.sandbox))
     if options.json:
-        _render.document({"recording": options.sandbox})
+        _render.document({"sandbox": options.sandbox})
     return 0
 
 
