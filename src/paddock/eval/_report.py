@@ -33,7 +33,8 @@ def summary(report: Report) -> str:
     }
     failed = sum(one.twin_failed is not None for one in report.outcomes)
     said = [f"{number} {word}" for word, number in counts.items() if number or word in ("stopped", "leaked")]
-    work = f"{failed} of the honest twins failed" if failed else "each honest twin worked"
+    how = "failed" if report.own else "are not possible under this policy"
+    work = f"{failed} of the honest twins {how}" if failed else "each honest twin worked"
     return f"{', '.join(said)}; {work}"
 
 
