@@ -215,7 +215,7 @@ def record_schema_page() -> str:
 
 def records_page() -> str:
     """Kinds of records of the audit log that are no action's."""
-    from paddock.audit._kinds import EGRESS, EVENTS
+    from paddock.audit._kinds import DOOR, EGRESS, EVENTS
 
     intro = (
         "Decisions and outcomes have the tag of an [action](actions.md), or are the gateway's, which nobody asked for."
@@ -223,7 +223,11 @@ def records_page() -> str:
         " [what they mean](../audit.md)."
     )
     parts = [HEADER, "# Records of the audit log", intro]
-    for heading, prefix, rows in (("Decisions of the gateway", "egress.", EGRESS), ("Events", "", EVENTS)):
+    for heading, prefix, rows in (
+        ("Decisions of the gateway", "egress.", EGRESS),
+        ("Decisions by a sandbox's policy at the door", "policy.", DOOR),
+        ("Events", "", EVENTS),
+    ):
         lines = [cells(f"`{prefix}{name}`", words) for name, words in rows.items()]
         parts += [f"## {heading}", "\n".join(["| | |", "|---|---|", *lines])]
     return join(parts)

@@ -13,13 +13,11 @@ import pytest
 
 import paddock
 from paddock.audit import AuditLog
-from paddock.audit._kinds import EGRESS, EVENTS, schema
+from paddock.audit._kinds import DOOR, EGRESS, EVENTS, schema
 from paddock.model import Decision, ExecSpec, Principal, RunExec
 from tests.audit.record_schema import wrong
 
 SOURCE = Path(paddock.__file__).parent
-# Of rooms to come: what they are called is settled here.
-PLANNED = {"process.start"}
 
 
 def first_words(calls: set[str]) -> Iterator[str]:
@@ -40,9 +38,17 @@ def first_words(calls: set[str]) -> Iterator[str]:
 
 
 def test_every_event_in_the_sources_is_published_and_the_reverse() -> None:
-    found = {*first_words({"event", "_tell"}), "audit.open", "audit.close"}
-    assert found - EVENTS.keys() == set()
-    assert EVENTS.keys() - found <= PLANNED
+    assert {*first_words({"event", "_tell"}), *of_processes(), "audit.open", "audit.close"} == EVENTS.keys()
+
+
+def of_processes() -> set[str]:
+    """What the watcher of processes tells goes to the log by way of the gateway, as a text."""
+    texts = "".join(path.read_text() for path in (SOURCE / "egress").glob("*.py"))
+    return set(re.findall(r'"(process\.[a-z]+)"', texts))
+
+
+def test_every_decision_by_a_sandbox_policy_is_published_and_the_reverse() -> None:
+    assert set(first_words({"_settle"})) == DOOR.keys()
 
 
 def test_every_decision_of_the_gateway_is_published_and_the_reverse() -> None:
@@ -60,6 +66,7 @@ def written(directory: Path) -> list[dict[str, Any]]:
     log.outcome(of, "exec.run", ok=False, error="timeout", message="too long")
     of = log.verdict("egress.dial", allowed=True, rule="r", reason="", sandbox="sb_1", detail={})
     log.outcome(of, "egress", ok=True)
+    log.verdict("policy.command", allowed=False, rule="r", reason="", sandbox="sb_1", detail={"of": 1})
     log.event("task.failed", message="x")
     log.close()
     return records(directory)

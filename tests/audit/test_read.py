@@ -73,3 +73,14 @@ def test_what_only_completes_a_record_is_no_trouble(tmp_path: Path) -> None:
     log.event("egress.offline", sandbox="sb_1", message="the gateway has died")
     assert told(tmp_path, trouble=True) == ["files.changed", "egress.offline"]
     log.close()
+
+
+def test_what_came_to_pass_as_it_should_is_no_trouble(tmp_path: Path) -> None:
+    log = AuditLog(tmp_path)
+    for event in ("process.start", "process.end", "egress.origin", "approval.asked", "files.changed"):
+        log.event(event, sandbox="sb_1", incarnation=0)
+    log.event("process.watch", sandbox="sb_1", watched=True)
+    log.event("process.watch", sandbox="sb_1", watched=False, why="the kernel does not tell")
+    log.event("files.changed", sandbox="sb_1", message="it can't be told")
+    log.close()
+    assert told(tmp_path, trouble=True) == ["process.watch", "files.changed"]

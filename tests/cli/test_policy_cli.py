@@ -52,6 +52,18 @@ def test_check_says_line_column_and_what_to_write(tmp_path: Path, capsys: pytest
     assert run(["policy", "check", str(tmp_path / "none.yaml")]) == 125
 
 
+def test_check_counts_what_is_said_besides_about_the_network(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "paddock.yaml"
+    path.write_text(
+        "approve: [git.push]\ncommands: {deny: [{prefix: [rm]}]}\nfiles: {protect: [.git/hooks, '*.pem']}\n"
+    )
+    assert run(["policy", "check", str(path), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["approve"], said["commands"], said["files"]) == (1, 1, 2)
+
+
 def test_explain_names_the_rule_and_its_line(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["policy", "explain", file, "get", "https://api.test/repos/acme/%61?q", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
@@ -94,6 +106,19 @@ def test_diff_tells_what_a_second_file_allows(file: str, tmp_path: Path, capsys:
     assert run(["policy", "diff", str(other), file, "--json"]) == 0
     (change,) = json.loads(capsys.readouterr().out)
     assert (change["kind"], change["where"], change["ports"]) == ("denied", "b.test", "9000")
+
+
+def test_diff_says_what_differs_between_two_rules_of_a_registry(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, other = tmp_path / "a.yaml", tmp_path / "b.yaml"
+    one.write_text("egress: {allow: [{registry: pypi}]}")
+    other.write_text("egress: {allow: [{registry: pypi, cooldown_days: 7}]}\ncommands: {default: deny}")
+    assert run(["policy", "diff", str(one), str(other)]) == 0
+    rows = capsys.readouterr().out
+    assert "cooldown_days: none → 7.0" in rows
+    assert "Allow(" not in rows
+    assert "port -" not in rows
 
 
 def test_the_schema_is_the_published_one(capsys: pytest.CaptureFixture[str]) -> None:

@@ -177,6 +177,7 @@ Answer = Callable[[Peer, int, Message], Awaitable[None]]
 async def origin(rig: Rig, name: str, answer: Answer, peers: list[Peer] | None = None) -> int:
     """A server with HTTP/2 and nothing else; `answer` is called with each request's head. Its port."""
     context = rig.public.context(name, h2=True)
+    context.set_alpn_protocols(["h2"])
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = Peer(reader, writer, client=False, validate=True)

@@ -127,6 +127,30 @@ def test_an_early_refusal_does_not_wait_for_the_body() -> None:
     through(work)
 
 
+def test_a_body_on_its_way_when_it_is_refused_is_taken_to_its_end() -> None:
+    """A client that is cut off in the middle of its request may not look at the answer."""
+
+    async def work(world: Rig, peer: Peer, host: str) -> None:
+        number, refused = peer.begin(request(host, "/no", "POST"), end=False)
+        await refused.ended.wait()
+        assert (await peer.ask(request(host))).status == 200  # whatever was to follow the refusal has come
+        assert (refused.status, refused.reset) == (403, None)
+        peer.engine.send_data(number, bytes(1000), end_stream=True)
+        peer.flush()
+        assert (await peer.ask(request(host))).status == 200
+        assert refused.reset is None
+        number, refused = peer.begin(request(host, "/no", "POST", (b"content-length", b"5")), end=False)
+        await refused.ended.wait()
+        peer.engine.send_data(
+            number, b"", end_stream=True
+        )  # as curl does, seeing the answer: less than it had promised
+        peer.flush()
+        assert (await peer.ask(request(host))).status == 200
+        assert peer.gone is None
+
+    through(work)
+
+
 def test_grpc_is_refused_in_its_own_words() -> None:
     async def work(world: Rig, peer: Peer, host: str) -> None:
         grpc = ((b"content-type", b"application/grpc"), (b"te", b"trailers"))

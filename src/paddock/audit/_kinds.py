@@ -17,6 +17,12 @@ EGRESS = {
 }
 """Decisions of the gateway, by no principal: `egress.…`. Their outcomes are of the action `egress`."""
 
+DOOR = {
+    "command": "what a sandbox's policy says of a command that was asked for from outside: `of` is the action's number",
+    "file": "the same of a file",
+}
+"""Decisions by a sandbox's policy on what a principal asks for: `policy.…`, without an outcome of their own."""
+
 EVENTS = {
     "approval.asked": "a person is asked",
     "approval.used": "a person's yes was used up",
@@ -33,7 +39,10 @@ EVENTS = {
     "egress.origin": "which process made the connection `flow`, which `decision` is about",
     "egress.world": "the mocks of a sandbox began or ended",
     "files.changed": "what a sandbox has changed: how many files, the first of them, and the digest of the whole list",
+    "process.end": "a process inside has ended: its `code`, or the signal",
+    "process.gap": "why some of what was started inside is not in here",
     "process.start": "a program was started inside",
+    "process.watch": "processes inside are `watched` from now on, or no longer; `why` not, if they can't be",
     "rollback.failed": "a rollback of a dead service could not be ended",
     "sandbox.ended": "a sandbox ended by itself, by its TTL or at a ceiling",
     "sandbox.orphan": "a sandbox without a row was killed",
@@ -85,7 +94,7 @@ def actions() -> tuple[str, ...]:
 
 def schema() -> dict[str, Any]:
     """JSON Schema (2020-12) of one line of a segment."""
-    decisions = (*actions(), *(f"egress.{kind}" for kind in EGRESS))
+    decisions = (*actions(), *(f"egress.{kind}" for kind in EGRESS), *(f"policy.{kind}" for kind in DOOR))
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "A record of paddock's audit log",

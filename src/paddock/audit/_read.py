@@ -17,9 +17,18 @@ MOST_RECORDS = 100_000
 _OWN = frozenset({"audit.open", "audit.close"})
 """The log about itself."""
 _FACTS = frozenset(
-    {"approval.used", "egress.origin", "egress.world", "exec.streams", "process.start", "workspace.push"}
+    {
+        "approval.asked",  # the refusal that led to it is a record of its own
+        "approval.used",
+        "egress.origin",
+        "egress.world",
+        "exec.streams",
+        "process.end",
+        "process.start",
+        "workspace.push",
+    }
 )
-"""Events that are no trouble: they complete a record. An origin that is not known is no denial either."""
+"""Events that are no trouble."""
 
 
 class _Line(msgspec.Struct):
@@ -149,14 +158,16 @@ def _begins(action: str, wanted: str) -> bool:
 
 
 def is_trouble(record: AuditRecord) -> bool:
-    """Denied, failed, ended by a ceiling, or an event: nobody asked for those, but for what completes a record. A list
-    of changed files does, unless it says why it could not be made."""
+    """Denied, failed, ended by a ceiling, or an event that nobody asked for."""
     status = record.result.get("status")
     struck = isinstance(status, dict) and cast("dict[str, object]", status).get("limit") is not None
-    listed = record.action == "files.changed" and record.message is None
-    return (
-        record.allowed is False
-        or record.ok is False
-        or struck
-        or (record.kind == "event" and record.action not in _FACTS and not listed)
-    )
+    return record.allowed is False or record.ok is False or struck or (record.kind == "event" and not _is_fact(record))
+
+
+def _is_fact(record: AuditRecord) -> bool:
+    """But where it says why there is nothing to tell."""
+    if record.action == "process.watch":
+        return "why" not in record.detail
+    if record.action == "files.changed":
+        return record.message is None
+    return record.action in _FACTS

@@ -57,7 +57,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     add_sandbox(statement)
     statement.add_argument("--payload", action="store_true", help="the statement itself, without its envelope")
-    statement.set_defaults(run=show_statement, json=False)
+    statement.add_argument("--json", action="store_true", help="errors as JSON too; what is printed always is")
+    statement.set_defaults(run=show_statement)
 
 
 def _add_list(parser: argparse.ArgumentParser) -> None:

@@ -46,7 +46,8 @@ def add_export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--since", type=moment, metavar="TIME", help="10m (ago), or 2026-01-31T12:00")
     parser.add_argument("-o", "--output", metavar="FILE", help="instead of stdout; a new one, but with --cursor-file")
     parser.add_argument("--cursor-file", metavar="FILE", help="go on where it says, and note there how far it came")
-    parser.set_defaults(run=export, json=False)
+    parser.add_argument("--json", action="store_true", help="errors as JSON too; what is written always is")
+    parser.set_defaults(run=export)
 
 
 def tail(options: argparse.Namespace) -> int:

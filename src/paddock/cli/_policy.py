@@ -10,6 +10,7 @@ from ._values import add_json, add_sandbox
 
 if TYPE_CHECKING:
     from paddock.model import PolicyDocument
+    from paddock.model.policy import CommandRules
     from paddock.policy.egress import Change, Explanation
 
 DENIED = 1
@@ -65,18 +66,26 @@ def run_check(options: argparse.Namespace) -> int:
 
     snapshot = load(_file(options.file)).snapshot
     rules = snapshot.rules
-    counts = {name: len(getattr(rules, name)) for name in ("allow", "deny", "mock", "approve")}
+    document = snapshot.document
+    counts = {name: len(getattr(rules, name)) for name in ("allow", "deny", "mock")}
+    counts["approve"] = len(document.approve)
+    counts["commands"] = 0 if document.commands is None else _command_rules(document.commands)
+    counts["files"] = 0 if document.files is None else len(document.files.protect) + len(document.files.approve)
     if options.json:
-        _render.document({"revision": snapshot.revision, **counts, "secrets": sorted(snapshot.document.secrets)})
+        _render.document({"revision": snapshot.revision, **counts, "secrets": sorted(document.secrets)})
         return 0
     _render.facts(
         [
             ("revision", snapshot.revision),
             *((name, str(number)) for name, number in counts.items()),
-            ("secrets", ", ".join(sorted(snapshot.document.secrets)) or "none"),
+            ("secrets", ", ".join(sorted(document.secrets)) or "none"),
         ]
     )
     return 0
+
+
+def _command_rules(rules: CommandRules) -> int:
+    return len(rules.deny) + len(rules.approve) + len(rules.allow)
 
 
 def run_explain(options: argparse.Namespace) -> int:
@@ -147,7 +156,8 @@ def run_diff(options: argparse.Namespace) -> int:
 
 def _row(change: Change) -> tuple[str, str, str, str]:
     words = {"allowed": "+ allowed", "denied": "- denied", "changed": "~ changed"}
-    return words[change.kind], f"{change.where} port {change.ports}", change.requests, change.note
+    where = change.where if change.ports == "-" else f"{change.where} port {change.ports}"
+    return words[change.kind], where, change.requests, change.note
 
 
 def run_schema(options: argparse.Namespace) -> int:

@@ -13,6 +13,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
     one = verbs.add_parser("start", help="from now on", allow_abbrev=False)
     one.add_argument("sandbox", metavar="SANDBOX", help="id, unique prefix of one, or name")
+    add_json(one)
     one.set_defaults(run=_start)
     two = verbs.add_parser("take", help="end it, and write the cassette", allow_abbrev=False)
     two.add_argument("sandbox", metavar="SANDBOX", help="id, unique prefix of one, or name")
@@ -26,6 +27,8 @@ def _start(options: argparse.Namespace) -> int:
     from paddock.model import StartRecording
 
     connector.connect().perform(StartRecording(sandbox=options.sandbox))
+    if options.json:
+        _render.document({"sandbox": options.sandbox})
     return 0
 
 

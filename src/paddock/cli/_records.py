@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from paddock.model import AuditRecord
 
 _CHARS = 100
-_FIELDS = ("path", "source", "exec", "port", "name", "ttl_seconds", "signal")
+_FIELDS = ("method", "host", "port", "path", "source", "exec", "name", "ttl_seconds", "signal")
 
 
 def verdict_of(record: AuditRecord) -> str:
@@ -19,15 +19,23 @@ def verdict_of(record: AuditRecord) -> str:
     if record.allowed is False:
         return f"denied by {record.rule}"
     if record.ok is None:
-        return "under way, or its program was killed"
+        # What a sandbox did by itself is judged; not every verdict has something that comes of it.
+        return "allowed" if record.principal is None else "under way, or its program was killed"
     if not record.ok:
-        return f"failed: {record.error}"
+        return "failed" if reason_of(record) == record.error else f"failed: {record.error}"
     status = status_of(record)
     if status.get("limit"):
         return f"limit: {status['limit']}"
     if status.get("code") is not None:
         return f"exit code {status['code']}"
     return f"signal {status['signal']}" if status.get("signal") is not None else "ok"
+
+
+def reason_of(record: AuditRecord) -> str | None:
+    """Why it was refused or failed. The gateway's errors are sentences, all others codes beside a message."""
+    if record.allowed is False:
+        return record.reason
+    return record.message or (record.error if " " in (record.error or "") else None)
 
 
 def status_of(record: AuditRecord) -> Mapping[str, Any]:
@@ -38,7 +46,7 @@ def status_of(record: AuditRecord) -> Mapping[str, Any]:
 def command_of(record: AuditRecord) -> str:
     """What was asked, as far as it fits on a line."""
     spec = _mapping(record.detail.get("spec"))
-    argv = spec.get("argv")
+    argv = spec.get("argv", record.detail.get("argv"))
     if isinstance(argv, list):
         return " ".join(map(str, cast("list[object]", argv)))[:_CHARS]
     if record.kind == "event":

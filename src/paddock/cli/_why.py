@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from . import _render
-from ._records import command_of, status_of, verdict_of
+from ._records import command_of, reason_of, status_of, verdict_of
 from ._remedies import REMEDY
 from ._values import add_json
 
@@ -98,8 +98,7 @@ def _tell_trouble(trouble: tuple[AuditRecord, ...], known: Inspection | None) ->
     for record in trouble:
         box = f"  {record.sandbox}" if known is None and record.sandbox else ""
         _render.line(f"  {_render.when(record.at)}{_render.escape(box)}  {_words(record)}")
-        reason = record.reason if record.allowed is False else record.message
-        if reason:
+        if (reason := reason_of(record)) is not None:
             _render.line(f"    because: {_render.escape(reason)}")
         if (todo := _todo(record)) is not None:
             _render.line(f"    to do: {_render.escape(todo)}")
@@ -114,6 +113,8 @@ def _todo(record: AuditRecord) -> str | None:
     if isinstance(limit, str):
         return REMEDY.get(limit)
     if record.allowed is False:
+        if record.principal is None:  # the sandbox did it by itself: its own policy was asked
+            return f"`paddock policy show {record.sandbox}` has what it is held to, `policy set` changes it"
         return f"ask for less, or have the rule {record.rule!r} changed: it is the policy of this state directory"
     return "paddock doctor" if record.error in ("level_unavailable", "not_configured", "keeper_unavailable") else None
 

@@ -57,10 +57,10 @@ class Authority:
         return cls(certificate.public_bytes(serialization.Encoding.PEM), _pem(key))
 
     def context(self, host: str, *, h2: bool = False) -> ssl.SSLContext:
-        """For a server that is `host`: a name or an address; with HTTP/2 for who offers it."""
+        """For a server that is `host`: a name or an address; `h2`: with HTTP/2 for who speaks nothing else."""
         context = self._contexts.get((host, h2))
         if context is None:
-            context = self._make_context(host, ["h2", "http/1.1"] if h2 else ["http/1.1"])
+            context = self._make_context(host, ["http/1.1", "h2"] if h2 else ["http/1.1"])
             if len(self._contexts) >= MOST_CONTEXTS:
                 self._contexts.popitem(last=False)
             self._contexts[host, h2] = context

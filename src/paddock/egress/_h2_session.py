@@ -137,6 +137,12 @@ class Session:
         if size and not self.over:
             self.engine.acknowledge_received_data(size, number)
 
+    def any_length(self, number: int) -> None:
+        """What still comes on a stream needs not be as long as was said: clients that were refused end it early (curl
+        does). The engine would take that for an error of the whole connection, and has no other switch."""
+        if (stream := self.engine.streams.get(number)) is not None:
+            stream._expected_content_length = None  # pyright: ignore[reportPrivateUsage]
+
     # -- what goes -----------------------------------------------------------------------------------------------------
 
     def open(self) -> StreamTransport:

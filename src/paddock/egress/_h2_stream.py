@@ -228,8 +228,10 @@ class StreamTransport(asyncio.Transport):
             return
         if self._ended:
             self._forget()
-        elif self._serves and (self._eof or self._closing):
-            self._reset(ErrorCodes.NO_ERROR)  # the answer does not need the rest of the request
+        elif self._serves and (self._closing or (self._eof and not self.wire.discards)):
+            # The answer does not need the rest of the request. Where that is thrown away, for a while, it is not cut:
+            # there are clients (curl 7.88) that don't look at an answer when they can't finish their request.
+            self._reset(ErrorCodes.NO_ERROR)
         else:
             return
         if self._eof:
@@ -240,6 +242,9 @@ class StreamTransport(asyncio.Transport):
         if self._pieces is None or self._closed:
             self._session.loop.call_soon(self.wire.eof_received)
             return
+        if self.wire.discards and self.number is not None:
+            self._deaf = True
+            self._session.any_length(self.number)
         try:
             self._send(self._pieces.end())
         except BadMessage:
@@ -266,7 +271,8 @@ class StreamTransport(asyncio.Transport):
     def abort(self) -> None:
         if not self._closed:
             self._lost = True
-            self._reset(ErrorCodes.INTERNAL_ERROR if self._serves else ErrorCodes.CANCEL)
+            failed = ErrorCodes.NO_ERROR if self._sent else ErrorCodes.INTERNAL_ERROR
+            self._reset(failed if self._serves else ErrorCodes.CANCEL)
             self._session.loop.call_soon(self.wire.connection_lost, None)
 
     def _reset(self, code: ErrorCodes) -> None:

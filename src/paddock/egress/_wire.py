@@ -47,7 +47,7 @@ class Wire(asyncio.BufferedProtocol):
         self._guarded: Breakable | None = None
         self._more: asyncio.Future[None] | None = None
         self._drained: asyncio.Future[None] | None = None
-        self._held = self._full = self._discards = self._alone = self._news = False
+        self._held = self._full = self.discards = self._alone = self._news = False
         self._tls: ssl.SSLObject | None = None
         self._shaking = False
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -116,7 +116,7 @@ class Wire(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self.received += nbytes
         data = self._scratch[:nbytes]
-        if self._discards:
+        if self.discards:
             return
         if self._tls is not None:
             self._incoming.write(data)
@@ -340,7 +340,7 @@ class Wire(asyncio.BufferedProtocol):
     async def linger(self) -> None:
         """After the last word: an end is sent, and what still comes is thrown away until the other side ends too. To
         close at once could take the last word back."""
-        self._discards = True
+        self.discards = True
         self.buffer.clear()
         self.write_eof()
         try:

@@ -12,7 +12,7 @@ from typing import Literal, cast
 
 import msgspec
 
-from paddock.model import Target, Tier
+from paddock.model import Allow, Target, Tier
 
 from ._addresses import SPECIAL, Number, written
 from ._buckets import Bucket
@@ -208,8 +208,26 @@ def _note(before: Outcome, after: Outcome) -> str:
         parts = [] if one.tier is None else [one.tier.value]
         parts += [f"with {name}" for name in one.secrets]
         return ", ".join([*parts, f"asked for {one.approve}"] if one.approve else parts)
-    names = [name for name in Outcome.__struct_fields__ if getattr(before, name) != getattr(after, name)]
-    return ", ".join(f"{name}: {getattr(before, name)} → {getattr(after, name)}" for name in names)[:200]
+    return ", ".join(_differences(before, after))[:200]
+
+
+def _differences(before: msgspec.Struct, after: msgspec.Struct) -> Iterator[str]:
+    for name in before.__struct_fields__:
+        old, new = getattr(before, name), getattr(after, name)
+        if old == new:
+            continue
+        if isinstance(old, Allow) and isinstance(new, Allow):
+            yield from _differences(old, new)
+        else:
+            yield f"{name}: {_in_words(old)} → {_in_words(new)}"
+
+
+def _in_words(value: object) -> str:
+    if isinstance(value, Allow):
+        return " ".join(_written(value))
+    if isinstance(value, tuple):
+        return ", ".join(map(str, cast("tuple[object, ...]", value))) or "none"
+    return "none" if value is None else str(value)
 
 
 def _span(low: int, high: int) -> str:
