@@ -29,6 +29,7 @@ BENCHMARKS = {
     "bestof": "best of eight with a suite of two seconds, beside the ideal schedule",
     "checkout": "a new task on a cached repository until `git status` works, beside `git clone` of a mirror",
     "exits": "what a policy adds to a create",
+    "outage": "how long a sandbox is offline after kill -9 of the gateway",
     "install": "pip install of 30 popular packages: directly, in a first sandbox, in a second",
     "egress": "requests, connections and bytes that one core's gateway carries",
     "proxies": "the gateway beside mitmproxy, and what both add to a request",

@@ -14,6 +14,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from paddock.keeper.layout import GATEWAY_SOCKET
+
 _TICK = os.sysconf("SC_CLK_TCK")
 
 
@@ -46,8 +48,17 @@ class Account:
 
 def keeper_pid(state: Path) -> int | None:
     """Whoever listens at the keeper's door; None if nobody does."""
+    return _listener(state / "keeper.sock")
+
+
+def gateway_pid(state: Path) -> int | None:
+    """None if there is none."""
+    return _listener(state / GATEWAY_SOCKET)
+
+
+def _listener(path: Path) -> int | None:
     with suppress(OSError), socket.socket(socket.AF_UNIX) as door:
-        door.connect(str(state / "keeper.sock"))
+        door.connect(str(path))
         return struct.unpack("3i", door.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
     return None
 

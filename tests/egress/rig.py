@@ -69,6 +69,7 @@ class Journal:
         self.files: list[tuple[str, str]] = []
         self.caches: list[str] = []
         self.origins: list[tuple[int, int, dict[str, object]]] = []
+        self.crowds: list[int] = []
         self.broken = False
 
     def decision(self, flow: Flow, verdict: Verdict) -> int:
@@ -95,6 +96,11 @@ class Journal:
 
     def origin(self, sandbox: str, incarnation: int, flow: int, decision: int, origin: dict[str, object]) -> None:
         self.origins.append((flow, decision, origin))
+
+    def crowded(self, sandbox: str, incarnation: int, refused: int) -> None:
+        if self.broken:
+            raise Unrecorded("the disk is full")
+        self.crowds.append(refused)
 
     def of(self, kind: str) -> list[tuple[Flow, Verdict]]:
         return [entry for entry in self.decisions if entry[0].kind == kind]

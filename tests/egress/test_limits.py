@@ -45,10 +45,16 @@ def test_connections_over_the_limit_are_reset_and_counted() -> None:
                 with pytest.raises(ConnectionResetError):  # maybe before it was told that it is there
                     await world.ask(b"")
                 assert door.refused == number + 1
+            await eventually(lambda: world.journal.crowds)
             for _, writer in kept:
                 writer.close()
             await eventually(lambda: not door.live)
             assert (await world.ask(get(f"a.test:{world.origin[1]}"))).startswith(b"HTTP/1.1 200")
+            world.journal.broken = True
+            door.tick(asyncio.get_running_loop().time() + 60)
+            world.journal.broken = False
+            await world.gateway.close("sb_1")
+            assert sum(world.journal.crowds) == 20, "each is recorded once"
 
     asyncio.run(work())
 

@@ -33,6 +33,7 @@ EVENTS = {
     "audit.unsigned": "why heads are not signed",
     "base.unfinished": "what a dead service had begun to make was deleted",
     "egress.close": "the gateway could not be told that a sandbox has ended",
+    "egress.crowded": "`refused` connections were reset since the last such record: the sandbox had too many already",
     "egress.malware": "a list of malware was read, or could not be",
     "egress.offline": "a sandbox has no way out, until there is a gateway again",
     "egress.origin": "which process made the connection `flow`, which `decision` is about",

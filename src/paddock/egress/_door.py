@@ -63,6 +63,10 @@ class Journal(Protocol):
         """Who made the connection that the decision was about, as the witness says. Unrecorded."""
         ...
 
+    def crowded(self, sandbox: str, incarnation: int, refused: int) -> None:
+        """So many connections more were over the limit. Unrecorded."""
+        ...
+
 
 class Door:
     """The exits of one sandbox in one incarnation. The sockets listen in its network namespace; the gateway owns

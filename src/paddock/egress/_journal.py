@@ -69,6 +69,9 @@ class AuditJournal:
         about = {"incarnation": incarnation, "flow": flow, "decision": decision}
         self._log.event("egress.origin", sandbox=sandbox, **about, **_told(origin))
 
+    def crowded(self, sandbox: str, incarnation: int, refused: int) -> None:
+        self._log.event("egress.crowded", sandbox=sandbox, incarnation=incarnation, refused=refused)
+
     def process(self, what: str, sandbox: str, incarnation: int, detail: dict[str, Any]) -> None:
         """Of a process inside, that has come to pass already: what can't be recorded of it is missing."""
         with suppress(Unrecorded):

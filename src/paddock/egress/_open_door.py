@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from contextlib import suppress
 from typing import Protocol
 
 import msgspec
@@ -28,6 +29,7 @@ from ._synthetic import Synthetic
 from ._upstream import Check, Dialer, Pool, Upstream, is_own
 
 MOST_HELD_BYTES = 32 << 20
+_TELL_SECONDS = 10.0
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +66,7 @@ class Live(Protocol):
 
 
 class OpenDoor:
-    """`refused` counts the connections that were over the limit."""
+    """`refused` counts the connections that were over the limit; they are recorded together, every now and then."""
 
     def __init__(
         self,
@@ -86,7 +88,8 @@ class OpenDoor:
         self.live: set[Live] = set()
         self.makers: dict[int, Maker] = {}
         """By flow, of those that nothing was decided on yet."""
-        self.refused = 0
+        self.refused = self._told = 0
+        self._tell_at = loop.time()
         self._flows = self._held = 0
         self._asked: OrderedDict[tuple[str, str], bool] = OrderedDict()
         self._credit, self._credited = limits.names_per_second, loop.time()
@@ -205,6 +208,16 @@ class OpenDoor:
             connection.tick(now)
         self.pool.sweep()
         self.links.sweep()
+        if now >= self._tell_at:
+            self._tell_refused()
+
+    def _tell_refused(self) -> None:
+        untold = self.refused - self._told
+        if not untold:
+            return
+        with suppress(Unrecorded):  # nothing passes then; they are told of when it can be written again
+            self.door.journal.crowded(self.door.sandbox, self.door.incarnation, untold)
+            self._told, self._tell_at = self.refused, self.loop.time() + _TELL_SECONDS
 
     def record(self, on: bool) -> Recording | None:
         """Begins anew, or takes what was recorded; None: nothing was."""
@@ -222,6 +235,7 @@ class OpenDoor:
 
     def shut(self, why: str) -> None:
         self.is_shut = True
+        self._tell_refused()
         self.mocks.end()
         self.pool.sweep(everything=True)
         for connection in list(self.live):

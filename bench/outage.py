@@ -1,0 +1,78 @@
+"""How long a sandbox's connection outlives the gateway that is killed, and until a new one is answered by the next: by
+the clock, from the kill."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench.account import gateway_pid
+from bench.contest import Contender, contest
+from bench.plan import Plan
+from bench.report import Section
+from bench.worker import TOTAL
+from paddock import Sandbox
+from paddock.keeper.layout import default_state_dir
+
+_POLICY = {"egress": {"mock": [{"host": "here.test", "body": "hello"}]}}
+_INSIDE = r"""
+import socket, time
+def ask(kept):
+    kept.sendall(b"GET / HTTP/1.1\r\nhost: here.test\r\n\r\n")
+    return kept.recv(4096).startswith(b"HTTP/1.1 200 ")
+address = socket.gethostbyname("here.test"), 80
+kept = socket.create_connection(address)
+assert ask(kept)
+print("up", flush=True)
+try: kept.recv(1)
+except ConnectionError: pass
+print(time.clock_gettime(time.CLOCK_REALTIME), flush=True)
+while True:
+    try:
+        with socket.create_connection((socket.gethostbyname("here.test"), 80)) as new:
+            if ask(new): break
+    except OSError: time.sleep(0.001)
+print(time.clock_gettime(time.CLOCK_REALTIME), flush=True)
+"""
+
+
+class Outage:
+    """The sandbox is the same each time, and nobody restarts anything."""
+
+    def __init__(self) -> None:
+        self._state = default_state_dir()
+        self._sandbox = Sandbox.create(policy=_POLICY, ttl_seconds=900)
+
+    def once(self) -> dict[str, float]:
+        with self._sandbox.start(("python3", "-c", _INSIDE), timeout_seconds=300) as process:
+            lines = process.stdout.lines()
+            assert next(lines, "").strip() == "up", process.stderr.read()
+            killed = _kill_gateway(self._state)
+            offline, back = _moment(lines), _moment(lines)
+        return {TOTAL: back - killed, "offline": offline - killed}
+
+    def close(self) -> None:
+        self._sandbox.kill()
+
+
+def _kill_gateway(state: Path) -> float:
+    pid = gateway_pid(state)
+    assert pid is not None, "no gateway is there"
+    at = time.clock_gettime(time.CLOCK_REALTIME)  # the one clock that is the same inside
+    os.kill(pid, signal.SIGKILL)
+    return at
+
+
+def _moment(lines: Iterator[str]) -> float:
+    return float(next(lines))
+
+
+def measure(plan: Plan) -> list[Section]:
+    one = Contender("back, without a restart", "bench.outage:Outage", state=True)
+    section = Section("outage", "after kill -9 of the gateway: a connection is reset, a new one is answered")
+    for record in contest([one], rounds=plan.rounds(5), block=4).values():
+        section.add(record)
+    return [section]
