@@ -58,6 +58,13 @@ SYSTEM_PACKAGES = (
         root_only=True,
         beforehand="/etc/ssh/sshd_not_to_be_run",
     ),
+    SystemPackage(
+        "chromium",
+        "chromium",
+        "a browser in a sandbox has to trust the gateway",
+        frozenset({"setup"}),
+        root_only=True,
+    ),
     SystemPackage("nodejs", "node", "pyright, the type checker, runs on it", frozenset({"check"})),
     SystemPackage("bubblewrap", "bwrap", "the reference that sandboxes are measured against", frozenset({"bench"})),
     SystemPackage("runsc", "runsc", "level gvisor", frozenset({"levels"})),
