@@ -36,6 +36,8 @@ from ._garbage import Garbage
 from ._judge import Judge
 from ._lease_store import LeaseStore
 from ._leased_egress import LeasedEgress
+from ._level_figures import LevelFigures
+from ._levels import Levels
 from ._lifecycle import Lifecycle
 from ._live import Live
 from ._making import Making
@@ -79,6 +81,7 @@ class Rooms:
         store: Store,
         audit: AuditLog,
         backends: Backends,
+        figures: LevelFigures,
         tasks: Tasks,
         pool: Callable[[], Pool],
         templates: Templates,
@@ -219,11 +222,15 @@ class Rooms:
         )
         self.files = Files(sandboxes=self.sandboxes, live=live, conduct=conduct)
         self.evidence = Evidence(state_dir, audit, os.environ, clock)
+        self.levels = Levels(
+            backends=backends, figures=figures, perform=perform, clock=clock, owner=f"local:{os.getuid()}"
+        )
         self.reports = Reports(
             state_dir,
             store=store,
             audit=audit,
             backends=backends,
+            levels=self.levels,
             pool=pool,
             find=self.sandboxes.find,
             verify=self.evidence.verify,
