@@ -44,6 +44,7 @@ from ._making import Making
 from ._mount_results import MountResults
 from ._needs import Needs, of_running, of_sandboxes, of_snapshots
 from ._nested import Nested, Perform
+from ._own_files import OwnFiles
 from ._policies import Policies
 from ._promotion import Promotion
 from ._providers import Backends, Templates
@@ -215,7 +216,7 @@ class Rooms:
             policies=policies,
         )
         self.promotion = Promotion(sandboxes=self.sandboxes, live=live)
-        conduct = Conduct(policies, self.approvals)
+        conduct = Conduct(policies, self.approvals, OwnFiles(pool))
         self.execs = Execs(
             sandboxes=self.sandboxes, live=live, remains=remains, tasks=tasks, leases=leases, conduct=conduct
         )
