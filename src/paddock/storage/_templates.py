@@ -10,7 +10,7 @@ from pathlib import Path
 from paddock.errors import NotFound, PaddockError
 from paddock.keeper.layout import TEMPLATES
 from paddock.model import Template, User
-from paddock.storage import _host
+from paddock.storage import _host, _kit
 from paddock.storage._base import Pool
 from paddock.storage._recipe import Progress, Recipe
 from paddock.storage._versions import Versions
@@ -53,6 +53,7 @@ class Templates:
         self._versions = Versions(pool, state_dir / TEMPLATES)
         self._machine = machine
         self._resolved: dict[str, Template] = {}
+        self._kit: str | None = None
 
     def close(self) -> None:
         """Lets go of the versions that were in use here."""
@@ -84,10 +85,20 @@ class Templates:
         )
         return self._resolved.setdefault(name, template)
 
+    def kit(self, progress: Progress | None = None) -> str:
+        """The tree with the guest and what it needs (`_kit`), built and held as templates are. Unsupported."""
+        if self._kit is None:
+            self._kit = self.part(_kit.recipe(), progress)
+        return self._kit
+
+    def part(self, recipe: Recipe, progress: Progress | None = None) -> str:
+        """A tree beside the kit, built and held as templates are. The recipe's name begins with `kit-`."""
+        return self._layers(recipe, progress or _silent)[0]
+
     def versions(self) -> frozenset[str]:
         """The trees that templates would be made of now. What this machine cannot build has none."""
         found: set[str] = set()
-        for make in _RECIPES.values():
+        for make in (*_RECIPES.values(), _kit_recipe):
             with suppress(PaddockError):
                 recipe: Recipe | None = make(self._machine)
                 while recipe is not None:
@@ -98,7 +109,9 @@ class Templates:
     def is_version(self, tree: str) -> bool:
         """Whether a recipe of ours made it, or a builder has begun it: of these we know when they may go."""
         parts = _VERSION.fullmatch(tree)
-        return parts is not None and parts[1].replace("_", "-") in _RECIPES
+        return parts is not None and (
+            parts[1].replace("_", "-") in _RECIPES or parts[1] == "kit" or parts[1].startswith("kit_")
+        )
 
     def discard(self, tree: str) -> bool:
         """Deletes one version, or what its builder has begun. False: a program that runs uses or builds it."""
@@ -113,6 +126,10 @@ class Templates:
             progress,
         )
         return (recipe.tree, *below)
+
+
+def _kit_recipe(machine: Path) -> Recipe:
+    return _kit.recipe()
 
 
 def _silent(_: str) -> None: ...
