@@ -138,8 +138,7 @@ class Nodes:
 
     def _drop(self, node: Node) -> None:
         del self.by_number[node.number]
-        if node.key is not None and self.by_key.get(node.key) is node:
-            del self.by_key[node.key]
+        self._unkey(node)
         self.close_data(node)
         self._let_go(node)
 
@@ -182,10 +181,13 @@ class Nodes:
     def _rekey(self, node: Node, key: Key) -> None:
         if node.key == key or node.number not in self.by_number:
             return
-        if node.key is not None and self.by_key.get(node.key) is node:
-            del self.by_key[node.key]
+        self._unkey(node)
         node.key = key
         self.by_key.setdefault(key, node)
+
+    def _unkey(self, node: Node) -> None:
+        if node.key is not None and self.by_key.get(node.key) is node:
+            del self.by_key[node.key]
 
     def data(self, node: Node, *, write: bool) -> int:
         """A descriptor to read or write it by; valid until the next call."""
@@ -222,7 +224,10 @@ class Nodes:
         self._held.pop(node.number, None)
         self.nameless[node.number] = node
         if len(self.nameless) > self._most_held:
-            self._let_go(next(iter(self.nameless.values())))  # it is stale from now on, and says so
+            oldest = next(iter(self.nameless.values()))  # it is stale from now on, and says so
+            self.close_data(oldest)
+            self._let_go(oldest)
+            self._unkey(oldest)  # its number on the disk may be another file's next
 
     def named(self, node: Node) -> None:
         """After all it has one."""
