@@ -8,7 +8,7 @@ import os
 import shutil
 import stat
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -57,7 +57,7 @@ def yard(tmp_path: Path) -> Iterator[Yard]:
 
 
 @contextlib.contextmanager
-def refused(*numbers: int) -> Iterator[None]:
+def refused(*numbers: int) -> Generator[None]:
     with pytest.raises(Refused) as caught:
         yield
     assert caught.value.errno in numbers, caught.value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import stat
 import struct
 
 _HOW = struct.Struct("=QQQ")  # struct open_how: flags, mode, resolve
@@ -58,6 +59,16 @@ def place(held: int) -> str:
 
 def chown(held: int, uid: int, gid: int) -> None:
     _checked(_libc.fchownat(held, b"", uid & 0xFFFF_FFFF, gid & 0xFFFF_FFFF, _EMPTY_PATH))
+
+
+def kill_privileges(fd: int) -> None:
+    """What a write by whoever may not keep them takes away: the set-user-ID bit, and set-group-ID of a program."""
+    mode = os.fstat(fd).st_mode
+    kept = mode & ~stat.S_ISUID
+    if mode & stat.S_IXGRP:
+        kept &= ~stat.S_ISGID
+    if kept != mode:
+        os.chmod(place(fd), stat.S_IMODE(kept))
 
 
 def set_times(held: int, accessed: tuple[int, int], modified: tuple[int, int]) -> None:

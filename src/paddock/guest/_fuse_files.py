@@ -13,23 +13,19 @@ import stat
 import struct
 
 from . import _fuse_wire as wire
-from ._fuse_calls import UTIME_NOW, UTIME_OMIT, allocate, chown, hold, place, rename, set_times
+from ._fuse_calls import UTIME_NOW, UTIME_OMIT, chown, hold, kill_privileges, place, rename, set_times
 from ._fuse_nodes import Node, Nodes
 from ._fuse_wire import Request
 
 _HEAD, _TAIL = struct.Struct("=II6Q3I"), struct.Struct("=4I4x")  # of SETATTR
 _MKNOD, _MKDIR, _LINK, _RENAME, _RENAME2 = (struct.Struct(form) for form in ("=4I", "=II", "=Q", "=Q", "=QII"))
-_READ, _FSYNC, _SETXATTR, _GETXATTR = (struct.Struct(form) for form in ("=QQIIQII", "=QII", "=II", "=II"))
-_FALLOCATE, _LSEEK, _COPY = (struct.Struct(form) for form in ("=QQQII", "=QQII", "=7Q"))
+_SETXATTR, _GETXATTR = struct.Struct("=II"), struct.Struct("=II")
 _WORD, _WIDE = struct.Struct("=II"), struct.Struct("=Q")
 
 _MODE, _UID, _GID, _SIZE, _ATIME, _MTIME = (1 << bit for bit in range(6))  # FATTR_*
 _ATIME_NOW, _MTIME_NOW, _KILL = 1 << 7, 1 << 8, 1 << 11
 _KEEP = 0xFFFF_FFFF  # an owner that stays
-_WRITE_KILL = 1 << 2
 _EXCHANGE, _NOREPLACE = 1 << 1, 1 << 0
-_ALLOCATE_MODES = 0x7F & ~0x04  # all that fallocate(2) knows but FALLOC_FL_NO_HIDE_STALE, which shows old bytes
-_MOST_COPIED = 16 << 20  # in one request: a short answer is asked on
 _MOST_XATTR = 65536
 _MOST_OFFSET = (1 << 63) - 1
 
@@ -257,7 +253,7 @@ class Files:
         if valid & _MODE:
             os.chmod(place(held), mode & 0o7777)
         elif valid & _KILL:
-            self._kill_privileges(held)
+            kill_privileges(held)
         if valid & (_ATIME | _MTIME | _ATIME_NOW | _MTIME_NOW):
             set_times(
                 held,
@@ -265,14 +261,6 @@ class Files:
                 _time(bool(valid & _MTIME), bool(valid & _MTIME_NOW), mtime, mtimensec),
             )
         return self._attributes(node)
-
-    def _kill_privileges(self, held: int) -> None:
-        mode = os.fstat(held).st_mode
-        kept = mode & ~stat.S_ISUID
-        if mode & stat.S_IXGRP:
-            kept &= ~stat.S_ISGID
-        if kept != mode:
-            os.chmod(place(held), stat.S_IMODE(kept))
 
     def setxattr(self, request: Request) -> bytes:
         size, flags = request.take(_SETXATTR)
@@ -298,64 +286,6 @@ class Files:
         name, _ = _attribute(request, 0)
         os.removexattr(place(self._nodes.held(node)), name)
         return b""
-
-    # data
-
-    def read(self, request: Request) -> bytes:
-        _, offset, size, *_ = request.take(_READ)
-        node = self._nodes.node(request.node)
-        if node.kind != stat.S_IFREG:
-            raise OSError(errno.EISDIR, "not a file")
-        return os.pread(self._nodes.data(node, write=False), min(size, wire.MAX_DATA), _offset(offset))
-
-    def write(self, request: Request) -> bytes:
-        _, offset, size, flags, *_ = request.take(_READ)
-        data = request.body[_READ.size :]
-        if size != len(data):
-            raise OSError(errno.EINVAL, "another length than it says")
-        node = self._nodes.node(request.node)
-        fd = self._nodes.data(node, write=True)
-        done = os.pwrite(fd, data, _offset(offset))
-        if flags & _WRITE_KILL:
-            self._kill_privileges(fd)
-        return _WORD.pack(done, 0)
-
-    def fsync(self, request: Request) -> bytes:
-        _, flags, _ = request.take(_FSYNC)
-        node = self._nodes.node(request.node)
-        fd = node.data if node.data >= 0 else self._nodes.data(node, write=False)
-        (os.fdatasync if flags & 1 else os.fsync)(fd)
-        return b""
-
-    def fallocate(self, request: Request) -> bytes:
-        _, offset, length, mode, _ = request.take(_FALLOCATE)
-        if mode & ~_ALLOCATE_MODES:
-            raise OSError(errno.EOPNOTSUPP, "such an allocation")
-        allocate(self._nodes.data(self._nodes.node(request.node), write=True), mode, _offset(offset), _offset(length))
-        return b""
-
-    def lseek(self, request: Request) -> bytes:
-        _, offset, whence, _ = request.take(_LSEEK)
-        if whence not in (os.SEEK_DATA, os.SEEK_HOLE):
-            raise OSError(errno.EINVAL, "another seek")
-        return _WIDE.pack(
-            os.lseek(self._nodes.data(self._nodes.node(request.node), write=False), _offset(offset), whence)
-        )
-
-    def copy_file_range(self, request: Request) -> bytes:
-        _, source_offset, target, _, target_offset, length, _ = request.take(_COPY)
-        source, sink = self._nodes.node(request.node), self._nodes.node(target)
-        if source.kind != stat.S_IFREG:
-            raise OSError(errno.EINVAL, "not a file")
-        out = os.dup(self._nodes.data(sink, write=True))
-        try:
-            here = self._nodes.data(source, write=False)
-            done = os.copy_file_range(
-                here, out, min(length, _MOST_COPIED), _offset(source_offset), _offset(target_offset)
-            )
-        finally:
-            os.close(out)
-        return _WORD.pack(done, 0)
 
     def statfs(self, request: Request) -> bytes:
         return wire.statfs_reply(os.fstatvfs(self._nodes.held(self._nodes.node(request.node))))
@@ -388,12 +318,6 @@ def _component(name: bytes) -> bytes:
     if len(name) > wire.MAX_NAME:
         raise OSError(errno.ENAMETOOLONG, "a long name")
     return name
-
-
-def _offset(value: int) -> int:
-    if value > _MOST_OFFSET:
-        raise OSError(errno.EINVAL, "such an offset")
-    return value
 
 
 def _time(given: bool, now: bool, seconds: int, nanoseconds: int) -> tuple[int, int]:

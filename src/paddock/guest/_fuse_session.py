@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from . import _fuse_wire as wire
 from ._faults import report
+from ._fuse_data import Data
 from ._fuse_files import Files
 from ._fuse_listing import Listings
 from ._fuse_nodes import Nodes
@@ -19,7 +20,7 @@ _FIRST_ERRNO, _LAST_ERRNO = 1, 133
 class Session:
     def __init__(self, nodes: Nodes) -> None:
         self.nodes = nodes
-        files = Files(nodes)
+        files, data = Files(nodes), Data(nodes)
         listings = Listings(nodes, files)
         self._listings = listings
         self._operations: dict[int, Callable[[Request], bytes]] = {
@@ -36,18 +37,18 @@ class Session:
             wire.RENAME: files.rename,
             wire.RENAME2: files.rename2,
             wire.LINK: files.link,
-            wire.READ: files.read,
-            wire.WRITE: files.write,
+            wire.READ: data.read,
+            wire.WRITE: data.write,
             wire.STATFS: files.statfs,
-            wire.FSYNC: files.fsync,
-            wire.FSYNCDIR: files.fsync,
+            wire.FSYNC: data.fsync,
+            wire.FSYNCDIR: data.fsync,
             wire.SETXATTR: files.setxattr,
             wire.GETXATTR: files.getxattr,
             wire.LISTXATTR: files.listxattr,
             wire.REMOVEXATTR: files.removexattr,
-            wire.FALLOCATE: files.fallocate,
-            wire.LSEEK: files.lseek,
-            wire.COPY_FILE_RANGE: files.copy_file_range,
+            wire.FALLOCATE: data.fallocate,
+            wire.LSEEK: data.lseek,
+            wire.COPY_FILE_RANGE: data.copy_file_range,
             wire.READDIR: lambda request: listings.read(request, plus=False),
             wire.READDIRPLUS: lambda request: listings.read(request, plus=True),
             wire.DESTROY: self._destroy,
