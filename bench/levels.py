@@ -65,7 +65,7 @@ class PodmanRunsc(PodmanRun):
     def command(self) -> Sequence[str]:
         run = super().command()
         at = len(self.podman)
-        return [*run[:at], "--runtime=runsc", "--runtime-flag=ignore-cgroups", *run[at:]]
+        return [*run[:at], "--runtime=runsc", "--runtime-flag=ignore-cgroups", "--runtime-flag=network=none", *run[at:]]
 
 
 class ColdBoot(Tool):
