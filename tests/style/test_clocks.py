@@ -11,6 +11,7 @@ SOURCE = Path(paddock.__file__).parent
 READERS = {
     "audit/_log.py": "the time of a record, beside its boot time; the order of segments",
     "audit/_heads.py": "when a head was signed",
+    "backends/container/_life.py": "`started_at` of processes, which the kernel counts from the machine's start",
     "backends/jail/_look.py": "`started_at` of processes, which the kernel counts from the machine's start",
     "backends/process/_instance.py": "the same",
     "cli/_inspect.py": "how long ago and how long until, in words",
