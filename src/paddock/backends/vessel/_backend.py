@@ -88,7 +88,7 @@ class VesselBackend(JailBackend):
     # the contract
 
     async def create(self, plan: SandboxPlan) -> VesselInstance:
-        jail = await self.dress(plan, await self._furnish(self.jail_plan(plan)))
+        jail = await self.dress(plan, await self.furnish(self.jail_plan(plan)))
         orders = await self.orders(plan, jail)
         instance = await self.make(plan, jail)
         assert isinstance(instance, VesselInstance)
@@ -117,7 +117,8 @@ class VesselBackend(JailBackend):
         if self._trees is not None:
             self._trees.close()
 
-    async def _furnish(self, jail: JailPlan) -> JailPlan:
+    async def furnish(self, jail: JailPlan) -> JailPlan:
+        """A jail with the kit in it, and room for the wall."""
         return dataclasses.replace(
             jail,
             trees=(*jail.trees, Tree(name=await self.kit(), target=PLACE, writable=False)),
