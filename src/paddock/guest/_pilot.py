@@ -3,8 +3,8 @@ behind it. Services have a socket handed in to it (`_hand`), each for one identi
 that starts it has that one on its standard input.
 
 Its configuration: `name` of its own socket; `identities`; `marks` by identity, where the guest has spoken to another
-pilot before; `child`: `argv`, `env`, `cwd`, `uid`, `streams` (which descriptor of the child's is whose line); `course`: the
-module `_pilot_<course>` is what a level adds, made with `options`.
+pilot before; `child`: `argv`, `env`, `cwd`, `uid`, `streams` (which descriptor of the child's is whose line); `course`:
+the module `_pilot_<course>` is what a level adds, made with `options`.
 
 It ends when one of its children does, and they end with it: so does the sandbox.
 """
