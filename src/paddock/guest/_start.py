@@ -8,6 +8,7 @@ CONFIG is an object in JSON:
   device: each is one line (see `_mark`). Who is root becomes the `user` of each agent
 * or, in place of all, `pilot`: see `_pilot`
 * or, in place of these, `stream`: one such, and `agent`: one connection only
+* or `birth`: PATH of a socket where all of this is told (`_birth`)
 * `fatal_imports`: true in tests: an import from here on ends the process
 * `ready`: a descriptor to which `ready` is written
 """
@@ -21,10 +22,12 @@ import sys
 from typing import Any, NoReturn
 
 from ._agent import run_agent, run_agent_on, run_agent_on_line
+from ._birth import run_born
 from ._config import AgentConfig, InitConfig, UserEntry
 from ._faults import report
 from ._frames import parse_json
 from ._init import run_init
+from ._kernel import set_dumpable
 from ._line import LineEnd
 from ._mark import new_mark
 from ._pilot import run_pilot
@@ -39,6 +42,8 @@ def main(arguments: list[str]) -> NoReturn:
     if "pilot" in config:
         run_pilot(config["pilot"])
     seal_imports(fatal=bool(config.get("fatal_imports")))
+    if "birth" in config:
+        run_born(config["birth"])
     if "stream" in config:
         reader, writer = _stream(config["stream"])
         run_agent_on(reader, writer, _agent_config(config["agent"]))
@@ -75,6 +80,7 @@ def main(arguments: list[str]) -> NoReturn:
 
 
 def _run_on_lines(config: Any) -> NoReturn:
+    set_dumpable(False)  # its memory is no command's, whoever runs it
     mark = new_mark()
     ends = {name: _line_end(where, mark) for name, where in config["streams"].items()}
     configs = {name: _agent_config(agent) for name, agent in config["agents"].items()}
