@@ -31,6 +31,7 @@ READERS = {
     "egress/_registry.py": "how old a release is, by the date that its registry gives",
     "guest/_run.py": "`started_at`",
     "model/ids.py": "ids in the order of their making",
+    "storage/images/_images.py": "`pulled_at`",
     "service/_clock.py": "`Clock.wall`: `created_at`, `expires_at`, `ended_at`, and when ended records are dropped",
 }
 _OF_TIME = {"time", "time_ns", "localtime", "gmtime", "ctime", "asctime", "strftime", "CLOCK_REALTIME", "CLOCK_TAI"}
