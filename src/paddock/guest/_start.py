@@ -1,10 +1,11 @@
 """Starting the guest as a program: `python -I -S <this directory, or a zip of it> CONFIG`.
 
-CONFIG is an object in JSON:
+CONFIG is an object in JSON, or `@` and the path of a file with one:
 
 * `agents`: by identity, `{"listen": PATH or descriptor, "user": {...}, "workdir": ..., "exec_dir": ..., "env": ...}`
 * `control`: PATH or descriptor of init's own socket, and `deadline`, `eager`, `grace_seconds`
 * or, in place of these, `stream`: [reader, writer] or the PATH of a character device, and `agent`: one connection only
+* `machine`: this is pid 1 of a virtual machine, see `_machine`; a stream may then be `port:NAME`
 * `fatal_imports`: true in tests: an import from here on ends the process
 * `ready`: a descriptor to which `ready` is written
 """
@@ -16,6 +17,7 @@ import socket
 import sys
 from typing import Any, NoReturn
 
+from . import _machine as machine
 from ._agent import run_agent, run_agent_on
 from ._config import AgentConfig, InitConfig, UserEntry
 from ._faults import report
@@ -28,7 +30,9 @@ def main(arguments: list[str]) -> NoReturn:
     if len(arguments) != 1:
         sys.stderr.write((__doc__ or "") + "\n")
         sys.exit(2)
-    config: Any = parse_json(arguments[0].encode("ascii", "replace"))
+    config: Any = parse_json(_configuration(arguments[0]))
+    if "machine" in config:
+        machine.settle(config["machine"])
     seal_imports(fatal=bool(config.get("fatal_imports")))
     if "stream" in config:
         reader, writer = _stream(config["stream"])
@@ -63,7 +67,17 @@ def main(arguments: list[str]) -> NoReturn:
         os._exit(1)
 
 
+def _configuration(argument: str) -> bytes:
+    if not argument.startswith("@"):
+        return argument.encode("ascii", "replace")
+    with open(argument[1:], "rb") as file:
+        return file.read()
+
+
 def _stream(where: Any) -> tuple[int, int]:
+    if isinstance(where, str) and where.startswith("port:"):
+        fd = machine.port(where.removeprefix("port:"))
+        return fd, os.dup(fd)
     if isinstance(where, str):
         fd = os.open(where, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
         return fd, os.dup(fd)
