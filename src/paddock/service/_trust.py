@@ -30,8 +30,7 @@ def write(state: Path, id: str, certificate: bytes) -> None:
     """OSError."""
     place = state / layout.RUN / id
     _fill(place / layout.TRUST, certificate + b"\n" + _of_the_machine())
-    own = _java_trust.entries(certificate, "sandbox")
-    _fill(place / layout.TRUST_JAVA, _java_trust.store((own, _of_the_machine_for_java())))
+    _fill(place / layout.TRUST_JAVA, _of_the_machine_for_java().with_one(certificate, "sandbox"))
     _fill(place / layout.TRUST_CHROMIUM, _for_chromium(certificate))
 
 
@@ -65,5 +64,5 @@ def _of_the_machine() -> bytes:
 
 
 @cache
-def _of_the_machine_for_java() -> tuple[int, bytes]:
-    return _java_trust.entries(_of_the_machine(), "machine")
+def _of_the_machine_for_java() -> _java_trust.Store:
+    return _java_trust.Store(_java_trust.entries(_of_the_machine(), "machine"))
