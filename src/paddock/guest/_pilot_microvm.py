@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from . import _requests as requests
@@ -72,7 +73,7 @@ class Course:
     def ending(self) -> None:
         self._monitor.close()
 
-    def thaw(self, done: Any) -> None:
+    def thaw(self, done: Callable[[str | None], None]) -> None:
         def over(why: str | None) -> None:
             self._frozen = None
             done(why)
@@ -171,7 +172,7 @@ class Freeze(Handler):
         self._stands = True
         if why is not None:
             self._channel.end(Fault("invalid_state", f"the machine could not be frozen: {why}"[:500]))
-            self._course.thaw(lambda _: None)
+            self._course.thaw(_pass_over)
         elif self._closing:
             self.close()
         else:
@@ -181,7 +182,13 @@ class Freeze(Handler):
         self._closing = True
         if self._stands:
             self._stands = False
-            self._course.thaw(lambda _: self._channel.end())
+            self._course.thaw(self._over)
+
+    def _over(self, why: str | None) -> None:
+        self._channel.end(None if why is None else Fault("invalid_state", f"the machine stays frozen: {why}"[:500]))
+
+
+def _pass_over(why: str | None) -> None: ...
 
 
 def _source(fields: Any) -> Source:
