@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -15,6 +16,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _FINIT_MODULE = 313  # x86_64
 _RDONLY, _NOSUID, _NODEV, _NOEXEC, _MOVE = 1, 2, 4, 8, 8192
 _SECONDS = 60.0
+_OWN_PROCESSES = 8
 _ROOT = "/root"
 _MEMORY_DIRECTORIES = {"/dev/shm": "1777", "/tmp": "1777", "/run": "755", "/run/lock": "1777"}  # noqa: S108 (mounted on)
 _LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
@@ -23,7 +25,7 @@ _LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "f
 def settle(options: Mapping[str, Any]) -> None:
     """Afterwards `/` is the sandbox's, and what was there before is out of reach.
 
-    `modules`: paths, in order; `tmp_bytes`; `directories`: by path, who owns what must be there ([uid, gid]).
+    `modules`: paths, in order; `tmp_bytes`, `open_files`, `processes`; `directories`: by path, who owns what must be there ([uid, gid]).
     """
     _mount("proc", "/proc", "proc")
     _mount("sysfs", "/sys", "sysfs")
@@ -45,6 +47,7 @@ def settle(options: Mapping[str, Any]) -> None:
         if not os.path.isdir(place):
             os.makedirs(place)
             os.chown(place, uid, gid)
+    _limit(int(options["open_files"]), int(options["processes"]))
     os.chdir(_ROOT)
     _call("mount", b".", b"/", None, ctypes.c_ulong(_MOVE), None)
     os.chroot(".")
@@ -73,6 +76,19 @@ def _furnish(root: str, tmp_bytes: int) -> None:
     for name, target in _LINKS.items():
         if not os.path.lexists(f"{root}/dev/{name}"):
             os.symlink(target, f"{root}/dev/{name}")
+
+
+def _limit(open_files: int, processes: int) -> None:
+    """For all that is started from here on. The group is out of reach of who is not root in there."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))
+    _mount("cgroup2", "/groups", "cgroup2")
+    os.mkdir("/groups/sandbox")
+    with open("/groups/cgroup.subtree_control", "wb") as file:
+        file.write(b"+pids")
+    with open("/groups/sandbox/pids.max", "wb") as file:
+        file.write(b"%d" % (processes + _OWN_PROCESSES))
+    with open("/groups/sandbox/cgroup.procs", "wb") as file:
+        file.write(b"%d" % os.getpid())
 
 
 def _load(path: str) -> None:

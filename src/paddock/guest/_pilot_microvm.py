@@ -40,6 +40,7 @@ class Course:
         self._frozen: Freeze | None = None
         self._make: Any = options.get("make")
         self._ours: dict[str, socket.socket] = {}
+        self._monitor: Monitor | None = None
 
     def start(self, ends: dict[str, int]) -> list[int]:
         if self._make is not None:
@@ -58,27 +59,35 @@ class Course:
         loop = self._pilot.loop
         BlockServer(loop, self._ours["blocks"], View(self._path("view"), self._path("table")), lambda: None)
         self._monitor = Monitor(loop, self._ours["monitor"])
-        self._monitor.play(self._negotiate() if self._make is not None else self._load(), self._begun)
+        self._play(self._negotiate() if self._make is not None else self._load(), self._begun)
         return [pid]
 
     def open(self, channel: Channel, request: Json, descriptors: list[int]) -> Handler | None:
+        if requests.text(request, "op") == "environment":
+            channel.answer({"env": self._options["env"]})
+            return None
         if requests.text(request, "op") != "freeze":
             raise Fault("unsupported", f"the pilot cannot do {requests.text(request, 'op')!r}"[:200])
         if self._frozen is not None:
             raise Fault("invalid_state", "somebody is just taking a copy of this machine")
-        self._frozen = Freeze(self, channel)
-        self._monitor.play(self._save(), self._frozen.stands)
+        self._frozen = Freeze(self, channel, for_good=request.get("for_good") is True)
+        self._play(self._save(), self._frozen.stands)
         return self._frozen
 
     def ending(self) -> None:
-        self._monitor.close()
+        if self._monitor is not None:
+            self._monitor.close()
 
     def thaw(self, done: Callable[[str | None], None]) -> None:
         def over(why: str | None) -> None:
             self._frozen = None
             done(why)
 
-        self._monitor.play(self._go_on(), over)
+        self._play(self._go_on(), over)
+
+    def _play(self, script: Script, done: Callable[[str | None], None]) -> None:
+        assert self._monitor is not None
+        self._monitor.play(script, done)
 
     # scripts
 
@@ -162,10 +171,10 @@ class Course:
 
 
 class Freeze(Handler):
-    """The machine stands, its state is in its tree, for as long as the channel is open."""
+    """The machine stands, its state is in its tree, for as long as the channel is open; or until it is ended."""
 
-    def __init__(self, course: Course, channel: Channel) -> None:
-        self._course, self._channel = course, channel
+    def __init__(self, course: Course, channel: Channel, *, for_good: bool) -> None:
+        self._course, self._channel, self._for_good = course, channel, for_good
         self._closing = self._stands = False
 
     def stands(self, why: str | None) -> None:
@@ -180,7 +189,9 @@ class Freeze(Handler):
 
     def close(self) -> None:
         self._closing = True
-        if self._stands:
+        if self._for_good:
+            self._channel.end()
+        elif self._stands:
             self._stands = False
             self._course.thaw(self._over)
 

@@ -22,7 +22,7 @@ STATE, MEMORY, DISK, VIEW, TABLE = (f"/vm/{name}" for name in ("state", "ram", "
 PORTS = ("init", "user", "root", "files")
 _KERNEL_ARGUMENTS = "console=ttyS0 quiet loglevel=3 panic=-1 tsc=reliable no_timer_check random.trust_cpu=on rdinit="
 # Descriptors of QEMU's that the pilot makes: the identities' streams follow each other in the order of PORTS.
-FIRST_PORT, MONITOR, BLOCKS = 3, 7, 8
+FIRST_PORT, FILES, MONITOR, BLOCKS = 3, 6, 7, 8
 
 
 @dataclass(frozen=True)
