@@ -1,5 +1,6 @@
 """The pilot: runs in a vessel's jail beside the other wall, starts it, and is the only one who speaks with what is
-behind it. Services have a socket handed in to it (`_hand`), each for one identity inside, or for `control`.
+behind it. Services have a socket handed in to it (`_hand`), each for one identity inside, or for `control`; the service
+that starts it has that one on its standard input.
 
 Its configuration: `name` of its own socket; `identities`; `marks` by identity, where the guest has spoken to another
 pilot before; `child`: `argv`, `env`, `cwd`, `streams` (which descriptor of the child's is whose line); `course`: the
@@ -15,6 +16,7 @@ import fcntl
 import os
 import signal
 import socket
+import stat
 from collections import deque
 from importlib import import_module
 from struct import unpack
@@ -23,13 +25,14 @@ from typing import Any, NoReturn, Protocol
 from . import _requests as requests
 from ._agent import prepare_process
 from ._connection import Channel, Connection, Handler
-from ._faults import Fault, report
+from ._faults import Fault, described, report
 from ._frames import Json
 from ._kernel import set_parent_death_signal
 from ._loop import IN, ChildWatch, Loop
 from ._switchboard import Board
 
 LOG_BYTES = 16 * 1024
+_CONTROL = "control"
 _FAREWELL_SECONDS = 1.0
 _MESSAGE = 64
 _MOST_DESCRIPTORS = 4
@@ -78,6 +81,7 @@ class Pilot:
         self._waiting: list[_End] = []
         self._pids: list[int] = []
         self._ended: Json | None = None
+        self._told = False
         self._marks: dict[str, str] = dict(config.get("marks", {}))
         self._course = self._make_course()
 
@@ -93,6 +97,16 @@ class Pilot:
         return tuple(int(name) for name in os.listdir("/proc/self/fd"))
 
     def run(self) -> None:
+        try:
+            self._set_out()
+        except Exception as error:
+            report(error)
+            self._log.add(described(error))
+            self.end({"code": 1, "signal": None})
+        self.loop.run()
+
+    def _set_out(self) -> None:
+        self._take_first()
         self._door.bind(b"\0" + self._config["name"].encode())
         for name in self._config["identities"]:
             self._lines[name], self._ends[name] = socket.socketpair()
@@ -105,7 +119,14 @@ class Pilot:
             self.boards[name] = Board(self.loop, line, None if mark is None else bytes.fromhex(mark))
         self.loop.watch(self._door.fileno(), IN, self._came)
         children.reap()
-        self.loop.run()
+
+    def _take_first(self) -> None:
+        if stat.S_ISSOCK(os.fstat(0).st_mode):
+            stream = socket.socket(fileno=_copy_above(0, 3))
+            null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+            os.dup2(null, 0)
+            os.close(null)
+            self._serve(_CONTROL, stream)
 
     def marks(self) -> dict[str, str]:
         """By which a later pilot makes itself known to the same guest."""
@@ -145,13 +166,17 @@ class Pilot:
                 continue
         self._ended = {**status, "log": self._log.text()}
         for waiting in self._waiting:
-            waiting.channel.conclude(self._ended)
+            self._tell(waiting)
         self.loop.after(_FAREWELL_SECONDS, self.loop.stop)
         self._leave()
 
+    def _tell(self, waiting: _End) -> None:
+        self._told = True
+        waiting.channel.conclude(self._ended or {})
+
     def _leave(self) -> None:
-        """When all have taken what there was to say."""
-        if any(connection.unsent for connection in self._controls):
+        """When all have taken what there was to say; somebody may be about to ask."""
+        if any(connection.unsent or not self._told for connection in self._controls):
             self.loop.after(0.01, self._leave)
         else:
             self.loop.stop()
@@ -183,7 +208,7 @@ class Pilot:
             stream.close()
 
     def _serve(self, name: str, stream: socket.socket) -> bool:
-        if name == "control":
+        if name == _CONTROL:
             self._controls.add(Connection(self.loop, stream, self._open, self._controls.discard))
             return True
         if name not in self.boards:
@@ -197,7 +222,7 @@ class Pilot:
             waiting = _End(channel, self._waiting)
             channel.reply({})
             if self._ended is not None:
-                channel.conclude(self._ended)
+                self._tell(waiting)
             return waiting
         if operation == "ping":
             channel.answer({"pid": os.getpid(), "children": self._pids})
@@ -248,6 +273,12 @@ class Log:
         self._bytes = 0
         loop.watch(self._reader, IN, self._came)
 
+    def add(self, data: bytes) -> None:
+        self._parts.append(data)
+        self._bytes += len(data)
+        while self._bytes - len(self._parts[0]) >= LOG_BYTES:
+            self._bytes -= len(self._parts.popleft())
+
     def _came(self, events: int) -> None:
         self._read()
 
@@ -257,10 +288,7 @@ class Log:
             data = os.read(self._reader, LOG_BYTES)
         except BlockingIOError:
             return False
-        self._parts.append(data)
-        self._bytes += len(data)
-        while self._bytes - len(self._parts[0]) >= LOG_BYTES:
-            self._bytes -= len(self._parts.popleft())
+        self.add(data)
         return bool(data)
 
     def text(self) -> str:
