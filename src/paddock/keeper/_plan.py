@@ -56,7 +56,8 @@ class JailPlan:
     `deadline` is in seconds of CLOCK_BOOTTIME. `template` is kept in the record for whoever adopts the sandbox,
     unread. `incarnation` tells sandboxes of one id apart: what is said of one is said of it alone.
     `exits`: it has sockets of the gateway's, and no other way out; without, it has none at all. `protect`: absolute
-    paths that nobody inside may change, if they are there. `fault` and `trace`
+    paths that nobody inside may change, if they are there. It is paused when nobody has
+    kept it awake for `idle_seconds`; 0: never. `fault` and `trace`
     are for tests and benchmarks: the step at which to fail or die, and whether the reply says where the time went.
     """
 
@@ -85,6 +86,7 @@ class JailPlan:
     incarnation: int = 0
     exits: bool = False
     protect: tuple[str, ...] = ()
+    idle_seconds: float = 0.0
     trace: bool = False
     fault: str = ""
 
@@ -155,6 +157,8 @@ def _check(plan: JailPlan) -> None:
     for field in ("cpus", "memory_bytes", "processes", "open_files", "tmp_bytes", "disk_bytes", "inodes"):
         if not getattr(plan, field) > 0:
             raise PlanError(f"{field} must be positive, not {getattr(plan, field)!r}")
+    if not plan.idle_seconds >= 0:
+        raise PlanError(f"idle_seconds must not be negative, not {plan.idle_seconds!r}")
     for mount in plan.mounts:
         _check_mount(mount)
     for tree in plan.trees:

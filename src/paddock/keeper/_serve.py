@@ -19,6 +19,7 @@ from paddock.keeper._house import House
 from paddock.keeper._nursery import Nursery, Reply, problem
 from paddock.keeper._plan import JailPlan, PlanError
 from paddock.keeper._records import Ended, Record
+from paddock.keeper._rest_orders import orders
 from paddock.keeper._undertaker import Life, Undertaker, attempt
 from paddock.keeper._usage import usage_of
 from paddock.keeper._watch import Watch
@@ -70,7 +71,7 @@ class Keeper:
         self._house = house
         self._listener = listener
         self._for_tests = for_tests
-        self._undertaker = Undertaker(house, self._tell)
+        self._undertaker = Undertaker(house, self._tell, self._tell_rest)
         self._poll = select.poll()
         # poll(2) looks at each descriptor that it is given, each time: hundreds that hardly ever have news are apart.
         self._deaths = select.epoll()
@@ -108,6 +109,7 @@ class Keeper:
             "thaw": self._thaw,
             "stop": self._stop,
             "bye": self._bye,
+            **orders(self._undertaker),
         }
 
     def run(self) -> None:
@@ -156,6 +158,7 @@ class Keeper:
             times.append(removal)
         times += self._nursery.deadlines()
         times += self._undertaker.freezer.deadlines()
+        times += self._undertaker.rest.deadlines()
         if self._watches and self._undertaker.lives:
             times.append(self._watch_at)
         if (look := self._limits_watch.next()) is not None:
@@ -175,6 +178,7 @@ class Keeper:
         self._limits_watch.look(now)
         self._nursery.expire(now)
         self._undertaker.freezer.expire(now)
+        self._undertaker.rest.expire(now)
 
     # -- connections
 
@@ -209,6 +213,7 @@ class Keeper:
             self._unwatch(connection.peer.fileno())
             self._connections.discard(connection)
             self._undertaker.freezer.gone(connection)
+            self._undertaker.rest.gone(connection)
             self._record_kills(connection)
             connection.inbox.close()
             connection.peer.close()
@@ -228,10 +233,16 @@ class Keeper:
             reply(problem(error))
 
     def _tell(self, record: Record, ended: Ended) -> None:
-        message = {"id": record.id, "incarnation": record.incarnation, "limit": ended.limit, "reason": ended.reason}
+        self._tell_all({"event": "ended", "limit": ended.limit, "reason": ended.reason}, record)
+
+    def _tell_rest(self, record: Record, paused: bool) -> None:
+        self._tell_all({"event": "paused" if paused else "resumed"}, record)
+
+    def _tell_all(self, event: Message, record: Record) -> None:
+        message = {**event, "id": record.id, "incarnation": record.incarnation}
         for connection in list(self._connections):
             if connection.watching:
-                connection.send({"event": "ended", **message})
+                connection.send(message)
 
     # -- operations
 
@@ -354,7 +365,7 @@ class Keeper:
         killed = {id: KILLED for other in self._connections if other is not connection for id in other.killed}
         ended = {id: {"limit": e.limit, "reason": e.reason} for id, e in (killed | self._house.records.ended()).items()}
         living = {id: life.record.incarnation for id, life in self._undertaker.lives.items()}
-        reply({"living": living, "ended": ended})
+        reply({"living": living, "ended": ended, "paused": self._undertaker.freezer.paused()})
 
     def _forget(self, connection: Connection, message: Message, reply: Reply) -> None:
         self._house.records.forget(str(message["id"]))

@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import os
 import socket
-from collections.abc import AsyncGenerator, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -15,8 +15,10 @@ import msgspec
 
 from paddock.backends._base import Backend, Capabilities, Ending, Exits, SandboxPlan
 from paddock.backends._guest import GuestConnection, GuestInstance
+from paddock.backends._stillness import Stillness
 from paddock.backends.jail import _look, _probe
 from paddock.backends.jail._keeper import KeeperClient, Message
+from paddock.backends.jail._rest import Rest
 from paddock.errors import InvalidState, PaddockError, SandboxDied
 from paddock.keeper import _trust_places, layout
 from paddock.keeper._plan import JailPlan, Mount, Tree, User
@@ -54,9 +56,11 @@ class JailBackend:
         self._late: set[SandboxId] = set()
         """Those that were given exits while they ran: their environment says nothing of certificates."""
         self._tasks: set[asyncio.Task[Any]] = set()
+        self.rest = Rest(lambda *asked, **fields: self.keeper.request(*asked, **fields), self.start)
         self.keeper = KeeperClient(
             state_dir,
             on_ended=self._on_ended,
+            on_rest=self.rest.told,
             on_lost=self._on_lost,
             on_replaced=self._on_replaced,
             for_tests=for_tests,
@@ -84,6 +88,8 @@ class JailBackend:
             root_user=self.whole,
             adopt=True,
             freeze=True,
+            pause=True,
+            idle=True,
             mounts=True,
             nested=True,
             trees=True,
@@ -168,6 +174,7 @@ class JailBackend:
             incarnation=plan.incarnation,
             exits=plan.exits,
             protect=plan.protect,
+            idle_seconds=plan.spec.idle_seconds or 0.0,
             trace=self.trace,
             fault=self.fault,
         )
@@ -184,6 +191,7 @@ class JailBackend:
         self.ending(id, record.incarnation)
         if record.late:
             self._late.add(id)
+        self.rest.met(id, answer)
         return JailInstance(self, id, msgspec.json.decode(record.template, type=Template), record.incarnation)
 
     def _record(self, id: SandboxId) -> Record | None:
@@ -214,10 +222,13 @@ class JailBackend:
 
     async def living(self) -> Mapping[SandboxId, Ending | None]:
         answer = await self.keeper.request("list")
-        found: dict[SandboxId, Ending | None] = {SandboxId(id): None for id in answer["living"]}
-        return {**_endings(answer), **found}
+        return {**_endings(answer), **{SandboxId(id): None for id in answer["living"]}}
+
+    async def paused(self) -> frozenset[SandboxId]:
+        return self.rest.listed(await self.keeper.request("list"))
 
     async def forget(self, id: SandboxId) -> None:
+        self.rest.forget(id)
         self._endings.pop(id, None)
         self._late.discard(id)
         if id in self._killed:
@@ -259,6 +270,7 @@ class JailBackend:
 
     def _on_ended(self, id: str, incarnation: int, limit: str | None, reason: str) -> None:
         self._settle(SandboxId(id), incarnation, _ending(limit, reason))
+        self.rest.told(id, False)
 
     def _on_lost(self) -> None:
         # Its successor takes over what lives and tells of it; whoever waits for an end need not ask for that.
@@ -275,9 +287,11 @@ class JailBackend:
             # What is being made is not living yet, and has not ended.
             waiting = [(id, number) for id, number in self._awaited() if id not in self._being_made]
             try:
+                await self.rest.hold_again()
                 answer = await self.keeper.request("list")
             except PaddockError:
                 return  # it is lost again: the next connection asks again
+            self.rest.listed(answer)
             ended = _endings(answer)
             for id, incarnation in waiting:
                 if answer["living"].get(id) != incarnation:
@@ -358,6 +372,19 @@ class JailInstance(GuestInstance):
             answer = await asyncio.shield(thawing)
         if not answer["held"]:
             raise InvalidState(f"{self.id} did not stand still for as long as it took", hint="try again")
+
+    async def pause(self) -> None:
+        await self._backend.rest.pause(self.id, self._incarnation)
+
+    async def resume(self) -> None:
+        await self._backend.rest.resume(self.id, self._incarnation)
+
+    async def stay_awake(self) -> Callable[[], None]:
+        return await self._backend.rest.stay_awake(self.id, self._incarnation)
+
+    @property
+    def stillness(self) -> Stillness:
+        return self._backend.rest.stillness(self.id)
 
     async def kill(self) -> None:
         self.close_connections()
