@@ -14,8 +14,9 @@ class Stillness:
         self._runs = asyncio.Event()
         self._runs.set()
 
-    def __bool__(self) -> bool:
-        """Whether it stands still now."""
+    @property
+    def now(self) -> bool:
+        """Whether it stands still at this moment."""
         return self._since is not None
 
     def begin(self) -> None:
