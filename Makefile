@@ -2,7 +2,7 @@
 # Environment variables that change what Python or uv do are kept out, so that a run is the same everywhere.
 unexport PYTHONDONTWRITEBYTECODE PYTHONPATH PYTHONHOME PYTHONSAFEPATH PYTHONWARNINGS VIRTUAL_ENV
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-vm check fix bench bench-peers docs doctor clean
+.PHONY: help setup levels demo test test-all test-vm check fix bench bench-peers docs doctor clean
 
 BIN := .venv/bin
 STYLE := src tests tools demo bench examples
@@ -14,6 +14,9 @@ help: ## this list
 
 setup: ## everything that the other targets need
 	@tools/bootstrap
+
+levels: ## what the stronger levels run on: gVisor, QEMU and a kernel, Podman (as root, on Debian)
+	@tools/bootstrap levels
 
 demo: setup ## untrusted code repairs a real repository in a sandbox (ARGS=--json)
 	@$(BIN)/python -m demo.run $(ARGS)

@@ -1,5 +1,6 @@
 """Who has used how much processor time: the caller, its children, the keeper, what is inside the sandboxes.
 
+Imports nothing of paddock: that is the revision which is measured.
 Not counted: threads of the kernel that work for nobody in particular (loop device, removal of groups and trees).
 """
 
@@ -13,8 +14,6 @@ import struct
 import time
 from contextlib import suppress
 from pathlib import Path
-
-from paddock.keeper.layout import GATEWAY_SOCKET
 
 _TICK = os.sysconf("SC_CLK_TCK")
 
@@ -53,7 +52,7 @@ def keeper_pid(state: Path) -> int | None:
 
 def gateway_pid(state: Path) -> int | None:
     """None if there is none."""
-    return _listener(state / GATEWAY_SOCKET)
+    return _listener(state / "gateway.sock")
 
 
 def _listener(path: Path) -> int | None:

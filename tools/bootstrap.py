@@ -43,6 +43,7 @@ class SystemPackage:
 
 
 EVERY = frozenset({"setup", "check", "bench"})
+PURPOSES = EVERY | {"levels"}
 SYSTEM_PACKAGES = (
     SystemPackage("git", "git", "agents in a sandbox use the machine's", EVERY),
     SystemPackage(
@@ -57,9 +58,24 @@ SYSTEM_PACKAGES = (
         root_only=True,
         beforehand="/etc/ssh/sshd_not_to_be_run",
     ),
+    SystemPackage(
+        "chromium",
+        "chromium",
+        "a browser in a sandbox has to trust the gateway",
+        frozenset({"setup"}),
+        root_only=True,
+    ),
     SystemPackage("nodejs", "node", "pyright, the type checker, runs on it", frozenset({"check"})),
     SystemPackage("bubblewrap", "bwrap", "the reference that sandboxes are measured against", frozenset({"bench"})),
+    SystemPackage("runsc", "runsc", "level gvisor", frozenset({"levels"})),
+    SystemPackage("qemu-system-x86", "qemu-system-x86_64", "level microvm", frozenset({"levels"})),
+    SystemPackage("e2fsprogs", "mke2fs", "level microvm makes its disks with it", frozenset({"levels"})),
+    SystemPackage("podman", "podman", "level container", frozenset({"levels"})),
+    SystemPackage("crun", "crun", "what podman starts containers with", frozenset({"levels"})),
 )
+KERNEL = "linux-image-cloud-amd64"  # depends on the newest one of the release
+KERNEL_PLACE = Path("/usr/local/lib/paddock/kernel")
+"""`boot/` and `lib/modules/`, as in the package. It is unpacked, never installed: this machine does not boot it."""
 
 
 def main(arguments: list[str]) -> int:
@@ -67,13 +83,15 @@ def main(arguments: list[str]) -> int:
         print("good" if readable_by_others(Path(sys.executable)) else "private")
         return 0
     purpose = arguments[0] if arguments else "setup"
-    if purpose not in EVERY or len(arguments) > 1:
-        return fail("usage: tools/bootstrap [setup|check|bench]")
+    if purpose not in PURPOSES or len(arguments) > 1:
+        return fail("usage: tools/bootstrap [setup|check|bench|levels]")
     os.chdir(ROOT)
     lock = os.open(ROOT, os.O_RDONLY)  # two commands at once: the second waits and finds all done
     fcntl.flock(lock, fcntl.LOCK_EX)
     fresh = not up_to_date()
     provide_system_packages(purpose, announce=fresh or purpose != "setup")
+    if purpose == "levels":
+        provide_kernel()
     if fresh:
         make_environment()
     return 0
@@ -136,7 +154,39 @@ def install_system_packages(packages: list[SystemPackage]) -> None:
     say(f"could not install {' '.join(names)}; going on without")
 
 
-def succeeds(argv: list[str], environment: dict[str, str]) -> bool:
+def provide_kernel(place: Path = KERNEL_PLACE) -> None:
+    """The kernel that virtual machines boot, whole or not at all."""
+    if any(place.glob("boot/vmlinuz-*")) or os.uname().machine != "x86_64":
+        return
+    if os.geteuid() != 0 or not shutil.which("apt-get"):
+        return say(f"no kernel for virtual machines in {place}: as root, on Debian: tools/bootstrap levels")
+    say(f"fetching a kernel for virtual machines into {place}")
+    place.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=place.parent) as scratch:
+        if not (
+            fetch_kernel(Path(scratch)) or (succeeds(["apt-get", "-qq", "update"]) and fetch_kernel(Path(scratch)))
+        ):
+            return say("could not fetch it; going on without")
+        shutil.rmtree(place, ignore_errors=True)  # a package without a kernel in it
+        Path(scratch, "tree").rename(place)
+
+
+def fetch_kernel(scratch: Path) -> bool:
+    """Unpacks the newest kernel's package in `scratch/tree`."""
+    facts = subprocess.run(["apt-cache", "depends", KERNEL], capture_output=True, text=True, check=False).stdout
+    names = [words[1] for line in facts.splitlines() if (words := line.split())[:1] == ["Depends:"]]
+    newest = next((name for name in names if name.startswith("linux-image-")), None)
+    if newest is None:
+        return False
+    # Nobody else may write there, apt's own user included.
+    fetch = ["apt-get", "-qq", "-o", "APT::Sandbox::User=root", "download", newest]
+    if subprocess.run(fetch, cwd=scratch, stdin=subprocess.DEVNULL, stdout=sys.stderr, check=False).returncode:
+        return False
+    (package,) = scratch.glob("*.deb")
+    return succeeds(["dpkg-deb", "-x", str(package), str(scratch / "tree")])
+
+
+def succeeds(argv: list[str], environment: dict[str, str] | None = None) -> bool:
     done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=sys.stderr, env=environment, check=False)
     return done.returncode == 0
 

@@ -191,6 +191,7 @@ def actions_page() -> str:
         "model/approval.py",
         "model/file_actions.py",
         "model/policy_actions.py",
+        "model/recording.py",
         "model/repository.py",
         "model/result_actions.py",
         "model/secret.py",

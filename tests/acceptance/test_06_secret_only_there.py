@@ -15,7 +15,7 @@ import pytest
 from paddock import Sandbox
 from paddock._compose import connector, local
 from paddock.egress._authority import Authority
-from paddock.model import CreateSandbox, RemoveSecret, SandboxSpec, SecretValue, SetSecret
+from paddock.model import CreateSandbox, Level, RemoveSecret, SandboxSpec, SecretValue, SetSecret
 from paddock.policy.egress import load
 
 from .inside import ask
@@ -46,7 +46,12 @@ def echo(request: Request) -> Response:
 
 
 @pytest.fixture
-def make(shared_state: Path, internet: Internet) -> Generator[Make]:
+def level() -> str | None:
+    return None
+
+
+@pytest.fixture
+def make(shared_state: Path, internet: Internet, level: str | None) -> Generator[Make]:
     """`make(policy)` gives sandboxes that may use the secret."""
     internet.site("api.test", echo)
     internet.site("other.test", echo)
@@ -56,7 +61,8 @@ def make(shared_state: Path, internet: Internet) -> Generator[Make]:
         stack.callback(lambda: transport.perform(RemoveSecret(name="ACCEPTED")))
 
         def create(policy: dict[str, Any] = POLICY) -> Sandbox:
-            made = Sandbox(transport.perform(CreateSandbox(spec=SandboxSpec(policy=load(policy).document))), transport)
+            spec = SandboxSpec(policy=load(policy).document, level=None if level is None else Level(level))
+            made = Sandbox(transport.perform(CreateSandbox(spec=spec)), transport)
             stack.callback(made.kill)
             return made
 

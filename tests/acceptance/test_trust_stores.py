@@ -103,3 +103,13 @@ def test_java_s_store_has_the_sandbox_s_authority_and_the_machine_s(made: Sandbo
     listed = made.exec("keytool -list -keystore /dev/ca-certificates.jks -storepass changeit", timeout_seconds=100)
     assert "sandbox-1" in listed.stdout, listed
     assert listed.stdout.count("trustedCertEntry") > 1
+
+
+def test_chromium_takes_the_gateway_for_the_host(made: Sandbox, internet: Internet) -> None:
+    """It has a list of its own, to which the policy of an administrator adds."""
+    _skip_without(made, "chromium")
+    quiet = "--disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-component-update"
+    browser = f"chromium --headless --no-sandbox {quiet} --disable-sync --user-data-dir=/tmp/browser"
+    done = made.exec(f"{browser} --dump-dom https://good.test/", timeout_seconds=100)
+    assert "hello" in done.stdout, done
+    assert internet.requests("good.test")

@@ -360,7 +360,8 @@ def test_programs_find_the_certificates_that_are_written_for_them_and_can_change
     probe = """
 import os
 paths = {os.environ[name] for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "GIT_SSL_CAINFO")}
-for path in sorted(paths | {"/etc/ssl/certs/ca-certificates.crt", "/dev/ca-certificates.jks"}):
+for path in sorted(paths | {"/etc/ssl/certs/ca-certificates.crt", "/dev/ca-certificates.jks",
+    "/dev/ca-certificates.json", "/etc/chromium/policies/managed/paddock.json"}):
     print(path, open(path).read().strip())
     try: open(path, "r+")
     except OSError as error: print(error.strerror)
@@ -368,14 +369,16 @@ for path in sorted(paths | {"/etc/ssl/certs/ca-certificates.crt", "/dev/ca-certi
 
     async def scene(yard: Yard) -> None:
         instance = await yard.create(exits=True)
-        for name in (layout.TRUST, layout.TRUST_JAVA):
+        for name in (layout.TRUST, layout.TRUST_JAVA, layout.TRUST_CHROMIUM):
             (yard.state_dir / layout.RUN / instance.id / name).write_text("certificates\n")
         status, printed = await run(instance, "python3", "-c", probe)
         assert status.code == 0, printed
         lines = printed.decode().splitlines()
         assert lines[::2] == [
             "/dev/ca-certificates.jks certificates",
+            "/dev/ca-certificates.json certificates",
             "/dev/ca-certificates.pem certificates",
+            "/etc/chromium/policies/managed/paddock.json certificates",
             "/etc/ssl/certs/ca-certificates.crt certificates",
         ]
         assert set(lines[1::2]) <= {"Permission denied", "Read-only file system"}

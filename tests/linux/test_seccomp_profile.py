@@ -157,6 +157,7 @@ def test_what_the_machine_has_once_for_all_is_left_to_it() -> None:
         assert verdict(name, *arguments) == ALLOW
         arguments[at] = flag | 2 | 1 << 40
         assert verdict(name, *arguments) == no_memory
+    assert verdict("memfd_create", 0, 0xFFFF_FFFF) == fail_with(errno.EINVAL), "Chromium asks so whether it is there"
     assert verdict("io_setup", 1) == ENOSYS
     assert verdict("sync") == fail_with(0)
     for option in (26, 50, 51, 52):

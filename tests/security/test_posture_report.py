@@ -60,8 +60,8 @@ def test_a_jail_shows_what_is_expected_and_nothing_more(attacker: Attacker) -> N
     expected = set((Path(__file__).parent / "blocked_calls.txt").read_text().split())
     assert expected - set(report["blocked"]) == set(), "let through"
     assert set(report["devices"]) == {
-        "ca-certificates.jks", "ca-certificates.pem", "fd", "full", "null", "ptmx", "pts", "random", "shm", "stderr",
-        "stdin", "stdout", "tty", "urandom", "zero",
+        "ca-certificates.jks", "ca-certificates.json", "ca-certificates.pem", "fd", "full", "null", "ptmx", "pts",
+        "random", "shm", "stderr", "stdin", "stdout", "tty", "urandom", "zero",
     }  # fmt: skip
     writable = {line.split()[0] for line in report["mounts"] if line.endswith(" rw")}
     bound = {f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom", "tty")}  # an ordinary user's

@@ -99,3 +99,30 @@ def test_an_ordinary_user_is_told_the_line_to_type(tmp_path: Path) -> None:
     )
     assert "as root: apt-get install" in run.stderr
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("unpacks", [True, False])
+def test_a_kernel_is_there_as_a_whole_or_not_at_all(tmp_path: Path, unpacks: bool) -> None:
+    """Over programs that stand in for apt and dpkg: the second of them may fail half-way."""
+    programs, place = tmp_path / "bin", tmp_path / "lib" / "kernel"
+    programs.mkdir()
+    unpack = 'mkdir -p "$3/boot" && touch "$3/boot/vmlinuz-6.1"' + ("" if unpacks else " && exit 1")
+    for name, script in (
+        ("apt-cache", "echo '  Depends: linux-image-6.1'"),
+        ("apt-get", 'case "$*" in *download*) touch it.deb;; esac'),
+        ("dpkg-deb", unpack),
+    ):
+        (programs / name).write_text(f"#!/bin/sh\n{script}\n")
+        (programs / name).chmod(0o755)
+    script = (
+        "import runpy, sys; from pathlib import Path;"
+        "m = runpy.run_path(sys.argv[1]); m['provide_kernel'](Path(sys.argv[2]))"
+    )
+    argv = ["/usr/bin/python3", "-I", "-c", script, ROOT / "tools" / "bootstrap.py", place]
+    environment = {"PATH": f"{programs}:/usr/bin:/bin"}
+    subprocess.run(argv, env=environment, capture_output=True, check=True)
+    assert [file.name for file in place.parent.rglob("*") if file.is_file()] == ["vmlinuz-6.1"] * unpacks
+    shutil.rmtree(programs)  # a second one needs none of them
+    run = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True)
+    assert (run.stderr == "") == unpacks

@@ -11,7 +11,7 @@ from ._values import add_json
 from ._verbs import WrongUsage
 
 if TYPE_CHECKING:
-    from paddock.model import Check
+    from paddock.model import Check, LevelReport
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -25,25 +25,34 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--scrub", action="store_true", help="with --storage: read all of it, however long it takes")
     parser.add_argument("--repair", action="store_true", help="with --storage: delete what is half made first")
+    parser.add_argument(
+        "--levels",
+        action="store_true",
+        help="first make sandboxes of each level: by what they take one is chosen where none is named",
+    )
     add_json(parser)
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     from paddock._compose import connector
-    from paddock.model import Diagnose
+    from paddock.model import Diagnose, MeasureLevels
 
     if options.storage:
         return _storage(options)
     if options.scrub or options.repair:
         raise WrongUsage("--scrub and --repair are about the pool", "paddock doctor --storage")
-    diagnosis = connector.connect().perform(Diagnose())
+    diagnosis = connector.connect().perform(MeasureLevels() if options.levels else Diagnose())
     if options.json:
         _render.document(diagnosis)
     else:
-        _table(diagnosis.checks)
+        _levels(diagnosis.levels)
+        shown = {one.level for one in diagnosis.levels}
+        _table([check for check in diagnosis.checks if check.area != "level" or check.name not in shown])
         _render.line(f"\nstate: {_render.escape(diagnosis.state_dir)}")
         _render.line(f"level unless another is asked for: {diagnosis.default_level or 'none can be used here'}")
+        if diagnosis.default_because:
+            _render.line(f"  {_render.escape(diagnosis.default_because)}")
     return 0 if diagnosis.default_level is not None else 1
 
 
@@ -57,6 +66,17 @@ def _storage(options: argparse.Namespace) -> int:
     else:
         _table(checks)
     return 1 if any(check.status == "missing" for check in checks) else 0
+
+
+def _levels(levels: Sequence[LevelReport]) -> None:
+    if levels:
+        rows = [(one.status, one.level, _took(one.create_ms), one.detail, one.fix or "") for one in levels]
+        _render.table(("STATUS", "LEVEL", "CREATE", "DETAIL", "FIX"), rows, marks=[row[0] for row in rows])
+        _render.line("")
+
+
+def _took(milliseconds: float | None) -> str:
+    return "" if milliseconds is None else f"{milliseconds:.0f} ms"
 
 
 def _table(checks: Sequence[Check]) -> None:

@@ -61,6 +61,7 @@ VERBS: dict[str, Verb] = {
     "doctor": Verb("_doctor", "what this machine can do, and how to mend what it cannot"),
     "audit": Verb("_audit", "the record of what was asked, decided and done", names=True),
     "eval": Verb("_eval", "whether what is promised holds here: prompt injection, played"),
+    "bench": Verb("_bench", "what the levels of this machine cost and stop, side by side"),
     "completion": Verb("_completion", "completion of verbs, options, ids and names, for bash, zsh and fish", bare=True),
 }
 

@@ -1,4 +1,4 @@
-"""`python -I -S <directory or zip> CONFIG`. See `_start`."""
+"""`python -I -S <directory or zip> CONFIG`, or the path of this file, compiled or not. See `_start`."""
 
 import sys
 
@@ -7,7 +7,7 @@ if not __package__:
     import types
 
     package = types.ModuleType("paddock_guest")
-    package.__path__ = [sys.path[0]]
+    package.__path__ = [__file__.rpartition("/")[0] or "."]
     sys.modules["paddock_guest"] = package
     from paddock_guest._start import main  # pyright: ignore[reportMissingImports, reportUnknownVariableType]
 else:

@@ -9,6 +9,7 @@ from paddock.linux import mounts
 
 _DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
 CERTIFICATES, CERTIFICATES_JAVA = "ca-certificates.pem", "ca-certificates.jks"
+CERTIFICATES_CHROMIUM = "ca-certificates.json"
 """Empty files, over which `_trust_places` puts others."""
 _DIRECTORIES = ("pts", "shm")
 _LINKS = {
@@ -48,7 +49,7 @@ def _fill(fd: int, place: bytes, root_mode: bool) -> None:
             os.close(os.open(name, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o666, dir_fd=fd))
             node = place + b"/" + name.encode()
             mounts.bind(b"/dev/" + name.encode(), mounts.AT_FDCWD, node, attributes=mounts.NOSUID | mounts.NOEXEC)
-    for name in (CERTIFICATES, CERTIFICATES_JAVA):
+    for name in (CERTIFICATES, CERTIFICATES_JAVA, CERTIFICATES_CHROMIUM):
         os.close(os.open(name, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o444, dir_fd=fd))
     for name in _DIRECTORIES:
         os.mkdir(name, 0o755, dir_fd=fd)

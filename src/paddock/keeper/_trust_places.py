@@ -29,7 +29,16 @@ _SYSTEMS_JAVA = (
     b"etc/pki/ca-trust/extracted/java/cacerts",
     b"var/lib/ca-certificates/java-cacerts",
 )
-_KINDS = ((layout.TRUST, PLACE, _SYSTEMS), (layout.TRUST_JAVA, f"dev/{_dev.CERTIFICATES_JAVA}", _SYSTEMS_JAVA))
+# Chromium trusts a list of its own on Linux; what else it is to trust, an administrator's policy says.
+_SYSTEMS_CHROMIUM = (
+    b"etc/chromium/policies/managed/paddock.json",
+    b"etc/opt/chrome/policies/managed/paddock.json",
+)
+_KINDS = (
+    (layout.TRUST, PLACE, _SYSTEMS),
+    (layout.TRUST_JAVA, f"dev/{_dev.CERTIFICATES_JAVA}", _SYSTEMS_JAVA),
+    (layout.TRUST_CHROMIUM, f"dev/{_dev.CERTIFICATES_CHROMIUM}", _SYSTEMS_CHROMIUM),
+)
 _ATTRIBUTES = mounts.RDONLY | mounts.NOSUID | mounts.NODEV | mounts.NOEXEC
 _NO_PLACE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL)  # none there, a link, or a directory
 

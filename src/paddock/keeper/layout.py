@@ -23,6 +23,7 @@ packages/             files of registries that sandboxes have fetched; only the 
 kept/<workspace>      archives of workspaces that were evicted from the pool
 garbage.lock          held while somebody collects garbage
 outputs/<sandbox>/    what execs printed beyond what a result holds
+levels.json           what sandboxes of each level took here, by which one is chosen where none is named
 vault.key             what the keys of secrets are wrapped with, unless it is kept elsewhere (0600)
 vault.lock            held while a secret is sealed, or that key changed
 """
@@ -63,11 +64,13 @@ TEMPLATES = "templates"
 RUN = "run"
 TRUST = "trust.pem"
 TRUST_JAVA = "trust.jks"
+TRUST_CHROMIUM = "trust.json"
 OUTPUTS = "outputs"
 ARTIFACTS = "artifacts"
 KEPT = "kept"
 MALWARE = "malware"
 PACKAGES = "packages"
+LEVELS = "levels.json"
 VAULT_KEY = "vault.key"
 VAULT_LOCK = "vault.lock"
 

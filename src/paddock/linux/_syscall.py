@@ -51,6 +51,7 @@ class NR:
     LANDLOCK_RESTRICT_SELF = _number(446, 446)
     PIDFD_SEND_SIGNAL = _number(424, 424)
     PIDFD_OPEN = _number(434, 434)
+    STATX = _number(332, 291)
     CLOSE_RANGE = _number(436, 436)
     PROCESS_MADVISE = _number(440, 440)
 

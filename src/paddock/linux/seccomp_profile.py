@@ -83,6 +83,7 @@ _S_IFMT, _S_IFCHR, _S_IFBLK = 0o170000, 0o020000, 0o060000
 _TIOCSTI, _TIOCLINUX, _TIOCSETD = 0x5412, 0x541C, 0x5423
 # include/uapi/linux/{mman,memfd,shm}.h and asm-generic/socket.h
 _MAP_HUGETLB, _MFD_HUGETLB, _SHM_HUGETLB = 0x4_0000, 0x4, 0o4000
+_EVERY_FLAG = 0xFFFF_FFFF
 _SOL_SOCKET = 1
 _ATTACHING = (26, 50, 51, 52)  # SO_ATTACH_FILTER, SO_ATTACH_BPF, SO_ATTACH_REUSEPORT_CBPF and _EBPF
 _PERSONALITIES = (0, 0x0008, 0x2_0000, 0x2_0008, 0xFFFF_FFFF)  # Linux, 32 bits, "2.6", both, and the question
@@ -132,7 +133,10 @@ _CONDITIONAL: dict[str, Verdict] = {
     "sync": fail_with(0),
     # Huge pages are the machine's reserve, which no control group for memory counts.
     "mmap": _unless(3, _MAP_HUGETLB, _ENOMEM),
-    "memfd_create": _unless(1, _MFD_HUGETLB, _ENOMEM),
+    # With all bits set it is a question for whether it is there, and Chromium dies of any answer but the kernel's.
+    "memfd_create": Cases(
+        (*_when(1, (_EVERY_FLAG,), fail_with(errno.EINVAL)), *_when(1, (_MFD_HUGETLB,), _ENOMEM, _MFD_HUGETLB)), ALLOW
+    ),
     "shmget": _unless(2, _SHM_HUGETLB, _ENOMEM),
     # Programs for sockets use up the room for compiled ones, which the machine has once (net.core.bpf_jit_limit).
     "setsockopt": Cases(

@@ -22,6 +22,7 @@ from .actions import ListExecs as ListExecs
 from .actions import ListProcesses as ListProcesses
 from .actions import ListSandboxes as ListSandboxes
 from .actions import ListSnapshots as ListSnapshots
+from .actions import MeasureLevels as MeasureLevels
 from .actions import PauseSandbox as PauseSandbox
 from .actions import PromoteChild as PromoteChild
 from .actions import ReadOutput as ReadOutput
@@ -117,6 +118,7 @@ from .reports import AuditStatement as AuditStatement
 from .reports import Check as Check
 from .reports import Diagnosis as Diagnosis
 from .reports import Inspection as Inspection
+from .reports import LevelReport as LevelReport
 from .reports import Process as Process
 from .repository import Acquired as Acquired
 from .repository import AcquireRepository as AcquireRepository

@@ -22,10 +22,29 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     fix: str | None = None
 
 
+class LevelReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What this machine has of one level.
+
+    `status` is ok, weak or missing, `fix` the one command that adds it. Times are medians of sandboxes made here, by
+    the programs that make the wall now: None where nobody has measured those."""
+
+    level: str
+    backend: str
+    status: str
+    detail: str
+    fix: str | None = None
+    create_ms: float | None = None
+    first_exec_ms: float | None = None
+    measured_at: float | None = None
+
+
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     checks: tuple[Check, ...]
     default_level: str | None
     state_dir: str
+    levels: tuple[LevelReport, ...] = ()
+    """Strongest first."""
+    default_because: str = ""
 
 
 class Process(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,6 +24,7 @@ from paddock.model import (
 
 from ._approvals import Approvals
 from ._gate import Entry
+from ._own_files import OwnFiles
 from ._policies import Policies
 from ._store import Row
 
@@ -48,8 +49,8 @@ def _home(template: Template) -> str:
 class Conduct:
     """Only asked about sandboxes that have a policy."""
 
-    def __init__(self, policies: Policies, approvals: Approvals) -> None:
-        self._policies, self._approvals = policies, approvals
+    def __init__(self, policies: Policies, approvals: Approvals, own: OwnFiles) -> None:
+        self._policies, self._approvals, self._own = policies, approvals, own
 
     async def command(self, action: RunExec | StartExec, row: Row, entry: Entry) -> None:
         """PolicyDenied, ApprovalNeeded, Unrecorded: then it is not started."""
@@ -68,11 +69,21 @@ class Conduct:
         rules = (await self._document(row)).files
         if rules is None:
             return
-        from paddock.policy.door import Files
+        from paddock.policy.door import DoorVerdict, Files
 
-        judged = _judged(Files(rules, workdir=template.workdir, home=_home(template)), action)
-        if judged is not None:
-            self._settle("file", judged, action, row, entry, judged.reason)
+        files = Files(rules, workdir=template.workdir, home=_home(template))
+        judged = _judged(files, action)
+        if judged is None:
+            return
+        if (
+            judged.verdict == "approve"
+            and isinstance(action, RemoveFile)
+            and await self._own.made(files.absolute(action.path), row, template)
+        ):
+            judged = DoorVerdict(
+                verdict="allow", rule=judged.rule, reason=f"{action.path!r} was made by the sandbox itself"
+            )
+        self._settle("file", judged, action, row, entry, judged.reason)
 
     async def _document(self, row: Row) -> PolicyDocument:
         assert row.sandbox.policy is not None

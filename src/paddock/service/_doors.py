@@ -155,7 +155,6 @@ class Doors:
         try:
             if door.authority is None:
                 door.authority = await self._new_authority()
-            _trust.write(self._state, row.id, door.authority.certificate)
             order = Open(
                 n=0,
                 sandbox=row.id,
@@ -170,7 +169,13 @@ class Doors:
             for one in sockets:
                 one.close()
             raise
-        await self._client.order(order, sockets)
+        opening = asyncio.ensure_future(self._client.order(order, sockets))
+        await asyncio.sleep(0)  # it is on its way
+        try:
+            # What programs inside trust, while the gateway makes the door.
+            _trust.write(self._state, row.id, door.authority.certificate)
+        finally:
+            await opening
 
     async def _new_authority(self) -> Authority:
         """One that was made ahead; and another is, for the next sandbox."""

@@ -52,6 +52,7 @@ from paddock.model import (
     ListSnapshots,
     ListWorkspaces,
     MakeDirectory,
+    MeasureLevels,
     MoveFile,
     OpenPullRequest,
     OpenWorkspace,
@@ -205,6 +206,9 @@ async def effect(rooms: Rooms, action: AnyAction, entry: Entry) -> object:
         case GetAuditStatement():
             return await rooms.evidence.statement(rooms.sandboxes.find(action.sandbox, entry), entry)
         case Diagnose():
+            return await rooms.reports.diagnose()
+        case MeasureLevels():
+            await rooms.levels.measure(action, entry)
             return await rooms.reports.diagnose()
         case CollectGarbage():
             return await _collect(rooms, action, entry)

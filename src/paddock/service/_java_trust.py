@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import ssl
 import struct
-from collections.abc import Iterable
 
 _MAGIC, _VERSION, _TRUSTED = 0xFEEDFEED, 2, 2
 _PASSWORD, _SALT = "changeit", b"Mighty Aphrodite"
@@ -22,11 +21,20 @@ def entries(pem: bytes, prefix: str) -> tuple[int, bytes]:
     return len(made), b"".join(made)
 
 
-def store(parts: Iterable[tuple[int, bytes]]) -> bytes:
-    parts = tuple(parts)
-    data = struct.pack("!III", _MAGIC, _VERSION, sum(count for count, _ in parts)) + b"".join(part for _, part in parts)
-    keyed = _PASSWORD.encode("utf-16-be") + _SALT + data
-    return data + hashlib.sha1(keyed, usedforsecurity=False).digest()
+class Store:
+    """Stores that begin with the same entries, `most`, and end with one more each: most of the work is done once."""
+
+    def __init__(self, most: tuple[int, bytes]) -> None:
+        count, entries = most
+        self._head = struct.pack("!III", _MAGIC, _VERSION, count + 1) + entries
+        self._keyed = hashlib.sha1(_PASSWORD.encode("utf-16-be") + _SALT + self._head, usedforsecurity=False)
+
+    def with_one(self, certificate: bytes, alias: str) -> bytes:
+        """`certificate` is in PEM, and alone."""
+        _, last = entries(certificate, alias)
+        keyed = self._keyed.copy()
+        keyed.update(last)
+        return b"".join((self._head, last, keyed.digest()))
 
 
 def _certificates(pem: bytes) -> list[bytes]:

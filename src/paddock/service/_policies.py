@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from paddock.errors import InternalError, InvalidState, PolicyDenied
 from paddock.model import GetPolicy, PolicyDocument, PolicyRevision, Principal, Sandbox, SetPolicy
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from paddock.policy.egress import Snapshot
 
 _MOST_KEPT = 64
+_encode = msgspec.msgpack.Encoder().encode
 
 
 class Policies:
@@ -28,12 +31,20 @@ class Policies:
         self._leases = leases
         self._policies = PolicyStore(store)
         self._compiled: dict[str, Snapshot] = {}
+        self._of_text: dict[bytes, Snapshot] = {}
+        """By what they were compiled from: most sandboxes of a program have the same."""
 
     async def keep(self, document: PolicyDocument) -> Snapshot:
         """Compiled, and to be found by its revision from now on. PolicyInvalid."""
         from paddock.policy.egress import compile
 
-        snapshot = await asyncio.to_thread(compile, document)
+        text = _encode(document)
+        snapshot = self._of_text.get(text)
+        if snapshot is None:
+            snapshot = await asyncio.to_thread(compile, document)
+            while len(self._of_text) >= _MOST_KEPT:
+                del self._of_text[next(iter(self._of_text))]
+            self._of_text[text] = snapshot
         self._policies.keep(snapshot.revision, snapshot.to_bytes(), self._clock.wall())
         return self._remember(snapshot)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from paddock.backends._base import Backend
@@ -10,9 +10,10 @@ from paddock.errors import LevelUnavailable, NotConfigured
 from paddock.model import Level, Template
 from paddock.model.sandbox import RANK
 
+from ._level_figures import Figure, LevelFigures
+
 MAX_CREATE_MS = 150.0
-# Measured on the development machine; `doctor` measures here. A level that is not in the table is never chosen unasked.
-MEASURED_CREATE_MS: Mapping[Level, float] = {Level.JAIL: 10.0}
+"""A level that was not measured here, or takes longer, is never chosen unasked. The jail's is known to be a tenth."""
 
 
 class Templates(Protocol):
@@ -41,9 +42,9 @@ class Backends:
     def __init__(
         self,
         source: Iterable[Backend] | Callable[[], Iterable[Backend]],
-        measured: Mapping[Level, float] = MEASURED_CREATE_MS,
+        figures: LevelFigures | None = None,
     ) -> None:
-        self._source, self._measured = source, measured
+        self._source, self._figures = source, figures
         self._unloaded: Iterator[Backend] | None = None
         self._loaded: dict[str, Backend] = {}
         self._usable: set[str] = set()
@@ -65,18 +66,27 @@ class Backends:
         known = self._loaded.get(name)
         return known or next((backend for backend in self._each() if backend.name == name), None)
 
-    def choose(self, level: Level | None) -> Backend:
-        """The named level or a refusal; else the strongest that is quick enough. Never `process` unasked."""
+    def choose(self, level: Level | None, needs: Iterable[str] = ()) -> Backend:
+        """The named level or a refusal; else the strongest that is quick enough and has the capabilities `needs`, or
+        where none has them the strongest. Never `process` unasked."""
         if level is not None:
             return self._of_level(level)
-        refusals: list[str] = []
+        needs, refusals, lacking = tuple(needs), list[str](), list[Backend]()
         for candidate in reversed(RANK):
-            if candidate is Level.PROCESS or self._measured.get(candidate, MAX_CREATE_MS) >= MAX_CREATE_MS:
+            if candidate is Level.PROCESS or not self._may_be_quick(candidate):
                 continue
             try:
-                return self._of_level(candidate)
+                backend = self._of_level(candidate)
             except LevelUnavailable as error:
                 refusals.append(error.message)
+                continue
+            if candidate is not Level.JAIL and self.figure(backend) is None:
+                continue  # measured with other programs
+            if all(getattr(backend.capabilities, need) for need in needs):
+                return backend
+            lacking.append(backend)
+        if lacking:
+            return lacking[0]
         raise LevelUnavailable(
             "no level that isolates is available here: " + ("; ".join(refusals) or "none is installed"),
             hint="paddock doctor; level='process' isolates nothing and must be asked for by name",
@@ -87,6 +97,17 @@ class Backends:
             return self.choose(None).level
         except LevelUnavailable:
             return None
+
+    def figure(self, backend: Backend) -> Figure | None:
+        """What its sandboxes took here, if that was measured with the programs that make its wall now."""
+        found = None if self._figures is None else self._figures.of(backend.level)
+        return found if found is not None and found.edition == edition(backend) else None
+
+    def _may_be_quick(self, level: Level) -> bool:
+        if level is Level.JAIL:
+            return True
+        found = None if self._figures is None else self._figures.of(level)
+        return found is not None and found.create_ms < MAX_CREATE_MS
 
     def _of_level(self, level: Level) -> Backend:
         refusals: list[str] = []
@@ -111,3 +132,8 @@ class Backends:
         for backend in self._unloaded:
             self._loaded.setdefault(backend.name, backend)
             yield backend
+
+
+def edition(backend: Backend) -> str:
+    """What figures of it depend on; one that does not say has no other."""
+    return str(getattr(backend, "edition", ""))

@@ -18,6 +18,7 @@ from paddock.storage._base import Pool
 
 from ._audit_stream import AuditStream
 from ._gate import Entry
+from ._levels import Levels
 from ._providers import Backends
 from ._store import Row, Store
 
@@ -33,6 +34,7 @@ class Reports:
         store: Store,
         audit: AuditLog,
         backends: Backends,
+        levels: Levels,
         pool: Callable[[], Pool],
         find: Callable[[str, Entry], Row],
         verify: Callable[[], Awaitable[AuditReport]],
@@ -40,7 +42,7 @@ class Reports:
     ) -> None:
         self._state_dir, self._store, self._audit = state_dir, store, audit
         self._backends, self._pool, self._find, self._verify = backends, pool, find, verify
-        self._sign = sign
+        self._sign, self._levels = sign, levels
         self._owner = f"local:{os.getuid()}"
 
     async def audit(self, action: ListAudit, entry: Entry) -> tuple[AuditRecord, ...]:
@@ -83,6 +85,7 @@ class Reports:
         checks: list[Check] = []
         for backend in self._backends.all():
             checks += backend.checks()
+        levels = self._levels.reports(checks)
         checks += self._storage()
         report = await self._verify()
         checks.append(
@@ -104,7 +107,13 @@ class Reports:
         )
         checks.append(_packages(self._state_dir / layout.PACKAGES))
         level = self._backends.default_level()
-        return Diagnosis(checks=tuple(checks), default_level=level and level.value, state_dir=str(self._state_dir))
+        return Diagnosis(
+            checks=tuple(checks),
+            default_level=level and level.value,
+            state_dir=str(self._state_dir),
+            levels=levels,
+            default_because=self._levels.because(level, levels),
+        )
 
     def _storage(self) -> tuple[Check, ...]:
         try:

@@ -36,12 +36,15 @@ from ._garbage import Garbage
 from ._judge import Judge
 from ._lease_store import LeaseStore
 from ._leased_egress import LeasedEgress
+from ._level_figures import LevelFigures
+from ._levels import Levels
 from ._lifecycle import Lifecycle
 from ._live import Live
 from ._making import Making
 from ._mount_results import MountResults
 from ._needs import Needs, of_running, of_sandboxes, of_snapshots
 from ._nested import Nested, Perform
+from ._own_files import OwnFiles
 from ._policies import Policies
 from ._promotion import Promotion
 from ._providers import Backends, Templates
@@ -79,6 +82,7 @@ class Rooms:
         store: Store,
         audit: AuditLog,
         backends: Backends,
+        figures: LevelFigures,
         tasks: Tasks,
         pool: Callable[[], Pool],
         templates: Templates,
@@ -215,17 +219,21 @@ class Rooms:
             policies=policies,
         )
         self.promotion = Promotion(sandboxes=self.sandboxes, live=live)
-        conduct = Conduct(policies, self.approvals)
+        conduct = Conduct(policies, self.approvals, OwnFiles(pool))
         self.execs = Execs(
             sandboxes=self.sandboxes, live=live, remains=remains, tasks=tasks, leases=leases, conduct=conduct
         )
         self.files = Files(sandboxes=self.sandboxes, live=live, conduct=conduct)
         self.evidence = Evidence(state_dir, audit, os.environ, clock)
+        self.levels = Levels(
+            backends=backends, figures=figures, perform=perform, clock=clock, owner=f"local:{os.getuid()}"
+        )
         self.reports = Reports(
             state_dir,
             store=store,
             audit=audit,
             backends=backends,
+            levels=self.levels,
             pool=pool,
             find=self.sandboxes.find,
             verify=self.evidence.verify,

@@ -37,6 +37,7 @@ from paddock.model import (
     ResumeSandbox,
     Sandbox,
     SandboxId,
+    SandboxSpec,
     State,
     Template,
     Usage,
@@ -55,6 +56,7 @@ from ._making import Birth, Making
 from ._policies import Policies
 from ._providers import Backends, Templates
 from ._remains import Remains, died, has_ended
+from ._snapshot_store import SnapshotRow
 from ._snapshots import Snapshots
 from ._store import Key, Row, Store
 from ._tasks import Tasks
@@ -103,31 +105,24 @@ class Sandboxes:
         else:
             source = self._snapshots.find(spec.snapshot, entry.principal.id)
             template, spec, origin = source.template, self._snapshots.spec_from(source, spec), source.id
-        backend = self._backends.choose(spec.level)
+        needs = _needs(spec, source)
+        backend = self._backends.choose(spec.level, needs)
+        for need in needs:
+            backend.capabilities.require(need, backend.name)
         if spec.mounts:
-            backend.capabilities.require("mounts", backend.name)
             self._check_layers(spec.mounts)
-        if spec.nested:
-            backend.capabilities.require("nested", backend.name)
-        if spec.idle_seconds is not None:
-            backend.capabilities.require("idle", backend.name)
         owner, workspace, take = entry.principal.id, None, None
         if spec.workspace is not None:
-            backend.capabilities.require("trees", backend.name)
             workspace, take = await self._workspaces.resolve(spec.workspace, owner), self._workspaces.take
         policy = None
         if spec.policy is not None:
             policy = await self._policies.keep(spec.policy)
         elif source is not None and source.snapshot.policy is not None:
             policy = await self._policies.of(source.snapshot.policy)
-        if policy is not None:
-            backend.capabilities.require("exits", backend.name)
         outer = self._allotment.outer(entry.principal)
         if outer is not None:
             self._allotment.check(outer, spec, 1)
         of = None if source is None else source.workspace
-        if of is not None:
-            backend.capabilities.require("trees", backend.name)
         of_it = (spec, template, owner, backend.name, backend.level, origin, workspace)
         row = self._making.row(*of_it, copy_of=of, policy=policy)
         known = self._store.add(row, key, also=take)
@@ -373,3 +368,13 @@ class Sandboxes:
             ) from None
         self._built.add(name)
         return template
+
+
+def _needs(spec: SandboxSpec, source: SnapshotRow | None) -> list[str]:
+    """The capabilities without which there can be no such sandbox."""
+    workspace, policy = spec.workspace is not None, spec.policy is not None
+    if source is not None:
+        workspace, policy = workspace or source.workspace is not None, policy or source.snapshot.policy is not None
+    asked = {"mounts": bool(spec.mounts), "nested": bool(spec.nested), "trees": workspace, "exits": policy}
+    asked["idle"] = spec.idle_seconds is not None
+    return [name for name, wanted in asked.items() if wanted]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 from paddock.audit import AuditLog
 from paddock.backends._base import Backend
 from paddock.errors import InvalidState, Unrecorded, exhaustion
-from paddock.keeper.layout import AUDIT, DATABASE
+from paddock.keeper.layout import AUDIT, DATABASE, LEVELS
 from paddock.model import (
     Action,
     AnyAction,
-    Level,
     Principal,
 )
 from paddock.policy import Policy
@@ -27,7 +26,8 @@ from ._effects import effect
 from ._egress import Egress
 from ._expiry import PERIOD_SECONDS
 from ._gate import Gate
-from ._providers import MEASURED_CREATE_MS, Backends, Templates
+from ._level_figures import LevelFigures
+from ._providers import Backends, Templates
 from ._rooms import Rooms
 from ._store import Store
 from ._tasks import Tasks
@@ -57,7 +57,6 @@ class Service:
         audit: AuditLog | None = None,
         store: Store | None = None,
         clock: Clock = Clock(),  # noqa: B008 (a frozen value)
-        measured: Mapping[Level, float] = MEASURED_CREATE_MS,
         workspaces: Workspaces | None = None,
         credentials: CredentialSource | None = None,
         egress: Egress | None = None,
@@ -68,7 +67,8 @@ class Service:
         state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._audit = audit or AuditLog(state_dir / AUDIT)
         self._store = store or Store(state_dir / DATABASE)
-        self._backends = Backends(backends, measured)
+        figures = LevelFigures(state_dir / LEVELS)
+        self._backends = Backends(backends, figures)
         self._tasks = Tasks(self._task_failed)
         self._gate = Gate(policy, self._audit)
         self._closed = False
@@ -79,6 +79,7 @@ class Service:
             store=self._store,
             audit=self._audit,
             backends=self._backends,
+            figures=figures,
             tasks=self._tasks,
             pool=pool,
             templates=templates,

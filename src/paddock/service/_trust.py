@@ -1,5 +1,5 @@
-"""What programs inside take for true: the machine's certificates and the sandbox's own authority, in one file; and in
-another, for Java.
+"""What programs inside take for true: the machine's certificates and the sandbox's own authority, in one file; in
+another, for Java; and the authority alone in a policy, for Chromium, which knows the others itself.
 
 The keeper has put the files where programs look for them (`keeper/_trust_places.py`); what is in them is written here,
 in place, for whoever has them open.
@@ -7,6 +7,8 @@ in place, for whoever has them open.
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import ssl
 from functools import cache
@@ -28,8 +30,14 @@ def write(state: Path, id: str, certificate: bytes) -> None:
     """OSError."""
     place = state / layout.RUN / id
     _fill(place / layout.TRUST, certificate + b"\n" + _of_the_machine())
-    own = _java_trust.entries(certificate, "sandbox")
-    _fill(place / layout.TRUST_JAVA, _java_trust.store((own, _of_the_machine_for_java())))
+    _fill(place / layout.TRUST_JAVA, _of_the_machine_for_java().with_one(certificate, "sandbox"))
+    _fill(place / layout.TRUST_CHROMIUM, _for_chromium(certificate))
+
+
+def _for_chromium(certificate: bytes) -> bytes:
+    """The policy CACertificates: a list in base64 (chromeenterprise.google/policies, from version 128)."""
+    binary = ssl.PEM_cert_to_DER_cert(certificate.decode("ascii"))
+    return json.dumps({"CACertificates": [base64.b64encode(binary).decode("ascii")]}).encode()
 
 
 def _fill(path: Path, content: bytes) -> None:
@@ -56,5 +64,5 @@ def _of_the_machine() -> bytes:
 
 
 @cache
-def _of_the_machine_for_java() -> tuple[int, bytes]:
-    return _java_trust.entries(_of_the_machine(), "machine")
+def _of_the_machine_for_java() -> _java_trust.Store:
+    return _java_trust.Store(_java_trust.entries(_of_the_machine(), "machine"))

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from paddock.audit import AuditLog
 from paddock.backends._base import Instance, SandboxPlan, TreeMount
 from paddock.errors import PlatformError, SandboxDied
-from paddock.model import ExecId, ExecResult, ExecSpec, Limits, Noun, SandboxId, SandboxSpec, mint
+from paddock.model import ExecId, ExecResult, ExecSpec, Level, Limits, Noun, SandboxId, SandboxSpec, mint
 from paddock.storage._base import Pool
 
 from ._capture import Capture
@@ -108,7 +108,7 @@ class Workshops:
 
         PlatformError: it died. What a backend raises that cannot make one.
         """
-        backend = self._backends.choose(None)
+        backend = self._backends.choose(Level.JAIL)  # whatever sandboxes run in: it is the quickest to begin
         backend.capabilities.require("trees", backend.name)
         template = await asyncio.to_thread(self._templates.get, TEMPLATE)
         id = SandboxId(mint(Noun.WORKSHOP))

@@ -12,6 +12,7 @@ from paddock.storage._listing import list_changes as list_changes
 from paddock.storage._mount_changes import MountChanges as MountChanges
 from paddock.storage._mount_changes import Plan as Plan
 from paddock.storage._mount_changes import mount_changes as mount_changes
+from paddock.storage._newcomers import is_new as is_new
 from paddock.storage._obstacles import Seen as Seen
 from paddock.storage._open import open_pool as open_pool
 from paddock.storage._prepare import prepare as prepare
@@ -27,6 +28,7 @@ __all__ = [
     "Seen",
     "Templates",
     "TreeUsage",
+    "is_new",
     "keep_promoted",
     "keeper_open_pool",
     "mount_changes",

@@ -32,7 +32,10 @@ _TAKEN = (
     "etc/ssl/certs/java/cacerts",
     "etc/ssl/openssl.cnf",
 )
-_TAKEN_DIRECTORIES = {"etc/ld.so.conf.d": re.compile(r"[\w.+-]+\.conf", re.ASCII)}
+_TAKEN_DIRECTORIES = {
+    "etc/ld.so.conf.d": re.compile(r"[\w.+-]+\.conf", re.ASCII),
+    "etc/chromium.d": re.compile(r"[\w+-]+", re.ASCII),  # Debian's chromium does not start without one
+}
 # What Debian's Java reads before anything else: /usr/lib/jvm leads there.
 _TAKEN_TREES = re.compile(r"java-[\w.+-]+", re.ASCII)
 _LINKS_INTO_USR = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
@@ -40,6 +43,8 @@ _ALTERNATIVE = re.compile(r"/(usr|bin|sbin|lib\w*|etc/alternatives)/[\x21-\x7e]+
 
 _DIRECTORIES = (
     *("boot", "dev", "etc", "home", "media", "mnt", "opt", "proc", "run", "srv", "sys", "usr", "var"),
+    *("etc/chromium", "etc/chromium/policies", "etc/chromium/policies/managed"),
+    *("etc/opt", "etc/opt/chrome", "etc/opt/chrome/policies", "etc/opt/chrome/policies/managed"),
     *("etc/alternatives", "etc/profile.d", "etc/ssl", "etc/ssl/certs", "run/lock", "usr/local"),
     *(f"usr/local/{name}" for name in ("bin", "etc", "games", "include", "lib", "sbin", "share", "share/man", "src")),
     *(f"var/{name}" for name in ("cache", "lib", "log", "opt", "spool")),
@@ -60,6 +65,9 @@ _WRITTEN = {
         "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nnetworks: files\n"
         "protocols: files\nservices: files\nethers: files\nrpc: files\n"
     ),
+    # Places for what a browser is to trust (`keeper/_trust_places.py`).
+    "etc/chromium/policies/managed/paddock.json": "{}\n",
+    "etc/opt/chrome/policies/managed/paddock.json": "{}\n",
     "etc/timezone": "Etc/UTC\n",
     "etc/machine-id": "",
     "etc/shells": "/bin/sh\n/bin/bash\n",

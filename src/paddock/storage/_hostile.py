@@ -9,7 +9,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from paddock.linux import openat2
+from paddock.linux import openat2, statx
 from paddock.model import FileKind
 
 _LOOK = os.O_PATH | os.O_NOFOLLOW
@@ -62,6 +62,14 @@ class HostileTree:
             raise
         try:
             return _node(os.fstat(fd))
+        finally:
+            os.close(fd)
+
+    def born_ns(self, path: bytes) -> int | None:
+        """When it was made; None where that is not known."""
+        fd = self._open(path, _LOOK)
+        try:
+            return statx.birth_ns(fd)
         finally:
             os.close(fd)
 

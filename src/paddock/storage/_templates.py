@@ -12,7 +12,7 @@ from pathlib import Path
 from paddock.errors import NotFound, PaddockError
 from paddock.keeper.layout import TEMPLATES
 from paddock.model import Template, User
-from paddock.storage import _host
+from paddock.storage import _host, _kit
 from paddock.storage._base import Pool
 from paddock.storage._recipe import Progress, Recipe
 from paddock.storage._trees import DIRECTORY, ROOT, sync_file_system
@@ -56,6 +56,7 @@ class Templates:
         self._locks = state_dir / TEMPLATES
         self._machine = machine
         self._resolved: dict[str, Template] = {}
+        self._kit: str | None = None
         self._held: dict[str, int] = {}  # trees that this program uses, by descriptors of their locks
 
     def close(self) -> None:
@@ -89,10 +90,20 @@ class Templates:
         )
         return self._resolved.setdefault(name, template)
 
+    def kit(self, progress: Progress | None = None) -> str:
+        """The tree with the guest and what it needs (`_kit`), built and held as templates are. Unsupported."""
+        if self._kit is None:
+            self._kit = self.part(_kit.recipe(), progress)
+        return self._kit
+
+    def part(self, recipe: Recipe, progress: Progress | None = None) -> str:
+        """A tree beside the kit, built and held as templates are. The recipe's name begins with `kit-`."""
+        return self._layers(recipe, progress or _silent)[0]
+
     def versions(self) -> frozenset[str]:
         """The trees that templates would be made of now. What this machine cannot build has none."""
         found: set[str] = set()
-        for make in _RECIPES.values():
+        for make in (*_RECIPES.values(), _kit_recipe):
             with suppress(PaddockError):
                 recipe: Recipe | None = make(self._machine)
                 while recipe is not None:
@@ -103,7 +114,9 @@ class Templates:
     def is_version(self, tree: str) -> bool:
         """Whether a recipe of ours made it, or a builder has begun it: of these we know when they may go."""
         parts = _VERSION.fullmatch(tree)
-        return parts is not None and parts[1].replace("_", "-") in _RECIPES
+        return parts is not None and (
+            parts[1].replace("_", "-") in _RECIPES or parts[1] == "kit" or parts[1].startswith("kit_")
+        )
 
     def discard(self, tree: str) -> bool:
         """Deletes one version, or what its builder has begun. False: a program that runs uses or builds it."""
@@ -182,6 +195,10 @@ class Templates:
     def _open_lock(self, tree: str, kind: str) -> int:
         self._locks.mkdir(mode=0o700, exist_ok=True)
         return os.open(self._locks / (tree + kind), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+
+
+def _kit_recipe(machine: Path) -> Recipe:
+    return _kit.recipe()
 
 
 def _silent(_: str) -> None: ...

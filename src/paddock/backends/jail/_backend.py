@@ -101,6 +101,10 @@ class JailBackend:
         """Sandboxes have all the ids of a system, root's too. An ordinary user's keeper has to be asked first."""
         return os.getuid() == 0 or bool(self.keeper.facts.get("root_user", False))
 
+    @property
+    def edition(self) -> str:
+        return f"Linux {os.uname().release}"
+
     def probe(self) -> str | None:
         return _probe.unusable()
 

@@ -42,9 +42,9 @@ class KeeperClient:
         state_dir: Path,
         *,
         on_ended: Callable[[str, int, str | None, str], None],
-        on_rest: Callable[[str, bool], None],
         on_lost: Callable[[], None],
         on_replaced: Callable[[], None],
+        on_rest: Callable[[str, bool], None] = lambda id, paused: None,
         for_tests: bool = False,
     ) -> None:
         self._state = state_dir

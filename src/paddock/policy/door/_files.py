@@ -19,12 +19,12 @@ class Files:
 
     def __init__(self, rules: FileRules, *, workdir: str, home: str) -> None:
         self._rules, self._workdir, self._home = rules, workdir, home
-        self._patterns = tuple(_pattern(self._absolute(path)) for path in rules.protect)
+        self._patterns = tuple(_pattern(self.absolute(path)) for path in rules.protect)
 
     @property
     def fixed(self) -> tuple[str, ...]:
         """The absolute paths of those that are no patterns: what can be mounted."""
-        return tuple(self._absolute(path) for path in self._rules.protect if "*" not in path)
+        return tuple(self.absolute(path) for path in self._rules.protect if "*" not in path)
 
     def can_mount(self, verdict: DoorVerdict) -> bool:
         """Whether what a verdict is about has a name of its own."""
@@ -52,7 +52,7 @@ class Files:
         return self._protected(path, above=True)
 
     def _protected(self, path: str, *, above: bool) -> DoorVerdict:
-        asked = self._absolute(path)
+        asked = self.absolute(path)
         for index, pattern in enumerate(self._patterns):
             if _is_below(asked, pattern) or (above and _is_above(asked, pattern)):
                 kept = self._rules.protect[index]
@@ -61,7 +61,8 @@ class Files:
                 )
         return _OWN
 
-    def _absolute(self, path: str) -> str:
+    def absolute(self, path: str) -> str:
+        """What a path of a request means, links not looked at."""
         if path == "~" or path.startswith("~/"):
             path = self._home + path[1:]
         # Two slashes at the beginning would stay (POSIX leaves their meaning open).

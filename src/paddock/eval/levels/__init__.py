@@ -1,0 +1,20 @@
+"""Levels side by side: what each costs, and what it stops. See docs/levels.md."""
+
+from ._attacks import ATTACKS as ATTACKS
+from ._attacks import Verdict as Verdict
+from ._attacks import attack as attack
+from ._compare import ROUNDS as ROUNDS
+from ._compare import Comparison as Comparison
+from ._compare import LevelResult as LevelResult
+from ._compare import compare as compare
+from ._figures import Figure as Figure
+from ._lure import Host as Host
+from ._lure import lure as lure
+from ._shown import as_json as as_json
+from ._shown import as_markdown as as_markdown
+from ._shown import as_svg as as_svg
+from ._shown import check_name as check_name
+from ._shown import headings as headings
+from ._shown import notes as notes
+from ._shown import rows as rows
+from ._shown import write as write

@@ -1,0 +1,60 @@
+"""The same guarantees at every level that this machine has. One that it has not got is skipped, for its own reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from paddock import Limits, Sandbox
+from paddock.errors import NotFound, Unsupported
+from tests.conftest import SandboxFactory
+from tests.security.attacking import Attacker
+
+LEVELS = ("jail", "container", "gvisor", "microvm")
+
+
+@pytest.fixture(params=LEVELS)
+def level(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def create(sandbox: SandboxFactory, level: str) -> SandboxFactory:
+    """`create(**arguments of Sandbox.create)`, at the level of the test; dead after it."""
+
+    def make(**options: Any) -> Sandbox:
+        try:
+            made = sandbox(level=level, **options)
+        except Unsupported as error:
+            pytest.skip(str(error))
+        assert made.level == level
+        return made
+
+    return make
+
+
+@pytest.fixture
+def attacker(create: SandboxFactory) -> Attacker:
+    """The strongest inside: its root where there is one."""
+    return strongest(create())
+
+
+@pytest.fixture
+def limited(create: SandboxFactory) -> Callable[..., Attacker]:
+    """Such a one in a sandbox with the given ceilings."""
+    return lambda **limits: strongest(create(limits=Limits(**limits)))
+
+
+@pytest.fixture
+def bystander(create: SandboxFactory) -> Sandbox:
+    return create()
+
+
+def strongest(sandbox: Sandbox) -> Attacker:
+    try:
+        sandbox.exec(["true"], user="root", check=True)
+    except (NotFound, Unsupported):
+        return Attacker(sandbox, None)
+    return Attacker(sandbox, "root")

@@ -1,0 +1,128 @@
+"""What holds whatever the wall is made of."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+from paddock import Sandbox
+from paddock.audit import read_records
+from paddock.errors import SandboxDied, Unsupported
+from paddock.eval import levels
+from paddock.keeper import layout
+from paddock.model import ListAudit
+from tests.conftest import SandboxFactory
+from tests.orphans import wait_until
+from tests.security.attacking import Attacker
+from tests.soak.test_cycles import ONCE, at_rest
+
+pytestmark = pytest.mark.timeout(600)  # a machine that is emulated takes minutes to make its first template
+
+SCRIPT = """
+import hashlib, pathlib, subprocess
+data = pathlib.Path("in").read_bytes()
+pathlib.Path("out").write_bytes(data[::-1])
+print(subprocess.run(["sh", "-c", "echo $KEY"], capture_output=True, text=True).stdout.strip(), len(data))
+raise SystemExit(7)
+"""
+
+
+def test_the_same_program_does_the_same(create: SandboxFactory, shared_state: Path) -> None:
+    data = os.urandom(3 << 20)
+    made = create(env={"KEY": "value"})
+    made.filesystem.write("/workspace/in", data)
+    made.filesystem.write("/workspace/script.py", SCRIPT)
+    done = made.exec("python3 script.py", cwd="/workspace")
+    assert (done.exit_code, done.stdout, done.stderr) == (7, f"value {len(data)}\n", "")
+    assert hashlib.sha256(made.filesystem.read("/workspace/out")).digest() == hashlib.sha256(data[::-1]).digest()
+    (record,) = read_records(shared_state / layout.AUDIT, ListAudit(sandbox=made.id, tag="sandbox.create"))
+    assert record.result["level"] == made.level
+
+
+def test_no_attack_gets_through(create: SandboxFactory, shared_state: Path) -> None:
+    with levels.lure([shared_state / layout.KEEPER_SOCKET]) as host:
+        verdicts = levels.attack(create(), host)
+    assert [one for one in verdicts if one.verdict != "stopped"] == []
+
+
+def test_a_neighbour_notices_nothing_and_is_not_reached(attacker: Attacker, bystander: Sandbox) -> None:
+    listen = "import socket\ns = socket.create_server(('0.0.0.0', 4321))\nprint('up', flush=True)\ns.accept()"
+    bystander.filesystem.write("/workspace/secret", "mine")
+    with bystander.start(["python3", "-c", listen]) as process:
+        assert process.stdout.read() == b"up\n"
+        said = attacker.probe(
+            "answer([attempt(lambda: open('/workspace/secret').read()),"
+            " attempt(lambda: socket.create_connection(('127.0.0.1', 4321), 5).close())])"
+        )
+        process.kill()
+    assert said == ["ENOENT", "ECONNREFUSED"]
+    attacker.sandbox.kill()
+    assert bystander.filesystem.read_text("/workspace/secret") == "mine"
+
+
+def test_it_dies_by_its_deadline_although_it_is_busy(create: SandboxFactory) -> None:
+    made = create(ttl_seconds=60)
+    made.start(["sh", "-c", "while :; do :; done"], background=True)
+    made.extend(1)
+    assert wait_until(lambda: made.refresh().state == "killed", seconds=60)
+    assert made.info.limit == "ttl"
+    with pytest.raises(SandboxDied):
+        made.exec("true")
+
+
+def test_a_fork_has_the_files_and_goes_its_own_way_and_so_has_its_fork(create: SandboxFactory) -> None:
+    parent = create()
+    parent.filesystem.write("/workspace/file", "parent")
+    try:
+        child = parent.fork()
+    except Unsupported as error:
+        pytest.skip(str(error))
+    with child:
+        assert (child.level, child.filesystem.read_text("/workspace/file")) == (parent.level, "parent")
+        child.filesystem.write("/workspace/file", "child")
+        with child.fork() as grandchild:
+            assert grandchild.exec("cat file", cwd="/workspace").stdout == "child"
+            assert (
+                grandchild.exec("cat /proc/sys/kernel/random/uuid").stdout
+                != child.exec("cat /proc/sys/kernel/random/uuid").stdout
+            )
+            assert grandchild.exec("hostname").stdout != parent.exec("hostname").stdout
+    assert parent.exec("cat file", cwd="/workspace").stdout == "parent"
+
+
+def test_a_rollback_takes_the_files_back(create: SandboxFactory) -> None:
+    made = create()
+    made.filesystem.write("/workspace/file", "before")
+    try:
+        snapshot = made.snapshot()
+    except Unsupported as error:
+        pytest.skip(str(error))
+    made.filesystem.write("/workspace/file", "after")
+    made.rollback(snapshot)
+    assert made.exec("cat file", cwd="/workspace").stdout == "before"
+    made.delete_snapshot(snapshot)
+
+
+@pytest.mark.parametrize("cycles", [3, pytest.param(300, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
+def test_lives_leave_nothing_behind(create: SandboxFactory, shared_state: Path, cycles: int) -> None:
+    for _ in range(3):
+        create().kill()  # what is made once and kept is made
+    before, ids = at_rest(shared_state), list[str]()
+    for _ in range(cycles):
+        made = create()
+        assert made.exec("true").ok
+        made.kill()
+        ids.append(made.id)
+    kinds = ("processes", "mounts", "cgroups", "namespaces", "loop_devices", "nft_tables")
+    left: dict[str, int] = {}
+
+    def clean() -> bool:
+        now = at_rest(shared_state)
+        left.update({kind: len(getattr(now, kind)) - len(getattr(before, kind)) for kind in kinds})
+        left["files"] = len(now.files - ONCE) - len(before.files - ONCE)
+        return all(number <= 0 for number in left.values())
+
+    assert wait_until(clean), left
