@@ -11,7 +11,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -185,6 +185,7 @@ class Place:
         """Set but while it is paused."""
         self.runs.set()
         self.pauses = self.resumptions = 0
+        self.before_pause: Callable[[], Awaitable[object]] | None = None
         self.stillness = Stillness()
         self.awake: set[object] = set()
         self.deadline = plan.deadline
@@ -247,12 +248,19 @@ class Held:
             self._place.frozen -= 1
 
     async def pause(self) -> None:
+        if self._place.before_pause is not None:
+            await self._place.before_pause()
+        for _ in range(3):
+            await asyncio.sleep(0)  # as with a real one, others do something meanwhile
         self._live().pause()
 
     async def resume(self) -> None:
+        await asyncio.sleep(0)
         self._live().resume()
+        await asyncio.sleep(0)
 
     async def stay_awake(self) -> Callable[[], None]:
+        await asyncio.sleep(0)
         place, hold = self._live(), object()
         place.awake.add(hold)
         place.resume()

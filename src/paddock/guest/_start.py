@@ -5,6 +5,7 @@ CONFIG is an object in JSON:
 * `agents`: by identity, `{"listen": PATH or descriptor, "user": {...}, "workdir": ..., "exec_dir": ..., "env": ...}`
 * `control`: PATH or descriptor of init's own socket, and `deadline`, `eager`, `grace_seconds`
 * or, in place of these, `stream`: [reader, writer] or the PATH of a character device, and `agent`: one connection only
+* or `birth`: PATH of a socket where all of this is told (`_birth`)
 * `fatal_imports`: true in tests: an import from here on ends the process
 * `ready`: a descriptor to which `ready` is written
 """
@@ -17,6 +18,7 @@ import sys
 from typing import Any, NoReturn
 
 from ._agent import run_agent, run_agent_on
+from ._birth import run_born
 from ._config import AgentConfig, InitConfig, UserEntry
 from ._faults import report
 from ._frames import parse_json
@@ -30,6 +32,8 @@ def main(arguments: list[str]) -> NoReturn:
         sys.exit(2)
     config: Any = parse_json(arguments[0].encode("ascii", "replace"))
     seal_imports(fatal=bool(config.get("fatal_imports")))
+    if "birth" in config:
+        run_born(config["birth"])
     if "stream" in config:
         reader, writer = _stream(config["stream"])
         run_agent_on(reader, writer, _agent_config(config["agent"]))

@@ -7,18 +7,17 @@ import contextlib
 import itertools
 import os
 import socket
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import msgspec
 
 from paddock.backends._base import Backend, Capabilities, Ending, Exits, SandboxPlan
-from paddock.backends._guest import GuestConnection, GuestInstance
-from paddock.backends._stillness import Stillness
+from paddock.backends._guest import GuestConnection
 from paddock.backends.jail import _look, _probe
 from paddock.backends.jail._keeper import KeeperClient, Message
-from paddock.backends.jail._rest import Rest
+from paddock.backends.jail._rest import Rest, Resting
 from paddock.errors import InvalidState, PaddockError, SandboxDied
 from paddock.keeper import _trust_places, layout
 from paddock.keeper._plan import JailPlan, Mount, Tree, User
@@ -322,12 +321,12 @@ def _ending(limit: str | None, reason: str) -> Ending:
     return Ending(limit=Limit(limit) if limit else None, reason=reason)
 
 
-class JailInstance(GuestInstance):
+class JailInstance(Resting):
     """A live jail. Each identity of it has a socket in `run/<id>/`, so nothing has to be kept to reach it."""
 
     def __init__(self, backend: JailBackend, id: SandboxId, template: Template, incarnation: int) -> None:
         super().__init__(id, template, self._reach, root_user=backend.whole)
-        self._backend, self._incarnation = backend, incarnation
+        self._backend, self._incarnation, self._rest = backend, incarnation, backend.rest
 
     async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> ExecHandle:
         return await super().start(self._backend.furnished(self.id, spec), id=id, background=background)
@@ -376,19 +375,6 @@ class JailInstance(GuestInstance):
             answer = await asyncio.shield(thawing)
         if not answer["held"]:
             raise InvalidState(f"{self.id} did not stand still for as long as it took", hint="try again")
-
-    async def pause(self) -> None:
-        await self._backend.rest.pause(self.id, self._incarnation)
-
-    async def resume(self) -> None:
-        await self._backend.rest.resume(self.id, self._incarnation)
-
-    async def stay_awake(self) -> Callable[[], None]:
-        return await self._backend.rest.stay_awake(self.id, self._incarnation)
-
-    @property
-    def stillness(self) -> Stillness:
-        return self._backend.rest.stillness(self.id)
 
     async def kill(self) -> None:
         self.close_connections()

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
+from paddock.backends._guest import GuestInstance
 from paddock.backends._stillness import Stillness
 from paddock.backends.jail._keeper import Message
 from paddock.errors import PaddockError, SandboxDied
@@ -88,3 +89,23 @@ class Rest:
         answer = await self._request(operation, id=id, incarnation=incarnation, **more)
         if not answer["known"]:
             raise SandboxDied(f"{id} is dead")
+
+
+class Resting(GuestInstance):
+    """One that the keeper can pause."""
+
+    _rest: Rest
+    _incarnation: int
+
+    async def pause(self) -> None:
+        await self._rest.pause(self.id, self._incarnation)
+
+    async def resume(self) -> None:
+        await self._rest.resume(self.id, self._incarnation)
+
+    async def stay_awake(self) -> Callable[[], None]:
+        return await self._rest.stay_awake(self.id, self._incarnation)
+
+    @property
+    def stillness(self) -> Stillness:
+        return self._rest.stillness(self.id)
