@@ -279,6 +279,7 @@ def finish(house: House, pending: Pending) -> tuple[Jail, dict[str, float]]:
             parent=plan.parent,
             exits=plan.exits,
             idle_seconds=plan.idle_seconds,
+            kind=plan.kind,
         )
         house.records.write(record)
         way = Way.of(spare) if pending.exits is None else None
