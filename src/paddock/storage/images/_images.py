@@ -182,9 +182,9 @@ class Images:
             case "docker-archive":
                 return SavedArchive(reference)
             case "docker":
-                from ._registry import registry  # HTTP: not where an image is here
+                from ._registry import Registry  # HTTP: not where an image is here
 
-                return registry(reference, self._records.directory)
+                return Registry(reference, self._records.directory)
 
 
 def _environment(found: Found) -> dict[str, str]:
