@@ -28,6 +28,7 @@ READERS = {
     "egress/_authority.py": "when a certificate begins and ends",
     "egress/_page_memory.py": "how long a page holds, by the wall clock that its dates are of",
     "egress/_registry.py": "how old a release is, by the date that its registry gives",
+    "guest/_renewal.py": "the clock of a machine that was copied or slept is set",
     "guest/_run.py": "`started_at`",
     "model/ids.py": "ids in the order of their making",
     "service/_clock.py": "`Clock.wall`: `created_at`, `expires_at`, `ended_at`, and when ended records are dropped",

@@ -10,7 +10,10 @@ from typing import Any, cast
 from paddock.keeper.layout import ORDINARY_ID
 
 _NAME = re.compile(r"[a-z]{2}_[a-z0-9_]{1,60}\Z")
+_KIND = re.compile(r"[a-z]{1,16}\Z")
 _HOSTNAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}\Z")
+
+JAIL = "jail"
 
 
 class PlanError(Exception):
@@ -56,7 +59,8 @@ class JailPlan:
     `deadline` is in seconds of CLOCK_BOOTTIME. `template` is kept in the record for whoever adopts the sandbox,
     unread. `incarnation` tells sandboxes of one id apart: what is said of one is said of it alone.
     `exits`: it has sockets of the gateway's, and no other way out; without, it has none at all. `protect`: absolute
-    paths that nobody inside may change, if they are there. `fault` and `trace`
+    paths that nobody inside may change, if they are there. `kind` says what it holds: a `jail` the sandbox itself, any
+    other another wall, and then it ends with the first of its agents that does. `fault` and `trace`
     are for tests and benchmarks: the step at which to fail or die, and whether the reply says where the time went.
     """
 
@@ -85,6 +89,7 @@ class JailPlan:
     incarnation: int = 0
     exits: bool = False
     protect: tuple[str, ...] = ()
+    kind: str = JAIL
     trace: bool = False
     fault: str = ""
 
@@ -145,6 +150,8 @@ def _check(plan: JailPlan) -> None:
     for name in (plan.id, plan.tree, *plan.layers, *filter(None, (plan.parent,))):
         if not is_name(name):
             raise PlanError(f"not an id: {name!r}")
+    if not _KIND.match(plan.kind):
+        raise PlanError(f"not a kind of sandbox: {plan.kind!r}")
     if not _HOSTNAME.match(plan.hostname):
         raise PlanError(f"not a host name: {plan.hostname!r}")
     if not any(user.name == plan.default_user for user in plan.users):

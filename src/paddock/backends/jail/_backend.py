@@ -81,7 +81,7 @@ class JailBackend:
             isolation=True,
             enforced=frozenset(enforced),
             watched=frozenset(watched),
-            root_user=self.whole,
+            root_user=self.root_user,
             adopt=True,
             freeze=True,
             mounts=True,
@@ -99,6 +99,11 @@ class JailBackend:
     def edition(self) -> str:
         return f"Linux {os.uname().release}"
 
+    @property
+    def root_user(self) -> bool:
+        """`user="root"` works inside."""
+        return self.whole
+
     def probe(self) -> str | None:
         return _probe.unusable()
 
@@ -113,17 +118,19 @@ class JailBackend:
         return self.keeper.pool
 
     async def create(self, plan: SandboxPlan) -> JailInstance:
-        jail = self._jail_plan(plan)
+        return await self.make(plan, self.jail_plan(plan))
+
+    async def make(self, plan: SandboxPlan, jail: JailPlan) -> JailInstance:
+        """The sandbox of `plan` as `jail` says."""
         making = self.start(self.keeper.request("create", plan=jail.to_message()))
         known = plan.id in self._endings
         self._being_made.add(plan.id)
         self.ending(plan.id, plan.incarnation)  # it may come in the same breath as the answer
         try:
             answer = await asyncio.shield(making)
-            instance = JailInstance(self, plan.id, plan.template, plan.incarnation)
+            instance = self.instance(plan.id, plan.template, plan.incarnation)
             with contextlib.suppress(PaddockError, OSError):  # whoever asks next is told
-                # The agent turns to us while this is being recorded, and not when somebody waits for a first command.
-                await instance.connection("user")
+                await instance.turn_to()
         except BaseException as error:
             if not known:
                 self._endings.pop(plan.id, None)
@@ -136,12 +143,15 @@ class JailBackend:
         self.last_timings = cast("dict[str, float]", answer["timings"])
         return instance
 
+    def instance(self, id: SandboxId, template: Template, incarnation: int) -> JailInstance:
+        return JailInstance(self, id, template, incarnation)
+
     async def _unmake(self, plan: SandboxPlan, making: asyncio.Task[Message]) -> None:
         with contextlib.suppress(PaddockError):  # it failed, or its keeper is gone: a sweep finds what is left
             await making
             await self.keeper.request("kill", id=plan.id, incarnation=plan.incarnation)
 
-    def _jail_plan(self, plan: SandboxPlan) -> JailPlan:
+    def jail_plan(self, plan: SandboxPlan) -> JailPlan:
         template, limits = plan.template, plan.spec.limits
         return JailPlan(
             id=plan.id,
@@ -172,6 +182,7 @@ class JailBackend:
             incarnation=plan.incarnation,
             exits=plan.exits,
             protect=plan.protect,
+            kind=self.name,
             trace=self.trace,
             fault=self.fault,
         )
@@ -181,14 +192,14 @@ class JailBackend:
         self._endings.setdefault(id, {})  # it may end while it is looked for
         answer = await self.keeper.request("list")
         record = self._record(id) if id in answer["living"] else None
-        if record is None:
+        if record is None or record.kind != self.name:
             if not known:
                 self._endings.pop(id, None)
             return None
         self.ending(id, record.incarnation)
         if record.late:
             self._late.add(id)
-        return JailInstance(self, id, msgspec.json.decode(record.template, type=Template), record.incarnation)
+        return self.instance(id, msgspec.json.decode(record.template, type=Template), record.incarnation)
 
     def _record(self, id: SandboxId) -> Record | None:
         directory = os.open(self._state / layout.RUN, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -218,8 +229,9 @@ class JailBackend:
 
     async def living(self) -> Mapping[SandboxId, Ending | None]:
         answer = await self.keeper.request("list")
-        found: dict[SandboxId, Ending | None] = {SandboxId(id): None for id in answer["living"]}
-        return {**_endings(answer), **found}
+        kinds = cast("dict[str, str]", answer["kinds"])
+        found: dict[SandboxId, Ending | None] = {SandboxId(id): None for id, kind in kinds.items() if kind == self.name}
+        return {**_endings(answer, (self.name, "")), **found}  # whose kind nobody knows is everybody's
 
     async def forget(self, id: SandboxId) -> None:
         self._endings.pop(id, None)
@@ -282,7 +294,7 @@ class JailBackend:
                 answer = await self.keeper.request("list")
             except PaddockError:
                 return  # it is lost again: the next connection asks again
-            ended = _endings(answer)
+            ended = _endings(answer, (self.name, ""))
             for id, incarnation in waiting:
                 if answer["living"].get(id) != incarnation:
                     self._settle(id, incarnation, ended.get(id, _GONE))
@@ -299,9 +311,10 @@ class JailBackend:
         return task
 
 
-def _endings(answer: Message) -> dict[SandboxId, Ending]:
+def _endings(answer: Message, kinds: tuple[str, ...]) -> dict[SandboxId, Ending]:
     ended = cast("dict[str, dict[str, str | None]]", answer["ended"])
-    return {SandboxId(id): _ending(one["limit"], one["reason"] or "") for id, one in ended.items()}
+    mine = {id: one for id, one in ended.items() if one["kind"] in kinds}
+    return {SandboxId(id): _ending(one["limit"], one["reason"] or "") for id, one in mine.items()}
 
 
 def _ending(limit: str | None, reason: str) -> Ending:
@@ -312,13 +325,22 @@ class JailInstance(GuestInstance):
     """A live jail. Each identity of it has a socket in `run/<id>/`, so nothing has to be kept to reach it."""
 
     def __init__(self, backend: JailBackend, id: SandboxId, template: Template, incarnation: int) -> None:
-        super().__init__(id, template, self._reach, root_user=backend.whole)
+        super().__init__(id, template, self.dial, root_user=backend.root_user)
         self._backend, self._incarnation = backend, incarnation
+
+    async def turn_to(self) -> None:
+        """The agent turns to us while this is being recorded, and not when somebody waits for a first command."""
+        await self.connection("user")
 
     async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> ExecHandle:
         return await super().start(self._backend.furnished(self.id, spec), id=id, background=background)
 
-    async def _reach(self, identity: str) -> GuestConnection:
+    async def dial(self, identity: str) -> GuestConnection:
+        """To whoever serves the commands of an identity, or to pid 1."""
+        return await self.reach(identity)
+
+    async def reach(self, identity: str) -> GuestConnection:
+        """To an agent of the jail's own, or to its pid 1."""
         return await GuestConnection.connect(self._backend.socket(self.id, identity))
 
     async def set_deadline(self, deadline: float) -> None:
@@ -326,7 +348,7 @@ class JailInstance(GuestInstance):
         if not answer["known"]:
             raise SandboxDied(f"{self.id} is dead")
         try:
-            control = await self._reach("init")
+            control = await self.reach("init")
         except OSError:  # the deadline had passed
             raise SandboxDied(f"{self.id} is dead") from None
         try:
