@@ -14,10 +14,12 @@ from typing import Any
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _FINIT_MODULE = 313  # x86_64
-_RDONLY, _NOSUID, _NODEV, _NOEXEC, _MOVE = 1, 2, 4, 8, 8192
+_RDONLY, _NOSUID, _NODEV, _NOEXEC, _REMOUNT, _MOVE = 1, 2, 4, 8, 32, 8192
 _SECONDS = 60.0
 _OWN_PROCESSES = 8
 _ROOT = "/root"
+_GROUPS = "/sys/fs/cgroup"
+_GROUP = f"{_GROUPS}/sandbox"
 _MEMORY_DIRECTORIES = {"/dev/shm": "1777", "/tmp": "1777", "/run": "755", "/run/lock": "1777"}  # noqa: S108 (mounted on)
 _LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
 
@@ -25,7 +27,7 @@ _LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "f
 def settle(options: Mapping[str, Any]) -> None:
     """Afterwards `/` is the sandbox's, and what was there before is out of reach.
 
-    `modules`: paths, in order; `tmp_bytes`, `open_files`, `processes`; `directories`: by path, who owns what must be there ([uid, gid]).
+    `modules`: paths, in order; `directories`: by path, who owns what must be there ([uid, gid]).
     """
     _mount("proc", "/proc", "proc")
     _mount("sysfs", "/sys", "sysfs")
@@ -41,13 +43,13 @@ def settle(options: Mapping[str, Any]) -> None:
     os.chown("/disk/upper", top.st_uid, top.st_gid)
     os.chmod("/disk/upper", top.st_mode & 0o7777)
     _mount("overlay", _ROOT, "overlay", 0, "lowerdir=/view,upperdir=/disk/upper,workdir=/disk/work,redirect_dir=on")
-    _furnish(_ROOT, int(options["tmp_bytes"]))
+    _furnish(_ROOT)
     for path, (uid, gid) in options.get("directories", {}).items():
         place = _ROOT + path
         if not os.path.isdir(place):
             os.makedirs(place)
             os.chown(place, uid, gid)
-    _limit(int(options["open_files"]), int(options["processes"]))
+    _group()
     os.chdir(_ROOT)
     _call("mount", b".", b"/", None, ctypes.c_ulong(_MOVE), None)
     os.chroot(".")
@@ -66,29 +68,40 @@ def port(name: str) -> int:
         time.sleep(0.005)
 
 
-def _furnish(root: str, tmp_bytes: int) -> None:
+def _furnish(root: str) -> None:
     _mount("proc", f"{root}/proc", "proc", _NOSUID | _NODEV | _NOEXEC)
     _mount("sysfs", f"{root}/sys", "sysfs", _NOSUID | _NODEV | _NOEXEC | _RDONLY)
     _mount("devtmpfs", f"{root}/dev", "devtmpfs", _NOSUID | _NOEXEC)
     _mount("devpts", f"{root}/dev/pts", "devpts", _NOSUID | _NOEXEC, "mode=620,gid=5,ptmxmode=666")
     for name, mode in _MEMORY_DIRECTORIES.items():
-        _mount("tmpfs", root + name, "tmpfs", _NOSUID | _NODEV, f"mode={mode},size={tmp_bytes}")
+        _mount("tmpfs", root + name, "tmpfs", _NOSUID | _NODEV, f"mode={mode}")
     for name, target in _LINKS.items():
         if not os.path.lexists(f"{root}/dev/{name}"):
             os.symlink(target, f"{root}/dev/{name}")
 
 
-def _limit(open_files: int, processes: int) -> None:
-    """For all that is started from here on. The group is out of reach of who is not root in there."""
-    resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))
-    _mount("cgroup2", "/groups", "cgroup2")
-    os.mkdir("/groups/sandbox")
-    with open("/groups/cgroup.subtree_control", "wb") as file:
-        file.write(b"+pids")
-    with open("/groups/sandbox/pids.max", "wb") as file:
-        file.write(b"%d" % (processes + _OWN_PROCESSES))
-    with open("/groups/sandbox/cgroup.procs", "wb") as file:
-        file.write(b"%d" % os.getpid())
+def limit(open_files: int, processes: int, tmp_bytes: int) -> None:
+    """For all who live in there and all whom they start. Who is root in there can lift it again, for himself alone."""
+    with open(f"{_GROUP}/cgroup.procs", "rb") as file:
+        for pid in map(int, file.read().split()):
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (open_files, open_files))
+    _write(f"{_GROUP}/pids.max", b"%d" % (processes + _OWN_PROCESSES))
+    for name in _MEMORY_DIRECTORIES:
+        flags = ctypes.c_ulong(_REMOUNT | _NOSUID | _NODEV)
+        _call("mount", None, name.encode(), None, flags, f"size={tmp_bytes}".encode())
+
+
+def _group() -> None:
+    """One for all that the sandbox runs."""
+    _mount("cgroup2", f"{_ROOT}{_GROUPS}", "cgroup2", _NOSUID | _NODEV | _NOEXEC)
+    os.mkdir(_ROOT + _GROUP)
+    _write(f"{_ROOT}{_GROUPS}/cgroup.subtree_control", b"+pids")
+    _write(f"{_ROOT}{_GROUP}/cgroup.procs", b"%d" % os.getpid())
+
+
+def _write(path: str, data: bytes) -> None:
+    with open(path, "wb", buffering=0) as file:
+        file.write(data)
 
 
 def _load(path: str) -> None:

@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 
@@ -39,11 +39,15 @@ class MicrovmBackend(VesselBackend):
     level = Level.MICROVM
     extra_memory_mib = 192
     extra_processes = 64
-    root_user: ClassVar[bool] = True  # the machine's own, whoever we are
 
     def __init__(self, state_dir: Path, *, for_tests: bool = False) -> None:
         super().__init__(state_dir, for_tests=for_tests)
         self.accelerator = "tcg"
+
+    @property
+    def root_user(self) -> bool:
+        """The machine's own, whoever we are."""
+        return True
 
     @property
     def capabilities(self) -> Capabilities:
@@ -101,15 +105,21 @@ class MicrovmBackend(VesselBackend):
         return _orders(await self._ingredients(plan), plan, boot=False)
 
     async def ready(self, plan: SandboxPlan, instance: VesselInstance) -> None:
-        renewal = {
+        limits = plan.spec.limits
+        renewal: dict[str, object] = {
             "op": "renew",
             "hostname": plan.hostname,
             "machine_id": uuid.uuid4().hex,
             "entropy": os.urandom(_ENTROPY_BYTES).hex(),
             "wall_clock": time.time(),
+            "limits": {
+                "open_files": limits.open_files,
+                "processes": limits.processes,
+                "tmp_bytes": limits.tmp_mib * _MIB,
+            },
         }
         answer = await instance.init_call(renewal, dict[str, Any])
-        if answer["failed"]:
+        if answer["failed"].keys() - {"machine_id"}:  # an image may have no /etc
             raise InvalidState(f"the machine of {plan.id} was not renewed: {answer['failed']}", hint="this is a bug")
 
     # baking

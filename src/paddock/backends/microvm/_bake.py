@@ -1,8 +1,8 @@
 """Baking: a machine is booted once for a template and a size; every sandbox of these begins where it stood.
 
-What is baked is a tree of the pool, a layer below the sandboxes' own: `/vm` with the disk, the memory, the devices' state
-and the view of the template (`guest/_view.py`). It is made as templates are: under a lock, whole or not at all, and
-found by all that decides how it comes out.
+What is baked is a tree of the pool, a layer below the sandboxes' own: `/vm` with the disk, the memory, the devices'
+state and the view of the template (`guest/_view.py`). It is made as templates are: under a lock, whole or not at all,
+and found by all that decides how it comes out.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Ingredients:
     def recipe(self, boot: Callable[[str], None]) -> Recipe:
         """`boot(tree)` has a machine boot in that tree and leave its state there."""
         limits, template = self.limits, self.template
-        size = (limits.disk_mib, limits.inodes, limits.tmp_mib, limits.open_files, limits.processes)
+        size = (limits.disk_mib, limits.inodes)
         built = json.dumps([size, template.layers, _installed() if template.host_usr else None, self.whole, self.guest])
         facts = (_VERSION, self.stamp, self.kit, *self.host.layers, built)
         recipe = Recipe(name="kit-machine", facts=facts, fill=_nothing, host_usr=False, env={})
@@ -93,9 +93,6 @@ class Ingredients:
         modules = self.kernel.chain()
         machine = {
             "modules": _initramfs.module_places(modules),
-            "tmp_bytes": self.limits.tmp_mib * _MIB,
-            "open_files": self.limits.open_files,
-            "processes": self.limits.processes,
             "directories": self._directories(),
         }
         config = {**self.guest, "machine": machine}
