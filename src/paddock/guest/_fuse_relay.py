@@ -40,6 +40,11 @@ class Share:
     writable: bool
 
 
+def is_mounted(top: bytes) -> bool:
+    with open("/proc/self/mountinfo", "rb") as file:
+        return any(line.split(b" ", 5)[4] == top for line in file)
+
+
 def mount_shares(port: int, shares: tuple[Share, ...], top: bytes) -> int:
     """Mounts the exports at `top` and at their targets. The relay's pid: `port` is its own from now on."""
     device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)

@@ -88,6 +88,11 @@ def _keep_orphan(node: Node, directory: int, left: int) -> int | None:
     return size
 
 
+def names(found: list[str]) -> list[str]:
+    """Those of its files."""
+    return [name for name in found if name.startswith("files.")]
+
+
 def load(nodes: Nodes, directory: int) -> None:
     """Into nodes of the same exports that know nothing yet. OSError EINVAL if it is not for these."""
     with os.fdopen(os.open(_STATE, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory), "rb") as file:
@@ -105,6 +110,7 @@ def load(nodes: Nodes, directory: int) -> None:
         else:
             encoded = name.encode("utf-8", "surrogateescape")
             found[number] = nodes.take_up(found[parent], encoded, number, kind, lookups, ino)
+    os.unlink(_STATE, dir_fd=directory)
 
 
 def _take_up_orphan(nodes: Nodes, directory: int, number: int, kind: int, lookups: int, export: int) -> Node:
