@@ -107,8 +107,12 @@ class Relay:
     def run(self) -> None:
         """Until it is unmounted, or the port has no other side any more."""
         request, answer = bytearray(wire.MAX_MESSAGE), bytearray(_PIECE)
+        watched: tuple[bool, bool] | None = None
         while self._running:
-            self._watch()
+            now = (bool(self._unsent), self._paused)
+            if now != watched:
+                self._watch()
+                watched = now
             for fd, events in self._poll.poll():
                 if fd == self._device:
                     self._take(request)

@@ -76,16 +76,24 @@ def _keep_orphan(node: Node, directory: int, left: int) -> int | None:
             os.fchown(sink, status.st_uid, status.st_gid)
             os.fchmod(sink, stat.S_IMODE(status.st_mode))
             done = 0
-            while done < size:
-                copied = os.copy_file_range(source, sink, size - done, done, done)
-                if copied == 0:
-                    break
+            while done < size and (copied := _copy(source, sink, size - done, done)):
                 done += copied
         finally:
             os.close(sink)
     finally:
         os.close(source)
     return size
+
+
+def _copy(source: int, sink: int, count: int, offset: int) -> int:
+    """Shared on the disk, where both lie on one file system that can."""
+    try:
+        return os.copy_file_range(source, sink, count, offset, offset)
+    except OSError as error:
+        if error.errno not in (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+            raise
+    os.lseek(sink, offset, os.SEEK_SET)
+    return os.sendfile(sink, source, offset, count)
 
 
 def names(found: list[str]) -> list[str]:
