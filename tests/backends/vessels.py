@@ -20,6 +20,7 @@ from paddock.storage._kit import COMMAND
 class PlainVessel(VesselBackend):
     name = "plain"
     level = Level.GVISOR
+    extra_memory_mib = extra_processes = 0
     argv: tuple[str, ...] = ()
     """Another program in place of the guest, for those that misbehave."""
     greeting_seconds = 60.0

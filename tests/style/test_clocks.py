@@ -11,6 +11,7 @@ SOURCE = Path(paddock.__file__).parent
 READERS = {
     "audit/_log.py": "the time of a record, beside its boot time; the order of segments",
     "audit/_heads.py": "when a head was signed",
+    "backends/container/_life.py": "`started_at` of processes, which the kernel counts from the machine's start",
     "backends/jail/_look.py": "`started_at` of processes, which the kernel counts from the machine's start",
     "backends/process/_instance.py": "the same",
     "cli/_inspect.py": "how long ago and how long until, in words",
@@ -31,6 +32,7 @@ READERS = {
     "guest/_renewal.py": "the clock of a machine that was copied or slept is set",
     "guest/_run.py": "`started_at`",
     "model/ids.py": "ids in the order of their making",
+    "storage/images/_images.py": "`pulled_at`",
     "service/_clock.py": "`Clock.wall`: `created_at`, `expires_at`, `ended_at`, and when ended records are dropped",
 }
 _OF_TIME = {"time", "time_ns", "localtime", "gmtime", "ctime", "asctime", "strftime", "CLOCK_REALTIME", "CLOCK_TAI"}

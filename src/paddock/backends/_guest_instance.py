@@ -122,6 +122,8 @@ class GuestInstance:
         if user is None:
             known = ", ".join(user.name for user in self._template.users)
             raise NotFound(f"no user {name!r} in template {self._template.name!r}", hint=f"users: {known}")
+        if user.uid == 0 and self._root_user:
+            return "root", None  # also where an image runs as root: the agent of its default user has no powers
         if user.name == self._template.default_user:
             return "user", None
         if not self._root_user:

@@ -85,7 +85,11 @@ def add_spec(
     """What kind of sandbox; `files`: with what in it."""
     group = parser.add_argument_group("the sandbox")
     group.add_argument("--template", default="host", help="what it starts from (default: host)")
-    group.add_argument("--level", help="strength of the wall; default: the strongest that is quick enough here")
+    group.add_argument(
+        "--level",
+        help="the wall: jail, gvisor, microvm, container; never a weaker one than is named; default: the strongest that is"
+        " quick enough here (`paddock doctor`)",
+    )
     group.add_argument(
         "--ttl", type=seconds, default=ttl_seconds, metavar="TIME", help="dies after that (default: %(default)g)"
     )

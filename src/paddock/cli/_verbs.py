@@ -44,6 +44,8 @@ VERBS: dict[str, Verb] = {
     "try": Verb("_try", "patches side by side: each in a fork, judged by the tests; prints the best"),
     "agent": Verb("_agent", "a model works on a task in forks, judged by the tests; prints the best diff"),
     "repos": Verb("_repos", "repositories that are cached: list, fetch, remove"),
+    "image": Verb("_image", "OCI images as templates: pull, ls, rm"),
+    "template": Verb("_template", "what sandboxes can start from: ls"),
     "diff": Verb("_diff", "what a workspace holds, or a sandbox has changed in a mounted directory", names=True),
     "patch": Verb("_patch", "what a workspace holds, for `git apply`", names=True),
     "branch": Verb("_branch", "push what a workspace holds to a branch of its remote", names=True),

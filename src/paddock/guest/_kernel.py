@@ -7,6 +7,7 @@ import os
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG = 1
+_PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -25,6 +26,11 @@ def set_parent_death_signal(number: int) -> None:
 def become_subreaper() -> None:
     """prctl(2), PR_SET_CHILD_SUBREAPER: orphans among our descendants become our children."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def set_dumpable(dumpable: bool) -> None:
+    """prctl(2), PR_SET_DUMPABLE: whether others of the same user may look into this process."""
+    _prctl(_PR_SET_DUMPABLE, int(dumpable))
 
 
 def inotify_init() -> int:

@@ -3,8 +3,8 @@ behind it. Services have a socket handed in to it (`_hand`), each for one identi
 that starts it has that one on its standard input.
 
 Its configuration: `name` of its own socket; `identities`; `marks` by identity, where the guest has spoken to another
-pilot before; `child`: `argv`, `env`, `cwd`, `streams` (which descriptor of the child's is whose line); `course`: the
-module `_pilot_<course>` is what a level adds, made with `options`.
+pilot before; `child`: `argv`, `env`, `cwd`, `uid`, `streams` (which descriptor of the child's is whose line); `course`:
+the module `_pilot_<course>` is what a level adds, made with `options`.
 
 It ends when one of its children does, and they end with it: so does the sandbox.
 """
@@ -80,9 +80,9 @@ class Pilot:
         self._controls: set[Connection] = set()
         self._waiting: list[_End] = []
         self._pids: list[int] = []
+        self._marks: dict[str, str] = config.get("marks", {})
         self._ended: Json | None = None
         self._told = False
-        self._marks: dict[str, str] = dict(config.get("marks", {}))
         self._course = self._make_course()
 
     def _make_course(self) -> Course:
@@ -133,11 +133,18 @@ class Pilot:
         return {name: board.mark.hex() for name, board in self.boards.items() if board.mark is not None}
 
     def resume(self, marks: dict[str, str]) -> None:
-        """For a course before it has started the other wall: the guest has spoken before, to another pilot."""
+        """For a course that finds them only when it starts: the guest has spoken to an earlier pilot."""
         self._marks = marks
 
+    def note(self, words: str) -> None:
+        """Into the log."""
+        self._log.add(words.encode("utf-8", "backslashreplace") + b"\n")
+
+    def log_text(self) -> str:
+        return self._log.text()
+
     def spawn(self, child: Json, ends: dict[str, int]) -> int:
-        """Starts a program as `child` says; what it prints goes to the log. OSError."""
+        """Starts a program as `child` says, as another `uid` if it has one; what it prints goes to the log. OSError."""
         wanted = {int(number): ends[name] for name, number in child["streams"].items()}
         null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
         wanted = {0: null, 1: self._log.writer, 2: self._log.writer} | wanted
@@ -155,7 +162,7 @@ class Pilot:
         return pid
 
     def end(self, status: Json) -> None:
-        """Says how it ended, and ends. Once."""
+        """Says how it ended, and ends. Once. `status`: `code`, `signal`, and `words`, if a course knows why."""
         if self._ended is not None:
             return
         self._course.ending()
@@ -299,6 +306,11 @@ class Log:
 
 
 def _become_child(child: Json, wanted: dict[int, int], parent: int) -> NoReturn:
+    if "uid" in child:
+        uid = int(child["uid"])
+        os.setgroups([])
+        os.setresgid(uid, uid, uid)
+        os.setresuid(uid, uid, uid)
     set_parent_death_signal(signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)

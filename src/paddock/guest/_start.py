@@ -9,6 +9,7 @@ CONFIG is an object in JSON, or `@` and the path of a file with one:
 * or, in place of all, `pilot`: see `_pilot`
 * or, in place of these, `stream`: one such, and `agent`: one connection only
 * `machine`: this is pid 1 of a virtual machine, see `_machine`; a stream may then be `port:NAME`
+* or `birth`: PATH of a socket where all of this is told (`_birth`)
 * `fatal_imports`: true in tests: an import from here on ends the process
 * `ready`: a descriptor to which `ready` is written
 """
@@ -23,6 +24,7 @@ from typing import Any, NoReturn
 
 from . import _machine as machine
 from ._agent import run_agent, run_agent_on, run_agent_on_line
+from ._birth import run_born
 from ._config import AgentConfig, InitConfig, UserEntry
 from ._faults import report
 from ._frames import parse_json
@@ -43,6 +45,8 @@ def main(arguments: list[str]) -> NoReturn:
     if "pilot" in config:
         run_pilot(config["pilot"])
     seal_imports(fatal=bool(config.get("fatal_imports")))
+    if "birth" in config:
+        run_born(config["birth"])
     if "stream" in config:
         reader, writer = _stream(config["stream"])
         run_agent_on(reader, writer, _agent_config(config["agent"]))

@@ -15,8 +15,10 @@ pool/                 trees: directories, or where the keeper's own mount namesp
 repositories/<id>     bare git repositories, which sandboxes only read
 pool.btrfs            sparse image, where the pool is a loop device
 templates/            locks of templates: who builds one, who uses one
+images/               which OCI images there are, and what of one is just being fetched
 run/<sandbox>/        state.json, init.sock, user.sock, root.sock: the live sandbox, found by any later service; with
                       exits trust.pem and trust.jks, the certificates that programs inside trust
+containers/<sandbox>/ a live container: record.json, init.sock, user.sock, root.sock; containers/kit/ is what they run
 artifacts/            contents that were taken out of workspaces, by their digest
 malware/              indexes of the lists of malware that policies name, by the digest of their path
 packages/             files of registries that sandboxes have fetched; only the gateway writes there
@@ -61,11 +63,13 @@ POOL_IMAGE = "pool.btrfs"
 PREPARE_LOCK = "prepare.lock"
 GARBAGE_LOCK = "garbage.lock"
 TEMPLATES = "templates"
+IMAGES = "images"
 RUN = "run"
 TRUST = "trust.pem"
 TRUST_JAVA = "trust.jks"
 TRUST_CHROMIUM = "trust.json"
 OUTPUTS = "outputs"
+CONTAINERS = "containers"
 ARTIFACTS = "artifacts"
 KEPT = "kept"
 MALWARE = "malware"

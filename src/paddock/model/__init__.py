@@ -85,6 +85,13 @@ from .ids import SandboxId as SandboxId
 from .ids import SnapshotId as SnapshotId
 from .ids import WorkspaceId as WorkspaceId
 from .ids import mint as mint
+from .image import LOCAL_IMAGES as LOCAL_IMAGES
+from .image import Image as Image
+from .image import ListImages as ListImages
+from .image import ListTemplates as ListTemplates
+from .image import PullImage as PullImage
+from .image import RemoveImage as RemoveImage
+from .image import is_image as is_image
 from .limits import Limit as Limit
 from .limits import Limits as Limits
 from .limits import Usage as Usage

@@ -30,6 +30,7 @@ from .file_actions import (
     WriteFile,
 )
 from .garbage import GarbageReport
+from .image import ListImages, ListTemplates, PullImage, RemoveImage
 from .limits import Usage
 from .policy_actions import GetPolicy, SetPolicy
 from .recording import StartRecording, TakeRecording
@@ -293,6 +294,10 @@ AnyAction: TypeAlias = (
     | AcquireRepository
     | ListRepositories
     | DeleteRepository
+    | PullImage
+    | ListImages
+    | RemoveImage
+    | ListTemplates
     | RunExec
     | StartExec
     | AttachExec

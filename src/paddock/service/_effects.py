@@ -45,11 +45,13 @@ from paddock.model import (
     ListAudit,
     ListExecs,
     ListFiles,
+    ListImages,
     ListProcesses,
     ListRepositories,
     ListSandboxes,
     ListSecrets,
     ListSnapshots,
+    ListTemplates,
     ListWorkspaces,
     MakeDirectory,
     MeasureLevels,
@@ -59,11 +61,13 @@ from paddock.model import (
     PinWorkspace,
     PromoteChild,
     PromoteMount,
+    PullImage,
     PushBranch,
     ReadFile,
     ReadOutput,
     RemoveArtifact,
     RemoveFile,
+    RemoveImage,
     RemoveSecret,
     RollbackSandbox,
     RotateVaultKey,
@@ -125,6 +129,10 @@ async def effect(rooms: Rooms, action: AnyAction, entry: Entry) -> object:
             return await rooms.workspaces.perform(action, entry)
         case AcquireRepository() | ListRepositories() | DeleteRepository():
             return await rooms.shelf.repositories.perform(action, entry)
+        case PullImage() | ListImages() | RemoveImage():
+            return await rooms.images.perform(action, entry)
+        case ListTemplates():
+            return tuple(sorted(rooms.templates.names()))
         case PromoteChild():
             return await rooms.promotion.promote(action, entry)
         case RunExec():

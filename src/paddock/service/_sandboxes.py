@@ -39,6 +39,7 @@ from paddock.model import (
     State,
     Template,
     Usage,
+    is_image,
     nested_principal,
 )
 from paddock.storage._base import Pool
@@ -336,13 +337,16 @@ class Sandboxes:
                 return self._templates.get(name)  # a look-up from now on
             template = await asyncio.to_thread(self._templates.get, name)
         except NotFound:
+            if is_image(name):
+                raise
             known = sorted(self._templates.names())
             raise NotFound(
                 f"no template {name!r}; there are: {', '.join(known) or 'none'}",
                 hint="name one of those",
                 templates=known,
             ) from None
-        self._built.add(name)
+        if not is_image(name):  # which is looked for again each time
+            self._built.add(name)
         return template
 
 

@@ -99,7 +99,9 @@ class MicrovmBackend(VesselBackend):
             asyncio.run_coroutine_threadsafe(self._bake(tree, made_of, plan), loop).result()
 
         baked = await asyncio.to_thread((await self.templates()).part, made_of.recipe(boot))
-        return _dressed(_shares.moved(plan, jail), made_of, (baked,))
+        dressed = _dressed(_shares.moved(plan, jail), made_of, (baked,))
+        (await self.trees()).allow(plan.tree, dressed.disk_bytes)  # its memory lies there as well
+        return dressed
 
     async def orders(self, plan: SandboxPlan, jail: JailPlan) -> Orders:
         return _orders(await self._ingredients(plan), plan, boot=False)

@@ -118,6 +118,7 @@ class VesselBackend(JailBackend):
             self._trees.close()
 
     async def furnish(self, jail: JailPlan) -> JailPlan:
+        """A jail with the kit in it, and room for the wall."""
         return dataclasses.replace(
             jail,
             trees=(*jail.trees, Tree(name=await self.kit(), target=PLACE, writable=False)),

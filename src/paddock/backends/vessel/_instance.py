@@ -35,16 +35,17 @@ class _Farewell(msgspec.Struct, frozen=True):
     code: int | None
     signal: int | None
     log: str = ""
+    words: str = ""
 
-    def words(self, what: str) -> str:
+    def sentence(self, what: str) -> str:
         how = f"was ended by signal {self.signal}" if self.signal is not None else f"ended with code {self.code}"
-        return f"its {what} {how}{_said(self.log)}"
+        return f"its {what} {how}{_printable(': ', self.words)}{_printable('; the last that it said: ', self.log)}"
 
 
-def _said(log: str) -> str:
+def _printable(before: str, text: str) -> str:
     # It comes from behind the wall: for people to read, and nothing else.
-    said = "".join(char if char.isprintable() else " " for char in log[-_MOST_WORDS:]).strip()
-    return f"; the last that it said: {said}" if said else ""
+    said = "".join(char if char.isprintable() else " " for char in text[-_MOST_WORDS:]).strip()
+    return before + said if said else ""
 
 
 class _Log(msgspec.Struct, frozen=True):
@@ -57,6 +58,7 @@ class VesselInstance(JailInstance):
         self._level = backend
         self._agent: GuestConnection | None = None
         self._control: GuestConnection | None = None
+        self._guest_init: GuestConnection | None = None
         self._farewell: _Farewell | None = None
         self._listening: asyncio.Task[None] | None = None
 
@@ -65,7 +67,7 @@ class VesselInstance(JailInstance):
 
     async def init_call(self, request: dict[str, object], type: type[T]) -> T:
         """Asks the guest's init."""
-        return await (await self.connection("init")).open(request).call(type)
+        return await (await self._init()).open(request).call(type)
 
     async def control_call(self, request: dict[str, object], type: type[T]) -> T:
         """Asks the pilot: `ping`, `log`, `marks`, and what the level's course knows."""
@@ -120,7 +122,7 @@ class VesselInstance(JailInstance):
             with contextlib.suppress(asyncio.CancelledError, PaddockError, OSError):
                 await greeted
         words = f"nobody answered behind the wall of {self.id} within {orders.greeting_seconds:g} s"
-        raise SandboxError(words + _said(log.log), hint="paddock doctor")
+        raise SandboxError(words + _printable("; the last that it said: ", log.log), hint="paddock doctor")
 
     def listen(self) -> None:
         """For the pilot's last words."""
@@ -130,26 +132,34 @@ class VesselInstance(JailInstance):
     def lost_error(self) -> PaddockError:
         if self._farewell is None:
             return super().lost_error()
-        return SandboxDied(f"sandbox {self.id} has died: {self._farewell.words(self._level.name)}")
+        return SandboxDied(f"sandbox {self.id} has died: {self._farewell.sentence(self._level.name)}")
 
     async def wait_ended(self) -> Ending:
         ending = await super().wait_ended()
         await self._hear_out()
         if self._farewell is None or ending.limit is not None or not ending.reason.startswith("its "):
             return ending
-        return Ending(limit=None, reason=self._farewell.words(self._level.name))
+        return Ending(limit=None, reason=self._farewell.sentence(self._level.name))
 
     def close_connections(self) -> None:
         super().close_connections()
-        for connection in (self._agent, self._control):
+        for connection in (self._agent, self._control, self._guest_init):
             if connection is not None:
                 connection.close()
 
     async def _greeted(self) -> None:
         await self.control_call({"op": "ping"}, dict)  # then the pilot has opened its door
-        connection = await self.connection("init")
-        channel = connection.open({"op": "ping"})
+        channel = (await self._init()).open({"op": "ping"})
         await channel.reply(dict)  # it may take long, and nobody is asked meanwhile whether he is still there
+
+    async def _init(self) -> GuestConnection:
+        """The guest's, which is none of the identities that serve commands."""
+        if self._guest_init is None or self._guest_init.closed:
+            try:
+                self._guest_init = await self.dial("init")
+            except OSError:
+                raise self.lost_error() from None
+        return self._guest_init
 
     async def _listen(self) -> None:
         with contextlib.suppress(PaddockError):

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Literal, Self, overload
 
-from paddock.client._command import absolute, checked, exec_spec
+from paddock.client._command import absolute, absolute_template, checked, exec_spec
 from paddock.client._default import default_transport
 from paddock.client._policy import PolicySource, policy_document
 from paddock.errors import InvalidArgument, SandboxDied
@@ -98,13 +98,15 @@ class Sandbox:
         `source` may be relative to this program's directory. With `snapshot` it starts with those files. With
         `workspace` (an id or a name) that one is at `/workspace`; no other living sandbox may write it.
         Programs inside may have `nested` children of it at a time (`from paddock import Sandbox` in there).
+        A `template` may be an OCI image: `oci:DIR[:TAG]`, `oci-archive:FILE`, `docker-archive:FILE` or
+        `docker://HOST/NAME:TAG`; a path may be relative to this program's directory.
         Without `policy` it has no network: a path to a `paddock.yaml`, its text, plain values, or a PolicyDocument.
 
-        Raises LevelUnavailable, NotFound (no such template), AlreadyExists (the name), PolicyDenied, PolicyInvalid,
-        ResourceExhausted, NotConfigured.
+        Raises LevelUnavailable, NotFound (no such template), ImageInvalid, AlreadyExists (the name), PolicyDenied,
+        PolicyInvalid, ResourceExhausted, NotConfigured.
         """
         spec = SandboxSpec(
-            template=template,
+            template=absolute_template(template),
             level=_level(level),
             name=name,
             ttl_seconds=ttl_seconds,

@@ -1,0 +1,349 @@
+"""The backend: plans become containers of the machine's engine; commands and files go straight to the guest in them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Coroutine, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from paddock.backends._base import Backend, Capabilities, Ending, Exits, SandboxPlan
+from paddock.errors import AlreadyExists, LevelUnavailable, PaddockError, PlatformError, SandboxDied, Unsupported
+from paddock.keeper.layout import CONTAINERS
+from paddock.linux import proc
+from paddock.model import Check, Level, Limit, SandboxId
+from paddock.storage._porter import Porter
+
+from . import _birth, _life, _probe
+from ._engine import Engine, missing
+from ._images import Images, shown_of_usr
+from ._instance import ContainerInstance
+from ._kit_directory import kit_directory
+from ._life import Life
+from ._options import OWNER, SANDBOX, options
+from ._records import BIRTH, Record, Records, maker, name_of
+
+R = TypeVar("R")
+_KILLED = Ending(limit=None, reason="it was killed")
+_UNMADE = Ending(limit=None, reason="who made it died before it was complete")
+_SILENT = Ending(limit=None, reason="it ended by itself; its engine does not know why")
+_OVERDUE_SECONDS = 2.0
+_KILL_SECONDS = 60.0
+_REMOVAL_PAUSES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+
+
+class _State(msgspec.Struct, frozen=True):
+    Status: str = ""
+    Running: bool = False
+    OOMKilled: bool = False
+    ExitCode: int = 0
+    Error: str = ""
+
+
+class _Inspected(msgspec.Struct, frozen=True):
+    State: _State
+
+
+class _Listed(msgspec.Struct, frozen=True):
+    Labels: dict[str, str] | None = None
+
+
+class ContainerBackend:
+    """Containers of one state directory, in whichever engine `_probe.find` finds."""
+
+    name = "container"
+    level = Level.CONTAINER
+
+    def __init__(self, state_dir: Path) -> None:
+        self._state = state_dir
+        self._directory = state_dir / CONTAINERS
+        self.records = Records(self._directory)
+        self._images = Images(self._directory, self._pool)
+        self._found: _probe.Found | None = None
+        self._engine: Engine | None = None
+        self._opening = asyncio.Lock()
+        self._lives: dict[tuple[SandboxId, int], Life] = {}
+        self._locks: dict[SandboxId, asyncio.Lock] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._jails: Any = None
+
+    @property
+    def capabilities(self) -> Capabilities:
+        self.probe()
+        info = self._found.info if self._found is not None else _probe.Info(MemoryLimit=True, PidsLimit=True)
+        enforced = {Limit.OPEN_FILES, Limit.OUTPUT, Limit.TIME, Limit.TTL}
+        if info.MemoryLimit:
+            enforced.add(Limit.MEMORY)
+        if info.PidsLimit:
+            enforced.add(Limit.PROCESSES)
+        return Capabilities(isolation=True, enforced=frozenset(enforced), root_user=True, adopt=True)
+
+    @property
+    def edition(self) -> str:
+        """What measured figures depend on."""
+        self.probe()
+        return "" if self._found is None else f"{self._found.info.name} at {self._found.socket}"
+
+    def probe(self) -> str | None:
+        if self._found is not None:
+            return None
+        found = _probe.find()
+        if isinstance(found, str):
+            return found
+        if found.refusal is None:
+            self._found = found
+        return found.refusal
+
+    def checks(self) -> tuple[Check, ...]:
+        return _probe.checks(self._found or _probe.find())
+
+    # one sandbox
+
+    async def create(self, plan: SandboxPlan) -> ContainerInstance:
+        self._require(plan)
+        making = self._start(self._make(plan))
+        try:
+            life = await asyncio.shield(making)
+        except asyncio.CancelledError:
+            await asyncio.shield(self._start(self._unmake(plan, making)))
+            raise
+        instance = ContainerInstance(self, life)
+        with contextlib.suppress(PaddockError, OSError):  # whoever asks next is told
+            await instance.connection("user")
+        return instance
+
+    def _require(self, plan: SandboxPlan) -> None:
+        wanted = {
+            "mounts": plan.spec.mounts,
+            "nested": plan.spec.nested or plan.parent,
+            "trees": plan.trees,
+            "exits": plan.exits,
+        }
+        for feature, asked in wanted.items():
+            if asked:
+                self.capabilities.require(feature, self.name)
+        if plan.spec.snapshot is not None:
+            raise Unsupported("a container begins with the files of its template", hint="snapshots: level='jail'")
+
+    async def _make(self, plan: SandboxPlan) -> Life:
+        engine = await self._open()
+        image = await self._images.ensure(engine, plan.template)
+        usr = shown_of_usr(plan.template)
+        record = Record(
+            id=plan.id,
+            incarnation=plan.incarnation,
+            deadline=plan.deadline,
+            template=plan.template,
+            boot=proc.boot_id(),
+            maker=maker(),
+            memory_bytes=plan.spec.limits.memory_mib << 20,
+        )
+        try:
+            place = self.records.make(record)
+        except FileExistsError:
+            raise AlreadyExists(f"there is a sandbox {plan.id} already") from None
+        try:
+            with _birth.expecting(place) as birth:
+                asked = options(plan, image, kit=self._kit, birth=place / BIRTH, owner=str(self._directory), usr=usr)
+                await self._create(engine, record, asked, plan)
+                await engine.post(f"/containers/{record.container}/start")
+                pid = await birth.call(_birth.orders(plan), lambda: self._how_it_ended(engine, record))
+            record = msgspec.structs.replace(record, pid=pid, start=proc.start_time(pid))
+            self.records.write(record)
+            return self._life(record)
+        except (OSError, PaddockError) as error:
+            await self._remove(engine, record.id)
+            if isinstance(error, OSError):
+                raise PlatformError(f"the container ended while it was made: {error}", hint="try again") from None
+            raise
+
+    async def _create(self, engine: Engine, record: Record, asked: Any, plan: SandboxPlan) -> None:
+        for last in (False, True):
+            try:
+                await engine.post("/containers/create", asked, name=record.container)
+                return
+            except PlatformError as error:
+                if last or not missing(error):
+                    raise
+                # Somebody has removed the image.
+                self._images.forget(asked["Image"])
+                await self._images.ensure(engine, plan.template)
+
+    async def _unmake(self, plan: SandboxPlan, making: asyncio.Task[Life]) -> None:
+        with contextlib.suppress(PaddockError):  # then it has undone all by itself
+            life = await making
+            await self.kill(plan.id, plan.incarnation, life)
+
+    async def _how_it_ended(self, engine: Engine, record: Record) -> str | None:
+        found = await engine.get(f"/containers/{record.container}/json", _Inspected)
+        if found is None:
+            return "somebody removed it"
+        return None if found.State.Running else f"{found.State.Error or found.State.Status} ({found.State.ExitCode})"
+
+    async def adopt(self, id: SandboxId) -> ContainerInstance | None:
+        record = self.records.read(id)
+        if record is None or not record.lives():
+            return None
+        try:
+            return ContainerInstance(self, self._life(record))
+        except ProcessLookupError:
+            return None
+
+    async def exits(self, id: SandboxId, incarnation: int, *, make: bool = False) -> Exits | None:
+        raise Unsupported("a container has no way to the gateway", hint="level='jail', 'gvisor' or 'microvm'")
+
+    async def living(self) -> Mapping[SandboxId, Ending | None]:
+        found: dict[SandboxId, Ending | None] = {}
+        for record in self.records.all():
+            if record.is_being_made():
+                continue
+            found[record.id] = None if record.lives() else await self.ending(record.id, record.incarnation)
+            if found[record.id] is None and proc.boottime() > record.deadline + _OVERDUE_SECONDS:
+                self._start(self._end_overdue(record))  # its pid 1 stands still, or somebody holds it
+        return found
+
+    async def forget(self, id: SandboxId) -> None:
+        record = self.records.read(id)
+        if record is None or record.lives() or record.is_being_made():
+            return
+        await self._remove(await self._open(), id)
+        for key in [key for key in self._lives if key[0] == id]:
+            self._lives.pop(key).close()
+
+    # for its instances
+
+    async def kill(self, id: SandboxId, incarnation: int, life: Life, *, why: Any = "caller") -> None:
+        async with self._locks.setdefault(id, asyncio.Lock()):
+            record = self.records.read(id)
+            if record is None or record.incarnation != incarnation:
+                return
+            engine = await self._open()
+            if record.lives():
+                self.records.write(msgspec.structs.replace(record, killed=why))
+                if _life.stands_still(record):
+                    with contextlib.suppress(PlatformError):
+                        await engine.post(f"/containers/{record.container}/unpause")
+                if not life.kill():
+                    await engine.post(f"/containers/{record.container}/kill", signal="KILL")
+                async with asyncio.timeout(_KILL_SECONDS):
+                    await asyncio.shield(life.ended)
+            if why == "caller":
+                await self._remove(engine, id)
+
+    def move_deadline(self, id: SandboxId, incarnation: int, deadline: float) -> float:
+        """Writes it down; what it was. SandboxDied."""
+        record = self.records.read(id)
+        if record is None or record.incarnation != incarnation or not record.lives():
+            raise SandboxDied(f"sandbox {id} is gone")
+        self.records.write(msgspec.structs.replace(record, deadline=deadline))
+        return record.deadline
+
+    async def ending(self, id: SandboxId, incarnation: int) -> Ending:
+        record = self.records.read(id)
+        if record is None or record.incarnation != incarnation or record.killed == "caller":
+            return _KILLED
+        if record.killed == "deadline" or (record.pid and proc.boottime() >= record.deadline):
+            return Ending(limit=Limit.TTL, reason="its time was up")
+        if not record.pid:
+            return _UNMADE
+        if record.boot != proc.boot_id():
+            return Ending(limit=None, reason="the machine was restarted")
+        return await self._as_the_engine_says(record)
+
+    async def _as_the_engine_says(self, record: Record) -> Ending:
+        try:
+            engine = await self._open()
+            found = await engine.get(f"/containers/{record.container}/json", _Inspected)
+        except PaddockError:
+            return _SILENT
+        if found is None:
+            return Ending(limit=None, reason="its container was removed by somebody else")
+        if found.State.OOMKilled:
+            return Ending(limit=Limit.MEMORY, reason="its memory was used up")
+        return Ending(limit=None, reason=f"its pid 1 ended with {found.State.ExitCode}")
+
+    async def aclose(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for life in self._lives.values():
+            life.close()
+        self._lives.clear()
+        if self._jails is not None:
+            await self._jails.aclose()
+
+    # the engine
+
+    async def _open(self) -> Engine:
+        """The engine, once what dead services have left half made in it is gone. LevelUnavailable."""
+        async with self._opening:
+            if self._engine is None:
+                refusal = await asyncio.to_thread(self.probe)
+                if self._found is None:
+                    raise LevelUnavailable(f"level 'container' is not available: {refusal}", hint="paddock doctor")
+                engine = Engine(self._found.socket)
+                await self._sweep(engine)
+                self._engine = engine
+            return self._engine
+
+    async def _sweep(self, engine: Engine) -> None:
+        filters = msgspec.json.encode({"label": [f"{OWNER}={self._directory}"]}).decode()
+        listed = await engine.get("/containers/json", list[_Listed], all="1", filters=filters)
+        for one in listed or ():
+            id = SandboxId((one.Labels or {}).get(SANDBOX, ""))
+            if id and self.records.read(id) is None:
+                await self._remove(engine, id)
+
+    async def _remove(self, engine: Engine, id: SandboxId) -> None:
+        """All of it, in the engine first: as long as there is a record, the next service tries again."""
+        place = f"/containers/{name_of(id)}"
+        for pause in (*_REMOVAL_PAUSES, None):
+            try:
+                await engine.delete(place, force="1", v="1")
+                break
+            except PlatformError:
+                # Podman's own process that cleans up after a death is at work, or another service removes it.
+                if await engine.get(f"{place}/json", _Inspected) is None:
+                    break
+                if pause is None:
+                    raise
+                await asyncio.sleep(pause)
+        self.records.remove(id)
+
+    async def _end_overdue(self, record: Record) -> None:
+        with contextlib.suppress(PaddockError, OSError):
+            await self.kill(record.id, record.incarnation, self._life(record), why="deadline")
+
+    def _life(self, record: Record) -> Life:
+        """ProcessLookupError: it has ended."""
+        key = (record.id, record.incarnation)
+        if key not in self._lives:
+            self._lives[key] = Life(record)
+        return self._lives[key]
+
+    @cached_property
+    def _kit(self) -> Path:
+        return kit_directory(self._directory)
+
+    async def _pool(self) -> tuple[int, Porter]:
+        from paddock.backends.jail import JailBackend
+        from paddock.storage import prepare
+        from paddock.storage._porter import porter_for
+
+        if self._jails is None:
+            self._jails = JailBackend(self._state)
+        config = await asyncio.to_thread(prepare, self._state)
+        return await self._jails.pool(), porter_for(config)
+
+    def _start(self, work: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+_: type[Backend] = ContainerBackend

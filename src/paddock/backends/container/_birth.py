@@ -1,0 +1,141 @@
+"""Telling pid 1 what it is: its sockets and its orders, through a socket that is there for that one call.
+
+The host listens before the container starts. What the guest serves on are sockets of the host's, given away as
+descriptors, as a keeper does it: any service connects to them, nobody inside sees them, and no path is looked up in a
+place that the sandbox can write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import struct
+from collections.abc import Awaitable, Callable, Generator
+from pathlib import Path
+from typing import Any
+
+from paddock.backends._base import SandboxPlan
+from paddock.errors import PlatformError
+from paddock.guest._birth import READY
+from paddock.guest._frames import dump_json
+from paddock.model import User
+
+from ._records import BIRTH
+
+IDENTITIES = ("init", "user", "root")
+EXEC_DIRECTORY = ".paddock/exec"
+_BACKLOG = 128
+_LOOK_SECONDS = 5.0
+_SECONDS = 60.0
+_WORDS = 600
+Alive = Callable[[], Awaitable[str | None]]
+"""None while the container runs; else how it ended."""
+
+
+class Birth:
+    """The sockets of one container that is to be."""
+
+    def __init__(self, place: Path, listeners: list[socket.socket], door: socket.socket) -> None:
+        self._place, self._listeners, self._door = place, listeners, door
+
+    async def call(self, orders: Any, alive: Alive) -> int:
+        """Waits for pid 1 to call, tells it all, and returns its number here when it serves. PlatformError."""
+        try:
+            async with asyncio.timeout(_SECONDS):
+                guest = await self._accept(alive)
+                with guest:
+                    return await self._tell(guest, orders)
+        except TimeoutError:
+            raise PlatformError(
+                f"the guest in the container did not begin within {_SECONDS:g} s", hint="paddock doctor"
+            ) from None
+
+    async def _accept(self, alive: Alive) -> socket.socket:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                async with asyncio.timeout(_LOOK_SECONDS):
+                    return (await loop.sock_accept(self._door))[0]
+            except TimeoutError:
+                if (ended := await alive()) is not None:
+                    raise PlatformError(
+                        f"the guest did not begin in the container: {ended}", hint="paddock doctor"
+                    ) from None
+
+    async def _tell(self, guest: socket.socket, orders: Any) -> int:
+        loop = asyncio.get_running_loop()
+        pid = struct.unpack("=3i", guest.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+        text = dump_json(orders)
+        socket.send_fds(guest, [len(text).to_bytes(4, "big")], [listener.fileno() for listener in self._listeners])
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # what it said before is read
+            await loop.sock_sendall(guest, text)
+        said = b""
+        while said != READY and len(said) < _WORDS and (part := await loop.sock_recv(guest, _WORDS)):
+            said += part
+        if said != READY:
+            words = said.decode("ascii", "replace").strip() or "it ended without a word"
+            raise PlatformError(f"the guest could not begin in the container: {words}", hint="paddock doctor")
+        return pid
+
+
+@contextlib.contextmanager
+def expecting(place: Path) -> Generator[Birth]:
+    """Sockets in `place` for each identity, and one in its `birth` for the call, which goes with the block."""
+    with contextlib.ExitStack() as stack:
+        listeners = [stack.enter_context(_listener(place, f"{name}.sock")) for name in IDENTITIES]
+        door = stack.enter_context(_listener(place / BIRTH, "birth.sock"))
+        stack.callback((place / BIRTH / "birth.sock").unlink, missing_ok=True)
+        # Whichever uid of the machine pid 1 has: the directory is seen in this one container alone.
+        (place / BIRTH / "birth.sock").chmod(0o666)
+        yield Birth(place, listeners, door)
+
+
+def orders(plan: SandboxPlan) -> Any:
+    """What `guest/_birth.py` is told."""
+    template = plan.template
+    env = {**template.env, **plan.spec.env}
+    user = template.user(None)
+    assert user is not None
+    root = template.user("0") or User(name="root", uid=0, gid=0, home="/root")
+    return {
+        "init": 0,
+        "deadline": plan.deadline,
+        "agents": {
+            "user": _agent(plan, 1, user, env),
+            "root": {**_agent(plan, 2, root, env), "may_switch_user": True},
+        },
+    }
+
+
+def _agent(plan: SandboxPlan, listener: int, user: User, env: dict[str, str]) -> dict[str, Any]:
+    return {
+        "listen": listener,
+        "user": _entry(user),
+        "workdir": plan.template.workdir,
+        "exec_dir": f"{user.home.rstrip('/')}/{EXEC_DIRECTORY}",
+        "env": {**env, "HOME": user.home, "USER": user.name, "LOGNAME": user.name},
+        "users": [_entry(other) for other in plan.template.users],
+        "may_switch_user": False,
+    }
+
+
+def _entry(user: User) -> dict[str, Any]:
+    return {"name": user.name, "uid": user.uid, "gid": user.gid, "home": user.home}
+
+
+def _listener(directory: Path, name: str) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            listener.bind(f"/proc/self/fd/{fd}/{name}")  # the path may be longer than an address
+        finally:
+            os.close(fd)
+        listener.listen(_BACKLOG)
+        listener.setblocking(False)
+    except BaseException:
+        listener.close()
+        raise
+    return listener

@@ -1,0 +1,140 @@
+"""Templates as images of the engine: put there once for each set of layers, found by their names ever after."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import io
+import json
+import os
+import platform
+import tarfile
+import tempfile
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+
+from paddock.errors import PlatformError, Unsupported
+from paddock.linux import mountinfo
+from paddock.model import Template
+from paddock.storage._porter import Porter
+from paddock.storage._trees import DIRECTORY, ROOT
+
+from ._engine import Engine
+from ._layers import write_layer
+
+REPOSITORY = "localhost/paddock/template"
+_VERSION = "1"
+_READ = 1 << 20
+_MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
+Opened = Callable[[], tuple[int, Porter]]
+"""The directory of the pool, which stays whose it is, and who may read what is in it."""
+
+
+class _Known(msgspec.Struct):
+    Id: str
+
+
+class Images:
+    def __init__(self, directory: Path, opened: Callable[[], Any]) -> None:
+        self._directory = directory
+        self._opened = opened
+        self._there: set[str] = set()
+        self._locks: dict[str, asyncio.Lock] = {}
+
+    async def ensure(self, engine: Engine, template: Template) -> str:
+        """The name of the image, which may take a while to make, the first time. PlatformError."""
+        name = _name(template)
+        async with self._locks.setdefault(name, asyncio.Lock()):
+            if name not in self._there and await engine.get(f"/images/{name}/json", _Known) is None:
+                await self._load(engine, template, name)
+            self._there.add(name)
+        return name
+
+    def forget(self, name: str) -> None:
+        """Somebody has removed it from the engine."""
+        self._there.discard(name)
+
+    async def _load(self, engine: Engine, template: Template, name: str) -> None:
+        pool, porter = await self._opened()
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=self._directory) as archive:
+            make = partial(_write, archive, name, template.layers, pool, porter)
+            await asyncio.to_thread(make)
+            said = await engine.send("POST", "/images/load", _parts(archive), quiet="1")
+        if b'"error"' in said or await engine.get(f"/images/{name}/json", _Known) is None:
+            words = said[-400:].decode("utf-8", "replace").strip()
+            raise PlatformError(f"the container engine did not take template {template.name!r}: {words}")
+
+
+def shown_of_usr(template: Template) -> tuple[str, ...]:
+    """Which directories of the machine's /usr a container of this template sees. Unsupported."""
+    if not template.host_usr:
+        return ()
+    if any(info.mount_point.startswith(b"/usr/") for info in mountinfo.read()):
+        raise Unsupported(
+            "something is mounted below this machine's /usr, which a container engine would show as well",
+            hint="use a template with a /usr of its own: debian, or an image",
+        )
+    with os.scandir("/usr") as entries:
+        return tuple(sorted(e.path for e in entries if e.name != "local" and e.is_dir(follow_symlinks=False)))
+
+
+def _name(template: Template) -> str:
+    facts = json.dumps([_VERSION, *template.layers])
+    return f"{REPOSITORY}:{hashlib.sha256(facts.encode()).hexdigest()[:32]}"
+
+
+def _write(archive: IO[bytes], name: str, layers: Sequence[str], pool: int, porter: Porter) -> None:
+    """As `docker save` writes it: layers from the lowest to the topmost, and what they are."""
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        files: list[str] = []
+        digests: list[str] = []
+        for number, layer in enumerate(reversed(layers)):
+            with tempfile.TemporaryFile(dir="/var/tmp") as file:
+                porter.do(partial(_write_layer, pool, layer, file, porter.base), pool, file.fileno())
+                files.append(f"{number}/layer.tar")
+                digests.append(f"sha256:{_digest(file)}")
+                member = tarfile.TarInfo(files[-1])
+                member.size = file.seek(0, os.SEEK_END)
+                file.seek(0)
+                tar.addfile(member, file)
+        machine = _MACHINES.get(platform.machine(), platform.machine())
+        rootfs = {"type": "layers", "diff_ids": digests}
+        config = json.dumps({"architecture": machine, "os": "linux", "config": {}, "rootfs": rootfs}).encode()
+        config_name = f"{hashlib.sha256(config).hexdigest()}.json"
+        _add(tar, config_name, config)
+        manifest = [{"Config": config_name, "RepoTags": [name], "Layers": files}]
+        _add(tar, "manifest.json", json.dumps(manifest).encode())
+
+
+def _write_layer(pool: int, layer: str, out: IO[bytes], base: int | None) -> None:
+    root = os.open(f"{layer}/{ROOT}", DIRECTORY, dir_fd=pool)
+    try:
+        write_layer(root, out, base)
+        out.flush()
+    finally:
+        os.close(root)
+
+
+def _digest(file: IO[bytes]) -> str:
+    file.seek(0)
+    digest = hashlib.sha256()
+    while part := file.read(_READ):
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
+    member = tarfile.TarInfo(name)
+    member.size = len(content)
+    tar.addfile(member, io.BytesIO(content))
+
+
+async def _parts(archive: IO[bytes]) -> AsyncIterator[bytes]:
+    archive.seek(0)
+    while part := await asyncio.to_thread(archive.read, _READ):
+        yield part

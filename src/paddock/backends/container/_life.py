@@ -1,0 +1,147 @@
+"""A running container as the kernel shows it: its end, its processes, its walls. Neither engine nor guest is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+
+from paddock.backends._look import process
+from paddock.linux import foreign_cgroup, namespaces, pidfd, proc, processes
+from paddock.model import Check, Limit, Process, Usage
+
+from ._records import Record
+
+_NAMESPACES = ("mnt", "pid", "net", "ipc", "uts", "cgroup")
+NOBODY = 65534
+
+
+class Life:
+    """Of pid 1, whose end is the end of all that runs in the container (pid_namespaces(7))."""
+
+    def __init__(self, record: Record) -> None:
+        """ProcessLookupError: it has ended."""
+        self.record = record
+        self._fd = pidfd.open(record.pid)
+        if not record.lives():  # somebody else has its number
+            os.close(self._fd)
+            raise ProcessLookupError(record.pid)
+        self._loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[None] = self._loop.create_future()
+        self._loop.add_reader(self._fd, self._gone)
+
+    def kill(self) -> bool:
+        """False: it is not ours to kill. Its end is waited for in `ended`."""
+        if self._fd < 0:
+            return True
+        try:
+            pidfd.send_signal(self._fd, signal.SIGKILL)
+        except ProcessLookupError:
+            return True
+        except PermissionError:
+            return False
+        return True
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            self._loop.remove_reader(self._fd)
+            os.close(self._fd)
+            self._fd = -1
+
+    def _gone(self) -> None:
+        self.close()
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+
+def stands_still(record: Record) -> bool:
+    with contextlib.suppress(OSError):
+        return foreign_cgroup.is_frozen(record.pid)
+    return False
+
+
+def usage(record: Record) -> Usage:
+    """OSError: it has ended."""
+    stats = foreign_cgroup.stats(record.pid)
+    strikes = {Limit.MEMORY: stats.oom_kills, Limit.PROCESSES: stats.processes_refused}
+    return Usage(
+        memory_bytes=stats.memory_bytes,
+        memory_peak_bytes=stats.memory_peak_bytes,
+        processes=stats.processes,
+        cpu_seconds=stats.cpu_seconds,
+        strikes={limit: count for limit, count in strikes.items() if count},
+    )
+
+
+def table(record: Record) -> tuple[Process, ...]:
+    """Every process of its pid namespace; empty if it has ended."""
+    found = _family(record)
+    boot = time.time() - proc.boottime()
+    inner = {one.pid: one.inner_pid for one in found}
+    return tuple(
+        process(one, pid=one.inner_pid, parent=inner.get(one.parent, 0), uid=_uid(record, one.uid), boot=boot)
+        for one in found
+    )
+
+
+def posture(record: Record, allowed: int) -> tuple[Check, ...]:
+    """What holds at this moment. Empty if it has ended. `allowed` are the capabilities that root inside may have."""
+    found = _family(record)
+    if not found:
+        return ()
+    states = {one.pid: proc.status(one.pid) for one in found if one.state not in "ZX"}
+    more = [str(pid) for pid, status in states.items() if int(status["CapBnd"], 16) & ~allowed]
+    free = [str(pid) for pid, status in states.items() if status["Seccomp"] != "2"]
+    gain = [str(pid) for pid, status in states.items() if status["NoNewPrivs"] != "1"]
+    shared = _shared(record.pid)
+    alike = _uid(record, 0) == 0 and namespaces.read_uid_map(record.pid)[0].outside == 0
+    root = "uid 0 of the host, without its powers" if alike else "no uid of the host's system"
+    return (
+        _check("capabilities", more, "more than a sandbox's", "those over files and processes of its own, at most"),
+        _check("privileges", gain, "may gain some by exec", "none are gained by exec"),
+        _check("system calls", free, "no filter", f"filtered by the engine for all {len(states)} processes"),
+        Check(
+            area="posture",
+            name="namespaces",
+            status="missing" if shared else "ok",
+            detail=f"shares {', '.join(shared)}" if shared else f"its own: {' '.join(_NAMESPACES)}",
+        ),
+        Check(area="posture", name="identity", status="weak" if alike else "ok", detail=f"root inside is {root}"),
+        Check(
+            area="posture",
+            name="guest",
+            status="weak",
+            detail="root inside is not kept from what serves the sandbox: nothing that it says grants anything",
+        ),
+    )
+
+
+def _check(name: str, pids: list[str], problem: str, detail: str) -> Check:
+    words = f"{problem}: processes {', '.join(pids[:8])} of the host" if pids else detail
+    return Check(area="posture", name=name, status="missing" if pids else "ok", detail=words)
+
+
+def _family(record: Record) -> tuple[processes.Process, ...]:
+    """Another process may have its pid by now."""
+    if not record.lives():
+        return ()
+    found = processes.below(record.pid)
+    return found if found and found[0].pid == record.pid and record.lives() else ()
+
+
+def _uid(record: Record, uid: int) -> int:
+    with contextlib.suppress(OSError):
+        inner = proc.inner_uid(record.pid, uid)
+        return NOBODY if inner is None else inner
+    return NOBODY
+
+
+def _shared(pid: int) -> list[str]:
+    try:
+        own = proc.namespaces()
+        theirs = proc.namespaces(pid)
+    except PermissionError:
+        return []  # an ordinary user is not shown them
+    return [name for name in _NAMESPACES if theirs.get(name) == own.get(name)]

@@ -1,0 +1,148 @@
+"""Which engine this machine has, and whether it can be used: found by asking it, not by looking for its program."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from paddock.model import Check
+
+from ._engine import API
+
+_SECONDS = 10.0
+_MOST_BYTES = 4 << 20
+_INSTALL = "apt-get install --no-install-recommends podman runc && (podman system service --time=0 &)"
+
+
+class Info(msgspec.Struct, frozen=True):
+    """`GET /info`, of which this much is looked at."""
+
+    ServerVersion: str = "?"
+    KernelVersion: str = ""
+    MemoryLimit: bool = False
+    PidsLimit: bool = False
+    CpuCfsQuota: bool = False
+    SecurityOptions: tuple[str, ...] = ()
+    BuildahVersion: str = ""
+    Rootless: bool = False
+    DefaultRuntime: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{'Podman' if self.BuildahVersion else 'Docker'} {self.ServerVersion}"
+
+    def has(self, option: str) -> bool:
+        return any(option in one.split(",") for one in self.SecurityOptions)
+
+
+class Found(msgspec.Struct, frozen=True):
+    """`refusal` is None where it can be used."""
+
+    socket: Path
+    info: Info
+    refusal: str | None = None
+
+
+def places() -> Iterator[Path]:
+    """Where engines listen, the first that is there is the one."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    if os.getuid():
+        for directory in filter(None, (runtime, f"/run/user/{os.getuid()}")):
+            yield from (Path(directory, "podman/podman.sock"), Path(directory, "docker.sock"))
+    yield from (Path("/run/podman/podman.sock"), Path("/var/run/docker.sock"))
+
+
+def find() -> Found | str:
+    """The engine, or why there is none."""
+    named = os.environ.get("DOCKER_HOST")
+    if named and not named.startswith("unix://"):
+        return (
+            f"DOCKER_HOST is {named}: an engine that cannot be reached by a unix socket may be another machine's, "
+            "which sees no directory of this one"
+        )
+    candidates = [Path(named.removeprefix("unix://"))] if named else list(places())
+    refusals: list[str] = []
+    for place in candidates:
+        if not place.exists():
+            continue
+        try:
+            info = _ask(place)
+        except PermissionError:
+            refusals.append(f"{place} may not be used by this user")
+        except (OSError, http.client.HTTPException, msgspec.DecodeError, ValueError) as error:
+            refusals.append(f"nothing that could be used answers at {place}: {error}")
+        else:
+            return Found(place, info, _refusal(place, info))
+    if refusals:
+        return "; ".join(refusals)
+    return "no container engine listens at " + ", ".join(map(str, candidates))
+
+
+def _refusal(place: Path, info: Info) -> str | None:
+    if info.KernelVersion and info.KernelVersion != os.uname().release:
+        return f"the engine at {place} runs on another kernel ({info.KernelVersion}), in a virtual machine, perhaps"
+    if not info.has("name=seccomp"):
+        return f"{info.name} at {place} filters no system calls"
+    if info.has("name=selinux"):
+        return f"{info.name} at {place} uses SELinux, under which a container cannot be called by its host this way"
+    return None
+
+
+def _ask(place: Path) -> Info:
+    connection = _Connection(place)
+    try:
+        connection.request("GET", f"{API}/info")
+        answer = connection.getresponse()
+        body = answer.read(_MOST_BYTES)
+        if answer.status != 200:
+            raise ValueError(f"{answer.status} {body[:200].decode('utf-8', 'replace').strip()}")
+        return msgspec.json.decode(body, type=Info)
+    finally:
+        connection.close()
+
+
+class _Connection(http.client.HTTPConnection):
+    def __init__(self, place: Path) -> None:
+        super().__init__("engine", timeout=_SECONDS)
+        self._place = place
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(_SECONDS)
+        self.sock.connect(str(self._place))
+
+
+def checks(found: Found | str) -> tuple[Check, ...]:
+    """Lines for `doctor`."""
+    if isinstance(found, str):
+        return (Check(area="level", name="container", status="missing", detail=found, fix=_INSTALL),)
+    if found.refusal is not None:
+        fix = "use level jail, gvisor or microvm; or " + _INSTALL
+        return (Check(area="level", name="container", status="missing", detail=found.refusal, fix=fix),)
+    info = found.info
+    lacks = [
+        words
+        for held, words in (
+            (info.MemoryLimit, "memory"),
+            (info.PidsLimit, "the number of processes"),
+            (info.CpuCfsQuota, "processor time"),
+        )
+        if not held
+    ]
+    limits = f"; it does not limit {', '.join(lacks)} here" if lacks else ""
+    detail = f"{info.name} at {found.socket}{', without root' if info.Rootless else ''}{limits}"
+    return (
+        Check(area="level", name="container", status="weak" if lacks else "ok", detail=detail),
+        Check(
+            area="container",
+            name="disk",
+            status="weak",
+            detail="not enforced: files of a container are the engine's; one file is as large as the limit at most",
+            fix="use level jail, gvisor or microvm",
+        ),
+    )

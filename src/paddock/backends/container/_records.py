@@ -1,0 +1,114 @@
+"""`containers/<sandbox>/`: what any later service needs to find a container, and to say how it ended.
+
+record.json                    the record below
+init.sock user.sock root.sock  where the guest serves: made by us, never seen inside
+birth/                         seen inside, read-only, empty but while pid 1 is told what it is
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from paddock.linux import proc
+from paddock.model import SandboxId, Template
+
+RECORD = "record.json"
+BIRTH = "birth"
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """`pid` is pid 1 of the container, `start` when that was started, in ticks since the boot `boot`; `maker` is who
+    made it, likewise. `deadline` is in seconds of CLOCK_BOOTTIME."""
+
+    id: SandboxId
+    incarnation: int
+    deadline: float
+    template: Template
+    boot: str
+    maker: tuple[int, int]
+    memory_bytes: int
+    pid: int = 0
+    start: int = 0
+    killed: Literal["", "deadline", "caller"] = ""
+
+    @property
+    def container(self) -> str:
+        return name_of(self.id)
+
+    def lives(self) -> bool:
+        """As the kernel says, which knows better than any engine."""
+        return self.pid > 0 and _is(self.boot, self.pid, self.start)
+
+    def is_being_made(self) -> bool:
+        return self.pid == 0 and _is(self.boot, *self.maker)
+
+
+def name_of(id: SandboxId) -> str:
+    return f"paddock-{id}"
+
+
+def maker() -> tuple[int, int]:
+    return os.getpid(), proc.start_time(os.getpid())
+
+
+def _is(boot: str, pid: int, start: int) -> bool:
+    try:
+        return boot == proc.boot_id() and proc.start_time(pid) == start and proc.state(pid) not in "ZX"
+    except (OSError, ValueError):
+        return False
+
+
+class Records:
+    """Writes are by rename: a reader sees a whole record or none."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def place(self, id: SandboxId) -> Path:
+        return self.directory / id
+
+    def make(self, record: Record) -> Path:
+        """FileExistsError: there is one of that id."""
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        place = self.place(record.id)
+        place.mkdir(mode=0o700)
+        try:
+            self.write(record)
+            (place / BIRTH).mkdir(mode=0o755)
+        except BaseException:
+            shutil.rmtree(place, ignore_errors=True)
+            raise
+        return place
+
+    def write(self, record: Record) -> None:
+        """Nothing where it has been removed meanwhile."""
+        place = self.place(record.id)
+        scratch = place / f"{RECORD}.{os.getpid()}"
+        with contextlib.suppress(FileNotFoundError):
+            scratch.write_bytes(msgspec.json.encode(record))
+            scratch.replace(place / RECORD)
+
+    def read(self, id: SandboxId) -> Record | None:
+        try:
+            return msgspec.json.decode((self.place(id) / RECORD).read_bytes(), type=Record)
+        except (OSError, msgspec.DecodeError):
+            return None
+
+    def all(self) -> Iterator[Record]:
+        try:
+            names = os.listdir(self.directory)
+        except FileNotFoundError:
+            return
+        for name in names:
+            if name.startswith(("sb_", "wk_")) and (record := self.read(SandboxId(name))) is not None:
+                yield record
+
+    def remove(self, id: SandboxId) -> None:
+        shutil.rmtree(self.place(id), ignore_errors=True)
