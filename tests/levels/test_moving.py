@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from paddock import Limits, Sandbox, Workspace
-from paddock.errors import Unsupported
+from paddock.errors import LevelUnavailable
 from tests.conftest import SandboxFactory
 from tests.levels.conftest import LEVELS
 
@@ -55,7 +55,7 @@ def test_one_workspace_goes_through_every_level_with_its_work_intact(sandbox: Sa
     for level in ("jail", "gvisor", "container", "microvm", "jail"):
         try:
             over = Sandbox.create(level=level, workspace=workspace.name, limits=LIMITS, ttl_seconds=600)
-        except Unsupported as error:
+        except LevelUnavailable as error:
             missing.append(str(error))
             continue
         assert look(over) == left, f"from {been[-1:]} to {level}"
@@ -83,7 +83,7 @@ def test_a_sandbox_that_was_killed_leaves_its_work_to_another_level(sandbox: San
     workspace = Workspace.open(f"broken-{level}")
     try:
         first = sandbox(level=level, workspace=workspace.name, limits=LIMITS)
-    except Unsupported as error:
+    except LevelUnavailable as error:
         pytest.skip(str(error))
     first.exec("for n in 1 2 3; do echo $n >> counted; done; sync", check=True)
     first.kill()
