@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from paddock.backends._base import Capabilities, SandboxPlan
-from paddock.backends.microvm import _kernel, _qemu
+from paddock.backends.microvm import _kernel, _qemu, _shares
 from paddock.backends.microvm._bake import BOOT, PLACE, Ingredients
 from paddock.backends.microvm._initramfs import ARGUMENTS
 from paddock.backends.vessel import Orders, VesselBackend, VesselInstance
@@ -56,8 +56,8 @@ class MicrovmBackend(VesselBackend):
             enforced=_KEPT,
             watched=frozenset(),
             root_user=True,
-            mounts=False,
-            trees=False,
+            mounts=True,
+            trees=True,
             exits=False,
         )
 
@@ -99,7 +99,7 @@ class MicrovmBackend(VesselBackend):
             asyncio.run_coroutine_threadsafe(self._bake(tree, made_of, plan), loop).result()
 
         baked = await asyncio.to_thread((await self.templates()).part, made_of.recipe(boot))
-        dressed = _dressed(jail, made_of, (baked,))
+        dressed = _dressed(_shares.moved(plan, jail), made_of, (baked,))
         (await self.trees()).allow(plan.tree, dressed.disk_bytes)  # its memory lies there as well
         return dressed
 
@@ -120,6 +120,8 @@ class MicrovmBackend(VesselBackend):
                 "tmp_bytes": limits.tmp_mib * _MIB,
             },
         }
+        if shares := _shares.shares(plan):
+            renewal["files"] = shares
         answer = await instance.init_call(renewal, dict[str, Any])
         if answer["failed"].keys() - {"machine_id"}:  # an image may have no /etc
             raise InvalidState(f"the machine of {plan.id} was not renewed: {answer['failed']}", hint="this is a bug")
@@ -161,6 +163,7 @@ class MicrovmBackend(VesselBackend):
             incarnation=0,
             parent=None,
             trees=(),
+            spec=msgspec.structs.replace(plan.spec, mounts=()),
             exits=False,
             protect=(),
         )
@@ -243,6 +246,7 @@ def _orders(made_of: Ingredients, plan: SandboxPlan, *, boot: bool) -> Orders:
         "stamp": made_of.stamp,
         "memory_bytes": made_of.machine.memory_mib * _MIB,
         "env": dict(plan.spec.env),
+        "exports": [] if boot else _shares.exports(plan),
     }
     if boot:
         options["make"] = made_of.disks()
