@@ -279,7 +279,11 @@ class ExecHandler(Handler):
             self._sink.data(data)
 
     def eof(self, stream: int) -> None:
-        if self._sink is None or stream != STDIN:
+        if stream != STDIN and not self._is_terminal:
+            for source in self._sources:
+                if source.stream == stream:
+                    source.finish(None)
+        elif self._sink is None or stream != STDIN:
             super().eof(stream)
         elif self._is_terminal:
             self._sink.data(b"\x04")  # what a person types to say so

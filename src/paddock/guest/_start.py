@@ -29,6 +29,7 @@ from ._config import AgentConfig, InitConfig, UserEntry
 from ._faults import report
 from ._frames import parse_json
 from ._init import run_init
+from ._kernel import set_dumpable
 from ._line import LineEnd
 from ._mark import new_mark
 from ._pilot import run_pilot
@@ -90,6 +91,7 @@ def _configuration(argument: str) -> bytes:
 
 
 def _run_on_lines(config: Any) -> NoReturn:
+    set_dumpable(False)  # its memory is no command's, whoever runs it
     mark = new_mark()
     ends = {name: _line_end(where, mark) for name, where in config["streams"].items()}
     configs = {name: _agent_config(agent) for name, agent in config["agents"].items()}

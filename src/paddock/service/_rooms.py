@@ -233,6 +233,7 @@ class Rooms:
             audit=audit,
             backends=backends,
             levels=self.levels,
+            images=lambda: self.images.checks(pool),
             pool=pool,
             find=self.sandboxes.find,
             verify=self.evidence.verify,
