@@ -57,6 +57,13 @@ def test_an_image_of_one_program_is_enough_for_a_sandbox(sandbox: SandboxFactory
     assert "'busybox'" in said
 
 
+def test_a_task_goes_on_behind_one_wall_after_the_other(sandbox: SandboxFactory) -> None:
+    said = output("moving.py", sandbox).splitlines()
+    missing = [line.partition(":")[0] for line in said[:-1]]
+    levels = ["jail", "gvisor", "container", "microvm"]
+    assert said[-1].split() == ["been", "at:", *(level for level in levels if level not in missing)]
+
+
 def test_a_directory_is_worked_on_without_being_changed(sandbox: SandboxFactory) -> None:
     said = output("repository.py", sandbox)
     assert "changed README.md" in said

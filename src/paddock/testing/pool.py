@@ -272,10 +272,7 @@ class PoolConformance:
         pool.create("sb_1", limit_bytes=4 * MIB)
         usage = pool.usage("sb_1")
         disk = next(check for check in pool.checks() if check.name == "disk")
-        with pytest.raises(NotFound):
-            pool.allow("sb_none", MIB)
         if usage.limit_bytes is None:
-            pool.allow("sb_1", MIB)
             assert usage.used_bytes is None
             assert (disk.status, "not enforced" in disk.detail) == ("weak", True)
             return
@@ -284,9 +281,7 @@ class PoolConformance:
         for name in ("sb_1", "sb_2"):
             with Root(pool, name) as root:
                 assert _errno_of_writing(root / "file", 8 * MIB) == errno.EDQUOT
-            used = pool.usage(name).used_bytes
-            assert used is not None
-            assert used <= 4 * MIB
+            assert (pool.usage(name).used_bytes or 5 * MIB) <= 4 * MIB
         pool.allow("sb_1", 16 * MIB)
         with Root(pool, "sb_1") as root:
             assert _errno_of_writing(root / "file", 8 * MIB) is None
