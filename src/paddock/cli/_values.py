@@ -79,6 +79,12 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
+def add_idle(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--idle", type=seconds, metavar="TIME", help="unused for so long it is paused, until it is used"
+    )
+
+
 def add_spec(
     parser: argparse.ArgumentParser, *, ttl_seconds: float = 300.0, files: bool = True, policy: bool = True
 ) -> None:
