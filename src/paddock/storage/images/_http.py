@@ -164,6 +164,7 @@ def _credential(host: str, environment: Mapping[str, str]) -> str | None:
         environment.get("REGISTRY_AUTH_FILE"),
         f"{environment['DOCKER_CONFIG']}/config.json" if "DOCKER_CONFIG" in environment else None,
         f"{environment['XDG_RUNTIME_DIR']}/containers/auth.json" if "XDG_RUNTIME_DIR" in environment else None,
+        f"/run/containers/{os.geteuid()}/auth.json",
         f"{home}/.config/containers/auth.json",
         f"{home}/.docker/config.json",
     ]
