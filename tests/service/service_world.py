@@ -479,6 +479,8 @@ class FolderPool:
     def rename(self, source: str, name: str, *, limit_bytes: int | None = None) -> None:
         (self._root / source).rename(self._root / name)
 
+    def allow(self, name: str, limit_bytes: int) -> None: ...
+
     def replace(self, source: str, name: str) -> None:
         (self._root / source).stat()
         self.delete(name)
