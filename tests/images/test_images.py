@@ -40,6 +40,7 @@ from tests.images.layouts import (
     member,
     write_layout,
 )
+from tests.storage.faults import killed_before_step
 
 BASE = layer(directory("etc"), member("etc/passwd", PASSWD), member("etc/group", GROUP), member("base", b"base"))
 UPPER = layer(member("upper", b"upper"), member(".wh.base"))
@@ -300,6 +301,44 @@ def test_nobody_discards_a_tree_that_another_program_uses_or_builds(images: Imag
         assert not other.discard(record.tree)
     assert other.discard(record.tree)
     other.close()
+
+
+def test_what_another_has_replaced_is_let_go(images: Images, pool: Pool, tmp_path: Path) -> None:
+    first = get(images, write_layout(tmp_path / "layout", BASE, UPPER))
+    second = get(images, write_layout(tmp_path / "layout", BASE))
+    other = Images(pool, tmp_path / "state")
+    replaced = {first.tree, *first.chain} - {second.tree, *second.chain}
+    assert {tree for tree in pool.names() if other.discard(tree)} == replaced
+    other.close()
+
+
+def test_what_a_killed_builder_has_begun_is_no_image_and_is_built_anew(
+    images: Images, pool: Pool, tmp_path: Path
+) -> None:
+    reference = write_layout(tmp_path / "layout", BASE, UPPER)
+    whole = get(images, reference)
+    with Root(pool, whole.tree) as root:
+        content = sorted(os.listdir(root))
+    images.close()
+    steps = 0
+    while True:
+        for tree in pool.names():
+            pool.delete(tree)
+        steps += 1
+        fresh = Images(pool, tmp_path / "state")
+        killed = killed_before_step(steps * 9, lambda fresh=fresh: fresh.get(reference, silent))
+        fresh.close()
+        for tree in pool.names():
+            if tree == whole.tree:  # what has an image's name is one
+                with Root(pool, tree) as root:
+                    assert sorted(os.listdir(root)) == content
+        if not killed:
+            break
+        fresh = Images(pool, tmp_path / "state")
+        assert fresh.get(reference, silent).tree == whole.tree
+        fresh.close()
+        assert set(pool.names()) == {whole.tree, *whole.chain}
+    assert steps > 3
 
 
 # -- what is wrong with it

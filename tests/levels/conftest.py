@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
 
 from paddock import Limits, Sandbox
 from paddock.errors import NotFound, Unsupported
+from tests.backends.engines import podman_service
 from tests.conftest import SandboxFactory
 from tests.security.attacking import Attacker
 
@@ -20,9 +21,19 @@ def level(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
+@pytest.fixture(scope="session")
+def engine() -> Generator[None]:
+    """For containers: Podman with a store of its own."""
+    with podman_service() as service, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DOCKER_HOST", f"unix://{service.socket}")
+        yield
+
+
 @pytest.fixture
-def create(sandbox: SandboxFactory, level: str) -> SandboxFactory:
+def create(request: pytest.FixtureRequest, sandbox: SandboxFactory, level: str) -> SandboxFactory:
     """`create(**arguments of Sandbox.create)`, at the level of the test; dead after it."""
+    if level == "container":
+        request.getfixturevalue("engine")
 
     def make(**options: Any) -> Sandbox:
         try:

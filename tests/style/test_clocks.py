@@ -27,6 +27,7 @@ READERS = {
     "cli/_up.py": "`observed_at`, as people say it",
     "cli/_workspaces.py": "`used_at` and `pinned_until`, as people say them",
     "egress/_authority.py": "when a certificate begins and ends",
+    "backends/microvm/_backend.py": "what the clock of a machine that was baked is set to",
     "egress/_page_memory.py": "how long a page holds, by the wall clock that its dates are of",
     "egress/_registry.py": "how old a release is, by the date that its registry gives",
     "guest/_renewal.py": "the clock of a machine that was copied or slept is set",

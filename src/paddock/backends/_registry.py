@@ -14,6 +14,7 @@ GROUP = "paddock.backends"
 _OURS = {
     "container": ("paddock.backends.container", "ContainerBackend"),
     "jail": ("paddock.backends.jail", "JailBackend"),
+    "microvm": ("paddock.backends.microvm", "MicrovmBackend"),
     "process": ("paddock.backends.process", "ProcessBackend"),
 }
 

@@ -56,6 +56,8 @@ VERBS: dict[str, Verb] = {
     "promote": Verb("_promote", "take what a sandbox has changed in a mounted directory over into it", names=True),
     "policy": Verb("_policy", "what sandboxes may reach and do: check, explain, diff, schema, set, show"),
     "record": Verb("_record", "what a sandbox is answered from outside, as a cassette: start, take"),
+    "pause": Verb("_pause", "have all that runs in a sandbox stand still until it is used", names=True),
+    "resume": Verb("_resume", "have a paused sandbox go on", names=True),
     "kill": Verb("_kill", "end sandboxes at once and for good", names=True),
     "gc": Verb("_gc", "delete what nobody needs; --dry-run says what and why"),
     "doctor": Verb("_doctor", "what this machine can do, and how to mend what it cannot"),

@@ -12,7 +12,9 @@ import socket
 import time
 from collections.abc import Callable
 from struct import pack
+from typing import Any, cast
 
+from . import _machine as machine
 from . import _requests as requests
 from ._faults import Fault
 from ._frames import Json
@@ -23,7 +25,8 @@ _MACHINE_ID = "/etc/machine-id"
 
 
 def renew(request: Json) -> Json:
-    """`done` and `failed`, by name: `hostname`, `machine_id`, `entropy` (both hexadecimal), `wall_clock` in seconds."""
+    """`done` and `failed`, by name: `hostname`, `machine_id`, `entropy` (both hexadecimal), `wall_clock` in seconds;
+    `limits` of a virtual machine: `open_files`, `processes`, `tmp_bytes`."""
     done: list[str] = []
     failed: dict[str, str] = {}
     for name, part in _PARTS.items():
@@ -68,6 +71,19 @@ def _wall_clock(request: Json) -> None:
     time.clock_settime(time.CLOCK_REALTIME, value)  # pyright: ignore[reportArgumentType]
 
 
+def _limits(request: Json) -> None:
+    """Of a virtual machine, whose pid 1 this is."""
+    limits: Any = request["limits"]
+    if not isinstance(limits, dict):
+        raise Fault("invalid_argument", "limits must be an object")
+    limits = cast("Json", limits)
+    machine.limit(
+        open_files=requests.number(limits, "open_files", low=1, high=1 << 30),
+        processes=requests.number(limits, "processes", low=1, high=1 << 22),
+        tmp_bytes=requests.number(limits, "tmp_bytes", low=1),
+    )
+
+
 def _hexadecimal(request: Json, key: str) -> bytes:
     try:
         data = bytes.fromhex(requests.text(request, key))
@@ -81,6 +97,7 @@ def _hexadecimal(request: Json, key: str) -> bytes:
 _PARTS: dict[str, Callable[[Json], None]] = {
     "entropy": _entropy,
     "hostname": _hostname,
+    "limits": _limits,
     "machine_id": _machine_id,
     "wall_clock": _wall_clock,
 }

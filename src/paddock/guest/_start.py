@@ -1,6 +1,6 @@
 """Starting the guest as a program: `python -I -S <this directory, or a zip of it> CONFIG`.
 
-CONFIG is an object in JSON:
+CONFIG is an object in JSON, or `@` and the path of a file with one:
 
 * `agents`: by identity, `{"listen": PATH or descriptor, "user": {...}, "workdir": ..., "exec_dir": ..., "env": ...}`
 * `control`: PATH or descriptor of init's own socket, and `deadline`, `eager`, `grace_seconds`
@@ -8,6 +8,7 @@ CONFIG is an object in JSON:
   device: each is one line (see `_mark`). Who is root becomes the `user` of each agent
 * or, in place of all, `pilot`: see `_pilot`
 * or, in place of these, `stream`: one such, and `agent`: one connection only
+* `machine`: this is pid 1 of a virtual machine, see `_machine`; a stream may then be `port:NAME`
 * or `birth`: PATH of a socket where all of this is told (`_birth`)
 * `fatal_imports`: true in tests: an import from here on ends the process
 * `ready`: a descriptor to which `ready` is written
@@ -21,6 +22,7 @@ import socket
 import sys
 from typing import Any, NoReturn
 
+from . import _machine as machine
 from ._agent import run_agent, run_agent_on, run_agent_on_line
 from ._birth import run_born
 from ._config import AgentConfig, InitConfig, UserEntry
@@ -38,7 +40,9 @@ def main(arguments: list[str]) -> NoReturn:
     if len(arguments) != 1:
         sys.stderr.write((__doc__ or "") + "\n")
         sys.exit(2)
-    config: Any = parse_json(arguments[0].encode("ascii", "replace"))
+    config: Any = parse_json(_configuration(arguments[0]))
+    if "machine" in config:
+        machine.settle(config["machine"])
     if "pilot" in config:
         run_pilot(config["pilot"])
     seal_imports(fatal=bool(config.get("fatal_imports")))
@@ -77,6 +81,13 @@ def main(arguments: list[str]) -> NoReturn:
     except BaseException as error:
         report(error)
         os._exit(1)
+
+
+def _configuration(argument: str) -> bytes:
+    if not argument.startswith("@"):
+        return argument.encode("ascii", "replace")
+    with open(argument[1:], "rb") as file:
+        return file.read()
 
 
 def _run_on_lines(config: Any) -> NoReturn:
@@ -139,6 +150,9 @@ def _become(user: UserEntry) -> None:
 
 
 def _stream(where: Any) -> tuple[int, int]:
+    if isinstance(where, str) and where.startswith("port:"):
+        fd = machine.port(where.removeprefix("port:"))
+        return fd, os.dup(fd)
     if isinstance(where, str):
         fd = os.open(where, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
         return fd, os.dup(fd)

@@ -59,7 +59,8 @@ class JailPlan:
     `deadline` is in seconds of CLOCK_BOOTTIME. `template` is kept in the record for whoever adopts the sandbox,
     unread. `incarnation` tells sandboxes of one id apart: what is said of one is said of it alone.
     `exits`: it has sockets of the gateway's, and no other way out; without, it has none at all. `protect`: absolute
-    paths that nobody inside may change, if they are there. `kind` says what it holds: a `jail` the sandbox itself, any
+    paths that nobody inside may change, if they are there. It is paused when nobody has
+    kept it awake for `idle_seconds`; 0: never. `kind` says what it holds: a `jail` the sandbox itself, any
     other another wall, and then it ends with the first of its agents that does. `fault` and `trace`
     are for tests and benchmarks: the step at which to fail or die, and whether the reply says where the time went.
     """
@@ -89,6 +90,7 @@ class JailPlan:
     incarnation: int = 0
     exits: bool = False
     protect: tuple[str, ...] = ()
+    idle_seconds: float = 0.0
     kind: str = JAIL
     trace: bool = False
     fault: str = ""
@@ -162,6 +164,8 @@ def _check(plan: JailPlan) -> None:
     for field in ("cpus", "memory_bytes", "processes", "open_files", "tmp_bytes", "disk_bytes", "inodes"):
         if not getattr(plan, field) > 0:
             raise PlanError(f"{field} must be positive, not {getattr(plan, field)!r}")
+    if not plan.idle_seconds >= 0:
+        raise PlanError(f"idle_seconds must not be negative, not {plan.idle_seconds!r}")
     for mount in plan.mounts:
         _check_mount(mount)
     for tree in plan.trees:

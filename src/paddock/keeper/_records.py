@@ -39,6 +39,10 @@ class Record:
     exits: bool = False
     late: bool = False
     """They were made while it ran."""
+    paused: bool = False
+    """It is to stand still until it is resumed, whichever keeper there is."""
+    idle_seconds: float = 0.0
+    """For how long nobody may use it before it is paused; 0: for ever."""
     kind: str = JAIL
 
 

@@ -20,6 +20,7 @@ from paddock.keeper._house import House
 from paddock.keeper._nursery import Nursery, Reply, problem
 from paddock.keeper._plan import JAIL, JailPlan, PlanError
 from paddock.keeper._records import Ended, Record
+from paddock.keeper._rest_orders import orders
 from paddock.keeper._undertaker import Life, Undertaker, attempt
 from paddock.keeper._usage import usage_of
 from paddock.keeper._watch import Watch
@@ -71,7 +72,7 @@ class Keeper:
         self._house = house
         self._listener = listener
         self._for_tests = for_tests
-        self._undertaker = Undertaker(house, self._tell)
+        self._undertaker = Undertaker(house, self._tell, self._tell_rest)
         self._poll = select.poll()
         # poll(2) looks at each descriptor that it is given, each time: hundreds that hardly ever have news are apart.
         self._deaths = select.epoll()
@@ -109,6 +110,7 @@ class Keeper:
             "thaw": self._thaw,
             "stop": self._stop,
             "bye": self._bye,
+            **orders(self._undertaker),
         }
 
     def run(self) -> None:
@@ -157,6 +159,7 @@ class Keeper:
             times.append(removal)
         times += self._nursery.deadlines()
         times += self._undertaker.freezer.deadlines()
+        times += self._undertaker.rest.deadlines()
         if self._watches and self._undertaker.lives:
             times.append(self._watch_at)
         if (look := self._limits_watch.next()) is not None:
@@ -176,6 +179,7 @@ class Keeper:
         self._limits_watch.look(now)
         self._nursery.expire(now)
         self._undertaker.freezer.expire(now)
+        self._undertaker.rest.expire(now)
 
     # -- connections
 
@@ -210,6 +214,7 @@ class Keeper:
             self._unwatch(connection.peer.fileno())
             self._connections.discard(connection)
             self._undertaker.freezer.gone(connection)
+            self._undertaker.rest.gone(connection)
             self._record_kills(connection)
             connection.inbox.close()
             connection.peer.close()
@@ -229,10 +234,16 @@ class Keeper:
             reply(problem(error))
 
     def _tell(self, record: Record, ended: Ended) -> None:
-        message = {"id": record.id, "incarnation": record.incarnation, "limit": ended.limit, "reason": ended.reason}
+        self._tell_all({"event": "ended", "limit": ended.limit, "reason": ended.reason}, record)
+
+    def _tell_rest(self, record: Record, paused: bool) -> None:
+        self._tell_all({"event": "paused" if paused else "resumed"}, record)
+
+    def _tell_all(self, event: Message, record: Record) -> None:
+        message = {**event, "id": record.id, "incarnation": record.incarnation}
         for connection in list(self._connections):
             if connection.watching:
-                connection.send({"event": "ended", **message})
+                connection.send(message)
 
     # -- operations
 
@@ -358,7 +369,8 @@ class Keeper:
         ended = {id: {"limit": e.limit, "reason": e.reason, "kind": e.kind} for id, e in known.items()}
         living = {id: life.record.incarnation for id, life in self._undertaker.lives.items()}
         kinds = {id: life.record.kind for id, life in self._undertaker.lives.items()}
-        reply({"living": living, "kinds": kinds, "ended": ended})
+        paused = self._undertaker.freezer.paused()
+        reply({"living": living, "kinds": kinds, "ended": ended, "paused": paused})
 
     def _forget(self, connection: Connection, message: Message, reply: Reply) -> None:
         self._house.records.forget(str(message["id"]))

@@ -18,6 +18,7 @@ from paddock.keeper._house import House
 from paddock.keeper._jail import Jail
 from paddock.keeper._plan import JAIL
 from paddock.keeper._records import Ended, Record, remove_directory
+from paddock.keeper._rest import Rest
 from paddock.keeper._spare import SOCKET_BYTES
 from paddock.linux import btrfs, cgroups, pidfd, proc
 
@@ -67,9 +68,14 @@ class _Leaving:
 
 
 class Undertaker:
-    """`on_ended(record, ended)` is called for every death."""
+    """`on_ended(record, ended)` is called for every death, `on_rest(record, paused)` for every pause and resumption."""
 
-    def __init__(self, house: House, on_ended: Callable[[Record, Ended], None]) -> None:
+    def __init__(
+        self,
+        house: House,
+        on_ended: Callable[[Record, Ended], None],
+        on_rest: Callable[[Record, bool], None] = lambda record, paused: None,
+    ) -> None:
         self._house = house
         self._on_ended = on_ended
         self.lives: dict[str, Life] = {}
@@ -77,6 +83,7 @@ class Undertaker:
         self._to_watch: list[str] = []
         self._children: dict[str, set[str]] = {}
         self.freezer = Freezer(house.signal)
+        self.rest = Rest(house.records, self.freezer, self.lives, on_rest)
         self._leaving: list[_Leaving] = []
 
     def adopt(self) -> None:
@@ -101,6 +108,7 @@ class Undertaker:
         self._note(jail.record)
         if jail.record.parent:
             self._children.setdefault(jail.record.parent, set()).add(jail.record.id)
+        self.rest.born(life)
         return life
 
     def end_orphan(self, life: Life) -> None:
@@ -156,6 +164,7 @@ class Undertaker:
         """Its pid 1 is dead, and with it every process of its namespace. Takes away what is left of it."""
         jail, id = life.jail, life.record.id
         self.freezer.end(id)
+        self.rest.died(id)
         del self.lives[id]  # first: its descriptor's number may soon be another's
         self._end_children(id)
         self._children.get(life.record.parent, set[str]()).discard(id)
@@ -296,7 +305,10 @@ class Undertaker:
         life = self.add(jail)
         if record.exits:
             attempt(self.reopen_exits, life)
-        go_on(jail, self._house.signal)  # the keeper before may have died while it was held still
+        if record.paused:
+            self.rest.take_over(life)
+        else:
+            go_on(jail, self._house.signal)  # the keeper before may have died while it was held still
         return True
 
     def reopen_exits(self, life: Life) -> None:

@@ -23,8 +23,10 @@ from .actions import ListProcesses as ListProcesses
 from .actions import ListSandboxes as ListSandboxes
 from .actions import ListSnapshots as ListSnapshots
 from .actions import MeasureLevels as MeasureLevels
+from .actions import PauseSandbox as PauseSandbox
 from .actions import PromoteChild as PromoteChild
 from .actions import ReadOutput as ReadOutput
+from .actions import ResumeSandbox as ResumeSandbox
 from .actions import RollbackSandbox as RollbackSandbox
 from .actions import RunExec as RunExec
 from .actions import SignalExec as SignalExec

@@ -89,6 +89,18 @@ class KillSandbox(Action[Sandbox], frozen=True, tag="sandbox.kill"):
     sandbox: str
 
 
+class PauseSandbox(Action[Sandbox], frozen=True, tag="sandbox.pause"):
+    """All its processes stand still until it is resumed or used; its time to live goes on. Idempotent."""
+
+    sandbox: str
+
+
+class ResumeSandbox(Action[Sandbox], frozen=True, tag="sandbox.resume"):
+    """Idempotent."""
+
+    sandbox: str
+
+
 class GetUsage(Action[Usage], frozen=True, tag="sandbox.usage"):
     sandbox: str
 
@@ -276,6 +288,8 @@ AnyAction: TypeAlias = (
     | ListSandboxes
     | ExtendSandbox
     | KillSandbox
+    | PauseSandbox
+    | ResumeSandbox
     | GetUsage
     | InspectSandbox
     | ListProcesses

@@ -6,8 +6,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from paddock.errors import NotConfigured, NotFound
-from paddock.model import GarbageItem, Image, ListImages, PullImage, RemoveImage
+from paddock.errors import NotConfigured, NotFound, PaddockError
+from paddock.model import Check, GarbageItem, Image, ListImages, PullImage, RemoveImage
 from paddock.storage._base import Pool
 
 from ._garbage import Candidate
@@ -37,6 +37,20 @@ class ImageRoom:
         image = (await asyncio.to_thread(fetch, action.reference, _log.info)).image
         entry.done({"reference": image.reference, "digest": image.digest})
         return image
+
+    def checks(self, pool: Callable[[], Pool]) -> tuple[Check, ...]:
+        """A line for `doctor`."""
+        try:
+            kept = pool().porter.base is not None
+            count = 0 if self._source is None else len(self._source().list())
+        except PaddockError:  # the pool's own line says why
+            return ()
+        told = f"{count} here" if count else "none here yet"
+        if kept:
+            return (Check(area="storage", name="images", status="ok", detail=f"{told}; users are the image's"),)
+        detail = f"{told}; all files of one belong to one user, and nobody is root: sandboxes have one id here"
+        fix = "PADDOCK_SUBORDINATE_IDS=1 PADDOCK_STATE_DIR=DIRECTORY paddock doctor"
+        return (Check(area="storage", name="images", status="weak", detail=detail, fix=fix),)
 
     def _images(self) -> Images:
         if self._source is None:

@@ -59,6 +59,7 @@ from ._sandboxes import Sandboxes
 from ._secret_leases import Leases
 from ._secrets import Secrets
 from ._shelf import Shelf
+from ._sleeping import Sleeping
 from ._snapshot_store import SnapshotStore
 from ._snapshots import Snapshots
 from ._spare_trees import SPARE
@@ -132,6 +133,7 @@ class Rooms:
         )
         self.asking = Asking(store=store, policies=policies, approvals=self.approvals)
         allotment = Allotment(store, clock)
+        sleeping = Sleeping(store=store, lifecycle=lifecycle, audit=audit)
         live = self.live = Live(
             holder=holder,
             store=store,
@@ -140,6 +142,7 @@ class Rooms:
             pool=pool,
             tasks=tasks,
             serve=Nested(perform, allotment).serve,
+            sleeping=sleeping,
             reached=lambda row: _reached(policies, tasks, row),
         )
         self.shelf = Shelf(
@@ -233,6 +236,7 @@ class Rooms:
             audit=audit,
             backends=backends,
             levels=self.levels,
+            images=lambda: self.images.checks(pool),
             pool=pool,
             find=self.sandboxes.find,
             verify=self.evidence.verify,

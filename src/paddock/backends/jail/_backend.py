@@ -7,21 +7,22 @@ import contextlib
 import itertools
 import os
 import socket
-from collections.abc import AsyncGenerator, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import msgspec
 
 from paddock.backends._base import Backend, Capabilities, Ending, Exits, SandboxPlan
-from paddock.backends._guest import GuestConnection, GuestInstance
-from paddock.backends.jail import _look, _probe
+from paddock.backends.jail import _probe
+from paddock.backends.jail._instance import JailInstance as JailInstance
 from paddock.backends.jail._keeper import KeeperClient, Message
-from paddock.errors import InvalidState, PaddockError, SandboxDied
+from paddock.backends.jail._rest import Rest
+from paddock.errors import PaddockError, SandboxDied
 from paddock.keeper import _trust_places, layout
 from paddock.keeper._plan import JailPlan, Mount, Tree, User
 from paddock.keeper._records import Record, Records
-from paddock.model import Check, ExecHandle, ExecId, ExecSpec, Level, Limit, Process, SandboxId, Template, Usage
+from paddock.model import Check, ExecSpec, Level, Limit, SandboxId, Template
 
 R = TypeVar("R")
 _MIB = 1 << 20
@@ -54,9 +55,11 @@ class JailBackend:
         self._late: set[SandboxId] = set()
         """Those that were given exits while they ran: their environment says nothing of certificates."""
         self._tasks: set[asyncio.Task[Any]] = set()
+        self.rest = Rest(lambda *asked, **fields: self.keeper.request(*asked, **fields), self.start)
         self.keeper = KeeperClient(
             state_dir,
             on_ended=self._on_ended,
+            on_rest=self.rest.told,
             on_lost=self._on_lost,
             on_replaced=self._on_replaced,
             for_tests=for_tests,
@@ -84,6 +87,8 @@ class JailBackend:
             root_user=self.root_user,
             adopt=True,
             freeze=True,
+            pause=True,
+            idle=True,
             mounts=True,
             nested=True,
             trees=True,
@@ -182,6 +187,7 @@ class JailBackend:
             incarnation=plan.incarnation,
             exits=plan.exits,
             protect=plan.protect,
+            idle_seconds=plan.spec.idle_seconds or 0.0,
             kind=self.name,
             trace=self.trace,
             fault=self.fault,
@@ -199,6 +205,7 @@ class JailBackend:
         self.ending(id, record.incarnation)
         if record.late:
             self._late.add(id)
+        self.rest.met(id, answer)
         return self.instance(id, msgspec.json.decode(record.template, type=Template), record.incarnation)
 
     def _record(self, id: SandboxId) -> Record | None:
@@ -233,7 +240,11 @@ class JailBackend:
         found: dict[SandboxId, Ending | None] = {SandboxId(id): None for id, kind in kinds.items() if kind == self.name}
         return {**_endings(answer, (self.name, "")), **found}  # whose kind nobody knows is everybody's
 
+    async def paused(self) -> frozenset[SandboxId]:
+        return self.rest.listed(await self.keeper.request("list"))
+
     async def forget(self, id: SandboxId) -> None:
+        self.rest.forget(id)
         self._endings.pop(id, None)
         self._late.discard(id)
         if id in self._killed:
@@ -275,6 +286,7 @@ class JailBackend:
 
     def _on_ended(self, id: str, incarnation: int, limit: str | None, reason: str) -> None:
         self._settle(SandboxId(id), incarnation, _ending(limit, reason))
+        self.rest.told(id, False)
 
     def _on_lost(self) -> None:
         # Its successor takes over what lives and tells of it; whoever waits for an end need not ask for that.
@@ -291,9 +303,11 @@ class JailBackend:
             # What is being made is not living yet, and has not ended.
             waiting = [(id, number) for id, number in self._awaited() if id not in self._being_made]
             try:
+                await self.rest.hold_again()
                 answer = await self.keeper.request("list")
             except PaddockError:
                 return  # it is lost again: the next connection asks again
+            self.rest.listed(answer)
             ended = _endings(answer, (self.name, ""))
             for id, incarnation in waiting:
                 if answer["living"].get(id) != incarnation:
@@ -319,81 +333,6 @@ def _endings(answer: Message, kinds: tuple[str, ...]) -> dict[SandboxId, Ending]
 
 def _ending(limit: str | None, reason: str) -> Ending:
     return Ending(limit=Limit(limit) if limit else None, reason=reason)
-
-
-class JailInstance(GuestInstance):
-    """A live jail. Each identity of it has a socket in `run/<id>/`, so nothing has to be kept to reach it."""
-
-    def __init__(self, backend: JailBackend, id: SandboxId, template: Template, incarnation: int) -> None:
-        super().__init__(id, template, self.dial, root_user=backend.root_user)
-        self._backend, self._incarnation = backend, incarnation
-
-    async def turn_to(self) -> None:
-        """The agent turns to us while this is being recorded, and not when somebody waits for a first command."""
-        await self.connection("user")
-
-    async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> ExecHandle:
-        return await super().start(self._backend.furnished(self.id, spec), id=id, background=background)
-
-    async def dial(self, identity: str) -> GuestConnection:
-        """To whoever serves the commands of an identity, or to pid 1."""
-        return await self.reach(identity)
-
-    async def reach(self, identity: str) -> GuestConnection:
-        """To an agent of the jail's own, or to its pid 1."""
-        return await GuestConnection.connect(self._backend.socket(self.id, identity))
-
-    async def set_deadline(self, deadline: float) -> None:
-        answer = await self._backend.keeper.request("deadline", id=self.id, deadline=deadline)
-        if not answer["known"]:
-            raise SandboxDied(f"{self.id} is dead")
-        try:
-            control = await self.reach("init")
-        except OSError:  # the deadline had passed
-            raise SandboxDied(f"{self.id} is dead") from None
-        try:
-            await control.open({"op": "deadline", "boottime": deadline}).call(dict)
-        finally:
-            control.close()
-
-    async def usage(self) -> Usage:
-        answer = await self._backend.keeper.request("usage", id=self.id)
-        if not answer.pop("known"):
-            raise SandboxDied(f"{self.id} is dead")
-        answer.pop("re")
-        strikes = {Limit(k): v for k, v in cast("dict[str, int | None]", answer.pop("strikes", {})).items() if v}
-        return Usage(**answer, strikes=strikes)
-
-    async def processes(self) -> tuple[Process, ...]:
-        return await asyncio.to_thread(_look.table, self._backend.record(self.id))
-
-    async def posture(self) -> tuple[Check, ...]:
-        return await asyncio.to_thread(_look.posture, self._backend.record(self.id))
-
-    @contextlib.asynccontextmanager
-    async def frozen(self) -> AsyncGenerator[None]:
-        hold = next(self._backend.holds)
-        answer = await self._backend.keeper.request("freeze", id=self.id, hold=hold)
-        if not answer["known"]:
-            raise SandboxDied(f"{self.id} is dead")
-        try:
-            yield
-        finally:
-            # Whoever is cancelled here leaves it standing otherwise, until the keeper loses patience.
-            thawing = self._backend.start(self._backend.keeper.request("thaw", id=self.id, hold=hold))
-            answer = await asyncio.shield(thawing)
-        if not answer["held"]:
-            raise InvalidState(f"{self.id} did not stand still for as long as it took", hint="try again")
-
-    async def kill(self) -> None:
-        self.close_connections()
-        await self._backend.kill(self.id, self._incarnation)
-
-    async def aclose(self) -> None:
-        self.close_connections()
-
-    async def wait_ended(self) -> Ending:
-        return await asyncio.shield(self._backend.ending(self.id, self._incarnation))
 
 
 _: type[Backend] = JailBackend

@@ -66,6 +66,7 @@ def build(pool: Pool, versions: Versions, limits: ImageLimits, found: Found, sou
 
     def lay(layers: tuple[Layer, ...], at: int, root: int) -> None:
         for layer in layers:
+            budget.check(layer.size or 0)
             with source.open(layer) as piece:
                 budget.bytes, budget.entries = pool.porter.do(
                     lambda layer=layer, piece=piece: _lay(at, root, pool.porter.base, budget, layer, piece),

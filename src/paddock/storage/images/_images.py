@@ -84,11 +84,7 @@ class Images:
         for record in removed:
             self._records.remove(record.image.reference)
             self._known.pop(record.image.reference, None)
-        kept = self.trees()
-        gone = {tree for record in removed for tree in (record.tree, *record.chain)} - kept.keys()
-        for tree in gone:
-            self._versions.let_go(tree)
-        return tuple(sorted(gone))
+        return tuple(sorted({tree for record in removed for tree in self._let_go(record)}))
 
     def trees(self) -> dict[str, str]:
         """Those of the images that are here, each with one that has it."""
@@ -125,9 +121,19 @@ class Images:
             tree=built.tree,
             chain=built.chain,
         )
+        before = self._records.find(reference.text)
         self._records.write(record)
         self._known[reference.text] = stamp, record
+        if before is not None:
+            self._let_go(before)
         return record
+
+    def _let_go(self, record: Record) -> tuple[str, ...]:
+        """The trees of a record that is none any more, but for those that others have."""
+        gone = {record.tree, *record.chain} - self.trees().keys()
+        for tree in gone:
+            self._versions.let_go(tree)
+        return tuple(sorted(gone))
 
     def _kept(self, reference: Reference) -> Record | None:
         record = self._records.find(reference.text)
@@ -182,9 +188,9 @@ class Images:
             case "docker-archive":
                 return SavedArchive(reference)
             case "docker":
-                from ._registry import registry  # HTTP: not where an image is here
+                from ._registry import Registry  # HTTP: not where an image is here
 
-                return registry(reference, self._records.directory)
+                return Registry(reference, self._records.directory)
 
 
 def _environment(found: Found) -> dict[str, str]:

@@ -7,14 +7,13 @@ import os
 import zlib
 from typing import IO, NamedTuple, Protocol, cast
 
-from paddock.errors import ImageInvalid, ResourceExhausted
+from paddock.errors import ImageInvalid
 
 from ._limits import Budget
 
 _CHUNK = 1 << 18
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _ZSTD_WINDOW = 128 << 20  # what `zstd -d` takes at most if nobody tells it otherwise
-_HINT = "the image may be damaged or made to fill disks; with `paddock gc` there is more room"
 
 
 class Readable(Protocol):
@@ -129,11 +128,8 @@ class Unpacked:
     def read(self, size: int, /) -> bytes:
         """At most so many, none at the end. ImageInvalid, ResourceExhausted."""
         data = self._source.read(min(size, _CHUNK))
+        self._budget.check(len(data))
         self._budget.bytes -= len(data)
-        if self._budget.bytes < 0:
-            if self._budget.short_of_room:
-                raise ResourceExhausted("the pool has no room for all of the image", hint=_HINT)
-            raise ImageInvalid("the image unpacks to more than is taken of one", hint=_HINT)
         self._hash.update(data)
         return data
 
