@@ -39,7 +39,7 @@ class VesselHarness:
     def __init__(self, state_dir: Path, pool: Pool, templates: Templates) -> None:
         self.state_dir, self.pool, self.templates = state_dir, pool, templates
 
-    def backend(self) -> PlainVessel:
+    def backend(self) -> VesselBackend:
         return PlainVessel(self.state_dir)
 
     async def plan(self, spec: SandboxSpec) -> SandboxPlan:
