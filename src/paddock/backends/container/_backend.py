@@ -74,13 +74,13 @@ class ContainerBackend:
     @property
     def capabilities(self) -> Capabilities:
         self.probe()
-        info = self._found.info if self._found is not None else _probe.Info(MemoryLimit=True, PidsLimit=True)
+        held = self._ceilings()
         enforced = {Limit.OPEN_FILES, Limit.OUTPUT, Limit.TIME, Limit.TTL}
-        if info.MemoryLimit:
-            enforced.add(Limit.MEMORY)
-        if info.PidsLimit:
-            enforced.add(Limit.PROCESSES)
+        enforced |= {limit for limit in (Limit.MEMORY, Limit.PROCESSES) if limit.value in held}
         return Capabilities(isolation=True, enforced=frozenset(enforced), root_user=True, adopt=True)
+
+    def _ceilings(self) -> frozenset[str]:
+        return frozenset({"memory", "processes"}) if self._found is None else self._found.info.ceilings
 
     @property
     def edition(self) -> str:
@@ -148,7 +148,15 @@ class ContainerBackend:
             raise AlreadyExists(f"there is a sandbox {plan.id} already") from None
         try:
             with _birth.expecting(place) as birth:
-                asked = options(plan, image, kit=self._kit, birth=place / BIRTH, owner=str(self._directory), usr=usr)
+                asked = options(
+                    plan,
+                    image,
+                    kit=self._kit,
+                    birth=place / BIRTH,
+                    owner=str(self._directory),
+                    usr=usr,
+                    held=self._ceilings(),
+                )
                 await self._create(engine, record, asked, plan)
                 await engine.post(f"/containers/{record.container}/start")
                 pid = await birth.call(_birth.orders(plan), lambda: self._how_it_ended(engine, record))

@@ -23,8 +23,11 @@ _MOST_PROCESSES = 32768
 CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID")
 
 
-def options(plan: SandboxPlan, image: str, *, kit: Path, birth: Path, owner: str, usr: tuple[str, ...]) -> Any:
-    """The body of `POST /containers/create`. `usr` are directories of the machine's that are seen, read-only."""
+def options(
+    plan: SandboxPlan, image: str, *, kit: Path, birth: Path, owner: str, usr: tuple[str, ...], held: frozenset[str]
+) -> Any:
+    """The body of `POST /containers/create`. `usr` are directories of the machine's that are seen, read-only; `held` is
+    what control groups limit here. Where they don't, at least no process may have more memory than all together."""
     limits = plan.spec.limits
     memory = limits.memory_mib * _MIB + GUEST_BYTES
     return {
@@ -50,7 +53,7 @@ def options(plan: SandboxPlan, image: str, *, kit: Path, birth: Path, owner: str
             "MemorySwap": memory + limits.swap_mib * _MIB,
             "PidsLimit": limits.processes + GUEST_PROCESSES,
             "NanoCpus": max(10_000_000, round(limits.cpus * 1e9)),
-            "Ulimits": _ulimits(plan),
+            "Ulimits": _ulimits(plan, memory if "memory" not in held else None),
             "ShmSize": limits.tmp_mib * _MIB,
             "Tmpfs": {"/tmp": f"rw,exec,nosuid,nodev,mode=1777,size={limits.tmp_mib * _MIB}"},  # noqa: S108 (inside)
             "Mounts": [
@@ -71,7 +74,7 @@ def _shown(source: Path, target: str) -> Any:
     return {"Type": "bind", "Source": os.fspath(source), "Target": target, "ReadOnly": True, "BindOptions": how}
 
 
-def _ulimits(plan: SandboxPlan) -> list[Any]:
+def _ulimits(plan: SandboxPlan, data: int | None) -> list[Any]:
     limits = plan.spec.limits
     # Podman would ask for a million by itself, which is refused to one that lacks CAP_SYS_RESOURCE; its service allows
     # itself no more than these. What holds is the ceiling of the group.
@@ -83,5 +86,6 @@ def _ulimits(plan: SandboxPlan) -> list[Any]:
         "memlock": 8 * _MIB,
         "fsize": limits.disk_mib * _MIB,
         "nproc": processes,
+        **({} if data is None else {"data": data}),
     }
     return [{"Name": name, "Soft": value, "Hard": value} for name, value in values.items()]
