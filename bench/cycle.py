@@ -30,7 +30,7 @@ class Cycle:
 
     def once(self) -> dict[str, float]:
         start = time.perf_counter()
-        sandbox = Sandbox.create(ttl_seconds=60)
+        sandbox = self.create()
         created = time.perf_counter()
         try:
             result = sandbox.exec("true")
@@ -45,6 +45,9 @@ class Cycle:
             "first exec": executed - created,
             "destroy": killed - executed,
         }
+
+    def create(self) -> Sandbox:
+        return Sandbox.create(ttl_seconds=60)
 
     def close(self) -> None: ...
 

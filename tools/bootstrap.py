@@ -71,7 +71,10 @@ SYSTEM_PACKAGES = (
     SystemPackage("qemu-system-x86", "qemu-system-x86_64", "level microvm", frozenset({"levels"})),
     SystemPackage("e2fsprogs", "mke2fs", "level microvm makes its disks with it", frozenset({"levels"})),
     SystemPackage("podman", "podman", "level container", frozenset({"levels"})),
-    SystemPackage("crun", "crun", "what podman starts containers with", frozenset({"levels"})),
+    SystemPackage(
+        "runc", "runc", "starts Podman's containers where both versions of cgroups are", frozenset({"levels"})
+    ),
+    SystemPackage("busybox-static", "busybox", "tests make images without a libc of it", frozenset({"levels"})),
 )
 KERNEL = "linux-image-cloud-amd64"  # depends on the newest one of the release
 KERNEL_PLACE = Path("/usr/local/lib/paddock/kernel")

@@ -193,6 +193,7 @@ def actions_page() -> str:
         "model/policy_actions.py",
         "model/recording.py",
         "model/repository.py",
+        "model/image.py",
         "model/result_actions.py",
         "model/secret.py",
         "model/workspace_actions.py",

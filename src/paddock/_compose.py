@@ -27,12 +27,13 @@ from paddock.client import Workspace as Workspace
 from paddock.errors import NotConfigured, PaddockError, ResourceExhausted, exhaustion
 from paddock.keeper import layout
 from paddock.keeper.layout import default_state_dir as default_state_dir
-from paddock.model import Principal, Template
+from paddock.model import Principal, Template, is_image
 
 if TYPE_CHECKING:
     from paddock.backends._base import Backend
     from paddock.backends.jail import JailBackend
     from paddock.storage import Pool, Templates
+    from paddock.storage.images import Images
     from paddock.storage.repositories import Proof, Remote
 
 
@@ -129,6 +130,7 @@ async def open_service(state_dir: Path, stack: AsyncExitStack) -> Door:
         backends=lambda: chain((jail,), _other_backends(state_dir)),
         pool=storage.pool,
         templates=storage,
+        images=storage.images,
         policy=local_policy(os.getuid()),
         credentials=_own_credential,
         gateway=True,
@@ -162,6 +164,7 @@ class _Storage:
         self._state_dir = state_dir
         self._pool: Pool | None = None
         self._templates: Templates | None = None
+        self._images: Images | None = None
         self._problem: PaddockError = NotConfigured("the pool is not open")
 
     async def open(self, jail: JailBackend) -> None:
@@ -188,9 +191,18 @@ class _Storage:
         return self._pool
 
     def get(self, name: str) -> Template:
+        if is_image(name):
+            return self.images().get(name, _log.info).template
         self.pool()
         assert self._templates is not None
         return self._templates.get(name, progress=_log.info)
+
+    def images(self) -> Images:
+        if self._images is None:
+            from paddock.storage.images import Images  # most sandboxes need none
+
+            self._images = Images(self.pool(), self._state_dir)
+        return self._images
 
     def names(self) -> tuple[str, ...]:
         return self._templates.names() if self._templates else ()
@@ -205,6 +217,8 @@ class _Storage:
         return self._templates is not None and self._templates.discard(tree)
 
     def close(self) -> None:
+        if self._images is not None:
+            self._images.close()
         if self._templates is not None:
             self._templates.close()
         if self._pool is not None:

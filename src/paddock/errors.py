@@ -13,6 +13,7 @@
     - NotConfigured           something on this machine is missing; the message holds the command
     - ApprovalNeeded          a person has to say yes first; details["approval"] is the id of the question
     - SecretUnavailable       a secret has no value now: its source has none, it was revoked, its time is over
+    - ImageInvalid            an OCI image that is damaged, or holds what no sandbox may have
   + SandboxError              the sandbox did it
     - FileError               a file operation was refused inside the sandbox
     - CommandFailed           a command exited non-zero and `check=True` was asked
@@ -115,6 +116,9 @@ class ApprovalNeeded(RequestError, code="approval_needed", status=403): ...
 
 
 class SecretUnavailable(RequestError, code="secret_unavailable", status=424): ...
+
+
+class ImageInvalid(RequestError, code="image_invalid", status=422): ...
 
 
 class SandboxError(PaddockError, code="sandbox", status=502): ...

@@ -405,3 +405,15 @@ def test_nothing_of_an_exec_stays_open_in_the_agent(mode, agent):
             await asyncio.sleep(0.01)
 
     mode(body)
+
+
+def test_who_writes_where_nobody_reads_any_more_gets_sigpipe(mode):
+    async def body(connection):
+        handle = await start(connection, "sh", "-c", "yes; echo $? >&2")
+        await handle.stdout.read()
+        await handle.stdout.aclose()
+        assert int(await read_all(handle.stderr)) == 128 + 13
+        await handle.wait()
+        await handle.aclose()
+
+    mode(body)

@@ -36,6 +36,7 @@ class Yard:
         limits: Limits | None = None,
         trees: tuple[TreeMount, ...] = (),
         exits: bool = False,
+        idle_seconds: float | None = None,
     ) -> SandboxPlan:
         template = self.templates.get("host")
         id = SandboxId(mint(Noun.SANDBOX))
@@ -44,7 +45,7 @@ class Yard:
         return SandboxPlan(
             id=id,
             hostname="yard",
-            spec=SandboxSpec(limits=limits),
+            spec=SandboxSpec(limits=limits, idle_seconds=idle_seconds),
             template=template,
             tree=id,
             deadline=proc.boottime() + ttl_seconds,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
 
-from paddock import Limits, Sandbox
+from paddock import Limit, Limits, Sandbox, local
 from paddock.errors import NotFound, Unsupported
+from paddock.model import InspectSandbox
+from tests.backends.engines import podman_service
 from tests.conftest import SandboxFactory
 from tests.security.attacking import Attacker
 
@@ -20,9 +22,19 @@ def level(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
+@pytest.fixture(scope="session")
+def engine() -> Generator[None]:
+    """For containers: Podman with a store of its own."""
+    with podman_service() as service, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DOCKER_HOST", f"unix://{service.socket}")
+        yield
+
+
 @pytest.fixture
-def create(sandbox: SandboxFactory, level: str) -> SandboxFactory:
+def create(request: pytest.FixtureRequest, sandbox: SandboxFactory, level: str) -> SandboxFactory:
     """`create(**arguments of Sandbox.create)`, at the level of the test; dead after it."""
+    if level == "container":
+        request.getfixturevalue("engine")
 
     def make(**options: Any) -> Sandbox:
         try:
@@ -43,8 +55,16 @@ def attacker(create: SandboxFactory) -> Attacker:
 
 @pytest.fixture
 def limited(create: SandboxFactory) -> Callable[..., Attacker]:
-    """Such a one in a sandbox with the given ceilings."""
-    return lambda **limits: strongest(create(limits=Limits(**limits)))
+    """Such a one in a sandbox with the given ceilings, where they hold."""
+
+    def make(**limits: Any) -> Attacker:
+        made = create(limits=Limits(**limits))
+        held = {limit.value for limit in local().perform(InspectSandbox(sandbox=made.id)).enforced}
+        if missing := {name.removesuffix("_mib") for name in limits} & set(Limit) - held:
+            pytest.skip(f"not enforced at level {made.level}: {', '.join(sorted(missing))}")
+        return strongest(made)
+
+    return make
 
 
 @pytest.fixture

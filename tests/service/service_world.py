@@ -11,12 +11,13 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from paddock.backends._base import Backend, Capabilities, Ending, Exits, SandboxPlan
+from paddock.backends._stillness import Stillness
 from paddock.errors import AlreadyExists, FileError, NotFound, SandboxDied
 from paddock.model import (
     ByteStream,
@@ -180,13 +181,34 @@ class Place:
         self.disk_bytes: int | None = None
         self.usage_asked = 0
         self.frozen = 0
+        self.runs = asyncio.Event()
+        """Set but while it is paused."""
+        self.runs.set()
+        self.pauses = self.resumptions = 0
+        self.before_pause: Callable[[], Awaitable[object]] | None = None
+        self.stillness = Stillness()
+        self.awake: set[object] = set()
         self.deadline = plan.deadline
         self.ended: Ending | None = None
         self.over = asyncio.Event()
 
+    def pause(self) -> None:
+        if self.runs.is_set():
+            self.pauses += 1
+            self.runs.clear()
+            self.stillness.begin()
+
+    def resume(self) -> None:
+        if not self.runs.is_set():
+            self.resumptions += 1
+            self.runs.set()
+            self.stillness.end()
+
     async def end(self, ending: Ending) -> None:
         if self.ended is None:
             self.ended = ending
+            self.runs.set()
+            self.stillness.end()
             for command in self.commands.values():
                 await command.end()
             self.over.set()
@@ -225,12 +247,37 @@ class Held:
         finally:
             self._place.frozen -= 1
 
+    async def pause(self) -> None:
+        if self._place.before_pause is not None:
+            await self._place.before_pause()
+        for _ in range(3):
+            await asyncio.sleep(0)  # as with a real one, others do something meanwhile
+        self._live().pause()
+
+    async def resume(self) -> None:
+        await asyncio.sleep(0)
+        self._live().resume()
+        await asyncio.sleep(0)
+
+    async def stay_awake(self) -> Callable[[], None]:
+        await asyncio.sleep(0)
+        place, hold = self._live(), object()
+        place.awake.add(hold)
+        place.resume()
+        return lambda: place.awake.discard(hold)
+
+    @property
+    def stillness(self) -> Stillness:
+        return self._place.stillness
+
     def _live(self) -> Place:
         if self._place.ended is not None:
             raise SandboxDied(f"{self.id} is dead")
         return self._place
 
     async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> Command:
+        place = self._live()
+        await place.runs.wait()
         place = self._live()
         program = shutil.which(spec.argv[0])
         if program is None:
@@ -346,7 +393,9 @@ class WorldBackend:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(isolation=False, adopt=self._adopt, freeze=True, trees=True, exits=True)
+        return Capabilities(
+            isolation=False, adopt=self._adopt, freeze=True, pause=True, idle=True, trees=True, exits=True
+        )
 
     def probe(self) -> str | None:
         return self._world.refusal
@@ -378,6 +427,9 @@ class WorldBackend:
 
     async def living(self) -> Mapping[SandboxId, Ending | None]:
         return {i: p.ended for i, p in self._world.places.items() if self._adopt or i in self.own}
+
+    async def paused(self) -> frozenset[SandboxId]:
+        return frozenset(i for i, p in self._world.places.items() if not p.runs.is_set())
 
     async def forget(self, id: SandboxId) -> None:
         place = self._world.places.get(id)
@@ -426,6 +478,8 @@ class FolderPool:
 
     def rename(self, source: str, name: str, *, limit_bytes: int | None = None) -> None:
         (self._root / source).rename(self._root / name)
+
+    def allow(self, name: str, limit_bytes: int) -> None: ...
 
     def replace(self, source: str, name: str) -> None:
         (self._root / source).stat()

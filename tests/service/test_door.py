@@ -182,6 +182,8 @@ def _some(kind: Any, sandbox: str = "x") -> Any:
         "pattern": "x",
         "snapshot": "sn_none",
         "repository": "rp_none",
+        "reference": "oci:/nope",
+        "image": "sha256:0000000",
         "url": "ext::sh",
         "child": "x",
         "name": "task",

@@ -110,6 +110,7 @@ def test_a_keeper_looks_at_the_clock_soon_after_the_machine_slept() -> None:
         next_deadline=lambda: proc.boottime() + 7 * 86_400,
         next_removal=lambda: None,
         freezer=SimpleNamespace(deadlines=lambda: []),
+        rest=SimpleNamespace(deadlines=lambda: []),
     )
     nursery = SimpleNamespace(deadlines=lambda: [])
     keeper = SimpleNamespace(

@@ -27,10 +27,13 @@ READERS = {
     "cli/_up.py": "`observed_at`, as people say it",
     "cli/_workspaces.py": "`used_at` and `pinned_until`, as people say them",
     "egress/_authority.py": "when a certificate begins and ends",
+    "backends/microvm/_backend.py": "what the clock of a machine that was baked is set to",
     "egress/_page_memory.py": "how long a page holds, by the wall clock that its dates are of",
     "egress/_registry.py": "how old a release is, by the date that its registry gives",
+    "guest/_renewal.py": "the clock of a machine that was copied or slept is set",
     "guest/_run.py": "`started_at`",
     "model/ids.py": "ids in the order of their making",
+    "storage/images/_images.py": "`pulled_at`",
     "service/_clock.py": "`Clock.wall`: `created_at`, `expires_at`, `ended_at`, and when ended records are dropped",
 }
 _OF_TIME = {"time", "time_ns", "localtime", "gmtime", "ctime", "asctime", "strftime", "CLOCK_REALTIME", "CLOCK_TAI"}

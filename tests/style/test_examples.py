@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from tests.conftest import SandboxFactory
 
@@ -19,13 +22,38 @@ def output(name: str, sandbox: SandboxFactory) -> str:
 
 
 def test_no_example_is_left_out() -> None:
-    shown = {"step1.py", "step2.py", "step3.py", "offline.py", "attempts.py", "repository.py", "task.py"}
+    shown = {
+        "step1.py",
+        "step2.py",
+        "step3.py",
+        "offline.py",
+        "attempts.py",
+        "repository.py",
+        "task.py",
+        "levels.py",
+        "image.py",
+    }
     assert {path.name for path in EXAMPLES.glob("*.py")} == shown
 
 
 def test_of_several_attempts_the_right_one_is_kept(sandbox: SandboxFactory) -> None:
     said = output("attempts.py", sandbox)
     assert "kept: is right" in said
+
+
+def test_one_program_gives_the_same_answer_at_each_level_or_the_reason_why_not(sandbox: SandboxFactory) -> None:
+    said = output("levels.py", sandbox).splitlines()
+    assert [line.partition(":")[0] for line in said] == ["container", "jail", "gvisor", "microvm"]
+    assert "jail: 0 1 4 9 16 25 36 49 64 81 on Linux " in said[1]
+    assert all("0 1 4 9 16 25 36 49 64 81 on Linux " in line or "is not available here" in line for line in said)
+
+
+def test_an_image_of_one_program_is_enough_for_a_sandbox(sandbox: SandboxFactory) -> None:
+    if shutil.which("busybox") is None:
+        pytest.skip("busybox is not installed: apt-get install busybox-static")
+    said = output("image.py", sandbox)
+    assert "MADE=here" in said
+    assert "'busybox'" in said
 
 
 def test_a_directory_is_worked_on_without_being_changed(sandbox: SandboxFactory) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -27,6 +27,8 @@ from paddock.model import (
     Template,
     Usage,
 )
+
+from ._stillness import Stillness
 
 R = TypeVar("R")
 
@@ -52,6 +54,12 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """A sandbox ends at once when its plan's `parent` does."""
     exits: bool = False
     """Programs inside can reach the gateway's sockets, and nothing else."""
+    pause: bool = False
+    """It can be stopped until it is resumed, whoever lives meanwhile."""
+    idle: bool = False
+    """It is paused by itself when its plan's `idle_seconds` are over and nobody keeps it awake."""
+    sleep: bool = False
+    """While it is paused it holds no memory."""
     trees: bool = False
     """Other trees of the pool, and repositories, can be seen inside."""
 
@@ -175,6 +183,26 @@ class Instance(Protocol):
         """
         ...
 
+    async def pause(self) -> None:
+        """Returns when no process of it runs. So it stays, whoever lives, until `resume`, `stay_awake` or its end; its
+        deadline holds. Idempotent. Needs the capability `pause`. What stands still can be frozen, looked at and killed.
+        """
+        ...
+
+    async def resume(self) -> None:
+        """Idempotent."""
+        ...
+
+    async def stay_awake(self) -> Callable[[], None]:
+        """Resumes it if it is paused. Its idle time does not begin before the result was called, or this process has
+        ended; if others keep it awake, not before they let go. Needs the capability `idle`."""
+        ...
+
+    @property
+    def stillness(self) -> Stillness:
+        """For how long it has been paused while this instance was there."""
+        ...
+
     async def kill(self) -> None:
         """Returns when no process of the sandbox is left. Idempotent. One that was made again under its id lives on."""
         ...
@@ -222,6 +250,10 @@ class Backend(Protocol):
 
     async def living(self) -> Mapping[SandboxId, Ending | None]:
         """What the backend holds: None for the living; an Ending for what ended and was not forgotten yet."""
+        ...
+
+    async def paused(self) -> frozenset[SandboxId]:
+        """Those of the living that are paused, as the kernel says."""
         ...
 
     async def forget(self, id: SandboxId) -> None:

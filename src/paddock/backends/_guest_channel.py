@@ -53,6 +53,8 @@ class _Inbox:
         self.chunks: deque[bytes | memoryview] = deque()
         self.window = WINDOW
         self.ended = False
+        self.left = False
+        """Nobody reads it any more."""
         self.consumed = 0
         self.waiter: asyncio.Future[None] | None = None
 
@@ -239,6 +241,14 @@ class Channel:
             view = view[len(part) :]
             await self._connection.drain()
 
+    def leave(self, stream: int) -> None:
+        """Nobody reads it any more: as if the other end of a pipe were closed."""
+        inbox = self._inboxes[stream]
+        inbox.chunks.clear()
+        if not (inbox.ended or inbox.left or self._letting_go or self._end.done):
+            inbox.left = True
+            self._connection.send(pack_eof(self.id, stream))
+
     def write_eof(self) -> None:
         if not self._letting_go and not self._end.done:
             self._connection.send(pack_eof(self.id, STDIN))
@@ -286,7 +296,7 @@ class Channel:
         inbox.window -= len(frame.data)
         if inbox.window < 0:
             raise ProtocolError("data beyond what was granted")
-        if not self._letting_go:
+        if not self._letting_go and not inbox.left:
             inbox.chunks.append(frame.data)
             inbox.wake()
 

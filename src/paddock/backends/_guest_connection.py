@@ -30,6 +30,7 @@ from paddock.guest._frames import (
 )
 
 from ._guest_channel import Channel
+from ._stillness import Stillness
 
 _MAX_ADDRESS = 107  # bytes of sun_path without its NUL, unix(7)
 _HIGH = 4 * 1024 * 1024
@@ -113,6 +114,8 @@ class GuestConnection:
         self._failure: PaddockError | None = None
         self._explaining: asyncio.Task[None] | None = None
         self.explain: Callable[[], Awaitable[PaddockError]] | None = None
+        self.stillness = Stillness()
+        """Nothing is heard of a guest while it stands still."""
         self.heard_at = 0.0
         """When the guest last said anything, by the loop's clock."""
         self._ping: Channel | None = None

@@ -58,11 +58,12 @@ def _killed(error: BaseException) -> bool:
 
 
 class ChannelReader:
-    """A stream that comes in frames."""
+    """A stream that comes in frames. `cut`: whoever writes it hears of it when nobody reads it any more."""
 
-    def __init__(self, channel: Channel, stream: int) -> None:
+    def __init__(self, channel: Channel, stream: int, *, cut: bool = False) -> None:
         self._channel = channel
         self._stream = stream
+        self._cut = cut
 
     async def read(self, size: int = 65536) -> bytes:
         try:
@@ -74,6 +75,8 @@ class ChannelReader:
 
     async def aclose(self) -> None:
         """The channel is closed by whoever holds the whole."""
+        if self._cut:
+            self._channel.leave(self._stream)
 
 
 class ChannelWriter:
@@ -251,8 +254,8 @@ async def start_foreground(
             channel,
             id=id,
             stdin=ChannelWriter(channel) if sends else None,
-            stdout=ChannelReader(channel, STDOUT),
-            stderr=ChannelReader(channel, STDERR) if spec.pty is None else None,
+            stdout=ChannelReader(channel, STDOUT, cut=spec.pty is None),
+            stderr=ChannelReader(channel, STDERR, cut=True) if spec.pty is None else None,
             pty=spec.pty is not None,
         )
     else:

@@ -17,6 +17,7 @@ from ._guest_connection import GuestConnection
 from ._guest_exec import Exited, attach, output, start_background, start_foreground
 from ._guest_files import perform
 from ._guest_ports import accept
+from ._stillness import Stillness
 
 R = TypeVar("R")
 _VERDICT_SECONDS = 10.0
@@ -53,6 +54,7 @@ class GuestInstance:
         self._connections: dict[str, GuestConnection] = {}
         self._connecting: dict[str, asyncio.Lock] = {}
         self._closings = 0
+        self._stillness = Stillness()
 
     @property
     def id(self) -> SandboxId:
@@ -61,6 +63,10 @@ class GuestInstance:
     @property
     def template(self) -> Template:
         return self._template
+
+    @property
+    def stillness(self) -> Stillness:
+        return self._stillness
 
     def lost_error(self) -> PaddockError:
         """The exception for what was under way when the sandbox died. Backends that know better say more."""
@@ -109,6 +115,15 @@ class GuestInstance:
     async def accept(self, path: str) -> ByteStream:
         return await accept(await self.connection("user"), path)
 
+    async def pause(self) -> None:
+        raise _restless()
+
+    async def resume(self) -> None:
+        raise _restless()
+
+    async def stay_awake(self) -> Callable[[], None]:
+        raise _restless()
+
     def close_connections(self) -> None:
         """Foreground commands of this instance end with them. One that is just being made is closed when it is."""
         self._closings += 1
@@ -122,6 +137,8 @@ class GuestInstance:
         if user is None:
             known = ", ".join(user.name for user in self._template.users)
             raise NotFound(f"no user {name!r} in template {self._template.name!r}", hint=f"users: {known}")
+        if user.uid == 0 and self._root_user:
+            return "root", None  # also where an image runs as root: the agent of its default user has no powers
         if user.name == self._template.default_user:
             return "user", None
         if not self._root_user:
@@ -152,6 +169,7 @@ class GuestInstance:
                     known.close()
                     raise self.lost_error()
                 known.explain = partial(self._explain, identity, known)
+                known.stillness = self.stillness
                 self._connections[identity] = known
             return known
 
@@ -197,6 +215,10 @@ class GuestInstance:
             except NotFound as error:
                 missing = missing or error
         raise cast("Any", missing)
+
+
+def _restless() -> Unsupported:
+    return Unsupported("a sandbox of this level cannot be paused here", hint="paddock doctor")
 
 
 def _info(item: _ExecItem, connection: GuestConnection) -> ExecInfo:

@@ -33,6 +33,8 @@ class Patience:
         self._timer.cancel()
 
     def _look(self) -> None:
+        if self._connection.stillness.now:  # it can say nothing, and that is known
+            self._asked, self._since = None, self._loop.time()
         heard = max(self._since, self._connection.heard_at)
         if self._asked is not None and heard < self._asked:
             seconds = self._connection.patience_seconds

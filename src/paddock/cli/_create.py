@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from . import _render
-from ._values import add_json, add_spec, limits, mounts, pair, positive
+from ._values import add_idle, add_json, add_spec, limits, mounts, pair, positive
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -16,6 +16,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--nested", type=positive, default=0, metavar="N", help="programs inside may have N children of it at a time"
     )
+    add_idle(parser)
     add_spec(parser)
     add_json(parser)
     parser.set_defaults(run=run)
@@ -40,6 +41,7 @@ def run(options: argparse.Namespace) -> int:
             env=dict(options.env),
             labels=dict(options.label),
             policy=options.policy,
+            idle_seconds=options.idle,
         )
     if options.json:
         _render.document(sandbox.info)

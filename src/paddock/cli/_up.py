@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 from . import _render
-from ._values import add_json, add_spec, age, limits, mebibytes, pair
+from ._values import add_idle, add_json, add_spec, age, limits, mebibytes, pair
 
 if TYPE_CHECKING:
     from paddock import Sandbox, Workspace
@@ -35,6 +35,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--workspace-disk", type=mebibytes, metavar="SIZE", help="MiB, or 20g (default: 10g)")
     parser.add_argument("--env", type=pair, action="append", default=[], metavar="NAME=VALUE")
+    add_idle(parser)
     add_spec(parser, ttl_seconds=_TTL_SECONDS, files=False)
     add_json(parser)
     parser.set_defaults(run=run)
@@ -87,6 +88,7 @@ def _sandbox(workspace: Workspace, options: argparse.Namespace) -> tuple[Sandbox
             env=dict(options.env),
             workspace=workspace.id,
             policy=options.policy,
+            idle_seconds=options.idle,
         )
     except AlreadyExists:
         # Somebody was quicker; or a sandbox without a workspace has the name, which is then said.

@@ -79,13 +79,23 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
+def add_idle(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--idle", type=seconds, metavar="TIME", help="unused for so long it is paused, until it is used"
+    )
+
+
 def add_spec(
     parser: argparse.ArgumentParser, *, ttl_seconds: float = 300.0, files: bool = True, policy: bool = True
 ) -> None:
     """What kind of sandbox; `files`: with what in it."""
     group = parser.add_argument_group("the sandbox")
     group.add_argument("--template", default="host", help="what it starts from (default: host)")
-    group.add_argument("--level", help="strength of the wall; default: the strongest that is quick enough here")
+    group.add_argument(
+        "--level",
+        help="the wall: jail, gvisor, microvm, container; never a weaker one than is named; default: the strongest that"
+        " is quick enough here (`paddock doctor`)",
+    )
     group.add_argument(
         "--ttl", type=seconds, default=ttl_seconds, metavar="TIME", help="dies after that (default: %(default)g)"
     )

@@ -10,6 +10,7 @@ from ._async.sandbox import AsyncSandbox as AsyncSandbox
 from ._async.transport import AsyncTransport as AsyncTransport
 from ._async.workspace import AsyncWorkspace as AsyncWorkspace
 from ._bridge import LoopThread as LoopThread
+from ._command import absolute_template as absolute_template
 from ._default import Connector as Connector
 from ._default import install as install
 from ._home import Door as Door

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from paddock.errors import CommandFailed, InvalidArgument
-from paddock.model import ExecResult, ExecSpec, Mount, PtySize
+from paddock.model import LOCAL_IMAGES, ExecResult, ExecSpec, Mount, PtySize
 
 
 def exec_spec(
@@ -58,3 +58,12 @@ def checked(result: ExecResult, command: str | Sequence[str]) -> ExecResult:
 def absolute(mount: Mount) -> Mount:
     """Its source, which may be relative to this program's directory, as the service needs it."""
     return replace(mount, source=os.path.abspath(mount.source))
+
+
+def absolute_template(template: str) -> str:
+    """An image's path, which may be relative to this program's directory, as the service needs it."""
+    if not template.startswith(LOCAL_IMAGES):
+        return template
+    transport, _, rest = template.partition(":")
+    path, colon, tag = rest.partition(":")
+    return f"{transport}:{os.path.abspath(path)}{colon}{tag}" if path else template

@@ -132,6 +132,13 @@ class Sandbox:
             raise PaddockError("command_failed", f"{command!r} exited with {result.exit_code}: {result.stderr[-2000:]}")
         return result
 
+    def pause(self) -> None:
+        """It stands still until `resume`, or until it is used."""
+        self.state = _ask("pause", sandbox=self.id)["state"]
+
+    def resume(self) -> None:
+        self.state = _ask("resume", sandbox=self.id)["state"]
+
     def kill(self) -> None:
         self.state = _ask("kill", sandbox=self.id)["state"]
 

@@ -14,11 +14,13 @@ from ._attach import attach, output
 from ._config import AgentConfig
 from ._connection import Channel, Connection, Handler
 from ._doors import Doors
-from ._exec import Execs
+from ._exec import Exec, Execs
 from ._faults import Fault, report
 from ._files import OPERATIONS
 from ._frames import Json
+from ._hand import hand
 from ._kernel import become_subreaper, set_parent_death_signal
+from ._line import Line, LineEnd
 from ._loop import IN, ChildWatch, Loop
 from ._ports import PortHandler
 from ._seal import seal_imports
@@ -74,6 +76,21 @@ def run_agent_on(reader: int, writer: int, config: AgentConfig) -> NoReturn:
         os._exit(code)
 
 
+def run_agent_on_line(end: LineEnd, config: AgentConfig, *, anew: bool) -> NoReturn:
+    """The same at the end of a line, with which it ends; `anew`: it takes the place of one that died."""
+    code = 1
+    try:
+        prepare_process(keep=(end.reader, end.writer))
+        for number in _HARMLESS:
+            signal.signal(number, _passed_over)
+        Agent(config).serve_line(end, anew=anew)
+        code = 0
+    except BaseException as error:
+        report(error)
+    finally:
+        os._exit(code)
+
+
 def prepare_process(keep: tuple[int, ...], *, die_with_parent: bool = True) -> None:
     parent = os.getppid()
     if die_with_parent and parent:
@@ -111,6 +128,7 @@ class Agent:
         self._loop = Loop()
         self._connections: set[Connection] = set()
         self._alone = False
+        self._vital: Exec | None = None
         if config.subreaper:
             become_subreaper()
         self._execs = Execs(self._loop, config)
@@ -145,6 +163,10 @@ class Agent:
         self._connections.add(Connection(self._loop, (reader, writer), self._open, self._lost))
         self._loop.run()
 
+    def serve_line(self, end: LineEnd, *, anew: bool) -> None:
+        Line(self._loop, end, self._open, self._loop.stop, anew=anew)
+        self._loop.run()
+
     def _lost(self, connection: Connection) -> None:
         self._connections.discard(connection)
         if self._alone:
@@ -153,11 +175,16 @@ class Agent:
     def _died(self, pid: int, status: int) -> None:
         self._execs.died(pid, status)
         self._workers.died(pid)
+        if self._vital is not None and self._vital.status is not None:
+            self._loop.stop()
 
     def _open(self, channel: Channel, request: Json, descriptors: list[int]) -> Handler | None:
         operation = requests.text(request, "op")
         if operation == "exec":
-            return self._execs.start(channel, request, descriptors)
+            handler = self._execs.start(channel, request, descriptors)
+            if requests.flag(request, "vital"):  # the agent, too, ends when it has ended
+                self._vital = self._execs.find(request)
+            return handler
         if operation == "attach":
             return attach(self._execs, self._loop, self._config, channel, request)
         if operation == "output":
@@ -172,6 +199,10 @@ class Agent:
             return PortHandler(self._loop, channel, request)
         if operation == "accept":
             return self._doors.accept(channel, request)
+        if operation == "hand":
+            hand(request, descriptors)
+            channel.answer({})
+            return None
         if operation in WORK:
             return start_work(self._workers, self._config, channel, request, descriptors)
         channel.answer(self._at_once(operation, request))

@@ -6,6 +6,8 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ._line import LineEnd
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UserEntry:
@@ -49,11 +51,14 @@ class AgentConfig:
 class InitConfig:
     """`control` takes the host's orders; `agents` are the listeners of the identities, of which `eager` start at once.
 
-    `deadline` is in seconds of CLOCK_BOOTTIME; `grace_seconds` later init ends by itself.
+    `deadline` is in seconds of CLOCK_BOOTTIME; `grace_seconds` later init ends by itself. In place of its socket
+    `control` may be the end of a line, and an agent with none has a line as well: it is started at once, whenever
+    there is none. `frail`: all ends with the first agent that dies.
     """
 
-    control: socket.socket
-    agents: Mapping[str, socket.socket]
+    control: socket.socket | LineEnd
+    agents: Mapping[str, socket.socket | None]
     deadline: float
+    frail: bool = False
     eager: tuple[str, ...] = ("user",)
     grace_seconds: float = 1.0

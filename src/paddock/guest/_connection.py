@@ -162,8 +162,18 @@ class Connection:
         self._out_bytes = 0
         self.channels: dict[int, Channel] = {}
         self.closed = False
-        self._watch()
-        self.send(pack(Kind.HELLO, 0, {"version": VERSION, "features": list(FEATURES), "pid": os.getpid()}))
+        self.watch()
+        self.greet()
+
+    def greet(self) -> None:
+        self.send(pack(Kind.HELLO, 0, self.greeting()))
+
+    def greeting(self) -> Json:
+        return {"version": VERSION, "features": list(FEATURES), "pid": os.getpid()}
+
+    @property
+    def unsent(self) -> bool:
+        return bool(self._out)
 
     @property
     def roomy(self) -> bool:
@@ -184,7 +194,7 @@ class Connection:
             return
         if sent < sum(map(len, parts)):
             self._queue(parts, sent)
-            self._watch()
+            self.watch()
 
     def _queue(self, parts: tuple[bytes, ...], skip: int = 0) -> None:
         for part in parts:
@@ -200,8 +210,7 @@ class Connection:
         """Cuts the connection. What served its channels hears of it in the next round of the loop."""
         if not self.closed:
             self.closed = True
-            for fd in set(self._fds):
-                self._loop.unwatch(fd)
+            self.unwatch()
             self._loop.soon(self._teardown)
 
     def _teardown(self) -> None:
@@ -216,7 +225,7 @@ class Connection:
             channel.handler.close()
         self._lost(self)
 
-    def _watch(self) -> None:
+    def watch(self) -> None:
         reader, writer = self._fds
         wanted_in = IN if self.roomy else 0
         wanted_out = OUT if self._out else 0
@@ -228,6 +237,10 @@ class Connection:
             self._loop.watch(writer, OUT, self._ready)
         else:
             self._loop.unwatch(writer)
+
+    def unwatch(self) -> None:
+        for fd in set(self._fds):
+            self._loop.unwatch(fd)
 
     def _ready(self, events: int) -> None:
         if self._out and events & ~IN:
@@ -252,24 +265,32 @@ class Connection:
         except OSError:
             self.drop()
             return
-        self._watch()
+        self.watch()
         if not was_roomy and self.roomy:
             for channel in list(self.channels.values()):
                 channel.handler.writable()
 
     def _receive(self) -> None:
         try:
-            data = self._read()
-            if not data:
-                self.drop()
-                return
-            self._read_size = _LARGE_READ if len(data) >= self._read_size else _SMALL_READ
+            data = self.read()
+        except BlockingIOError:
+            return
+        except (ProtocolError, OSError):
+            self.drop()
+            return
+        if not data:
+            self.drop()
+            return
+        self._read_size = _LARGE_READ if len(data) >= self._read_size else _SMALL_READ
+        self.feed(data)
+
+    def feed(self, data: bytes) -> None:
+        """Serves what has come in."""
+        try:
             for frame in self._decoder.feed(data):
                 self._dispatch(frame)
                 if self.closed:
                     return
-        except BlockingIOError:
-            return
         except (ProtocolError, OSError):
             # The host is told nothing: it is not our host, or it will see the end of the connection.
             self.drop()
@@ -279,9 +300,9 @@ class Connection:
             self.drop()
             return
         if not self.roomy:
-            self._watch()
+            self.watch()
 
-    def _read(self) -> bytes:
+    def read(self) -> bytes:
         if self._socket is None or not self._brings_descriptors:
             return os.read(self._fds[0], self._read_size)
         space = socket.CMSG_SPACE(MAX_DESCRIPTORS * 4)

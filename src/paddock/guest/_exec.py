@@ -30,6 +30,7 @@ REMEMBERED = 1024
 """Finished commands whose tree can still be killed, and background ones whose status is kept."""
 MAX_ARGUMENTS = 100_000
 _LIST_BYTES = 200 * 1024
+_LOOK_SECONDS = 1.0
 
 
 class Execs:
@@ -129,10 +130,16 @@ class Execs:
         self._kills.append(TreeKill(self._loop, run.family, done))
 
     def _watch_time(self, run: Exec, timeout_seconds: float) -> None:
-        """Ends it when it has run so long, whoever else lives. While the machine sleeps no time passes for it."""
-        left = run.started + timeout_seconds - time.monotonic()
+        """Ends it when it has run so long, whoever else lives. While the machine sleeps no time passes for it.
+
+        Nor while the sandbox stands still: nobody tells of that, but then a look comes late, and counts as two at most.
+        """
+        now = time.monotonic()
+        run.counted += min(now - run.looked_at, 2 * _LOOK_SECONDS)
+        run.looked_at = now
+        left = timeout_seconds - run.counted
         if left > 0:
-            run.timer = self._loop.after(left, lambda: self._watch_time(run, timeout_seconds))
+            run.timer = self._loop.after(min(left, _LOOK_SECONDS), lambda: self._watch_time(run, timeout_seconds))
         elif run.status is None:
             run.limit = "time"
             run.ending = True
@@ -215,7 +222,7 @@ class Execs:
 
     def _spawn(self, exec_id: str, program: Program, ends: tuple[int, int, int], *, background: bool) -> Exec:
         tag = self._tags.take()
-        if tag is None:
+        if tag is None or not tag.alone:
             program = replace(program, env={**program.env, MARKER: exec_id.encode()})
         try:
             pid = spawn(program, *ends, oom_score=self._config.oom_score)
@@ -279,7 +286,11 @@ class ExecHandler(Handler):
             self._sink.data(data)
 
     def eof(self, stream: int) -> None:
-        if self._sink is None or stream != STDIN:
+        if stream != STDIN and not self._is_terminal:
+            for source in self._sources:
+                if source.stream == stream:
+                    source.finish(None)
+        elif self._sink is None or stream != STDIN:
             super().eof(stream)
         elif self._is_terminal:
             self._sink.data(b"\x04")  # what a person types to say so

@@ -59,10 +59,14 @@ def show(name: bytes) -> str:
 
 
 def report(error: BaseException) -> None:
+    with contextlib.suppress(OSError):
+        os.write(2, described(error))
+
+
+def described(error: BaseException) -> bytes:
     # Not by `traceback`: that reads source files by name, which inside are the attacker's.
     frame, lines = error.__traceback__, [f"paddock guest: {type(error).__name__}: {error}"]
     while frame is not None:
         lines.append(f"  {frame.tb_frame.f_code.co_filename}:{frame.tb_lineno}")
         frame = frame.tb_next
-    with contextlib.suppress(OSError):
-        os.write(2, "\n".join(lines).encode("utf-8", "backslashreplace") + b"\n")
+    return "\n".join(lines).encode("utf-8", "backslashreplace") + b"\n"

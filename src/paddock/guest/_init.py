@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable
 from typing import NoReturn
@@ -16,7 +17,9 @@ from ._connection import Channel, Connection, Handler
 from ._faults import Fault, report
 from ._frames import Json
 from ._kernel import become_subreaper
+from ._line import Line, LineEnd
 from ._loop import IN, ChildWatch, Loop, Timer
+from ._renewal import renew
 from ._tree import Orphans, TreeKill
 
 StartAgent = Callable[[str], int]
@@ -39,8 +42,7 @@ def run_init(
     """
     code = 1
     try:
-        listeners = (config.control, *config.agents.values())
-        prepare_process(keep=(*(listener.fileno() for listener in listeners), *keep), die_with_parent=False)
+        prepare_process(keep=(*_descriptors(config), *keep), die_with_parent=False)
         Init(config, start_agent).run(ready)
         code = 0
     except BaseException as error:
@@ -49,6 +51,12 @@ def run_init(
         if os.getpid() != 1:
             kill_descendants()
         os._exit(code)
+
+
+def _descriptors(config: InitConfig) -> tuple[int, ...]:
+    control = config.control
+    own = (control.reader, control.writer) if isinstance(control, LineEnd) else (control.fileno(),)
+    return (*own, *(listener.fileno() for listener in config.agents.values() if listener is not None))
 
 
 def kill_descendants() -> None:
@@ -110,8 +118,12 @@ class Init:
     def set_out(self, ready: Callable[[], None]) -> None:
         """Everything before the first event."""
         self._set_deadline(self._config.deadline)
-        self._config.control.setblocking(False)
-        self._loop.watch(self._config.control.fileno(), IN, self._accept)
+        control = self._config.control
+        if isinstance(control, LineEnd):
+            Line(self._loop, control, self._open, self._loop.stop)
+        else:
+            control.setblocking(False)
+            self._loop.watch(control.fileno(), IN, lambda events: self._accept(control))
         for agent in self._agents.values():
             if agent.name in self._config.eager:
                 self._activate(agent)
@@ -123,7 +135,11 @@ class Init:
 
     def _listen(self, agent: _Agent) -> None:
         """Wait for the first connection; the agent accepts it."""
-        fd = self._config.agents[agent.name].fileno()
+        listener = self._config.agents[agent.name]
+        if listener is None:
+            self._activate(agent)
+            return
+        fd = listener.fileno()
 
         def called(events: int) -> None:
             self._loop.unwatch(fd)
@@ -145,6 +161,8 @@ class Init:
             if agent.pid == pid:
                 agent.pid, agent.last = None, (pid, status)
                 self._clear(agent)
+                if self._config.frail:
+                    self._loop.stop()
             elif agent.clearing is not None:
                 agent.clearing.reaped(pid)
 
@@ -184,9 +202,9 @@ class Init:
 
     # orders
 
-    def _accept(self, events: int) -> None:
+    def _accept(self, control: socket.socket) -> None:
         try:
-            stream, _ = self._config.control.accept()
+            stream, _ = control.accept()
         except OSError:
             return
         if len(self._connections) >= MAX_CONNECTIONS:
@@ -206,6 +224,8 @@ class Init:
             channel.reply({})
         elif operation == "lost":
             return self._lost(channel, request)
+        elif operation == "renew":
+            channel.reply(renew(request))
         elif operation == "agents":
             channel.reply({"agents": {agent.name: agent.pid for agent in self._agents.values()}})
         else:

@@ -37,7 +37,7 @@ class Source:
         os.set_blocking(fd, False)
         self._loop = loop
         self._channel = channel
-        self._stream = stream
+        self.stream = stream
         self._fd = fd
         self._finished = finished
         self._poll = poll
@@ -50,7 +50,7 @@ class Source:
     def resume(self) -> None:
         if self.done:
             return
-        if not self._channel.room(self._stream):
+        if not self._channel.room(self.stream):
             self._pause()
         elif not self._watching:
             self._watching = True
@@ -70,7 +70,7 @@ class Source:
     def _read(self) -> None:
         if not self._watching:
             return
-        size = min(self._channel.room(self._stream), CHUNK)
+        size = min(self._channel.room(self.stream), CHUNK)
         if self._limit is not None:
             size = min(size, self._limit)
         if self._limit == 0:
@@ -92,7 +92,7 @@ class Source:
         if not data:
             self.finish(None)
             return
-        self._channel.send_data(self._stream, data)
+        self._channel.send_data(self.stream, data)
         if self._limit is not None:
             self._limit -= len(data)
             if self._limit <= 0:
@@ -123,7 +123,7 @@ class Source:
         if self.done:
             return
         self.close()
-        self._channel.send_eof(self._stream)
+        self._channel.send_eof(self.stream)
         self._finished(error)
 
     def close(self) -> None:

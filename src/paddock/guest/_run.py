@@ -25,6 +25,9 @@ class Exec:
     family: Family
     started_at: float = field(default_factory=time.time)
     started: float = field(default_factory=time.monotonic)
+    looked_at: float = field(default_factory=time.monotonic)
+    counted: float = 0.0
+    """Seconds of its timeout that were over then."""
     status: Json | None = None
     limit: str | None = None
     ending: bool = False

@@ -102,7 +102,8 @@ def _explain(program: Program, report: bytes) -> Fault:
     if number in (errno.ENOENT, errno.ENOTDIR):
         if any(os.path.exists(os.path.join(program.cwd, file)) for file in candidates(program)):
             return Fault("not_found", f"the interpreter or loader of {shown!r} does not exist", name=name)
-        return Fault("not_found", f"no program {shown!r}", name=name)
+        hint = "; lines of shell need one, a command as a sequence does not" if program.argv[0] == b"/bin/sh" else ""
+        return Fault("not_found", f"no program {shown!r}{hint}", name=name)
     if number == errno.EACCES:
         return Fault("invalid_argument", f"{shown!r} is not executable", name=name)
     if number == errno.E2BIG:

@@ -1,10 +1,14 @@
 """Starting the guest as a program: `python -I -S <this directory, or a zip of it> CONFIG`.
 
-CONFIG is an object in JSON:
+CONFIG is an object in JSON, or `@` and the path of a file with one:
 
 * `agents`: by identity, `{"listen": PATH or descriptor, "user": {...}, "workdir": ..., "exec_dir": ..., "env": ...}`
 * `control`: PATH or descriptor of init's own socket, and `deadline`, `eager`, `grace_seconds`
-* or, in place of these, `stream`: [reader, writer] or the PATH of a character device, and `agent`: one connection only
+* `streams`, in place of `listen` and `control`: by identity and for `init`, [reader, writer] or the PATH of a character
+  device: each is one line (see `_mark`). Who is root becomes the `user` of each agent
+* or, in place of all, `pilot`: see `_pilot`
+* or, in place of these, `stream`: one such, and `agent`: one connection only
+* `machine`: this is pid 1 of a virtual machine, see `_machine`; a stream may then be `port:NAME`
 * or `birth`: PATH of a socket where all of this is told (`_birth`)
 * `fatal_imports`: true in tests: an import from here on ends the process
 * `ready`: a descriptor to which `ready` is written
@@ -12,17 +16,23 @@ CONFIG is an object in JSON:
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import sys
 from typing import Any, NoReturn
 
-from ._agent import run_agent, run_agent_on
+from . import _machine as machine
+from ._agent import run_agent, run_agent_on, run_agent_on_line
 from ._birth import run_born
 from ._config import AgentConfig, InitConfig, UserEntry
 from ._faults import report
 from ._frames import parse_json
 from ._init import run_init
+from ._kernel import set_dumpable
+from ._line import LineEnd
+from ._mark import new_mark
+from ._pilot import run_pilot
 from ._seal import seal_imports
 
 
@@ -30,13 +40,19 @@ def main(arguments: list[str]) -> NoReturn:
     if len(arguments) != 1:
         sys.stderr.write((__doc__ or "") + "\n")
         sys.exit(2)
-    config: Any = parse_json(arguments[0].encode("ascii", "replace"))
+    config: Any = parse_json(_configuration(arguments[0]))
+    if "machine" in config:
+        machine.settle(config["machine"])
+    if "pilot" in config:
+        run_pilot(config["pilot"])
     seal_imports(fatal=bool(config.get("fatal_imports")))
     if "birth" in config:
         run_born(config["birth"])
     if "stream" in config:
         reader, writer = _stream(config["stream"])
         run_agent_on(reader, writer, _agent_config(config["agent"]))
+    if "streams" in config:
+        _run_on_lines(config)
     listeners = {name: _listener(agent["listen"]) for name, agent in config["agents"].items()}
     configs = {name: _agent_config(agent) for name, agent in config["agents"].items()}
     control = _listener(config["control"])
@@ -67,7 +83,76 @@ def main(arguments: list[str]) -> NoReturn:
         os._exit(1)
 
 
+def _configuration(argument: str) -> bytes:
+    if not argument.startswith("@"):
+        return argument.encode("ascii", "replace")
+    with open(argument[1:], "rb") as file:
+        return file.read()
+
+
+def _run_on_lines(config: Any) -> NoReturn:
+    set_dumpable(False)  # its memory is no command's, whoever runs it
+    mark = new_mark()
+    ends = {name: _line_end(where, mark) for name, where in config["streams"].items()}
+    configs = {name: _agent_config(agent) for name, agent in config["agents"].items()}
+    served: set[str] = set()
+
+    def start_agent(name: str) -> int:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                _become(configs[name].user)
+                run_agent_on_line(ends[name], configs[name], anew=name in served)
+            except BaseException as error:
+                report(error)
+            finally:
+                os._exit(1)
+        served.add(name)
+        return pid
+
+    plan = InitConfig(
+        control=ends["init"],
+        agents=dict.fromkeys(configs),
+        deadline=float(config["deadline"]),
+        eager=tuple(configs),
+    )
+    try:
+        kept = (fd for end in ends.values() for fd in (end.reader, end.writer))
+        run_init(plan, start_agent, lambda: None, keep=tuple(kept))
+    except BaseException as error:
+        report(error)
+        os._exit(1)
+
+
+def _line_end(where: Any, mark: bytes) -> LineEnd:
+    """Above 2: no word of anybody's must ever get onto a line."""
+    reader, writer = _stream(where)
+    moved = _moved(reader)
+    other = moved if writer == reader else _moved(writer)
+    return LineEnd(reader=moved, writer=other, mark=mark, device=isinstance(where, str))
+
+
+def _moved(fd: int) -> int:
+    copy = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+    if fd > 2:
+        return copy
+    null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+    os.dup2(null, fd)
+    os.close(null)
+    return copy
+
+
+def _become(user: UserEntry) -> None:
+    if os.getuid() == 0 and user.uid != 0:
+        os.setgroups(user.groups)
+        os.setresgid(user.gid, user.gid, user.gid)
+        os.setresuid(user.uid, user.uid, user.uid)
+
+
 def _stream(where: Any) -> tuple[int, int]:
+    if isinstance(where, str) and where.startswith("port:"):
+        fd = machine.port(where.removeprefix("port:"))
+        return fd, os.dup(fd)
     if isinstance(where, str):
         fd = os.open(where, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
         return fd, os.dup(fd)

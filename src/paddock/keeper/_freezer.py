@@ -1,6 +1,7 @@
-"""Stopping a sandbox for an instant, so that a copy of its files is of one instant.
+"""Stopping a sandbox: for an instant, so that a copy of its files is of one instant; or until it is resumed.
 
-By the freezer of its cgroup; without one by SIGSTOP to all its processes but pid 1, which holds the deadline. A
+By the freezer of its cgroup; without one by SIGSTOP to all its processes. Pid 1, which holds the deadline, is left out
+for an instant; else it stops with the others, which it would have go on, and the keeper alone holds the deadline. A
 process that had been stopped before goes on with the others then.
 """
 
@@ -23,13 +24,13 @@ Send = Callable[[int, int], None]
 _STANDING = frozenset("TtZX")  # stopped, traced, dead (proc_pid_stat(5))
 
 
-def stop(jail: Jail, send: Send) -> None:
+def stop(jail: Jail, send: Send, *, with_init: bool = False) -> None:
     """Returns when none of its processes runs. TimeoutError, and all go on, if that takes too long."""
     if jail.group is not None and jail.group.base.freezes:
         jail.group.freeze(STOP_SECONDS)
         return
     deadline = time.monotonic() + STOP_SECONDS
-    while running := [pid for pid in proc.descendants(jail.pid) if proc.state(pid) not in _STANDING]:
+    while running := [pid for pid in _processes(jail, with_init) if proc.state(pid) not in _STANDING]:
         if time.monotonic() > deadline:
             go_on(jail, send)
             raise TimeoutError(f"processes {running} did not stop")
@@ -45,7 +46,19 @@ def go_on(jail: Jail, send: Send) -> None:
     if jail.group is not None and jail.group.base.freezes:
         jail.group.thaw()
         return
-    _signal([pid for pid in proc.descendants(jail.pid) if proc.state(pid) == "T"], signal.SIGCONT, send)
+    _signal([pid for pid in _processes(jail, with_init=True) if proc.state(pid) == "T"], signal.SIGCONT, send)
+
+
+def stands(jail: Jail) -> bool:
+    """What the kernel says: that none of its processes runs."""
+    if jail.group is not None and jail.group.base.freezes:
+        return jail.group.is_frozen()
+    return all(proc.state(pid) in _STANDING for pid in _processes(jail, with_init=True))
+
+
+def _processes(jail: Jail, with_init: bool) -> list[int]:
+    """Pid 1 comes first: it starts others, and has them go on."""
+    return [*([jail.pid] if with_init else []), *proc.descendants(jail.pid)]
 
 
 def _signal(pids: list[int], number: int, send: Send) -> None:
@@ -63,17 +76,19 @@ Holder = tuple[object, int]
 
 class Freezer:
     """Who holds which sandbox still, by connection and its own number for it. Nobody does for longer than
-    HOLD_SECONDS, nor after having gone away."""
+    HOLD_SECONDS, nor after having gone away. And which are paused: they stand still whoever holds them or goes away."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
         self._held: dict[str, tuple[Jail, dict[Holder, float]]] = {}
+        self._paused: dict[str, Jail] = {}
 
     def hold(self, id: str, jail: Jail, who: Holder) -> None:
         """TimeoutError, OSError: it could not be stopped, and goes on."""
         _, holders = self._held.get(id, (jail, dict[Holder, float]()))
         if not holders:
-            stop(jail, self._send)
+            if id not in self._paused:
+                stop(jail, self._send)
             self._held[id] = jail, holders
         holders[who] = proc.boottime() + HOLD_SECONDS
 
@@ -82,15 +97,33 @@ class Freezer:
         jail, holders = self._held.get(id, (None, dict[Holder, float]()))
         held = holders.pop(who, None) is not None
         if jail is not None and not holders:
-            self.end(id)
+            del self._held[id]
+            if id not in self._paused:
+                self._go_on(jail)
         return held
+
+    def pause(self, id: str, jail: Jail) -> None:
+        """Until `resume` or `end`. TimeoutError, OSError: it could not be stopped, and goes on."""
+        if id not in self._paused:
+            stop(jail, self._send, with_init=True)
+            self._paused[id] = jail
+
+    def resume(self, id: str) -> None:
+        """It goes on, if nobody holds it still at this moment. Nothing if it is not paused."""
+        jail = self._paused.pop(id, None)
+        if jail is not None and id not in self._held:
+            self._go_on(jail)
+
+    def paused(self) -> list[str]:
+        """Those that stand still until they are resumed, as the kernel says."""
+        return [id for id, jail in self._paused.items() if stands(jail)]
 
     def end(self, id: str) -> None:
         """It goes on, whoever held it: a process that stands cannot die everywhere (version 1 of cgroups)."""
-        if id in self._held:
-            jail, _ = self._held.pop(id)
-            with suppress(FileNotFoundError):
-                go_on(jail, self._send)
+        jail, _ = self._held.pop(id, (None, None))
+        jail = self._paused.pop(id, jail)
+        if jail is not None:
+            self._go_on(jail)
 
     def gone(self, connection: object) -> None:
         for id, (_, holders) in list(self._held.items()):
@@ -104,3 +137,7 @@ class Freezer:
         for id, (_, holders) in list(self._held.items()):
             for who in [who for who, until in holders.items() if until <= now]:
                 self.let_go(id, who)
+
+    def _go_on(self, jail: Jail) -> None:
+        with suppress(FileNotFoundError):
+            go_on(jail, self._send)

@@ -17,7 +17,7 @@ from typing import NoReturn
 from paddock.guest import _everything as guest
 from paddock.keeper import _shares
 from paddock.keeper._agents import Agents, limit
-from paddock.keeper._plan import JailPlan
+from paddock.keeper._plan import JAIL, JailPlan
 from paddock.keeper._trace import Steps, report_failure
 from paddock.linux import (
     caps,
@@ -272,7 +272,11 @@ def _serve(inside: Inside, plan: JailPlan, agents: Agents) -> NoReturn:
     agents.plan = plan
     listeners = {name: listener for name, listener in agents.listeners.items() if name != "init"}
     config = guest.InitConfig(
-        control=agents.listeners["init"], agents=listeners, deadline=plan.deadline, grace_seconds=_GRACE_SECONDS
+        control=agents.listeners["init"],
+        agents=listeners,
+        deadline=plan.deadline,
+        grace_seconds=_GRACE_SECONDS,
+        frail=plan.kind != JAIL,
     )
     guest.run_init(config, agents.start, _look_again, keep=(inside.sync.fileno(), *agents.descriptors()))
 

@@ -278,6 +278,8 @@ def finish(house: House, pending: Pending) -> tuple[Jail, dict[str, float]]:
             incarnation=plan.incarnation,
             parent=plan.parent,
             exits=plan.exits,
+            idle_seconds=plan.idle_seconds,
+            kind=plan.kind,
         )
         house.records.write(record)
         way = Way.of(spare) if pending.exits is None else None

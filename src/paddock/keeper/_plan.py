@@ -10,7 +10,10 @@ from typing import Any, cast
 from paddock.keeper.layout import ORDINARY_ID
 
 _NAME = re.compile(r"[a-z]{2}_[a-z0-9_]{1,60}\Z")
+_KIND = re.compile(r"[a-z]{1,16}\Z")
 _HOSTNAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}\Z")
+
+JAIL = "jail"
 
 
 class PlanError(Exception):
@@ -56,7 +59,10 @@ class JailPlan:
     `deadline` is in seconds of CLOCK_BOOTTIME. `template` is kept in the record for whoever adopts the sandbox,
     unread. `incarnation` tells sandboxes of one id apart: what is said of one is said of it alone.
     `exits`: it has sockets of the gateway's, and no other way out; without, it has none at all. `protect`: absolute
-    paths that nobody inside may change, if they are there. `fault` and `trace`
+    paths that nobody inside may change, if they are there. It is paused when nobody has
+    kept it awake for `idle_seconds`; 0: never. `kind` says what it holds: a `jail` the sandbox itself, any
+    other another wall, and then it ends with the first of its agents that does. `file_bytes`: the largest file that its
+    processes may make, where the wall keeps memory in one; 0: as large as the disk. `fault` and `trace`
     are for tests and benchmarks: the step at which to fail or die, and whether the reply says where the time went.
     """
 
@@ -85,6 +91,9 @@ class JailPlan:
     incarnation: int = 0
     exits: bool = False
     protect: tuple[str, ...] = ()
+    idle_seconds: float = 0.0
+    kind: str = JAIL
+    file_bytes: int = 0
     trace: bool = False
     fault: str = ""
 
@@ -145,6 +154,8 @@ def _check(plan: JailPlan) -> None:
     for name in (plan.id, plan.tree, *plan.layers, *filter(None, (plan.parent,))):
         if not is_name(name):
             raise PlanError(f"not an id: {name!r}")
+    if not _KIND.match(plan.kind):
+        raise PlanError(f"not a kind of sandbox: {plan.kind!r}")
     if not _HOSTNAME.match(plan.hostname):
         raise PlanError(f"not a host name: {plan.hostname!r}")
     if not any(user.name == plan.default_user for user in plan.users):
@@ -155,6 +166,8 @@ def _check(plan: JailPlan) -> None:
     for field in ("cpus", "memory_bytes", "processes", "open_files", "tmp_bytes", "disk_bytes", "inodes"):
         if not getattr(plan, field) > 0:
             raise PlanError(f"{field} must be positive, not {getattr(plan, field)!r}")
+    if not plan.idle_seconds >= 0:
+        raise PlanError(f"idle_seconds must not be negative, not {plan.idle_seconds!r}")
     for mount in plan.mounts:
         _check_mount(mount)
     for tree in plan.trees:

@@ -8,7 +8,7 @@ import json
 import os
 from typing import Any, cast
 
-from paddock.keeper._plan import is_name
+from paddock.keeper._plan import JAIL, is_name
 
 STATE = "state.json"
 ENDED = ".ended"
@@ -39,14 +39,20 @@ class Record:
     exits: bool = False
     late: bool = False
     """They were made while it ran."""
+    paused: bool = False
+    """It is to stand still until it is resumed, whichever keeper there is."""
+    idle_seconds: float = 0.0
+    """For how long nobody may use it before it is paused; 0: for ever."""
+    kind: str = JAIL
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class Ended:
-    """How a sandbox ended: the ceiling that did it, if one did, and words."""
+    """How a sandbox ended: the ceiling that did it, if one did, and words. Its kind; empty if that is not known."""
 
     limit: str | None
     reason: str
+    kind: str = JAIL
 
 
 class Records:
@@ -84,7 +90,7 @@ class Records:
                 try:
                     found[name.removesuffix(ENDED)] = Ended(**self._load(name))
                 except (OSError, ValueError, TypeError):
-                    found[name.removesuffix(ENDED)] = Ended(limit=None, reason="its record is damaged")
+                    found[name.removesuffix(ENDED)] = Ended(limit=None, reason="its record is damaged", kind="")
         return found
 
     def living(self) -> list[str]:

@@ -10,6 +10,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -17,8 +18,9 @@ from typing import Any, cast
 from paddock.keeper import _jail, _late_exits, _wire, layout
 from paddock.keeper._house import House
 from paddock.keeper._nursery import Nursery, Reply, problem
-from paddock.keeper._plan import JailPlan, PlanError
+from paddock.keeper._plan import JAIL, JailPlan, PlanError
 from paddock.keeper._records import Ended, Record
+from paddock.keeper._rest_orders import orders
 from paddock.keeper._undertaker import Life, Undertaker, attempt
 from paddock.keeper._usage import usage_of
 from paddock.keeper._watch import Watch
@@ -40,15 +42,15 @@ class Connection:
         self.peer = peer
         self.inbox = _wire.Inbox()
         self.watching = False
-        self.killed: dict[str, float] = {}
+        self.killed: dict[str, tuple[float, Ended]] = {}
         """What was killed for it, and when; it records that itself, in a moment."""
 
-    def note_kill(self, id: str) -> None:
+    def note_kill(self, id: str, kind: str) -> None:
         now = proc.boottime()
-        while self.killed and self.killed[oldest := next(iter(self.killed))] < now - RECORDING_SECONDS:
+        while self.killed and self.killed[oldest := next(iter(self.killed))][0] < now - RECORDING_SECONDS:
             del self.killed[oldest]
         self.killed.pop(id, None)
-        self.killed[id] = now
+        self.killed[id] = now, KILLED if kind == JAIL else replace(KILLED, kind=kind)
 
     def send(self, message: Message, descriptors: tuple[int, ...] = ()) -> None:
         # A service that is gone or does not read is no concern of the others. It may have got half of this: what
@@ -70,7 +72,7 @@ class Keeper:
         self._house = house
         self._listener = listener
         self._for_tests = for_tests
-        self._undertaker = Undertaker(house, self._tell)
+        self._undertaker = Undertaker(house, self._tell, self._tell_rest)
         self._poll = select.poll()
         # poll(2) looks at each descriptor that it is given, each time: hundreds that hardly ever have news are apart.
         self._deaths = select.epoll()
@@ -108,6 +110,7 @@ class Keeper:
             "thaw": self._thaw,
             "stop": self._stop,
             "bye": self._bye,
+            **orders(self._undertaker),
         }
 
     def run(self) -> None:
@@ -156,6 +159,7 @@ class Keeper:
             times.append(removal)
         times += self._nursery.deadlines()
         times += self._undertaker.freezer.deadlines()
+        times += self._undertaker.rest.deadlines()
         if self._watches and self._undertaker.lives:
             times.append(self._watch_at)
         if (look := self._limits_watch.next()) is not None:
@@ -175,6 +179,7 @@ class Keeper:
         self._limits_watch.look(now)
         self._nursery.expire(now)
         self._undertaker.freezer.expire(now)
+        self._undertaker.rest.expire(now)
 
     # -- connections
 
@@ -209,6 +214,7 @@ class Keeper:
             self._unwatch(connection.peer.fileno())
             self._connections.discard(connection)
             self._undertaker.freezer.gone(connection)
+            self._undertaker.rest.gone(connection)
             self._record_kills(connection)
             connection.inbox.close()
             connection.peer.close()
@@ -228,10 +234,16 @@ class Keeper:
             reply(problem(error))
 
     def _tell(self, record: Record, ended: Ended) -> None:
-        message = {"id": record.id, "incarnation": record.incarnation, "limit": ended.limit, "reason": ended.reason}
+        self._tell_all({"event": "ended", "limit": ended.limit, "reason": ended.reason}, record)
+
+    def _tell_rest(self, record: Record, paused: bool) -> None:
+        self._tell_all({"event": "paused" if paused else "resumed"}, record)
+
+    def _tell_all(self, event: Message, record: Record) -> None:
+        message = {**event, "id": record.id, "incarnation": record.incarnation}
         for connection in list(self._connections):
             if connection.watching:
-                connection.send({"event": "ended", **message})
+                connection.send(message)
 
     # -- operations
 
@@ -288,11 +300,11 @@ class Keeper:
             reply({"known": False})
             return
 
-        id = life.record.id
+        id, kind = life.record.id, life.record.kind
 
         def answer() -> None:
             reply({"known": True})
-            connection.note_kill(id)
+            connection.note_kill(id, kind)
             if connection not in self._connections:
                 self._record_kills(connection)
 
@@ -301,8 +313,8 @@ class Keeper:
 
     def _record_kills(self, connection: Connection) -> None:
         """A service that died may not have come to recording what it had killed. Else these are swept away unread."""
-        for id in connection.killed:
-            attempt(self._house.records.write_ended, id, KILLED)
+        for id, (_, ended) in connection.killed.items():
+            attempt(self._house.records.write_ended, id, ended)
         connection.killed.clear()
 
     def _bye(self, connection: Connection, message: Message, reply: Reply) -> None:
@@ -351,10 +363,14 @@ class Keeper:
     def _list(self, connection: Connection, message: Message, reply: Reply) -> None:
         self._bury_all()  # who asks for the living is told nothing of the dead
         # What is killed for others they may not have recorded yet.
-        killed = {id: KILLED for other in self._connections if other is not connection for id in other.killed}
-        ended = {id: {"limit": e.limit, "reason": e.reason} for id, e in (killed | self._house.records.ended()).items()}
+        others = (other for other in self._connections if other is not connection)
+        killed = {id: ended for other in others for id, (_, ended) in other.killed.items()}
+        known = killed | self._house.records.ended()
+        ended = {id: {"limit": e.limit, "reason": e.reason, "kind": e.kind} for id, e in known.items()}
         living = {id: life.record.incarnation for id, life in self._undertaker.lives.items()}
-        reply({"living": living, "ended": ended})
+        kinds = {id: life.record.kind for id, life in self._undertaker.lives.items()}
+        paused = self._undertaker.freezer.paused()
+        reply({"living": living, "kinds": kinds, "ended": ended, "paused": paused})
 
     def _forget(self, connection: Connection, message: Message, reply: Reply) -> None:
         self._house.records.forget(str(message["id"]))

@@ -9,14 +9,16 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from paddock.keeper import _exits
 from paddock.keeper._errors import JailError
 from paddock.keeper._freezer import Freezer, go_on
 from paddock.keeper._house import House
 from paddock.keeper._jail import Jail
+from paddock.keeper._plan import JAIL
 from paddock.keeper._records import Ended, Record, remove_directory
+from paddock.keeper._rest import Rest
 from paddock.keeper._spare import SOCKET_BYTES
 from paddock.linux import btrfs, cgroups, pidfd, proc
 
@@ -24,7 +26,7 @@ LOST = Ended(limit=None, reason="it was found dead, and there was no keeper to s
 RESTARTED = Ended(limit=None, reason="the machine was restarted")
 EXPIRED = Ended(limit="ttl", reason="its time to live was over")
 ORPHANED = Ended(limit=None, reason="the sandbox that it belonged to ended")
-UNFINISHED = Ended(limit=None, reason="the keeper died while it was being made")
+UNFINISHED = Ended(limit=None, reason="the keeper died while it was being made", kind="")
 MOST_SOCKET_BYTES = 4 * SOCKET_BYTES
 _FIRST_PAUSE_SECONDS = 0.001
 _LONGEST_PAUSE_SECONDS = 1.0
@@ -66,9 +68,14 @@ class _Leaving:
 
 
 class Undertaker:
-    """`on_ended(record, ended)` is called for every death."""
+    """`on_ended(record, ended)` is called for every death, `on_rest(record, paused)` for every pause and resumption."""
 
-    def __init__(self, house: House, on_ended: Callable[[Record, Ended], None]) -> None:
+    def __init__(
+        self,
+        house: House,
+        on_ended: Callable[[Record, Ended], None],
+        on_rest: Callable[[Record, bool], None] = lambda record, paused: None,
+    ) -> None:
         self._house = house
         self._on_ended = on_ended
         self.lives: dict[str, Life] = {}
@@ -76,6 +83,7 @@ class Undertaker:
         self._to_watch: list[str] = []
         self._children: dict[str, set[str]] = {}
         self.freezer = Freezer(house.signal)
+        self.rest = Rest(house.records, self.freezer, self.lives, on_rest)
         self._leaving: list[_Leaving] = []
 
     def adopt(self) -> None:
@@ -85,7 +93,8 @@ class Undertaker:
             record = records.read(id)
             if record is not None and self._take_over(record):
                 continue
-            attempt(records.write_ended, id, UNFINISHED if record is None else self._fate(record))
+            ended = UNFINISHED if record is None else replace(self._fate(record), kind=record.kind)
+            attempt(records.write_ended, id, ended)
             attempt(records.remove, id)
         for life in self.lives.values():
             self.end_orphan(life)
@@ -99,6 +108,7 @@ class Undertaker:
         self._note(jail.record)
         if jail.record.parent:
             self._children.setdefault(jail.record.parent, set()).add(jail.record.id)
+        self.rest.born(life)
         return life
 
     def end_orphan(self, life: Life) -> None:
@@ -154,6 +164,7 @@ class Undertaker:
         """Its pid 1 is dead, and with it every process of its namespace. Takes away what is left of it."""
         jail, id = life.jail, life.record.id
         self.freezer.end(id)
+        self.rest.died(id)
         del self.lives[id]  # first: its descriptor's number may soon be another's
         self._end_children(id)
         self._children.get(life.record.parent, set[str]()).discard(id)
@@ -165,7 +176,7 @@ class Undertaker:
         jail.close()
         records = self._house.records
         if not life.waiting:  # on a full disk only the services of this moment learn of the cause
-            attempt(records.write_ended, id, cause)
+            attempt(records.write_ended, id, replace(cause, kind=life.record.kind))
         attempt(records.retire, id, self._house.spares)
         for answer in life.waiting:
             attempt(answer)  # nothing of it runs any more; what follows nobody has to wait for
@@ -251,12 +262,13 @@ class Undertaker:
         return False
 
     def _own_death(self, life: Life) -> Ended:
-        group = life.jail.group
+        group, kind = life.jail.group, life.record.kind
+        its = "pid 1" if kind == JAIL else kind
         if group is not None and group.stats().oom_kills:
-            return Ended(limit="memory", reason="the kernel killed its pid 1 because memory ran out")
+            return Ended(limit="memory", reason=f"the kernel killed its {its} because memory ran out")
         if life.record.deadline <= proc.boottime() + 0.01:
             return EXPIRED
-        return Ended(limit=None, reason="its pid 1 ended")
+        return Ended(limit=None, reason=f"its {its} ended")
 
     def _fate(self, record: Record) -> Ended:
         """What can be said of one that died while there was no keeper."""
@@ -293,7 +305,10 @@ class Undertaker:
         life = self.add(jail)
         if record.exits:
             attempt(self.reopen_exits, life)
-        go_on(jail, self._house.signal)  # the keeper before may have died while it was held still
+        if record.paused:
+            self.rest.take_over(life)
+        else:
+            go_on(jail, self._house.signal)  # the keeper before may have died while it was held still
         return True
 
     def reopen_exits(self, life: Life) -> None:

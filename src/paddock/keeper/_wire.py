@@ -14,7 +14,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any, cast
 
-VERSION = 3
+VERSION = 4
 MAX_MESSAGE = 1 << 20
 _HEADER = struct.Struct("!I")
 _MAX_DESCRIPTORS = 8

@@ -15,6 +15,7 @@ pool/                 trees: directories, or where the keeper's own mount namesp
 repositories/<id>     bare git repositories, which sandboxes only read
 pool.btrfs            sparse image, where the pool is a loop device
 templates/            locks of templates: who builds one, who uses one
+images/               which OCI images there are, and what of one is just being fetched
 run/<sandbox>/        state.json, init.sock, user.sock, root.sock: the live sandbox, found by any later service; with
                       exits trust.pem and trust.jks, the certificates that programs inside trust
 containers/<sandbox>/ a live container: record.json, init.sock, user.sock, root.sock; containers/kit/ is what they run
@@ -62,6 +63,7 @@ POOL_IMAGE = "pool.btrfs"
 PREPARE_LOCK = "prepare.lock"
 GARBAGE_LOCK = "garbage.lock"
 TEMPLATES = "templates"
+IMAGES = "images"
 RUN = "run"
 TRUST = "trust.pem"
 TRUST_JAVA = "trust.jks"

@@ -15,6 +15,18 @@ from paddock.linux import _files
 _PERIOD = 100_000  # microseconds over which processor time is shared out
 
 
+class GroupStats(NamedTuple):
+    """What a group uses and how often a ceiling struck. None: not counted here."""
+
+    memory_bytes: int | None
+    memory_peak_bytes: int | None
+    oom_kills: int | None
+    processes: int | None
+    processes_refused: int | None
+    cpu_seconds: float | None
+    throttled_seconds: float | None
+
+
 class GroupLimits(NamedTuple):
     """Ceilings; None is no ceiling. `swap_bytes` is what may be used beside `memory_bytes`.
 

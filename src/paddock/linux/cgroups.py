@@ -19,7 +19,7 @@ from paddock.linux import _cgroup_delegation as delegation
 from paddock.linux import _cgroup_files as control
 from paddock.linux import _cgroup_layout as layout
 from paddock.linux import _files
-from paddock.linux._cgroup_files import GroupLimits, Tree
+from paddock.linux._cgroup_files import GroupLimits, GroupStats, Tree
 from paddock.linux._syscall import failure
 from paddock.linux.undo import UndoStack
 
@@ -29,18 +29,6 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _PAUSE_SECONDS = 0.0005
 _KILL_ROUNDS = 100
 _CONTROLLERS = ("memory", "pids", "cpu")
-
-
-class GroupStats(NamedTuple):
-    """What a group uses and how often a ceiling struck. None: not counted here."""
-
-    memory_bytes: int | None
-    memory_peak_bytes: int | None
-    oom_kills: int | None
-    processes: int | None
-    processes_refused: int | None
-    cpu_seconds: float | None
-    throttled_seconds: float | None
 
 
 class Joining(NamedTuple):
@@ -298,6 +286,14 @@ class Group:
     def thaw(self) -> None:
         """Lets the group go on."""
         self._set_frozen(False)
+
+    def is_frozen(self) -> bool:
+        """Whether all its processes stand still by `freeze`. OSError ENOTSUP where neither tree can freeze."""
+        if (freezer := self.base.by_controller.get("freezer")) is not None:
+            return _files.read(self.name + b"/freezer.state", freezer.fd).startswith(b"FROZEN")
+        if self.base.freezes and self.base.unified is not None:
+            return b"frozen 1" in _files.read(self.name + b"/cgroup.events", self.base.unified.fd)
+        raise failure(errno.ENOTSUP, ("look at cgroup", self.name))
 
     def _set_frozen(self, frozen: bool) -> None:
         if (freezer := self.base.by_controller.get("freezer")) is not None:

@@ -23,8 +23,10 @@ from .actions import ListProcesses as ListProcesses
 from .actions import ListSandboxes as ListSandboxes
 from .actions import ListSnapshots as ListSnapshots
 from .actions import MeasureLevels as MeasureLevels
+from .actions import PauseSandbox as PauseSandbox
 from .actions import PromoteChild as PromoteChild
 from .actions import ReadOutput as ReadOutput
+from .actions import ResumeSandbox as ResumeSandbox
 from .actions import RollbackSandbox as RollbackSandbox
 from .actions import RunExec as RunExec
 from .actions import SignalExec as SignalExec
@@ -85,6 +87,13 @@ from .ids import SandboxId as SandboxId
 from .ids import SnapshotId as SnapshotId
 from .ids import WorkspaceId as WorkspaceId
 from .ids import mint as mint
+from .image import LOCAL_IMAGES as LOCAL_IMAGES
+from .image import Image as Image
+from .image import ListImages as ListImages
+from .image import ListTemplates as ListTemplates
+from .image import PullImage as PullImage
+from .image import RemoveImage as RemoveImage
+from .image import is_image as is_image
 from .limits import Limit as Limit
 from .limits import Limits as Limits
 from .limits import Usage as Usage

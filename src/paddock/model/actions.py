@@ -30,6 +30,7 @@ from .file_actions import (
     WriteFile,
 )
 from .garbage import GarbageReport
+from .image import ListImages, ListTemplates, PullImage, RemoveImage
 from .limits import Usage
 from .policy_actions import GetPolicy, SetPolicy
 from .recording import StartRecording, TakeRecording
@@ -84,6 +85,18 @@ class ExtendSandbox(Action[Sandbox], frozen=True, tag="sandbox.extend"):
 
 class KillSandbox(Action[Sandbox], frozen=True, tag="sandbox.kill"):
     """Final, and unconditional. Killing what is dead is not an error."""
+
+    sandbox: str
+
+
+class PauseSandbox(Action[Sandbox], frozen=True, tag="sandbox.pause"):
+    """All its processes stand still until it is resumed or used; its time to live goes on. Idempotent."""
+
+    sandbox: str
+
+
+class ResumeSandbox(Action[Sandbox], frozen=True, tag="sandbox.resume"):
+    """Idempotent."""
 
     sandbox: str
 
@@ -275,6 +288,8 @@ AnyAction: TypeAlias = (
     | ListSandboxes
     | ExtendSandbox
     | KillSandbox
+    | PauseSandbox
+    | ResumeSandbox
     | GetUsage
     | InspectSandbox
     | ListProcesses
@@ -293,6 +308,10 @@ AnyAction: TypeAlias = (
     | AcquireRepository
     | ListRepositories
     | DeleteRepository
+    | PullImage
+    | ListImages
+    | RemoveImage
+    | ListTemplates
     | RunExec
     | StartExec
     | AttachExec

@@ -56,6 +56,7 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     With `snapshot` (an id, a unique prefix of one, or a name) it starts with those files, on the template and the
     mounts that they were made on. With `workspace` (an id, a unique prefix of one, or a name) that one is at
     `/workspace`, and no other living sandbox may write it.
+    One that nobody has used for `idle_seconds` is paused until somebody does; its `ttl_seconds` go on counting.
     Without `policy` it has no network; one from a snapshot has the snapshot's.
     """
 
@@ -72,6 +73,7 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     nested: int = 0
     workspace: str | None = None
     policy: PolicyDocument | None = None
+    idle_seconds: float | None = None
 
 
 class Sandbox(msgspec.Struct, frozen=True, kw_only=True):

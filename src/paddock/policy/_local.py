@@ -14,9 +14,11 @@ from paddock.model import (
     Level,
     Limits,
     ListSandboxes,
+    PauseSandbox,
     Principal,
     PromoteChild,
     ReadFile,
+    ResumeSandbox,
     RunExec,
     WriteFile,
 )
@@ -68,7 +70,7 @@ def _is_of_children(principal: Principal, action: AnyAction) -> bool:
             return not (host or spec.persistent or spec.nested)
         case ForkSandbox() | PromoteChild():
             return action.sandbox == outer
-        case KillSandbox() | RunExec() | ReadFile() | WriteFile():
+        case KillSandbox() | PauseSandbox() | ResumeSandbox() | RunExec() | ReadFile() | WriteFile():
             return action.sandbox != outer
         case ListSandboxes():
             return True

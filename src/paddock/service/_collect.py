@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from paddock.backends._stillness import Stillness, Stopwatch
 from paddock.egress._redact import Redaction
 from paddock.errors import InternalError
 from paddock.model import ByteReader, ByteWriter, ExecHandle, ExitStatus, Limit
@@ -34,7 +35,9 @@ class Collector:
         input: bytes | None,
         most_bytes: int,
         redaction: Redaction | None = None,
+        stillness: Stillness | None = None,
     ) -> None:
+        self._stillness = stillness or Stillness()
         self._handle, self._input, self._most, self._redaction = handle, input, most_bytes, redaction
         self._streams = ((handle.stdout, out), (handle.stderr, err))
         self._read = 0
@@ -75,13 +78,16 @@ class Collector:
     async def _wait(self, timeout_seconds: float | None) -> ExitStatus:
         if timeout_seconds is None:
             return await self._handle.wait()
-        timeout = asyncio.timeout(timeout_seconds)
-        try:
-            async with timeout:
-                return await self._handle.wait()
-        except TimeoutError:
-            if not timeout.expired():
-                raise
+        left, stopwatch = timeout_seconds, Stopwatch(self._stillness)
+        while left > 0:
+            timeout = asyncio.timeout(left)
+            try:
+                async with timeout:
+                    return await self._handle.wait()
+            except TimeoutError:
+                if not timeout.expired():
+                    raise
+            left = await stopwatch.left(timeout_seconds)  # time in which it stood still does not count
         if self.limit is None:
             self.limit = Limit.TIME
         await self._handle.kill()

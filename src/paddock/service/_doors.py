@@ -106,7 +106,7 @@ class Doors:
         return None
 
     async def close(self, row: Row) -> None:
-        if row.state is State.RUNNING and row.sandbox.policy is None:
+        if row.state in (State.RUNNING, State.PAUSED) and row.sandbox.policy is None:
             # It lives on, and has its sockets: whoever calls is told no, and does not wait for an answer.
             from paddock.policy.egress import compile
 

@@ -45,26 +45,32 @@ from paddock.model import (
     ListAudit,
     ListExecs,
     ListFiles,
+    ListImages,
     ListProcesses,
     ListRepositories,
     ListSandboxes,
     ListSecrets,
     ListSnapshots,
+    ListTemplates,
     ListWorkspaces,
     MakeDirectory,
     MeasureLevels,
     MoveFile,
     OpenPullRequest,
     OpenWorkspace,
+    PauseSandbox,
     PinWorkspace,
     PromoteChild,
     PromoteMount,
+    PullImage,
     PushBranch,
     ReadFile,
     ReadOutput,
     RemoveArtifact,
     RemoveFile,
+    RemoveImage,
     RemoveSecret,
+    ResumeSandbox,
     RollbackSandbox,
     RotateVaultKey,
     RunExec,
@@ -100,6 +106,10 @@ async def effect(rooms: Rooms, action: AnyAction, entry: Entry) -> object:
             return await rooms.sandboxes.extend(action, entry)
         case KillSandbox():
             return await rooms.sandboxes.kill(action, entry)
+        case PauseSandbox():
+            return await rooms.sandboxes.pause(action, entry)
+        case ResumeSandbox():
+            return await rooms.sandboxes.resume(action, entry)
         case GetUsage():
             return await rooms.sandboxes.usage(action, entry)
         case InspectSandbox():
@@ -107,7 +117,7 @@ async def effect(rooms: Rooms, action: AnyAction, entry: Entry) -> object:
         case ListProcesses():
             return await rooms.sandboxes.processes(action, entry)
         case CreateSnapshot():
-            return await rooms.snapshots.create(action, *await rooms.sandboxes.use(action.sandbox, entry), entry)
+            return await rooms.snapshots.create(action, *await rooms.sandboxes.reach(action.sandbox, entry), entry)
         case ListSnapshots():
             source = None if action.sandbox is None else rooms.sandboxes.find(action.sandbox, entry).id
             return rooms.snapshots.list(source, entry)
@@ -115,9 +125,9 @@ async def effect(rooms: Rooms, action: AnyAction, entry: Entry) -> object:
             await rooms.asking.snapshot_deletion(action, rooms.snapshots, entry)
             return rooms.snapshots.delete(action, entry)
         case ForkSandbox():
-            return await rooms.forks.fork(action, *await rooms.sandboxes.use(action.sandbox, entry), entry)
+            return await rooms.forks.fork(action, *await rooms.sandboxes.reach(action.sandbox, entry), entry)
         case RollbackSandbox():
-            return await rooms.rollback.perform(action, *await rooms.sandboxes.use(action.sandbox, entry), entry)
+            return await rooms.rollback.perform(action, *await rooms.sandboxes.reach(action.sandbox, entry), entry)
         case DeleteWorkspace():
             await rooms.asking.workspace_deletion(action, rooms.workspaces, entry)
             return await rooms.workspaces.perform(action, entry)
@@ -125,6 +135,10 @@ async def effect(rooms: Rooms, action: AnyAction, entry: Entry) -> object:
             return await rooms.workspaces.perform(action, entry)
         case AcquireRepository() | ListRepositories() | DeleteRepository():
             return await rooms.shelf.repositories.perform(action, entry)
+        case PullImage() | ListImages() | RemoveImage():
+            return await rooms.images.perform(action, entry)
+        case ListTemplates():
+            return tuple(sorted(rooms.templates.names()))
         case PromoteChild():
             return await rooms.promotion.promote(action, entry)
         case RunExec():
@@ -160,9 +174,9 @@ async def effect(rooms: Rooms, action: AnyAction, entry: Entry) -> object:
         ):
             return await rooms.files.value(cast("Action[object]", action), entry)
         case DiffMount():
-            return await rooms.mount_results.diff(action, *await rooms.sandboxes.use(action.sandbox, entry), entry)
+            return await rooms.mount_results.diff(action, *await rooms.sandboxes.reach(action.sandbox, entry), entry)
         case PromoteMount():
-            return await rooms.mount_results.promote(action, *await rooms.sandboxes.use(action.sandbox, entry), entry)
+            return await rooms.mount_results.promote(action, *await rooms.sandboxes.reach(action.sandbox, entry), entry)
         case DiffWorkspace():
             return await rooms.results.workspaces.diff(action, entry)
         case PushBranch():
@@ -178,10 +192,10 @@ async def effect(rooms: Rooms, action: AnyAction, entry: Entry) -> object:
         case RemoveArtifact():
             return rooms.results.artifacts.remove(action, entry)
         case StartRecording() | TakeRecording():
-            row, _ = await rooms.sandboxes.use(action.sandbox, entry)
+            row, _ = await rooms.sandboxes.reach(action.sandbox, entry)
             return await rooms.recordings.perform(action, row, entry)
         case SetPolicy():
-            row, _ = await rooms.sandboxes.use(action.sandbox, entry)
+            row, _ = await rooms.sandboxes.reach(action.sandbox, entry)
             return await rooms.policies.set(action, row, entry)
         case GetPolicy():
             return await rooms.policies.get(action, rooms.sandboxes.find(action.sandbox, entry), entry)

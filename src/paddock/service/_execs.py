@@ -67,7 +67,15 @@ class Execs:
             handle = await held.instance.start(spec, id=id, background=False)
             try:
                 most, redaction = held.limits.output_mib << 20, self._leases.redaction(row.id)
-                collector = Collector(handle, out, err, input=action.input, most_bytes=most, redaction=redaction)
+                collector = Collector(
+                    handle,
+                    out,
+                    err,
+                    input=action.input,
+                    most_bytes=most,
+                    redaction=redaction,
+                    stillness=held.instance.stillness,
+                )
                 status = await collector.run(spec.timeout_seconds)
             finally:
                 await handle.aclose()

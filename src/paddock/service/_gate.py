@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, cast
 
@@ -26,9 +27,14 @@ class Entry:
         """Of the record of the decision, to which others may refer."""
         self._gate, self._tag = gate, tag
         self._deferred = self._done = False
+        self._ends: list[Callable[[], None]] = []
 
     def defer(self) -> None:
         self._deferred = True
+
+    def at_the_end(self, call: Callable[[], None]) -> None:
+        """Before the outcome is recorded."""
+        self._ends.append(call)
 
     def judged(self, what: str, *, allowed: bool, rule: str, reason: str, detail: dict[str, object]) -> None:
         """A further verdict on the same action, by what it is about: recorded as one. Unrecorded."""
@@ -43,7 +49,7 @@ class Entry:
 
     def done(self, detail: dict[str, object] | None = None) -> None:
         if not self._done:
-            self._gate.close_entry(self.number)
+            self._end()
             self._gate.audit.outcome(self.number, self._tag, ok=True, sandbox=self.sandbox, detail=detail)
             self._done = True
 
@@ -53,11 +59,17 @@ class Entry:
 
     def failed(self, error: BaseException) -> None:
         if not self._done:
-            self._gate.close_entry(self.number)
+            self._end()
             self._gate.audit.outcome(
                 self.number, self._tag, ok=False, error=code_of(error), message=_message(error), sandbox=self.sandbox
             )
             self._done = True
+
+    def _end(self) -> None:
+        self._gate.close_entry(self.number)
+        for call in self._ends:
+            call()
+        self._ends.clear()
 
     def __enter__(self) -> Entry:
         return self

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 
+from paddock.backends._stillness import Stopwatch
 from paddock.egress._redact import Redaction
 from paddock.errors import InvalidState, PaddockError, SandboxDied
 from paddock.model import ByteReader, ByteWriter, ExecHandle, ExecId, ExitStatus, FileInfo, Limit, PtySize
@@ -47,7 +48,8 @@ class GuardedExec:
         self._read_bytes = 0
         self._stdout = None if inner.stdout is None else _CountedReader(redacted(inner.stdout, redaction), self._count)
         self._stderr = None if inner.stderr is None else _CountedReader(redacted(inner.stderr, redaction), self._count)
-        self._stdin = inner.stdin if inner.stdin is None or typed else _CountedWriter(inner.stdin)
+        stdin = None if inner.stdin is None else _RousingWriter(inner.stdin, self._rouse)
+        self._stdin = stdin if stdin is None or typed else _CountedWriter(stdin)
         self._recorded: dict[str, object] | None = None
         self._end = tasks.start(self._supervise(), name=f"exec {inner.id}")
 
@@ -85,13 +87,19 @@ class GuardedExec:
         return ended
 
     async def signal(self, number: int) -> None:
+        await self._rouse()
         await self._inner.signal(number)
 
     async def kill(self) -> None:
+        await self._rouse()
         await self._inner.kill()
 
     async def resize(self, size: PtySize) -> None:
+        await self._rouse()
         await self._inner.resize(size)
+
+    async def _rouse(self) -> None:
+        await self._live.rouse(self._row)
 
     async def aclose(self) -> None:
         await self._inner.aclose()
@@ -118,7 +126,11 @@ class GuardedExec:
     async def _watch(self) -> ExitStatus:
         ended = self._tasks.start(self._inner.wait(), name=f"wait {self.id}", awaited=True)
         try:
-            await asyncio.wait((ended,), timeout=self._timeout)
+            left, stopwatch = self._timeout, Stopwatch(self._held.instance.stillness)
+            while not ended.done() and (left is None or left > 0):
+                await asyncio.wait((ended,), timeout=left)
+                if not ended.done() and self._timeout is not None:
+                    left = await stopwatch.left(self._timeout)  # time in which it stood still does not count
             if not ended.done():
                 self._limit = self._limit or Limit.TIME
                 await self._inner.kill()
@@ -150,6 +162,24 @@ class GuardedExec:
         printed = {name: {"sha256": s.digest.hexdigest(), "length": s.total} for name, s in streams if s is not None}
         written = {"in": self._stdin.told()} if isinstance(self._stdin, _CountedWriter) else {}
         return {"exec": self.id, "pid": self.pid, **written, **printed}
+
+
+class _RousingWriter:
+    """A ByteWriter that wakes the sandbox for what is written to it."""
+
+    def __init__(self, inner: ByteWriter, rouse: Callable[[], Awaitable[None]]) -> None:
+        self._inner, self._rouse = inner, rouse
+
+    async def write(self, data: bytes) -> None:
+        await self._rouse()
+        await self._inner.write(data)
+
+    async def aclose(self) -> FileInfo | None:
+        await self._rouse()
+        return await self._inner.aclose()
+
+    async def abort(self) -> None:
+        await self._inner.abort()
 
 
 class _CountedReader:

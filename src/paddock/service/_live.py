@@ -14,24 +14,12 @@ from paddock.model import Limit, SandboxId, State, Usage
 from paddock.storage._base import Pool
 
 from ._clock import holder_alive
+from ._held import Held as Held
 from ._providers import Backends
 from ._remains import Remains, died, has_ended
+from ._sleeping import Sleeping
 from ._store import Row, Store
 from ._tasks import Tasks
-
-
-class Held:
-    """One live instance. `strikes` are the counters as they were last seen."""
-
-    def __init__(self, row: Row, backend: Backend, instance: Instance, strikes: Mapping[Limit, int]) -> None:
-        self.id, self.row, self.backend, self.instance = row.id, row, backend, instance
-        self.limits = row.sandbox.spec.limits
-        self.strikes = strikes
-        self.watch: asyncio.Task[None] | None = None
-        self.door: asyncio.Task[None] | None = None
-        """Serves the programs inside that may have children."""
-        self.dying = False
-        """Somebody is killing it, and will record that."""
 
 
 class Live:
@@ -45,8 +33,10 @@ class Live:
         pool: Callable[[], Pool],
         tasks: Tasks,
         serve: Callable[[Held], Coroutine[None, None, None]],
+        sleeping: Sleeping,
         reached: Callable[[Row], None] = lambda row: None,
     ) -> None:
+        self.sleeping = sleeping
         self.holder, self._serve, self._reached = holder, serve, reached
         self._store, self._backends, self._remains = store, backends, remains
         self._pool, self._tasks = pool, tasks
@@ -64,6 +54,12 @@ class Live:
     def get(self, row: Row) -> Held | None:
         held = self._held.get(row.id)
         return held if held is not None and held.row.incarnation == row.incarnation else None
+
+    async def rouse(self, row: Row) -> None:
+        """For somebody who uses what he has had open since before it was paused. SandboxDied."""
+        held = self.get(row)
+        if held is not None and held.instance.stillness.now:
+            await self.sleeping.rouse(held)
 
     async def hold(self, row: Row) -> Held:
         """The instance of a running sandbox. SandboxDied if there is none any more."""
@@ -83,12 +79,14 @@ class Live:
         """It lives in another service's own process, where nobody else can reach it or tell how it is."""
         return not backend.capabilities.adopt and row.holder != self.holder and holder_alive(row.holder)
 
-    async def check(self, row: Row) -> Row:
-        """What is recorded, corrected by what the backend says."""
-        return (await self.check_all((row,)))[0]
+    async def check(self, row: Row, *, paused: bool = False) -> Row:
+        """What is recorded, corrected by what the backend says; with `paused`, even where it is not to be expected that
+        it stands still."""
+        return (await self.check_all((row,), paused=paused))[0]
 
-    async def check_all(self, rows: tuple[Row, ...]) -> tuple[Row, ...]:
+    async def check_all(self, rows: tuple[Row, ...], *, paused: bool = True) -> tuple[Row, ...]:
         said: dict[str, Mapping[SandboxId, Ending | None]] = {}
+        still: dict[str, frozenset[SandboxId]] = {}
         checked: list[Row] = []
         for row in rows:
             if row.state is State.CREATING and not self.is_being_made(row):
@@ -96,14 +94,21 @@ class Live:
                 if row.state is State.CREATING:
                     checked.append(await self._unmake(row))
                     continue
-            backend = self._backends.find(row.sandbox.backend) if row.state is State.RUNNING else None
+            backend = self._backends.find(row.sandbox.backend) if row.state in LIVE else None
             if backend is None or self.elsewhere(row, backend):
                 checked.append(row)
                 continue
             if backend.name not in said:
                 said[backend.name] = await backend.living()
             living = said[backend.name]
-            checked.append(row if living.get(row.id, _GONE) is None else await self.ended(row, living.get(row.id)))
+            if living.get(row.id, _GONE) is not None:
+                checked.append(await self.ended(row, living.get(row.id)))
+                continue
+            if paused or row.state is State.PAUSED or row.sandbox.spec.idle_seconds is not None:
+                if backend.name not in still:
+                    still[backend.name] = await backend.paused()
+                row = self.sleeping.seen(row, still[backend.name])
+            checked.append(row)
         return tuple(checked)
 
     async def ended(self, row: Row, ending: Ending | None) -> Row:
@@ -245,5 +250,6 @@ def _silent(row: Row) -> SandboxDied:
     return SandboxDied(f"sandbox {row.id} does not answer", hint="try again", sandbox=row.id)
 
 
+LIVE = (State.RUNNING, State.PAUSED)
 _GONE = Ending(limit=None, reason="")
 _CAUSE_SECONDS = 3.0

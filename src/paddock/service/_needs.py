@@ -56,7 +56,7 @@ def of_sandboxes(store: Store) -> Iterable[Need]:
 def of_running(store: Store) -> Iterable[Need]:
     """What has to be there at this moment: of what is being made, the row comes before the tree."""
     for row in store.list():
-        if row.state is State.RUNNING:
+        if row.state in (State.RUNNING, State.PAUSED):
             yield Need(row.id, row.id, "it is what the sandbox has written")
             for layer in row.layers:
                 yield Need(layer, row.id, "the sandbox lies over it")

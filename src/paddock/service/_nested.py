@@ -26,9 +26,11 @@ from paddock.model import (
     KillSandbox,
     Limits,
     ListSandboxes,
+    PauseSandbox,
     Principal,
     PromoteChild,
     ReadFile,
+    ResumeSandbox,
     RunExec,
     Sandbox,
     SandboxSpec,
@@ -72,6 +74,14 @@ class _Kill(msgspec.Struct, tag="kill", forbid_unknown_fields=True, kw_only=True
     sandbox: str
 
 
+class _Pause(msgspec.Struct, tag="pause", forbid_unknown_fields=True, kw_only=True):
+    sandbox: str
+
+
+class _Resume(msgspec.Struct, tag="resume", forbid_unknown_fields=True, kw_only=True):
+    sandbox: str
+
+
 class _Exec(msgspec.Struct, tag="exec", forbid_unknown_fields=True, kw_only=True):
     sandbox: str
     argv: tuple[str, ...]
@@ -98,7 +108,7 @@ class _Promote(msgspec.Struct, tag="promote", forbid_unknown_fields=True, kw_onl
     path: str = "/workspace"
 
 
-_Request: TypeAlias = _Create | _Fork | _List | _Kill | _Exec | _Read | _Write | _Promote
+_Request: TypeAlias = _Create | _Fork | _List | _Kill | _Pause | _Resume | _Exec | _Read | _Write | _Promote
 _decode = msgspec.json.Decoder(_Request).decode
 
 
@@ -177,6 +187,10 @@ class Nested:
                 return [_shown(child) for child in await self._perform(ListSandboxes(), principal)]
             case _Kill():
                 return _shown(await self._perform(KillSandbox(sandbox=request.sandbox), principal))
+            case _Pause():
+                return _shown(await self._perform(PauseSandbox(sandbox=request.sandbox), principal))
+            case _Resume():
+                return _shown(await self._perform(ResumeSandbox(sandbox=request.sandbox), principal))
             case _Exec():
                 return await self._exec(request, principal)
             case _Read():

@@ -35,6 +35,7 @@ class Reports:
         audit: AuditLog,
         backends: Backends,
         levels: Levels,
+        images: Callable[[], tuple[Check, ...]],
         pool: Callable[[], Pool],
         find: Callable[[str, Entry], Row],
         verify: Callable[[], Awaitable[AuditReport]],
@@ -42,7 +43,7 @@ class Reports:
     ) -> None:
         self._state_dir, self._store, self._audit = state_dir, store, audit
         self._backends, self._pool, self._find, self._verify = backends, pool, find, verify
-        self._sign, self._levels = sign, levels
+        self._sign, self._levels, self._images = sign, levels, images
         self._owner = f"local:{os.getuid()}"
 
     async def audit(self, action: ListAudit, entry: Entry) -> tuple[AuditRecord, ...]:
@@ -87,6 +88,7 @@ class Reports:
             checks += backend.checks()
         levels = self._levels.reports(checks)
         checks += self._storage()
+        checks += await asyncio.to_thread(self._images)
         report = await self._verify()
         checks.append(
             Check(

@@ -81,7 +81,7 @@ class Sources:
         """A living sandbox before a workspace: it may have a copy of its own. NotFound, SandboxDied."""
         owner = entry.principal.id
         try:
-            row, held = await self._sandboxes.use(reference, entry)
+            row, held = await self._sandboxes.reach(reference, entry)
         except (NotFound, SandboxDied) as error:
             try:
                 begun = await self._known.begun(reference, owner, entry)
@@ -100,7 +100,7 @@ class Sources:
         running = None
         if begun.sandbox is not None:
             with suppress(NotFound, SandboxDied):
-                running = await self._sandboxes.use(begun.sandbox, entry)
+                running = await self._sandboxes.reach(begun.sandbox, entry)
         return Source(begun.id, begun.name, begun, begun.tree, running)
 
     @asynccontextmanager

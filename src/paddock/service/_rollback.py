@@ -135,10 +135,10 @@ class Rollback:
         return snapshot
 
     async def _stay(self, row: Row) -> None:
-        """It runs as before."""
+        """It is as before: it runs, or stands still."""
         _copies.discard(self._pool(), _besides(row))
         with suppress(InvalidState):  # killed meanwhile
-            await self._live.check(self._lifecycle.move(row, State.RUNNING))
+            await self._live.check(self._lifecycle.move(row, State.RUNNING), paused=True)
 
     async def _lay(self, row: Row, backend: Backend, snapshot: SnapshotRow, trees: Sequence[Beside]) -> Row:
         """The trees of a dead sandbox become those of the snapshot, and it lives again."""

@@ -33,6 +33,7 @@ from ._file_changes import FileChanges
 from ._files import Files
 from ._forks import Forks
 from ._garbage import Garbage
+from ._images import ImageRoom, UnusedImages
 from ._judge import Judge
 from ._lease_store import LeaseStore
 from ._leased_egress import LeasedEgress
@@ -47,7 +48,7 @@ from ._nested import Nested, Perform
 from ._own_files import OwnFiles
 from ._policies import Policies
 from ._promotion import Promotion
-from ._providers import Backends, Templates
+from ._providers import Backends, Images, Templates
 from ._reconcile import Reconciler
 from ._recordings import Recordings
 from ._remains import Remains
@@ -58,6 +59,7 @@ from ._sandboxes import Sandboxes
 from ._secret_leases import Leases
 from ._secrets import Secrets
 from ._shelf import Shelf
+from ._sleeping import Sleeping
 from ._snapshot_store import SnapshotStore
 from ._snapshots import Snapshots
 from ._spare_trees import SPARE
@@ -85,6 +87,7 @@ class Rooms:
         tasks: Tasks,
         pool: Callable[[], Pool],
         templates: Templates,
+        images: Callable[[], Images] | None,
         clock: Clock,
         workspaces: Workspaces | None,
         credentials: CredentialSource | None,
@@ -130,6 +133,7 @@ class Rooms:
         )
         self.asking = Asking(store=store, policies=policies, approvals=self.approvals)
         allotment = Allotment(store, clock)
+        sleeping = Sleeping(store=store, lifecycle=lifecycle, audit=audit)
         live = self.live = Live(
             holder=holder,
             store=store,
@@ -138,6 +142,7 @@ class Rooms:
             pool=pool,
             tasks=tasks,
             serve=Nested(perform, allotment).serve,
+            sleeping=sleeping,
             reached=lambda row: _reached(policies, tasks, row),
         )
         self.shelf = Shelf(
@@ -231,6 +236,7 @@ class Rooms:
             audit=audit,
             backends=backends,
             levels=self.levels,
+            images=lambda: self.images.checks(pool),
             pool=pool,
             find=self.sandboxes.find,
             verify=self.evidence.verify,
@@ -256,12 +262,14 @@ class Rooms:
         )
         kinds = (Noun.SANDBOX, Noun.SNAPSHOT, Noun.BASE, Noun.WORKSHOP, Noun.WORKSPACE)
         nouns = (*(noun.value for noun in kinds), BESIDE, SPARE)
+        self.templates, self.images = templates, ImageRoom(images, needs)
         self.garbage = Garbage(
             state_dir,
             pool=pool,
             sweepers=(Unfinished(pool), Orphans(pool, needs, audit, nouns), Outputs(remains, store)),
             collectors=(
                 OldTemplates(pool, templates, needs, store),
+                UnusedImages(pool, images, needs),
                 self.shelf.bases,
                 self.shelf.unused,
                 WorkspaceCollector(self.workspaces.evictions, pool, audit),

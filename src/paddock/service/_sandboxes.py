@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 
 import msgspec
@@ -31,14 +31,17 @@ from paddock.model import (
     Mount,
     MountMode,
     Noun,
+    PauseSandbox,
     Principal,
     Process,
+    ResumeSandbox,
     Sandbox,
     SandboxId,
     SandboxSpec,
     State,
     Template,
     Usage,
+    is_image,
     nested_principal,
 )
 from paddock.storage._base import Pool
@@ -49,7 +52,7 @@ from ._clock import Clock
 from ._conduct import protected
 from ._gate import Entry
 from ._lifecycle import Lifecycle
-from ._live import Held, Live
+from ._live import LIVE, Held, Live
 from ._making import Birth, Making
 from ._policies import Policies
 from ._providers import Backends, Templates
@@ -178,8 +181,22 @@ class Sandboxes:
         # Half a kill is worse than none: once begun it goes on, whatever becomes of the caller.
         return await self._tasks.finish(self._kill(row, entry.principal), name=f"undo sandbox {row.id}: kill")
 
+    async def pause(self, action: PauseSandbox, entry: Entry) -> Sandbox:
+        row, held = await self.reach(action.sandbox, entry)
+        return await self._turned(self._live.sleeping.pause(row, held), row)
+
+    async def resume(self, action: ResumeSandbox, entry: Entry) -> Sandbox:
+        row, held = await self.reach(action.sandbox, entry)
+        return await self._turned(self._live.sleeping.resume(row, held), row)
+
+    async def _turned(self, work: Coroutine[None, None, Row], row: Row) -> Sandbox:
+        try:
+            return (await self._tasks.finish(work, name=f"undo sandbox {row.id}: pause or resume")).sandbox
+        except SandboxDied:
+            raise await self._live.dead(row) from None
+
     async def usage(self, action: GetUsage, entry: Entry) -> Usage:
-        row, held = await self.use(action.sandbox, entry)
+        row, held = await self.reach(action.sandbox, entry)
         try:
             usage = await held.instance.usage()
         except SandboxDied:
@@ -187,7 +204,7 @@ class Sandboxes:
         return self._live.with_disk(held, usage)
 
     async def processes(self, action: ListProcesses, entry: Entry) -> tuple[Process, ...]:
-        row, held = await self.use(action.sandbox, entry)
+        row, held = await self.reach(action.sandbox, entry)
         try:
             return await held.instance.processes()
         except SandboxDied:
@@ -195,7 +212,7 @@ class Sandboxes:
 
     async def inspect(self, action: InspectSandbox, entry: Entry) -> Inspection:
         row = await self._live.check(self.find(action.sandbox, entry))
-        if row.state is not State.RUNNING:
+        if row.state not in LIVE:
             return Inspection(sandbox=row.sandbox)
         try:
             held = await self._live.hold(row)
@@ -249,11 +266,19 @@ class Sandboxes:
         return around is not None and around.sandbox.owner == owner
 
     async def use(self, reference: str, entry: Entry) -> tuple[Row, Held]:
-        """A sandbox that runs, and its instance. SandboxDied says when and why it does not any more."""
+        """A sandbox that runs (it is woken), and its instance. SandboxDied says when and why it does not any more."""
+        row, held = await self.reach(reference, entry)
+        try:
+            return await self._live.sleeping.wake(row, held, entry), held
+        except SandboxDied:
+            raise await self._live.dead(row) from None
+
+    async def reach(self, reference: str, entry: Entry) -> tuple[Row, Held]:
+        """The same for those who do nothing inside: one that is paused stays so."""
         row = self.find(reference, entry)
         if has_ended(row):
             raise died(row.sandbox)
-        if row.state is not State.RUNNING:
+        if row.state not in LIVE:
             raise InvalidState(
                 f"sandbox {row.id} is {row.state.value}", hint="wait until it runs", state=row.state.value
             )
@@ -336,13 +361,16 @@ class Sandboxes:
                 return self._templates.get(name)  # a look-up from now on
             template = await asyncio.to_thread(self._templates.get, name)
         except NotFound:
+            if is_image(name):
+                raise
             known = sorted(self._templates.names())
             raise NotFound(
                 f"no template {name!r}; there are: {', '.join(known) or 'none'}",
                 hint="name one of those",
                 templates=known,
             ) from None
-        self._built.add(name)
+        if not is_image(name):  # which is looked for again each time
+            self._built.add(name)
         return template
 
 
@@ -352,4 +380,5 @@ def _needs(spec: SandboxSpec, source: SnapshotRow | None) -> list[str]:
     if source is not None:
         workspace, policy = workspace or source.workspace is not None, policy or source.snapshot.policy is not None
     asked = {"mounts": bool(spec.mounts), "nested": bool(spec.nested), "trees": workspace, "exits": policy}
+    asked["idle"] = spec.idle_seconds is not None
     return [name for name, wanted in asked.items() if wanted]

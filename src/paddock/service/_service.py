@@ -27,7 +27,7 @@ from ._egress import Egress
 from ._expiry import PERIOD_SECONDS
 from ._gate import Gate
 from ._level_figures import LevelFigures
-from ._providers import Backends, Templates
+from ._providers import Backends, Images, Templates
 from ._rooms import Rooms
 from ._store import Store
 from ._tasks import Tasks
@@ -53,6 +53,7 @@ class Service:
         backends: Iterable[Backend] | Callable[[], Iterable[Backend]],
         pool: Callable[[], Pool],
         templates: Templates,
+        images: Callable[[], Images] | None = None,
         policy: Policy,
         audit: AuditLog | None = None,
         store: Store | None = None,
@@ -83,6 +84,7 @@ class Service:
             tasks=self._tasks,
             pool=pool,
             templates=templates,
+            images=images,
             clock=clock,
             workspaces=workspaces,
             credentials=credentials,

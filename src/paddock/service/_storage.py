@@ -97,7 +97,7 @@ class Storage:
         wrong: list[str] = []
         limited = 0
         for row in self._store.list():
-            if row.state is not State.RUNNING:
+            if row.state not in (State.RUNNING, State.PAUSED):
                 continue
             try:
                 usage = pool.usage(row.id)

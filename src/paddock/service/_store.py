@@ -73,6 +73,10 @@ class Row(msgspec.Struct, frozen=True):
     def state(self) -> State:
         return self.sandbox.state
 
+    def told_as(self, state: State) -> Row:
+        """What callers are to see, where it is known to be otherwise than it is recorded."""
+        return msgspec.structs.replace(self, sandbox=msgspec.structs.replace(self.sandbox, state=state))
+
 
 class Key(msgspec.Struct, frozen=True):
     """An idempotency key: the same `digest` must come with it each time."""

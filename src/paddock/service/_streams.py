@@ -63,6 +63,7 @@ class RecordedWriter(_Recorded):
 
     async def write(self, data: bytes) -> None:
         try:
+            await self._live.rouse(self._row)
             await self._inner.write(data)
         except Exception as error:
             raise await self._broken(error) from None
@@ -71,6 +72,7 @@ class RecordedWriter(_Recorded):
 
     async def aclose(self) -> FileInfo | None:
         try:
+            await self._live.rouse(self._row)
             info = await self._inner.aclose()
         except Exception as error:
             raise await self._broken(error) from None
@@ -98,10 +100,12 @@ class RecordedStream(_Recorded):
         return data
 
     async def write(self, data: bytes) -> None:
+        await self._live.rouse(self._row)
         await self._inner.write(data)
         self._sent += len(data)
 
     async def write_eof(self) -> None:
+        await self._live.rouse(self._row)
         await self._inner.write_eof()
 
     async def aclose(self) -> None:

@@ -12,6 +12,7 @@ from paddock.model.ids import is_id
 from ._workspace_tree import REPOSITORY, WORKSPACE
 
 MAX_TTL_SECONDS = 30 * 86_400
+MIN_IDLE_SECONDS = 1.0
 MAX_PIN_SECONDS = 366 * 86_400
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _MAX_ARGUMENT_BYTES = 2 << 20  # the kernel's own ceiling is a quarter of the stack: 2 MiB
@@ -36,6 +37,11 @@ def check_spec(spec: SandboxSpec) -> None:
         raise InvalidArgument(f"nested={spec.nested} must be 0 to {MAX_CHILDREN}", field="nested")
     if spec.workspace is not None:
         _check_workspace(spec)
+    if spec.idle_seconds is not None and not MIN_IDLE_SECONDS <= spec.idle_seconds <= MAX_TTL_SECONDS:
+        raise InvalidArgument(
+            f"idle_seconds={spec.idle_seconds:.10g} must be {MIN_IDLE_SECONDS:g} to {MAX_TTL_SECONDS}",
+            field="idle_seconds",
+        )
 
 
 def check_mounts(mounts: tuple[Mount, ...]) -> None:

@@ -76,6 +76,10 @@ class Pool(Protocol):
         """In one step; with that ceiling, if one is given. NotFound, AlreadyExists."""
         ...
 
+    def allow(self, name: str, limit_bytes: int) -> None:
+        """From now on that is its ceiling, where this driver has any. NotFound."""
+        ...
+
     def replace(self, source: str, name: str) -> None:
         """`source` takes the name of `name`, whose content goes: at no moment is there no tree of that name, if there
         was one before. NotFound: there is no `source`.

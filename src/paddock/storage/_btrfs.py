@@ -92,14 +92,17 @@ class BtrfsPool(Directories):
 
     def rename(self, source: str, name: str, *, limit_bytes: int | None = None) -> None:
         if limit_bytes is not None:
-            tree = self.open(source)
-            try:
-                self._limit(tree, limit_bytes)
-            except OSError as error:
-                raise tree_error(error, source, "limit") from error
-            finally:
-                os.close(tree)
+            self.allow(source, limit_bytes)
         super().rename(source, name)
+
+    def allow(self, name: str, limit_bytes: int) -> None:
+        tree = self.open(name)
+        try:
+            self._limit(tree, limit_bytes)
+        except OSError as error:
+            raise tree_error(error, name, "limit") from error
+        finally:
+            os.close(tree)
 
     def delete(self, name: str) -> None:
         check_name(name)

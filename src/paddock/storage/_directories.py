@@ -66,6 +66,9 @@ class Directories:
         except OSError as error:
             raise tree_error(error, name, "rename") from None
 
+    def allow(self, name: str, limit_bytes: int) -> None:
+        os.close(self.open(name))
+
     def replace(self, source: str, name: str) -> None:
         check_name(source)
         check_name(name)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import re
-from collections.abc import Callable, Generator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from paddock.errors import NotFound, PaddockError
@@ -15,7 +13,7 @@ from paddock.model import Template, User
 from paddock.storage import _host, _kit
 from paddock.storage._base import Pool
 from paddock.storage._recipe import Progress, Recipe
-from paddock.storage._trees import DIRECTORY, ROOT, sync_file_system
+from paddock.storage._versions import Versions
 
 _USERS = (
     User(name="root", uid=0, gid=0, home="/root"),
@@ -41,7 +39,6 @@ _RECIPES: dict[str, Callable[[Path], Recipe]] = {
     "host": _host.recipe,
 }
 _VERSION = re.compile(r"t[pb]_([a-z0-9_]+)_[0-9a-f]{12}", re.ASCII)
-_BUILDING, _USED = ".lock", ".used"  # held alone by who builds or deletes; held together by all who use
 
 
 class Templates:
@@ -53,16 +50,14 @@ class Templates:
 
     def __init__(self, pool: Pool, state_dir: Path, *, machine: Path = Path("/")) -> None:
         self._pool = pool
-        self._locks = state_dir / TEMPLATES
+        self._versions = Versions(pool, state_dir / TEMPLATES)
         self._machine = machine
         self._resolved: dict[str, Template] = {}
         self._kit: str | None = None
-        self._held: dict[str, int] = {}  # trees that this program uses, by descriptors of their locks
 
     def close(self) -> None:
         """Lets go of the versions that were in use here."""
-        while self._held:
-            os.close(self._held.popitem()[1])
+        self._versions.close()
 
     def names(self) -> tuple[str, ...]:
         return tuple(_RECIPES)
@@ -120,81 +115,17 @@ class Templates:
 
     def discard(self, tree: str) -> bool:
         """Deletes one version, or what its builder has begun. False: a program that runs uses or builds it."""
-        version = "tp" + tree[2:]
-        with ExitStack() as stack:
-            for lock in (_USED, _BUILDING):
-                fd = self._open_lock(version, lock)
-                stack.callback(os.close, fd)
-                try:
-                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    return False
-            self._pool.delete(tree)
-        return True
+        return self._versions.discard(tree)
 
     def _layers(self, recipe: Recipe, progress: Progress) -> tuple[str, ...]:
         below = self._layers(recipe.below, progress) if recipe.below else ()
-        self._hold(recipe.tree)
-        if not self._built(recipe):
-            with self._building(recipe, progress):
-                if not self._built(recipe):  # by whoever held the lock
-                    self._build(recipe, progress)
+        self._versions.have(
+            recipe.tree,
+            f"template {recipe.name}",
+            lambda _, root: recipe.fill(root, self._pool.porter, progress),
+            progress,
+        )
         return (recipe.tree, *below)
-
-    def _hold(self, tree: str) -> None:
-        """From before it is looked for until this program ends, nobody discards it: the kernel keeps the lock."""
-        if tree not in self._held:
-            fd = self._open_lock(tree, _USED)
-            fcntl.flock(fd, fcntl.LOCK_SH)
-            if self._held.setdefault(tree, fd) != fd:  # another thread was quicker
-                os.close(fd)
-
-    def _built(self, recipe: Recipe) -> bool:
-        try:
-            os.close(self._pool.open(recipe.tree))
-        except NotFound:
-            return False
-        return True
-
-    def _build(self, recipe: Recipe, progress: Progress) -> None:
-        """Builds under another name: what has the name of a template is whole, also after a power loss."""
-        scratch = "tb" + recipe.tree.removeprefix("tp")
-        self._pool.delete(scratch)  # a killed builder's
-        progress(f"building template {recipe.name}")
-        self._pool.create(scratch)
-        try:
-            tree = self._pool.open(scratch)
-            try:
-                root = os.open(ROOT, DIRECTORY, dir_fd=tree)
-                try:
-                    recipe.fill(root, self._pool.porter, progress)
-                    sync_file_system(root)
-                finally:
-                    os.close(root)
-            finally:
-                os.close(tree)
-            self._pool.rename(scratch, recipe.tree)
-        except BaseException:
-            self._pool.delete(scratch)
-            raise
-        progress(f"template {recipe.name} is ready")
-
-    @contextmanager
-    def _building(self, recipe: Recipe, progress: Progress) -> Generator[None]:
-        fd = self._open_lock(recipe.tree, _BUILDING)
-        try:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                progress(f"template {recipe.name} is being built by another process")
-                fcntl.flock(fd, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(fd)
-
-    def _open_lock(self, tree: str, kind: str) -> int:
-        self._locks.mkdir(mode=0o700, exist_ok=True)
-        return os.open(self._locks / (tree + kind), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
 
 def _kit_recipe(machine: Path) -> Recipe:

@@ -217,6 +217,9 @@ class ContainerBackend:
                 self._start(self._end_overdue(record))  # its pid 1 stands still, or somebody holds it
         return found
 
+    async def paused(self) -> frozenset[SandboxId]:
+        return frozenset()
+
     async def forget(self, id: SandboxId) -> None:
         record = self.records.read(id)
         if record is None or record.lives() or record.is_being_made() or record.owes:

@@ -7,21 +7,22 @@ import contextlib
 import itertools
 import os
 import socket
-from collections.abc import AsyncGenerator, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import msgspec
 
 from paddock.backends._base import Backend, Capabilities, Ending, Exits, SandboxPlan
-from paddock.backends._guest import GuestConnection, GuestInstance
-from paddock.backends.jail import _look, _probe
+from paddock.backends.jail import _probe
+from paddock.backends.jail._instance import JailInstance as JailInstance
 from paddock.backends.jail._keeper import KeeperClient, Message
-from paddock.errors import InvalidState, PaddockError, SandboxDied
+from paddock.backends.jail._rest import Rest
+from paddock.errors import PaddockError, SandboxDied
 from paddock.keeper import _trust_places, layout
 from paddock.keeper._plan import JailPlan, Mount, Tree, User
 from paddock.keeper._records import Record, Records
-from paddock.model import Check, ExecHandle, ExecId, ExecSpec, Level, Limit, Process, SandboxId, Template, Usage
+from paddock.model import Check, ExecSpec, Level, Limit, SandboxId, Template
 
 R = TypeVar("R")
 _MIB = 1 << 20
@@ -54,9 +55,11 @@ class JailBackend:
         self._late: set[SandboxId] = set()
         """Those that were given exits while they ran: their environment says nothing of certificates."""
         self._tasks: set[asyncio.Task[Any]] = set()
+        self.rest = Rest(lambda *asked, **fields: self.keeper.request(*asked, **fields), self.start)
         self.keeper = KeeperClient(
             state_dir,
             on_ended=self._on_ended,
+            on_rest=self.rest.told,
             on_lost=self._on_lost,
             on_replaced=self._on_replaced,
             for_tests=for_tests,
@@ -81,9 +84,11 @@ class JailBackend:
             isolation=True,
             enforced=frozenset(enforced),
             watched=frozenset(watched),
-            root_user=self.whole,
+            root_user=self.root_user,
             adopt=True,
             freeze=True,
+            pause=True,
+            idle=True,
             mounts=True,
             nested=True,
             trees=True,
@@ -99,6 +104,11 @@ class JailBackend:
     def edition(self) -> str:
         return f"Linux {os.uname().release}"
 
+    @property
+    def root_user(self) -> bool:
+        """`user="root"` works inside."""
+        return self.whole
+
     def probe(self) -> str | None:
         return _probe.unusable()
 
@@ -113,17 +123,19 @@ class JailBackend:
         return self.keeper.pool
 
     async def create(self, plan: SandboxPlan) -> JailInstance:
-        jail = self._jail_plan(plan)
+        return await self.make(plan, self.jail_plan(plan))
+
+    async def make(self, plan: SandboxPlan, jail: JailPlan) -> JailInstance:
+        """The sandbox of `plan` as `jail` says."""
         making = self.start(self.keeper.request("create", plan=jail.to_message()))
         known = plan.id in self._endings
         self._being_made.add(plan.id)
         self.ending(plan.id, plan.incarnation)  # it may come in the same breath as the answer
         try:
             answer = await asyncio.shield(making)
-            instance = JailInstance(self, plan.id, plan.template, plan.incarnation)
+            instance = self.instance(plan.id, plan.template, plan.incarnation)
             with contextlib.suppress(PaddockError, OSError):  # whoever asks next is told
-                # The agent turns to us while this is being recorded, and not when somebody waits for a first command.
-                await instance.connection("user")
+                await instance.turn_to()
         except BaseException as error:
             if not known:
                 self._endings.pop(plan.id, None)
@@ -136,12 +148,15 @@ class JailBackend:
         self.last_timings = cast("dict[str, float]", answer["timings"])
         return instance
 
+    def instance(self, id: SandboxId, template: Template, incarnation: int) -> JailInstance:
+        return JailInstance(self, id, template, incarnation)
+
     async def _unmake(self, plan: SandboxPlan, making: asyncio.Task[Message]) -> None:
         with contextlib.suppress(PaddockError):  # it failed, or its keeper is gone: a sweep finds what is left
             await making
             await self.keeper.request("kill", id=plan.id, incarnation=plan.incarnation)
 
-    def _jail_plan(self, plan: SandboxPlan) -> JailPlan:
+    def jail_plan(self, plan: SandboxPlan) -> JailPlan:
         template, limits = plan.template, plan.spec.limits
         return JailPlan(
             id=plan.id,
@@ -172,6 +187,8 @@ class JailBackend:
             incarnation=plan.incarnation,
             exits=plan.exits,
             protect=plan.protect,
+            idle_seconds=plan.spec.idle_seconds or 0.0,
+            kind=self.name,
             trace=self.trace,
             fault=self.fault,
         )
@@ -181,14 +198,15 @@ class JailBackend:
         self._endings.setdefault(id, {})  # it may end while it is looked for
         answer = await self.keeper.request("list")
         record = self._record(id) if id in answer["living"] else None
-        if record is None:
+        if record is None or record.kind != self.name:
             if not known:
                 self._endings.pop(id, None)
             return None
         self.ending(id, record.incarnation)
         if record.late:
             self._late.add(id)
-        return JailInstance(self, id, msgspec.json.decode(record.template, type=Template), record.incarnation)
+        self.rest.met(id, answer)
+        return self.instance(id, msgspec.json.decode(record.template, type=Template), record.incarnation)
 
     def _record(self, id: SandboxId) -> Record | None:
         directory = os.open(self._state / layout.RUN, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -218,10 +236,15 @@ class JailBackend:
 
     async def living(self) -> Mapping[SandboxId, Ending | None]:
         answer = await self.keeper.request("list")
-        found: dict[SandboxId, Ending | None] = {SandboxId(id): None for id in answer["living"]}
-        return {**_endings(answer), **found}
+        kinds = cast("dict[str, str]", answer["kinds"])
+        found: dict[SandboxId, Ending | None] = {SandboxId(id): None for id, kind in kinds.items() if kind == self.name}
+        return {**_endings(answer, (self.name, "")), **found}  # whose kind nobody knows is everybody's
+
+    async def paused(self) -> frozenset[SandboxId]:
+        return self.rest.listed(await self.keeper.request("list"))
 
     async def forget(self, id: SandboxId) -> None:
+        self.rest.forget(id)
         self._endings.pop(id, None)
         self._late.discard(id)
         if id in self._killed:
@@ -263,6 +286,7 @@ class JailBackend:
 
     def _on_ended(self, id: str, incarnation: int, limit: str | None, reason: str) -> None:
         self._settle(SandboxId(id), incarnation, _ending(limit, reason))
+        self.rest.told(id, False)
 
     def _on_lost(self) -> None:
         # Its successor takes over what lives and tells of it; whoever waits for an end need not ask for that.
@@ -279,10 +303,12 @@ class JailBackend:
             # What is being made is not living yet, and has not ended.
             waiting = [(id, number) for id, number in self._awaited() if id not in self._being_made]
             try:
+                await self.rest.hold_again()
                 answer = await self.keeper.request("list")
             except PaddockError:
                 return  # it is lost again: the next connection asks again
-            ended = _endings(answer)
+            self.rest.listed(answer)
+            ended = _endings(answer, (self.name, ""))
             for id, incarnation in waiting:
                 if answer["living"].get(id) != incarnation:
                     self._settle(id, incarnation, ended.get(id, _GONE))
@@ -299,79 +325,14 @@ class JailBackend:
         return task
 
 
-def _endings(answer: Message) -> dict[SandboxId, Ending]:
+def _endings(answer: Message, kinds: tuple[str, ...]) -> dict[SandboxId, Ending]:
     ended = cast("dict[str, dict[str, str | None]]", answer["ended"])
-    return {SandboxId(id): _ending(one["limit"], one["reason"] or "") for id, one in ended.items()}
+    mine = {id: one for id, one in ended.items() if one["kind"] in kinds}
+    return {SandboxId(id): _ending(one["limit"], one["reason"] or "") for id, one in mine.items()}
 
 
 def _ending(limit: str | None, reason: str) -> Ending:
     return Ending(limit=Limit(limit) if limit else None, reason=reason)
-
-
-class JailInstance(GuestInstance):
-    """A live jail. Each identity of it has a socket in `run/<id>/`, so nothing has to be kept to reach it."""
-
-    def __init__(self, backend: JailBackend, id: SandboxId, template: Template, incarnation: int) -> None:
-        super().__init__(id, template, self._reach, root_user=backend.whole)
-        self._backend, self._incarnation = backend, incarnation
-
-    async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> ExecHandle:
-        return await super().start(self._backend.furnished(self.id, spec), id=id, background=background)
-
-    async def _reach(self, identity: str) -> GuestConnection:
-        return await GuestConnection.connect(self._backend.socket(self.id, identity))
-
-    async def set_deadline(self, deadline: float) -> None:
-        answer = await self._backend.keeper.request("deadline", id=self.id, deadline=deadline)
-        if not answer["known"]:
-            raise SandboxDied(f"{self.id} is dead")
-        try:
-            control = await self._reach("init")
-        except OSError:  # the deadline had passed
-            raise SandboxDied(f"{self.id} is dead") from None
-        try:
-            await control.open({"op": "deadline", "boottime": deadline}).call(dict)
-        finally:
-            control.close()
-
-    async def usage(self) -> Usage:
-        answer = await self._backend.keeper.request("usage", id=self.id)
-        if not answer.pop("known"):
-            raise SandboxDied(f"{self.id} is dead")
-        answer.pop("re")
-        strikes = {Limit(k): v for k, v in cast("dict[str, int | None]", answer.pop("strikes", {})).items() if v}
-        return Usage(**answer, strikes=strikes)
-
-    async def processes(self) -> tuple[Process, ...]:
-        return await asyncio.to_thread(_look.table, self._backend.record(self.id))
-
-    async def posture(self) -> tuple[Check, ...]:
-        return await asyncio.to_thread(_look.posture, self._backend.record(self.id))
-
-    @contextlib.asynccontextmanager
-    async def frozen(self) -> AsyncGenerator[None]:
-        hold = next(self._backend.holds)
-        answer = await self._backend.keeper.request("freeze", id=self.id, hold=hold)
-        if not answer["known"]:
-            raise SandboxDied(f"{self.id} is dead")
-        try:
-            yield
-        finally:
-            # Whoever is cancelled here leaves it standing otherwise, until the keeper loses patience.
-            thawing = self._backend.start(self._backend.keeper.request("thaw", id=self.id, hold=hold))
-            answer = await asyncio.shield(thawing)
-        if not answer["held"]:
-            raise InvalidState(f"{self.id} did not stand still for as long as it took", hint="try again")
-
-    async def kill(self) -> None:
-        self.close_connections()
-        await self._backend.kill(self.id, self._incarnation)
-
-    async def aclose(self) -> None:
-        self.close_connections()
-
-    async def wait_ended(self) -> Ending:
-        return await asyncio.shield(self._backend.ending(self.id, self._incarnation))
 
 
 _: type[Backend] = JailBackend

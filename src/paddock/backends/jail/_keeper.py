@@ -24,7 +24,7 @@ ATTEMPTS = 50
 START_SECONDS = 20.0
 _EXHAUSTED = {"EAGAIN", "EMFILE", "ENFILE", "ENOMEM", "ENOSPC", "EDQUOT", "ENOBUFS", "EUSERS"}
 _REMEDY = {"EUSERS": "every sandbox has a range of ids of its own: kill some, `paddock ls` lists them"}
-_REPEATABLE = frozenset({"deadline", "exits", "forget", "kill", "list", "usage"})
+_REPEATABLE = frozenset({"awake", "deadline", "exits", "forget", "kill", "list", "pause", "rest", "resume", "usage"})
 _ERRNO = re.compile(r"\[Errno (\d+)\]")
 Message = dict[str, Any]
 
@@ -32,7 +32,8 @@ Message = dict[str, Any]
 class KeeperClient:
     """One connection to the keeper of `state_dir`; made when first needed, and again when the keeper was replaced.
 
-    `on_ended(id, incarnation, limit, reason)` is called for each death; `on_lost()` when the keeper has gone;
+    `on_ended(id, incarnation, limit, reason)` is called for each death, `on_rest(id, paused)` for each pause and each
+    end of one; `on_lost()` when the keeper has gone;
     `on_replaced()` after a new connection was made in place of a lost one: what was missed can then be listed.
     """
 
@@ -43,10 +44,12 @@ class KeeperClient:
         on_ended: Callable[[str, int, str | None, str], None],
         on_lost: Callable[[], None],
         on_replaced: Callable[[], None],
+        on_rest: Callable[[str, bool], None] = lambda id, paused: None,
         for_tests: bool = False,
     ) -> None:
         self._state = state_dir
         self._on_ended = on_ended
+        self._on_rest = on_rest
         self._on_lost = on_lost
         self._on_replaced = on_replaced
         self._for_tests = for_tests
@@ -172,6 +175,9 @@ class KeeperClient:
             if message.get("event") == "ended":
                 limit = cast("str | None", message["limit"])
                 self._on_ended(str(message["id"]), int(message["incarnation"]), limit, str(message["reason"]))
+                continue
+            if (event := message.get("event")) is not None:
+                self._on_rest(str(message["id"]), event == "paused")
                 continue
             future = self._waiting.get(cast("int", message.get("re")))
             if "fds" in message:

@@ -114,6 +114,9 @@ class ProcessBackend:
     async def living(self) -> Mapping[SandboxId, Ending | None]:
         return {id: instance.ending for id, instance in self._instances.items()}
 
+    async def paused(self) -> frozenset[SandboxId]:
+        return frozenset()
+
     async def forget(self, id: SandboxId) -> None:
         instance = self._instances.get(id)
         if instance is not None and instance.ending is not None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Literal, Self, overload
 
-from paddock.client._command import absolute, checked, exec_spec
+from paddock.client._command import absolute, absolute_template, checked, exec_spec
 from paddock.client._default import default_async_transport
 from paddock.client._policy import PolicySource, policy_document
 from paddock.errors import InvalidArgument, SandboxDied
@@ -30,10 +30,12 @@ from paddock.model import (
     ListSnapshots,
     Mount,
     MountDiff,
+    PauseSandbox,
     PromoteMount,
     Promotion,
     PtySize,
     ReadOutput,
+    ResumeSandbox,
     RollbackSandbox,
     RunExec,
     SandboxSpec,
@@ -86,6 +88,7 @@ class AsyncSandbox:
         workspace: str | None = None,
         nested: int = 0,
         policy: PolicySource | None = None,
+        idle_seconds: float | None = None,
         idempotency_key: str | None = None,
         transport: AsyncTransport | None = None,
     ) -> AsyncSandbox:
@@ -97,13 +100,16 @@ class AsyncSandbox:
         `source` may be relative to this program's directory. With `snapshot` it starts with those files. With
         `workspace` (an id or a name) that one is at `/workspace`; no other living sandbox may write it.
         Programs inside may have `nested` children of it at a time (`from paddock import Sandbox` in there).
+        A `template` may be an OCI image: `oci:DIR[:TAG]`, `oci-archive:FILE`, `docker-archive:FILE` or
+        `docker://HOST/NAME:TAG`; a path may be relative to this program's directory.
         Without `policy` it has no network: a path to a `paddock.yaml`, its text, plain values, or a PolicyDocument.
+        When nobody has used it for `idle_seconds` it is paused, and the next use wakes it: see `pause`.
 
-        Raises LevelUnavailable, NotFound (no such template), AlreadyExists (the name), PolicyDenied, PolicyInvalid,
-        ResourceExhausted, NotConfigured.
+        Raises LevelUnavailable, NotFound (no such template), ImageInvalid, AlreadyExists (the name), PolicyDenied,
+        PolicyInvalid, ResourceExhausted, NotConfigured.
         """
         spec = SandboxSpec(
-            template=template,
+            template=absolute_template(template),
             level=_level(level),
             name=name,
             ttl_seconds=ttl_seconds,
@@ -116,6 +122,7 @@ class AsyncSandbox:
             workspace=workspace,
             nested=nested,
             policy=policy_document(policy),
+            idle_seconds=idle_seconds,
         )
         transport = transport or default_async_transport()
         return cls(await transport.perform(CreateSandbox(spec=spec, idempotency_key=idempotency_key)), transport)
@@ -313,6 +320,18 @@ class AsyncSandbox:
         action = SetPolicy(sandbox=self.id, policy=policy_document(policy), expect_revision=expect_revision)
         self._info = await self._transport.perform(action)
         return self._info.policy
+
+    async def pause(self) -> None:
+        """All that runs in it stands still until `resume`, or until somebody uses it: by a command, a file, a port, or
+        by writing to a running command. Its TTL goes on, and it dies on time; the timeouts of its commands don't.
+
+        Streams stay open. Idempotent. Unsupported where its level can't.
+        """
+        self._info = await self._transport.perform(PauseSandbox(sandbox=self.id))
+
+    async def resume(self) -> None:
+        """Idempotent."""
+        self._info = await self._transport.perform(ResumeSandbox(sandbox=self.id))
 
     async def extend(self, ttl_seconds: float) -> None:
         """It dies `ttl_seconds` from now."""

@@ -1,0 +1,165 @@
+"""create + first exec + destroy at each level, a warm command, and a fork, beside what other tools make of the same
+walls: runsc, Podman over runc and over runsc, and QEMU with a kernel that boots each time."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import ClassVar
+
+from bench.contest import Contender, contest
+from bench.cycle import Cycle
+from bench.peers.containers import PodmanRun, Tool
+from bench.peers.podman import Store
+from bench.plan import Plan
+from bench.report import Section
+from bench.warm import Exec
+from bench.worker import TOTAL
+from paddock import Sandbox
+
+LEVELS = ("jail", "container", "gvisor", "microvm")
+_KERNELS = "/usr/local/lib/paddock/kernel/boot"
+_INIT = "#!/bin/busybox sh\necho the machine is up\nexec /bin/busybox poweroff -f\n"
+
+
+class LevelCycle(Cycle):
+    def __init__(self, level: str) -> None:
+        self._level = level
+        super().__init__()
+
+    def create(self) -> Sandbox:
+        return Sandbox.create(level=self._level, ttl_seconds=600)
+
+
+class LevelExec(Exec):
+    def __init__(self, level: str) -> None:
+        super().__init__(["true"], level=level)
+
+
+class LevelFork:
+    """Until a command has run in the child."""
+
+    def __init__(self, level: str) -> None:
+        self._sandbox = Sandbox.create(level=level, ttl_seconds=1800)
+        self._sandbox.exec("true", check=True)
+
+    def once(self) -> dict[str, float]:
+        start = time.perf_counter()
+        child = self._sandbox.fork()
+        forked = time.perf_counter()
+        try:
+            child.exec("true", check=True)
+            end = time.perf_counter()
+        finally:
+            child.kill()
+        return {TOTAL: end - start, "fork": forked - start, "first exec": end - forked}
+
+    def close(self) -> None:
+        self._sandbox.kill()
+
+
+class PodmanRunsc(PodmanRun):
+    """As Podman would have gVisor."""
+
+    def command(self) -> Sequence[str]:
+        run = super().command()
+        at = len(self.podman)
+        return [*run[:at], "--runtime=runsc", "--runtime-flag=ignore-cgroups", "--runtime-flag=network=none", *run[at:]]
+
+
+class ColdBoot(Tool):
+    """QEMU with Debian's cloud kernel, and a machine that says so and goes off: no disk, no guest, no limits."""
+
+    program, package = "qemu-system-x86_64", "qemu-system-x86"
+    place: Path
+    accelerator: ClassVar[str] = "tcg"
+
+    def prepare(self) -> None:
+        kernels = sorted(Path(_KERNELS).glob("vmlinuz-*"))
+        busybox = shutil.which("busybox")
+        if not kernels or busybox is None:
+            raise FileNotFoundError("no kernel or no busybox; as root: make levels")
+        self._kernel = kernels[-1]
+        self._disk = self.place / "initrd"
+        files = {"bin": None, "dev": None, "bin/busybox": Path(busybox).read_bytes(), "init": _INIT.encode()}
+        self._disk.write_bytes(archive(files))
+
+    def command(self) -> Sequence[str]:
+        boot = ["-kernel", str(self._kernel), "-initrd", str(self._disk), "-append", "console=ttyS0 quiet panic=-1"]
+        machine = ["-accel", self.accelerator, "-m", "256", "-nodefaults", "-display", "none", "-serial", "stdio"]
+        return [self.program, *machine, "-no-reboot", *boot]
+
+    def run(self, argv: Sequence[str]) -> str:
+        said = super().run(argv)
+        if "the machine is up" not in said:
+            raise RuntimeError(f"it did not come up: {said[-300:]}")
+        return said
+
+
+def archive(files: dict[str, bytes | None]) -> bytes:
+    """A cpio archive (newc), as Linux unpacks it; None is a directory."""
+    parts: list[bytes] = []
+    for number, (name, data) in enumerate({**files, "TRAILER!!!": b""}.items(), 1):
+        mode = 0o40755 if data is None else 0o100755
+        body = data or b""
+        fields = (number, mode, 0, 0, 1, 0, len(body), 0, 0, 0, 0, len(name) + 1, 0)
+        head = b"070701" + b"".join(b"%08X" % field for field in fields) + name.encode() + b"\0"
+        parts += [head, bytes(-len(head) % 4), body, bytes(-len(body) % 4)]
+    return b"".join(parts)
+
+
+def contenders(subject: str) -> list[Contender]:
+    return [Contender(f"paddock {level}", f"bench.levels:{subject}", {"level": level}, state=True) for level in LEVELS]
+
+
+PEERS = (
+    Contender("runsc run", "bench.peers.containers:Runsc"),
+    Contender("podman run", "bench.peers.containers:PodmanRun"),
+    Contender("podman run, over runsc", "bench.levels:PodmanRunsc"),
+    Contender("podman run -d, exec, rm", "bench.peers.containers:PodmanLife"),
+    Contender("qemu, a kernel booted", "bench.levels:ColdBoot", block=1),
+)
+WARM_PEERS = (Contender("podman exec", "bench.peers.containers:PodmanLife", {"warm": True}),)
+
+
+def measure(plan: Plan) -> list[Section]:
+    """Peers of the same walls are always among them; who is not installed says so."""
+    with an_engine():
+        return list(_sections(plan))
+
+
+@contextmanager
+def an_engine() -> Generator[None]:
+    """For our containers: Podman with a store of its own, unless one was named."""
+    if "DOCKER_HOST" in os.environ or shutil.which("podman") is None:
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="pb-", dir="/var/tmp", ignore_cleanup_errors=True) as place:
+        store = Store(Path(place))
+        try:
+            os.environ["DOCKER_HOST"] = store.serve()
+            yield
+        finally:
+            os.environ.pop("DOCKER_HOST", None)
+            store.close()
+
+
+def _sections(plan: Plan) -> Iterator[Section]:
+    for name, title, subject, peers in (
+        ("levels", "create + exec true + destroy", "LevelCycle", PEERS),
+        ("levels warm", 'exec("true") in a living sandbox', "LevelExec", WARM_PEERS),
+        ("levels fork", "a child until its first command has ended", "LevelFork", ()),
+    ):
+        section = Section(name, title)
+        records = contest([*contenders(subject), *peers], rounds=plan.rounds(5), block=3)
+        ours = [record for label, record in records.items() if label.startswith("paddock")]
+        for record in records.values():
+            section.add(record)
+        for one in ours:
+            section.compare(one, [record for record in records.values() if record not in ours])
+        yield section

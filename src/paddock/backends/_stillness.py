@@ -1,0 +1,56 @@
+"""For how long a sandbox has stood still, as far as this process was told: what counts time for it leaves that out."""
+
+from __future__ import annotations
+
+import asyncio
+
+
+class Stillness:
+    """Of one sandbox. Belongs to the event loop in which it is told of pauses."""
+
+    def __init__(self) -> None:
+        self._total = 0.0
+        self._since: float | None = None
+        self._runs = asyncio.Event()
+        self._runs.set()
+
+    @property
+    def now(self) -> bool:
+        """Whether it stands still at this moment."""
+        return self._since is not None
+
+    def begin(self) -> None:
+        if self._since is None:
+            self._since = _now()
+            self._runs.clear()
+
+    def end(self) -> None:
+        self._total, self._since = self.seconds, None
+        self._runs.set()
+
+    @property
+    def seconds(self) -> float:
+        """In all, until now."""
+        return self._total + (0.0 if self._since is None else _now() - self._since)
+
+    async def over(self) -> None:
+        """Returns when it does not stand still."""
+        await self._runs.wait()
+
+
+class Stopwatch:
+    """Counts time from when it is made, but for that in which the sandbox stands still."""
+
+    def __init__(self, stillness: Stillness) -> None:
+        self._stillness, self._start = stillness, _now()
+        self._stood = stillness.seconds
+
+    async def left(self, seconds: float) -> float:
+        """What is left of so many, at a moment when it does not stand still: if need be, that is waited for."""
+        await self._stillness.over()
+        stood = self._stillness.seconds - self._stood
+        return seconds - (_now() - self._start - stood)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,93 @@
+"""A live jail as the service holds it: its guest is spoken with here, the keeper is asked about the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING, cast
+
+from paddock.backends._base import Ending
+from paddock.backends._guest import GuestConnection
+from paddock.backends.jail import _look
+from paddock.backends.jail._rest import Resting
+from paddock.errors import InvalidState, SandboxDied
+from paddock.model import Check, ExecHandle, ExecId, ExecSpec, Limit, Process, SandboxId, Template, Usage
+
+if TYPE_CHECKING:
+    from paddock.backends.jail._backend import JailBackend
+
+
+class JailInstance(Resting):
+    """A live jail. Each identity of it has a socket in `run/<id>/`, so nothing has to be kept to reach it."""
+
+    def __init__(self, backend: JailBackend, id: SandboxId, template: Template, incarnation: int) -> None:
+        super().__init__(id, template, self.dial, root_user=backend.root_user)
+        self._backend, self._incarnation, self._rest = backend, incarnation, backend.rest
+
+    async def turn_to(self) -> None:
+        """The agent turns to us while this is being recorded, and not when somebody waits for a first command."""
+        await self.connection("user")
+
+    async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> ExecHandle:
+        return await super().start(self._backend.furnished(self.id, spec), id=id, background=background)
+
+    async def dial(self, identity: str) -> GuestConnection:
+        """To whoever serves the commands of an identity, or to pid 1."""
+        return await self.reach(identity)
+
+    async def reach(self, identity: str) -> GuestConnection:
+        """To an agent of the jail's own, or to its pid 1."""
+        return await GuestConnection.connect(self._backend.socket(self.id, identity))
+
+    async def set_deadline(self, deadline: float) -> None:
+        answer = await self._backend.keeper.request("deadline", id=self.id, deadline=deadline)
+        if not answer["known"]:
+            raise SandboxDied(f"{self.id} is dead")
+        try:
+            control = await self.reach("init")
+        except OSError:  # the deadline had passed
+            raise SandboxDied(f"{self.id} is dead") from None
+        try:
+            await control.open({"op": "deadline", "boottime": deadline}).call(dict)
+        finally:
+            control.close()
+
+    async def usage(self) -> Usage:
+        answer = await self._backend.keeper.request("usage", id=self.id)
+        if not answer.pop("known"):
+            raise SandboxDied(f"{self.id} is dead")
+        answer.pop("re")
+        strikes = {Limit(k): v for k, v in cast("dict[str, int | None]", answer.pop("strikes", {})).items() if v}
+        return Usage(**answer, strikes=strikes)
+
+    async def processes(self) -> tuple[Process, ...]:
+        return await asyncio.to_thread(_look.table, self._backend.record(self.id))
+
+    async def posture(self) -> tuple[Check, ...]:
+        return await asyncio.to_thread(_look.posture, self._backend.record(self.id))
+
+    @contextlib.asynccontextmanager
+    async def frozen(self) -> AsyncGenerator[None]:
+        hold = next(self._backend.holds)
+        answer = await self._backend.keeper.request("freeze", id=self.id, hold=hold)
+        if not answer["known"]:
+            raise SandboxDied(f"{self.id} is dead")
+        try:
+            yield
+        finally:
+            # Whoever is cancelled here leaves it standing otherwise, until the keeper loses patience.
+            thawing = self._backend.start(self._backend.keeper.request("thaw", id=self.id, hold=hold))
+            answer = await asyncio.shield(thawing)
+        if not answer["held"]:
+            raise InvalidState(f"{self.id} did not stand still for as long as it took", hint="try again")
+
+    async def kill(self) -> None:
+        self.close_connections()
+        await self._backend.kill(self.id, self._incarnation)
+
+    async def aclose(self) -> None:
+        self.close_connections()
+
+    async def wait_ended(self) -> Ending:
+        return await asyncio.shield(self._backend.ending(self.id, self._incarnation))

@@ -1,0 +1,111 @@
+"""The service's side of pausing: what it asks of the keeper, and what it was told."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from paddock.backends._guest import GuestInstance
+from paddock.backends._stillness import Stillness
+from paddock.backends.jail._keeper import Message
+from paddock.errors import PaddockError, SandboxDied
+from paddock.model import SandboxId
+
+
+class Rest:
+    """Of the sandboxes of one backend. `ask` is a keeper's `request`, `start` runs work that nobody waits for."""
+
+    def __init__(
+        self, ask: Callable[..., Awaitable[Message]], start: Callable[[Coroutine[Any, Any, None]], object]
+    ) -> None:
+        self._request, self._start = ask, start
+        self._stillness: dict[str, Stillness] = {}
+        self._awake: dict[int, tuple[SandboxId, int]] = {}
+        self._holds = itertools.count(1)
+
+    def stillness(self, id: SandboxId) -> Stillness:
+        return self._stillness.setdefault(id, Stillness())
+
+    def met(self, id: SandboxId, answer: Message) -> None:
+        """One that others may have paused, by what the keeper has listed."""
+        self.stillness(id)
+        self.listed(answer)
+
+    def forget(self, id: SandboxId) -> None:
+        self.told(id, False)  # whoever waits for that waits no more
+        self._stillness.pop(id, None)
+
+    def told(self, id: str, paused: bool) -> None:
+        if (known := self._stillness.get(id)) is None:
+            return
+        if paused:
+            known.begin()
+        else:
+            known.end()
+
+    def listed(self, answer: Message) -> frozenset[SandboxId]:
+        """Those that are paused, by what the keeper has listed: what it told may have been missed."""
+        paused = frozenset(map(SandboxId, answer["paused"]))
+        for id in self._stillness:
+            self.told(id, id in paused)
+        return paused
+
+    async def pause(self, id: SandboxId, incarnation: int) -> None:
+        await self._ask("pause", id, incarnation)
+        self.told(id, True)
+
+    async def resume(self, id: SandboxId, incarnation: int) -> None:
+        await self._ask("resume", id, incarnation)
+        self.told(id, False)
+
+    async def stay_awake(self, id: SandboxId, incarnation: int) -> Callable[[], None]:
+        hold = next(self._holds)
+        self._awake[hold] = id, incarnation
+
+        def let_go() -> None:
+            if self._awake.pop(hold, None) is not None:
+                self._start(self._let_go(id, hold))
+
+        try:
+            await self._ask("awake", id, incarnation, hold=hold)
+        except BaseException:
+            let_go()
+            raise
+        return let_go
+
+    async def hold_again(self) -> None:
+        """With a keeper that knows nothing of it."""
+        for hold, (id, incarnation) in list(self._awake.items()):
+            await self._request("awake", id=id, incarnation=incarnation, hold=hold)
+
+    async def _let_go(self, id: SandboxId, hold: int) -> None:
+        try:
+            await self._request("rest", id=id, hold=hold)
+        except PaddockError:
+            pass  # it keeps nothing awake for a connection that has ended
+
+    async def _ask(self, operation: str, id: SandboxId, incarnation: int, **more: object) -> None:
+        answer = await self._request(operation, id=id, incarnation=incarnation, **more)
+        if not answer["known"]:
+            raise SandboxDied(f"{id} is dead")
+
+
+class Resting(GuestInstance):
+    """One that the keeper can pause."""
+
+    _rest: Rest
+    _incarnation: int
+
+    async def pause(self) -> None:
+        await self._rest.pause(self.id, self._incarnation)
+
+    async def resume(self) -> None:
+        await self._rest.resume(self.id, self._incarnation)
+
+    async def stay_awake(self) -> Callable[[], None]:
+        return await self._rest.stay_awake(self.id, self._incarnation)
+
+    @property
+    def stillness(self) -> Stillness:
+        return self._rest.stillness(self.id)

@@ -1,0 +1,3 @@
+"""The level `microvm`."""
+
+from ._backend import MicrovmBackend as MicrovmBackend

@@ -1,0 +1,265 @@
+"""The level `microvm`: a kernel of its own for every sandbox, in QEMU, in a jail."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+import shutil
+import time
+import uuid
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from paddock.backends._base import Capabilities, SandboxPlan
+from paddock.backends.microvm import _kernel, _qemu
+from paddock.backends.microvm._bake import BOOT, PLACE, Ingredients
+from paddock.backends.microvm._initramfs import ARGUMENTS
+from paddock.backends.vessel import Orders, VesselBackend, VesselInstance
+from paddock.errors import InvalidState, LevelUnavailable, PaddockError, Unsupported
+from paddock.keeper._plan import JailPlan, User
+from paddock.linux import proc
+from paddock.model import Check, ExecHandle, ExecId, ExecSpec, Level, Limit, Noun, SandboxId, Template, mint
+
+_MIB = 1 << 20
+_BAKING_SECONDS = 600.0
+_ENTROPY_BYTES = 64
+_KEPT = frozenset({Limit.OPEN_FILES, Limit.OUTPUT, Limit.TIME, Limit.TTL})
+_WARM = (("/bin/sh", "-c", "exec /bin/true"),)
+
+
+class MicrovmBackend(VesselBackend):
+    """`accelerator` is what machines run on here: `tcg` emulates, `kvm` does not."""
+
+    name = "microvm"
+    level = Level.MICROVM
+    extra_memory_mib = 192
+    extra_processes = 64
+
+    def __init__(self, state_dir: Path, *, for_tests: bool = False) -> None:
+        super().__init__(state_dir, for_tests=for_tests)
+        self.accelerator = "tcg"
+
+    @property
+    def root_user(self) -> bool:
+        """The machine's own, whoever we are."""
+        return True
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return msgspec.structs.replace(
+            super().capabilities,
+            enforced=_KEPT,
+            watched=frozenset(),
+            root_user=True,
+            mounts=False,
+            trees=False,
+            exits=False,
+        )
+
+    @property
+    def edition(self) -> str:
+        try:
+            return f"qemu {_qemu.find().version}, kernel {_kernel.find().release}, {self.accelerator}"
+        except PaddockError:
+            return ""
+
+    def probe(self) -> str | None:
+        if os.uname().machine != "x86_64":
+            return f"virtual machines are x86_64 ones here, and this is {os.uname().machine}"
+        try:
+            _qemu.find()
+            _kernel.find().chain()
+            _mkfs()
+        except PaddockError as error:
+            return f"{error.message} ({error.hint})"
+        return super().probe()
+
+    def checks(self) -> tuple[Check, ...]:
+        why = self.probe()
+        if why is not None:
+            return (Check(area="level", name="microvm", status="missing", detail=why, fix=_remedy()),)
+        how = "emulated, since nothing here runs a guest on the processor" if self.accelerator == "tcg" else "by KVM"
+        return (Check(area="level", name="microvm", status="ok", detail=f"{self.edition}: {how}", fix=None),)
+
+    # what the base asks
+
+    def instance(self, id: SandboxId, template: Template, incarnation: int) -> MicrovmInstance:
+        return MicrovmInstance(self, id, template, incarnation)
+
+    async def dress(self, plan: SandboxPlan, jail: JailPlan) -> JailPlan:
+        made_of = await self._ingredients(plan)
+        loop = asyncio.get_running_loop()
+
+        def boot(tree: str) -> None:
+            asyncio.run_coroutine_threadsafe(self._bake(tree, made_of, plan), loop).result()
+
+        baked = await asyncio.to_thread((await self.templates()).part, made_of.recipe(boot))
+        dressed = _dressed(jail, made_of, (baked,))
+        (await self.trees()).allow(plan.tree, dressed.disk_bytes)  # its memory lies there as well
+        return dressed
+
+    async def orders(self, plan: SandboxPlan, jail: JailPlan) -> Orders:
+        return _orders(await self._ingredients(plan), plan, boot=False)
+
+    async def ready(self, plan: SandboxPlan, instance: VesselInstance) -> None:
+        limits = plan.spec.limits
+        renewal: dict[str, object] = {
+            "op": "renew",
+            "hostname": plan.hostname,
+            "machine_id": uuid.uuid4().hex,
+            "entropy": os.urandom(_ENTROPY_BYTES).hex(),
+            "wall_clock": time.time(),
+            "limits": {
+                "open_files": limits.open_files,
+                "processes": limits.processes,
+                "tmp_bytes": limits.tmp_mib * _MIB,
+            },
+        }
+        answer = await instance.init_call(renewal, dict[str, Any])
+        if answer["failed"].keys() - {"machine_id"}:  # an image may have no /etc
+            raise InvalidState(f"the machine of {plan.id} was not renewed: {answer['failed']}", hint="this is a bug")
+
+    # baking
+
+    async def _ingredients(self, plan: SandboxPlan) -> Ingredients:
+        if not (await self.trees()).overlay:
+            raise Unsupported("virtual machines need a pool with layers", hint="paddock doctor --storage")
+        templates = await self.templates()
+        host = await asyncio.to_thread(templates.get, "host")
+        kit = await self.kit()
+        limits = plan.spec.limits
+        processors = _qemu.processors(limits.cpus)
+        machine = _qemu.Machine(memory_mib=limits.memory_mib, processors=processors, accelerator=self.accelerator)
+        anybody = msgspec.structs.replace(plan, spec=msgspec.structs.replace(plan.spec, env={}), exits=False)
+        streams: dict[str, object] = {name: f"port:paddock.{name}" for name in self.identities}
+        return Ingredients(
+            kernel=_kernel.find(),
+            qemu=_qemu.find(),
+            machine=machine,
+            template=plan.template,
+            limits=limits,
+            kit=kit,
+            host=host,
+            whole=self.whole,
+            guest=self.guest_config(anybody, self.jail_plan(anybody), streams),
+            mkfs=_mkfs(),
+        )
+
+    async def _bake(self, tree: str, made_of: Ingredients, plan: SandboxPlan) -> None:
+        """Boots a machine in the tree, has it run something, so that it knows how, and leaves its state there."""
+        own = msgspec.structs.replace(
+            plan,
+            id=SandboxId(mint(Noun.SANDBOX)),
+            hostname="sandbox",
+            tree=tree,
+            deadline=proc.boottime() + _BAKING_SECONDS,
+            incarnation=0,
+            parent=None,
+            trees=(),
+            exits=False,
+            protect=(),
+        )
+        jail = _dressed(await self.furnish(self.jail_plan(own)), made_of, ())
+        # No backend takes it for one of its sandboxes.
+        instance = await self.make(own, dataclasses.replace(jail, kind="oven"))
+        assert isinstance(instance, MicrovmInstance)
+        try:
+            await instance.embark(_orders(made_of, own, boot=True), self.identities)
+            await instance.warm(_WARM)
+            channel = (await instance.control()).open({"op": "freeze", "for_good": True})
+            await channel.reply(dict)
+        finally:
+            await asyncio.shield(self.start(self._put_out(instance)))
+
+    async def _put_out(self, instance: VesselInstance) -> None:
+        with contextlib.suppress(PaddockError):
+            await instance.kill()
+            await self.forget(instance.id)
+        await instance.aclose()
+
+
+class MicrovmInstance(VesselInstance):
+    _environment: dict[str, str] | None = None
+
+    async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> ExecHandle:
+        """The guest was started for any sandbox: what is this one's own comes with each command."""
+        if self._environment is None:
+            self._environment = (await self.control_call({"op": "environment"}, _Environment)).env
+        if self._environment:
+            spec = msgspec.structs.replace(spec, env={**self._environment, **spec.env})
+        return await super().start(spec, id=id, background=background)
+
+    async def warm(self, commands: tuple[tuple[str, ...], ...]) -> None:
+        """What these need is in the machine's memory afterwards. One that is not there was not needed."""
+        for argv in commands:
+            with contextlib.suppress(PaddockError):
+                handle = await self.start(ExecSpec(argv=argv), id=ExecId(mint(Noun.EXEC)), background=False)
+                await handle.wait()
+
+    @contextlib.asynccontextmanager
+    async def frozen(self) -> AsyncGenerator[None]:
+        """The machine stands, with its devices' state in its tree, and so does the jail around it."""
+        channel = (await self.control()).open({"op": "freeze"})
+        try:
+            await channel.reply(dict)
+            async with super().frozen():
+                yield
+        finally:
+            channel.close()
+
+
+class _Environment(msgspec.Struct, frozen=True):
+    env: dict[str, str]
+
+
+def _dressed(jail: JailPlan, made_of: Ingredients, baked: tuple[str, ...]) -> JailPlan:
+    """Around the machine are this machine's own programs; of the template nothing but a view."""
+    host = made_of.host
+    return dataclasses.replace(
+        jail,
+        layers=(*baked, *host.layers),
+        host_usr=host.host_usr,
+        users=tuple(User(name=u.name, uid=u.uid, gid=u.gid, home=u.home) for u in host.users),
+        default_user=host.default_user,
+        workdir=host.workdir,
+        env=dict(host.env),
+        trees=(*jail.trees, made_of.tree()),
+        open_files=max(jail.open_files, 4096),
+        disk_bytes=jail.disk_bytes + made_of.limits.memory_mib * _MIB,
+    )
+
+
+def _orders(made_of: Ingredients, plan: SandboxPlan, *, boot: bool) -> Orders:
+    options: dict[str, Any] = {
+        "place": PLACE,
+        "argv": made_of.machine.command(made_of.qemu, BOOT if boot else None, ARGUMENTS),
+        "streams": {name: number for name, number in _qemu.streams().items() if name in made_of.guest["streams"]},
+        "descriptors": {"files": _qemu.FILES, "monitor": _qemu.MONITOR, "blocks": _qemu.BLOCKS},
+        "stamp": made_of.stamp,
+        "memory_bytes": made_of.machine.memory_mib * _MIB,
+        "env": dict(plan.spec.env),
+    }
+    if boot:
+        options["make"] = made_of.disks()
+    return Orders(course="microvm", options=options, greeting_seconds=_BAKING_SECONDS if boot else 60.0)
+
+
+def _mkfs() -> str:
+    found = shutil.which("mke2fs", path="/usr/sbin:/sbin:/usr/bin")
+    if found is None:
+        raise LevelUnavailable("mke2fs is not there", hint=_qemu.PACKAGES)
+    return found
+
+
+def _remedy() -> str:
+    try:
+        _qemu.find()
+        _mkfs()
+    except PaddockError:
+        return _qemu.PACKAGES
+    return "tools/bootstrap levels"

@@ -1,0 +1,125 @@
+"""Baking: a machine is booted once for a template and a size; every sandbox of these begins where it stood.
+
+What is baked is a tree of the pool, a layer below the sandboxes' own: `/vm` with the disk, the memory, the devices'
+state and the view of the template (`guest/_view.py`). It is made as templates are: under a lock, whole or not at all,
+and found by all that decides how it comes out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from paddock.backends.microvm import _initramfs
+from paddock.backends.microvm._kernel import Kernel
+from paddock.backends.microvm._qemu import Machine, Qemu
+from paddock.keeper._plan import Tree
+from paddock.model import Limits, Template
+from paddock.storage._kit import manifest
+from paddock.storage._porter import Porter
+from paddock.storage._recipe import Entry, Manifest, Progress, Recipe, write_manifest
+
+PLACE = "/vm"
+TEMPLATE = f"{PLACE}/template"
+BOOT = (f"{PLACE}/boot/kernel", f"{PLACE}/boot/initrd")
+_VERSION = "1"
+_MIB = 1 << 20
+_INSTALLED = ("/usr/bin", "/usr/lib", "/usr/lib/x86_64-linux-gnu", "/var/lib/dpkg/status")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ingredients:
+    """All that decides how it comes out. `host` is the template whose programs run the machine; `whole`: trees have all
+    ids of a system, without, all files in them are one user's; `guest`: the guest's configuration, for any sandbox."""
+
+    kernel: Kernel
+    qemu: Qemu
+    machine: Machine
+    template: Template
+    limits: Limits
+    kit: str
+    host: Template
+    whole: bool
+    guest: dict[str, Any]
+    mkfs: str
+
+    @property
+    def stamp(self) -> str:
+        """Which machine a state is for."""
+        how = f"{self.machine.accelerator}, {self.machine.processors} processors, {self.machine.memory_mib} MiB"
+        return f"QEMU {self.qemu.stamp} ({how}) with Linux {self.kernel.stamp}"
+
+    def recipe(self, boot: Callable[[str], None]) -> Recipe:
+        """`boot(tree)` has a machine boot in that tree and leave its state there."""
+        limits, template = self.limits, self.template
+        size = (limits.disk_mib, limits.inodes)
+        built = json.dumps([size, template.layers, _installed() if template.host_usr else None, self.whole, self.guest])
+        facts = (_VERSION, self.stamp, self.kit, *self.host.layers, built)
+        recipe = Recipe(name="kit-machine", facts=facts, fill=_nothing, host_usr=False, env={})
+
+        def fill(root: int, porter: Porter, progress: Progress) -> None:
+            progress(f"a virtual machine boots, once for template {template.name}")
+            write_manifest(root, porter, self._boot_files())
+            boot("tb" + recipe.tree.removeprefix("tp"))
+            porter.do(lambda: _remove_boot_files(root), root)
+
+        return replace(recipe, fill=fill)
+
+    def disks(self) -> dict[str, Any]:
+        """What the pilot is told to make."""
+        owners = None
+        if not self.whole:
+            below = sorted(self._directories().items(), key=lambda item: -len(item[0]))
+            owners = {**dict(below), "/": (0, 0)}
+        sources: list[dict[str, Any]] = [{"place": TEMPLATE, "path": "/", "owners": owners}]
+        if self.template.host_usr:
+            sources.append({"place": "/usr", "path": "/usr", "without": ["local"], "owners": {"/": (0, 0)}})
+        options = ("-E", "lazy_itable_init=1,lazy_journal_init=1,nodiscard,root_owner=0:0", "-m", "0")
+        return {
+            "sources": sources,
+            "disk_bytes": self.limits.disk_mib * _MIB,
+            "format": [self.mkfs, "-q", "-F", "-t", "ext4", *options, "-N", str(self.limits.inodes)],
+        }
+
+    def tree(self) -> Tree:
+        """The template as the pilot sees it."""
+        first, *others = self.template.layers
+        return Tree(name=first, target=TEMPLATE, writable=False, layers=tuple(others))
+
+    def _boot_files(self) -> Manifest:
+        modules = self.kernel.chain()
+        machine = {
+            "modules": _initramfs.module_places(modules),
+            "directories": self._directories(),
+        }
+        config = {**self.guest, "machine": machine}
+        return {
+            ".": Entry("directory", 0o755),
+            "vm": Entry("directory", 0o700),
+            "vm/boot": Entry("directory", 0o700),
+            "vm/boot/initrd": Entry("file", 0o600, _initramfs.build(manifest(), modules, config)),
+            "vm/boot/kernel": Entry("file", 0o600, self.kernel.image.read_bytes()),
+        }
+
+    def _directories(self) -> dict[str, tuple[int, int]]:
+        default = self.template.user(None)
+        assert default is not None
+        homes = {user.home: (user.uid, user.gid) for user in self.template.users if user.home != "/"}
+        return {**homes, self.template.workdir: (default.uid, default.gid)}
+
+
+def _installed() -> list[int]:
+    """When programs were last installed on this machine: a view of another /usr would have holes."""
+    return [os.stat(place).st_mtime_ns for place in _INSTALLED if os.path.exists(place)]
+
+
+def _remove_boot_files(root: int) -> None:
+    for path in BOOT:
+        os.unlink(path.lstrip("/"), dir_fd=root)
+    os.rmdir(os.path.dirname(BOOT[0]).lstrip("/"), dir_fd=root)
+
+
+def _nothing(root: int, porter: Porter, progress: Progress) -> None: ...

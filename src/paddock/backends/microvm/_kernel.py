@@ -1,0 +1,86 @@
+"""The kernel that virtual machines boot: a Debian one, with the modules that its guest needs."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from paddock.errors import NotConfigured
+
+SETTING = "PADDOCK_KERNEL"
+OURS = Path("/usr/local/lib/paddock/kernel")
+REMEDY = "tools/bootstrap levels (as root, on Debian), or set PADDOCK_KERNEL to a vmlinuz with its modules beside it"
+MODULES = ("virtio_pci", "virtio_blk", "virtio_console", "virtio_net", "virtio_rng", "erofs", "overlay", "fuse")
+_DEPENDS = re.compile(rb"\0depends=([^\0]*)\0")
+_NUMBERS = re.compile(r"\d+")
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """`image` and the directory `modules` of one release."""
+
+    image: Path
+    modules: Path
+
+    @property
+    def release(self) -> str:
+        return self.modules.name
+
+    @property
+    def stamp(self) -> str:
+        info = self.image.stat()
+        return f"{self.release} {info.st_size} {info.st_mtime_ns}"
+
+    def chain(self, wanted: tuple[str, ...] = MODULES) -> tuple[Path, ...]:
+        """Files of modules in the order in which they are loaded. NotConfigured: one is compressed or missing.
+
+        What is not there as a file is built in: Debian's kernels name what they lack only when it is used.
+        """
+        order: list[str] = []
+        for name in wanted:
+            self._add(name, order)
+        return tuple(self._files[name] for name in order)
+
+    def _add(self, name: str, order: list[str]) -> None:
+        path = self._files.get(name)
+        if path is None or name in order:
+            return
+        found = _DEPENDS.search(path.read_bytes())
+        if found is None:
+            raise NotConfigured(f"{path} is no module that can be read", hint=REMEDY)
+        for below in filter(None, found[1].decode("ascii").split(",")):
+            self._add(below.replace("-", "_"), order)
+        order.append(name)
+
+    @cached_property
+    def _files(self) -> Mapping[str, Path]:
+        return {path.stem.replace("-", "_"): path for path in self.modules.rglob("*.ko")}
+
+
+def find(environ: Mapping[str, str] = os.environ, places: tuple[Path, ...] = (OURS, Path("/"))) -> Kernel:
+    """The configured kernel, or else the newest cloud kernel. NotConfigured says why there is none."""
+    if SETTING in environ:
+        image = Path(environ[SETTING])
+        return _checked(image, image.parent.parent)
+    for place in places:
+        for image in sorted((place / "boot").glob("vmlinuz-*-cloud-*"), key=_by_version, reverse=True):
+            if os.access(image, os.R_OK):
+                return _checked(image, place)
+    raise NotConfigured("there is no kernel here that a virtual machine could boot", hint=REMEDY)
+
+
+def _checked(image: Path, place: Path) -> Kernel:
+    kernel = Kernel(image, place / "lib/modules" / image.name.removeprefix("vmlinuz-"))
+    if not os.access(image, os.R_OK):
+        raise NotConfigured(f"the kernel {image} is not there, or not for us to read", hint=REMEDY)
+    if not kernel.modules.is_dir():
+        raise NotConfigured(f"the kernel {image} has no modules in {kernel.modules}", hint=REMEDY)
+    return kernel
+
+
+def _by_version(path: Path) -> list[int]:
+    return [int(number) for number in _NUMBERS.findall(path.name)]

@@ -1,0 +1,18 @@
+"""`paddock pause`: sandboxes that stand still until they are used."""
+
+from __future__ import annotations
+
+import argparse
+
+from . import _each
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    _each.add(parser)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    from paddock.model import PauseSandbox
+
+    return _each.perform(options, lambda name: PauseSandbox(sandbox=name))

@@ -1,0 +1,231 @@
+"""A view as a block device: the protocol of network block devices, to one client who may be anybody, reading only.
+
+Protocol: https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md (fixed newstyle, simple replies).
+QEMU is the client; what it asks for, a hostile virtual machine may have chosen.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import socket
+import struct
+from collections import OrderedDict
+from collections.abc import Callable
+
+from ._loop import IN, OUT, Loop
+from ._view import BLOCK, EXTENT, HEAD, TABLE_MAGIC
+
+_HAVE_OPTION = b"IHAVEOPT"
+_GREETING = struct.pack(">8s8sH", b"NBDMAGIC", _HAVE_OPTION, 0b11)  # fixed newstyle, no zeroes
+_OPTION = struct.Struct(">8sII")
+_OPTION_REPLY = struct.Struct(">QIII")
+_OPTION_MAGIC = 0x0003E889045565A9
+_REQUEST = struct.Struct(">IHHQQI")
+_REPLY = struct.Struct(">IIQ")
+_REQUEST_MAGIC, _REPLY_MAGIC = 0x25609513, 0x67446698
+_ABORT, _INFO, _GO = 2, 6, 7
+_ACK, _IS_INFO, _UNSUPPORTED = 1, 3, (1 << 31) + 1
+_READ_ONLY = 0b11  # has flags, read only
+_READ, _DISCONNECT = 0, 2
+_LARGEST_OPTION = 4096
+_LARGEST_READ = 32 << 20
+_WAITING = 64 << 20
+_OPEN_FILES = 64
+
+
+class Changed(OSError):
+    """A file is no longer what it was when the view was made."""
+
+
+class View:
+    """Reads the device that `_view` described. Files stay open for a while."""
+
+    def __init__(self, metadata: str, table: str) -> None:
+        self._metadata = os.open(metadata, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(table, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self._table = mmap.mmap(fd, 0, prot=mmap.PROT_READ)
+        finally:
+            os.close(fd)
+        magic, self._count, self._first, self._end = HEAD.unpack_from(self._table)
+        if magic != TABLE_MAGIC:
+            raise ValueError("not the table of a view")
+        self._open: OrderedDict[int, int] = OrderedDict()
+
+    @property
+    def size(self) -> int:
+        return self._end * BLOCK
+
+    def read(self, offset: int, length: int) -> bytes:
+        """OSError where a file cannot be read, or has changed."""
+        parts: list[bytes] = []
+        while length:
+            data = self._some(offset, length)
+            parts.append(data)
+            offset += len(data)
+            length -= len(data)
+        return b"".join(parts)
+
+    def _some(self, offset: int, length: int) -> bytes:
+        boundary = self._first * BLOCK
+        if offset < boundary:
+            length = min(length, boundary - offset)
+            return os.pread(self._metadata, length, offset).ljust(length, b"\0")
+        number = self._find(offset // BLOCK)
+        start, place, size, mtime_ns, inode = self._extent(number)
+        within = offset - start * BLOCK
+        length = min(length, -(-size // BLOCK) * BLOCK - within)
+        data = os.pread(self._file(number, place, size, mtime_ns, inode), length, within)
+        if len(data) != max(0, min(length, size - within)):
+            raise Changed(errno.EIO, "cut short")
+        return data.ljust(length, b"\0")
+
+    def _extent(self, number: int) -> tuple[int, int, int, int, int]:
+        return EXTENT.unpack_from(self._table, HEAD.size + number * EXTENT.size)
+
+    def _find(self, block: int) -> int:
+        low, high = 0, self._count
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self._extent(middle)[0] <= block:
+                low = middle
+            else:
+                high = middle
+        return low
+
+    def _file(self, number: int, place: int, size: int, mtime_ns: int, inode: int) -> int:
+        fd = self._open.get(number)
+        if fd is not None:
+            self._open.move_to_end(number)
+            return fd
+        at = HEAD.size + self._count * EXTENT.size + place
+        path = self._table[at : self._table.find(b"\0", at)]
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        info = os.fstat(fd)
+        if (info.st_size, info.st_mtime_ns) != (size, mtime_ns):
+            os.close(fd)
+            raise Changed(errno.EIO, "changed since the view was made")
+        self._open[number] = fd
+        if len(self._open) > _OPEN_FILES:
+            os.close(self._open.popitem(last=False)[1])
+        return fd
+
+
+class BlockServer:
+    """Serves `view` over `stream` until the other side leaves or breaks the protocol."""
+
+    def __init__(self, loop: Loop, stream: socket.socket, view: View, ended: Callable[[], None]) -> None:
+        self._loop, self._stream, self._view, self._ended = loop, stream, view, ended
+        self._received = bytearray()
+        self._out: list[memoryview] = [memoryview(_GREETING)]
+        self._waiting = len(_GREETING)
+        self._next = self._flags
+        stream.setblocking(False)
+        self._watch()
+
+    def _watch(self) -> None:
+        reading = IN if self._waiting < _WAITING else 0
+        self._loop.watch(self._stream.fileno(), reading | (OUT if self._out else 0), self._ready)
+
+    def _ready(self, events: int) -> None:
+        try:
+            self._send()
+            if self._waiting < _WAITING and not self._receive():
+                return self._end()
+            self._send()
+        except (OSError, ValueError):
+            return self._end()
+        self._watch()
+
+    def _receive(self) -> bool:
+        try:
+            data = self._stream.recv(1 << 16)
+        except BlockingIOError:
+            data = None
+        if data == b"":
+            return False
+        self._received += data or b""
+        while self._next():
+            pass
+        return True
+
+    def _send(self) -> None:
+        while self._out:
+            try:
+                sent = self._stream.send(self._out[0])
+            except BlockingIOError:
+                return
+            self._waiting -= sent
+            if sent == len(self._out[0]):
+                self._out.pop(0)
+            else:
+                self._out[0] = self._out[0][sent:]
+
+    def _say(self, *parts: bytes) -> None:
+        for part in filter(None, parts):
+            self._out.append(memoryview(part))
+            self._waiting += len(part)
+
+    def _take(self, length: int) -> bytes | None:
+        if len(self._received) < length:
+            return None
+        data = bytes(self._received[:length])
+        del self._received[:length]
+        return data
+
+    # one step each: True if there may be another one
+
+    def _flags(self) -> bool:
+        if self._take(4) is None:
+            return False
+        self._next = self._option
+        return True
+
+    def _option(self) -> bool:
+        if len(self._received) < _OPTION.size:
+            return False
+        magic, option, length = _OPTION.unpack_from(self._received)
+        if magic != _HAVE_OPTION or length > _LARGEST_OPTION:
+            raise ValueError("no option")
+        if self._take(_OPTION.size + length) is None:
+            return False
+        if option == _ABORT:
+            raise ValueError("aborted")
+        if option in (_INFO, _GO):
+            self._say(
+                _OPTION_REPLY.pack(_OPTION_MAGIC, option, _IS_INFO, 12),
+                struct.pack(">HQH", 0, self._view.size, _READ_ONLY),
+                _OPTION_REPLY.pack(_OPTION_MAGIC, option, _ACK, 0),
+            )
+            if option == _GO:
+                self._next = self._request
+        else:
+            self._say(_OPTION_REPLY.pack(_OPTION_MAGIC, option, _UNSUPPORTED, 0))
+        return True
+
+    def _request(self) -> bool:
+        head = self._take(_REQUEST.size) if self._waiting < _WAITING else None
+        if head is None:
+            return False
+        magic, _, kind, cookie, offset, length = _REQUEST.unpack(head)
+        if magic != _REQUEST_MAGIC or kind == _DISCONNECT:
+            raise ValueError("no request")
+        if kind != _READ:
+            raise ValueError("reading only")  # a client that writes to what it was told is read-only
+        if length > _LARGEST_READ or offset + length > self._view.size:
+            self._say(_REPLY.pack(_REPLY_MAGIC, errno.EINVAL, cookie))
+            return True
+        try:
+            data = self._view.read(offset, length)
+        except OSError:
+            self._say(_REPLY.pack(_REPLY_MAGIC, errno.EIO, cookie))
+        else:
+            self._say(_REPLY.pack(_REPLY_MAGIC, 0, cookie), data)
+        return True
+
+    def _end(self) -> None:
+        self._loop.unwatch(self._stream.fileno())
+        self._stream.close()
+        self._ended()

@@ -1,0 +1,293 @@
+"""What the other kernel knows: a number for each file that it has looked up, and how the file is found again.
+
+A node is its place (parent and name, kept right through renames), and while it is used a descriptor that holds it.
+Descriptors are few, nodes are many: one whose descriptor was closed is opened again by its place, one component after
+the other without following anything, and must be the file that it was. A file without a name keeps its descriptor.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from ._fuse_calls import hold, reopen
+from ._fuse_wire import ROOT
+
+MAX_NODES = 1 << 20
+MAX_DEPTH = 4096
+_FOREVER = 365 * 86400
+
+Key = tuple[int, int, int]
+
+
+@dataclass(slots=True, eq=False)
+class Export:
+    """A directory that is shown. `shared`: others write there too, so that nothing of it may be remembered for long."""
+
+    name: bytes
+    directory: int  # a descriptor
+    writable: bool
+    shared: bool = False
+    index: int = 0
+
+    @property
+    def seconds(self) -> int:
+        return 1 if self.shared else _FOREVER
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    number: int
+    export: Export
+    parent: Node | None  # None: the export's own directory
+    name: bytes | None  # None: it has no name any more, or none that we know
+    kind: int  # S_IFMT
+    key: Key | None = None
+    seen: bool = True  # no: taken up from another process, and in a copy the key may be another
+    lookups: int = 0
+    held: int = -1  # O_PATH
+    data: int = -1  # open for data
+    writable: bool = False  # `data` is
+
+
+class Nodes:
+    def __init__(self, exports: tuple[Export, ...], *, descriptors: int = 4096) -> None:
+        self.exports = exports
+        self._most_held = max(descriptors, 64)
+        self._most_data = max(descriptors // 8, 16)
+        self.by_number: dict[int, Node] = {}
+        self.by_key: dict[Key, Node] = {}
+        self._held: OrderedDict[int, Node] = OrderedDict()
+        self.nameless: OrderedDict[int, Node] = OrderedDict()
+        self._data: OrderedDict[int, Node] = OrderedDict()
+        self._next = ROOT + 1
+        self.roots: dict[bytes, Node] = {}
+        for index, export in enumerate(exports):
+            export.index = index
+            self.roots[export.name] = self._root(export)
+
+    def _root(self, export: Export) -> Node:
+        status = os.fstat(export.directory)
+        if not stat.S_ISDIR(status.st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, "an export that is no directory")
+        node = self._new(export, None, export.name, stat.S_IFDIR, (export.index, status.st_dev, status.st_ino))
+        node.held = export.directory
+        return node
+
+    def _new(self, export: Export, parent: Node | None, name: bytes, kind: int, key: Key | None) -> Node:
+        node = Node(self._next, export, parent, name, kind, key)
+        self._next += 1
+        self.by_number[node.number] = node
+        if key is not None:
+            self.by_key[key] = node
+        return node
+
+    def node(self, number: int) -> Node:
+        node = self.by_number.get(number)
+        if node is None:
+            raise OSError(errno.ESTALE, "no such node")
+        return node
+
+    @property
+    def full(self) -> bool:
+        return len(self.by_number) >= MAX_NODES
+
+    # looking up
+
+    def enter(self, parent: Node, name: bytes, held: int) -> tuple[Node, os.stat_result]:
+        """The node of what was found as `name` in `parent`, with one lookup more. `held` is ours from now on."""
+        try:
+            status = os.fstat(held)
+            kind = stat.S_IFMT(status.st_mode)
+            key = (parent.export.index, status.st_dev, status.st_ino)
+            node = self.by_key.get(key)
+            if node is None or node.kind != kind:
+                if self.full:
+                    raise OSError(errno.ENFILE, "more files than are kept track of")
+                node = self._new(parent.export, parent, name, kind, key)
+            elif node.parent is not None:
+                node.parent, node.name = parent, name
+                self.named(node)
+        except OSError:
+            os.close(held)
+            raise
+        node.lookups += 1
+        if node.held < 0:
+            self._keep(node, held)
+        else:
+            os.close(held)
+            self._used(node)
+        return node, status
+
+    def forget(self, number: int, lookups: int) -> None:
+        node = self.by_number.get(number)
+        if node is None:
+            return
+        node.lookups -= min(lookups, node.lookups)
+        if node.lookups == 0 and node.parent is not None:
+            self._drop(node)
+
+    def forget_all(self) -> None:
+        for node in list(self.by_number.values()):
+            node.lookups = 0
+            if node.parent is not None:
+                self._drop(node)
+
+    def _drop(self, node: Node) -> None:
+        del self.by_number[node.number]
+        self._unkey(node)
+        self.close_data(node)
+        self._let_go(node)
+
+    # descriptors
+
+    def held(self, node: Node) -> int:
+        """The descriptor that holds it; valid until the next call."""
+        if node.held >= 0:
+            self._used(node)
+            return node.held
+        way: list[Node] = []
+        above: Node | None = node
+        while above is not None and above.held < 0:
+            if len(way) == MAX_DEPTH:
+                raise OSError(errno.ELOOP, "too deep")
+            way.append(above)
+            above = above.parent
+        for one in reversed(way):
+            if one.parent is None or one.name is None:
+                raise OSError(errno.ESTALE, "a file without a name")
+            self._found(one, hold(one.parent.held, one.name))
+        return node.held
+
+    def _found(self, node: Node, held: int) -> None:
+        status = os.fstat(held)
+        key = (node.export.index, status.st_dev, status.st_ino)
+        if stat.S_IFMT(status.st_mode) != node.kind or (node.seen and node.key != key):
+            os.close(held)
+            raise OSError(errno.ESTALE, "another file is there now")
+        self._rekey(node, key)
+        node.seen = True
+        self._keep(node, held)
+
+    def status(self, node: Node) -> os.stat_result:
+        """Also notes the number that it has now: an overlay gives a file another when it is first written to."""
+        status = os.fstat(self.held(node))
+        self._rekey(node, (node.export.index, status.st_dev, status.st_ino))
+        return status
+
+    def _rekey(self, node: Node, key: Key) -> None:
+        if node.key == key or node.number not in self.by_number:
+            return
+        self._unkey(node)
+        node.key = key
+        self.by_key.setdefault(key, node)
+
+    def _unkey(self, node: Node) -> None:
+        if node.key is not None and self.by_key.get(node.key) is node:
+            del self.by_key[node.key]
+
+    def data(self, node: Node, *, write: bool) -> int:
+        """A descriptor to read or write it by; valid until the next call."""
+        if node.kind == stat.S_IFDIR and not write:
+            flags = os.O_RDONLY | os.O_DIRECTORY
+        elif node.kind == stat.S_IFREG:
+            flags = os.O_RDWR if write else os.O_RDONLY
+        else:
+            raise OSError(errno.EINVAL, "neither file nor directory")
+        if write and not node.export.writable:
+            raise OSError(errno.EROFS, "read-only")
+        if node.data < 0 or (write and not node.writable):
+            fd = _open_as_owner(self.held(node), flags, node.export)
+            self.close_data(node)
+            self.set_data(node, fd, write)
+        self._data.move_to_end(node.number)
+        return node.data
+
+    def set_data(self, node: Node, fd: int, writable: bool) -> None:
+        node.data, node.writable = fd, writable
+        self._data[node.number] = node
+        if len(self._data) > self._most_data:
+            self.close_data(next(iter(self._data.values())))
+
+    def close_data(self, node: Node) -> None:
+        if node.data >= 0:
+            os.close(node.data)
+            node.data = -1
+            self._data.pop(node.number, None)
+
+    def keep_nameless(self, node: Node) -> None:
+        """Its name is about to go: what holds it stays open until it is forgotten."""
+        self.held(node)
+        self._held.pop(node.number, None)
+        self.nameless[node.number] = node
+        if len(self.nameless) > self._most_held:
+            oldest = next(iter(self.nameless.values()))  # it is stale from now on, and says so
+            self.close_data(oldest)
+            self._let_go(oldest)
+            self._unkey(oldest)  # its number on the disk may be another file's next
+
+    def named(self, node: Node) -> None:
+        """After all it has one."""
+        if self.nameless.pop(node.number, None) is not None:
+            self._keep(node, node.held)
+
+    def _keep(self, node: Node, held: int) -> None:
+        node.held = held
+        self._held[node.number] = node
+        if len(self._held) > self._most_held:
+            # Half of them at once: those on the way to a file that is looked for are the youngest.
+            for _ in range(len(self._held) // 2):
+                self._let_go(next(iter(self._held.values())))
+
+    def _let_go(self, node: Node) -> None:
+        self._held.pop(node.number, None)
+        self.nameless.pop(node.number, None)
+        if node.held >= 0 and node.parent is not None:
+            os.close(node.held)
+            node.held = -1
+
+    def _used(self, node: Node) -> None:
+        if node.number in self._held:
+            self._held.move_to_end(node.number)
+
+    # taking up what another process has known
+
+    def take_up_root(self, export: int, number: int, lookups: int) -> Node:
+        node = self.roots[self.exports[export].name]
+        del self.by_number[node.number]
+        node.number, node.lookups = number, lookups
+        return self._taken(node)
+
+    def take_up(self, parent: Node, name: bytes | None, number: int, kind: int, lookups: int, ino: int) -> Node:
+        """By `ino` two names of one file are known as such, where copies keep it."""
+        node = Node(number, parent.export, parent, name, kind, lookups=lookups, seen=False)
+        root = self.roots[parent.export.name]
+        if ino and lookups and root.key is not None:
+            node.key = (root.key[0], root.key[1], ino)
+            self.by_key.setdefault(node.key, node)
+        return self._taken(node)
+
+    def _taken(self, node: Node) -> Node:
+        if node.lookups or node.parent is None:
+            self.by_number[node.number] = node
+        self._next = max(self._next, node.number + 1)
+        return node
+
+
+def _open_as_owner(held: int, flags: int, export: Export) -> int:
+    """The other kernel has checked who may. A file of ours that denies us is opened all the same: git makes its objects
+    with mode 0444, and then writes to them."""
+    try:
+        return reopen(held, flags)
+    except PermissionError:
+        status = os.fstat(held)
+        if status.st_uid != os.geteuid() or not export.writable:
+            raise
+        os.chmod(f"/proc/self/fd/{held}", stat.S_IMODE(status.st_mode) | 0o600)
+        try:
+            return reopen(held, flags)
+        finally:
+            os.chmod(f"/proc/self/fd/{held}", stat.S_IMODE(status.st_mode))

@@ -1,0 +1,328 @@
+"""The pilot: runs in a vessel's jail beside the other wall, starts it, and is the only one who speaks with what is
+behind it. Services have a socket handed in to it (`_hand`), each for one identity inside, or for `control`; the service
+that starts it has that one on its standard input.
+
+Its configuration: `name` of its own socket; `identities`; `marks` by identity, where the guest has spoken to another
+pilot before; `child`: `argv`, `env`, `cwd`, `uid`, `streams` (which descriptor of the child's is whose line); `course`:
+the module `_pilot_<course>` is what a level adds, made with `options`.
+
+It ends when one of its children does, and they end with it: so does the sandbox.
+"""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import os
+import signal
+import socket
+import stat
+from collections import deque
+from importlib import import_module
+from struct import unpack
+from typing import Any, NoReturn, Protocol
+
+from . import _requests as requests
+from ._agent import prepare_process
+from ._connection import Channel, Connection, Handler
+from ._faults import Fault, described, report
+from ._frames import Json
+from ._kernel import set_parent_death_signal
+from ._loop import IN, ChildWatch, Loop
+from ._switchboard import Board
+
+LOG_BYTES = 16 * 1024
+_CONTROL = "control"
+_FAREWELL_SECONDS = 1.0
+_MESSAGE = 64
+_MOST_DESCRIPTORS = 4
+
+
+class Course(Protocol):
+    """What a level adds. It is made before anything is started, and may take part in the pilot's loop."""
+
+    def start(self, ends: dict[str, int]) -> list[int]:
+        """Starts the other wall; `ends` are its ends of the lines. The end of any of these processes is that of all."""
+        ...
+
+    def open(self, channel: Channel, request: Json, descriptors: list[int]) -> Handler | None:
+        """Serves what is asked on `control` and is none of the pilot's own operations."""
+        ...
+
+    def ending(self) -> None:
+        """One of the processes has ended."""
+        ...
+
+
+def run_pilot(config: Json) -> NoReturn:
+    code = 1
+    try:
+        pilot = Pilot(config)
+        prepare_process(keep=pilot.descriptors())
+        pilot.run()
+        code = 0
+    except BaseException as error:
+        report(error)
+    finally:
+        os._exit(code)
+
+
+class Pilot:
+    def __init__(self, config: Json) -> None:
+        self.loop = Loop()
+        self._config = config
+        self._door = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        self._door.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        self._log = Log(self.loop)
+        self._lines: dict[str, socket.socket] = {}
+        self._ends: dict[str, socket.socket] = {}
+        self.boards: dict[str, Board] = {}
+        self._controls: set[Connection] = set()
+        self._waiting: list[_End] = []
+        self._pids: list[int] = []
+        self._marks: dict[str, str] = config.get("marks", {})
+        self._ended: Json | None = None
+        self._told = False
+        self._course = self._make_course()
+
+    def _make_course(self) -> Course:
+        name = self._config.get("course")
+        if name is None:
+            return _Plain(self, self._config["child"])
+        module: Any = import_module(f"{__package__}._pilot_{name}")
+        return module.Course(self, self._config.get("options", {}))
+
+    def descriptors(self) -> tuple[int, ...]:
+        """All that it has before it starts."""
+        return tuple(int(name) for name in os.listdir("/proc/self/fd"))
+
+    def run(self) -> None:
+        try:
+            self._set_out()
+        except Exception as error:
+            report(error)
+            self._log.add(described(error))
+            self.end({"code": 1, "signal": None})
+        self.loop.run()
+
+    def _set_out(self) -> None:
+        self._take_first()
+        self._door.bind(b"\0" + self._config["name"].encode())
+        for name in self._config["identities"]:
+            self._lines[name], self._ends[name] = socket.socketpair()
+        children = ChildWatch(self.loop, self._died, lambda pid: None)
+        self._pids = self._course.start({name: end.fileno() for name, end in self._ends.items()})
+        for end in self._ends.values():
+            end.close()
+        for name, line in self._lines.items():
+            mark = self._marks.get(name)
+            self.boards[name] = Board(self.loop, line, None if mark is None else bytes.fromhex(mark))
+        self.loop.watch(self._door.fileno(), IN, self._came)
+        children.reap()
+
+    def _take_first(self) -> None:
+        if stat.S_ISSOCK(os.fstat(0).st_mode):
+            stream = socket.socket(fileno=_copy_above(0, 3))
+            null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+            os.dup2(null, 0)
+            os.close(null)
+            self._serve(_CONTROL, stream)
+
+    def marks(self) -> dict[str, str]:
+        """By which a later pilot makes itself known to the same guest."""
+        return {name: board.mark.hex() for name, board in self.boards.items() if board.mark is not None}
+
+    def resume(self, marks: dict[str, str]) -> None:
+        """For a course that finds them only when it starts: the guest has spoken to an earlier pilot."""
+        self._marks = marks
+
+    def note(self, words: str) -> None:
+        """Into the log."""
+        self._log.add(words.encode("utf-8", "backslashreplace") + b"\n")
+
+    def log_text(self) -> str:
+        return self._log.text()
+
+    def spawn(self, child: Json, ends: dict[str, int]) -> int:
+        """Starts a program as `child` says, as another `uid` if it has one; what it prints goes to the log. OSError."""
+        wanted = {int(number): ends[name] for name, number in child["streams"].items()}
+        null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+        wanted = {0: null, 1: self._log.writer, 2: self._log.writer} | wanted
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                _become_child(child, wanted, parent)
+            except BaseException as error:
+                os.dup2(self._log.writer, 2)
+                report(error)
+            finally:
+                os._exit(127)
+        os.close(null)
+        return pid
+
+    def end(self, status: Json) -> None:
+        """Says how it ended, and ends. Once. `status`: `code`, `signal`, and `words`, if a course knows why."""
+        if self._ended is not None:
+            return
+        self._course.ending()
+        for pid in self._pids:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        self._ended = {**status, "log": self._log.text()}
+        for waiting in self._waiting:
+            self._tell(waiting)
+        self.loop.after(_FAREWELL_SECONDS, self.loop.stop)
+        self._leave()
+
+    def _tell(self, waiting: _End) -> None:
+        self._told = True
+        waiting.channel.conclude(self._ended or {})
+
+    def _leave(self) -> None:
+        """When all have taken what there was to say; somebody may be about to ask."""
+        if any(connection.unsent or not self._told for connection in self._controls):
+            self.loop.after(0.01, self._leave)
+        else:
+            self.loop.stop()
+
+    def _died(self, pid: int, status: int) -> None:
+        if pid in self._pids:
+            self._pids.remove(pid)
+            code = os.waitstatus_to_exitcode(status)
+            self.end({"code": code if code >= 0 else None, "signal": -code if code < 0 else None})
+
+    def _came(self, events: int) -> None:
+        space = socket.CMSG_SPACE(_MOST_DESCRIPTORS * 4) + socket.CMSG_SPACE(12)
+        try:
+            data, ancillary, _, _ = self._door.recvmsg(_MESSAGE, space, socket.MSG_CMSG_CLOEXEC)
+        except OSError:
+            return
+        uid, descriptors = -1, array.array("i")
+        for level, kind, payload in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                descriptors.frombytes(payload[: len(payload) - len(payload) % 4])
+            elif level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
+                _, uid, _ = unpack("iII", payload)
+        streams = [socket.socket(fileno=fd) for fd in descriptors]
+        name = data.decode("ascii", "replace")
+        # Whoever may start a pilot may speak with it, and nobody else who is in here.
+        if uid == os.geteuid() and len(streams) == 1 and self._serve(name, streams[0]):
+            return
+        for stream in streams:
+            stream.close()
+
+    def _serve(self, name: str, stream: socket.socket) -> bool:
+        if name == _CONTROL:
+            self._controls.add(Connection(self.loop, stream, self._open, self._controls.discard))
+            return True
+        if name not in self.boards:
+            return False
+        self.boards[name].add(stream)
+        return True
+
+    def _open(self, channel: Channel, request: Json, descriptors: list[int]) -> Handler | None:
+        operation = requests.text(request, "op")
+        if operation == "end":
+            waiting = _End(channel, self._waiting)
+            channel.reply({})
+            if self._ended is not None:
+                self._tell(waiting)
+            return waiting
+        if operation == "ping":
+            channel.answer({"pid": os.getpid(), "children": self._pids})
+        elif operation == "log":
+            channel.answer({"log": self._log.text()})
+        elif operation == "marks":
+            channel.answer({"marks": self.marks()})
+        else:
+            return self._course.open(channel, request, descriptors)
+        return None
+
+
+class _End(Handler):
+    """Somebody waits for the end."""
+
+    def __init__(self, channel: Channel, waiting: list[_End]) -> None:
+        self.channel, self._waiting = channel, waiting
+        waiting.append(self)
+
+    def close(self) -> None:
+        self._waiting.remove(self)
+        self.channel.end()
+
+
+class _Plain:
+    """A level whose wall is one program."""
+
+    def __init__(self, pilot: Pilot, child: Json) -> None:
+        self._pilot, self._child = pilot, child
+
+    def start(self, ends: dict[str, int]) -> list[int]:
+        return [self._pilot.spawn(self._child, ends)]
+
+    def open(self, channel: Channel, request: Json, descriptors: list[int]) -> Handler | None:
+        raise Fault("unsupported", f"the pilot cannot do {requests.text(request, 'op')!r}"[:200])
+
+    def ending(self) -> None: ...
+
+
+class Log:
+    """The last of what children print: `writer` is theirs."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._reader, self.writer = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(self._reader, False)
+        self._parts: deque[bytes] = deque()
+        self._bytes = 0
+        loop.watch(self._reader, IN, self._came)
+
+    def add(self, data: bytes) -> None:
+        self._parts.append(data)
+        self._bytes += len(data)
+        while self._bytes - len(self._parts[0]) >= LOG_BYTES:
+            self._bytes -= len(self._parts.popleft())
+
+    def _came(self, events: int) -> None:
+        self._read()
+
+    def _read(self) -> bool:
+        """Whether there was anything."""
+        try:
+            data = os.read(self._reader, LOG_BYTES)
+        except BlockingIOError:
+            return False
+        self.add(data)
+        return bool(data)
+
+    def text(self) -> str:
+        for _ in range(64):  # what was printed before the end; one who never ceases has no end
+            if not self._read():
+                break
+        return b"".join(self._parts)[-LOG_BYTES:].decode("utf-8", "backslashreplace")
+
+
+def _become_child(child: Json, wanted: dict[int, int], parent: int) -> NoReturn:
+    if "uid" in child:
+        uid = int(child["uid"])
+        os.setgroups([])
+        os.setresgid(uid, uid, uid)
+        os.setresuid(uid, uid, uid)
+    set_parent_death_signal(signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+    high = max(wanted) + 1
+    moved = {number: _copy_above(fd, high) for number, fd in wanted.items()}
+    for number, fd in moved.items():
+        os.dup2(fd, number)
+    for number in (signal.SIGPIPE, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    os.chdir(child.get("cwd", "/"))
+    os.execve(child["argv"][0], child["argv"], child.get("env", {}))
+
+
+def _copy_above(fd: int, low: int) -> int:
+    return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, low)

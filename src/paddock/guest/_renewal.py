@@ -1,0 +1,103 @@
+"""Renewal: what a guest is told first when its machine was copied or slept, so that no two are the same.
+
+Each part is done where it may be; where it may not, that is said and the rest is done.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+import time
+from collections.abc import Callable
+from struct import pack
+from typing import Any, cast
+
+from . import _machine as machine
+from . import _requests as requests
+from ._faults import Fault
+from ._frames import Json
+
+# include/uapi/linux/random.h
+_RNDADDENTROPY, _RNDRESEEDCRNG = 0x40085203, 0x5207
+_MACHINE_ID = "/etc/machine-id"
+
+
+def renew(request: Json) -> Json:
+    """`done` and `failed`, by name: `hostname`, `machine_id`, `entropy` (both hexadecimal), `wall_clock` in seconds;
+    `limits` of a virtual machine: `open_files`, `processes`, `tmp_bytes`."""
+    done: list[str] = []
+    failed: dict[str, str] = {}
+    for name, part in _PARTS.items():
+        if request.get(name) is None:
+            continue
+        try:
+            part(request)
+            done.append(name)
+        except OSError as error:
+            failed[name] = errno.errorcode.get(error.errno or 0, "?")
+    return {"done": done, "failed": failed}
+
+
+def _hostname(request: Json) -> None:
+    socket.sethostname(requests.text(request, "hostname"))
+
+
+def _machine_id(request: Json) -> None:
+    text = _hexadecimal(request, "machine_id").hex()
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    fd = os.open(_MACHINE_ID, flags, 0o444)
+    try:
+        os.write(fd, text.encode() + b"\n")
+    finally:
+        os.close(fd)
+
+
+def _entropy(request: Json) -> None:
+    data = _hexadecimal(request, "entropy")
+    fd = os.open("/dev/urandom", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        fcntl.ioctl(fd, _RNDADDENTROPY, pack("ii", 8 * len(data), len(data)) + data)
+        fcntl.ioctl(fd, _RNDRESEEDCRNG)
+    finally:
+        os.close(fd)
+
+
+def _wall_clock(request: Json) -> None:
+    value = request.get("wall_clock")
+    if type(value) not in (int, float):
+        raise Fault("invalid_argument", "wall_clock must be seconds")
+    time.clock_settime(time.CLOCK_REALTIME, value)  # pyright: ignore[reportArgumentType]
+
+
+def _limits(request: Json) -> None:
+    """Of a virtual machine, whose pid 1 this is."""
+    limits: Any = request["limits"]
+    if not isinstance(limits, dict):
+        raise Fault("invalid_argument", "limits must be an object")
+    limits = cast("Json", limits)
+    machine.limit(
+        open_files=requests.number(limits, "open_files", low=1, high=1 << 30),
+        processes=requests.number(limits, "processes", low=1, high=1 << 22),
+        tmp_bytes=requests.number(limits, "tmp_bytes", low=1),
+    )
+
+
+def _hexadecimal(request: Json, key: str) -> bytes:
+    try:
+        data = bytes.fromhex(requests.text(request, key))
+    except ValueError:
+        raise Fault("invalid_argument", f"{key} must be hexadecimal") from None
+    if not 0 < len(data) <= 512:
+        raise Fault("invalid_argument", f"{key} must have 1 to 512 bytes")
+    return data
+
+
+_PARTS: dict[str, Callable[[Json], None]] = {
+    "entropy": _entropy,
+    "hostname": _hostname,
+    "limits": _limits,
+    "machine_id": _machine_id,
+    "wall_clock": _wall_clock,
+}

@@ -1,0 +1,58 @@
+"""OCI images: what is here of them, and what can be asked."""
+
+from __future__ import annotations
+
+import msgspec
+
+from .action import Action
+
+LOCAL_IMAGES = ("oci:", "oci-archive:", "docker-archive:")
+
+
+def is_image(template: str) -> bool:
+    """Whether the name of a template is one of an image."""
+    return template.startswith(("docker://", *LOCAL_IMAGES))
+
+
+class Image(msgspec.Struct, frozen=True, kw_only=True):
+    """An image that templates are made of. `reference` is what names it as a template, `digest` that of its manifest.
+
+    `user` is who its commands run as here, `workdir` where they start. `pulled_at` is in seconds since the epoch.
+    """
+
+    reference: str
+    digest: str
+    user: str
+    workdir: str
+    entrypoint: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+    command_workdir: str = "/"
+    """Where its own command starts."""
+    layers: int = 0
+    bytes: int | None = None
+    """Of its layers, as they lay at the source."""
+    notes: tuple[str, ...] = ()
+    """What of it is not so here, one sentence each."""
+    pulled_at: float = 0.0
+
+
+class PullImage(Action[Image], frozen=True, tag="image.pull"):
+    """Fetches an image, or only what is not here, and makes it a template. Without `refresh`, what was found under
+    that name before is good enough."""
+
+    reference: str
+    refresh: bool = True
+
+
+class ListImages(Action[tuple[Image, ...]], frozen=True, tag="image.list"):
+    """Those that are here."""
+
+
+class RemoveImage(Action[None], frozen=True, tag="image.remove"):
+    """By its reference, its digest or a unique prefix of that. What lives on it goes on, and keeps its files."""
+
+    image: str
+
+
+class ListTemplates(Action[tuple[str, ...]], frozen=True, tag="template.list"):
+    """The names of those that come with paddock; images are listed by `ListImages`."""

@@ -1,0 +1,164 @@
+"""Archives of images: a layout in a tar file, and what `docker save` writes. Nothing of them is unpacked."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import posixpath
+import stat
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from paddock.errors import ImageInvalid, InvalidArgument, NotFound
+
+from . import _tar
+from ._documents import SavedImage, decode, decode_config
+from ._limits import MOST_LAYERS
+from ._reference import Reference
+from ._source import Found, Layer, identity, read_small
+from ._streams import Piece
+
+_OPEN = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+_MOST_FILES = 50_000
+_NAMES_BYTES = 16 << 20
+_MANIFEST = "manifest.json"
+_COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ")
+
+
+class _Member(NamedTuple):
+    offset: int
+    size: int
+    link: str = ""
+
+
+class _Window:
+    """A file as a stream, by an own position; what is skipped is not read."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd, self.at = fd, 0
+
+    def read(self, size: int, /) -> bytes:
+        data = os.pread(self._fd, size, self.at)
+        self.at += len(data)
+        return data
+
+
+class Archive:
+    """The files in a tar file, by name. It is opened anew for each: a changed one is noticed by its digests."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._members: dict[str, _Member] | None = None
+        self._seen: object = None
+
+    def stamp(self) -> object | None:
+        try:
+            return identity(os.stat(self._path))
+        except OSError:
+            return None
+
+    def open(self, path: str) -> Generator[Piece]:
+        fd = self._open()
+        try:
+            member = self._find(fd, path)
+            yield Piece(fd, member.offset, member.size)
+        finally:
+            os.close(fd)
+
+    def _open(self) -> int:
+        try:
+            fd = os.open(self._path, _OPEN)
+        except OSError as error:
+            raise NotFound(f"there is no archive {self._path}: {error.strerror}") from None
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise InvalidArgument(f"{self._path} is no file")
+        if os.pread(fd, 6, 0).startswith(_COMPRESSED):
+            os.close(fd)
+            raise InvalidArgument(f"{self._path} is compressed", hint="unpack it first: gunzip, zstd -d")
+        return fd
+
+    def _find(self, fd: int, path: str) -> _Member:
+        seen = identity(os.fstat(fd))
+        if self._members is None or seen != self._seen:
+            self._members, self._seen = _list(fd), seen
+        member = self._members.get(path)
+        if member is not None and member.link:  # as old versions of Docker name a layer twice
+            member = self._members.get(
+                posixpath.normpath(posixpath.join(posixpath.dirname(path), member.link)).lstrip("/")
+            )
+        if member is None or member.link:
+            raise NotFound(f"{self._path} holds no {path[:200]!r}")
+        return member
+
+
+def _list(fd: int) -> dict[str, _Member]:
+    window = _Window(fd)
+    reader = _tar.Reader(window)
+    members: dict[str, _Member] = {}
+    spent = 0
+    for entry in reader:
+        name = posixpath.normpath(entry.name.decode("utf-8", "surrogateescape")).lstrip("/")
+        spent += len(name) + len(entry.target)
+        if len(members) == _MOST_FILES or spent > _NAMES_BYTES:
+            raise ImageInvalid("the archive holds more files than an image has")
+        if entry.kind == _tar.FILE:
+            members[name] = _Member(window.at, entry.size)
+            reader.pass_over()
+            window.at += entry.size
+        elif entry.kind in (_tar.SYMLINK, _tar.LINK):
+            target = entry.target.decode("utf-8", "surrogateescape")
+            members[name] = _Member(0, 0, f"/{target}" if entry.kind == _tar.LINK else target)
+    return members
+
+
+class SavedArchive:
+    """What `docker save` and `podman save --format docker-archive` write: layers by path, a configuration, names."""
+
+    def __init__(self, reference: Reference) -> None:
+        self._reference = reference
+        self._archive = Archive(reference.path)
+
+    def stamp(self) -> object | None:
+        return self._archive.stamp()
+
+    def find(self) -> Found:
+        saved = self._chosen(decode(self._read(_MANIFEST), list[SavedImage], _MANIFEST))
+        if len(saved.Layers) > MOST_LAYERS:
+            raise ImageInvalid(f"the image has {len(saved.Layers)} layers, and {MOST_LAYERS} are taken at most")
+        data = self._read(posixpath.normpath(saved.Config))
+        config = decode_config(data, len(saved.Layers))
+        digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
+        layers = zip(config.rootfs.diff_ids, saved.Layers, strict=True)
+        return Found(
+            digest=digest,
+            id=digest,
+            config=config,
+            layers=tuple(Layer(diff_id=id, place=posixpath.normpath(path)) for id, path in layers),
+        )
+
+    @contextmanager
+    def open(self, layer: Layer) -> Generator[Piece]:
+        with contextmanager(self._archive.open)(layer.place) as piece:
+            yield piece
+
+    def _chosen(self, images: list[SavedImage]) -> SavedImage:
+        tag = self._reference.tag
+        named = images if tag is None else [each for each in images if _is_named(each, tag)]
+        if len(named) == 1:
+            return named[0]
+        tags = ", ".join(name[:80] for each in images for name in each.RepoTags or ())[:1000]
+        if not named:
+            raise NotFound(f"{self._reference.path} holds no image {tag or ''!r}", hint=f"there are: {tags}")
+        raise InvalidArgument(f"{self._reference.path} holds {len(named)} images", hint=f"name one: {tags}")
+
+    def _read(self, path: str) -> bytes:
+        with contextmanager(self._archive.open)(path) as piece:
+            return read_small(piece, path)
+
+
+def _is_named(image: SavedImage, wanted: str) -> bool:
+    """`NAME:TAG` as the archive has it; without the host before it, too; without a tag, `latest`."""
+    wanted = wanted if ":" in wanted.rpartition("/")[2] else f"{wanted}:latest"
+    return any(name == wanted or name.endswith(f"/{wanted}") for name in image.RepoTags or ())

@@ -1,0 +1,158 @@
+"""From an image to a tree: its layers one over the other, and what a sandbox needs over all of them.
+
+The trees are whole: what hides something has been applied, so that any driver copies and any level mounts them. Where
+a copy costs nothing (btrfs), each layer with all below it is a tree of its own, and images share what they have in
+common; elsewhere there is one tree for an image.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from typing import NamedTuple
+
+from paddock.errors import ImageInvalid
+from paddock.model import User
+from paddock.storage._base import Pool
+from paddock.storage._recipe import Progress
+from paddock.storage._trees import DIRECTORY, ROOT
+from paddock.storage._versions import Versions
+
+from . import _layer
+from ._accounts import accounts, knows
+from ._finish import Finish
+from ._limits import Budget, ImageLimits
+from ._records import VERSION
+from ._source import Found, Layer, Source
+from ._streams import Piece, Stored, Unpacked
+
+_LEFT = "left.json"
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+_WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+WORKDIR = "/workspace"
+
+
+class Built(NamedTuple):
+    tree: str
+    chain: tuple[str, ...]
+
+
+class People(NamedTuple):
+    users: tuple[User, ...]
+    user: User
+    left: dict[str, list[str]]
+    """What of the image is not in the tree: `devices`, how many; `attributes`, which."""
+
+
+def tree_of(found: Found) -> str:
+    return f"tp_oci_{hashlib.sha256(f'{VERSION} {found.id}'.encode()).hexdigest()[:48]}"
+
+
+def workdir_of(found: Found) -> str:
+    """Where commands start. The top is what images have that say nothing; there, work does not lie."""
+    path = found.config.execution.WorkingDir or "/"
+    parts = [part for part in path.split("/") if part not in ("", ".")]
+    if ".." in parts or "\0" in path or len(path) > 4095:
+        raise ImageInvalid(f"the image is to start in {path[:200]!r}")
+    return "/" + "/".join(parts) if parts else WORKDIR
+
+
+def build(pool: Pool, versions: Versions, limits: ImageLimits, found: Found, source: Source, say: Progress) -> Built:
+    """Makes what is not there yet. ImageInvalid, ResourceExhausted, and what the source raises."""
+    tree = tree_of(found)
+    budget = Budget(limits, pool.space().available_bytes)
+    chain = tuple(_chain(found)) if pool.driver == "btrfs" else ()
+
+    def lay(layers: tuple[Layer, ...], at: int, root: int) -> None:
+        for layer in layers:
+            budget.check(layer.size or 0)
+            with source.open(layer) as piece:
+                budget.bytes, budget.entries = pool.porter.do(
+                    lambda layer=layer, piece=piece: _lay(at, root, pool.porter.base, budget, layer, piece),
+                    at, root, piece.fd,
+                )  # fmt: skip
+
+    def finish(at: int, root: int) -> None:
+        if not chain:
+            lay(found.layers, at, root)
+        pool.porter.do(lambda: _finish(root, pool.porter.base, found), root)
+
+    versions.hold(tree)
+    if not versions.is_built(tree):
+        below = ""
+        for number, (name, layer) in enumerate(zip(chain, found.layers, strict=False)):
+            words = f"layer {number + 1} of {len(chain)}"
+            versions.have(name, words, lambda at, root, layer=layer: lay((layer,), at, root), say, on=below)
+            below = name
+        versions.have(tree, f"image {found.digest[:19]}", finish, say, on=below)
+    return Built(tree, chain)
+
+
+def people(pool: Pool, tree: str, found: Found) -> People:
+    """Who there is in a tree that was built."""
+
+    def look() -> People:
+        users, user = accounts(root, found.config.execution.User or "", whole=pool.porter.base is not None)
+        return People(users, user, _left(at))
+
+    at = pool.open(tree)
+    try:
+        root = os.open(ROOT, DIRECTORY, dir_fd=at)
+        try:
+            return pool.porter.do(look, at, root)
+        finally:
+            os.close(root)
+    finally:
+        os.close(at)
+
+
+def _chain(found: Found) -> list[str]:
+    """Names of the layers with all below them: by their chain ids (OCI image specification, config.md)."""
+    names: list[str] = []
+    chain = ""
+    for layer in found.layers:
+        text = f"{chain} {layer.diff_id}" if chain else layer.diff_id
+        chain = f"sha256:{hashlib.sha256(text.encode()).hexdigest()}" if chain else layer.diff_id
+        names.append(f"tp_oci_layer_{hashlib.sha256(f'{VERSION} {chain}'.encode()).hexdigest()[:46]}")
+    return names
+
+
+def _lay(at: int, root: int, base: int | None, budget: Budget, layer: Layer, piece: Piece) -> tuple[int, int]:
+    """What is left of the budget afterwards: this may be done in another process."""
+    left = _layer.Left()
+    stored = Stored(piece, layer.digest)
+    unpacked = Unpacked(stored, budget, layer.diff_id)
+    _layer.Layer(root, base, budget, left).apply(unpacked)
+    unpacked.finish()
+    stored.finish()
+    if left.devices or left.attributes:
+        known = _left(at)
+        devices = int(known.get("devices", ["0"])[0]) + left.devices
+        attributes = sorted({*known.get("attributes", []), *left.attributes})
+        fd = os.open(_LEFT, _WRITE, 0o600, dir_fd=at)
+        with os.fdopen(fd, "w") as file:
+            json.dump({"devices": [str(devices)], "attributes": attributes[:20]}, file)
+    return budget.bytes, budget.entries
+
+
+def _left(at: int) -> dict[str, list[str]]:
+    try:
+        fd = os.open(_LEFT, _READ, dir_fd=at)
+    except FileNotFoundError:
+        return {}
+    with os.fdopen(fd) as file:
+        known: dict[str, list[str]] = json.load(file)
+    return known
+
+
+def _finish(root: int, base: int | None, found: Found) -> None:
+    users, user = accounts(root, found.config.execution.User or "", whole=base is not None)
+    finish = Finish(root, base)
+    finish.places()
+    if not knows(root, user) and base is None:
+        finish.account(user)
+    for each in {users[0].name: users[0], user.name: user}.values():
+        finish.home(each)
+    for path in (WORKDIR, workdir_of(found)):
+        finish.workdir(path, user)

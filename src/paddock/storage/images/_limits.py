@@ -1,0 +1,35 @@
+"""How much of an image is taken in. Whoever made it may have made it to fill the disk or the memory."""
+
+from __future__ import annotations
+
+import msgspec
+
+from paddock.errors import ImageInvalid, ResourceExhausted
+
+MANIFEST_BYTES = 4 << 20  # what the specification asks registries to take
+INDEX_DEPTH = 3
+MOST_LAYERS = 500
+_HINT = "the image may be damaged or made to fill disks; with `paddock gc` there is more room"
+
+
+class ImageLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """`unpacked_bytes` counts all layers of an image as they come out of their compression, `entries` their files."""
+
+    unpacked_bytes: int = 64 << 30
+    entries: int = 2_000_000
+
+
+class Budget:
+    """What is left of the limits while one image is unpacked. `room` is what the pool has."""
+
+    def __init__(self, limits: ImageLimits, room: int) -> None:
+        self.bytes = min(limits.unpacked_bytes, room)
+        self.entries = limits.entries
+        self._short_of_room = room < limits.unpacked_bytes
+
+    def check(self, size: int) -> None:
+        """ImageInvalid, ResourceExhausted: that many bytes are more than is left."""
+        if size > self.bytes:
+            if self._short_of_room:
+                raise ResourceExhausted("the pool has no room for all of the image", hint=_HINT)
+            raise ImageInvalid("the image unpacks to more than is taken of one", hint=_HINT)

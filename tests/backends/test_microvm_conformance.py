@@ -1,0 +1,23 @@
+"""A virtual machine keeps every promise of a backend."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+import pytest
+
+from paddock.testing.conformance import BackendConformance
+from tests.backends.microvms import MicrovmHarness, microvm_harness
+
+
+@pytest.fixture(scope="module")
+def microvms() -> Generator[MicrovmHarness]:
+    with microvm_harness() as harness:
+        yield harness
+
+
+@pytest.mark.slow  # emulated, each begins in half a second and computes at a tenth of the speed
+class TestMicrovm(BackendConformance):
+    @pytest.fixture
+    def harness(self, microvms: MicrovmHarness) -> MicrovmHarness:
+        return microvms

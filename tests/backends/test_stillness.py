@@ -1,0 +1,93 @@
+"""Time in which a sandbox stands still does not count."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from paddock.backends._stillness import Stillness, Stopwatch
+from paddock.guest import _exec
+
+
+class Time:
+    """A loop's clock, turned by hand."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def time(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Time:
+    time = Time()
+    monkeypatch.setattr("paddock.backends._stillness._now", time.time)
+    return time
+
+
+def test_a_stopwatch_leaves_out_what_it_stood_still(clock: Time) -> None:
+    async def scene() -> None:
+        stillness = Stillness()
+        stillness.begin()
+        clock.now += 50  # before it was begun to count
+        stopwatch = Stopwatch(stillness)
+        clock.now += 5
+        stillness.end()
+        clock.now += 3
+        stillness.begin()
+        stillness.begin()
+        clock.now += 7
+        stillness.end()
+        stillness.end()
+        clock.now += 1
+        assert await stopwatch.left(10.0) == 6.0
+        assert stillness.seconds == 62.0
+
+    asyncio.run(scene())
+
+
+def test_what_is_left_is_known_when_it_goes_on(clock: Time) -> None:
+    async def scene() -> None:
+        stillness = Stillness()
+        stopwatch = Stopwatch(stillness)
+        clock.now += 4
+        stillness.begin()
+        async with asyncio.TaskGroup() as others:
+            asked = others.create_task(stopwatch.left(10.0))
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert not asked.done()
+            clock.now += 100
+            stillness.end()
+        assert asked.result() == 6.0
+
+    asyncio.run(scene())
+
+
+def test_the_guest_counts_a_pause_as_two_looks_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    time, pauses, killed = Time(), list[float](), list[object]()
+    monkeypatch.setattr(_exec.time, "monotonic", time.time)
+
+    def after(seconds: float, call: object) -> None:
+        pauses.append(seconds)
+
+    def kill_tree(run: object, done: object) -> None:
+        killed.append(run)
+
+    execs = cast("Any", SimpleNamespace(_loop=SimpleNamespace(after=after), kill_tree=kill_tree))
+    look = _exec.Execs._watch_time  # pyright: ignore[reportPrivateUsage]
+    run = _exec.Exec("ex_1", ("true",), 1, background=True, family=cast("Any", None))
+    run.looked_at = time.now
+    look(execs, run, 5.0)
+    time.now += 3600
+    look(execs, run, 5.0)
+    for _ in range(3):
+        assert (killed, run.limit) == ([], None)
+        time.now += 1
+        look(execs, run, 5.0)
+    assert (killed, run.limit) == ([run], "time")
+    assert pauses == [1.0] * 4

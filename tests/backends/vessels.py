@@ -1,0 +1,66 @@
+"""A third vessel, for tests: the guest in the same jail, under the kit's Python, with no further wall."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from pathlib import Path
+
+from paddock.backends import SandboxPlan
+from paddock.backends.jail import JailBackend
+from paddock.backends.vessel import Child, Orders, VesselBackend
+from paddock.keeper._plan import JailPlan
+from paddock.model import Level, Noun, SandboxId, SandboxSpec, mint
+from paddock.storage import Pool, Templates
+from paddock.storage._kit import COMMAND
+
+
+class PlainVessel(VesselBackend):
+    name = "plain"
+    level = Level.GVISOR
+    extra_memory_mib = extra_processes = 0
+    argv: tuple[str, ...] = ()
+    """Another program in place of the guest, for those that misbehave."""
+    greeting_seconds = 60.0
+
+    async def orders(self, plan: SandboxPlan, jail: JailPlan) -> Orders:
+        streams = {name: number for number, name in enumerate(self.identities, 3)}
+        config = self.guest_config(plan, jail, {name: [number, number] for name, number in streams.items()})
+        argv = self.argv or (*COMMAND, json.dumps({**config, "marker": plan.id}))
+        child = Child(argv=argv, streams=streams)
+        return Orders(child=child, greeting_seconds=self.greeting_seconds)
+
+
+class VesselHarness:
+    """One state directory with a pool and the template `host`."""
+
+    def __init__(self, state_dir: Path, pool: Pool, templates: Templates) -> None:
+        self.state_dir, self.pool, self.templates = state_dir, pool, templates
+
+    def backend(self) -> VesselBackend:
+        return PlainVessel(self.state_dir)
+
+    async def plan(self, spec: SandboxSpec) -> SandboxPlan:
+        template = self.templates.get("host")
+        id = SandboxId(mint(Noun.SANDBOX))
+        self.pool.create(id, layers=template.layers, limit_bytes=spec.limits.disk_mib << 20)
+        deadline = time.clock_gettime(time.CLOCK_BOOTTIME) + spec.ttl_seconds
+        return SandboxPlan(
+            id=id, hostname=id.replace("_", "-"), spec=spec, template=template, tree=id, deadline=deadline
+        )
+
+    async def cleanup(self, plan: SandboxPlan) -> None:
+        self.pool.delete(plan.tree)
+
+
+def pool_of(state_dir: Path) -> int:
+    async def opened() -> int:
+        backend = JailBackend(state_dir)
+        try:
+            return os.dup(await backend.pool())
+        finally:
+            await backend.aclose()
+
+    return asyncio.run(opened())

@@ -1,0 +1,125 @@
+"""kill -9 of keeper and service at every step of a pause and of a resumption: the next use finds it awake, or wakes it.
+
+All steps take minutes: by default some, spread over all.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paddock import Sandbox
+from paddock._compose import LocalConnector, open_service
+from paddock.client import LocalTransport
+from paddock.errors import LevelUnavailable
+from tests.conftest import keepers
+from tests.faults.stepping import Operation, Stepper
+
+pytestmark = pytest.mark.root  # an ordinary user may not trace a keeper
+SOME = 2
+Steps = Callable[[int], Iterator[int]]
+PROGRAM = """
+import threading
+s = Sandbox.create(level="jail", ttl_seconds=120, persistent=True)
+s.exec("true")
+{before}
+(loop,) = [t.native_id for t in threading.enumerate() if t.name == "paddock"]
+say(id=s.id, tid=loop)
+input()
+{work}; say(done=s.state)
+input()
+"""
+WORK = {"pause": ("", "s.pause()"), "resume": ("s.pause()", "s.resume()"), "wake": ("s.pause()", "s.exec('true')")}
+
+
+@pytest.fixture(params=["some", pytest.param("all", marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
+def steps(request: pytest.FixtureRequest) -> Steps:
+    """Which of so many."""
+    return lambda count: iter(range(1, count + 1, 1 if request.param == "all" else max(1, count // SOME)))
+
+
+@pytest.fixture
+def transport(state_dir: Path) -> Generator[LocalTransport]:
+    connector = LocalConnector(open_service)
+    yield connector.connect(state_dir)
+    connector.close()
+
+
+def _count(stepper: Stepper, operation: Operation) -> int:
+    count = 0
+    while stepper.go(1, lambda: operation.done):
+        count += 1
+    stepper.let_go()
+    operation.end()
+    return count
+
+
+def _works(box: Sandbox, transport: LocalTransport) -> None:
+    """As whoever comes next sees it."""
+    (told,) = [found.state for found in Sandbox.list(transport=transport) if found.id == box.id]
+    assert told in ("running", "paused")
+    assert box.exec("echo next").stdout == "next\n"
+    assert box.refresh().state == "running"
+    box.pause()
+    assert box.state == "paused"
+    box.kill()
+
+
+@pytest.mark.parametrize("work", ["pause", "resume"])
+def test_the_keeper(work: str, steps: Steps, state_dir: Path, transport: LocalTransport) -> None:
+    def begin() -> tuple[Sandbox, Stepper, Operation]:
+        try:
+            box = Sandbox.create(level="jail", ttl_seconds=120, transport=transport)
+        except LevelUnavailable as error:
+            pytest.skip(f"no jail here: {error}")
+        if work == "resume":
+            box.pause()
+        (keeper,) = keepers(state_dir)
+        return box, Stepper(keeper), Operation(getattr(box, work))
+
+    box, stepper, operation = begin()
+    count = _count(stepper, operation)
+    assert count > 5
+    box.kill()
+    for step in steps(count):
+        box, stepper, operation = begin()
+        stepper.go(step, lambda operation=operation: operation.done)
+        os.kill(keepers(state_dir)[0], signal.SIGKILL)
+        stepper.killed()
+        operation.end()
+        assert operation.error is None, (step, operation.error)  # asked again, of the next one
+        assert box.state == ("paused" if work == "pause" else "running"), step
+        _works(box, transport)
+
+
+@pytest.mark.parametrize("work", WORK)
+def test_the_service(
+    work: str, steps: Steps, state_dir: Path, transport: LocalTransport, program: Callable[..., Any]
+) -> None:
+    before, asked = WORK[work]
+
+    def begin() -> tuple[Any, Any, Stepper, Operation]:
+        made = program(PROGRAM.format(before=before, work=asked))
+        facts = made.hears()
+        stepper = Stepper(facts["tid"])
+        made.go_on()
+        return made, facts, stepper, Operation(made.process.stdout.readline)
+
+    made, facts, stepper, operation = begin()
+    count = _count(stepper, operation)
+    assert count > 5
+    made.kill()
+    Sandbox.connect(facts["id"], transport=transport).kill()
+    for step in steps(count):
+        made, facts, stepper, operation = begin()
+        stepper.go(step, lambda operation=operation: operation.done)
+        made.process.send_signal(signal.SIGKILL)
+        stepper.killed()
+        operation.end()
+        made.close()
+        _works(Sandbox.connect(facts["id"], transport=transport), transport)

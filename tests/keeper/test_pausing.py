@@ -1,0 +1,188 @@
+"""What is paused stands still whoever lives, until it is resumed or dies; and it dies on time."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paddock.backends import Instance
+from paddock.errors import SandboxDied
+from paddock.linux import proc
+from paddock.model import ExecId, ExecSpec, Limit, Noun, mint
+from tests.keeper.conftest import Yard, open_yard, run
+
+Scene = Callable[[Callable[[Yard], Awaitable[Any]]], Any]
+
+
+async def count(instance: Instance) -> None:
+    """Starts a program that goes on counting."""
+    spec = ExecSpec(argv=("sh", "-c", "while :; do n=$((n+1)); done"))
+    await instance.start(spec, id=ExecId(mint(Noun.EXEC)), background=True)
+
+
+def spent(yard: Yard, instance: Instance) -> int:
+    """Nanoseconds of processor time that all its processes have had (schedstats of the kernel)."""
+    init = yard.backend.record(instance.id).pid
+    return sum(int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) for pid in [init, *proc.descendants(init)])
+
+
+async def runs(yard: Yard, instance: Instance) -> None:
+    """Returns when something inside was seen to get on."""
+    before = spent(yard, instance)
+    async with asyncio.timeout(60):
+        while spent(yard, instance) <= before:  # noqa: ASYNC110 (nobody tells)
+            await asyncio.sleep(0.001)
+
+
+async def stands(yard: Yard, instance: Instance) -> bool:
+    """The kernel says so, and nothing inside has had any time while the keeper had enough of it for many answers."""
+    times: list[int] = []
+    for _ in range(2):  # a process counts as frozen a moment before it gives its processor away
+        for _ in range(100):
+            await yard.backend.living()
+        times.append(spent(yard, instance))
+    return times[0] == times[1] and instance.id in await yard.backend.paused()
+
+
+async def becomes_idle(instance: Instance) -> None:
+    """Returns when the keeper has told that it paused it."""
+    async with asyncio.timeout(60):
+        while not instance.stillness.now:  # noqa: ASYNC110 (what is awaited is the end of a pause)
+            await asyncio.sleep(0.01)
+
+
+async def another_keeper(yard: Yard) -> None:
+    """The keeper is killed, and the next one is there."""
+    keeper = os.pidfd_open(yard.backend.keeper.facts["pid"])
+    try:
+        signal.pidfd_send_signal(keeper, signal.SIGKILL)
+        await pidfd_ended(keeper)
+    finally:
+        os.close(keeper)
+    await yard.backend.living()
+
+
+async def pidfd_ended(descriptor: int) -> None:
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(descriptor, ended.set)
+    try:
+        await ended.wait()
+    finally:
+        loop.remove_reader(descriptor)
+
+
+def test_what_is_paused_does_nothing_until_it_is_resumed(play: Scene) -> None:
+    async def scene(yard: Yard) -> None:
+        box = await yard.create()
+        await count(box)
+        await runs(yard, box)
+        await box.pause()
+        await box.pause()
+        assert await stands(yard, box)
+        await box.resume()
+        await box.resume()
+        assert await yard.backend.paused() == frozenset()
+        await runs(yard, box)
+        assert (await run(box, "echo", "here"))[1] == b"here\n"
+        await box.kill()
+
+    play(scene)
+
+
+def test_it_stands_still_whatever_becomes_of_the_service_and_the_keeper(play: Scene) -> None:
+    async def scene(yard: Yard) -> None:
+        box = await yard.create()
+        await count(box)
+        await box.pause()
+        async with open_yard(yard.state_dir) as later:
+            found = await later.backend.adopt(box.id)
+            assert found is not None
+            assert await stands(later, found)
+            await found.aclose()
+        await another_keeper(yard)
+        assert await stands(yard, box)
+        await box.resume()
+        await runs(yard, box)
+        await another_keeper(yard)
+        await runs(yard, box)
+        await box.kill()
+
+    play(scene)
+
+
+def test_it_dies_when_it_is_killed_and_when_its_time_is_over(play: Scene) -> None:
+    async def scene(yard: Yard) -> None:
+        killed, expired = await yard.create(), await yard.create(ttl_seconds=3600)
+        for box in (killed, expired):
+            await count(box)
+            await box.pause()
+        await killed.kill()
+        await yard.backend.keeper.request("deadline", id=expired.id, deadline=proc.boottime())
+        assert (await expired.wait_ended()).limit is Limit.TTL
+        for box in (killed, expired):
+            with pytest.raises(SandboxDied):
+                await box.pause()
+            with pytest.raises(SandboxDied):
+                await box.resume()
+
+    play(scene)
+
+
+def test_its_files_can_be_copied_and_it_still_stands(play: Scene) -> None:
+    async def scene(yard: Yard) -> None:
+        box = await yard.create()
+        await count(box)
+        await box.pause()
+        async with box.frozen():
+            assert await stands(yard, box)
+        assert await stands(yard, box)
+        async with box.frozen():
+            await box.resume()
+        await runs(yard, box)
+        async with box.frozen():
+            await box.pause()
+        assert await stands(yard, box)
+        await box.kill()
+
+    play(scene)
+
+
+def test_what_nobody_keeps_awake_is_paused_when_it_has_been_idle(play: Scene) -> None:
+    async def scene(yard: Yard) -> None:
+        box = await yard.create(idle_seconds=0.2)
+        first, second = await box.stay_awake(), await box.stay_awake()
+        await count(box)
+        await runs(yard, box)
+        first()
+        assert await yard.backend.paused() == frozenset()
+        second()
+        await becomes_idle(box)
+        assert await stands(yard, box)
+        again = await box.stay_awake()
+        await runs(yard, box)
+        await another_keeper(yard)  # it is kept awake under the next one as well
+        await runs(yard, box)
+        again()
+        await becomes_idle(box)
+        await box.kill()
+
+    play(scene)
+
+
+def test_a_service_that_is_gone_keeps_nothing_awake(play: Scene) -> None:
+    async def scene(yard: Yard) -> None:
+        box = await yard.create(idle_seconds=0.2)
+        async with open_yard(yard.state_dir) as other:
+            found = await other.backend.adopt(box.id)
+            assert found is not None
+            await found.stay_awake()
+        await becomes_idle(box)
+        await box.kill()
+
+    play(scene)

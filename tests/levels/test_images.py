@@ -1,0 +1,39 @@
+"""An image is a template at every level: a busybox and nothing else, and one program without a shell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from paddock.errors import PaddockError
+from tests.conftest import SandboxFactory
+from tests.images.layouts import busybox_layer, distroless_layer, layer, member, static_busybox, write_layout
+
+
+@pytest.fixture
+def busybox() -> bytes:
+    found = static_busybox()
+    if found is None:
+        pytest.skip("no static busybox here: apt-get install busybox-static")
+    return found
+
+
+def test_an_image_of_busybox_is_what_it_says_at_every_level(
+    create: SandboxFactory, tmp_path: Path, busybox: bytes
+) -> None:
+    hidden = layer(member("bin/.wh.touch"), member("etc/mark", b"marked"))
+    reference = write_layout(tmp_path / "layout", busybox_layer(busybox), hidden, User="app", Env=["FROM=image"])
+    box = create(template=reference)
+    assert box.exec("id -u; echo $FROM; cat /etc/mark; ls /bin/touch", cwd="/").stdout == "1000\nimage\nmarked"
+    box.filesystem.write("/workspace/file", b"content")
+    assert box.exec(["cat", "/workspace/file"]).stdout == "content"
+
+
+def test_an_image_without_a_shell_runs_its_program_at_every_level(
+    create: SandboxFactory, tmp_path: Path, busybox: bytes
+) -> None:
+    box = create(template=write_layout(tmp_path / "layout", distroless_layer(busybox)))
+    assert box.exec(["/busybox", "echo", "works"]).stdout == "works\n"
+    with pytest.raises(PaddockError, match="/bin/sh"):
+        box.exec("echo works")
