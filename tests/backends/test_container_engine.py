@@ -185,8 +185,7 @@ class Cutter:
         writer.close()
 
 
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("at", [1, 2])
+@pytest.mark.parametrize(("at", "after"), [(1, True), (2, False)], ids=["created", "not-started"])
 def test_an_engine_that_dies_in_a_create_leaves_nothing(
     containers: ContainerHarness, engine: PodmanService, tmp_path: Path, at: int, after: bool
 ) -> None:

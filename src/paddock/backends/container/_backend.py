@@ -218,6 +218,7 @@ class ContainerBackend:
         return found
 
     async def paused(self) -> frozenset[SandboxId]:
+        """None: a pid 1 that stands still holds no deadline."""
         return frozenset()
 
     async def forget(self, id: SandboxId) -> None:
