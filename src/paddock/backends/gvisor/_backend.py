@@ -28,6 +28,9 @@ _NOBODY = 65534
 _MIB = 1 << 20
 # The sentry and the gofer hold descriptors for each file in use, and ask for the limit once, at their start.
 _OPEN_FILES = 65536
+# What a process inside is for the kernel outside, which counts threads: a traced one with some, and those of the sentry
+# that trace it. The sentry ends when it is refused one.
+_THREADS_OF_ONE = 10
 _MEMORY_FILE_BYTES = 1 << 50  # all memory inside is one sparse file, which grows by gigabytes
 
 
@@ -84,6 +87,7 @@ class GvisorBackend(VesselBackend):
         return dataclasses.replace(
             jail,
             trees=(*jail.trees, Tree(name=self._runsc, target=PLACE, writable=False)),
+            processes=plan.spec.limits.processes * _THREADS_OF_ONE + self.extra_processes,
             open_files=max(jail.open_files, _OPEN_FILES),
             file_bytes=_MEMORY_FILE_BYTES,
         )
