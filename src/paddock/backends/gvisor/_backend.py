@@ -60,7 +60,7 @@ class GvisorBackend(VesselBackend):
     @property
     def capabilities(self) -> Capabilities:
         jail = super().capabilities
-        # All programs inside are one process for the control group, and one for the kernel that counts descriptors.
+        # The sentry refuses processes above the ceiling, and nothing counts how often.
         found = self._found if isinstance(self._found, _probe.Found) else _probe.remembered(self.directory)
         terminals = found is not None and found.terminals
         return msgspec.structs.replace(jail, pty=terminals, enforced=jail.enforced - {Limit.PROCESSES})
