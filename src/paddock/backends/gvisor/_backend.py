@@ -42,6 +42,7 @@ class GvisorBackend(VesselBackend):
 
     def __init__(self, state_dir: Path, *, for_tests: bool = False) -> None:
         super().__init__(state_dir, for_tests=for_tests)
+        self._home = state_dir  # where what was found out is written down
         self._found: _probe.Found | str | None = None
         self._runsc: str | None = None
 
@@ -61,7 +62,7 @@ class GvisorBackend(VesselBackend):
     def capabilities(self) -> Capabilities:
         jail = super().capabilities
         # The sentry refuses processes above the ceiling, and nothing counts how often.
-        found = self._found if isinstance(self._found, _probe.Found) else _probe.remembered(self.directory)
+        found = self._found if isinstance(self._found, _probe.Found) else _probe.remembered(self._home)
         terminals = found is not None and found.terminals
         return msgspec.structs.replace(jail, pty=terminals, enforced=jail.enforced - {Limit.PROCESSES})
 
@@ -119,7 +120,7 @@ class GvisorBackend(VesselBackend):
 
     def _look(self) -> _probe.Found | str:
         if not isinstance(self._found, _probe.Found):
-            self._found = _probe.look(self.directory)
+            self._found = _probe.look(self._home)
         return self._found
 
 
