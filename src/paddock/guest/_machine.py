@@ -5,6 +5,7 @@ The root is an overlay: a read-only view of template and programs below, an empt
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import resource
@@ -87,7 +88,8 @@ def limit(open_files: int, processes: int, tmp_bytes: int) -> None:
     """For all who live in there and all whom they start. Who is root in there can lift it again, for himself alone."""
     with open(f"{_GROUP}/cgroup.procs", "rb") as file:
         for pid in map(int, file.read().split()):
-            resource.prlimit(pid, resource.RLIMIT_NOFILE, (open_files, open_files))
+            with contextlib.suppress(ProcessLookupError):  # one that is just ending
+                resource.prlimit(pid, resource.RLIMIT_NOFILE, (open_files, open_files))
     _write(f"{_GROUP}/pids.max", b"%d" % (processes + _OWN_PROCESSES))
     for name in _MEMORY_DIRECTORIES:
         flags = ctypes.c_ulong(_REMOUNT | _NOSUID | _NODEV)
