@@ -22,8 +22,6 @@ from paddock.testing.conformance import (
     AdoptionConformance,
     BackendConformance,
     LifeConformance,
-    LimitConformance,
-    PortConformance,
     StreamConformance,
     _host,
     eventually,
@@ -49,7 +47,7 @@ def harness() -> Generator[VesselHarness]:
             pool.close()
 
 
-class TestVessel(StreamConformance, LifeConformance, AdoptionConformance, PortConformance, LimitConformance):
+class TestVessel(StreamConformance, LifeConformance, AdoptionConformance):
     @pytest.fixture
     def harness(self, harness: VesselHarness) -> VesselHarness:
         return harness
@@ -153,6 +151,21 @@ async def readable(fd: int) -> None:
     async with asyncio.timeout(60):
         await ready.wait()
     loop.remove_reader(fd)
+
+
+def test_it_is_paused_as_a_whole_and_goes_on(harness: VesselHarness) -> None:
+    async def body(backend: PlainVessel, instance: VesselInstance) -> None:
+        jail = JailBackend(harness.state_dir)
+        try:
+            await instance.pause()
+            assert instance.id in await backend.paused()
+            assert instance.id not in await jail.paused()
+            await instance.resume()
+            assert await output(instance, "echo", "awake") == b"awake\n"
+        finally:
+            await jail.aclose()
+
+    in_vessel(harness, body)
 
 
 def test_each_backend_has_its_own(harness: VesselHarness) -> None:

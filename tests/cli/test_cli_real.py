@@ -61,6 +61,21 @@ def test_a_sandbox_is_made_used_and_killed_by_different_processes(paddock: Paddo
     assert "killed" in gone.stderr
 
 
+def test_a_sandbox_is_paused_and_resumed_by_different_processes(paddock: Paddock) -> None:
+    name = paddock("create", "--name", "sleeper", "--ttl", "5m", "--idle", "2m").stdout.strip()
+    paused = json.loads(paddock("pause", "sleeper", "--json").stdout)
+    assert [(info["id"], info["state"], info["spec"]["idle_seconds"]) for info in paused] == [(name, "paused", 120)]
+    (listed,) = (info for info in json.loads(paddock("ls", "--json").stdout) if info["id"] == name)
+    assert listed["state"] == "paused"
+    assert json.loads(paddock("inspect", name, "--json").stdout)["sandbox"]["state"] == "paused"
+    assert paddock("resume", "sleeper").stdout.strip() == name
+    assert paddock("pause", "sleeper").stdout.strip() == name
+    assert paddock("exec", "sleeper", "--", "echo", "awake").stdout == "awake\n"
+    assert paddock("kill", "sleeper").returncode == 0
+    dead = paddock("pause", name, "--json")
+    assert (dead.returncode, json.loads(dead.stdout)["error"]["code"]) == (125, "sandbox_died")
+
+
 def test_run_leaves_nothing(paddock: Paddock) -> None:
     done = paddock("run", "--", "sh", "-c", "echo out; exit 4")
     assert (done.stdout, done.returncode) == ("out\n", 4)

@@ -16,6 +16,7 @@ from typing import Any, cast
 
 from . import _machine as machine
 from . import _requests as requests
+from . import _uplink as uplink
 from ._faults import Fault
 from ._frames import Json
 from ._fuse_relay import Share, is_mounted, mount_shares
@@ -28,7 +29,8 @@ _FILES = b"/run/paddock/files"
 
 def renew(request: Json) -> Json:
     """`done` and `failed`, by name: `hostname`, `machine_id`, `entropy` (both hexadecimal), `wall_clock` in seconds;
-    `limits` of a virtual machine: `open_files`, `processes`, `tmp_bytes`."""
+    of a virtual machine `limits`: `open_files`, `processes`, `tmp_bytes`; whether it has a
+    `network`; the certificates that it is to `trust` (`_uplink`)."""
     done: list[str] = []
     failed: dict[str, str] = {}
     for name, part in _PARTS.items():
@@ -98,6 +100,16 @@ def _files(request: Json) -> None:
     mount_shares(machine.port("paddock.files"), tuple(shares), _FILES)
 
 
+def _network(request: Json) -> None:
+    """Of a virtual machine."""
+    uplink.lead(out=request["network"] is True)
+
+
+def _trust(request: Json) -> None:
+    given: Any = request["trust"]
+    uplink.trust(given)
+
+
 def _hexadecimal(request: Json, key: str) -> bytes:
     try:
         data = bytes.fromhex(requests.text(request, key))
@@ -114,5 +126,7 @@ _PARTS: dict[str, Callable[[Json], None]] = {
     "hostname": _hostname,
     "limits": _limits,
     "machine_id": _machine_id,
+    "network": _network,
+    "trust": _trust,
     "wall_clock": _wall_clock,
 }
