@@ -27,6 +27,7 @@ BENCHMARKS = {
     "transfer": "a file of 1 GiB, in and out",
     "fork": "fork, snapshot and rollback, with few files and with many; a hundred children",
     "levels": "a life, a warm command and a fork at each level, beside runsc, Podman and QEMU",
+    "sleep": "pause, resume, and a command that wakes a sandbox",
     "bestof": "best of eight with a suite of two seconds, beside the ideal schedule",
     "checkout": "a new task on a cached repository until `git status` works, beside `git clone` of a mirror",
     "exits": "what a policy adds to a create",

@@ -98,3 +98,16 @@ def test_tail_shows_the_last_records_and_follows_what_others_do(paddock: Shell) 
     watching.send_signal(signal.SIGINT)
     watching.communicate()
     assert seen == ["outcome", "decision", "outcome"]
+
+
+def test_a_kind_of_which_there_is_no_record_is_said_to_have_none(paddock: Shell, environment: dict[str, str]) -> None:
+    paddock("ls")
+    argv = [sys.executable, "-m", "paddock", "audit", "tail", "--kind"]
+    for kind, said in (("sandbox.list", ""), ("nosuch", "no record of kind 'nosuch'")):
+        done = subprocess.run([*argv, kind], env=environment, capture_output=True, text=True, check=True)
+        assert (bool(done.stdout), said in done.stderr) == (not said, True)
+
+
+def test_approvals_without_a_verb_are_listed(paddock: Shell) -> None:
+    assert paddock("approvals") == ""
+    assert json.loads(paddock("approvals", "ls", "--json")) == []

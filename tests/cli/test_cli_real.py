@@ -61,6 +61,21 @@ def test_a_sandbox_is_made_used_and_killed_by_different_processes(paddock: Paddo
     assert "killed" in gone.stderr
 
 
+def test_a_sandbox_is_paused_and_resumed_by_different_processes(paddock: Paddock) -> None:
+    name = paddock("create", "--name", "sleeper", "--ttl", "5m", "--idle", "2m").stdout.strip()
+    paused = json.loads(paddock("pause", "sleeper", "--json").stdout)
+    assert [(info["id"], info["state"], info["spec"]["idle_seconds"]) for info in paused] == [(name, "paused", 120)]
+    (listed,) = (info for info in json.loads(paddock("ls", "--json").stdout) if info["id"] == name)
+    assert listed["state"] == "paused"
+    assert json.loads(paddock("inspect", name, "--json").stdout)["sandbox"]["state"] == "paused"
+    assert paddock("resume", "sleeper").stdout.strip() == name
+    assert paddock("pause", "sleeper").stdout.strip() == name
+    assert paddock("exec", "sleeper", "--", "echo", "awake").stdout == "awake\n"
+    assert paddock("kill", "sleeper").returncode == 0
+    dead = paddock("pause", name, "--json")
+    assert (dead.returncode, json.loads(dead.stdout)["error"]["code"]) == (125, "sandbox_died")
+
+
 def test_run_leaves_nothing(paddock: Paddock) -> None:
     done = paddock("run", "--", "sh", "-c", "echo out; exit 4")
     assert (done.stdout, done.returncode) == ("out\n", 4)
@@ -148,3 +163,17 @@ def test_a_mounted_directory_is_seen_and_stays_as_it_was(paddock: Paddock, tmp_p
     assert (tmp_path / "new").exists()
     assert "mode" in paddock("audit", "ls", "--action", "sandbox.create", "--json").stdout
     assert paddock("run", "--mount", "/no/such", "--", "true").returncode == 125
+
+
+def test_up_at_another_level_than_that_of_the_living_sandbox_is_refused(paddock: Paddock) -> None:
+    assert paddock("up", "--task", "stays", "--level", "jail").returncode == 0
+    try:
+        refused = paddock("up", "--task", "stays", "--level", "process")
+        assert refused.returncode != 0
+        assert "the sandbox of stays is one of level jail" in refused.stderr
+        assert "paddock kill stays && paddock up --task stays --level process" in refused.stderr
+        assert paddock("up", "--task", "stays", "--level", "jail").returncode == 0
+        assert paddock("up", "--task", "stays").returncode == 0
+    finally:
+        paddock("kill", "stays")
+        paddock("workspaces", "--delete", "stays")

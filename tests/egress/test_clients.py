@@ -59,7 +59,10 @@ async def execute(*argv: object, env: dict[str, str] | None = None) -> tuple[int
     process = await asyncio.create_subprocess_exec(
         *map(str, argv), env=clean, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
-    output, _ = await process.communicate()
+    try:
+        output, _ = await process.communicate()
+    finally:  # else whoever collects garbage closes it, at a time when nobody expects that
+        process._transport.close()  # pyright: ignore
     return process.returncode or 0, output
 
 

@@ -175,3 +175,20 @@ def test_promotion_is_whole_or_not_at_all(sandbox: Make) -> None:
         "file ['precious']",
         "done ['small']",
     ]
+
+
+def test_a_child_is_paused_and_woken_and_the_outer_one_is_not_its_own_to_pause(outer: Sandbox) -> None:
+    program = """
+        child = Sandbox.create()
+        states = []
+        child.pause(); states.append(child.state)
+        child.resume(); states.append(child.state)
+        child.pause()
+        states.append(child.exec("echo awake").stdout.strip())
+        states += [one.state for one in Sandbox.list()]
+        child.kill()
+        print(*states)
+    """
+    assert inside(outer, program) == "paused running awake running\n"
+    me = f"paddock._ask('pause', sandbox={outer.id!r})"
+    assert refused(outer, f"import paddock; {me}") == "policy_denied"

@@ -11,6 +11,7 @@ import pytest
 from service_world import HOST, ME, FolderPool, OneTemplate, Rig
 
 from paddock.errors import InvalidState, PlatformError
+from paddock.keeper.layout import PACKAGES
 from paddock.model import (
     CheckStorage,
     CollectGarbage,
@@ -219,3 +220,14 @@ async def test_a_collection_beside_creates_takes_nothing_of_theirs(rig: Rig) -> 
     async with rig.service() as service, rig.service() as other:
         made, _ = await asyncio.gather(make(service), collect(other))
         assert set(rig.pool.names()) == made
+
+
+async def test_the_package_cache_is_told_of_and_stays(rig: Rig) -> None:
+    async with rig.service() as service:
+        assert (await service.perform(CollectGarbage(), ME)).items == ()
+        cache = rig.state_dir / PACKAGES
+        cache.mkdir(exist_ok=True)
+        (cache / "wheel").write_bytes(b"x" * 5000)
+        (item,) = (await service.perform(CollectGarbage(), ME)).items
+        assert (item.kind, item.bytes, item.kept_because is None) == ("packages", 5000, False)
+        assert (cache / "wheel").exists()

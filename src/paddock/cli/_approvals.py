@@ -16,7 +16,8 @@ _LOOK_SECONDS = 0.5
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+    verbs = parser.add_subparsers(title="verbs; without one, as ls", metavar="VERB")
+    parser.set_defaults(run=_list, all=False, watch=False, json=False)
     one = verbs.add_parser("ls", help="what waits for an answer", allow_abbrev=False)
     one.add_argument("-a", "--all", action="store_true", help="what was answered, too")
     one.add_argument("--watch", action="store_true", help="and what comes, until Ctrl-C")

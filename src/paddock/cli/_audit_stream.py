@@ -57,16 +57,22 @@ def tail(options: argparse.Namespace) -> int:
     if not 0 <= options.last <= 100_000:
         raise InvalidArgument("-n takes 0 to 100000", field="last")
     action = StreamAudit(sandbox=options.sandbox, tag=options.kind, last=options.last, follow=options.follow)
+    none = options.last > 0
     with _lines(action) as lines:
         for raw in lines:
             line = parse_line(raw)
             if not isinstance(line, RecordLine):
                 continue
+            none = False
             if options.json:
                 _render.raw(1, raw)
             else:
                 _render.line(_render.escape(_words(line)))
                 _render.flush()
+    if none and options.kind is not None:
+        _render.note(
+            f"there is no record of kind {options.kind!r}; `paddock audit tail` shows kinds: the second column"
+        )
     return 0
 
 

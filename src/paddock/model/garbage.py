@@ -20,8 +20,8 @@ class PoolSpace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GarbageItem(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that could go. `kind` is unfinished, orphan, template, image, output, base, repository or
-    workspace."""
+    """Something that could go. `kind` is unfinished, orphan, template, image, output, base, repository,
+    workspace or packages."""
 
     what: str
     kind: str

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
 
 from paddock.audit import AuditLog
 from paddock.errors import NotFound
@@ -126,3 +128,34 @@ def _folder_size(path: str) -> int | None:
             return sum(file.stat(follow_symlinks=False).st_blocks * 512 for file in files)
     except OSError:
         return None
+
+
+class Packages:
+    """What the gateway keeps of registries: told, never taken, for the gateway keeps it below a ceiling itself."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    async def candidates(self) -> Sequence[Candidate]:
+        number, size = await asyncio.to_thread(measure, self._directory)
+        item = GarbageItem(
+            what="package cache",
+            kind="packages",
+            why=f"{number} files of registries, which would be fetched again",
+            bytes=size,
+            kept_because="the gateway keeps it below its own ceiling",
+        )
+        return [Candidate(item=item)] if number else []
+
+    async def take(self, item: GarbageItem) -> str | None:
+        return item.kept_because
+
+
+def measure(directory: Path) -> tuple[int, int]:
+    """How many files are in it, and their bytes; none if there is no such directory."""
+    sizes: list[int] = []
+    with suppress(OSError), os.scandir(directory) as entries:
+        for one in entries:
+            with suppress(OSError):  # it has just gone
+                sizes.append(one.stat().st_size)
+    return len(sizes), sum(sizes)

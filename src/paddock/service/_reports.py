@@ -17,6 +17,7 @@ from paddock.model import AuditRecord, AuditReport, Check, Diagnosis, ListAudit,
 from paddock.storage._base import Pool
 
 from ._audit_stream import AuditStream
+from ._collectors import measure
 from ._gate import Entry
 from ._levels import Levels
 from ._providers import Backends
@@ -130,13 +131,9 @@ class Reports:
 
 def _packages(directory: Path) -> Check:
     """What the gateway keeps of registries."""
-    sizes: list[int] = []
-    with suppress(OSError), os.scandir(directory) as entries:
-        for one in entries:
-            with suppress(OSError):  # it has just gone
-                sizes.append(one.stat().st_size)
-    detail = f"{len(sizes)} files, {sum(sizes) >> 20} MiB, for sandboxes that install what others have"
-    return Check(area="state", name="package cache", status="ok", detail=detail if sizes else "empty")
+    number, size = measure(directory)
+    detail = f"{number} files, {size >> 20} MiB, for sandboxes that install what others have"
+    return Check(area="state", name="package cache", status="ok", detail=detail if number else "empty")
 
 
 def _told(report: AuditReport) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from paddock.audit import AuditLog
 from paddock.egress._secret_book import to_bytes
+from paddock.keeper.layout import PACKAGES
 from paddock.model import (
     Noun,
     SandboxId,
@@ -22,7 +23,7 @@ from ._approvals import Approvals
 from ._asking import Asking
 from ._bell import bell
 from ._clock import Clock, holder_id
-from ._collectors import OldTemplates, Orphans, Outputs, Unfinished
+from ._collectors import OldTemplates, Orphans, Outputs, Packages, Unfinished
 from ._conduct import Conduct
 from ._doors import Doors
 from ._egress import Egress, NoEgress
@@ -273,6 +274,7 @@ class Rooms:
                 self.shelf.bases,
                 self.shelf.unused,
                 WorkspaceCollector(self.workspaces.evictions, pool, audit),
+                Packages(state_dir / PACKAGES),
             ),
         )
         self.storage = Storage(

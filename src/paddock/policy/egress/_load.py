@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, cast, get_args
 
 import msgspec
 
-from paddock.errors import InvalidArgument
+from paddock.errors import InvalidArgument, PolicyInvalid
 from paddock.model import PolicyDocument, SecretRule
 from paddock.model.policy import (
     Allow,
@@ -59,9 +59,15 @@ def load(source: Source) -> Loaded:
     if isinstance(source, Mapping):
         return _loaded(dict(source), None, File())
     if isinstance(source, str) and "\n" in source:
-        text, directory = source, File()
-    else:
-        text, directory = read(source), File(source).parent
+        return _of_text(source, File())
+    try:
+        return _of_text(read(source), File(source).parent)
+    except PolicyInvalid as error:
+        named = f"{os.fspath(source)}:{'' if error.message[:1].isdigit() else ' '}{error.message}"
+        raise PolicyInvalid(named, hint=error.hint, **error.details) from None
+
+
+def _of_text(text: str, directory: File) -> Loaded:
     value, places = _yaml.parse(text)
     return _loaded(value, places, directory)
 

@@ -29,6 +29,7 @@ from ._life import LifeConformance as LifeConformance
 from ._load import LimitConformance as LimitConformance
 from ._load import LoadConformance as LoadConformance
 from ._names import NameConformance as NameConformance
+from ._pausing import PauseConformance as PauseConformance
 from ._ports import PortConformance as PortConformance
 from ._pty import PtyConformance as PtyConformance
 from ._search import SearchConformance as SearchConformance
@@ -49,6 +50,7 @@ class BackendConformance(
     PortConformance,
     LifeConformance,
     AdoptionConformance,
+    PauseConformance,
     LoadConformance,
     LimitConformance,
 ):
