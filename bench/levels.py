@@ -3,15 +3,19 @@ walls: runsc, Podman over runc and over runsc, and QEMU with a kernel that boots
 
 from __future__ import annotations
 
+import os
 import shutil
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar
 
 from bench.contest import Contender, contest
 from bench.cycle import Cycle
 from bench.peers.containers import PodmanRun, Tool
+from bench.peers.podman import Store
 from bench.plan import Plan
 from bench.report import Section
 from bench.warm import Exec
@@ -125,7 +129,27 @@ WARM_PEERS = (Contender("podman exec", "bench.peers.containers:PodmanLife", {"wa
 
 def measure(plan: Plan) -> list[Section]:
     """Peers of the same walls are always among them; who is not installed says so."""
-    found: list[Section] = []
+    with an_engine():
+        return list(_sections(plan))
+
+
+@contextmanager
+def an_engine() -> Generator[None]:
+    """For our containers: Podman with a store of its own, unless one was named."""
+    if "DOCKER_HOST" in os.environ or shutil.which("podman") is None:
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="pb-", dir="/var/tmp", ignore_cleanup_errors=True) as place:
+        store = Store(Path(place))
+        try:
+            os.environ["DOCKER_HOST"] = store.serve()
+            yield
+        finally:
+            os.environ.pop("DOCKER_HOST", None)
+            store.close()
+
+
+def _sections(plan: Plan) -> Iterator[Section]:
     for name, title, subject, peers in (
         ("levels", "create + exec true + destroy", "LevelCycle", PEERS),
         ("levels warm", 'exec("true") in a living sandbox', "LevelExec", WARM_PEERS),
@@ -138,5 +162,4 @@ def measure(plan: Plan) -> list[Section]:
             section.add(record)
         for one in ours:
             section.compare(one, [record for record in records.values() if record not in ours])
-        found.append(section)
-    return found
+        yield section

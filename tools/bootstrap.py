@@ -74,6 +74,8 @@ SYSTEM_PACKAGES = (
     SystemPackage(
         "runc", "runc", "starts Podman's containers where both versions of cgroups are", frozenset({"levels"})
     ),
+    SystemPackage("skopeo", "skopeo", "tests push images to a registry with it", frozenset({"levels"})),
+    SystemPackage("docker-registry", "docker-registry", "the registry that they push to", frozenset({"levels"})),
     SystemPackage("busybox-static", "busybox", "tests make images without a libc of it", frozenset({"levels"})),
 )
 KERNEL = "linux-image-cloud-amd64"  # depends on the newest one of the release

@@ -41,7 +41,9 @@ class Store:
         """The address of the API, once somebody listens there."""
         socket = self._place / "api"
         argv = [*self.podman, "system", "service", "--time=0", f"unix://{socket}"]
-        self._service = subprocess.Popen(argv, env=self.environment, stdout=subprocess.DEVNULL)
+        self._service = subprocess.Popen(
+            argv, env=self.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         while not socket.exists():
             if self._service.poll() is not None:
                 raise RuntimeError(f"podman system service ended with {self._service.returncode}")

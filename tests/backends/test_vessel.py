@@ -1,34 +1,243 @@
-"""A vessel keeps every promise of a backend, and its parts die together."""
+"""A vessel keeps every promise of a backend; its parts die together; a guest that lies hurts nobody else."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import asyncio
+import os
+import random
+import signal
+from collections.abc import Awaitable, Callable, Generator
+from pathlib import Path
 
 import pytest
 
+from paddock.backends._base import Ending
+from paddock.backends.jail import JailBackend
+from paddock.backends.vessel import VesselInstance
+from paddock.errors import PaddockError, SandboxDied, SandboxError
+from paddock.guest._frames import VERSION
+from paddock.model import ExecId, ExecSpec, Limits, Noun, SandboxSpec, mint
 from paddock.storage import Templates, open_pool, prepare
-from paddock.testing.conformance import BackendConformance
-from tests.backends.vessels import VesselHarness, pool_of
+from paddock.testing.conformance import (
+    AdoptionConformance,
+    BackendConformance,
+    LifeConformance,
+    StreamConformance,
+    _host,
+    eventually,
+)
+from tests.backends.vessels import PlainVessel, VesselHarness, pool_of
 from tests.conftest import private_state
 
 
 @pytest.fixture(scope="module")
-def vessels() -> Generator[VesselHarness]:
+def harness() -> Generator[VesselHarness]:
     with private_state() as state_dir:
         config = prepare(state_dir)
         pool = open_pool(state_dir, config, pool_of(state_dir))
         templates = Templates(pool, state_dir)
+        vessels = VesselHarness(state_dir, pool, templates)
         try:
-            yield VesselHarness(state_dir, pool, templates)
+            reason = vessels.backend().probe()
+            if reason is not None:
+                pytest.skip(f"no jail here: {reason}")
+            yield vessels
         finally:
             templates.close()
             pool.close()
 
 
-class TestVessel(BackendConformance):
+class TestVessel(StreamConformance, LifeConformance, AdoptionConformance):
     @pytest.fixture
-    def harness(self, vessels: VesselHarness) -> VesselHarness:
-        reason = vessels.backend().probe()
-        if reason is not None:
-            pytest.skip(f"no jail here: {reason}")
-        return vessels
+    def harness(self, harness: VesselHarness) -> VesselHarness:
+        return harness
+
+
+@pytest.mark.slow
+class TestEveryChapter(BackendConformance):
+    @pytest.fixture
+    def harness(self, harness: VesselHarness) -> VesselHarness:
+        return harness
+
+
+Body = Callable[[PlainVessel, VesselInstance], Awaitable[None]]
+
+
+def in_vessel(harness: VesselHarness, body: Body, **fields: object) -> None:
+    """One of its own, for `body`."""
+
+    async def main() -> None:
+        plan = await harness.plan(SandboxSpec(limits=Limits(disk_mib=256)))
+        backend = harness.backend()
+        for name, value in fields.items():
+            setattr(backend, name, value)
+        try:
+            instance = await backend.create(plan)
+            try:
+                await body(backend, instance)
+            finally:
+                await instance.kill()
+                await instance.aclose()
+        finally:
+            await backend.aclose()
+            await harness.cleanup(plan)
+
+    asyncio.run(main())
+
+
+async def output(instance: VesselInstance, *argv: str) -> bytes:
+    handle = await instance.start(ExecSpec(argv=argv), id=ExecId(mint(Noun.EXEC)), background=False)
+    assert handle.stdout is not None
+    parts: list[bytes] = []
+    while part := await handle.stdout.read():
+        parts.append(part)
+    await handle.wait()
+    await handle.aclose()
+    return b"".join(parts)
+
+
+def processes(instance: VesselInstance) -> dict[str, int]:
+    """Host process ids of the pilot and of the guest's init, which is its child."""
+    found = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in _host.processes(instance.id)}
+    pilot = next(pid for pid, arguments in found.items() if b'{"pilot":' in arguments)
+    children = {int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]): pid for pid in found}
+    return {"pilot": pilot, "child": children[pilot]}
+
+
+@pytest.mark.parametrize("victim", ["pilot", "child"])
+def test_whatever_of_it_is_killed_all_of_it_ends_and_waiters_are_told(harness: VesselHarness, victim: str) -> None:
+    async def body(backend: PlainVessel, instance: VesselInstance) -> None:
+        waiting = asyncio.ensure_future(instance.wait_ended())
+        running = asyncio.ensure_future(output(instance, "sleep", "1000"))
+        assert await output(instance, "echo", "here") == b"here\n"
+        os.kill(processes(instance)[victim], signal.SIGKILL)
+        async with asyncio.timeout(60):
+            ending = await waiting
+            with pytest.raises(SandboxDied):
+                await running
+        assert ending.limit is None
+        assert ending.reason == ("its plain ended" if victim == "pilot" else "its plain was ended by signal 9")
+        with pytest.raises(SandboxDied):
+            await output(instance, "true")
+
+    in_vessel(harness, body)
+
+
+def test_it_ends_with_its_pilot_while_no_service_lives(harness: VesselHarness) -> None:
+    async def body(backend: PlainVessel, instance: VesselInstance) -> None:
+        pids = processes(instance)
+        watched = [os.pidfd_open(pid) for pid in pids.values()]
+        await instance.aclose()
+        await backend.aclose()
+        os.kill(pids["pilot"], signal.SIGKILL)
+        for fd in watched:
+            await readable(fd)
+            os.close(fd)
+        later = harness.backend()
+
+        async def ended() -> Ending | None:
+            return (await later.living())[instance.id]
+
+        assert (await eventually("the keeper knows that it has ended", ended)).reason == "its plain ended"
+        assert await later.adopt(instance.id) is None
+        await later.aclose()
+
+    in_vessel(harness, body)
+
+
+async def readable(fd: int) -> None:
+    loop, ready = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(fd, ready.set)
+    async with asyncio.timeout(60):
+        await ready.wait()
+    loop.remove_reader(fd)
+
+
+def test_it_is_paused_as_a_whole_and_goes_on(harness: VesselHarness) -> None:
+    async def body(backend: PlainVessel, instance: VesselInstance) -> None:
+        jail = JailBackend(harness.state_dir)
+        try:
+            await instance.pause()
+            assert instance.id in await backend.paused()
+            assert instance.id not in await jail.paused()
+            await instance.resume()
+            assert await output(instance, "echo", "awake") == b"awake\n"
+        finally:
+            await jail.aclose()
+
+    in_vessel(harness, body)
+
+
+def test_each_backend_has_its_own(harness: VesselHarness) -> None:
+    async def body(backend: PlainVessel, instance: VesselInstance) -> None:
+        jail = JailBackend(harness.state_dir)
+        try:
+            assert instance.id not in await jail.living()
+            assert await jail.adopt(instance.id) is None
+            assert (await backend.living())[instance.id] is None
+            await instance.kill()
+            assert instance.id not in await jail.living()
+        finally:
+            await jail.aclose()
+
+    in_vessel(harness, body)
+
+
+def test_a_wall_that_ends_at_once_is_an_error_with_its_last_words_and_leaves_nothing(harness: VesselHarness) -> None:
+    async def never(backend: PlainVessel, instance: VesselInstance) -> None:
+        raise AssertionError
+
+    argv = ("/bin/sh", "-c", "echo no such\x1b[31m luck >&2; exit 7")
+    with pytest.raises(SandboxDied, match=r"its plain ended with code 7; the last that it said: no such \[31m luck"):
+        in_vessel(harness, never, argv=argv)
+    with pytest.raises(SandboxError, match=r"nobody answered .* within 1 s; the last that it said: wait"):
+        in_vessel(harness, never, argv=("/bin/sh", "-c", "echo wait; exec sleep 1000"), greeting_seconds=1.0)
+
+
+LIAR = """
+import os, random, sys, threading
+seed = int(sys.argv[1])
+mark = (b"m" * 16).hex().encode()
+body = b'{"version":%d,"pid":1,"features":[],"mark":"%s"}' % (VERSION, mark)
+hello = len(body).to_bytes(4, "big") + bytes([1]) + bytes(4) + body
+reply = b'{"pid":3}'
+def frame(kind, channel, payload=b""):
+    return len(payload).to_bytes(4, "big") + bytes([kind]) + channel.to_bytes(4, "big") + payload
+def serve(fd, honest):
+    choose = random.Random(seed * 10 + fd)
+    os.write(fd, hello)
+    asked = 0
+    while data := os.read(fd, 1 << 16):
+        if b"m" * 16 in data:
+            os.write(fd, b"m" * 16 + hello)
+        if b'"op"' not in data:
+            continue
+        asked += data.count(b'"op"')
+        wire = b"".join(frame(3, n, reply) + frame(10, n) for n in range(1, asked + 1)[-data.count(b'"op"'):])
+        if not honest:
+            wire = bytearray(wire + frame(5, asked, b"\\1" + bytes(100)) + frame(7, asked, b"\\0\\0\\0\\1\\0"))
+            for _ in range(choose.randrange(1, 9)):
+                wire[choose.randrange(len(wire))] = choose.randrange(256)
+        os.write(fd, wire)
+threads = [threading.Thread(target=serve, args=(fd, fd == 3)) for fd in range(3, 3 + int(sys.argv[2]))]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+"""
+
+
+def test_a_guest_that_lies_makes_errors_of_ours_and_the_pilot_serves_on(harness: VesselHarness) -> None:
+    async def body(backend: PlainVessel, instance: VesselInstance) -> None:
+        for _ in range(40):
+            try:
+                connection = await instance.connection("user")
+                connection.patience_seconds = 0.5  # it may be silent as well
+                await connection.open({"op": "ping"}).call(dict)
+            except PaddockError:
+                instance.close_connections()
+        assert await instance.init_call({"op": "ping"}, dict)
+        assert (await instance.control_call({"op": "ping"}, dict))["children"]
+
+    seed = random.Random("liar").randrange(1 << 16)
+    count = len(harness.backend().identities)
+    argv = ("/usr/bin/python3", "-I", "-S", "-c", f"VERSION = {VERSION}\n{LIAR}", str(seed), str(count))
+    in_vessel(harness, body, argv=argv)

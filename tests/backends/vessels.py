@@ -28,7 +28,8 @@ class PlainVessel(VesselBackend):
     async def orders(self, plan: SandboxPlan, jail: JailPlan) -> Orders:
         streams = {name: number for number, name in enumerate(self.identities, 3)}
         config = self.guest_config(plan, jail, {name: [number, number] for name, number in streams.items()})
-        child = Child(argv=self.argv or (*COMMAND, json.dumps(config)), streams=streams)
+        argv = self.argv or (*COMMAND, json.dumps({**config, "marker": plan.id}))
+        child = Child(argv=argv, streams=streams)
         return Orders(child=child, greeting_seconds=self.greeting_seconds)
 
 
@@ -38,7 +39,7 @@ class VesselHarness:
     def __init__(self, state_dir: Path, pool: Pool, templates: Templates) -> None:
         self.state_dir, self.pool, self.templates = state_dir, pool, templates
 
-    def backend(self) -> PlainVessel:
+    def backend(self) -> VesselBackend:
         return PlainVessel(self.state_dir)
 
     async def plan(self, spec: SandboxSpec) -> SandboxPlan:

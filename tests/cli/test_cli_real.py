@@ -163,3 +163,17 @@ def test_a_mounted_directory_is_seen_and_stays_as_it_was(paddock: Paddock, tmp_p
     assert (tmp_path / "new").exists()
     assert "mode" in paddock("audit", "ls", "--action", "sandbox.create", "--json").stdout
     assert paddock("run", "--mount", "/no/such", "--", "true").returncode == 125
+
+
+def test_up_at_another_level_than_that_of_the_living_sandbox_is_refused(paddock: Paddock) -> None:
+    assert paddock("up", "--task", "stays", "--level", "jail").returncode == 0
+    try:
+        refused = paddock("up", "--task", "stays", "--level", "process")
+        assert refused.returncode != 0
+        assert "the sandbox of stays is one of level jail" in refused.stderr
+        assert "paddock kill stays && paddock up --task stays --level process" in refused.stderr
+        assert paddock("up", "--task", "stays", "--level", "jail").returncode == 0
+        assert paddock("up", "--task", "stays").returncode == 0
+    finally:
+        paddock("kill", "stays")
+        paddock("workspaces", "--delete", "stays")

@@ -58,7 +58,18 @@ def test_a_comparison_has_a_figure_or_its_reason_for_each_step_and_is_shown_in_e
 ) -> None:
     found = levels.compare(["process", "jail"], rounds=1, transport=connector.connect())
     walls = {one.level: {figure.name: figure for figure in one.figures} for one in found.levels}
-    assert set(walls["jail"]) >= {"create", "first exec", "exec", "fork", "kill", "file in", "file out", "computing"}
+    assert set(walls["jail"]) >= {
+        "create",
+        "first exec",
+        "exec",
+        "fork",
+        "pause",
+        "resume",
+        "kill",
+        "file in",
+        "file out",
+        "computing",
+    }
     assert all(figure.values or figure.why for of_level in walls.values() for figure in of_level.values())
     assert walls["jail"]["fork"].values
     assert "cannot do" in walls["process"]["fork"].why

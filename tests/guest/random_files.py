@@ -80,7 +80,7 @@ class Twins:
         name, kind = self._name(), self._random.randrange(4)
         number = self._random.randrange(_LARGEST)
         actions: list[Callable[[Path], Any]] = [
-            lambda place: os.chmod(place / name, 0o600 | number & 0o077),
+            lambda place: os.chmod(place / name, 0o700 | number & 0o077),
             lambda place: os.truncate(place / name, number) if (place / name).is_file() else None,
             lambda place: os.utime(place / name, (number, number)),
             lambda place: (

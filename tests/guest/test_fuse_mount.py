@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -37,9 +38,20 @@ class Mounted:
         self.work.mkdir()
         self.target.mkdir()
 
-    def run(self, *command: str, orders: str = "") -> str:
+    def run(self, *command: str, orders: str = "", first: tuple[str, ...] = ()) -> str:
+        """`first` runs in the mount namespace before anything is served."""
+        before = ("bash", "-euc", f'{shlex.join(first)}; exec "$@"', "bash") if first else ()
         process = subprocess.Popen(
-            [*_UNSHARE, sys.executable, "-m", "tests.guest.mounted", str(self.work), str(self.target), *command],
+            [
+                *_UNSHARE,
+                *before,
+                sys.executable,
+                "-m",
+                "tests.guest.mounted",
+                str(self.work),
+                str(self.target),
+                *command,
+            ],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -142,6 +154,20 @@ def test_random_operations_do_what_they_do_on_a_disk(mounted: Mounted, tmp_path:
     (tmp_path / "twin").mkdir()
     out = mounted.run(sys.executable, str(RANDOM), str(seed), "1500", str(mounted.target), str(tmp_path / "twin"))
     assert out.startswith("alike ")
+
+
+@pytest.mark.root
+@pytest.mark.skipif(shutil.which("mkfs.btrfs") is None, reason="needs mkfs.btrfs (btrfs-progs)")
+def test_on_btrfs_as_well(mounted: Mounted, tmp_path: Path) -> None:
+    image, disk = tmp_path / "image", tmp_path / "disk"
+    disk.mkdir()
+    with image.open("wb") as file:
+        file.truncate(256 << 20)
+    subprocess.run(["mkfs.btrfs", "-q", image], check=True, capture_output=True)
+    mounted.work = disk
+    (tmp_path / "twin").mkdir()
+    program = (sys.executable, str(RANDOM), "3", "1500", str(mounted.target), str(tmp_path / "twin"))
+    assert mounted.run(*program, first=("mount", "-o", "loop", str(image), str(disk))).startswith("alike ")
 
 
 def test_a_server_is_replaced_under_a_living_mount(mounted: Mounted, tmp_path: Path) -> None:

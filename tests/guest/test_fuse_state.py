@@ -72,7 +72,7 @@ def test_a_file_that_has_no_name_any_more_goes_along_with_its_content(parent: Cl
     child.write(file, b"child")
     assert parent.read(file, size=5) == b"xxxxx"
     assert child.nodes.status(child.nodes.node(file)).st_mode & 0o777 == 0o640
-    assert os.listdir(tmp_path / "saved") == ["files.json"]
+    assert os.listdir(tmp_path / "saved") == []
     child.close()
     parent.close()
 

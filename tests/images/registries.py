@@ -126,19 +126,20 @@ def debians(directory: Path) -> Generator[str]:
         [tool, "serve", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
     assert process.stderr is not None
+    drain = threading.Thread(target=process.stderr.read)
     try:
         for line in process.stderr:
             if found := re.search(r"listening on (127\.0\.0\.1:\d+)", line):
                 break
         else:
             raise OSError("the registry ended")
-        drain = threading.Thread(target=process.stderr.read)
         drain.start()
         yield found[1]
     finally:
         process.terminate()
         process.wait()
-        drain.join()
+        if drain.ident is not None:
+            drain.join()
         process.stderr.close()
 
 

@@ -241,6 +241,13 @@ def test_an_image_has_no_say_in_who_root_is(images: Images, tmp_path: Path) -> N
 
 
 @pytest.mark.user
+def test_an_ordinary_user_has_a_name_that_nobody_else_has(images: Images, tmp_path: Path) -> None:
+    files = layer(directory("etc"), member("etc/passwd", b"user:x:7:7::/home/user:/bin/sh\n"))
+    template = get(images, write_layout(tmp_path / "layout", files)).template
+    assert template.user(None) == User(name="uid1000", uid=1000, gid=1000, home="/home/uid1000")
+
+
+@pytest.mark.user
 def test_an_ordinary_user_has_one_id_and_is_told_so(images: Images, pool: Pool, tmp_path: Path) -> None:
     files = layer(directory("etc"), member("etc/passwd", b"root:x:0:0::/root:/bin/sh\n", uid=7))
     record = get(images, write_layout(tmp_path / "layout", files, User="root"))

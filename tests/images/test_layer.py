@@ -49,6 +49,7 @@ def outside(place: Path) -> tuple[object, ...]:
     """All that no archive may touch."""
     files = (place / "precious", place / "outside" / "precious")
     infos = [(path.lstat(), path.read_text()) for path in files]
+    infos.append((place.lstat(), ""))
     shown = [(info.st_mode, info.st_uid, info.st_nlink, info.st_mtime_ns, text) for info, text in infos]
     return (sorted(os.listdir(place)), sorted(os.listdir(place / "outside")), shown)
 
@@ -56,6 +57,8 @@ def outside(place: Path) -> tuple[object, ...]:
 HOSTILE = {
     "climbs": [member("../out")],
     "climbs in the middle": [directory("a"), member("a/../../out")],
+    "is the directory above": [directory("..", 0o777, mtime=1)],
+    "is its own top by the way of another": [directory("a"), directory("a/..", 0o777)],
     "through a link": [link("link", ".."), member("link/out")],
     "through an absolute link": [link("link", "/"), member("link/tmp/out")],
     "through a link of its own": [directory("d"), link("d/up", "../.."), member("d/up/out")],

@@ -79,6 +79,15 @@ def test_it_is_fetched_once_and_asked_for_again_only_by_a_pull(images: Images, p
     again.close()
 
 
+def test_one_on_this_machine_is_not_asked_by_way_of_another(
+    images: Images, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    monkeypatch.delenv("no_proxy", raising=False)
+    with serving(registry) as host:
+        assert images.get(f"docker://{host}/me/app", silent).image.layers == 2
+
+
 def test_by_its_digest_and_for_this_machine(images: Images, registry: Registry) -> None:
     writer = LayoutWriter(registry.layout)
     own, other = (

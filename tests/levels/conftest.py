@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from paddock import Limits, Sandbox
+from paddock import Limit, Limits, Sandbox, local
 from paddock.errors import NotFound, Unsupported
+from paddock.model import InspectSandbox
 from tests.backends.engines import podman_service
 from tests.conftest import SandboxFactory
 from tests.security.attacking import Attacker
@@ -54,8 +55,16 @@ def attacker(create: SandboxFactory) -> Attacker:
 
 @pytest.fixture
 def limited(create: SandboxFactory) -> Callable[..., Attacker]:
-    """Such a one in a sandbox with the given ceilings."""
-    return lambda **limits: strongest(create(limits=Limits(**limits)))
+    """Such a one in a sandbox with the given ceilings, where they hold."""
+
+    def make(**limits: Any) -> Attacker:
+        made = create(limits=Limits(**limits))
+        held = {limit.value for limit in local().perform(InspectSandbox(sandbox=made.id)).enforced}
+        if missing := {name.removesuffix("_mib") for name in limits} & set(Limit) - held:
+            pytest.skip(f"not enforced at level {made.level}: {', '.join(sorted(missing))}")
+        return strongest(made)
+
+    return make
 
 
 @pytest.fixture

@@ -89,10 +89,8 @@ def test_a_fork_has_the_files_and_goes_its_own_way_and_so_has_its_fork(create: S
         child.filesystem.write("/workspace/file", "child")
         with child.fork() as grandchild:
             assert grandchild.exec("cat file", cwd="/workspace").stdout == "child"
-            assert (
-                grandchild.exec("cat /proc/sys/kernel/random/uuid").stdout
-                != child.exec("cat /proc/sys/kernel/random/uuid").stdout
-            )
+            entropy = "od -An -N16 -tx1 /dev/urandom"
+            assert len({one.exec(entropy, check=True).stdout for one in (parent, child, grandchild)}) == 3
             assert grandchild.exec("hostname").stdout != parent.exec("hostname").stdout
     assert parent.exec("cat file", cwd="/workspace").stdout == "parent"
 

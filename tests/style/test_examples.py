@@ -31,6 +31,7 @@ def test_no_example_is_left_out() -> None:
         "repository.py",
         "task.py",
         "levels.py",
+        "moving.py",
         "image.py",
     }
     assert {path.name for path in EXAMPLES.glob("*.py")} == shown
@@ -54,6 +55,13 @@ def test_an_image_of_one_program_is_enough_for_a_sandbox(sandbox: SandboxFactory
     said = output("image.py", sandbox)
     assert "MADE=here" in said
     assert "'busybox'" in said
+
+
+def test_a_task_goes_on_behind_one_wall_after_the_other(sandbox: SandboxFactory) -> None:
+    said = output("moving.py", sandbox).splitlines()
+    missing = [line.partition(":")[0] for line in said[:-1]]
+    levels = ["jail", "gvisor", "container", "microvm"]
+    assert said[-1].split() == ["been", "at:", *(level for level in levels if level not in missing)]
 
 
 def test_a_directory_is_worked_on_without_being_changed(sandbox: SandboxFactory) -> None:

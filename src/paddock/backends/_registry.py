@@ -13,6 +13,7 @@ from ._base import Backend
 GROUP = "paddock.backends"
 _OURS = {
     "container": ("paddock.backends.container", "ContainerBackend"),
+    "gvisor": ("paddock.backends.gvisor", "GvisorBackend"),
     "jail": ("paddock.backends.jail", "JailBackend"),
     "microvm": ("paddock.backends.microvm", "MicrovmBackend"),
     "process": ("paddock.backends.process", "ProcessBackend"),

@@ -76,7 +76,7 @@ def _sandbox(workspace: Workspace, options: argparse.Namespace) -> tuple[Sandbox
 
     living = workspace.info.sandbox
     if living is not None:
-        return Sandbox.connect(living), True
+        return _at_level(Sandbox.connect(living), workspace, options.level), True
     try:
         made = Sandbox.create(
             options.template,
@@ -95,8 +95,21 @@ def _sandbox(workspace: Workspace, options: argparse.Namespace) -> tuple[Sandbox
         living = workspace.refresh().sandbox
         if living is None:
             raise
-        return Sandbox.connect(living), True
+        return _at_level(Sandbox.connect(living), workspace, options.level), True
     return made, False
+
+
+def _at_level(found: Sandbox, workspace: Workspace, level: str | None) -> Sandbox:
+    """A level that was named is that one or an error, also where there is a sandbox already."""
+    from paddock.errors import InvalidState
+
+    if level is not None and found.level != level:
+        name = workspace.name
+        raise InvalidState(
+            f"the sandbox of {name} is one of level {found.level}, and one that lives keeps its level",
+            hint=f"paddock kill {name} && paddock up --task {name} --level {level}: the workspace stays",
+        )
+    return found
 
 
 def origin(info: WorkspaceInfo) -> str:

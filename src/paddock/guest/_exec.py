@@ -222,7 +222,7 @@ class Execs:
 
     def _spawn(self, exec_id: str, program: Program, ends: tuple[int, int, int], *, background: bool) -> Exec:
         tag = self._tags.take()
-        if tag is None:
+        if tag is None or not tag.alone:
             program = replace(program, env={**program.env, MARKER: exec_id.encode()})
         try:
             pid = spawn(program, *ends, oom_score=self._config.oom_score)

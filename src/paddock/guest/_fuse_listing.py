@@ -70,20 +70,28 @@ class Listings:
         return listing
 
     def _scan(self, node: Node) -> Listing:
-        fd, export = self._nodes.data(node, write=False), node.export.index
-        here = wire.number(os.fstat(fd).st_ino, export)
-        listing: Listing = [(_ITSELF, b".", here, stat.S_IFDIR), (_ABOVE, b"..", here, stat.S_IFDIR)]
-        with os.scandir(fd) as entries:
-            for entry in entries:
-                name = os.fsencode(entry.name)
-                listing.append((_place(name), name, wire.number(entry.inode(), export), _kind(entry)))
-                if len(listing) > MAX_ENTRIES:
-                    raise OSError(errno.EOVERFLOW, "more entries than are listed")
-        listing.sort()
-        return listing
+        # Opened for this alone: btrfs shows no more entries than there were when a descriptor was opened or rewound.
+        fd = self._nodes.listed(node)
+        try:
+            return _entries(fd, node.export.index)
+        finally:
+            os.close(fd)
 
     def forget(self) -> None:
         self._recent.clear()
+
+
+def _entries(fd: int, export: int) -> Listing:
+    here = wire.number(os.fstat(fd).st_ino, export)
+    listing: Listing = [(_ITSELF, b".", here, stat.S_IFDIR), (_ABOVE, b"..", here, stat.S_IFDIR)]
+    with os.scandir(fd) as entries:
+        for entry in entries:
+            name = os.fsencode(entry.name)
+            listing.append((_place(name), name, wire.number(entry.inode(), export), _kind(entry)))
+            if len(listing) > MAX_ENTRIES:
+                raise OSError(errno.EOVERFLOW, "more entries than are listed")
+    listing.sort()
+    return listing
 
 
 def _place(name: bytes) -> int:

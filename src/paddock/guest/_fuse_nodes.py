@@ -206,6 +206,10 @@ class Nodes:
         self._data.move_to_end(node.number)
         return node.data
 
+    def listed(self, node: Node) -> int:
+        """A descriptor to list a directory by; the caller's."""
+        return _open_as_owner(self.held(node), os.O_RDONLY | os.O_DIRECTORY, node.export)
+
     def set_data(self, node: Node, fd: int, writable: bool) -> None:
         node.data, node.writable = fd, writable
         self._data[node.number] = node

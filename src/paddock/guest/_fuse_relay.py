@@ -40,6 +40,11 @@ class Share:
     writable: bool
 
 
+def is_mounted(top: bytes) -> bool:
+    with open("/proc/self/mountinfo", "rb") as file:
+        return any(line.split(b" ", 5)[4] == top for line in file)
+
+
 def mount_shares(port: int, shares: tuple[Share, ...], top: bytes) -> int:
     """Mounts the exports at `top` and at their targets. The relay's pid: `port` is its own from now on."""
     device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
@@ -102,8 +107,12 @@ class Relay:
     def run(self) -> None:
         """Until it is unmounted, or the port has no other side any more."""
         request, answer = bytearray(wire.MAX_MESSAGE), bytearray(_PIECE)
+        watched: tuple[bool, bool] | None = None
         while self._running:
-            self._watch()
+            now = (bool(self._unsent), self._paused)
+            if now != watched:
+                self._watch()
+                watched = now
             for fd, events in self._poll.poll():
                 if fd == self._device:
                     self._take(request)

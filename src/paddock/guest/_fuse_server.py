@@ -97,6 +97,7 @@ class Server:
         self._waiting: list[memoryview] = []  # messages not looked at yet
         self._unsent = bytearray()
         self._pausing = False
+        self._kept: str | None = None  # where the state lies as long as it is one
         self._running = True
 
     def run(self) -> None:
@@ -156,6 +157,7 @@ class Server:
             self._say(wire.PAUSE)
         elif order["op"] == "go":
             self._pausing = False
+            self._discard()
             self._say(wire.GO)
             self._reply({})
         elif order["op"] == "save":
@@ -166,6 +168,7 @@ class Server:
         self._send()
 
     def _save(self, where: str) -> None:
+        self._kept = where
         try:
             directory = os.open(where, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
@@ -174,6 +177,13 @@ class Server:
                 os.close(directory)
         except OSError as error:
             self._reply({"error": f"the state of the files could not be kept: {error.strerror}"})
+
+    def _discard(self) -> None:
+        """From here on the files are not those of the state."""
+        if self._kept is not None:
+            for name in state.names(os.listdir(self._kept)):
+                os.unlink(os.path.join(self._kept, name))
+            self._kept = None
 
     def load(self, directory: int) -> None:
         state.load(self._nodes, directory)

@@ -76,16 +76,29 @@ def _keep_orphan(node: Node, directory: int, left: int) -> int | None:
             os.fchown(sink, status.st_uid, status.st_gid)
             os.fchmod(sink, stat.S_IMODE(status.st_mode))
             done = 0
-            while done < size:
-                copied = os.copy_file_range(source, sink, size - done, done, done)
-                if copied == 0:
-                    break
+            while done < size and (copied := _copy(source, sink, size - done, done)):
                 done += copied
         finally:
             os.close(sink)
     finally:
         os.close(source)
     return size
+
+
+def _copy(source: int, sink: int, count: int, offset: int) -> int:
+    """Shared on the disk, where both lie on one file system that can."""
+    try:
+        return os.copy_file_range(source, sink, count, offset, offset)
+    except OSError as error:
+        if error.errno not in (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+            raise
+    os.lseek(sink, offset, os.SEEK_SET)
+    return os.sendfile(sink, source, offset, count)
+
+
+def names(found: list[str]) -> list[str]:
+    """Those of its files."""
+    return [name for name in found if name.startswith("files.")]
 
 
 def load(nodes: Nodes, directory: int) -> None:
@@ -105,6 +118,7 @@ def load(nodes: Nodes, directory: int) -> None:
         else:
             encoded = name.encode("utf-8", "surrogateescape")
             found[number] = nodes.take_up(found[parent], encoded, number, kind, lookups, ino)
+    os.unlink(_STATE, dir_fd=directory)
 
 
 def _take_up_orphan(nodes: Nodes, directory: int, number: int, kind: int, lookups: int, export: int) -> Node:

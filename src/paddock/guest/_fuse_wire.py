@@ -83,7 +83,9 @@ class Splitter:
         self._pending = bytearray()
 
     def feed(self, data: bytes | memoryview) -> list[memoryview]:
-        """A message of ours (`word`) or of FUSE each. Raises BadMessage."""
+        """A message of ours (`word`) or of FUSE each, valid as long as `data` is. Raises BadMessage."""
+        if not self._pending and len(data) >= _LENGTH.size and self._length(data, 0) == len(data):
+            return [memoryview(data)]
         self._pending += data
         messages: list[memoryview] = []
         view, start = memoryview(bytes(self._pending)) if self._complete() else memoryview(b""), 0
@@ -104,7 +106,7 @@ class Splitter:
     def _complete(self) -> bool:
         return len(self._pending) >= _LENGTH.size and len(self._pending) >= self._length(self._pending, 0)
 
-    def _length(self, data: bytearray | memoryview, at: int) -> int:
+    def _length(self, data: bytes | bytearray | memoryview, at: int) -> int:
         length: int = _LENGTH.unpack_from(data, at)[0]
         if length != _WORD.size and not self._smallest <= length <= self._largest:
             raise BadMessage(f"a message of {length} bytes")

@@ -5,20 +5,19 @@ The root is an overlay: a read-only view of template and programs below, an empt
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-import fcntl
 import os
 import resource
-import socket
-import struct
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from . import _uplink as uplink
+
 _libc = ctypes.CDLL(None, use_errno=True)
 _FINIT_MODULE = 313  # x86_64
 _RDONLY, _NOSUID, _NODEV, _NOEXEC, _REMOUNT, _MOVE = 1, 2, 4, 8, 32, 8192
-_SIOCSIFFLAGS, _UP = 0x8914, 1
 _SECONDS = 60.0
 _OWN_PROCESSES = 8
 _ROOT = "/root"
@@ -54,7 +53,7 @@ def settle(options: Mapping[str, Any]) -> None:
             os.makedirs(place)
             os.chown(place, uid, gid)
     _group()
-    _raise_loopback()
+    uplink.set_up(b"lo", up=True)
     os.chdir(_ROOT)
     _call("mount", b".", b"/", None, ctypes.c_ulong(_MOVE), None)
     os.chroot(".")
@@ -89,17 +88,12 @@ def limit(open_files: int, processes: int, tmp_bytes: int) -> None:
     """For all who live in there and all whom they start. Who is root in there can lift it again, for himself alone."""
     with open(f"{_GROUP}/cgroup.procs", "rb") as file:
         for pid in map(int, file.read().split()):
-            resource.prlimit(pid, resource.RLIMIT_NOFILE, (open_files, open_files))
+            with contextlib.suppress(ProcessLookupError):  # one that is just ending
+                resource.prlimit(pid, resource.RLIMIT_NOFILE, (open_files, open_files))
     _write(f"{_GROUP}/pids.max", b"%d" % (processes + _OWN_PROCESSES))
     for name in _MEMORY_DIRECTORIES:
         flags = ctypes.c_ulong(_REMOUNT | _NOSUID | _NODEV)
         _call("mount", None, name.encode(), None, flags, f"size={tmp_bytes}".encode())
-
-
-def _raise_loopback() -> None:
-    """netdevice(7)."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as some:
-        fcntl.ioctl(some, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", _UP))
 
 
 def _group() -> None:

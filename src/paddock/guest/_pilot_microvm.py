@@ -20,6 +20,7 @@ from ._connection import Channel, Handler
 from ._faults import Fault
 from ._frames import Json
 from ._qmp import Awaited, Command, Failed, Monitor, Script
+from ._shares import Shares
 from ._view import Owner, Source, write_view
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ _FASTEST = 1 << 40
 
 class Course:
     """Options: `place`; `argv` of QEMU; `descriptors` by name (`files`, `monitor`, `blocks`); `stamp`: which machine a
-    state is for; and, for a machine that boots, `make`: `sources` of its view, and `disk`: a command that makes one."""
+    state is for; `exports`: see `_shares`; and, for a machine that boots, `make`: `sources` of its view, and `disk`: a
+    command that makes one."""
 
     def __init__(self, pilot: Pilot, options: Json) -> None:
         self._pilot, self._options = pilot, options
@@ -41,6 +43,7 @@ class Course:
         self._make: Any = options.get("make")
         self._ours: dict[str, socket.socket] = {}
         self._monitor: Monitor | None = None
+        self._shares: Shares | None = None
 
     def start(self, ends: dict[str, int]) -> list[int]:
         if self._make is not None:
@@ -60,7 +63,10 @@ class Course:
         BlockServer(loop, self._ours["blocks"], View(self._path("view"), self._path("table")), lambda: None)
         self._monitor = Monitor(loop, self._ours["monitor"])
         self._play(self._negotiate() if self._make is not None else self._load(), self._begun)
-        return [pid]
+        if not self._options.get("exports"):
+            return [pid]
+        self._shares = Shares(loop, self._ours["files"], self._options["exports"], self._path("files"))
+        return [pid, self._shares.pid]
 
     def open(self, channel: Channel, request: Json, descriptors: list[int]) -> Handler | None:
         if requests.text(request, "op") == "environment":
@@ -71,8 +77,22 @@ class Course:
         if self._frozen is not None:
             raise Fault("invalid_state", "somebody is just taking a copy of this machine")
         self._frozen = Freeze(self, channel, for_good=request.get("for_good") is True)
-        self._play(self._save(), self._frozen.stands)
+        self._stand(self._frozen.stands)
         return self._frozen
+
+    def _stand(self, done: Callable[[str | None], None]) -> None:
+        """Its files first: what it has under way there must not be cut off in the middle."""
+
+        def quiet(why: str | None) -> None:
+            if why is None:
+                self._play(self._save(), done)
+            else:
+                done(why)
+
+        if self._shares is None:
+            quiet(None)
+        else:
+            self._shares.stand(quiet)
 
     def ending(self) -> None:
         if self._monitor is not None:
@@ -81,6 +101,8 @@ class Course:
     def thaw(self, done: Callable[[str | None], None]) -> None:
         def over(why: str | None) -> None:
             self._frozen = None
+            if self._shares is not None:
+                self._shares.go()
             done(why)
 
         self._play(self._go_on(), over)

@@ -16,17 +16,21 @@ from typing import Any, cast
 
 from . import _machine as machine
 from . import _requests as requests
+from . import _uplink as uplink
 from ._faults import Fault
 from ._frames import Json
+from ._fuse_relay import Share, is_mounted, mount_shares
 
 # include/uapi/linux/random.h
 _RNDADDENTROPY, _RNDRESEEDCRNG = 0x40085203, 0x5207
 _MACHINE_ID = "/etc/machine-id"
+_FILES = b"/run/paddock/files"
 
 
 def renew(request: Json) -> Json:
     """`done` and `failed`, by name: `hostname`, `machine_id`, `entropy` (both hexadecimal), `wall_clock` in seconds;
-    `limits` of a virtual machine: `open_files`, `processes`, `tmp_bytes`."""
+    of a virtual machine `limits`: `open_files`, `processes`, `tmp_bytes`; whether it has a
+    `network`; the certificates that it is to `trust` (`_uplink`)."""
     done: list[str] = []
     failed: dict[str, str] = {}
     for name, part in _PARTS.items():
@@ -84,6 +88,28 @@ def _limits(request: Json) -> None:
     )
 
 
+def _files(request: Json) -> None:
+    """Of a virtual machine: exports of its host's appear where they belong. In one that was copied they are there."""
+    if is_mounted(_FILES):
+        return
+    given: Any = request["files"]
+    shares: list[Share] = []
+    for one in given:
+        name, target = (requests.text(one, key).encode("utf-8", "surrogateescape") for key in ("name", "target"))
+        shares.append(Share(name=name, target=target, writable=one.get("writable") is True))
+    mount_shares(machine.port("paddock.files"), tuple(shares), _FILES)
+
+
+def _network(request: Json) -> None:
+    """Of a virtual machine."""
+    uplink.lead(out=request["network"] is True)
+
+
+def _trust(request: Json) -> None:
+    given: Any = request["trust"]
+    uplink.trust(given)
+
+
 def _hexadecimal(request: Json, key: str) -> bytes:
     try:
         data = bytes.fromhex(requests.text(request, key))
@@ -96,8 +122,11 @@ def _hexadecimal(request: Json, key: str) -> bytes:
 
 _PARTS: dict[str, Callable[[Json], None]] = {
     "entropy": _entropy,
+    "files": _files,
     "hostname": _hostname,
     "limits": _limits,
     "machine_id": _machine_id,
+    "network": _network,
+    "trust": _trust,
     "wall_clock": _wall_clock,
 }

@@ -3,7 +3,8 @@
 The mark is RLIMIT_MSGQUEUE: before each start the agent lowers its own hard limit to a number that only this exec
 gets. A process without CAP_SYS_RESOURCE in the machine's first user namespace can never raise a hard limit again,
 so what an exec starts carries its number, unless it lowers it further, which takes it out of this tree (not out of
-the sandbox).
+the sandbox). gVisor keeps that limit from being set and has no file that shows limits: there it is RLIMIT_RSS, which
+nothing enforces, and prlimit(2) shows it of processes of the caller's own ids. Of others a variable is the mark.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ import os
 import resource
 import signal
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ._loop import Loop, Timer, boottime
 
 # bits/resource.h; `resource` of some builds does not name it.
 _MSGQUEUE: int = getattr(resource, "RLIMIT_MSGQUEUE", 12)
+_LIMITS = (_MSGQUEUE, resource.RLIMIT_RSS)
 _LINE = b"Max msgqueue size"
 _SPREAD = 0x4000
 _ROUNDS = 64
@@ -26,26 +28,44 @@ _PATIENCE_SECONDS = 5.0
 MARKER = b"PADDOCK_EXEC"
 
 
+class Tag(NamedTuple):
+    """The number `value` as the hard limit `limit` of a process."""
+
+    limit: int
+    value: int
+
+    @property
+    def alone(self) -> bool:
+        """It can be seen on everybody, so no other mark is needed."""
+        return self.limit == _MSGQUEUE
+
+    def is_on(self, pid: int) -> bool:
+        return _tag_of(pid, self.limit) == self.value
+
+
 class Tags:
     """Numbers, each lower than the one before. None once the limit is used up, or where there is none to use."""
 
     def __init__(self) -> None:
-        soft, hard = resource.getrlimit(_MSGQUEUE)
-        top = min(value for value in (soft, hard, 1 << 30) if value >= 0)
-        # An agent that replaces a dead one starts elsewhere, lest its marks be those of what the other left behind.
-        self._next = top - int.from_bytes(os.urandom(4), "big") % _SPREAD if top > 2 * _SPREAD else 0
-        if self._next:
-            self.leave()
-            if _tag_of(os.getpid()) != self._next + 1:  # gVisor has the limit, and no file that shows it
+        self._next = 0
+        for self._limit in _LIMITS:
+            soft, hard = resource.getrlimit(self._limit)
+            top = min(value for value in (soft, hard, 1 << 30) if value >= 0)
+            # An agent that replaces a dead one starts elsewhere, lest its marks be those of what the other left behind.
+            self._next = top - int.from_bytes(os.urandom(4), "big") % _SPREAD if top > 2 * _SPREAD else 0
+            if self._next:
+                self.leave()
+                if Tag(self._limit, self._next + 1).is_on(os.getpid()):
+                    return
                 self._next = 0
 
-    def take(self) -> int | None:
+    def take(self) -> Tag | None:
         """To be followed by the start of one exec, and `leave`."""
         if self._next <= 2:
             return None
         tag = self._next
         self._set(tag)
-        return tag
+        return Tag(self._limit, tag)
 
     def leave(self) -> None:
         """From now on the agent itself and its workers carry a number that is no exec's."""
@@ -55,7 +75,7 @@ class Tags:
 
     def _set(self, value: int) -> None:
         try:
-            resource.setrlimit(_MSGQUEUE, (value, value))
+            resource.setrlimit(self._limit, (value, value))
         except (OSError, ValueError):
             self._next = 0
 
@@ -130,7 +150,7 @@ class Orphans:
 class Family:
     """Who belongs to one exec: by tag, by descent from `pid`, and where there are no tags by a variable."""
 
-    def __init__(self, *, exec_id: str, pid: int, tag: int | None) -> None:
+    def __init__(self, *, exec_id: str, pid: int, tag: Tag | None) -> None:
         self._pid = pid
         self._tag = tag
         self._marker = MARKER + b"=" + exec_id.encode()
@@ -172,8 +192,9 @@ class Family:
         return found | self._descendants(parents)
 
     def _marked(self, pid: int) -> bool:
-        if self._tag is not None:
-            return _tag_of(pid) == self._tag
+        tagged = self._tag is not None and self._tag.is_on(pid)
+        if tagged or (self._tag is not None and self._tag.alone):
+            return tagged
         return self._marker in _read(b"/proc/%d/environ" % pid).split(b"\0")
 
     def _descendants(self, parents: dict[int, int]) -> set[int]:
@@ -211,7 +232,11 @@ def _parent_and_state(pid: int) -> tuple[int, bytes]:
     return (int(fields[1]), fields[0]) if len(fields) > 1 else (-1, b"")
 
 
-def _tag_of(pid: int) -> int | None:
+def _tag_of(pid: int, limit: int) -> int | None:
+    if limit != _MSGQUEUE:
+        with contextlib.suppress(OSError):
+            return resource.prlimit(pid, limit)[1]
+        return None
     for line in _read(b"/proc/%d/limits" % pid).splitlines():
         if line.startswith(_LINE):
             hard = line[len(_LINE) :].split()[1]

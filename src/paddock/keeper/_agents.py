@@ -228,7 +228,7 @@ def limit(plan: JailPlan, held: frozenset[str]) -> None:
         rlimits.ResourceLimits(
             open_files=plan.open_files,
             processes=None if "pids" in held else plan.processes,
-            file_bytes=plan.disk_bytes,
+            file_bytes=plan.file_bytes or plan.disk_bytes,
         )
     )
     if "memory" not in held:

@@ -61,7 +61,8 @@ class JailPlan:
     `exits`: it has sockets of the gateway's, and no other way out; without, it has none at all. `protect`: absolute
     paths that nobody inside may change, if they are there. It is paused when nobody has
     kept it awake for `idle_seconds`; 0: never. `kind` says what it holds: a `jail` the sandbox itself, any
-    other another wall, and then it ends with the first of its agents that does. `fault` and `trace`
+    other another wall, and then it ends with the first of its agents that does. `file_bytes`: the largest file that its
+    processes may make, where the wall keeps memory in one; 0: as large as the disk. `fault` and `trace`
     are for tests and benchmarks: the step at which to fail or die, and whether the reply says where the time went.
     """
 
@@ -92,6 +93,7 @@ class JailPlan:
     protect: tuple[str, ...] = ()
     idle_seconds: float = 0.0
     kind: str = JAIL
+    file_bytes: int = 0
     trace: bool = False
     fault: str = ""
 

@@ -34,7 +34,7 @@ _SYSTEMS_CHROMIUM = (
     b"etc/chromium/policies/managed/paddock.json",
     b"etc/opt/chrome/policies/managed/paddock.json",
 )
-_KINDS = (
+KINDS = (
     (layout.TRUST, PLACE, _SYSTEMS),
     (layout.TRUST_JAVA, f"dev/{_dev.CERTIFICATES_JAVA}", _SYSTEMS_JAVA),
     (layout.TRUST_CHROMIUM, f"dev/{_dev.CERTIFICATES_CHROMIUM}", _SYSTEMS_CHROMIUM),
@@ -46,7 +46,7 @@ _NO_PLACE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL)  # none the
 def make(house: House, id: str, late: list[int]) -> tuple[int, ...]:
     """The files, as detached mounts, which are noted in `late`, too. OSError."""
     made: list[int] = []
-    for name, _, _ in _KINDS:
+    for name, _, _ in KINDS:
         made.append(_make(house, f"{id}/{name}"))
         late.append(made[-1])
     return tuple(made)
@@ -66,7 +66,7 @@ def _make(house: House, name: str) -> int:
 
 def attach(made: tuple[int, ...]) -> None:
     """Puts them in place, in the tree that is the working directory: where there is a file, and no link on the way."""
-    for mount, (_, place, systems) in zip(made, _KINDS, strict=True):
+    for mount, (_, place, systems) in zip(made, KINDS, strict=True):
         _move(mount, place.encode())
         _copy(mount, systems)
 

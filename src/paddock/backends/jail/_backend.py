@@ -236,12 +236,16 @@ class JailBackend:
 
     async def living(self) -> Mapping[SandboxId, Ending | None]:
         answer = await self.keeper.request("list")
-        kinds = cast("dict[str, str]", answer["kinds"])
-        found: dict[SandboxId, Ending | None] = {SandboxId(id): None for id, kind in kinds.items() if kind == self.name}
-        return {**_endings(answer, (self.name, "")), **found}  # whose kind nobody knows is everybody's
+        # Of those that ended without anybody's knowing what they were, each backend tells.
+        return {**_endings(answer, (self.name, "")), **dict.fromkeys(self._mine(answer))}
 
     async def paused(self) -> frozenset[SandboxId]:
-        return self.rest.listed(await self.keeper.request("list"))
+        answer = await self.keeper.request("list")
+        return self.rest.listed(answer) & self._mine(answer)
+
+    def _mine(self, answer: Message) -> frozenset[SandboxId]:
+        kinds = cast("dict[str, str]", answer["kinds"])
+        return frozenset(SandboxId(id) for id, kind in kinds.items() if kind == self.name)
 
     async def forget(self, id: SandboxId) -> None:
         self.rest.forget(id)

@@ -15,10 +15,11 @@ from typing import Any
 
 import msgspec
 
-from paddock.backends._base import Capabilities, SandboxPlan
-from paddock.backends.microvm import _kernel, _qemu
+from paddock.backends._base import Capabilities, Exits, SandboxPlan
+from paddock.backends.microvm import _kernel, _qemu, _shares
 from paddock.backends.microvm._bake import BOOT, PLACE, Ingredients
 from paddock.backends.microvm._initramfs import ARGUMENTS
+from paddock.backends.microvm._trust import Trust
 from paddock.backends.vessel import Orders, VesselBackend, VesselInstance
 from paddock.errors import InvalidState, LevelUnavailable, PaddockError, Unsupported
 from paddock.keeper._plan import JailPlan, User
@@ -56,9 +57,9 @@ class MicrovmBackend(VesselBackend):
             enforced=_KEPT,
             watched=frozenset(),
             root_user=True,
-            mounts=False,
-            trees=False,
-            exits=False,
+            mounts=True,
+            trees=True,
+            exits=True,
         )
 
     @property
@@ -92,6 +93,11 @@ class MicrovmBackend(VesselBackend):
         return MicrovmInstance(self, id, template, incarnation)
 
     async def dress(self, plan: SandboxPlan, jail: JailPlan) -> JailPlan:
+        if plan.protect:
+            raise Unsupported(
+                f"a virtual machine's own root could change {plan.protect[0]}, which the policy lets nobody change",
+                hint="level='jail', or a policy whose files need no protection",
+            )
         made_of = await self._ingredients(plan)
         loop = asyncio.get_running_loop()
 
@@ -99,12 +105,14 @@ class MicrovmBackend(VesselBackend):
             asyncio.run_coroutine_threadsafe(self._bake(tree, made_of, plan), loop).result()
 
         baked = await asyncio.to_thread((await self.templates()).part, made_of.recipe(boot))
-        dressed = _dressed(jail, made_of, (baked,))
+        dressed = _dressed(_shares.moved(plan, jail), made_of, (baked,))
         (await self.trees()).allow(plan.tree, dressed.disk_bytes)  # its memory lies there as well
         return dressed
 
     async def orders(self, plan: SandboxPlan, jail: JailPlan) -> Orders:
-        return _orders(await self._ingredients(plan), plan, boot=False)
+        own = self.jail_plan(plan).env
+        env = {name: value for name, value in own.items() if plan.template.env.get(name) != value}
+        return _orders(await self._ingredients(plan), plan, env, boot=False)
 
     async def ready(self, plan: SandboxPlan, instance: VesselInstance) -> None:
         limits = plan.spec.limits
@@ -114,15 +122,27 @@ class MicrovmBackend(VesselBackend):
             "machine_id": uuid.uuid4().hex,
             "entropy": os.urandom(_ENTROPY_BYTES).hex(),
             "wall_clock": time.time(),
+            "network": plan.exits,
             "limits": {
                 "open_files": limits.open_files,
                 "processes": limits.processes,
                 "tmp_bytes": limits.tmp_mib * _MIB,
             },
         }
+        if shares := _shares.shares(plan):
+            renewal["files"] = shares
         answer = await instance.init_call(renewal, dict[str, Any])
         if answer["failed"].keys() - {"machine_id"}:  # an image may have no /etc
             raise InvalidState(f"the machine of {plan.id} was not renewed: {answer['failed']}", hint="this is a bug")
+
+    async def exits(self, id: SandboxId, incarnation: int, *, make: bool = False) -> Exits | None:
+        found = await super().exits(id, incarnation, make=make)
+        if make and found is not None and (instance := await self.adopt(id)) is not None:
+            try:
+                await instance.init_call({"op": "renew", "network": True}, dict[str, Any])
+            finally:
+                await instance.aclose()
+        return found
 
     # baking
 
@@ -161,6 +181,7 @@ class MicrovmBackend(VesselBackend):
             incarnation=0,
             parent=None,
             trees=(),
+            spec=msgspec.structs.replace(plan.spec, mounts=()),
             exits=False,
             protect=(),
         )
@@ -169,7 +190,7 @@ class MicrovmBackend(VesselBackend):
         instance = await self.make(own, dataclasses.replace(jail, kind="oven"))
         assert isinstance(instance, MicrovmInstance)
         try:
-            await instance.embark(_orders(made_of, own, boot=True), self.identities)
+            await instance.embark(_orders(made_of, own, {}, boot=True), self.identities)
             await instance.warm(_WARM)
             channel = (await instance.control()).open({"op": "freeze", "for_good": True})
             await channel.reply(dict)
@@ -184,12 +205,17 @@ class MicrovmBackend(VesselBackend):
 
 
 class MicrovmInstance(VesselInstance):
-    _environment: dict[str, str] | None = None
+    def __init__(self, backend: MicrovmBackend, id: SandboxId, template: Template, incarnation: int) -> None:
+        super().__init__(backend, id, template, incarnation)
+        self._environment: dict[str, str] | None = None
+        self._trust = Trust(backend.directory, id)
 
     async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> ExecHandle:
         """The guest was started for any sandbox: what is this one's own comes with each command."""
         if self._environment is None:
             self._environment = (await self.control_call({"op": "environment"}, _Environment)).env
+        if fresh := self._trust.fresh():
+            await self.init_call({"op": "renew", "trust": fresh}, dict[str, Any])
         if self._environment:
             spec = msgspec.structs.replace(spec, env={**self._environment, **spec.env})
         return await super().start(spec, id=id, background=background)
@@ -234,7 +260,7 @@ def _dressed(jail: JailPlan, made_of: Ingredients, baked: tuple[str, ...]) -> Ja
     )
 
 
-def _orders(made_of: Ingredients, plan: SandboxPlan, *, boot: bool) -> Orders:
+def _orders(made_of: Ingredients, plan: SandboxPlan, env: dict[str, str], *, boot: bool) -> Orders:
     options: dict[str, Any] = {
         "place": PLACE,
         "argv": made_of.machine.command(made_of.qemu, BOOT if boot else None, ARGUMENTS),
@@ -242,7 +268,8 @@ def _orders(made_of: Ingredients, plan: SandboxPlan, *, boot: bool) -> Orders:
         "descriptors": {"files": _qemu.FILES, "monitor": _qemu.MONITOR, "blocks": _qemu.BLOCKS},
         "stamp": made_of.stamp,
         "memory_bytes": made_of.machine.memory_mib * _MIB,
-        "env": dict(plan.spec.env),
+        "env": env,
+        "exports": [] if boot else _shares.exports(plan),
     }
     if boot:
         options["make"] = made_of.disks()

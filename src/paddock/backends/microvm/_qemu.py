@@ -86,6 +86,7 @@ class Machine:
             *_disk("view", f"driver=nbd,server.type=fd,server.str={BLOCKS},read-only=on"),
             *_disk("disk", f"driver=file,filename={DISK},discard=unmap,cache.no-flush=on,locking=off"),
             *("-object", "rng-random,id=rng,filename=/dev/urandom", "-device", "virtio-rng-pci,rng=rng"),
+            *("-netdev", "user,id=net,ipv6=off", "-device", "virtio-net-pci,netdev=net,romfile="),
             *("-device", f"virtio-serial-pci,max_ports={len(PORTS) + 1}"),
             *(part for number, name in enumerate(PORTS) for part in _port(FIRST_PORT + number, name)),
             *start,

@@ -28,7 +28,8 @@ def accounts(root: int, wanted: str, *, whole: bool) -> tuple[tuple[User, ...], 
     chosen = _choose(wanted, users, _groups(_read(tree, b"etc/group")))
     if not whole:
         found = next((user for user in users if user.uid == ORDINARY_ID), None)
-        one = found or User(name="user", uid=ORDINARY_ID, gid=ORDINARY_ID, home="/home/user")
+        name = f"uid{ORDINARY_ID}" if any(user.name == "user" for user in users) else "user"
+        one = found or User(name=name, uid=ORDINARY_ID, gid=ORDINARY_ID, home=f"/home/{name}")
         return (users[0], _own(one)), _own(one)
     others = [user for user in users if user.name != chosen.name]
     if chosen.uid == 0:

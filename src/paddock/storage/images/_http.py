@@ -46,7 +46,10 @@ class Http:
         self._host, self._repository, self._environment = host, repository, environment
         self._authorization: str | None = None
         context = ssl.create_default_context(cafile=authorities())
-        self._opener = urllib.request.build_opener(_NoRedirect, urllib.request.HTTPSHandler(context=context))
+        handlers: list[urllib.request.BaseHandler] = [_NoRedirect(), urllib.request.HTTPSHandler(context=context)]
+        if _is_own(host):
+            handlers.append(urllib.request.ProxyHandler({}))  # what is on this machine is not asked by way of another
+        self._opener = urllib.request.build_opener(*handlers)
 
     def open(self, path: str, accept: str) -> AbstractContextManager[Answer]:
         """The answer to GET, a success. NotFound, RequestError: it wants a credential; PlatformError."""

@@ -52,7 +52,7 @@ class Lab:
         self.marker = f"paddock-conformance-{secrets.token_hex(8)}"
         """A string that no other process on the machine has among its arguments."""
         self._backends: list[Backend] = [self.backend]
-        self._boxes: list[Box] = []
+        self.boxes: list[Box] = []
         self._plans: list[SandboxPlan] = []
 
     @property
@@ -73,7 +73,7 @@ class Lab:
         return self.keep(Box(await self.backend.create(plan), plan))
 
     def keep(self, box: Box) -> Box:
-        self._boxes.append(box)
+        self.boxes.append(box)
         return box
 
     def second_backend(self) -> Backend:
@@ -91,7 +91,7 @@ class Lab:
                 await self._end()
 
     async def _end(self) -> None:
-        for box in self._boxes:
+        for box in self.boxes:
             await box.instance.kill()
             await box.let_go()
             await box.instance.aclose()

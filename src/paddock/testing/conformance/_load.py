@@ -104,12 +104,15 @@ class LimitConformance(Bench):
     sandbox usable. The service makes of it what `ExitStatus.limit` says."""
 
     @guarantee(Limit.MEMORY)
-    async def test_memory_ends_the_command_and_is_named(self, lab: Lab) -> None:
+    async def test_memory_ends_the_command_or_the_sandbox_and_is_named(self, lab: Lab) -> None:
         box = await lab.box(limits=Limits(memory_mib=128, tmp_mib=32))
-        status = (await box.python("x = bytearray(b'x' * 600_000_000)")).status
-        assert status.code != 0
-        assert (await box.run("echo", "alive")).text == "alive"
-        assert (await box.instance.usage()).strikes.get(Limit.MEMORY, 0) >= 1
+        try:
+            status = (await box.python("x = bytearray(b'x' * 600_000_000)")).status
+            assert status.code != 0
+            assert (await box.run("echo", "alive")).text == "alive"
+            assert (await box.instance.usage()).strikes.get(Limit.MEMORY, 0) >= 1
+        except* SandboxDied:  # where the machine's kernel sees one process that has the memory of all
+            assert (await box.instance.wait_ended()).limit == Limit.MEMORY
 
     @guarantee(Limit.PROCESSES)
     async def test_processes_are_refused_above_the_ceiling_and_it_is_named(self, lab: Lab) -> None:

@@ -1,0 +1,81 @@
+"""What runsc is told: the machine that the sandbox's programs see (the OCI runtime specification), and its flags."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable
+from pathlib import PurePosixPath
+from typing import Any
+
+from paddock.model import Limits
+
+# What root inside has: the same as in a jail. gVisor's own kernel is who grants and checks them.
+_CAPABILITIES = tuple(
+    f"CAP_{name}"
+    for name in ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETFCAP", "NET_BIND_SERVICE")
+)
+_MIB = 1 << 20
+
+
+def flags(platform: str) -> list[str]:
+    """For gofer and sentry alike. No namespaces, no new root, no groups: the jail is all that.
+
+    `shared`: what is written is in the tree at once, where a snapshot finds it, and what the host changes is seen.
+    """
+    return [
+        "--TESTONLY-unsafe-nonroot",
+        f"--platform={platform}",
+        "--network=host",  # the jail's
+        "--ignore-cgroups",
+        "--file-access=shared",
+        "--file-access-mounts=shared",
+        "--overlay2=none",
+        "--host-uds=none",
+        "--root=/",
+    ]
+
+
+def specification(
+    *, argv: tuple[str, ...], hostname: str, uid: int, limits: Limits, occupied: Iterable[str] = ()
+) -> dict[str, Any]:
+    """The sandbox's root is that of the jail, which the gofer serves. `occupied`: targets of mounts in it."""
+    mounts = [_mount("/proc", "proc"), _mount("/dev", "tmpfs")]
+    for place, size in (("/dev/shm", limits.tmp_mib * _MIB // 2), ("/tmp", limits.tmp_mib * _MIB)):  # noqa: S108
+        if not any(PurePosixPath(target).is_relative_to(place) for target in occupied):
+            mounts.append(_mount(place, "tmpfs", "mode=1777", f"size={size}"))
+    capabilities = _CAPABILITIES if uid == 0 else ()
+    return {
+        "ociVersion": "1.0.2",
+        "hostname": hostname,
+        "root": {"path": "/"},
+        "process": {
+            "user": {"uid": uid, "gid": uid},
+            "cwd": "/",
+            "args": argv,
+            "env": [],
+            "noNewPrivileges": True,
+            "capabilities": dict.fromkeys(("bounding", "effective", "permitted"), capabilities),
+            "rlimits": [
+                _limit("RLIMIT_NOFILE", limits.open_files),
+                _limit("RLIMIT_NPROC", limits.processes),
+                _limit("RLIMIT_CORE", 0),
+                _limit("RLIMIT_FSIZE", limits.disk_mib * _MIB),
+            ],
+        },
+        "mounts": mounts,
+        "linux": {},
+    }
+
+
+def cores(cpus: float) -> int:
+    """How many the sandbox's programs see."""
+    return max(1, min(math.ceil(cpus), os.cpu_count() or 1))
+
+
+def _mount(place: str, kind: str, *options: str) -> dict[str, Any]:
+    return {"destination": place, "type": kind, "source": kind, "options": ["nosuid", "nodev", *options]}
+
+
+def _limit(name: str, value: int) -> dict[str, Any]:
+    return {"type": name, "soft": value, "hard": value}

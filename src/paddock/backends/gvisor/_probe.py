@@ -1,0 +1,114 @@
+"""Is there a runsc, is it new enough, on which platform does it run a program here? Found out once, and written down.
+
+Only a program that has run is proof: a version that starts, a platform that is named, a device that is there are none.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+OLDEST = 20221219
+FIX = "apt-get install --no-install-recommends runsc"
+_SYSTRAP_SINCE = 20230501
+_FILE = "gvisor.json"
+_VERSION = re.compile(r"runsc version (\S*?(\d{8})\S*)")
+_PLACES = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin"
+_SECONDS = 20.0
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """A runsc that has run a program. `facts` are what that depends on."""
+
+    program: str
+    version: str
+    platform: str
+    terminals: bool
+    """Ctrl-C and the like work in them; early ones have nothing of that."""
+    facts: tuple[str, ...]
+
+
+def program() -> Path | None:
+    given = os.environ.get("PADDOCK_RUNSC")
+    found = given or shutil.which("runsc", path=_PLACES)
+    return None if found is None or not os.access(found, os.X_OK) else Path(found).resolve()
+
+
+def look(state_dir: Path) -> Found | str:
+    """What there is, or one sentence: what is missing."""
+    runsc = program()
+    if runsc is None:
+        return f"runsc (gVisor) is not installed: {FIX}"
+    known = remembered(state_dir)
+    if known is not None:
+        return known
+    facts = _facts(runsc)
+    version, date = _version(runsc)
+    if date < OLDEST:
+        return f"{runsc} is version {version or 'unknown'}, {OLDEST} or later is needed: {FIX}"
+    reasons: list[str] = []
+    for platform in platforms(date):
+        said = _attempt(runsc, platform)
+        if isinstance(said, bool):
+            found = Found(program=str(runsc), version=version, platform=platform, terminals=said, facts=facts)
+            _remember(state_dir, found)
+            return found
+        reasons.append(f"{platform}: {said}")
+    return f"{runsc} {version} runs no program here ({'; '.join(reasons)})"
+
+
+def remembered(state_dir: Path) -> Found | None:
+    """What was found out about the runsc that there is now, if it was."""
+    runsc = program()
+    if runsc is None:
+        return None
+    try:
+        known = msgspec.json.decode((state_dir / _FILE).read_bytes(), type=Found)
+    except (OSError, msgspec.DecodeError):
+        return None
+    return known if known.facts == _facts(runsc) else None
+
+
+def platforms(date: int) -> Sequence[str]:
+    """The best first. Not KVM: a jail has no devices."""
+    return ("systrap", "ptrace") if date >= _SYSTRAP_SINCE else ("ptrace",)
+
+
+def _attempt(runsc: Path, platform: str) -> bool | str:
+    from ._trial import attempt  # the guest, which the probe of what is remembered does not need
+
+    return attempt(runsc, platform)
+
+
+def _facts(runsc: Path) -> tuple[str, ...]:
+    there = runsc.stat()
+    mine = "root" if os.getuid() == 0 else "user"
+    return (str(runsc), str(there.st_size), str(there.st_mtime_ns), os.uname().release, mine)
+
+
+def _version(runsc: Path) -> tuple[str, int]:
+    try:
+        said = subprocess.run(
+            [runsc, "--version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=_SECONDS, check=False, env={}
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return "", 0
+    match = _VERSION.search(said.decode("utf-8", "replace"))
+    return (match[1], int(match[2])) if match else ("", 0)
+
+
+def _remember(state_dir: Path, found: Found) -> None:
+    new = state_dir / f".{_FILE}.{os.getpid()}"
+    try:
+        state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        new.write_text(json.dumps(msgspec.to_builtins(found)))
+        new.replace(state_dir / _FILE)
+    except OSError:
+        new.unlink(missing_ok=True)  # it is found out again

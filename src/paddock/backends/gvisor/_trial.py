@@ -1,0 +1,95 @@
+"""A program run in gVisor once, as a sandbox would be, but by hand: `python -I -c …` with the pilot's configuration."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from paddock.guest._frames import Json
+from paddock.guest._pilot import Pilot
+from paddock.linux import prctl
+from paddock.model import Limits
+
+from ._bundle import flags, specification
+
+_WITHOUT_TERMINALS, _WITH_TERMINALS = 42, 43
+"""What the program ends with, and nothing else does."""
+# A terminal is one if it can be made raw at once, and back, and if Ctrl-C interrupts.
+_LOOK = f"""
+import fcntl, os, signal, termios, tty
+master, slave = os.openpty()
+reader, writer = os.pipe()
+child = os.fork()
+if child == 0:
+    os.setsid()
+    fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+    before = termios.tcgetattr(slave)
+    try:
+        tty.setraw(slave)
+        termios.tcsetattr(slave, termios.TCSAFLUSH, before)
+    except termios.error:
+        os._exit(1)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.alarm(20)
+    os.write(writer, b'r')
+    while True:
+        signal.pause()
+os.close(writer)
+if os.read(reader, 1):
+    os.write(master, b'\\3')
+ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+raise SystemExit({_WITH_TERMINALS} if ended == -signal.SIGINT else {_WITHOUT_TERMINALS})
+"""
+_SECONDS = 60.0
+_PROGRAM = "import sys; sys.path.insert(0, sys.argv.pop(1)); from paddock.backends.gvisor import _trial; _trial.main()"
+
+
+def attempt(runsc: Path, platform: str) -> bool | str:
+    """Why `runsc` does not run a program here on that platform; or, where it does, whether its terminals are any."""
+    source = str(Path(__file__).parents[3])
+    argv = (str(Path(sys.executable).resolve()), "-I", "-S", "-c", _LOOK)
+    options = {
+        "runsc": str(runsc),
+        "flags": flags(platform),
+        "spec": specification(argv=argv, hostname="trial", uid=os.getuid(), limits=Limits()),
+        "cpus": 1,
+        "memory_bytes": 1 << 28,
+    }
+    config: Json = {"name": f"paddock-trial-{os.getpid()}", "identities": [], "course": "gvisor", "options": options}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-I", "-c", _PROGRAM, source],
+            input=json.dumps(config).encode(),
+            capture_output=True,
+            timeout=_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"a program in it has not ended in {_SECONDS:g} s"
+    try:
+        ending: dict[str, Any] = json.loads(done.stdout)
+    except ValueError:
+        return _last(done.stderr.decode("utf-8", "replace")) or "it could not be started"
+    if ending["code"] in (_WITHOUT_TERMINALS, _WITH_TERMINALS):
+        return ending["code"] == _WITH_TERMINALS
+    return _last(ending["log"]) or f"it ended with {ending['code']}, signal {ending['signal']}"
+
+
+def main() -> None:
+    prctl.set_no_new_privileges()  # filters need it; in a jail it is so
+    _Trial(json.load(sys.stdin)).run()
+
+
+class _Trial(Pilot):
+    def end(self, status: Json) -> None:
+        print(json.dumps({**status, "log": self.log_text()}), flush=True)
+        os._exit(0)  # what is left ends with us
+
+
+def _last(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1][:300] if lines else ""

@@ -1,0 +1,32 @@
+"""What programs in a virtual machine are to trust: files that the service fills beside the sandbox (`service/_trust`)
+and a jail sees at once are brought in here whenever they have changed."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any
+
+from paddock.keeper import _trust_places, layout
+
+
+class Trust:
+    def __init__(self, state_dir: Path, id: str) -> None:
+        self._directory = state_dir / layout.RUN / id
+        self._brought: tuple[int, int] | None = None
+
+    def fresh(self) -> list[dict[str, Any]]:
+        """What the guest has not been told yet; nothing where there is no way out."""
+        try:
+            info = (self._directory / layout.TRUST).stat()
+        except FileNotFoundError:
+            return []
+        stamp = (info.st_mtime_ns, info.st_size)
+        if info.st_size == 0 or stamp == self._brought:
+            return []
+        self._brought = stamp
+        return [self._file(*kind) for kind in _trust_places.KINDS]
+
+    def _file(self, name: str, place: str, systems: tuple[bytes, ...]) -> dict[str, Any]:
+        data = base64.b64encode((self._directory / name).read_bytes()).decode()
+        return {"data": data, "place": f"/{place}", "systems": [f"/{path.decode()}" for path in systems]}

@@ -1,0 +1,88 @@
+"""The files of a virtual machine, as its pilot sees them: a process that serves them (`_fuse_server`), and how that is
+made to stand still when the machine does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from ._fuse_nodes import Export
+from ._fuse_server import start_file_server
+from ._loop import IN, Loop, Timer
+
+_QUIET_SECONDS = 10.0
+_MOST = 65536
+
+Done = Callable[[str | None], None]
+
+
+class Shares:
+    """`exports`: `name`, `place` in here, `writable`, `shared`. `directory` is where the state is kept while the
+    machine stands; one that lies there already is taken up."""
+
+    def __init__(self, loop: Loop, stream: socket.socket, exports: list[dict[str, Any]], directory: str) -> None:
+        self._loop, self._directory = loop, directory
+        self._done: Done | None = None
+        self._patience: Timer | None = None
+        shown = tuple(_export(export) for export in exports)
+        kept = os.path.exists(os.path.join(directory, "files.json"))
+        saved = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) if kept else None
+        server = start_file_server(stream.fileno(), shown, saved=saved)
+        for fd in (*(export.directory for export in shown), *(() if saved is None else (saved,))):
+            os.close(fd)
+        stream.close()
+        self.pid = server.pid
+        self._control = server.control
+        self._control.setblocking(False)
+        loop.watch(self._control.fileno(), IN, self._heard)
+
+    def stand(self, done: Done) -> None:
+        """`done(None)` when nothing is under way and the state is kept, until `go`; `done(why)` if it goes on."""
+        self._done = done
+        self._patience = self._loop.after(_QUIET_SECONDS, self._impatient)
+        self._say({"op": "pause"})
+
+    def go(self) -> None:
+        self._say({"op": "go"})
+
+    def _heard(self, events: int) -> None:
+        try:
+            data = self._control.recv(_MOST)
+        except BlockingIOError:
+            return
+        if not data:
+            self._loop.unwatch(self._control.fileno())
+            self._finish("what serves the machine's files has ended")
+            return
+        answer: Any = json.loads(data)
+        if "quiet" in answer and self._done is not None:
+            os.makedirs(self._directory, mode=0o700, exist_ok=True)
+            self._say({"op": "save", "directory": self._directory})
+        elif "lost" in answer:
+            self._finish(None)
+        elif "error" in answer:
+            self.go()
+            self._finish(answer["error"])
+
+    def _impatient(self) -> None:
+        self.go()
+        self._finish(f"the machine did not leave its files alone within {_QUIET_SECONDS:.0f} seconds")
+
+    def _finish(self, why: str | None) -> None:
+        done, self._done = self._done, None
+        if self._patience is not None:
+            self._patience.cancel()
+        if done is not None:
+            done(why)
+
+    def _say(self, order: dict[str, Any]) -> None:
+        self._control.send(json.dumps(order).encode())
+
+
+def _export(fields: dict[str, Any]) -> Export:
+    held = os.open(fields["place"], os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    return Export(fields["name"].encode(), held, fields["writable"], fields["shared"])

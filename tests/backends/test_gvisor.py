@@ -1,0 +1,204 @@
+"""The level `gvisor` keeps the promises of a backend, and what is its own: two walls, of which each holds by itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from paddock.backends.gvisor import GvisorBackend, _probe
+from paddock.errors import LevelUnavailable, SandboxDied, Unsupported
+from paddock.linux import proc, processes
+from paddock.model import Limits, PtySize
+from paddock.storage import Templates, open_pool, prepare
+from paddock.testing.conformance import (
+    AdoptionConformance,
+    BackendConformance,
+    Bench,
+    Box,
+    ExecConformance,
+    KillConformance,
+    Lab,
+    LifeConformance,
+    LimitConformance,
+    eventually,
+)
+from tests.backends.vessels import VesselHarness, pool_of
+from tests.conftest import private_state
+
+
+class GvisorHarness(VesselHarness):
+    def backend(self) -> GvisorBackend:
+        return GvisorBackend(self.state_dir)
+
+
+@pytest.fixture(scope="module")
+def sandboxes() -> Generator[GvisorHarness]:
+    with private_state() as state_dir:
+        config = prepare(state_dir)
+        pool = open_pool(state_dir, config, pool_of(state_dir))
+        templates = Templates(pool, state_dir)
+        try:
+            yield GvisorHarness(state_dir, pool, templates)
+        finally:
+            templates.close()
+            pool.close()
+
+
+class _InGvisor(Bench):
+    @pytest.fixture
+    def harness(self, sandboxes: GvisorHarness) -> GvisorHarness:
+        reason = sandboxes.backend().probe()
+        if reason is not None:
+            pytest.skip(f"no gVisor here: {reason}")
+        return sandboxes
+
+
+class TestGvisor(_InGvisor, ExecConformance, KillConformance, LifeConformance, AdoptionConformance, LimitConformance):
+    """What is not the same as at the other levels."""
+
+
+@pytest.mark.slow
+class TestEveryPromise(_InGvisor, BackendConformance):
+    """With all that the guest does."""
+
+
+class TestWalls(_InGvisor):
+    def test_programs_see_a_kernel_that_is_not_the_machines(self, lab: Lab) -> None:
+        async def test() -> None:
+            release = (await (await lab.box()).run("uname", "-r")).text
+            assert release
+            assert release != os.uname().release
+
+        lab.run(test())
+
+    def test_the_sentry_has_no_capability_and_nobodys_id_and_all_are_filtered(self, lab: Lab) -> None:
+        async def test() -> None:
+            family = _family(lab, await lab.box())
+            (sentry,) = (one for one in family if b"boot" in one.argv)
+            (gofer,) = (one for one in family if b"gofer" in one.argv)
+            assert int(proc.status(sentry.pid)["CapEff"], 16) == int(proc.status(sentry.pid)["CapPrm"], 16) == 0
+            assert all(proc.status(one.pid)["NoNewPrivs"] == "1" and one.filtered for one in (sentry, gofer))
+            if os.getuid() == 0:
+                assert (sentry.uid, gofer.uid) == (family[0].uid + 65534, family[0].uid)
+
+        lab.run(test())
+
+    @pytest.mark.parametrize("half", ["boot", "gofer"])
+    def test_what_is_killed_of_it_ends_the_sandbox(self, lab: Lab, half: str) -> None:
+        async def test() -> None:
+            box = await lab.box()
+            family = _family(lab, box)
+            (victim,) = (one for one in family if half.encode() in one.argv)
+            started = {one.pid: proc.start_time(one.pid) for one in family}
+            os.kill(victim.pid, signal.SIGKILL)
+            ending = await box.instance.wait_ended()
+            assert "gvisor" in ending.reason
+            with pytest.raises(SandboxDied):
+                await box.run("true")
+            await eventually("nothing of it is left", lambda: _none(started))
+
+        lab.run(test())
+
+    def test_a_daemon_without_the_variable_of_its_command_is_killed_with_it(self, lab: Lab) -> None:
+        async def test() -> None:
+            box = await lab.box()
+            daemon = await box.start("sh", "-c", f"(env -i setsid tail -f /dev/null {lab.marker} &) ; sleep 600")
+            await eventually("it runs", lambda: box.matching(lab.marker))
+            await daemon.kill()
+
+            async def gone() -> bool:
+                return not await box.matching(lab.marker)
+
+            await eventually("it is gone", gone)
+            await daemon.aclose()
+
+        lab.run(test())
+
+    def test_a_terminal_that_is_none_is_refused(self, lab: Lab) -> None:
+        async def test() -> None:
+            box = await lab.box()
+            if lab.capabilities.pty:
+                pytest.skip("this version of runsc has terminals")
+            with pytest.raises(Unsupported, match="pty"):
+                await box.start("sh", pty=PtySize(rows=24, columns=80))
+
+        lab.run(test())
+
+    def test_root_inside_has_no_way_to_change_its_root(self, lab: Lab) -> None:
+        async def test() -> None:
+            box = await lab.box()
+            if not lab.capabilities.root_user:
+                pytest.skip("there is no root inside for an ordinary user's sandboxes")
+            tried = (
+                "import os\ntry: os.chroot('/tmp')\nexcept OSError as error: print(error.errno)\nelse: print('done')"
+            )
+            assert (await box.python(tried, user="root")).text == "1"
+
+        lab.run(test())
+
+    def test_a_small_disk_does_not_make_the_memory_small(self, lab: Lab) -> None:
+        async def test() -> None:
+            box = await lab.box(limits=Limits(disk_mib=64, memory_mib=512))
+            assert (await box.python("print(len(bytearray(b'x' * (200 << 20))))")).text == str(200 << 20)
+            assert (await box.sh("head -c 100000000 /dev/zero >big")).status.code != 0
+
+        lab.run(test())
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("echo runsc version release-20200101.0", "20221219 or later is needed"),
+        ("echo something else", "version unknown"),
+        ('case $1 in --version) echo runsc version 0.0~20991231.0;; *) echo broken >&2; exit 3;; esac', "broken"),
+    ],
+)  # fmt: skip
+def test_a_runsc_that_does_not_do_is_refused_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, reason: str
+) -> None:
+    program = tmp_path / "runsc"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PADDOCK_RUNSC", str(program))
+    found = _probe.look(tmp_path)
+    assert isinstance(found, str)
+    assert reason in found
+    assert _probe.remembered(tmp_path) is None
+
+
+def test_without_runsc_the_level_says_what_adds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sandboxes: GvisorHarness
+) -> None:
+    monkeypatch.setenv("PADDOCK_RUNSC", str(tmp_path / "none"))
+    backend = GvisorBackend(tmp_path)
+    (line,) = backend.checks()
+    assert (line.status, line.fix) == ("missing", _probe.FIX)
+    assert _probe.FIX in (backend.probe() or "")
+
+    lab = Lab(sandboxes)
+
+    async def create() -> None:
+        await lab.box()
+
+    with pytest.raises(LevelUnavailable, match="not installed"):
+        lab.run(create())
+
+
+def _family(lab: Lab, box: Box) -> tuple[processes.Process, ...]:
+    assert isinstance(lab.backend, GvisorBackend)
+    return processes.below(lab.backend.record(box.instance.id).pid)
+
+
+async def _none(started: dict[int, int]) -> bool:
+    return not any(_lives(pid, start) for pid, start in started.items())
+
+
+def _lives(pid: int, start: int) -> bool:
+    try:
+        return proc.start_time(pid) == start and proc.state(pid) not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False

@@ -1,0 +1,92 @@
+"""A workspace is its own: what is over it is replaced, by another wall if need be, and the work goes on (C3)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from paddock import Limits, Sandbox, Workspace
+from paddock.errors import LevelUnavailable
+from tests.conftest import SandboxFactory
+from tests.levels.conftest import LEVELS
+
+# One size for all, so that a virtual machine is baked once.
+LIMITS = Limits(memory_mib=256, cpus=1.0, disk_mib=512, inodes=20_000)
+GIT = "git -c user.name=a -c user.email=a@b.c -c safe.directory='*' -c init.defaultBranch=main"
+WORK = f"""
+set -eu
+test -d .git || {GIT} init -q .
+echo "at $1" >> history.txt; printf '%s' "$1" > "only $1.txt"; {GIT} add -A; {GIT} commit -qm "at $1"
+echo "not committed at $1" >> draft.txt
+mkdir -p "bin/$1"; echo 'echo ran' > "bin/$1/tool"; chmod 0750 "bin/$1/tool"; ln -sfn "$1/tool" bin/latest
+ln -f draft.txt "hard $1"; chmod 0400 "only $1.txt"; touch -d '2020-02-02 02:02:02 UTC' "bin/$1/tool"; mkdir -p empty
+python3 -c "import os, sys; os.setxattr('draft.txt', 'user.' + sys.argv[1], sys.argv[1].encode())" "$1"
+"""
+LOOK = """
+import hashlib, json, os
+seen = {}
+for directory, directories, files in os.walk("."):
+    for name in sorted(directories + files):
+        path = os.path.join(directory, name)
+        status = os.lstat(path)
+        link = os.path.islink(path)
+        content = os.readlink(path) if link else None
+        if not link and os.path.isfile(path):
+            content = hashlib.sha256(open(path, "rb").read()).hexdigest()
+        attributes = {} if link else {n: os.getxattr(path, n).decode() for n in os.listxattr(path) if n[:5] == "user."}
+        time = 0 if os.path.isdir(path) and not link else int(status.st_mtime)
+        seen[path] = [oct(status.st_mode), status.st_uid, status.st_gid, content, attributes, time]
+print(json.dumps(seen))
+"""
+
+
+def look(sandbox: Sandbox) -> dict[str, Any]:
+    return json.loads(sandbox.exec(["python3", "-c", LOOK], cwd="/workspace", check=True).stdout)
+
+
+def test_one_workspace_goes_through_every_level_with_its_work_intact(sandbox: SandboxFactory) -> None:
+    sandbox()  # the state directory is this test's from here on
+    workspace = Workspace.open("moved")
+    been: list[str] = []
+    left: dict[str, Any] = {}
+    missing: list[str] = []
+    for level in ("jail", "gvisor", "container", "microvm", "jail"):
+        try:
+            over = Sandbox.create(level=level, workspace=workspace.name, limits=LIMITS, ttl_seconds=600)
+        except LevelUnavailable as error:
+            missing.append(str(error))
+            continue
+        assert look(over) == left, f"from {been[-1:]} to {level}"
+        been.append(level)
+        place = f"{level}-{len(been)}"
+        over.exec(["sh", "-c", WORK, "sh", place], cwd="/workspace", check=True, timeout_seconds=120)
+        left = look(over)
+        over.kill()
+    if len(set(been)) == 1:
+        pytest.skip(f"this machine has one level: {'; '.join(missing)}")
+    with sandbox(workspace=workspace.name) as last:
+        assert look(last) == left
+        places = [f"{level}-{number}" for number, level in enumerate(been, 1)]
+        said = last.exec(f"{GIT} log --reverse --format=%s; {GIT} fsck 2>&1", cwd="/workspace", check=True).stdout
+        assert said.splitlines() == [f"at {place}" for place in places]
+        assert last.exec("cat draft.txt").stdout.splitlines() == [f"not committed at {place}" for place in places]
+        assert last.exec("sh bin/latest").stdout == "ran\n"
+    assert workspace.status().only_here
+    workspace.delete(discard=True)
+
+
+@pytest.mark.parametrize("level", [level for level in LEVELS if level != "jail"])
+def test_a_sandbox_that_was_killed_leaves_its_work_to_another_level(sandbox: SandboxFactory, level: str) -> None:
+    sandbox()
+    workspace = Workspace.open(f"broken-{level}")
+    try:
+        first = sandbox(level=level, workspace=workspace.name, limits=LIMITS)
+    except LevelUnavailable as error:
+        pytest.skip(str(error))
+    first.exec("for n in 1 2 3; do echo $n >> counted; done; sync", check=True)
+    first.kill()
+    with sandbox(level="jail", workspace=workspace.name) as second:
+        assert second.exec("cat counted").stdout == "1\n2\n3\n"
+    workspace.delete(discard=True)
