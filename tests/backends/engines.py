@@ -84,6 +84,9 @@ class PodmanService:
         with contextlib.suppress(subprocess.CalledProcessError):
             self.run("rm", "--all", "--force", "--time=0")
         self._end_monitors()
+        for file in self.place.rglob("pause.pid"):  # without root one waits for ever, to keep a namespace
+            with contextlib.suppress(ProcessLookupError, ValueError):
+                os.kill(int(file.read_text()), signal.SIGKILL)
         subprocess.run(["umount", self.place / "store" / "overlay"], capture_output=True, check=False)
 
     def _end_monitors(self) -> None:

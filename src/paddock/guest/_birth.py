@@ -3,12 +3,14 @@
 The host made that socket in a directory that is seen inside, read-only. Who calls there first is pid 1: nothing else
 runs yet. So nothing of the host can be called by anybody in the container, and what the guest serves cannot either.
 
-`{"init": 0, "agents": {"user": {"listen": 1, ...}}}`: numbers of the descriptors that come with it, in their order.
+`{"init": 0, "agents": {"user": {"listen": 1, ...}}}`: numbers of the descriptors that come with it, in their order;
+`limits`: resource limits by their number (getrlimit(2)).
 """
 
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import sys
 from typing import Any, NoReturn
@@ -47,6 +49,8 @@ def run_born(path: str) -> NoReturn:
 
 def _live(voice: socket.socket) -> NoReturn:
     config, listeners = _receive(voice)
+    for name, value in config["limits"].items():  # an engine without root may pass over what it was asked for
+        _limit(int(name), int(value))
     fields: dict[str, Any] = config["agents"]
     agents = {name: listeners[int(entry["listen"])] for name, entry in fields.items()}
 
@@ -87,6 +91,12 @@ def _receive(voice: socket.socket) -> tuple[Any, list[socket.socket]]:
         text += part
         left -= len(part)
     return parse_json(bytes(text)), [socket.socket(fileno=fd) for fd in descriptors]
+
+
+def _limit(number: int, value: int) -> None:
+    hard = resource.getrlimit(number)[1]
+    least = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(number, (least, least))
 
 
 def _become(listener: socket.socket, fields: Any) -> NoReturn:

@@ -11,45 +11,39 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from paddock.backends._base import Backend, Capabilities, Ending, Exits, SandboxPlan
-from paddock.errors import AlreadyExists, LevelUnavailable, PaddockError, PlatformError, SandboxDied, Unsupported
-from paddock.keeper.layout import CONTAINERS
+from paddock.backends._base import Backend, Capabilities, Ending, Exits, SandboxPlan, TreeMount
+from paddock.errors import (
+    AlreadyExists,
+    ErrandFailed,
+    LevelUnavailable,
+    PaddockError,
+    PlatformError,
+    SandboxDied,
+    Unsupported,
+)
+from paddock.keeper.layout import CONTAINERS, REPOSITORIES
 from paddock.linux import proc
-from paddock.model import Check, Level, Limit, SandboxId
+from paddock.model import Check, Level, Limit, Noun, SandboxId, Template
 from paddock.storage._porter import Porter
 
 from . import _birth, _life, _probe
 from ._engine import Engine, missing
+from ._engine_state import at_rest, ending_of, how_it_ended, owned, remove
 from ._images import Images, shown_of_usr
 from ._instance import ContainerInstance
 from ._kit_directory import kit_directory
 from ._life import Life
-from ._options import OWNER, SANDBOX, options
+from ._options import options
 from ._records import BIRTH, Record, Records, maker, name_of
+from ._storage import Storage
 
 R = TypeVar("R")
 _KILLED = Ending(limit=None, reason="it was killed")
 _UNMADE = Ending(limit=None, reason="who made it died before it was complete")
 _SILENT = Ending(limit=None, reason="it ended by itself; its engine does not know why")
+_REMOVED = "its container was removed by somebody else, with what was new in its workspace"
 _OVERDUE_SECONDS = 2.0
 _KILL_SECONDS = 60.0
-_REMOVAL_PAUSES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
-
-
-class _State(msgspec.Struct, frozen=True):
-    Status: str = ""
-    Running: bool = False
-    OOMKilled: bool = False
-    ExitCode: int = 0
-    Error: str = ""
-
-
-class _Inspected(msgspec.Struct, frozen=True):
-    State: _State
-
-
-class _Listed(msgspec.Struct, frozen=True):
-    Labels: dict[str, str] | None = None
 
 
 class ContainerBackend:
@@ -69,18 +63,19 @@ class ContainerBackend:
         self._lives: dict[tuple[SandboxId, int], Life] = {}
         self._locks: dict[SandboxId, asyncio.Lock] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._jails: Any = None
+        self._stored: Storage | None = None
+        self._storing = asyncio.Lock()
 
     @property
     def capabilities(self) -> Capabilities:
         self.probe()
-        info = self._found.info if self._found is not None else _probe.Info(MemoryLimit=True, PidsLimit=True)
+        held = self._ceilings()
         enforced = {Limit.OPEN_FILES, Limit.OUTPUT, Limit.TIME, Limit.TTL}
-        if info.MemoryLimit:
-            enforced.add(Limit.MEMORY)
-        if info.PidsLimit:
-            enforced.add(Limit.PROCESSES)
-        return Capabilities(isolation=True, enforced=frozenset(enforced), root_user=True, adopt=True)
+        enforced |= {limit for limit in (Limit.MEMORY, Limit.PROCESSES) if limit.value in held}
+        return Capabilities(isolation=True, enforced=frozenset(enforced), root_user=True, adopt=True, trees=True)
+
+    def _ceilings(self) -> frozenset[str]:
+        return frozenset({"memory", "processes"}) if self._found is None else self._found.info.ceilings
 
     @property
     def edition(self) -> str:
@@ -107,11 +102,10 @@ class ContainerBackend:
         self._require(plan)
         making = self._start(self._make(plan))
         try:
-            life = await asyncio.shield(making)
+            instance = await asyncio.shield(making)
         except asyncio.CancelledError:
-            await asyncio.shield(self._start(self._unmake(plan, making)))
+            await asyncio.shield(self._start(self._unmake(making)))
             raise
-        instance = ContainerInstance(self, life)
         with contextlib.suppress(PaddockError, OSError):  # whoever asks next is told
             await instance.connection("user")
         return instance
@@ -120,7 +114,6 @@ class ContainerBackend:
         wanted = {
             "mounts": plan.spec.mounts,
             "nested": plan.spec.nested or plan.parent,
-            "trees": plan.trees,
             "exits": plan.exits,
         }
         for feature, asked in wanted.items():
@@ -129,10 +122,11 @@ class ContainerBackend:
         if plan.spec.snapshot is not None:
             raise Unsupported("a container begins with the files of its template", hint="snapshots: level='jail'")
 
-    async def _make(self, plan: SandboxPlan) -> Life:
+    async def _make(self, plan: SandboxPlan) -> ContainerInstance:
         engine = await self._open()
         image = await self._images.ensure(engine, plan.template)
-        usr = shown_of_usr(plan.template)
+        shown = [(Path(path), path) for path in shown_of_usr(plan.template)]
+        shown += [(self._state / REPOSITORIES / t.tree, t.target) for t in plan.trees if _is_repository(t)]
         record = Record(
             id=plan.id,
             incarnation=plan.incarnation,
@@ -140,7 +134,7 @@ class ContainerBackend:
             template=plan.template,
             boot=proc.boot_id(),
             maker=maker(),
-            memory_bytes=plan.spec.limits.memory_mib << 20,
+            trees=tuple(tree for tree in plan.trees if tree.writable),
         )
         try:
             place = self.records.make(record)
@@ -148,13 +142,24 @@ class ContainerBackend:
             raise AlreadyExists(f"there is a sandbox {plan.id} already") from None
         try:
             with _birth.expecting(place) as birth:
-                asked = options(plan, image, kit=self._kit, birth=place / BIRTH, owner=str(self._directory), usr=usr)
+                asked = options(
+                    plan,
+                    image,
+                    kit=self._kit,
+                    birth=place / BIRTH,
+                    owner=str(self._directory),
+                    shown=shown,
+                    held=self._ceilings(),
+                )
                 await self._create(engine, record, asked, plan)
                 await engine.post(f"/containers/{record.container}/start")
-                pid = await birth.call(_birth.orders(plan), lambda: self._how_it_ended(engine, record))
+                told = _birth.orders(plan, self._ceilings())
+                pid = await birth.call(told, lambda: how_it_ended(engine, record.container))
             record = msgspec.structs.replace(record, pid=pid, start=proc.start_time(pid))
             self.records.write(record)
-            return self._life(record)
+            instance = ContainerInstance(self, self._life(record))
+            await self._load(plan, record, instance)
+            return instance
         except (OSError, PaddockError) as error:
             await self._remove(engine, record.id)
             if isinstance(error, OSError):
@@ -173,20 +178,22 @@ class ContainerBackend:
                 self._images.forget(asked["Image"])
                 await self._images.ensure(engine, plan.template)
 
-    async def _unmake(self, plan: SandboxPlan, making: asyncio.Task[Life]) -> None:
-        with contextlib.suppress(PaddockError):  # then it has undone all by itself
-            life = await making
-            await self.kill(plan.id, plan.incarnation, life)
+    async def _load(self, plan: SandboxPlan, record: Record, instance: ContainerInstance) -> None:
+        trees = tuple(tree for tree in plan.trees if not _is_repository(tree))
+        if trees:
+            carrier = (await self._storage()).carrier
+            await carrier.into(plan.id, trees, instance, _owner(plan.template))
+            self.records.write(msgspec.structs.replace(record, loaded=True))
 
-    async def _how_it_ended(self, engine: Engine, record: Record) -> str | None:
-        found = await engine.get(f"/containers/{record.container}/json", _Inspected)
-        if found is None:
-            return "somebody removed it"
-        return None if found.State.Running else f"{found.State.Error or found.State.Status} ({found.State.ExitCode})"
+    async def _unmake(self, making: asyncio.Task[ContainerInstance]) -> None:
+        with contextlib.suppress(PaddockError):  # then it has undone all by itself
+            await (await making).kill()
 
     async def adopt(self, id: SandboxId) -> ContainerInstance | None:
         record = self.records.read(id)
         if record is None or not record.lives():
+            if record is not None:
+                await self.settled(id, record.incarnation)
             return None
         try:
             return ContainerInstance(self, self._life(record))
@@ -201,17 +208,22 @@ class ContainerBackend:
         for record in self.records.all():
             if record.is_being_made():
                 continue
+            if not record.lives() and record.owes:
+                found[record.id] = None  # until its work is where everybody looks for it
+                self._start(self._settle_quietly(record))
+                continue
             found[record.id] = None if record.lives() else await self.ending(record.id, record.incarnation)
             if found[record.id] is None and proc.boottime() > record.deadline + _OVERDUE_SECONDS:
                 self._start(self._end_overdue(record))  # its pid 1 stands still, or somebody holds it
         return found
 
     async def paused(self) -> frozenset[SandboxId]:
+        """None: a pid 1 that stands still holds no deadline."""
         return frozenset()
 
     async def forget(self, id: SandboxId) -> None:
         record = self.records.read(id)
-        if record is None or record.lives() or record.is_being_made():
+        if record is None or record.lives() or record.is_being_made() or record.owes:
             return
         await self._remove(await self._open(), id)
         for key in [key for key in self._lives if key[0] == id]:
@@ -234,8 +246,42 @@ class ContainerBackend:
                     await engine.post(f"/containers/{record.container}/kill", signal="KILL")
                 async with asyncio.timeout(_KILL_SECONDS):
                     await asyncio.shield(life.ended)
+            await self._take_out(engine, id)
             if why == "caller":
                 await self._remove(engine, id)
+
+    async def settled(self, id: SandboxId, incarnation: int) -> None:
+        """Returns when what a dead one left in its trees is in the pool. PlatformError: it is kept in the container."""
+        async with self._locks.setdefault(id, asyncio.Lock()):
+            record = self.records.read(id)
+            if record is not None and record.incarnation == incarnation and record.owes and not record.lives():
+                await self._take_out(await self._open(), id)
+
+    async def _settle_quietly(self, record: Record) -> None:
+        with contextlib.suppress(PaddockError, OSError):  # who looks next tries again
+            await self.settled(record.id, record.incarnation)
+
+    async def _take_out(self, engine: Engine, id: SandboxId) -> None:
+        """Of a dead one, for whoever has its lock."""
+        record = self.records.read(id)
+        if record is None or not record.owes:
+            return
+        if not await at_rest(engine, record.container):
+            self.records.write(msgspec.structs.replace(record, carried=True, lost=_REMOVED))
+            return
+        carrier = (await self._storage()).carrier
+        lost = ""
+        try:
+            await carrier.out(
+                id, record.trees, _owner(record.template), lambda path: engine.archive(record.container, path)
+            )
+        except ErrandFailed as error:
+            lost = error.message
+        except PlatformError as error:
+            if not missing(error):
+                raise
+            lost = "its workspace had been removed inside"
+        self.records.write(msgspec.structs.replace(record, carried=True, lost=lost))
 
     def move_deadline(self, id: SandboxId, incarnation: int, deadline: float) -> float:
         """Writes it down; what it was. SandboxDied."""
@@ -247,6 +293,8 @@ class ContainerBackend:
 
     async def ending(self, id: SandboxId, incarnation: int) -> Ending:
         record = self.records.read(id)
+        if record is not None and record.incarnation == incarnation and record.lost:
+            return Ending(limit=None, reason=f"it ended, and {record.lost}")
         if record is None or record.incarnation != incarnation or record.killed == "caller":
             return _KILLED
         if record.killed == "deadline" or (record.pid and proc.boottime() >= record.deadline):
@@ -255,19 +303,10 @@ class ContainerBackend:
             return _UNMADE
         if record.boot != proc.boot_id():
             return Ending(limit=None, reason="the machine was restarted")
-        return await self._as_the_engine_says(record)
-
-    async def _as_the_engine_says(self, record: Record) -> Ending:
         try:
-            engine = await self._open()
-            found = await engine.get(f"/containers/{record.container}/json", _Inspected)
+            return await ending_of(await self._open(), record.container)
         except PaddockError:
             return _SILENT
-        if found is None:
-            return Ending(limit=None, reason="its container was removed by somebody else")
-        if found.State.OOMKilled:
-            return Ending(limit=Limit.MEMORY, reason="its memory was used up")
-        return Ending(limit=None, reason=f"its pid 1 ended with {found.State.ExitCode}")
 
     async def aclose(self) -> None:
         for task in self._tasks:
@@ -276,8 +315,8 @@ class ContainerBackend:
         for life in self._lives.values():
             life.close()
         self._lives.clear()
-        if self._jails is not None:
-            await self._jails.aclose()
+        if self._stored is not None:
+            await self._stored.aclose()
 
     # the engine
 
@@ -294,27 +333,13 @@ class ContainerBackend:
             return self._engine
 
     async def _sweep(self, engine: Engine) -> None:
-        filters = msgspec.json.encode({"label": [f"{OWNER}={self._directory}"]}).decode()
-        listed = await engine.get("/containers/json", list[_Listed], all="1", filters=filters)
-        for one in listed or ():
-            id = SandboxId((one.Labels or {}).get(SANDBOX, ""))
-            if id and self.records.read(id) is None:
+        for id in await owned(engine, str(self._directory)):
+            if self.records.read(id) is None:
                 await self._remove(engine, id)
 
     async def _remove(self, engine: Engine, id: SandboxId) -> None:
         """All of it, in the engine first: as long as there is a record, the next service tries again."""
-        place = f"/containers/{name_of(id)}"
-        for pause in (*_REMOVAL_PAUSES, None):
-            try:
-                await engine.delete(place, force="1", v="1")
-                break
-            except PlatformError:
-                # Podman's own process that cleans up after a death is at work, or another service removes it.
-                if await engine.get(f"{place}/json", _Inspected) is None:
-                    break
-                if pause is None:
-                    raise
-                await asyncio.sleep(pause)
+        await remove(engine, name_of(id))
         self.records.remove(id)
 
     async def _end_overdue(self, record: Record) -> None:
@@ -333,20 +358,30 @@ class ContainerBackend:
         return kit_directory(self._directory)
 
     async def _pool(self) -> tuple[int, Porter]:
-        from paddock.backends.jail import JailBackend
-        from paddock.storage import prepare
-        from paddock.storage._porter import porter_for
+        stored = await self._storage()
+        return stored.descriptor, stored.pool.porter
 
-        if self._jails is None:
-            self._jails = JailBackend(self._state)
-        config = await asyncio.to_thread(prepare, self._state)
-        return await self._jails.pool(), porter_for(config)
+    async def _storage(self) -> Storage:
+        async with self._storing:
+            if self._stored is None:
+                self._stored = await Storage.open(self._state)
+            return self._stored
 
     def _start(self, work: Coroutine[Any, Any, R]) -> asyncio.Task[R]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+def _owner(template: Template) -> tuple[str, int, int]:
+    user = template.user(None)
+    assert user is not None
+    return user.name, user.uid, user.gid
+
+
+def _is_repository(tree: TreeMount) -> bool:
+    return tree.tree.startswith(Noun.REPOSITORY)
 
 
 _: type[Backend] = ContainerBackend

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import resource
 import socket
 import struct
 from collections.abc import Awaitable, Callable, Generator
@@ -22,6 +23,7 @@ from paddock.guest._birth import READY
 from paddock.guest._frames import dump_json
 from paddock.model import User
 
+from ._options import resource_limits
 from ._records import BIRTH
 
 IDENTITIES = ("init", "user", "root")
@@ -92,7 +94,7 @@ def expecting(place: Path) -> Generator[Birth]:
         yield Birth(place, listeners, door)
 
 
-def orders(plan: SandboxPlan) -> Any:
+def orders(plan: SandboxPlan, held: frozenset[str]) -> Any:
     """What `guest/_birth.py` is told."""
     template = plan.template
     env = {**template.env, **plan.spec.env}
@@ -102,6 +104,10 @@ def orders(plan: SandboxPlan) -> Any:
     return {
         "init": 0,
         "deadline": plan.deadline,
+        "limits": {
+            str(getattr(resource, f"RLIMIT_{name.upper()}")): value
+            for name, value in resource_limits(plan, held).items()
+        },
         "agents": {
             "user": _agent(plan, 1, user, env),
             "root": {**_agent(plan, 2, root, env), "may_switch_user": True},

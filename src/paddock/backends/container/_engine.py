@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from base64 import b64decode
 from collections.abc import AsyncGenerator, AsyncIterable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
-from paddock.errors import PlatformError
+from paddock.errors import ErrandFailed, PlatformError
 
 from ._http import Answer, Broken, request
 
@@ -20,11 +21,16 @@ API = "/v1.41"
 _MOST_BYTES = 64 << 20
 _SECONDS = 60.0
 _WORDS = 400
+_SYMLINK = 1 << 27  # as Go has it (io/fs.ModeSymlink)
 
 
 def missing(error: PlatformError) -> bool:
     """Whether the engine said that there is no such thing."""
     return error.details.get("engine_status") == 404
+
+
+class _Stat(msgspec.Struct):
+    mode: int
 
 
 class Engine:
@@ -66,9 +72,16 @@ class Engine:
         return True
 
     @contextlib.asynccontextmanager
-    async def stream(self, path: str, **query: str) -> AsyncGenerator[AsyncIterable[bytes]]:
-        """An archive that it sends."""
-        async with self._asking("GET", path, query) as answer:
+    async def archive(self, name: str, path: str) -> AsyncGenerator[AsyncIterable[bytes]]:
+        """What is below the directory `path` of a container. ErrandFailed: it is a link, which engines follow."""
+        async with self._asking("GET", f"/containers/{name}/archive", {"path": path}) as answer:
+            try:
+                told = b64decode(answer.fields["x-docker-container-path-stat"])
+                mode = msgspec.json.decode(told, type=_Stat).mode
+            except (KeyError, ValueError, msgspec.DecodeError) as error:
+                raise self._strange(f"it does not say what is at {path}: {error}") from None
+            if mode & _SYMLINK:
+                raise ErrandFailed(f"{path} was made a symbolic link inside")
             yield answer.body.parts()
 
     async def _call(

@@ -67,6 +67,8 @@ class Body:
 class Answer(msgspec.Struct, frozen=True):
     status: int
     body: Body
+    fields: dict[str, str]
+    """By name, in lower case."""
 
 
 @contextlib.asynccontextmanager
@@ -137,4 +139,4 @@ async def _answer(reader: asyncio.StreamReader) -> Answer:
     fields = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     chunked = fields.get("transfer-encoding", "").lower() == "chunked"
     length = 0 if status in (204, 304) else int(fields["content-length"]) if "content-length" in fields else None
-    return Answer(status, Body(reader, length, chunked=chunked))
+    return Answer(status, Body(reader, length, chunked=chunked), fields)

@@ -21,7 +21,7 @@ from paddock.errors import PlatformError, Unsupported
 from paddock.linux import mountinfo
 from paddock.model import Template
 from paddock.storage._porter import Porter
-from paddock.storage._trees import DIRECTORY, ROOT
+from paddock.storage._trees import DIRECTORY, ROOT, tree_error
 
 from ._engine import Engine
 from ._layers import write_layer
@@ -112,7 +112,10 @@ def _write(archive: IO[bytes], name: str, layers: Sequence[str], pool: int, port
 
 
 def _write_layer(pool: int, layer: str, out: IO[bytes], base: int | None) -> None:
-    root = os.open(f"{layer}/{ROOT}", DIRECTORY, dir_fd=pool)
+    try:
+        root = os.open(f"{layer}/{ROOT}", DIRECTORY, dir_fd=pool)
+    except OSError as error:
+        raise tree_error(error, layer, "read") from None
     try:
         write_layer(root, out, base)
         out.flush()

@@ -76,6 +76,7 @@ class ContainerInstance(GuestInstance):
 
     async def wait_ended(self) -> Ending:
         await asyncio.shield(self._life.ended)
+        await self._backend.settled(self.id, self._incarnation)
         return await self._backend.ending(self.id, self._incarnation)
 
     async def aclose(self) -> None:

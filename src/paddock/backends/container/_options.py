@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,18 @@ _MOST_PROCESSES = 32768
 CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID")
 
 
-def options(plan: SandboxPlan, image: str, *, kit: Path, birth: Path, owner: str, usr: tuple[str, ...]) -> Any:
-    """The body of `POST /containers/create`. `usr` are directories of the machine's that are seen, read-only."""
+def options(
+    plan: SandboxPlan,
+    image: str,
+    *,
+    kit: Path,
+    birth: Path,
+    owner: str,
+    shown: Iterable[tuple[Path, str]],
+    held: frozenset[str],
+) -> Any:
+    """The body of `POST /containers/create`. `shown` are more directories of the machine's that are seen, read-only;
+    `held` is what control groups limit here. Where they don't, at least no process may have more memory than all."""
     limits = plan.spec.limits
     memory = limits.memory_mib * _MIB + GUEST_BYTES
     return {
@@ -50,13 +61,13 @@ def options(plan: SandboxPlan, image: str, *, kit: Path, birth: Path, owner: str
             "MemorySwap": memory + limits.swap_mib * _MIB,
             "PidsLimit": limits.processes + GUEST_PROCESSES,
             "NanoCpus": max(10_000_000, round(limits.cpus * 1e9)),
-            "Ulimits": _ulimits(plan),
+            "Ulimits": _ulimits(resource_limits(plan, held)),
             "ShmSize": limits.tmp_mib * _MIB,
             "Tmpfs": {"/tmp": f"rw,exec,nosuid,nodev,mode=1777,size={limits.tmp_mib * _MIB}"},  # noqa: S108 (inside)
             "Mounts": [
                 _shown(kit, PLACE),
                 _shown(birth, HOST),
-                *(_shown(Path(path), path) for path in usr),
+                *(_shown(path, target) for path, target in shown),
             ],
             "LogConfig": {"Type": "none"},
             "RestartPolicy": {"Name": "no"},
@@ -71,17 +82,22 @@ def _shown(source: Path, target: str) -> Any:
     return {"Type": "bind", "Source": os.fspath(source), "Target": target, "ReadOnly": True, "BindOptions": how}
 
 
-def _ulimits(plan: SandboxPlan) -> list[Any]:
+def resource_limits(plan: SandboxPlan, held: frozenset[str]) -> dict[str, int]:
+    """Of each process, by the names that engines have for them."""
     limits = plan.spec.limits
-    # Podman would ask for a million by itself, which is refused to one that lacks CAP_SYS_RESOURCE; its service allows
-    # itself no more than these. What holds is the ceiling of the group.
-    own = resource.getrlimit(resource.RLIMIT_NPROC)[1]
-    processes = _MOST_PROCESSES if own < 0 else min(own, _MOST_PROCESSES)
     values = {
         "nofile": limits.open_files,
         "core": 0,
         "memlock": 8 * _MIB,
         "fsize": limits.disk_mib * _MIB,
-        "nproc": processes,
     }
+    return values if "memory" in held else {**values, "data": limits.memory_mib * _MIB + GUEST_BYTES}
+
+
+def _ulimits(limits: dict[str, int]) -> list[Any]:
+    # Podman would ask for a million by itself, which is refused to one that lacks CAP_SYS_RESOURCE; its service allows
+    # itself no more than these. What holds is the ceiling of the group.
+    own = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+    processes = _MOST_PROCESSES if own < 0 else min(own, _MOST_PROCESSES)
+    values = {**limits, "nproc": processes}
     return [{"Name": name, "Soft": value, "Hard": value} for name, value in values.items()]

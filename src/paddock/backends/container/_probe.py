@@ -30,11 +30,20 @@ class Info(msgspec.Struct, frozen=True):
     SecurityOptions: tuple[str, ...] = ()
     BuildahVersion: str = ""
     Rootless: bool = False
+    CgroupVersion: str = ""
     DefaultRuntime: str = ""
 
     @property
     def name(self) -> str:
         return f"{'Podman' if self.BuildahVersion else 'Docker'} {self.ServerVersion}"
+
+    @property
+    def ceilings(self) -> frozenset[str]:
+        """Those of control groups that hold. Version 1 has none to delegate, whatever the engine says that it can."""
+        if self.CgroupVersion == "1" and (self.Rootless or self.has("name=rootless")):
+            return frozenset()
+        held = {"memory": self.MemoryLimit, "processes": self.PidsLimit, "processor time": self.CpuCfsQuota}
+        return frozenset(name for name, holds in held.items() if holds)
 
     def has(self, option: str) -> bool:
         return any(option in one.split(",") for one in self.SecurityOptions)
@@ -125,15 +134,7 @@ def checks(found: Found | str) -> tuple[Check, ...]:
         fix = "use level jail, gvisor or microvm; or " + _INSTALL
         return (Check(area="level", name="container", status="missing", detail=found.refusal, fix=fix),)
     info = found.info
-    lacks = [
-        words
-        for held, words in (
-            (info.MemoryLimit, "memory"),
-            (info.PidsLimit, "the number of processes"),
-            (info.CpuCfsQuota, "processor time"),
-        )
-        if not held
-    ]
+    lacks = [name for name in ("memory", "processes", "processor time") if name not in info.ceilings]
     limits = f"; it does not limit {', '.join(lacks)} here" if lacks else ""
     detail = f"{info.name} at {found.socket}{', without root' if info.Rootless else ''}{limits}"
     return (

@@ -16,6 +16,7 @@ from typing import Literal
 
 import msgspec
 
+from paddock.backends._base import TreeMount
 from paddock.linux import proc
 from paddock.model import SandboxId, Template
 
@@ -33,14 +34,26 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     template: Template
     boot: str
     maker: tuple[int, int]
-    memory_bytes: int
     pid: int = 0
     start: int = 0
     killed: Literal["", "deadline", "caller"] = ""
+    trees: tuple[TreeMount, ...] = ()
+    """Those of the pool that are carried out again."""
+    loaded: bool = False
+    """What was in them is in the container. Before that, nothing in it is worth more than what the pool has."""
+    carried: bool = False
+    """It has ended, and what it left in them is in the pool."""
+    lost: str = ""
+    """Or is nowhere any more, for this reason."""
 
     @property
     def container(self) -> str:
         return name_of(self.id)
+
+    @property
+    def owes(self) -> bool:
+        """What is in the container is newer than what is in the pool."""
+        return bool(self.trees) and self.loaded and not self.carried
 
     def lives(self) -> bool:
         """As the kernel says, which knows better than any engine."""

@@ -58,7 +58,7 @@ class GvisorBackend(VesselBackend):
     def capabilities(self) -> Capabilities:
         jail = super().capabilities
         # All programs inside are one process for the control group, and one for the kernel that counts descriptors.
-        found = self._found if isinstance(self._found, _probe.Found) else _probe.remembered(self._directory)
+        found = self._found if isinstance(self._found, _probe.Found) else _probe.remembered(self.directory)
         terminals = found is not None and found.terminals
         return msgspec.structs.replace(jail, pty=terminals, enforced=jail.enforced - {Limit.PROCESSES})
 
@@ -115,7 +115,7 @@ class GvisorBackend(VesselBackend):
 
     def _look(self) -> _probe.Found | str:
         if not isinstance(self._found, _probe.Found):
-            self._found = _probe.look(self._directory)
+            self._found = _probe.look(self.directory)
         return self._found
 
 

@@ -43,6 +43,7 @@ class MicrovmBackend(VesselBackend):
 
     def __init__(self, state_dir: Path, *, for_tests: bool = False) -> None:
         super().__init__(state_dir, for_tests=for_tests)
+        self.directory = state_dir
         self.accelerator = "tcg"
 
     @property

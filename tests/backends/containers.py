@@ -1,0 +1,60 @@
+"""Where tests of containers run: a state directory with the template `host`, beside an engine of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from paddock.backends import SandboxPlan
+from paddock.backends.container import ContainerBackend
+from paddock.backends.jail import JailBackend
+from paddock.model import Noun, SandboxId, SandboxSpec, Template, mint
+from paddock.storage import Pool, Templates, open_pool, prepare
+from tests.conftest import private_state
+
+
+class ContainerHarness:
+    def __init__(self, state_dir: Path, pool: Pool, templates: Templates) -> None:
+        self.state_dir, self.pool, self.templates = state_dir, pool, templates
+
+    def backend(self) -> ContainerBackend:
+        return ContainerBackend(self.state_dir)
+
+    async def plan(self, spec: SandboxSpec, template: Template | None = None) -> SandboxPlan:
+        id = SandboxId(mint(Noun.SANDBOX))
+        return SandboxPlan(
+            id=id,
+            hostname=id.replace("_", "-"),
+            spec=spec,
+            template=template or self.templates.get("host"),
+            tree=id,
+            deadline=time.clock_gettime(time.CLOCK_BOOTTIME) + spec.ttl_seconds,
+        )
+
+    async def cleanup(self, plan: SandboxPlan) -> None:
+        pass
+
+
+@contextmanager
+def container_harness() -> Generator[ContainerHarness]:
+    with private_state() as state_dir:
+        config = prepare(state_dir)
+        pool = open_pool(state_dir, config, asyncio.run(_pool_of(state_dir)))
+        templates = Templates(pool, state_dir)
+        try:
+            yield ContainerHarness(state_dir, pool, templates)
+        finally:
+            templates.close()
+            pool.close()
+
+
+async def _pool_of(state_dir: Path) -> int:
+    backend = JailBackend(state_dir)
+    try:
+        return os.dup(await backend.pool())
+    finally:
+        await backend.aclose()
