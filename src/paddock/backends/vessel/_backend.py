@@ -37,7 +37,7 @@ class VesselBackend(JailBackend):
 
     def __init__(self, state_dir: Path, *, for_tests: bool = False) -> None:
         super().__init__(state_dir, for_tests=for_tests)
-        self._directory = state_dir
+        self.directory = state_dir
         self._trees: Pool | None = None
         self._templates: Templates | None = None
 
@@ -73,16 +73,16 @@ class VesselBackend(JailBackend):
 
     async def templates(self) -> Templates:
         if self._templates is None:
-            self._templates = Templates(await self.trees(), self._directory)
+            self._templates = Templates(await self.trees(), self.directory)
         return self._templates
 
     async def trees(self) -> Pool:
         """This backend's own handle on the pool."""
         if self._trees is None:
-            config = load(self._directory)
+            config = load(self.directory)
             if config is None:
-                raise NotConfigured(f"{self._directory} holds no pool", hint="paddock doctor")
-            self._trees = open_pool(self._directory, config, os.dup(await self.pool()))
+                raise NotConfigured(f"{self.directory} holds no pool", hint="paddock doctor")
+            self._trees = open_pool(self.directory, config, os.dup(await self.pool()))
         return self._trees
 
     # the contract
