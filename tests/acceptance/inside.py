@@ -8,7 +8,7 @@ from typing import Any
 from paddock import Sandbox
 
 TALK = r"""
-import json, socket, ssl, sys
+import errno, json, socket, ssl, sys
 
 def end_of(reader):
     said = b""
@@ -33,7 +33,9 @@ def exchange(to, port, data, tls=False, name=None, proxy=False, wrong_ca=False):
             if data is not None: s.sendall(data if isinstance(data, bytes) else data.encode())
             return end_of(s.recv)
     except ssl.SSLError as error: return "SSLError " + str(error.reason)
-    except OSError as error: return type(error).__name__
+    except OSError as error:
+        name = type(error).__name__
+        return errno.errorcode.get(error.errno, name) if type(error) is OSError else name
 
 def get(host, path="/", *fields, method="GET", body=""):
     head = [f"{method} {path} HTTP/1.1", f"host: {host}", *fields, "connection: close"]
@@ -53,7 +55,7 @@ def ask(sandbox: Sandbox, code: str, *arguments: object, user: str | None = None
     return json.loads(done.stdout.rpartition("\n")[2])
 
 
-REFUSED = ("ConnectionRefusedError", "ConnectionResetError", "BrokenPipeError", "")
+REFUSED = ("ConnectionRefusedError", "ConnectionResetError", "BrokenPipeError", "ENETUNREACH", "")
 
 
 def refused(said: str) -> bool:

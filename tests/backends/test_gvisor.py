@@ -106,7 +106,8 @@ class TestWalls(_InGvisor):
     def test_a_daemon_without_the_variable_of_its_command_is_killed_with_it(self, lab: Lab) -> None:
         async def test() -> None:
             box = await lab.box()
-            daemon = await box.start("sh", "-c", f"(env -i setsid tail -f /dev/null {lab.marker} &) ; sleep 600")
+            idle = f"python3 -I -S -c 'import time; time.sleep(600)' {lab.marker}"
+            daemon = await box.start("sh", "-c", f"(env -i PATH=$PATH setsid {idle} >/dev/null 2>&1 &); exec sleep 600")
             await eventually("it runs", lambda: box.matching(lab.marker))
             await daemon.kill()
 

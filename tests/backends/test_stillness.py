@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from paddock.backends._guest_patience import Patience
 from paddock.backends._stillness import Stillness, Stopwatch
 from paddock.guest import _exec
 
@@ -91,3 +92,25 @@ def test_the_guest_counts_a_pause_as_two_looks_at_most(monkeypatch: pytest.Monke
         look(execs, run, 5.0)
     assert (killed, run.limit) == ([run], "time")
     assert pauses == [1.0] * 4
+
+
+def test_nobody_loses_patience_with_what_is_known_to_stand_still() -> None:
+    async def scene() -> None:
+        lost: list[object] = []
+        stillness = Stillness()
+        connection = SimpleNamespace(
+            patience_seconds=600.0, heard_at=0.0, ping=lambda: None, stillness=stillness, closed=False
+        )
+        patience = Patience(cast("Any", connection), cast("Any", SimpleNamespace(give_up=lost.append)))
+        look = patience._look  # pyright: ignore[reportPrivateUsage]
+        for stands in (True, False):
+            if stands:
+                stillness.begin()
+            else:
+                stillness.end()
+            with patience:
+                patience._asked = asyncio.get_running_loop().time() + 1.0  # pyright: ignore[reportPrivateUsage]
+                look()
+            assert bool(lost) is not stands
+
+    asyncio.run(scene())

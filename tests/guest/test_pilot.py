@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import signal
 import sys
 
@@ -84,6 +85,9 @@ def test_a_service_that_reads_nothing_is_let_go_and_the_others_are_served(pilot)
         for number in range(1, 9):  # each has a window of its own
             request = {"op": "exec", "id": f"ex_{number}", "argv": ["head", "-c", "1000000", "/dev/zero"]}
             deaf.sendall(pack(Kind.OPEN, number, request))
+        hung_up = select.poll()
+        hung_up.register(deaf.fileno(), select.POLLRDHUP)
+        assert await asyncio.to_thread(hung_up.poll, 60_000)
         assert (await pilot.ask("user", op="ping"))["pid"]
         deaf.close()
 

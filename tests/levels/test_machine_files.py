@@ -40,6 +40,7 @@ def machine(workspace: Workspace) -> Generator[Sandbox]:
         yield made
 
 
+@pytest.mark.slow
 def test_a_fork_with_memory_keeps_its_files_open_and_each_has_its_own(machine: Sandbox) -> None:
     machine.exec(WRITER, check=True)
     with machine.fork() as child, child.fork() as grandchild:

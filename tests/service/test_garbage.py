@@ -19,6 +19,7 @@ from paddock.model import (
     CreateSnapshot,
     GarbageItem,
     KillSandbox,
+    Level,
     PoolSpace,
     SandboxSpec,
 )
@@ -101,6 +102,20 @@ async def test_a_sandbox_that_does_not_say_what_it_lies_over_keeps_every_version
         report = await service.perform(CollectGarbage(), ME)
         assert [made.id in (item.kept_because or "") for item in report.items] == [True]
         assert "tp_old" in rig.pool.names()
+
+
+async def test_what_walls_are_made_of_stays_while_one_stands(rig: Rig) -> None:
+    async with rig.service(templates=Versions(rig.pool), level=Level.MICROVM) as service:
+        made = await service.perform(CreateSandbox(spec=SandboxSpec(level=Level.MICROVM)), ME)
+        for name in ("tp_kit_machine_old", "tp_old"):
+            rig.pool.create(name)
+        report = await service.perform(CollectGarbage(), ME)
+        kept = {item.what: item.kept_because or "" for item in report.items if item.kept_because}
+        assert made.id in kept["tp_kit_machine_old"]
+        assert "tp_old" not in rig.pool.names()
+        await service.perform(KillSandbox(sandbox=made.id), ME)
+        await service.perform(CollectGarbage(), ME)
+        assert "tp_kit_machine_old" not in rig.pool.names()
 
 
 async def test_only_one_collects_at_a_time(rig: Rig) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from service_world import Rig
+from service_world import Rig, until
 
 from paddock.errors import InvalidState, SandboxDied
 from paddock.model import (
@@ -157,3 +157,16 @@ async def test_what_cannot_be_paused_runs_on_and_is_told_to(rig: Rig) -> None:
         assert (await one.perform(GetSandbox(sandbox=made.id), ME)).state is State.RUNNING
         assert (await one.perform(RunExec(sandbox=made.id, spec=TRUE), ME)).exit_code == 0
         assert place.resumptions == 0
+
+
+async def test_the_time_of_a_command_is_not_over_while_it_stands_still(rig: Rig) -> None:
+    async with rig.service() as service, asyncio.TaskGroup() as others:
+        made = await service.perform(CreateSandbox(spec=SandboxSpec(persistent=True)), ME)
+        place = rig.world.places[made.id]
+        place.stillness.begin()
+        command = RunExec(sandbox=made.id, spec=ExecSpec(argv=("sleep", "0.5"), timeout_seconds=0.1))
+        running = others.create_task(service.perform(command, ME))
+        await until(lambda: any(c._process.poll() is not None for c in place.commands.values()))
+        place.stillness.end()
+        result = await running
+        assert (result.exit_code, result.limit) == (0, None)

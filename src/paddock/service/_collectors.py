@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from paddock.audit import AuditLog
 from paddock.errors import NotFound
-from paddock.model import GarbageItem, Noun
+from paddock.model import GarbageItem, Level, Noun
 from paddock.storage._base import Pool
 
 from ._garbage import Candidate
@@ -61,6 +62,10 @@ class Orphans:
         return None
 
 
+_WALLED = (Level.GVISOR, Level.MICROVM)
+_PART = re.compile(r"t[pb]_kit_", re.ASCII)
+
+
 class OldTemplates:
     """Versions that a newer one has replaced, and what killed builders have begun."""
 
@@ -78,7 +83,7 @@ class OldTemplates:
                 continue
             whole = name.startswith(Noun.TEMPLATE)
             why = "a newer version has replaced it" if whole else "its builder did not come to an end"
-            kept = f"{needed[name][0].by} needs it: {needed[name][0].why}" if name in needed else self._unknown()
+            kept = f"{needed[name][0].by} needs it: {needed[name][0].why}" if name in needed else self._unknown(name)
             found.append(_candidate(name, "template", why, await _size(pool, name), kept))
         return found
 
@@ -87,10 +92,14 @@ class OldTemplates:
             return None
         return "a program that runs uses it"
 
-    def _unknown(self) -> str | None:
-        """Rows of an older paddock do not say which version they lie over."""
-        silent = [row.id for row in self._store.list() if not row.layers]
-        return f"{silent[0]} may need it: it was made by an older paddock" if silent else None
+    def _unknown(self, name: str) -> str | None:
+        """Rows of an older paddock do not say which version they lie over, and none says what its wall is made of."""
+        rows = self._store.list()
+        silent = [row.id for row in rows if not row.layers]
+        if silent:
+            return f"{silent[0]} may need it: it was made by an older paddock"
+        walled = [row.id for row in rows if row.sandbox.level in _WALLED]
+        return f"{walled[0]} may need it: its wall is made of such" if walled and _PART.match(name) else None
 
 
 class Outputs:

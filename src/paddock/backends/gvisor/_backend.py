@@ -28,6 +28,9 @@ _NOBODY = 65534
 _MIB = 1 << 20
 # The sentry and the gofer hold descriptors for each file in use, and ask for the limit once, at their start.
 _OPEN_FILES = 65536
+# What a process inside is for the kernel outside, which counts threads: a traced one with some, and those of the sentry
+# that trace it. The sentry ends when it is refused one.
+_THREADS_OF_ONE = 10
 _MEMORY_FILE_BYTES = 1 << 50  # all memory inside is one sparse file, which grows by gigabytes
 
 
@@ -39,6 +42,7 @@ class GvisorBackend(VesselBackend):
 
     def __init__(self, state_dir: Path, *, for_tests: bool = False) -> None:
         super().__init__(state_dir, for_tests=for_tests)
+        self._home = state_dir  # where what was found out is written down
         self._found: _probe.Found | str | None = None
         self._runsc: str | None = None
 
@@ -57,8 +61,8 @@ class GvisorBackend(VesselBackend):
     @property
     def capabilities(self) -> Capabilities:
         jail = super().capabilities
-        # All programs inside are one process for the control group, and one for the kernel that counts descriptors.
-        found = self._found if isinstance(self._found, _probe.Found) else _probe.remembered(self._directory)
+        # The sentry refuses processes above the ceiling, and nothing counts how often.
+        found = self._found if isinstance(self._found, _probe.Found) else _probe.remembered(self._home)
         terminals = found is not None and found.terminals
         return msgspec.structs.replace(jail, pty=terminals, enforced=jail.enforced - {Limit.PROCESSES})
 
@@ -84,6 +88,7 @@ class GvisorBackend(VesselBackend):
         return dataclasses.replace(
             jail,
             trees=(*jail.trees, Tree(name=self._runsc, target=PLACE, writable=False)),
+            processes=plan.spec.limits.processes * _THREADS_OF_ONE + self.extra_processes,
             open_files=max(jail.open_files, _OPEN_FILES),
             file_bytes=_MEMORY_FILE_BYTES,
         )
@@ -115,7 +120,7 @@ class GvisorBackend(VesselBackend):
 
     def _look(self) -> _probe.Found | str:
         if not isinstance(self._found, _probe.Found):
-            self._found = _probe.look(self._directory)
+            self._found = _probe.look(self._home)
         return self._found
 
 

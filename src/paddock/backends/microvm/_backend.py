@@ -34,7 +34,7 @@ _WARM = (("/bin/sh", "-c", "exec /bin/true"),)
 
 
 class MicrovmBackend(VesselBackend):
-    """`accelerator` is what machines run on here: `tcg` emulates, `kvm` does not."""
+    """`accelerator`: `tcg` emulates. A jail has no /dev/kvm, so nothing else can be had yet."""
 
     name = "microvm"
     level = Level.MICROVM
@@ -84,7 +84,7 @@ class MicrovmBackend(VesselBackend):
         why = self.probe()
         if why is not None:
             return (Check(area="level", name="microvm", status="missing", detail=why, fix=_remedy()),)
-        how = "emulated, since nothing here runs a guest on the processor" if self.accelerator == "tcg" else "by KVM"
+        how = "emulated (TCG)" + ("; /dev/kvm is there, and not used yet" if os.path.exists("/dev/kvm") else "")
         return (Check(area="level", name="microvm", status="ok", detail=f"{self.edition}: {how}", fix=None),)
 
     # what the base asks
