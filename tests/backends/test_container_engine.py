@@ -396,6 +396,7 @@ def test_what_it_cannot_do_is_refused_before_anything_is_made(containers: Contai
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_three_hundred_lives_leave_nothing(containers: ContainerHarness, engine: PodmanService) -> None:
     async def main() -> None:
         async with backend_of(containers) as backend:
