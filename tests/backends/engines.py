@@ -81,6 +81,8 @@ class PodmanService:
         if self.process is not None and self.process.poll() is None:
             self.process.terminate()
             self.process.wait()
+            with contextlib.suppress(ProcessLookupError):  # without root there are two, and the first to go is asked
+                os.killpg(self.process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.CalledProcessError):
             self.run("rm", "--all", "--force", "--time=0")
         self._end_monitors()
