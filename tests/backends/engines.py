@@ -86,6 +86,9 @@ class PodmanService:
         with contextlib.suppress(subprocess.CalledProcessError):
             self.run("rm", "--all", "--force", "--time=0")
         self._end_monitors()
+        if os.getuid():  # what images hold belongs to ids that only a namespace of his can touch
+            with contextlib.suppress(subprocess.CalledProcessError):
+                self.run("unshare", "rm", "-rf", str(self.place / "store"))
         for file in self.place.rglob("pause.pid"):  # without root one waits for ever, to keep a namespace
             with contextlib.suppress(ProcessLookupError, ValueError):
                 os.kill(int(file.read_text()), signal.SIGKILL)
