@@ -134,6 +134,8 @@ def test_when_the_child_ends_the_pilot_says_how_and_ends(tmp_path):
         channel = control.open({"op": "end"})
         assert await channel.reply(dict) == {}
         user = pilot.dial("user")
+        while (await pilot.ask("control", op="log"))["log"] != "last words\n":
+            pass
         os.kill((await pilot.ask("control", op="ping"))["children"][0], signal.SIGTERM)
         answer = await channel.result(dict)
         assert (answer["signal"], answer["log"]) == (15, "last words\n")

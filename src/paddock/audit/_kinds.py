@@ -46,6 +46,8 @@ EVENTS = {
     "rollback.failed": "a rollback of a dead service could not be ended",
     "sandbox.ended": "a sandbox ended by itself, by its TTL or at a ceiling",
     "sandbox.orphan": "a sandbox without a row was killed",
+    "sandbox.slept": "a sandbox that nobody used is paused, or was found so",
+    "sandbox.woken": "a paused sandbox goes on, since somebody uses it",
     "secret.late": "a secret could not be fetched anew in time",
     "snapshot.unfinished": "what a dead service had begun to make was deleted",
     "submodule.empty": "a submodule could not be had",

@@ -84,8 +84,9 @@ class ContainerBackend:
         return "" if self._found is None else f"{self._found.info.name} at {self._found.socket}"
 
     def probe(self) -> str | None:
-        if self._found is not None:
+        if self._found is not None and (self._engine is not None or self._found.socket.exists()):
             return None
+        self._found = None  # one that has gone before it was used
         found = _probe.find()
         if isinstance(found, str):
             return found

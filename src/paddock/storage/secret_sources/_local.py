@@ -38,14 +38,22 @@ async def from_command(argv: Sequence[str], *, seconds: float = COMMAND_SECONDS)
     """Its output; what it says to stderr may hold the value, and is nobody's."""
     if not argv:
         raise Refused("command", "the command is empty")
-    try:
-        process = await asyncio.create_subprocess_exec(
+    starting = asyncio.ensure_future(
+        asyncio.create_subprocess_exec(
             *argv,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
             start_new_session=True,
         )
+    )
+    try:
+        process = await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        await asyncio.wait((starting,))  # it runs already, and may have started others
+        if starting.exception() is None:
+            await _end(starting.result())
+        raise
     except OSError as error:
         raise Refused("command", f"{argv[0]} cannot be started: {error.strerror}") from None
     assert process.stdout is not None
@@ -56,12 +64,17 @@ async def from_command(argv: Sequence[str], *, seconds: float = COMMAND_SECONDS)
     except TimeoutError:
         raise Refused("command", f"{argv[0]} did not end within {seconds:g} s") from None
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
+        await _end(process)
     if code:
         raise Refused("command", f"{argv[0]} ended with {code}")
     return _stripped(data)
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """With all that it has started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()
 
 
 async def _bounded(reader: asyncio.StreamReader) -> bytes:
