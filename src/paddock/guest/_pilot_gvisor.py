@@ -35,13 +35,14 @@ _ALLOW, _ERRNO = 0x7FFF_0000, 0x0005_0000
 
 
 class Course:
-    """`options`: `runsc`, `flags` for both halves, `spec` (OCI), `sentry_uid` where there is more than one id,
-    `cpus`, `memory_bytes`."""
+    """`options`: `runsc`, `flags` of both halves, `served`: what both are told of the root, `spec` (OCI), `sentry_uid`
+    where there is more than one id, `cpus`, `memory_bytes`."""
 
     def __init__(self, pilot: Pilot, options: Json) -> None:
         self._pilot = pilot
         self._runsc: str = options["runsc"]
         self._flags: list[str] = options["flags"]
+        self._served: list[str] = options["served"]
         self._uid: int | None = options.get("sentry_uid")
         self._spec = json.dumps(options["spec"]).encode()
         self._cpus, self._memory = int(options["cpus"]), int(options["memory_bytes"])
@@ -61,7 +62,7 @@ class Course:
         gofer = self._run(
             "gofer",
             {"io-fds": gofer_io.fileno(), "mounts-fd": mounts_writer, "spec-fd": self._specification()},
-            ["--bundle=/", "--setup-root=false", "--apply-caps=false"],
+            ["--bundle=/", "--setup-root=false", "--apply-caps=false", *self._served],
         )
         lines = [ends.get(identity, null) for identity in ("init", "user", "root")]
         sentry = self._run(
@@ -73,7 +74,7 @@ class Course:
                 "controller-fd": self._control.fileno(),
                 "spec-fd": self._specification(),
             },
-            ["--bundle=/", "--attached", f"--cpu-num={self._cpus}", f"--total-memory={self._memory}"],
+            ["--bundle=/", "--attached", f"--cpu-num={self._cpus}", f"--total-memory={self._memory}", *self._served],
             lines=lines,
         )
         for fd in (null, mounts, mounts_writer, booted_writer):
