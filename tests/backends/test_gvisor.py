@@ -144,8 +144,8 @@ class TestWalls(_InGvisor):
     @pytest.mark.parametrize(
         "script",
         [
-            "ls -l / && stat / /etc/passwd",
-            "git init -q . && echo a >file && git add file && git status --short && git -c user.name=a "
+            "ls -l / 2>denied && ln -s denied link && ls -l . /usr && stat / /etc/passwd",
+            "git init -q -b main . && echo a >file && git add file && git status --short && git -c user.name=a "
             "-c user.email=a@b commit -qm one && git log --oneline",
             "python3 -m venv --without-pip it && it/bin/python -c 'import json, ssl' && "
             "if python3 -c 'import pip'; then python3 -m pip --version; fi",
@@ -158,7 +158,18 @@ class TestWalls(_InGvisor):
         async def test() -> None:
             box = await lab.box()
             done = await box.sh(script)
-            assert done.status.code == 0, done.err
+            assert (done.status.code, done.err) == (0, b"")
+
+        lab.run(test())
+
+    def test_there_are_no_extended_attributes(self, lab: Lab) -> None:
+        async def test() -> None:
+            tried = (
+                "import errno, os\nopen('file', 'w').close()\n"
+                "try: os.setxattr('file', 'user.a', b'1')\n"
+                "except OSError as error: print(errno.errorcode[error.errno])"
+            )
+            assert (await (await lab.box()).python(tried)).text == "ENOTSUP"
 
         lab.run(test())
 
@@ -201,7 +212,7 @@ def test_the_first_runsc_that_runs_a_program_counts(tmp_path: Path, monkeypatch:
     monkeypatch.delenv("PADDOCK_RUNSC", raising=False)
     monkeypatch.setattr(_probe, "UNPACKED", unpacked)
     monkeypatch.setattr(_probe, "_PLACES", str(own.parent))
-    runs = {unpacked: "no", own: "no"}
+    runs: dict[Path, dict[str, bool] | str] = {unpacked: "no", own: "no"}
     monkeypatch.setattr(_probe, "_attempt", lambda runsc, platform, date: runs[runsc])  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
     assert "runs no program here" in str(_probe.look(tmp_path))
     works = {"terminals": True, "stats": True}

@@ -115,7 +115,7 @@ class GvisorBackend(VesselBackend):
         )
         options = {
             "runsc": f"{PLACE}/runsc",
-            "flags": flags(found.platform, found.date),
+            "flags": flags(found.platform, found.date, one_id=not self.root_user),
             "served": served(found.date),
             "spec": spec,
             "cpus": cores(limits.cpus),

@@ -20,13 +20,16 @@ _MIB = 1 << 20
 _WHO_SERVES_SINCE = 20240101
 
 
-def flags(platform: str, date: int) -> list[str]:
+def flags(platform: str, date: int, *, one_id: bool) -> list[str]:
     """For gofer and sentry alike, of a runsc of `date`. No namespaces, no new root, no groups: the jail is all that.
+
+    `one_id`: all files are of the one id there is. The sentry opens them itself then, as far as the jail goes: a gofer
+    that may do no more than he opens each new file a second time, and so makes none that is read-only (`git add`).
 
     `shared`: what is written is in the tree at once, where a snapshot finds it, and what the host changes is seen.
     """
     later = [
-        "--directfs=false",  # the sentry opens no file
+        f"--directfs={str(one_id).lower()}",  # where there are more, the sentry opens none
         "--host-fifo=none",
     ]
     return [

@@ -57,7 +57,7 @@ def attempt(runsc: Path, platform: str, date: int) -> dict[str, bool] | str:
     argv = (str(Path(sys.executable).resolve()), "-I", "-S", "-c", _LOOK)
     options = {
         "runsc": str(runsc),
-        "flags": flags(platform, date),
+        "flags": flags(platform, date, one_id=os.getuid() != 0),
         "served": served(date),
         "spec": specification(argv=argv, hostname="trial", uid=os.getuid(), limits=Limits()),
         "cpus": 1,
