@@ -21,8 +21,6 @@ from tests.soak.test_cycles import ONCE, at_rest
 
 pytestmark = pytest.mark.timeout(600)  # a machine that is emulated takes minutes to make its first template
 
-# What the engine's own filter of system calls lets through, which docs/levels.md says.
-ADMITTED = {"container": {"keyctl", "unshare"}}
 
 SCRIPT = """
 import hashlib, pathlib, subprocess
@@ -48,8 +46,7 @@ def test_the_same_program_does_the_same(create: SandboxFactory, shared_state: Pa
 def test_no_attack_gets_through(create: SandboxFactory, shared_state: Path) -> None:
     with levels.lure([shared_state / layout.KEEPER_SOCKET]) as host, create() as made:
         verdicts = levels.attack(made, host)
-    admitted = ADMITTED.get(made.level, set())
-    assert [one for one in verdicts if one.verdict != "stopped" and one.attack not in admitted] == []
+    assert [one for one in verdicts if one.verdict != "stopped"] == []
 
 
 def test_a_neighbour_notices_nothing_and_is_not_reached(attacker: Attacker, bystander: Sandbox) -> None:

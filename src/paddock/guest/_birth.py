@@ -4,7 +4,8 @@ The host made that socket in a directory that is seen inside, read-only. Who cal
 runs yet. So nothing of the host can be called by anybody in the container, and what the guest serves cannot either.
 
 `{"init": 0, "agents": {"user": {"listen": 1, ...}}}`: numbers of the descriptors that come with it, in their order;
-`limits`: resource limits by their number (getrlimit(2)).
+`limits`: resource limits by their number (getrlimit(2)); `filter`: a program for seccomp(2), in hexadecimal digits,
+which holds for all but pid 1.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ._config import AgentConfig, InitConfig, UserEntry
 from ._faults import report
 from ._frames import parse_json
 from ._init import run_init
-from ._kernel import set_dumpable
+from ._kernel import install_filter, set_dumpable
 
 _LARGEST = 16 << 20
 _MOST_DESCRIPTORS = 8
@@ -49,6 +50,7 @@ def run_born(path: str) -> NoReturn:
 
 def _live(voice: socket.socket) -> NoReturn:
     config, listeners = _receive(voice)
+    filter = bytes.fromhex(config["filter"])
     for name, value in config["limits"].items():  # an engine without root may pass over what it was asked for
         _limit(int(name), int(value))
     fields: dict[str, Any] = config["agents"]
@@ -58,7 +60,7 @@ def _live(voice: socket.socket) -> NoReturn:
         pid = os.fork()
         if pid == 0:
             try:
-                _become(agents[name], fields[name])
+                _become(agents[name], fields[name], filter)
             except BaseException as error:
                 report(error)
             finally:
@@ -99,7 +101,7 @@ def _limit(number: int, value: int) -> None:
     resource.setrlimit(number, (least, least))
 
 
-def _become(listener: socket.socket, fields: Any) -> NoReturn:
+def _become(listener: socket.socket, fields: Any, filter: bytes) -> NoReturn:
     # The files of a process that may not be looked into are root's (proc(5)): opened while it may.
     set_dumpable(True)
     oom_score = os.open(b"/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
@@ -118,6 +120,7 @@ def _become(listener: socket.socket, fields: Any) -> NoReturn:
         may_switch_user=fields["may_switch_user"],
         oom_score=oom_score,
     )
+    install_filter(filter)  # beside the engine's, which lets more through
     run_agent(listener, config)
 
 

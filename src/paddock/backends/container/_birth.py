@@ -14,6 +14,7 @@ import resource
 import socket
 import struct
 from collections.abc import Awaitable, Callable, Generator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from paddock.backends._base import SandboxPlan
 from paddock.errors import PlatformError
 from paddock.guest._birth import READY
 from paddock.guest._frames import dump_json
+from paddock.linux import seccomp_profile
 from paddock.model import User
 
 from ._options import resource_limits
@@ -104,6 +106,7 @@ def orders(plan: SandboxPlan, held: frozenset[str]) -> Any:
     return {
         "init": 0,
         "deadline": plan.deadline,
+        "filter": _filter(),
         "limits": {
             str(getattr(resource, f"RLIMIT_{name.upper()}")): value
             for name, value in resource_limits(plan, held).items()
@@ -113,6 +116,12 @@ def orders(plan: SandboxPlan, held: frozenset[str]) -> Any:
             "root": {**_agent(plan, 2, root, env), "may_switch_user": True},
         },
     }
+
+
+@cache
+def _filter() -> str:
+    """The jail's own."""
+    return seccomp_profile.build(os.uname().machine).hex()
 
 
 def _agent(plan: SandboxPlan, listener: int, user: User, env: dict[str, str]) -> dict[str, Any]:

@@ -101,7 +101,12 @@ def posture(record: Record, allowed: int) -> tuple[Check, ...]:
     return (
         _check("capabilities", more, "more than a sandbox's", "those over files and processes of its own, at most"),
         _check("privileges", gain, "may gain some by exec", "none are gained by exec"),
-        _check("system calls", free, "no filter", f"filtered by the engine for all {len(states)} processes"),
+        _check(
+            "system calls",
+            free,
+            "no filter",
+            f"filtered by the engine, and below pid 1 by the jail's filter too, for all {len(states)} processes",
+        ),
         _namespaces(shared),
         Check(area="posture", name="identity", status="weak" if alike else "ok", detail=f"root inside is {root}"),
         Check(
