@@ -13,12 +13,14 @@ if sys.version_info < (3, 11) or sys.prefix != sys.base_prefix:  # a virtual env
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import stat
 import subprocess
 import sysconfig
 import tempfile
 import tomllib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -81,6 +83,10 @@ SYSTEM_PACKAGES = (
 KERNEL = "linux-image-cloud-amd64"  # depends on the newest one of the release
 KERNEL_PLACE = Path("/usr/local/lib/paddock/kernel")
 """`boot/` and `lib/modules/`, as in the package. It is unpacked, never installed: this machine does not boot it."""
+RUNSC_PLACE = Path("/usr/local/lib/paddock/runsc")
+"""A later runsc than the release's, unpacked: in that of Debian 12, of 2022, Debian 12's own `ls` and `stat` fail."""
+RUNSC_SINCE = 2023
+RUNSC_SUITE = "trixie"
 
 
 def main(arguments: list[str]) -> int:
@@ -97,6 +103,7 @@ def main(arguments: list[str]) -> int:
     provide_system_packages(purpose, announce=fresh or purpose != "setup")
     if purpose == "levels":
         provide_kernel()
+        provide_runsc()
     if fresh:
         make_environment()
     return 0
@@ -166,29 +173,79 @@ def provide_kernel(place: Path = KERNEL_PLACE) -> None:
     if os.geteuid() != 0 or not shutil.which("apt-get"):
         return say(f"no kernel for virtual machines in {place}: as root, on Debian: tools/bootstrap levels")
     say(f"fetching a kernel for virtual machines into {place}")
+    unpack_whole(
+        place,
+        lambda scratch: fetch_kernel(scratch) or (succeeds(["apt-get", "-qq", "update"]) and fetch_kernel(scratch)),
+    )
+
+
+def provide_runsc(place: Path = RUNSC_PLACE) -> None:
+    """A runsc that does for the machine's own programs, if the release's does not."""
+    own = runsc_year()
+    if (place / "usr/bin/runsc").exists() or own is None or own >= RUNSC_SINCE:
+        return
+    if os.geteuid() != 0 or not shutil.which("apt-get"):
+        return say(f"runsc is of {own}, and `ls` and `stat` fail in it: as root, on Debian: tools/bootstrap levels")
+    say(f"fetching a later runsc into {place}: that of this release is of {own}")
+    unpack_whole(place, fetch_runsc)
+
+
+def runsc_year() -> int | None:
+    """When the machine's own was made, if there is one."""
+    program = shutil.which("runsc")
+    if program is None:
+        return None
+    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
+    found = re.search(r"runsc version \S*?(\d{4})\d{4}", said)
+    return int(found[1]) if found else None
+
+
+def fetch_runsc(scratch: Path) -> bool:
+    """From a later suite of the archive that this machine has already, of which it learns nothing for good."""
+    origin = ["Created-By: Packages", "Origin: Debian", "Label: Debian", "Component: main"]
+    sites = ["apt-get", "indextargets", "--format", "$(REPO_URI)", *origin]
+    found = subprocess.run(sites, capture_output=True, text=True, check=False).stdout.split()
+    keyring = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+    if not found or not keyring.exists():
+        return False
+    sources, lists = scratch / "sources.list", scratch / "lists"
+    sources.write_text(f"deb [signed-by={keyring}] {found[0]} {RUNSC_SUITE} main\n")
+    (lists / "partial").mkdir(parents=True)
+    # Neither the machine's lists nor its caches, which are of its own sources.
+    names = {"Dir::Etc::SourceList": sources, "Dir::Etc::SourceParts": "-", "Dir::State::lists": lists}
+    names |= {"Dir::Cache::pkgcache": "", "Dir::Cache::srcpkgcache": "", "Acquire::Languages": "none"}
+    options = [word for name, value in names.items() for word in ("-o", f"{name}={value}")]
+    return succeeds(["apt-get", "-qq", "-o", "APT::Sandbox::User=root", *options, "update"]) and unpack(
+        scratch, "runsc", options
+    )
+
+
+def unpack_whole(place: Path, fetch: Callable[[Path], bool]) -> None:
+    """What `fetch` leaves in `tree`, whole or not at all."""
     place.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=place.parent) as scratch:
-        if not (
-            fetch_kernel(Path(scratch)) or (succeeds(["apt-get", "-qq", "update"]) and fetch_kernel(Path(scratch)))
-        ):
+        if not fetch(Path(scratch)):
             return say("could not fetch it; going on without")
-        shutil.rmtree(place, ignore_errors=True)  # a package without a kernel in it
+        shutil.rmtree(place, ignore_errors=True)  # a package without what it was fetched for
         Path(scratch, "tree").rename(place)
 
 
 def fetch_kernel(scratch: Path) -> bool:
-    """Unpacks the newest kernel's package in `scratch/tree`."""
+    """Unpacks the newest kernel's package."""
     facts = subprocess.run(["apt-cache", "depends", KERNEL], capture_output=True, text=True, check=False).stdout
     names = [words[1] for line in facts.splitlines() if (words := line.split())[:1] == ["Depends:"]]
     newest = next((name for name in names if name.startswith("linux-image-")), None)
-    if newest is None:
-        return False
+    return newest is not None and unpack(scratch, newest)
+
+
+def unpack(scratch: Path, package: str, options: Sequence[str] = ()) -> bool:
+    """Downloads it and unpacks it in `tree`."""
     # Nobody else may write there, apt's own user included.
-    fetch = ["apt-get", "-qq", "-o", "APT::Sandbox::User=root", "download", newest]
+    fetch = ["apt-get", "-qq", "-o", "APT::Sandbox::User=root", *options, "download", package]
     if subprocess.run(fetch, cwd=scratch, stdin=subprocess.DEVNULL, stdout=sys.stderr, check=False).returncode:
         return False
-    (package,) = scratch.glob("*.deb")
-    return succeeds(["dpkg-deb", "-x", str(package), str(scratch / "tree")])
+    (file,) = scratch.glob("*.deb")
+    return succeeds(["dpkg-deb", "-x", str(file), str(scratch / "tree")])
 
 
 def succeeds(argv: list[str], environment: dict[str, str] | None = None) -> bool:

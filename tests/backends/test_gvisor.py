@@ -141,6 +141,38 @@ class TestWalls(_InGvisor):
 
         lab.run(test())
 
+    @pytest.mark.parametrize(
+        "script",
+        [
+            "ls -l / 2>denied && ln -s denied link && ls -l . /usr && stat / /etc/passwd",
+            "git init -q -b main . && echo a >file && git add file && git status --short && git -c user.name=a "
+            "-c user.email=a@b commit -qm one && git log --oneline",
+            "python3 -m venv --without-pip it && it/bin/python -c 'import json, ssl' && "
+            "if python3 -c 'import pip'; then python3 -m pip --version; fi",
+        ],
+        ids=["coreutils", "git", "python"],
+    )
+    def test_ordinary_programs_work(self, lab: Lab, script: str) -> None:
+        _probe_or_skip(lab)
+
+        async def test() -> None:
+            box = await lab.box()
+            done = await box.sh(script)
+            assert (done.status.code, done.err) == (0, b"")
+
+        lab.run(test())
+
+    def test_there_are_no_extended_attributes(self, lab: Lab) -> None:
+        async def test() -> None:
+            tried = (
+                "import errno, os\nopen('file', 'w').close()\n"
+                "try: os.setxattr('file', 'user.a', b'1')\n"
+                "except OSError as error: print(errno.errorcode[error.errno])"
+            )
+            assert (await (await lab.box()).python(tried)).text == "ENOTSUP"
+
+        lab.run(test())
+
     def test_a_small_disk_does_not_make_the_memory_small(self, lab: Lab) -> None:
         async def test() -> None:
             box = await lab.box(limits=Limits(disk_mib=64, memory_mib=512))
@@ -171,6 +203,47 @@ def test_a_runsc_that_does_not_do_is_refused_with_the_reason(
     assert _probe.remembered(tmp_path) is None
 
 
+def test_the_first_runsc_that_runs_a_program_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    unpacked, own = tmp_path / "later" / "runsc", tmp_path / "bin" / "runsc"
+    for program in (unpacked, own):
+        program.parent.mkdir()
+        program.write_text("#!/bin/sh\necho runsc version 0.0~20991231.0\n")
+        program.chmod(0o755)
+    monkeypatch.delenv("PADDOCK_RUNSC", raising=False)
+    monkeypatch.setattr(_probe, "UNPACKED", unpacked)
+    monkeypatch.setattr(_probe, "_PLACES", str(own.parent))
+    runs: dict[Path, dict[str, bool] | str] = {unpacked: "no", own: "no"}
+    monkeypatch.setattr(_probe, "_attempt", lambda runsc, platform, date: runs[runsc])  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    assert "runs no program here" in str(_probe.look(tmp_path))
+    works = {"terminals": True, "stats": True}
+    for best in (own, unpacked):
+        runs[best] = works
+        found = _probe.look(tmp_path)
+        assert isinstance(found, _probe.Found)
+        assert found.program == str(best)
+        (tmp_path / "gvisor.json").unlink()
+    _probe.look(tmp_path)
+    unpacked.unlink()
+    assert _probe.remembered(tmp_path) is None  # what is there has changed
+    monkeypatch.setenv("PADDOCK_RUNSC", str(own))
+    assert _probe.programs() == (own,)
+
+
+def test_a_runsc_in_which_ls_fails_is_said_to_be_weak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "runsc"
+    program.write_text("#!/bin/sh\necho runsc version 0.0~20221219.0\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PADDOCK_RUNSC", str(program))
+    monkeypatch.setattr(_probe, "_attempt", lambda *_: {"terminals": False, "stats": False})  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    backend = GvisorBackend(tmp_path)
+    (line,) = backend.checks()
+    if line.status == "missing":
+        pytest.skip(line.detail)
+    assert line.status == "weak"
+    assert "ls and stat" in line.detail
+    assert line.fix == _probe.FIX_OLD
+
+
 def test_without_runsc_the_level_says_what_adds_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sandboxes: GvisorHarness
 ) -> None:
@@ -187,6 +260,13 @@ def test_without_runsc_the_level_says_what_adds_it(
 
     with pytest.raises(LevelUnavailable, match="not installed"):
         lab.run(create())
+
+
+def _probe_or_skip(lab: Lab) -> None:
+    assert isinstance(lab.backend, GvisorBackend)
+    (check,) = lab.backend.checks()
+    if check.status == "weak":
+        pytest.skip(check.detail)
 
 
 def _family(lab: Lab, box: Box) -> tuple[processes.Process, ...]:

@@ -126,3 +126,35 @@ def test_a_kernel_is_there_as_a_whole_or_not_at_all(tmp_path: Path, unpacks: boo
     shutil.rmtree(programs)  # a second one needs none of them
     run = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True)
     assert (run.stderr == "") == unpacks
+
+
+@pytest.mark.root
+@pytest.mark.parametrize(("year", "answers"), [(2022, True), (2022, False), (2024, True)])
+def test_a_later_runsc_comes_from_the_machines_own_archive_where_its_own_is_old(
+    tmp_path: Path, year: int, answers: bool
+) -> None:
+    programs, place = tmp_path / "bin", tmp_path / "lib" / "runsc"
+    programs.mkdir()
+    update = f'cp "${{line#Dir::Etc::SourceList=}}" {tmp_path}/asked' + ("" if answers else "; exit 1")
+    apt = (
+        'case "$*" in indextargets*) echo http://archive.invalid/debian/;; *download*) touch it.deb;; *update)\n'
+        f"for line; do case $line in Dir::Etc::SourceList=*) {update};; esac; done;; *) exit 9;; esac"
+    )
+    for name, script in (
+        ("runsc", f"echo runsc version 0.0~{year}1219.0"),
+        ("apt-get", apt),
+        ("dpkg-deb", 'mkdir -p "$3/usr/bin" && touch "$3/usr/bin/runsc"'),
+    ):
+        (programs / name).write_text(f"#!/bin/sh\n{script}\n")
+        (programs / name).chmod(0o755)
+    script = (
+        "import runpy, sys; from pathlib import Path;"
+        "m = runpy.run_path(sys.argv[1]); m['provide_runsc'](Path(sys.argv[2]))"
+    )
+    argv = ["/usr/bin/python3", "-I", "-c", script, ROOT / "tools" / "bootstrap.py", place]
+    environment = {"PATH": f"{programs}:/usr/bin:/bin"}
+    subprocess.run(argv, env=environment, capture_output=True, check=True)
+    there = [str(file.relative_to(place.parent)) for file in place.parent.rglob("*") if file.is_file()]
+    assert there == ["runsc/usr/bin/runsc"] * (year < 2023 and answers)
+    if year < 2023:
+        assert (tmp_path / "asked").read_text().endswith(" http://archive.invalid/debian/ trixie main\n")

@@ -7,6 +7,7 @@ is sent to the sentry's control socket. All of that is known to work with the ve
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -26,8 +27,10 @@ if TYPE_CHECKING:
 _ID = "sandbox"
 _ANSWER_BYTES = 64 * 1024
 _SENTRY_ENDS_SECONDS = 1.0
-# linux/audit.h, and the number of chroot(2) of each
-_CHROOT = {"x86_64": (0xC000_003E, 161), "aarch64": (0xC000_00B7, 51)}
+# linux/audit.h, and the numbers of calls: chroot(2); fsetxattr(2), fgetxattr, flistxattr, fremovexattr
+_ARCHITECTURES = {"x86_64": 0xC000_003E, "aarch64": 0xC000_00B7}
+_CHROOT = {"x86_64": 161, "aarch64": 51}
+_ATTRIBUTES = {"x86_64": (190, 193, 196, 199), "aarch64": (7, 10, 13, 16)}
 # linux/bpf_common.h, linux/seccomp.h
 _LOAD, _JUMP_IF_EQUAL, _RETURN = 0x20, 0x15, 0x06
 _SECCOMP_DATA_NR, _SECCOMP_DATA_ARCH = 0, 4
@@ -35,13 +38,14 @@ _ALLOW, _ERRNO = 0x7FFF_0000, 0x0005_0000
 
 
 class Course:
-    """`options`: `runsc`, `flags` for both halves, `spec` (OCI), `sentry_uid` where there is more than one id,
-    `cpus`, `memory_bytes`."""
+    """`options`: `runsc`, `flags` of both halves, `served`: what both are told of the root, `spec` (OCI), `sentry_uid`
+    where there is more than one id, `cpus`, `memory_bytes`."""
 
     def __init__(self, pilot: Pilot, options: Json) -> None:
         self._pilot = pilot
         self._runsc: str = options["runsc"]
         self._flags: list[str] = options["flags"]
+        self._served: list[str] = options["served"]
         self._uid: int | None = options.get("sentry_uid")
         self._spec = json.dumps(options["spec"]).encode()
         self._cpus, self._memory = int(options["cpus"]), int(options["memory_bytes"])
@@ -53,7 +57,12 @@ class Course:
         self._booted = self._gofer = -1
 
     def start(self, ends: dict[str, int]) -> list[int]:
-        _pretend_chroot()
+        machine = os.uname().machine
+        # The gofer always changes its root, to the directory that it serves: that is "/", so nothing is to be done, and
+        # the jail lets nobody do it. Of symbolic links it asks for attributes in a way that fails, and `ls -l` says so
+        # of each; where there are no attributes it says nothing.
+        answers = {_CHROOT[machine]: 0} | dict.fromkeys(_ATTRIBUTES[machine], errno.EOPNOTSUPP)
+        _pretend(_ARCHITECTURES[machine], answers)
         null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
         gofer_io, sentry_io = socket.socketpair()
         mounts, mounts_writer = os.pipe2(os.O_CLOEXEC)
@@ -61,7 +70,7 @@ class Course:
         gofer = self._run(
             "gofer",
             {"io-fds": gofer_io.fileno(), "mounts-fd": mounts_writer, "spec-fd": self._specification()},
-            ["--bundle=/", "--setup-root=false", "--apply-caps=false"],
+            ["--bundle=/", "--setup-root=false", "--apply-caps=false", *self._served],
         )
         lines = [ends.get(identity, null) for identity in ("init", "user", "root")]
         sentry = self._run(
@@ -73,7 +82,7 @@ class Course:
                 "controller-fd": self._control.fileno(),
                 "spec-fd": self._specification(),
             },
-            ["--bundle=/", "--attached", f"--cpu-num={self._cpus}", f"--total-memory={self._memory}"],
+            ["--bundle=/", "--attached", f"--cpu-num={self._cpus}", f"--total-memory={self._memory}", *self._served],
             lines=lines,
         )
         for fd in (null, mounts, mounts_writer, booted_writer):
@@ -154,23 +163,18 @@ class Course:
             self._fail(str(answer.get("err"))[:1000])
 
 
-def _pretend_chroot() -> None:
-    """From now on chroot(2) says that it was done, and does nothing, here and in all that is started.
+def _pretend(architecture: int, answers: dict[int, int]) -> None:
+    """From now on these calls do nothing and are answered so, with an error or 0, here and in all that is started.
 
-    The gofer always calls it, with the directory that it serves: that is "/", so nothing is to be done, and the jail
-    lets nobody do it. Of filters that agree to keep a call from the kernel, the newest says what the caller is told.
+    Of filters that agree to keep a call from the kernel, the newest says what the caller is told.
     """
-    architecture, number = _CHROOT[os.uname().machine]
-    install_filter(
-        b"".join(
-            pack("HBBI", *instruction)
-            for instruction in (
-                (_LOAD, 0, 0, _SECCOMP_DATA_ARCH),
-                (_JUMP_IF_EQUAL, 0, 3, architecture),
-                (_LOAD, 0, 0, _SECCOMP_DATA_NR),
-                (_JUMP_IF_EQUAL, 0, 1, number),
-                (_RETURN, 0, 0, _ERRNO | 0),
-                (_RETURN, 0, 0, _ALLOW),
-            )
-        )
-    )
+    program = [
+        (_LOAD, 0, 0, _SECCOMP_DATA_ARCH),
+        (_JUMP_IF_EQUAL, 1, 0, architecture),
+        (_RETURN, 0, 0, _ALLOW),
+        (_LOAD, 0, 0, _SECCOMP_DATA_NR),
+    ]
+    for number, answer in answers.items():
+        program += [(_JUMP_IF_EQUAL, 0, 1, number), (_RETURN, 0, 0, _ERRNO | answer)]
+    program.append((_RETURN, 0, 0, _ALLOW))
+    install_filter(b"".join(pack("HBBI", *instruction) for instruction in program))

@@ -19,7 +19,7 @@ from paddock.storage._porter import Porter
 from paddock.storage._recipe import Entry, Progress, Recipe, write_manifest
 
 from . import _probe
-from ._bundle import cores, flags, specification
+from ._bundle import cores, flags, served, specification
 
 PLACE = "/.vessel"
 """Where the jail has runsc."""
@@ -77,7 +77,12 @@ class GvisorBackend(VesselBackend):
         detail = f"runsc {found.version}, platform {found.platform}, in a jail"
         if not found.terminals:
             detail += "; no terminals: this version's have neither Ctrl-C nor sizes that change"
-        return (Check(area="level", name=self.name, status="ok", detail=detail),)
+        if found.stats:
+            return (Check(area="level", name=self.name, status="ok", detail=detail),)
+        detail += (
+            "; ls and stat of newer coreutils (Debian 12's, say) fail inside: this version refuses what they ask for"
+        )
+        return (Check(area="level", name=self.name, status="weak", detail=detail, fix=_probe.FIX_OLD),)
 
     async def dress(self, plan: SandboxPlan, jail: JailPlan) -> JailPlan:
         found = await asyncio.to_thread(self._look)
@@ -110,7 +115,8 @@ class GvisorBackend(VesselBackend):
         )
         options = {
             "runsc": f"{PLACE}/runsc",
-            "flags": flags(found.platform),
+            "flags": flags(found.platform, found.date, one_id=not self.root_user),
+            "served": served(found.date),
             "spec": spec,
             "cpus": cores(limits.cpus),
             "memory_bytes": limits.memory_mib * _MIB,
@@ -142,4 +148,10 @@ def _recipe(found: _probe.Found) -> Recipe:
         program = Path(found.program).read_bytes()
         write_manifest(root, porter, {"runsc": Entry("file", 0o755, program)})
 
-    return Recipe(name="kit-runsc", facts=("1", found.version, *found.facts[:3]), fill=fill, host_usr=False, env={})
+    return Recipe(
+        name="kit-runsc",
+        facts=("1", found.version, *_probe.stamp(Path(found.program))),
+        fill=fill,
+        host_usr=False,
+        env={},
+    )

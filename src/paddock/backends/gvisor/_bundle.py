@@ -16,13 +16,22 @@ _CAPABILITIES = tuple(
     for name in ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETFCAP", "NET_BIND_SERVICE")
 )
 _MIB = 1 << 20
+# From about then on a sentry opens files itself, unless it is told not to, and is told who serves which mount.
+_WHO_SERVES_SINCE = 20240101
 
 
-def flags(platform: str) -> list[str]:
-    """For gofer and sentry alike. No namespaces, no new root, no groups: the jail is all that.
+def flags(platform: str, date: int, *, one_id: bool) -> list[str]:
+    """For gofer and sentry alike, of a runsc of `date`. No namespaces, no new root, no groups: the jail is all that.
+
+    `one_id`: all files are of the one id there is. The sentry opens them itself then, as far as the jail goes: a gofer
+    that may do no more than he opens each new file a second time, and so makes none that is read-only (`git add`).
 
     `shared`: what is written is in the tree at once, where a snapshot finds it, and what the host changes is seen.
     """
+    later = [
+        f"--directfs={str(one_id).lower()}",  # where there are more, the sentry opens none
+        "--host-fifo=none",
+    ]
     return [
         "--TESTONLY-unsafe-nonroot",
         f"--platform={platform}",
@@ -33,7 +42,13 @@ def flags(platform: str) -> list[str]:
         "--overlay2=none",
         "--host-uds=none",
         "--root=/",
+        *(later if date >= _WHO_SERVES_SINCE else ()),
     ]
+
+
+def served(date: int) -> list[str]:
+    """What both are told of the root: files are the gofer's, with nothing above them."""
+    return ["--gofer-mount-confs=lisafs:none"] if date >= _WHO_SERVES_SINCE else []
 
 
 def specification(

@@ -17,6 +17,9 @@ import msgspec
 
 OLDEST = 20221219
 FIX = "apt-get install --no-install-recommends runsc"
+FIX_OLD = "tools/bootstrap levels (as root), or PADDOCK_RUNSC=<a runsc of 2023 or later>"
+UNPACKED = Path("/usr/local/lib/paddock/runsc/usr/bin/runsc")
+"""A later one than the release's, if there is (tools/bootstrap.py)."""
 _SYSTRAP_SINCE = 20230501
 _FILE = "gvisor.json"
 _VERSION = re.compile(r"runsc version (\S*?(\d{8})\S*)")
@@ -29,51 +32,62 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
     program: str
     version: str
+    date: int
     platform: str
     terminals: bool
     """Ctrl-C and the like work in them; early ones have nothing of that."""
+    stats: bool
+    """Files can be looked at as newer coreutils do; early ones refuse it."""
     facts: tuple[str, ...]
 
 
-def program() -> Path | None:
+def programs() -> tuple[Path, ...]:
+    """The first that runs a program counts."""
     given = os.environ.get("PADDOCK_RUNSC")
-    found = given or shutil.which("runsc", path=_PLACES)
-    return None if found is None or not os.access(found, os.X_OK) else Path(found).resolve()
+    places = (given,) if given else (UNPACKED, shutil.which("runsc", path=_PLACES))
+    return tuple(Path(place).resolve() for place in places if place is not None and os.access(place, os.X_OK))
 
 
 def look(state_dir: Path) -> Found | str:
     """What there is, or one sentence: what is missing."""
-    runsc = program()
-    if runsc is None:
+    there = programs()
+    if not there:
         return f"runsc (gVisor) is not installed: {FIX}"
     known = remembered(state_dir)
     if known is not None:
         return known
-    facts = _facts(runsc)
+    facts = _facts(there)
+    reasons: list[str] = []
+    for runsc in there:
+        found = _try(runsc, facts)
+        if isinstance(found, Found):
+            _remember(state_dir, found)
+            return found
+        reasons.append(found)
+    return "; ".join(reasons)
+
+
+def remembered(state_dir: Path) -> Found | None:
+    """What was found out about the runsc that there is now, if it was."""
+    there = programs()
+    try:
+        known = msgspec.json.decode((state_dir / _FILE).read_bytes(), type=Found)
+    except (OSError, msgspec.DecodeError):
+        return None
+    return known if there and known.facts == _facts(there) else None
+
+
+def _try(runsc: Path, facts: tuple[str, ...]) -> Found | str:
     version, date = _version(runsc)
     if date < OLDEST:
         return f"{runsc} is version {version or 'unknown'}, {OLDEST} or later is needed: {FIX}"
     reasons: list[str] = []
     for platform in platforms(date):
-        said = _attempt(runsc, platform)
-        if isinstance(said, bool):
-            found = Found(program=str(runsc), version=version, platform=platform, terminals=said, facts=facts)
-            _remember(state_dir, found)
-            return found
+        said = _attempt(runsc, platform, date)
+        if not isinstance(said, str):
+            return Found(program=str(runsc), version=version, date=date, platform=platform, facts=facts, **said)
         reasons.append(f"{platform}: {said}")
     return f"{runsc} {version} runs no program here ({'; '.join(reasons)})"
-
-
-def remembered(state_dir: Path) -> Found | None:
-    """What was found out about the runsc that there is now, if it was."""
-    runsc = program()
-    if runsc is None:
-        return None
-    try:
-        known = msgspec.json.decode((state_dir / _FILE).read_bytes(), type=Found)
-    except (OSError, msgspec.DecodeError):
-        return None
-    return known if known.facts == _facts(runsc) else None
 
 
 def platforms(date: int) -> Sequence[str]:
@@ -81,16 +95,21 @@ def platforms(date: int) -> Sequence[str]:
     return ("systrap", "ptrace") if date >= _SYSTRAP_SINCE else ("ptrace",)
 
 
-def _attempt(runsc: Path, platform: str) -> bool | str:
+def _attempt(runsc: Path, platform: str, date: int) -> dict[str, bool] | str:
     from ._trial import attempt  # the guest, which the probe of what is remembered does not need
 
-    return attempt(runsc, platform)
+    return attempt(runsc, platform, date)
 
 
-def _facts(runsc: Path) -> tuple[str, ...]:
+def stamp(runsc: Path) -> tuple[str, ...]:
+    """Of the file, so that another one is known to be."""
     there = runsc.stat()
+    return str(runsc), str(there.st_size), str(there.st_mtime_ns)
+
+
+def _facts(there: tuple[Path, ...]) -> tuple[str, ...]:
     mine = "root" if os.getuid() == 0 else "user"
-    return (str(runsc), str(there.st_size), str(there.st_mtime_ns), os.uname().release, mine)
+    return (os.uname().release, mine, *(fact for runsc in there for fact in stamp(runsc)))
 
 
 def _version(runsc: Path) -> tuple[str, int]:

@@ -14,13 +14,14 @@ from paddock.guest._pilot import Pilot
 from paddock.linux import prctl
 from paddock.model import Limits
 
-from ._bundle import flags, specification
+from ._bundle import flags, served, specification
 
-_WITHOUT_TERMINALS, _WITH_TERMINALS = 42, 43
-"""What the program ends with, and nothing else does."""
+_RAN, _TERMINALS, _STATS = 40, 1, 2
+"""What the program ends with, and nothing else does: the first, and what it found to work."""
 # A terminal is one if it can be made raw at once, and back, and if Ctrl-C interrupts.
+# Files are looked at with AT_NO_AUTOMOUNT, as coreutils from 9.1 on do; who refuses it refuses `ls`.
 _LOOK = f"""
-import fcntl, os, signal, termios, tty
+import ctypes, fcntl, os, signal, termios, tty
 master, slave = os.openpty()
 reader, writer = os.pipe()
 child = os.fork()
@@ -42,19 +43,22 @@ os.close(writer)
 if os.read(reader, 1):
     os.write(master, b'\\3')
 ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-raise SystemExit({_WITH_TERMINALS} if ended == -signal.SIGINT else {_WITHOUT_TERMINALS})
+statx = ctypes.CDLL(None).statx
+looked = statx(-100, b'/', 0x800, 0x7ff, ctypes.create_string_buffer(256))
+raise SystemExit({_RAN} + {_TERMINALS} * (ended == -signal.SIGINT) + {_STATS} * (looked == 0))
 """
 _SECONDS = 60.0
 _PROGRAM = "import sys; sys.path.insert(0, sys.argv.pop(1)); from paddock.backends.gvisor import _trial; _trial.main()"
 
 
-def attempt(runsc: Path, platform: str) -> bool | str:
-    """Why `runsc` does not run a program here on that platform; or, where it does, whether its terminals are any."""
+def attempt(runsc: Path, platform: str, date: int) -> dict[str, bool] | str:
+    """Why `runsc` does not run a program here on that platform; or, where it does, what of it works."""
     source = str(Path(__file__).parents[3])
     argv = (str(Path(sys.executable).resolve()), "-I", "-S", "-c", _LOOK)
     options = {
         "runsc": str(runsc),
-        "flags": flags(platform),
+        "flags": flags(platform, date, one_id=os.getuid() != 0),
+        "served": served(date),
         "spec": specification(argv=argv, hostname="trial", uid=os.getuid(), limits=Limits()),
         "cpus": 1,
         "memory_bytes": 1 << 28,
@@ -74,8 +78,9 @@ def attempt(runsc: Path, platform: str) -> bool | str:
         ending: dict[str, Any] = json.loads(done.stdout)
     except ValueError:
         return _last(done.stderr.decode("utf-8", "replace")) or "it could not be started"
-    if ending["code"] in (_WITHOUT_TERMINALS, _WITH_TERMINALS):
-        return ending["code"] == _WITH_TERMINALS
+    works = (ending["code"] or 0) - _RAN
+    if 0 <= works <= _TERMINALS + _STATS:
+        return {"terminals": bool(works & _TERMINALS), "stats": bool(works & _STATS)}
     return _last(ending["log"]) or f"it ended with {ending['code']}, signal {ending['signal']}"
 
 

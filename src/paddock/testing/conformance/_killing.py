@@ -24,8 +24,12 @@ from ._lab import Bench, Lab, eventually, guarantee
 # hang up all who are left with it. All carry the marker; none holds the streams but the first.
 _TREE = """
 import os, signal, sys, time
+# One after another: gVisor hangs up a group of which one is stopped when another ends or leaves it.
+settled, settles = os.pipe()
 def become(disguise):
-    if os.fork():
+    if pid := os.fork():
+        os.read(settled, 1)
+        if disguise == ['daemon']: os.waitpid(pid, 0)
         return
     if 'session' in disguise: os.setsid()
     if 'daemon' in disguise and os.fork(): os._exit(0)
@@ -35,6 +39,8 @@ def become(disguise):
             except (OSError, ValueError): pass
     if 'silent' in disguise:
         for n in (0, 1, 2): os.close(n)
+    os.write(settles, b'.')
+    os.closerange(settled, settles + 1)
     if 'stopped' in disguise: os.kill(os.getpid(), signal.SIGSTOP)
     while True: time.sleep(600)
 for disguise in ('', 'deaf', 'session', 'session deaf', 'session daemon', 'session daemon deaf silent',
