@@ -81,9 +81,14 @@ class PodmanService:
         if self.process is not None and self.process.poll() is None:
             self.process.terminate()
             self.process.wait()
+            with contextlib.suppress(ProcessLookupError):  # without root there are two, and the first to go is asked
+                os.killpg(self.process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.CalledProcessError):
             self.run("rm", "--all", "--force", "--time=0")
         self._end_monitors()
+        if os.getuid():  # what images hold belongs to ids that only a namespace of his can touch
+            with contextlib.suppress(subprocess.CalledProcessError):
+                self.run("unshare", "rm", "-rf", str(self.place / "store"))
         for file in self.place.rglob("pause.pid"):  # without root one waits for ever, to keep a namespace
             with contextlib.suppress(ProcessLookupError, ValueError):
                 os.kill(int(file.read_text()), signal.SIGKILL)

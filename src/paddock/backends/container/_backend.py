@@ -223,11 +223,14 @@ class ContainerBackend:
 
     async def forget(self, id: SandboxId) -> None:
         record = self.records.read(id)
-        if record is None or record.lives() or record.is_being_made() or record.owes:
-            return
-        await self._remove(await self._open(), id)
+        if record is not None:
+            if record.lives() or record.is_being_made() or record.owes:
+                return
+            await self._remove(await self._open(), id)
         for key in [key for key in self._lives if key[0] == id]:
             self._lives.pop(key).close()
+        if (lock := self._locks.get(id)) is not None and not lock.locked():
+            del self._locks[id]
 
     # for its instances
 

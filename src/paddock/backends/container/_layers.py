@@ -14,18 +14,22 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import IO
 
+from paddock.errors import Unsupported
 from paddock.keeper.layout import ORDINARY_ID
 from paddock.storage._trees import DIRECTORY
 
 _WHITEOUT = os.makedev(0, 0)
 _OPAQUE = ("trusted.overlay.opaque", "user.overlay.opaque")  # as root, and in a user namespace
 _HIDES, _HIDES_ALL = ".wh.", ".wh..wh..opq"
+# Where engines mount and make files of their own before a container has its root: a link there would have them do it on
+# the host (runc 1.1.5 makes /dev/stdin where a link at /dev leads).
+_PLACES = frozenset({"dev", "etc", "proc", "sys", "tmp", ".paddock", ".paddock-host"})
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def write_layer(root: int, out: IO[bytes], base: int | None) -> None:
     """The tree below the directory `root`. `base` is what its owners are stored above; None: all of it is ours, and
-    belongs to the one user whom an ordinary user is inside."""
+    belongs to the one user whom an ordinary user is inside. Unsupported: an engine must not be given it."""
     with tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as archive:
         _Writer(archive, base).directory(root, PurePosixPath())
 
@@ -41,13 +45,18 @@ class _Writer:
             self._archive.addfile(tarfile.TarInfo(str(path / _HIDES_ALL)))
         for name, info in _entries(fd):
             below = path / name
+            if not path.parts and name in _PLACES and not stat.S_ISDIR(info.st_mode) and not _hides(info):
+                raise Unsupported(
+                    f"/{name} of this template is no directory, and a container engine mounts its own there",
+                    hint="level='jail', 'gvisor' or 'microvm'",
+                )
             if stat.S_ISDIR(info.st_mode):
                 inner = os.open(name, DIRECTORY, dir_fd=fd)
                 try:
                     self.directory(inner, below)
                 finally:
                     os.close(inner)
-            elif stat.S_ISCHR(info.st_mode) and info.st_rdev == _WHITEOUT:
+            elif _hides(info):
                 self._archive.addfile(tarfile.TarInfo(str(path / f"{_HIDES}{name}")))
             elif stat.S_ISLNK(info.st_mode):
                 self._add(info, below, link=os.readlink(name, dir_fd=fd))
@@ -90,6 +99,10 @@ class _Writer:
 def _entries(fd: int) -> Iterator[tuple[str, os.stat_result]]:
     for name in sorted(os.listdir(fd)):
         yield name, os.stat(name, dir_fd=fd, follow_symlinks=False)
+
+
+def _hides(info: os.stat_result) -> bool:
+    return stat.S_ISCHR(info.st_mode) and info.st_rdev == _WHITEOUT
 
 
 def _is_opaque(fd: int) -> bool:
