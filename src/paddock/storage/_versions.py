@@ -29,9 +29,11 @@ class Versions:
     def __init__(self, pool: Pool, locks: Path) -> None:
         self._pool, self._locks = pool, locks
         self._held: dict[str, int] = {}  # trees that this program uses, by descriptors of their locks
+        self._closed = False
 
     def close(self) -> None:
         """Lets go of the trees that were in use here."""
+        self._closed = True
         while self._held:
             os.close(self._held.popitem()[1])
 
@@ -42,6 +44,8 @@ class Versions:
             fcntl.flock(fd, fcntl.LOCK_SH)
             if self._held.setdefault(tree, fd) != fd:  # another thread was quicker
                 os.close(fd)
+            if self._closed:  # meanwhile, by whoever did not wait for this thread
+                self.let_go(tree)
 
     def let_go(self, tree: str) -> None:
         """This program does not use it any more."""
