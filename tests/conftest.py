@@ -40,6 +40,10 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("paddock")
 
 
+# Where /dev/kvm boots nothing, each new state directory would find that out anew, for half a minute. Empty: they do.
+os.environ.setdefault("PADDOCK_ACCELERATOR", "tcg")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     # A worker of xdist has the controller above it, which is supervised.
     if not hasattr(config, "workerinput") and not config.option.collectonly:

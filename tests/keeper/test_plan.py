@@ -49,7 +49,7 @@ def test_a_plan_survives_the_wire() -> None:
         Tree(name="ws_1", target="/workspace", writable=True, layers=("bs_1", "bs_0"), disk_bytes=1 << 30),
         Tree(name="rp_1", target="/run/paddock/repository", writable=False),
     )
-    for sent in (plan(), plan(trees=trees)):
+    for sent in (plan(), plan(trees=trees), plan(kind="microvm", devices=("kvm",))):
         assert JailPlan.from_message(json.loads(json.dumps(sent.to_message()))) == sent
         assert JailPlan.unpack(sent.pack()) == sent
 
@@ -70,6 +70,10 @@ def test_a_plan_survives_the_wire() -> None:
         ({"trees": [tree(name="rp_1")]}, "is a repository"),
         ({"trees": [tree(name="rp_1", writable=False, layers=["bs_1"])]}, "is a repository"),
         ({"trees": [{"name": "ws_1"}]}, "not a plan"),
+        ({"devices": ["kvm"]}, "of kind 'jail' has no device 'kvm'"),
+        ({"devices": ["kvm"], "kind": "gvisor"}, "of kind 'gvisor' has no device"),
+        ({"devices": ["mem"], "kind": "microvm"}, "has no device 'mem'"),
+        ({"devices": ["../kvm"], "kind": "microvm"}, "has no device"),
         ({"surprise": 1}, "unknown fields: surprise"),
     ],
 )

@@ -78,6 +78,17 @@ def test_what_the_machine_puts_in_decides_the_digest(machine: Path, pool: Pool, 
     assert set(pool.names()) == {*before.layers, *after.layers}
 
 
+def test_a_program_that_has_let_go_of_all_keeps_nothing_that_it_was_still_asking_for(
+    machine: Path, pool: Pool, state: Path
+) -> None:
+    templates = Templates(pool, state, machine=machine)
+    templates.close()  # while a thread of somebody who was cancelled is still at it
+    templates.get("host")
+    links = (os.path.join("/proc/self/fd", number) for number in os.listdir("/proc/self/fd"))
+    held = [os.readlink(link) for link in links if os.path.lexists(link)]
+    assert not [path for path in held if path.startswith(str(state)) and path.endswith(".used")]
+
+
 def test_an_old_version_is_discarded_once_no_program_uses_it(machine: Path, pool: Pool, state: Path) -> None:
     user = Templates(pool, state, machine=machine)
     (old,) = user.get("host").layers

@@ -1,13 +1,19 @@
-"""The /dev that all sandboxes share: a handful of devices on one small file system that none of them can write."""
+"""The /dev that all sandboxes share: a handful of devices on one small file system that none of them can write.
+
+A wall that needs one more has one of its own.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
+from collections.abc import Mapping
 
 from paddock.linux import mounts
 
 _DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
+_MORE = {"kvm": (10, 232)}
 CERTIFICATES, CERTIFICATES_JAVA = "ca-certificates.pem", "ca-certificates.jks"
 CERTIFICATES_CHROMIUM = "ca-certificates.json"
 """Empty files, over which `_trust_places` puts others."""
@@ -22,8 +28,8 @@ _LINKS = {
 _FLAGS = mounts.RDONLY | mounts.NOSUID | mounts.NOEXEC
 
 
-def build(place: bytes, *, root_mode: bool) -> None:
-    """Mounts it at `place` in this mount namespace.
+def build(place: bytes, *, root_mode: bool, more: tuple[str, ...] = ()) -> None:
+    """Mounts it at `place` in this mount namespace, with `more` of the host's devices.
 
     With root's powers the devices are nodes of its own, so that a sandbox gets one mount; without,
     they are bind mounts of the host's nodes, since a user namespace may make none.
@@ -33,7 +39,7 @@ def build(place: bytes, *, root_mode: bool) -> None:
         mounts.move_mount(fd, mounts.AT_FDCWD, place)
         mask = os.umask(0)
         try:
-            _fill(fd, place, root_mode)
+            _fill(fd, place, root_mode, _DEVICES | {name: _MORE[name] for name in more})
         finally:
             os.umask(mask)
         mounts.set_attributes(fd, set=_FLAGS, recursive=False)
@@ -41,8 +47,21 @@ def build(place: bytes, *, root_mode: bool) -> None:
         os.close(fd)
 
 
-def _fill(fd: int, place: bytes, root_mode: bool) -> None:
-    for name, (major, minor) in _DEVICES.items():
+def make(place: bytes, *, root_mode: bool, more: tuple[str, ...]) -> int:
+    """One for a single sandbox, as a detached mount; `place` is mounted on meanwhile. OSError: the host has it not."""
+    for name in more:
+        info = os.stat(b"/dev/" + name.encode())
+        if not stat.S_ISCHR(info.st_mode) or info.st_rdev != os.makedev(*_MORE[name]):
+            raise OSError(errno.ENODEV, f"/dev/{name} is not what it should be")
+    build(place, root_mode=root_mode, more=more)
+    try:
+        return mounts.open_tree(place, recursive=not root_mode)
+    finally:
+        mounts.umount(place, detach=True)
+
+
+def _fill(fd: int, place: bytes, root_mode: bool, devices: Mapping[str, tuple[int, int]]) -> None:
+    for name, (major, minor) in devices.items():
         if root_mode:
             os.mknod(name, stat.S_IFCHR | 0o666, os.makedev(major, minor), dir_fd=fd)
         else:

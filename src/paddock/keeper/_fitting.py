@@ -25,12 +25,14 @@ _PLACE = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """Detached mounts: the root, the machine's /usr, those of the plan with their targets, and the certificates."""
+    """Detached mounts: the root, the machine's /usr, those of the plan with their targets, the certificates, and a /dev
+    that is not everybody's."""
 
     root: int
     usr: int | None
     mounts: list[tuple[str, int]]
     trust: tuple[int, ...] = ()
+    dev: int | None = None
 
 
 def fit_out(
@@ -53,7 +55,12 @@ def fit_out(
             _attach_usr(layers.usr)
         steps.end("attach")
         steps.begin("stage")
-        _take(house, plan, b"dev", b"shm", plan.tmp_bytes // 2)
+        if layers.dev is None:
+            _take(house, plan, b"dev", b"shm", plan.tmp_bytes // 2)
+        else:
+            _move(layers.dev, b"dev")
+            _take(house, plan, b"dev/pts")
+            _take(house, plan, b"dev/shm", b"", plan.tmp_bytes // 2)
         _take(house, plan, b"proc")
         _take(house, plan, b"tmp", b"", plan.tmp_bytes)
         if layers.trust:

@@ -139,7 +139,7 @@ def _furnish(
         prctl.set_secure_bits(prctl.SECBIT_NO_SETUID_FIXUP)
     mounts.make_all_private()
     places = state / PLACES
-    for name in ("root", "dev", *(f"stage/{os.fsdecode(name)}" for name in STAGED)):
+    for name in ("root", "dev", "dev_more", *(f"stage/{os.fsdecode(name)}" for name in STAGED)):
         (places / name).mkdir(mode=0o700, parents=True, exist_ok=True)
     dev_tree = os.fsencode(places / "dev")
     _dev.build(dev_tree, root_mode=root_mode)

@@ -12,7 +12,7 @@ import socket
 from dataclasses import dataclass
 from typing import NoReturn
 
-from paddock.keeper import _exits, _posture, _trust_places
+from paddock.keeper import _dev, _exits, _posture, _trust_places
 from paddock.keeper._errors import Died, JailError, as_jail_error
 from paddock.keeper._fitting import Layers, fit_out
 from paddock.keeper._house import House
@@ -116,13 +116,20 @@ def _begin(house: House, plan: JailPlan, spare: Spare, steps: Steps, undo: UndoS
         trust = _trust_places.make(house, plan.id, late)
         steps.end("trust")
 
+    dev = None
+    if plan.devices:
+        steps.begin("devices")
+        dev = _make_dev(house, plan.devices)
+        late.append(dev)
+        steps.end("devices")
+
     def send() -> None:
         try:
             spare.sync.send(packed)
         except ConnectionError:
             pass  # the child has failed already; why, it has said, and `receive` reads it
 
-    fit_out(house, plan, spare, Layers(root, usr, mounted, trust), steps, send=send)
+    fit_out(house, plan, spare, Layers(root, usr, mounted, trust, dev), steps, send=send)
     place = os.fstat(root)
     steps.begin("init")
     _check_init(house, spare, place)
@@ -157,6 +164,13 @@ def _make_exits(spare: Spare, steps: Steps, undo: UndoStack) -> _exits.Exits:
     undo.push(exits.close)
     steps.end("exits")
     return exits
+
+
+def _make_dev(house: House, devices: tuple[str, ...]) -> int:
+    try:
+        return _dev.make(house.dev_tree + b"_more", root_mode=house.root_mode, more=devices)
+    except OSError as error:
+        raise JailError(f"it cannot have {', '.join(devices)} of this machine: {error}", error.errno) from None
 
 
 def _close_all(descriptors: list[int]) -> None:

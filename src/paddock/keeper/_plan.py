@@ -14,6 +14,9 @@ _KIND = re.compile(r"[a-z]{1,16}\Z")
 _HOSTNAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}\Z")
 
 JAIL = "jail"
+KVM = "kvm"
+_WITH_DEVICES = {KVM: ("microvm", "oven")}
+"""Which kinds may have which of the host's devices: around a wall that is useless without, never a sandbox itself."""
 
 
 class PlanError(Exception):
@@ -62,8 +65,9 @@ class JailPlan:
     paths that nobody inside may change, if they are there. It is paused when nobody has
     kept it awake for `idle_seconds`; 0: never. `kind` says what it holds: a `jail` the sandbox itself, any
     other another wall, and then it ends with the first of its agents that does. `file_bytes`: the largest file that its
-    processes may make, where the wall keeps memory in one; 0: as large as the disk. `fault` and `trace`
-    are for tests and benchmarks: the step at which to fail or die, and whether the reply says where the time went.
+    processes may make, where the wall keeps memory in one; 0: as large as the disk. `devices`: those of the host's
+    that it has beside the usual ones. `fault` and `trace` are for tests and benchmarks: the step at which to fail or
+    die, and whether the reply says where the time went.
     """
 
     id: str
@@ -94,6 +98,7 @@ class JailPlan:
     idle_seconds: float = 0.0
     kind: str = JAIL
     file_bytes: int = 0
+    devices: tuple[str, ...] = ()
     trace: bool = False
     fault: str = ""
 
@@ -136,6 +141,7 @@ class JailPlan:
             values = dict(message)
             values["layers"] = tuple(cast("list[str]", message["layers"]))
             values["protect"] = tuple(cast("list[str]", message.get("protect", ())))
+            values["devices"] = tuple(cast("list[str]", message.get("devices", ())))
             values["users"] = tuple(User(**user) for user in cast("list[dict[str, Any]]", message["users"]))
             values["mounts"] = tuple(Mount(**mount) for mount in cast("list[dict[str, Any]]", message["mounts"]))
             values["trees"] = tuple(_tree(**tree) for tree in cast("list[dict[str, Any]]", message["trees"]))
@@ -174,6 +180,9 @@ def _check(plan: JailPlan) -> None:
         _check_tree(tree)
     for path in plan.protect:
         _check_target(path)
+    for device in plan.devices:
+        if plan.kind not in _WITH_DEVICES.get(device, ()):
+            raise PlanError(f"a sandbox of kind {plan.kind!r} has no device {device!r}")
 
 
 def _check_mount(mount: Mount) -> None:

@@ -32,7 +32,7 @@ class Versions:
         self._closed = False
 
     def close(self) -> None:
-        """Lets go of the trees that were in use here, and of those that a thread takes yet."""
+        """Lets go of the trees that were in use here."""
         self._closed = True
         while self._held:
             os.close(self._held.popitem()[1])
@@ -44,7 +44,7 @@ class Versions:
             fcntl.flock(fd, fcntl.LOCK_SH)
             if self._held.setdefault(tree, fd) != fd:  # another thread was quicker
                 os.close(fd)
-            elif self._closed:
+            if self._closed:  # meanwhile, by whoever did not wait for this thread
                 self.let_go(tree)
 
     def let_go(self, tree: str) -> None:

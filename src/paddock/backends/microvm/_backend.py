@@ -16,26 +16,25 @@ from typing import Any
 import msgspec
 
 from paddock.backends._base import Capabilities, Exits, SandboxPlan
-from paddock.backends.microvm import _kernel, _qemu, _shares
+from paddock.backends.microvm import _accelerator, _kernel, _qemu, _shares
 from paddock.backends.microvm._bake import BOOT, PLACE, Ingredients
 from paddock.backends.microvm._initramfs import ARGUMENTS
 from paddock.backends.microvm._trust import Trust
 from paddock.backends.vessel import Orders, VesselBackend, VesselInstance
-from paddock.errors import InvalidState, LevelUnavailable, PaddockError, Unsupported
-from paddock.keeper._plan import JailPlan, User
+from paddock.errors import InvalidState, LevelUnavailable, PaddockError, SandboxError, Unsupported
+from paddock.keeper._plan import KVM, JailPlan, User
 from paddock.linux import proc
 from paddock.model import Check, ExecHandle, ExecId, ExecSpec, Level, Limit, Noun, SandboxId, Template, mint
 
 _MIB = 1 << 20
 _BAKING_SECONDS = 600.0
+_TRIAL_SECONDS = 30.0  # a machine that KVM runs greets within a few; most of it for a busy host
 _ENTROPY_BYTES = 64
 _KEPT = frozenset({Limit.OPEN_FILES, Limit.OUTPUT, Limit.TIME, Limit.TTL})
 _WARM = (("/bin/sh", "-c", "exec /bin/true"),)
 
 
 class MicrovmBackend(VesselBackend):
-    """`accelerator`: `tcg` emulates. A jail has no /dev/kvm, so nothing else can be had yet."""
-
     name = "microvm"
     level = Level.MICROVM
     extra_memory_mib = 192
@@ -43,7 +42,7 @@ class MicrovmBackend(VesselBackend):
 
     def __init__(self, state_dir: Path, *, for_tests: bool = False) -> None:
         super().__init__(state_dir, for_tests=for_tests)
-        self.accelerator = "tcg"
+        self._trial = asyncio.Lock()
 
     @property
     def root_user(self) -> bool:
@@ -65,7 +64,9 @@ class MicrovmBackend(VesselBackend):
     @property
     def edition(self) -> str:
         try:
-            return f"qemu {_qemu.find().version}, kernel {_kernel.find().release}, {self.accelerator}"
+            accelerator = self._accelerator()
+            name = accelerator.name if accelerator.proven else "untried"
+            return f"qemu {_qemu.find().version}, kernel {_kernel.find().release}, {name}"
         except PaddockError:
             return ""
 
@@ -76,6 +77,7 @@ class MicrovmBackend(VesselBackend):
             _qemu.find()
             _kernel.find().chain()
             _mkfs()
+            self._accelerator()
         except PaddockError as error:
             return f"{error.message} ({error.hint})"
         return super().probe()
@@ -84,8 +86,8 @@ class MicrovmBackend(VesselBackend):
         why = self.probe()
         if why is not None:
             return (Check(area="level", name="microvm", status="missing", detail=why, fix=_remedy()),)
-        how = "emulated (TCG)" + ("; /dev/kvm is there, and not used yet" if os.path.exists("/dev/kvm") else "")
-        return (Check(area="level", name="microvm", status="ok", detail=f"{self.edition}: {how}", fix=None),)
+        how = f"{self.edition}: {self._accelerator().words}"
+        return (Check(area="level", name="microvm", status="ok", detail=how, fix=None),)
 
     # what the base asks
 
@@ -98,13 +100,7 @@ class MicrovmBackend(VesselBackend):
                 f"a virtual machine's own root could change {plan.protect[0]}, which the policy lets nobody change",
                 hint="level='jail', or a policy whose files need no protection",
             )
-        made_of = await self._ingredients(plan)
-        loop = asyncio.get_running_loop()
-
-        def boot(tree: str) -> None:
-            asyncio.run_coroutine_threadsafe(self._bake(tree, made_of, plan), loop).result()
-
-        baked = await asyncio.to_thread((await self.templates()).part, made_of.recipe(boot))
+        baked, made_of = await self._machine(plan)
         dressed = _dressed(_shares.moved(plan, jail), made_of, (baked,))
         (await self.trees()).allow(plan.tree, dressed.disk_bytes)  # its memory lies there as well
         return dressed
@@ -146,7 +142,38 @@ class MicrovmBackend(VesselBackend):
 
     # baking
 
-    async def _ingredients(self, plan: SandboxPlan) -> Ingredients:
+    def _accelerator(self) -> _accelerator.Choice:
+        return _accelerator.choose(self.directory, _programs())
+
+    async def _machine(self, plan: SandboxPlan) -> tuple[str, Ingredients]:
+        """The baked one for this plan; the first that is baked shows whether KVM boots anything here."""
+        if self._accelerator().proven:
+            made_of = await self._ingredients(plan)
+            return await self._baked(plan, made_of), made_of
+        async with self._trial:
+            choice = self._accelerator()
+            made_of = await self._ingredients(plan)
+            if choice.proven:
+                return await self._baked(plan, made_of), made_of
+            try:
+                baked = await self._baked(plan, made_of, trial=True)
+            except PaddockError as error:
+                made_of = await self._ingredients(plan, _accelerator.TCG)
+                baked = await self._baked(plan, made_of)  # where this fails as well, it was not for KVM
+                _accelerator.failed(self.directory, _programs(), error.message)
+            else:
+                _accelerator.booted(self.directory, _programs())
+            return baked, made_of
+
+    async def _baked(self, plan: SandboxPlan, made_of: Ingredients, *, trial: bool = False) -> str:
+        loop = asyncio.get_running_loop()
+
+        def boot(tree: str) -> None:
+            asyncio.run_coroutine_threadsafe(self._bake(tree, made_of, plan, trial=trial), loop).result()
+
+        return await asyncio.to_thread((await self.templates()).part, made_of.recipe(boot))
+
+    async def _ingredients(self, plan: SandboxPlan, accelerator: str | None = None) -> Ingredients:
         if not (await self.trees()).overlay:
             raise Unsupported("virtual machines need a pool with layers", hint="paddock doctor --storage")
         templates = await self.templates()
@@ -154,7 +181,9 @@ class MicrovmBackend(VesselBackend):
         kit = await self.kit()
         limits = plan.spec.limits
         processors = _qemu.processors(limits.cpus)
-        machine = _qemu.Machine(memory_mib=limits.memory_mib, processors=processors, accelerator=self.accelerator)
+        accelerator = accelerator or self._accelerator().name
+        native = accelerator == _accelerator.KVM
+        machine = _qemu.Machine(memory_mib=limits.memory_mib, processors=processors, accelerator=accelerator)
         anybody = msgspec.structs.replace(plan, spec=msgspec.structs.replace(plan.spec, env={}), exits=False)
         streams: dict[str, object] = {name: f"port:paddock.{name}" for name in self.identities}
         return Ingredients(
@@ -168,9 +197,11 @@ class MicrovmBackend(VesselBackend):
             whole=self.whole,
             guest=self.guest_config(anybody, self.jail_plan(anybody), streams),
             mkfs=_mkfs(),
+            processor=_accelerator.processor() if native else "",
+            boot_id=proc.boot_id() if native else "",
         )
 
-    async def _bake(self, tree: str, made_of: Ingredients, plan: SandboxPlan) -> None:
+    async def _bake(self, tree: str, made_of: Ingredients, plan: SandboxPlan, *, trial: bool) -> None:
         """Boots a machine in the tree, has it run something, so that it knows how, and leaves its state there."""
         own = msgspec.structs.replace(
             plan,
@@ -189,11 +220,17 @@ class MicrovmBackend(VesselBackend):
         # No backend takes it for one of its sandboxes.
         instance = await self.make(own, dataclasses.replace(jail, kind="oven"))
         assert isinstance(instance, MicrovmInstance)
+        orders = _orders(made_of, own, {}, boot=True)
+        if trial:
+            orders = msgspec.structs.replace(orders, greeting_seconds=_TRIAL_SECONDS)
         try:
-            await instance.embark(_orders(made_of, own, {}, boot=True), self.identities)
-            await instance.warm(_WARM)
-            channel = (await instance.control()).open({"op": "freeze", "for_good": True})
-            await channel.reply(dict)
+            async with asyncio.timeout(2 * _TRIAL_SECONDS if trial else None):
+                await instance.embark(orders, self.identities)
+                await instance.warm(_WARM)
+                channel = (await instance.control()).open({"op": "freeze", "for_good": True})
+                await channel.reply(dict)
+        except TimeoutError:
+            raise SandboxError("it greeted, and was not ready to be saved in time", hint="paddock doctor") from None
         finally:
             await asyncio.shield(self.start(self._put_out(instance)))
 
@@ -257,6 +294,7 @@ def _dressed(jail: JailPlan, made_of: Ingredients, baked: tuple[str, ...]) -> Ja
         trees=(*jail.trees, made_of.tree()),
         open_files=max(jail.open_files, 4096),
         disk_bytes=jail.disk_bytes + made_of.limits.memory_mib * _MIB,
+        devices=(KVM,) if made_of.machine.accelerator == _accelerator.KVM else (),
     )
 
 
@@ -274,6 +312,10 @@ def _orders(made_of: Ingredients, plan: SandboxPlan, env: dict[str, str], *, boo
     if boot:
         options["make"] = made_of.disks()
     return Orders(course="microvm", options=options, greeting_seconds=_BAKING_SECONDS if boot else 60.0)
+
+
+def _programs() -> tuple[str, str]:
+    return (_qemu.find().stamp, _kernel.find().stamp)
 
 
 def _mkfs() -> str:

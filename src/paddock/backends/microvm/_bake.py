@@ -33,7 +33,9 @@ _INSTALLED = ("/usr/bin", "/usr/lib", "/usr/lib/x86_64-linux-gnu", "/var/lib/dpk
 @dataclass(frozen=True, kw_only=True)
 class Ingredients:
     """All that decides how it comes out. `host` is the template whose programs run the machine; `whole`: trees have all
-    ids of a system, without, all files in them are one user's; `guest`: the guest's configuration, for any sandbox."""
+    ids of a system, without, all files in them are one user's; `guest`: the guest's configuration, for any sandbox.
+    Under KVM also `processor`, which the guest sees, and `boot_id`: that it is baked anew after each boot of the host
+    is the proof that KVM still boots something."""
 
     kernel: Kernel
     qemu: Qemu
@@ -45,18 +47,23 @@ class Ingredients:
     whole: bool
     guest: dict[str, Any]
     mkfs: str
+    processor: str = ""
+    boot_id: str = ""
 
     @property
     def stamp(self) -> str:
         """Which machine a state is for."""
-        how = f"{self.machine.accelerator}, {self.machine.processors} processors, {self.machine.memory_mib} MiB"
+        accelerator = f"{self.machine.accelerator} on {self.processor}" if self.processor else self.machine.accelerator
+        how = f"{accelerator}, {self.machine.processors} processors, {self.machine.memory_mib} MiB"
         return f"QEMU {self.qemu.stamp} ({how}) with Linux {self.kernel.stamp}"
 
     def recipe(self, boot: Callable[[str], None]) -> Recipe:
         """`boot(tree)` has a machine boot in that tree and leave its state there."""
         limits, template = self.limits, self.template
         size = (limits.disk_mib, limits.inodes)
-        built = json.dumps([size, template.layers, _installed() if template.host_usr else None, self.whole, self.guest])
+        built = json.dumps(
+            [size, template.layers, _installed() if template.host_usr else None, self.whole, self.guest, self.boot_id]
+        )
         facts = (_VERSION, self.stamp, self.kit, *self.host.layers, built)
         recipe = Recipe(name="kit-machine", facts=facts, fill=_nothing, host_usr=False, env={})
 

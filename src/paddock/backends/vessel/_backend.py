@@ -73,7 +73,8 @@ class VesselBackend(JailBackend):
 
     async def templates(self) -> Templates:
         if self._templates is None:
-            self._templates = Templates(await self.trees(), self.directory)
+            trees = await self.trees()
+            self._templates = self._templates or Templates(trees, self.directory)
         return self._templates
 
     async def trees(self) -> Pool:
@@ -82,7 +83,8 @@ class VesselBackend(JailBackend):
             config = load(self.directory)
             if config is None:
                 raise NotConfigured(f"{self.directory} holds no pool", hint="paddock doctor")
-            self._trees = open_pool(self.directory, config, os.dup(await self.pool()))
+            shown = await self.pool()
+            self._trees = self._trees or open_pool(self.directory, config, os.dup(shown))  # another may have been first
         return self._trees
 
     # the contract

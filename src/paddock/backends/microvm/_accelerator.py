@@ -1,0 +1,103 @@
+"""KVM, or a processor that is emulated? Only a machine that has booted is proof; what it showed is written down.
+
+/dev/kvm is there in many places where it boots nothing: in a virtual machine whose own host lets it run none, it
+answers every question and then stands still. So KVM is tried with the first machine that is baked, and once for what
+that depends on: kernel, QEMU, who we are, and this boot of the host.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from pathlib import Path
+
+import msgspec
+
+from paddock.errors import NotConfigured
+from paddock.linux import proc
+
+SETTING = "PADDOCK_ACCELERATOR"
+KVM, TCG = "kvm", "tcg"
+DEVICE = Path("/dev/kvm")
+_FILE = "microvm.json"
+_MOST_WORDS = 300
+_SANDBOX = re.compile(r" of sb_\w+|sandbox sb_\w+ ")
+_OF_PROCESSOR = ("vendor_id", "cpu family", "model", "stepping", "microcode", "flags")
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """`proven`: a machine has shown it, or nothing else can be had."""
+
+    name: str
+    why: str
+    proven: bool = True
+
+    @property
+    def words(self) -> str:
+        if not self.proven:
+            return f"KVM is tried with the first machine: {self.why}"
+        return f"{'KVM' if self.name == KVM else 'emulated (TCG)'}: {self.why}"
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    facts: tuple[str, ...]
+    choice: Choice
+
+
+def choose(state_dir: Path, programs: tuple[str, ...]) -> Choice:
+    """What is known; KVM, unproven, if nothing is. `programs`: QEMU and kernel. NotConfigured."""
+    given = os.environ.get(SETTING, "")
+    if given == TCG:
+        return Choice(TCG, f"{SETTING} says so")
+    if given:
+        raise NotConfigured(f"{SETTING} is {given!r}", hint=f"{SETTING}=tcg, or without it what boots a machine")
+    if not DEVICE.is_char_device():
+        return Choice(TCG, f"there is no {DEVICE}")
+    if not os.access(DEVICE, os.R_OK | os.W_OK):
+        return Choice(TCG, f"{DEVICE} is there and not for you to open (usermod -aG kvm, and a new login)")
+    try:
+        kept = msgspec.json.decode((state_dir / _FILE).read_bytes(), type=_Kept)
+    except (OSError, msgspec.DecodeError):
+        kept = None
+    if kept is not None and kept.facts == _facts(programs):
+        return kept.choice
+    return Choice(KVM, f"{DEVICE} is there", proven=False)
+
+
+def booted(state_dir: Path, programs: tuple[str, ...]) -> Choice:
+    """Remembers that a machine has run with KVM."""
+    return _remember(state_dir, programs, Choice(KVM, "a machine has booted with it"))
+
+
+def failed(state_dir: Path, programs: tuple[str, ...], words: str) -> Choice:
+    """Remembers that none has, with KVM, and one has without."""
+    said = _SANDBOX.sub("", words)[:_MOST_WORDS]
+    return _remember(state_dir, programs, Choice(TCG, f"{DEVICE} is there and boots nothing: {said}"))
+
+
+def processor() -> str:
+    """What a machine under KVM is shown of the host's processor: a state is for that one only."""
+    fields: dict[str, str] = {}
+    with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
+        for line in file:
+            name, separator, value = line.partition(":")
+            if not separator:
+                break
+            fields[name.strip()] = value.strip()
+    known = json.dumps([fields.get(name) for name in _OF_PROCESSOR])
+    return f"{fields.get('model name', 'a processor')} {hashlib.sha256(known.encode()).hexdigest()[:8]}"
+
+
+def _facts(programs: tuple[str, ...]) -> tuple[str, ...]:
+    node = DEVICE.stat()
+    mine = "root" if os.getuid() == 0 else "user"
+    return (*programs, proc.boot_id(), mine, f"{node.st_mode:o} {node.st_uid} {node.st_gid}")
+
+
+def _remember(state_dir: Path, programs: tuple[str, ...], choice: Choice) -> Choice:
+    new = state_dir / f".{_FILE}.{os.getpid()}"
+    new.write_bytes(msgspec.json.encode(_Kept(_facts(programs), choice)))
+    new.replace(state_dir / _FILE)
+    return choice

@@ -1,0 +1,174 @@
+"""KVM is used where a machine has booted with it, and nowhere else; which one it is, and why, is said."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from paddock.backends import SandboxPlan
+from paddock.backends.jail._backend import JailInstance
+from paddock.backends.microvm import MicrovmBackend, _accelerator, _kernel, _qemu
+from paddock.backends.microvm._bake import Ingredients
+from paddock.errors import NotConfigured, SandboxError
+from paddock.keeper._plan import JailPlan
+from paddock.model import SandboxSpec, Template
+from tests.backends.microvms import SMALL, MicrovmHarness, microvm_harness
+
+PROGRAMS = ("qemu 1", "kernel 1")
+
+
+@pytest.fixture(autouse=True)
+def undecided(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(_accelerator.SETTING, raising=False)
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Path:
+    """One that can be opened and boots nothing."""
+    monkeypatch.setattr(_accelerator, "DEVICE", Path("/dev/null"))
+    return _accelerator.DEVICE
+
+
+def test_without_a_device_it_is_emulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for there in (tmp_path / "none", tmp_path):
+        monkeypatch.setattr(_accelerator, "DEVICE", there)
+        choice = _accelerator.choose(tmp_path, PROGRAMS)
+        assert (choice.name, choice.proven) == ("tcg", True)
+        assert f"there is no {there}" in choice.words
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root opens everything")
+def test_a_device_of_others_is_not_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = next((path for path in Path("/dev").iterdir() if path.is_char_device() and not os.access(path, 6)), None)
+    if closed is None:
+        pytest.skip("every device here is open to us")
+    monkeypatch.setattr(_accelerator, "DEVICE", closed)
+    choice = _accelerator.choose(tmp_path, PROGRAMS)
+    assert (choice.name, choice.proven) == ("tcg", True)
+    assert "not for you to open" in choice.words
+
+
+def test_the_setting_spares_the_trial(tmp_path: Path, device: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(_accelerator.SETTING, "tcg")
+    assert _accelerator.choose(tmp_path, PROGRAMS).words == "emulated (TCG): PADDOCK_ACCELERATOR says so"
+    monkeypatch.setenv(_accelerator.SETTING, "turbo")
+    with pytest.raises(NotConfigured, match="turbo"):
+        _accelerator.choose(tmp_path, PROGRAMS)
+
+
+def test_what_a_machine_has_shown_counts_until_something_of_it_changes(
+    tmp_path: Path, device: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not _accelerator.choose(tmp_path, PROGRAMS).proven
+    _accelerator.booted(tmp_path, PROGRAMS)
+    shown = _accelerator.choose(tmp_path, PROGRAMS)
+    assert (shown.name, shown.proven) == ("kvm", True)
+    _accelerator.failed(tmp_path, PROGRAMS, "nobody answered behind the wall of sb_0123456789abcdef within 30 s")
+    shown = _accelerator.choose(tmp_path, PROGRAMS)
+    assert (shown.name, shown.proven) == ("tcg", True)
+    assert shown.why == f"{device} is there and boots nothing: nobody answered behind the wall within 30 s"
+    for other in (("qemu 2", "kernel 1"), ("qemu 1", "kernel 2")):
+        assert not _accelerator.choose(tmp_path, other).proven
+    monkeypatch.setattr(_accelerator.proc, "boot_id", lambda: "another boot")
+    assert not _accelerator.choose(tmp_path, PROGRAMS).proven
+    monkeypatch.undo()
+    monkeypatch.delenv(_accelerator.SETTING, raising=False)
+    monkeypatch.setattr(_accelerator, "DEVICE", Path("/dev/full"))
+    (tmp_path / "microvm.json").write_bytes(b"{")
+    assert not _accelerator.choose(tmp_path, PROGRAMS).proven
+
+
+def test_a_state_is_for_one_accelerator_one_processor_and_one_boot(tmp_path: Path) -> None:
+    programs = tmp_path / "program"
+    programs.touch()
+    template = Template(
+        name="t", layers=("tp_t",), users=(), default_user="u", workdir="/", env={}, host_usr=False, digest="d"
+    )
+
+    def made(accelerator: str, processor: str = "", boot_id: str = "") -> Ingredients:
+        return Ingredients(
+            kernel=_kernel.Kernel(programs, tmp_path),
+            qemu=_qemu.Qemu(programs, "7.2.0"),
+            machine=_qemu.Machine(memory_mib=128, processors=1, accelerator=accelerator),
+            template=template,
+            limits=SMALL,
+            kit="kit",
+            host=template,
+            whole=True,
+            guest={},
+            mkfs="mkfs",
+            processor=processor,
+            boot_id=boot_id,
+        )
+
+    each = [made("tcg"), made("kvm", "one", "a"), made("kvm", "two", "a")]
+    assert len({one.stamp for one in each}) == 3
+    trees = [one.recipe(lambda tree: None).tree for one in (*each, made("kvm", "one", "b"))]
+    assert len(set(trees)) == 4
+    command = each[1].machine.command(each[1].qemu, None)
+    assert command[command.index("-accel") + 1] == "kvm"
+    assert command[command.index("-cpu") + 1] == "host"
+
+
+class Sham(MicrovmBackend):
+    """A jail with /dev/kvm boots nothing. `made`: kinds and devices of the jails that it made."""
+
+    def __init__(self, state_dir: Path) -> None:
+        super().__init__(state_dir)
+        self.made: list[tuple[str, tuple[str, ...]]] = []
+
+    async def make(self, plan: SandboxPlan, jail: JailPlan) -> JailInstance:
+        self.made.append((jail.kind, jail.devices))
+        if jail.devices:
+            raise SandboxError("nobody answered", hint="")
+        return await super().make(plan, jail)
+
+
+async def _live(harness: MicrovmHarness, backend: MicrovmBackend) -> None:
+    plan = await harness.plan(SandboxSpec(ttl_seconds=600))
+    try:
+        instance = await backend.create(plan)
+        await instance.kill()
+        await instance.aclose()
+        await backend.forget(plan.id)
+    finally:
+        await harness.cleanup(plan)
+
+
+def test_where_kvm_boots_nothing_it_is_tried_once_and_machines_are_emulated(device: Path) -> None:
+    async def scene(harness: MicrovmHarness) -> None:
+        first, second = Sham(harness.state_dir), Sham(harness.state_dir)
+        try:
+            assert "KVM is tried with the first machine" in first.checks()[0].detail
+            await asyncio.gather(_live(harness, first), _live(harness, first))
+            assert first.made == [("oven", ("kvm",)), ("oven", ()), ("microvm", ()), ("microvm", ())]
+            detail = first.checks()[0].detail
+            assert f"emulated (TCG): {device} is there and boots nothing: nobody answered" in detail
+            assert first.edition.endswith("tcg")
+            await _live(harness, second)
+            assert second.made == [("microvm", ())]
+        finally:
+            await first.aclose()
+            await second.aclose()
+
+    with microvm_harness() as harness:
+        asyncio.run(scene(harness))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.path.exists("/dev/kvm"), reason="this machine has no /dev/kvm")
+def test_a_machine_runs_whatever_kvm_boots_here_and_which_one_it_is_is_said() -> None:
+    async def scene(harness: MicrovmHarness) -> None:
+        backend = harness.backend()
+        try:
+            await _live(harness, backend)
+            detail = backend.checks()[0].detail
+            assert "KVM: a machine has booted with it" in detail or "emulated (TCG): /dev/kvm is there" in detail
+        finally:
+            await backend.aclose()
+
+    with microvm_harness() as harness:
+        asyncio.run(scene(harness))
