@@ -76,7 +76,7 @@ class GvisorBackend(VesselBackend):
             return (Check(area="level", name=self.name, status="missing", detail=found, fix=_probe.FIX),)
         detail = f"runsc {found.version}, platform {found.platform}, in a jail"
         if not found.terminals:
-            detail += "; no terminals: this version's have neither Ctrl-C nor sizes that change"
+            detail += "; no terminals: this version's lack Ctrl-C, or don't say that their size has changed"
         if found.stats:
             return (Check(area="level", name=self.name, status="ok", detail=detail),)
         detail += (

@@ -18,7 +18,7 @@ from ._bundle import flags, served, specification
 
 _RAN, _TERMINALS, _STATS = 40, 1, 2
 """What the program ends with, and nothing else does: the first, and what it found to work."""
-# A terminal is one if it can be made raw at once, and back, and if Ctrl-C interrupts.
+# A terminal is one if it can be made raw at once, and back, and if Ctrl-C and a change of size are signalled.
 # Files are looked at with AT_NO_AUTOMOUNT, as coreutils from 9.1 on do; who refuses it refuses `ls`.
 _LOOK = f"""
 import ctypes, fcntl, os, signal, termios, tty
@@ -34,18 +34,23 @@ if child == 0:
         termios.tcsetattr(slave, termios.TCSAFLUSH, before)
     except termios.error:
         os._exit(1)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGWINCH, lambda *_: None)
+    both = {{signal.SIGINT, signal.SIGWINCH}}
+    signal.pthread_sigmask(signal.SIG_BLOCK, both)
     signal.alarm(20)
     os.write(writer, b'r')
-    while True:
-        signal.pause()
+    came = set()
+    while signal.SIGINT not in came:
+        came.add(signal.sigwait(both))
+    os._exit(7 if signal.SIGWINCH in came | signal.sigpending() else 1)
 os.close(writer)
 if os.read(reader, 1):
+    termios.tcsetwinsize(master, (33, 44))
     os.write(master, b'\\3')
 ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 statx = ctypes.CDLL(None).statx
 looked = statx(-100, b'/', 0x800, 0x7ff, ctypes.create_string_buffer(256))
-raise SystemExit({_RAN} + {_TERMINALS} * (ended == -signal.SIGINT) + {_STATS} * (looked == 0))
+raise SystemExit({_RAN} + {_TERMINALS} * (ended == 7) + {_STATS} * (looked == 0))
 """
 _SECONDS = 60.0
 _PROGRAM = "import sys; sys.path.insert(0, sys.argv.pop(1)); from paddock.backends.gvisor import _trial; _trial.main()"
