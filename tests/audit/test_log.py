@@ -184,6 +184,28 @@ def test_a_directory_that_cannot_be_written_is_unrecorded(tmp_path: Path) -> Non
         AuditLog(tmp_path / "file" / "audit")
 
 
+def test_a_segment_that_another_writer_has_taken_and_left_meanwhile_goes_on_after_its_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.open
+
+    def between(path: Any, flags: int, *rest: Any, **more: Any) -> int:
+        fd = real(path, flags, *rest, **more)
+        if flags & os.O_EXCL and str(path).endswith(".jsonl"):  # made, and not locked yet
+            monkeypatch.undo()
+            other = AuditLog(tmp_path)
+            other.event("e")
+            other.close()
+        return fd
+
+    monkeypatch.setattr(os, "open", between)
+    log = AuditLog(tmp_path)
+    log.event("e")
+    log.close()
+    report = verify(tmp_path)
+    assert (report.ok, report.records) == (True, 6), report.problem
+
+
 def test_writers_in_many_processes_lose_nothing(tmp_path: Path) -> None:
     code = (
         "import sys, pathlib; from paddock.audit import AuditLog\n"

@@ -222,9 +222,11 @@ def _take_segment(directory: Path) -> tuple[int, str, int, str, int]:
         fd = os.open(directory / name, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return fd, name, 0, GENESIS, 0
+            if os.fstat(fd).st_size == 0:
+                return fd, name, 0, GENESIS, 0
         except BlockingIOError:
-            os.close(fd)  # another writer was quicker, and takes it for one left empty
+            pass
+        os.close(fd)  # another writer was quicker, and takes it for one left empty; or did, and is gone already
 
 
 def last_record(fd: int, size: int) -> tuple[int, str] | None:
