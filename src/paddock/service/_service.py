@@ -149,13 +149,18 @@ class Service:
             closing.push_async_callback(self._rooms.evidence.aclose)
             closing.callback(self._audit.close)
             closing.callback(self._store.close)
-            for backend in self._backends.loaded():
-                closing.push_async_callback(backend.aclose)
+            closing.push_async_callback(self._close_backends)
             closing.callback(self.expiry.release)
             closing.callback(self._gate.abandon)
             closing.push_async_callback(self._rooms.let_go)
             closing.push_async_callback(self._tasks.aclose)
             closing.push_async_callback(self._rooms.live.aclose)
+
+    async def _close_backends(self) -> None:
+        """All that are loaded by now: work that was ended before may have loaded more."""
+        async with AsyncExitStack() as closing:
+            for backend in self._backends.loaded():
+                closing.push_async_callback(backend.aclose)
 
     def _task_failed(self, name: str, error: BaseException) -> None:
         try:

@@ -18,6 +18,7 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # what was a file may have 
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 _KINDS = {stat.S_IFREG: FileKind.FILE, stat.S_IFDIR: FileKind.DIRECTORY, stat.S_IFLNK: FileKind.SYMLINK}
 _WHITEOUT = os.makedev(0, 0)
+_ORIGIN = ("trusted.overlay.origin", "user.overlay.origin")  # as root, and in a user namespace
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +67,11 @@ class HostileTree:
             os.close(fd)
 
     def born_ns(self, path: bytes) -> int | None:
-        """When it was made; None where that is not known."""
+        """When it was made; None where that is not known, as of what an overlay has copied from below to change it
+        (Documentation/filesystems/overlayfs.rst, trusted.overlay.origin)."""
         fd = self._open(path, _LOOK)
         try:
-            return statx.birth_ns(fd)
+            return None if _was_copied(fd) else statx.birth_ns(fd)
         finally:
             os.close(fd)
 
@@ -131,6 +133,18 @@ class HostileTree:
         finally:
             os.close(place)
         return openat2.open_beneath(self.fd, path, flags, symlinks=False, cross_mounts=False)
+
+
+def _was_copied(fd: int) -> bool:
+    for name in _ORIGIN:
+        try:
+            os.getxattr(f"/proc/self/fd/{fd}", name)
+        except OSError as error:
+            if error.errno not in (errno.ENODATA, errno.EOPNOTSUPP, errno.EPERM):
+                raise
+        else:
+            return True
+    return False
 
 
 def _node(info: os.stat_result) -> Node:
