@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from paddock.audit import AuditLog
 from paddock.backends._base import Backend, Ending
 from paddock.errors import PaddockError, SandboxDied
-from paddock.model import SandboxId, State
+from paddock.model import Level, SandboxId, State
 
 from ._bases import Bases
 from ._garbage import Garbage
@@ -19,6 +19,9 @@ from ._snapshots import Snapshots
 from ._store import Row, Store
 from ._workshop import Workshops
 from ._workspaces import Workspaces
+
+_TRIED = frozenset({Level.CONTAINER, Level.GVISOR, Level.MICROVM})
+"""Whether these can be had may take a trial to find out: who has never used them is not made to wait for one."""
 
 
 class Reconciler:
@@ -48,7 +51,10 @@ class Reconciler:
 
     async def sweep(self) -> None:
         before = {row.id: row for row in self._store.list()}
+        used = {row.sandbox.backend for row in before.values()}
         for backend in self._backends.all():
+            if backend.level in _TRIED and backend.name not in used:
+                continue
             if backend.probe() is None:
                 await self._instances(backend, await backend.living(), before)
         await self._rows()

@@ -86,7 +86,7 @@ class Reports:
     async def diagnose(self) -> Diagnosis:
         checks: list[Check] = []
         for backend in self._backends.all():
-            checks += backend.checks()
+            checks += await asyncio.to_thread(backend.checks)  # it may try what it has never tried here
         levels = self._levels.reports(checks)
         checks += self._storage()
         checks += await asyncio.to_thread(self._images)
