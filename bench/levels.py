@@ -3,6 +3,7 @@ walls: runsc, Podman over runc and over runsc, and QEMU with a kernel that boots
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tempfile
@@ -21,19 +22,62 @@ from bench.report import Section
 from bench.warm import Exec
 from bench.worker import TOTAL
 from paddock import Sandbox
+from paddock.linux import proc
 
 LEVELS = ("jail", "container", "gvisor", "microvm")
+WALLED = ("gvisor", "microvm")
 _KERNELS = "/usr/local/lib/paddock/kernel/boot"
+_PATIENCE_SECONDS = 120
+_IDLE_SECONDS = 0.1  # of processor time in one second
 _INIT = "#!/bin/busybox sh\necho the machine is up\nexec /bin/busybox poweroff -f\n"
 
 
 class LevelCycle(Cycle):
     def __init__(self, level: str) -> None:
         self._level = level
+        os.environ.setdefault("PADDOCK_WAITING", "0")  # each is started
         super().__init__()
 
     def create(self) -> Sandbox:
         return Sandbox.create(level=self._level, ttl_seconds=600)
+
+
+class WaitingCycle(LevelCycle):
+    """As it is when nobody has asked for a while: one waits."""
+
+    def __init__(self, level: str) -> None:
+        os.environ["PADDOCK_WAITING"] = "1"
+        self._run = Path(os.environ["PADDOCK_STATE_DIR"], "run")
+        self._made_one = False
+        super().__init__(level)
+
+    def once(self) -> dict[str, float]:
+        if self._made_one:
+            self._await_one()
+        self._made_one = True
+        return super().once()
+
+    def _await_one(self) -> None:
+        """Until there is one, and its processes do nothing any more."""
+        used: float | None = None
+        for _ in range(_PATIENCE_SECONDS):
+            now = sum(map(_processor_seconds, self._run.glob("wv_*/state.json")))
+            if used is not None and now > 0 and now - used < _IDLE_SECONDS:
+                return
+            used = now or None
+            time.sleep(1)
+        raise RuntimeError("none waits")
+
+
+def _processor_seconds(record: Path) -> float:
+    """Of all processes of what the record is of; 0 if it has just gone."""
+    try:
+        first = int(json.loads(record.read_bytes())["pid"])
+        family = [first, *proc.descendants(first)]
+        stats = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in family]
+    except OSError:
+        return 0.0
+    return sum(int(stat[11]) + int(stat[12]) for stat in stats) / os.sysconf("SC_CLK_TCK")
 
 
 class LevelExec(Exec):
@@ -113,8 +157,8 @@ def archive(files: dict[str, bytes | None]) -> bytes:
     return b"".join(parts)
 
 
-def contenders(subject: str) -> list[Contender]:
-    return [Contender(f"paddock {level}", f"bench.levels:{subject}", {"level": level}, state=True) for level in LEVELS]
+def contenders(subject: str, levels: Sequence[str] = LEVELS) -> list[Contender]:
+    return [Contender(f"paddock {level}", f"bench.levels:{subject}", {"level": level}, state=True) for level in levels]
 
 
 PEERS = (
@@ -150,13 +194,14 @@ def an_engine() -> Generator[None]:
 
 
 def _sections(plan: Plan) -> Iterator[Section]:
-    for name, title, subject, peers in (
-        ("levels", "create + exec true + destroy", "LevelCycle", PEERS),
-        ("levels warm", 'exec("true") in a living sandbox', "LevelExec", WARM_PEERS),
-        ("levels fork", "a child until its first command has ended", "LevelFork", ()),
+    for name, title, mine, peers in (
+        ("levels", "create + exec true + destroy", contenders("LevelCycle"), PEERS),
+        ("levels waiting", "the same, of one that waited", contenders("WaitingCycle", WALLED), ()),
+        ("levels warm", 'exec("true") in a living sandbox', contenders("LevelExec"), WARM_PEERS),
+        ("levels fork", "a child until its first command has ended", contenders("LevelFork"), ()),
     ):
         section = Section(name, title)
-        records = contest([*contenders(subject), *peers], rounds=plan.rounds(5), block=3)
+        records = contest([*mine, *peers], rounds=plan.rounds(5), block=3)
         ours = [record for label, record in records.items() if label.startswith("paddock")]
         for record in records.values():
             section.add(record)

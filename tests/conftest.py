@@ -42,6 +42,8 @@ hypothesis.settings.load_profile("paddock")
 
 # Where /dev/kvm boots nothing, each new state directory would find that out anew, for half a minute. Empty: they do.
 os.environ.setdefault("PADDOCK_ACCELERATOR", "tcg")
+# Vessels that wait are made beside what other tests do; those that are about them ask for them.
+os.environ.setdefault("PADDOCK_WAITING", "0")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -31,6 +31,16 @@ def wait_until(done: Callable[[], bool], *, seconds: float = PATIENCE_SECONDS) -
     return True
 
 
+def descriptors() -> set[str]:
+    """Those that this process has open."""
+    return set(os.listdir("/proc/self/fd"))
+
+
+def none_lost(before: int) -> bool:
+    """There are no more descriptors than `before`, now or soon: what runs beside a test opens and closes its own."""
+    return wait_until(lambda: len(descriptors()) <= before)
+
+
 def processes() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 

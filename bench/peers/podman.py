@@ -58,7 +58,18 @@ class Store:
         everything = [*self.podman, "rm", "--all", "--force", "--time=0"]
         subprocess.run(everything, env=self.environment, capture_output=True, check=False)
         self._end_monitors()
+        if os.getuid():
+            self._leave_namespace()
         subprocess.run(["umount", self._place / "store" / "overlay"], capture_output=True, check=False)
+
+    def _leave_namespace(self) -> None:
+        """Without root what images hold belongs to ids that only a namespace of his can touch, and one process waits
+        for ever to keep that."""
+        away = [*self.podman, "unshare", "rm", "-rf", str(self._place / "store")]
+        subprocess.run(away, env=self.environment, capture_output=True, check=False)
+        for file in self._place.rglob("pause.pid"):
+            with suppress(ProcessLookupError, ValueError):
+                os.kill(int(file.read_text()), signal.SIGKILL)
 
     def _end_monitors(self) -> None:
         """Each command through the API leaves one behind that waits for minutes to clean up after it."""

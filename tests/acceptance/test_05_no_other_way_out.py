@@ -199,7 +199,7 @@ def test_a_relay_inside_goes_where_its_maker_may_and_nowhere_else(fenced: Attack
 
 def test_another_sandbox_is_no_way_out(fenced: Attacker, sandbox: SandboxFactory) -> None:
     """Neither an address nor an abstract socket of one is in the other."""
-    other = Attacker(sandbox(policy=POLICY), fenced.user)
+    other = Attacker(sandbox(level=fenced.sandbox.level, policy=POLICY), fenced.user)
     listen = (
         "import socket, sys\n"
         "one, two = socket.create_server(('127.0.0.1', 4321)), socket.socket(socket.AF_UNIX)\n"

@@ -7,7 +7,7 @@ import pytest
 
 from paddock.errors import Unsupported
 from tests.conftest import SandboxFactory
-from tests.levels.conftest import LEVELS, strongest
+from tests.levels.conftest import LEVELS, engine, strongest
 from tests.security.attacking import Attacker
 
 from .rig import Internet
@@ -32,11 +32,23 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(params=LEVELS[1:])
 def level(request: pytest.FixtureRequest, sandbox: SandboxFactory) -> str:
     """Those that have exits. `sandbox` skips what is not here."""
+    if request.param == "container":
+        request.getfixturevalue("engine")
     try:
         sandbox(level=request.param, policy={"egress": {"allow": []}}).kill()
     except Unsupported as error:
         pytest.skip(str(error))
     return request.param
+
+
+@pytest.fixture(params=["user", "root"])
+def who(request: pytest.FixtureRequest, sandbox: SandboxFactory, level: str) -> str | None:
+    """The `user` of an exec, where the level has him: a container has a root without root's help."""
+    if request.param == "user":
+        return None
+    if strongest(sandbox(level=level)).user is None:
+        pytest.skip(f"there is no root inside for an ordinary user at level {level}")
+    return "root"
 
 
 @pytest.fixture

@@ -2,19 +2,22 @@
 
 It has a network and a mount namespace of its own. Every connection and every datagram to anywhere but loopback ends at
 `TCP_PORT` and `UDP_PORT` of this machine; every name is asked for at `RESOLVER`. An ordinary user stays one: the user
-namespace that this takes has no other ids, and its capabilities go with the exec.
+namespace that this takes has no other ids but his subordinate ones, and its capabilities go with the exec.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import struct
 import sys
 import tempfile
 from pathlib import Path
 
-from paddock.linux import mounts, namespaces, netlink, nft, routes
+from paddock.linux import mounts, namespaces, netlink, nft, prctl, routes, subordinate_ids
+from paddock.linux.namespaces import IdMap
+from tests.backends.engines import NAMESPACE
 
 RESOLVER = "127.0.0.77"
 OWN_ADDRESS = "93.184.216.77"
@@ -32,13 +35,13 @@ _FILES = {
 }
 
 
-def enter() -> None:
-    """OSError. For a process without threads."""
-    uid, gid = os.getuid(), os.getgid()
-    namespaces.unshare(namespaces.NEWNS | namespaces.NEWNET | (namespaces.NEWUSER if uid else 0))
+def enter() -> int | None:
+    """OSError. For a process without threads. The uid of an ordinary user who has subordinate ids here."""
+    uid = os.getuid()
+    granted = subordinate_ids.granted() if 1 < uid < subordinate_ids.COUNT - 1 else ""
     if uid:
-        ids = ([namespaces.IdMap(uid, uid, 1)], [namespaces.IdMap(gid, gid, 1)])
-        namespaces.write_id_maps(os.getpid(), *ids, deny_setgroups=True)
+        _enter_users(granted)
+    namespaces.unshare(namespaces.NEWNS | namespaces.NEWNET)
     mounts.make_all_private()
     with tempfile.TemporaryDirectory() as directory:
         for name, text in _FILES.items():
@@ -51,6 +54,16 @@ def enter() -> None:
     Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").write_text("0")
     nft.load(_rules())
     routes.keep_everything(version_6=os.path.exists("/proc/net/if_inet6"))
+    return None if isinstance(granted, str) else uid
+
+
+def _enter_users(granted: subordinate_ids.SubordinateIds | str) -> None:
+    uid, gid = os.getuid(), os.getgid()
+    if not isinstance(granted, str):
+        namespaces.setns(subordinate_ids.open_namespace(granted, uid))
+        return
+    namespaces.unshare(namespaces.NEWUSER)
+    namespaces.write_id_maps(os.getpid(), [IdMap(uid, uid, 1)], [IdMap(gid, gid, 1)], deny_setgroups=True)
 
 
 def _take_address(address: bytes) -> None:
@@ -72,11 +85,36 @@ def _rules() -> bytes:
 
 def main() -> None:
     try:
-        enter()
+        uid = enter()
+        if uid is not None:
+            _stay_beside(uid)
     except OSError as error:
         print(f"a machine with an internet of its own can't be made: {error}", file=sys.stderr)
         sys.exit(IMPOSSIBLE)
     os.execvp(sys.argv[1], sys.argv[1:])
+
+
+def _stay_beside(uid: int) -> None:
+    """Returns in a child. The parent stays in a user namespace in which the caller is root: what a container engine
+    makes for itself elsewhere, and can't here, where the owner of newuidmap has no id."""
+    reader, writer = os.pipe()
+    first = os.getpid()
+    if (child := os.fork()) == 0:
+        prctl.set_parent_death_signal(signal.SIGKILL)
+        os.close(writer)
+        if os.read(reader, 1):
+            swapped = [IdMap(0, uid, 1), IdMap(1, 1, uid - 1), IdMap(uid, 0, 1)]
+            swapped.append(IdMap(uid + 1, uid + 1, subordinate_ids.COUNT - uid - 1))
+            namespaces.write_id_maps(first, swapped, swapped)
+        os.close(reader)
+        os.environ[NAMESPACE] = str(first)
+        return
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.close(reader)
+    namespaces.unshare(namespaces.NEWUSER | namespaces.NEWNS)
+    os.write(writer, b".")
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    sys.exit(status if status >= 0 else 128 - status)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -11,9 +9,9 @@ from pathlib import Path
 
 from paddock.backends import SandboxPlan
 from paddock.backends.container import ContainerBackend
-from paddock.backends.jail import JailBackend
 from paddock.model import Noun, SandboxId, SandboxSpec, Template, mint
-from paddock.storage import Pool, Templates, open_pool, prepare
+from paddock.storage import Pool, Templates
+from tests.backends.vessels import furnished
 from tests.conftest import private_state
 
 
@@ -41,20 +39,5 @@ class ContainerHarness:
 
 @contextmanager
 def container_harness() -> Generator[ContainerHarness]:
-    with private_state() as state_dir:
-        config = prepare(state_dir)
-        pool = open_pool(state_dir, config, asyncio.run(_pool_of(state_dir)))
-        templates = Templates(pool, state_dir)
-        try:
-            yield ContainerHarness(state_dir, pool, templates)
-        finally:
-            templates.close()
-            pool.close()
-
-
-async def _pool_of(state_dir: Path) -> int:
-    backend = JailBackend(state_dir)
-    try:
-        return os.dup(await backend.pool())
-    finally:
-        await backend.aclose()
+    with private_state() as state_dir, furnished(state_dir) as (pool, templates):
+        yield ContainerHarness(state_dir, pool, templates)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import asyncio
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 
 import msgspec
@@ -10,15 +11,18 @@ import pytest
 
 from paddock.backends import SandboxPlan
 from paddock.backends.microvm import MicrovmBackend
-from paddock.model import Limits, SandboxSpec
-from paddock.storage import Templates, open_pool, prepare
-from tests.backends.vessels import VesselHarness, pool_of
+from paddock.model import Limits, Noun, SandboxId, SandboxSpec, mint
+from paddock.testing.conformance._box import Box
+from tests.backends.vessels import VesselHarness, furnished
 from tests.conftest import private_state
 
+SECONDS = 300
 SMALL = Limits(memory_mib=256, cpus=1.0, disk_mib=512, inodes=20_000)
 
 
 class MicrovmHarness(VesselHarness):
+    test_seconds = 600.0  # emulated, a program takes fifty times as long
+
     def backend(self) -> MicrovmBackend:  # pyright: ignore[reportIncompatibleMethodOverride]
         return MicrovmBackend(self.state_dir)
 
@@ -31,6 +35,56 @@ class MicrovmHarness(VesselHarness):
         return await super().plan(msgspec.structs.replace(spec, limits=limits))
 
 
+class Family:
+    """Sandboxes of one backend; all are ended together."""
+
+    def __init__(self, harness: MicrovmHarness) -> None:
+        self.harness, self.backend = harness, harness.backend()
+        self._boxes: list[Box] = []
+        self._plans: list[SandboxPlan] = []
+
+    async def begin(self) -> Box:
+        return await self.create(await self.harness.plan(SandboxSpec(ttl_seconds=SECONDS)))
+
+    async def fork(self, parent: Box) -> Box:
+        plan = self.copy_plan(parent)
+        async with parent.instance.frozen():
+            self.harness.pool.snapshot(parent.plan.tree, plan.tree)
+        return await self.create(plan)
+
+    def copy_plan(self, parent: Box) -> SandboxPlan:
+        id = SandboxId(mint(Noun.SANDBOX))
+        return msgspec.structs.replace(parent.plan, id=id, tree=id, hostname=id.replace("_", "-"))
+
+    async def create(self, plan: SandboxPlan) -> Box:
+        self._plans.append(plan)
+        box = Box(await self.backend.create(plan), plan)
+        self._boxes.append(box)
+        return box
+
+    async def end(self) -> None:
+        for box in self._boxes:
+            await box.let_go()
+            await box.instance.kill()
+            await box.instance.aclose()
+        for plan in self._plans:
+            await self.backend.forget(plan.id)
+            await self.harness.cleanup(plan)
+        await self.backend.aclose()
+
+
+def play(harness: MicrovmHarness, test: Callable[[Family], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        family = Family(harness)
+        try:
+            async with asyncio.timeout(SECONDS):
+                await test(family)
+        finally:
+            await family.end()
+
+    asyncio.run(whole())
+
+
 @contextmanager
 def microvm_harness() -> Generator[MicrovmHarness]:
     """Skips where there are no virtual machines."""
@@ -38,11 +92,21 @@ def microvm_harness() -> Generator[MicrovmHarness]:
         reason = MicrovmBackend(state_dir).probe()
         if reason is not None:
             pytest.skip(f"no virtual machines here: {reason}")
-        config = prepare(state_dir)
-        pool = open_pool(state_dir, config, pool_of(state_dir))
-        templates = Templates(pool, state_dir)
-        try:
+        with furnished(state_dir) as (pool, templates):
             yield MicrovmHarness(state_dir, pool, templates)
+
+
+def bake(harness: MicrovmHarness) -> None:
+    """Makes what the first machine would wait for: of a sandbox that lives for seconds nothing would be left."""
+
+    async def live() -> None:
+        plan, backend = await harness.plan(SandboxSpec(ttl_seconds=600)), harness.backend()
+        try:
+            instance = await backend.create(plan)
+            await instance.kill()
+            await instance.aclose()
         finally:
-            templates.close()
-            pool.close()
+            await backend.aclose()
+            await harness.cleanup(plan)
+
+    asyncio.run(live())

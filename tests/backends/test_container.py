@@ -7,8 +7,11 @@ import pytest
 from paddock.testing.conformance import (
     AdoptionConformance,
     BackendConformance,
+    FileConformance,
+    Lab,
     LifeConformance,
     LimitConformance,
+    PauseConformance,
 )
 from tests.backends.containers import ContainerHarness
 
@@ -19,8 +22,12 @@ class _OnAnEngine:
         return containers
 
 
-class TestContainers(_OnAnEngine, LifeConformance, AdoptionConformance, LimitConformance):
+class TestContainers(_OnAnEngine, LifeConformance, AdoptionConformance, LimitConformance, PauseConformance):
     """What depends on the engine. The guest and its protocol are those of the other levels."""
+
+    def test_the_systems_files_are_not_the_users(self, lab: Lab) -> None:
+        """Without root on the host they are stored as one user's."""
+        FileConformance.test_file_actions_have_no_more_rights_than_the_user(self, lab)
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from paddock.backends import Ending, SandboxPlan
-from paddock.backends.container import ContainerBackend
+from paddock.backends.container import ContainerBackend, _probe
 from paddock.backends.container._options import OWNER, SANDBOX
 from paddock.backends.container._records import Record
 from paddock.errors import PaddockError, PlatformError, SandboxDied, Unsupported
@@ -25,6 +25,7 @@ from paddock.model import Limits, Mount, SandboxSpec
 from paddock.testing.conformance import Box, eventually
 from tests.backends.containers import ContainerHarness
 from tests.backends.engines import PodmanService
+from tests.orphans import descriptors, none_lost
 
 
 @contextlib.asynccontextmanager
@@ -104,6 +105,21 @@ def test_without_an_engine_the_level_is_refused_with_what_would_fix_it(
     assert (line.area, line.name, line.status) == ("level", "container", "missing")
     assert line.fix is not None
     assert "podman" in line.fix
+
+
+@pytest.mark.parametrize(("mode", "owner", "taken"), [(0o700, 0, True), (0o702, 0, False), (0o700, 1, False)])
+def test_where_nobody_made_a_directory_for_a_user_his_own_engine_is_found_and_nobody_elses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int, owner: int, taken: bool
+) -> None:
+    uid = tmp_path.stat().st_uid + owner + (os.getuid() == 0) * 4711
+    directory = tmp_path / f"podman-run-{uid}"
+    directory.mkdir()
+    directory.chmod(mode)
+    if os.getuid() == 0:
+        os.chown(directory, 4711, 4711)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(os, "getuid", lambda: uid)
+    assert (directory / "podman/podman.sock" in _probe.places()) == taken
 
 
 @pytest.mark.parametrize(
@@ -376,7 +392,7 @@ def test_calls_are_those_of_the_jail(containers: ContainerHarness, user: str | N
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("feature", ["mounts", "exits", "nested"])
+@pytest.mark.parametrize("feature", [pytest.param("mounts", marks=pytest.mark.user), "nested"])
 def test_what_it_cannot_do_is_refused_before_anything_is_made(containers: ContainerHarness, feature: str) -> None:
     async def main() -> None:
         async with backend_of(containers) as backend:
@@ -386,8 +402,6 @@ def test_what_it_cannot_do_is_refused_before_anything_is_made(containers: Contai
                     nested=1 if feature == "nested" else 0,
                 )
             )
-            if feature == "exits":
-                plan = msgspec.structs.replace(plan, exits=True)
             with pytest.raises(Unsupported, match=feature):
                 await backend.create(plan)
             assert await backend.living() == {}
@@ -408,8 +422,8 @@ def test_three_hundred_lives_leave_nothing(containers: ContainerHarness, engine:
                 await instance.aclose()
                 await backend.forget(plan.id)
                 if number == 0:  # from now on nothing is opened for good
-                    before = len(os.listdir("/proc/self/fd"))
-            assert len(os.listdir("/proc/self/fd")) <= before
+                    before = len(descriptors())
+            assert await asyncio.to_thread(none_lost, before)
 
     asyncio.run(main())
     assert left(containers) == []

@@ -57,6 +57,11 @@ def target(tmp_path: Path) -> Path:
         (member("../outside/file", content=b"x"),),
         (member("workspace/d/file", content=b"x"),),
         (member("workspace/l", tarfile.SYMTYPE, link="../outside"), member("workspace/l/file", content=b"x")),
+        (
+            member("workspace/d", tarfile.DIRTYPE),
+            member("workspace/d", tarfile.SYMTYPE, link="../outside"),
+            member("workspace/d/file", content=b"x"),
+        ),
         (member("workspace/h", tarfile.LNKTYPE, link="../outside/file"),),
         (member("workspace/h", tarfile.LNKTYPE, link="/etc/passwd"),),
         (member("workspace/.paddock-carried", content=b"x"),),

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
+import subprocess
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from paddock.backends import SandboxPlan
 from paddock.backends.gvisor import GvisorBackend, _probe
+from paddock.backends.vessel import VesselInstance
 from paddock.errors import LevelUnavailable, SandboxDied, Unsupported
 from paddock.linux import proc, processes
 from paddock.model import Limits, PtySize
-from paddock.storage import Templates, open_pool, prepare
 from paddock.testing.conformance import (
     AdoptionConformance,
+    ArchiveConformance,
     BackendConformance,
     Bench,
     Box,
@@ -26,7 +31,9 @@ from paddock.testing.conformance import (
     LimitConformance,
     eventually,
 )
-from tests.backends.vessels import VesselHarness, pool_of
+from tests.backends.test_vessel import output
+from tests.backends.test_waiting import Room, state_of
+from tests.backends.vessels import VesselHarness, furnished
 from tests.conftest import private_state
 
 
@@ -37,15 +44,8 @@ class GvisorHarness(VesselHarness):
 
 @pytest.fixture(scope="module")
 def sandboxes() -> Generator[GvisorHarness]:
-    with private_state() as state_dir:
-        config = prepare(state_dir)
-        pool = open_pool(state_dir, config, pool_of(state_dir))
-        templates = Templates(pool, state_dir)
-        try:
-            yield GvisorHarness(state_dir, pool, templates)
-        finally:
-            templates.close()
-            pool.close()
+    with private_state() as state_dir, furnished(state_dir) as (pool, templates):
+        yield GvisorHarness(state_dir, pool, templates)
 
 
 class _InGvisor(Bench):
@@ -67,6 +67,10 @@ class TestEveryPromise(_InGvisor, BackendConformance):
 
 
 class TestWalls(_InGvisor):
+    def test_an_archive_is_not_written_through_a_link(self, lab: Lab) -> None:
+        """gVisor follows one where it must not: `guest._paths.open_directory`."""
+        ArchiveConformance.test_nothing_is_written_through_a_link_that_was_there_before(self, lab)
+
     def test_programs_see_a_kernel_that_is_not_the_machines(self, lab: Lab) -> None:
         async def test() -> None:
             release = (await (await lab.box()).run("uname", "-r")).text
@@ -162,6 +166,16 @@ class TestWalls(_InGvisor):
 
         lab.run(test())
 
+    @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the instruction is this architecture's")
+    def test_what_the_processor_is_programs_ask_itself(self, lab: Lab) -> None:
+        """And not the sentry, by a fault each time: that was a third of what a short command cost."""
+
+        async def test() -> None:
+            here = subprocess.run(["python3", "-c", _WHO_MADE_IT], check=True, capture_output=True, text=True)  # noqa: ASYNC221 - at once
+            assert (await (await lab.box()).python(_WHO_MADE_IT)).text == here.stdout.strip()
+
+        lab.run(test())
+
     def test_there_are_no_extended_attributes(self, lab: Lab) -> None:
         async def test() -> None:
             tried = (
@@ -180,6 +194,91 @@ class TestWalls(_InGvisor):
             assert (await box.sh("head -c 100000000 /dev/zero >big")).status.code != 0
 
         lab.run(test())
+
+
+# cpuid(0x40000000), of which the sentry knows nothing: push rbx; mov eax, edi; xor ecx, ecx; cpuid; mov [rsi], eax ...
+_WHO_MADE_IT = """
+import ctypes, mmap
+code = bytes.fromhex("5389f831c90fa28906895e04894e0889560c5bc3")
+page = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+page.write(code)
+words = (ctypes.c_uint32 * 4)()
+call = ctypes.CFUNCTYPE(None, ctypes.c_uint32, ctypes.c_void_p)
+call(ctypes.addressof(ctypes.c_char.from_buffer(page)))(0x40000000, ctypes.addressof(words))
+print(*words)
+"""
+
+_FACTS = """
+grep -E 'Cap|Seccomp|NoNewPrivs' /proc/self/status
+cat /proc/[0-9]*/status | grep CapEff | sort -u
+env | grep -v =ex_ | sort
+id; pwd
+for one in n p f c; do ulimit -$one; done
+"""
+
+
+class _Listening(GvisorBackend):
+    """Asks what waits for its name when it has rehearsed."""
+
+    names: tuple[bytes, ...] = ()
+
+    async def rehearse(self, plan: SandboxPlan, instance: VesselInstance) -> None:
+        await super().rehearse(plan, instance)
+        self.names += (await output(instance, "hostname"),)
+
+
+def test_what_waits_has_been_renewed_once(sandboxes: GvisorHarness) -> None:
+    """So its init has its memory at hand when it becomes a sandbox."""
+    backend = _Listening(sandboxes.state_dir)
+    reason = backend.probe()
+    if reason is not None:
+        pytest.skip(f"no gVisor here: {reason}")
+
+    async def main() -> None:
+        room = Room(sandboxes, backend)
+        try:
+            await room.stock()
+            assert backend.names == (b"waiting\n",)
+        finally:
+            await room.close()
+
+    asyncio.run(main())
+
+
+def test_one_that_waited_is_as_one_that_was_started(sandboxes: GvisorHarness) -> None:
+    reason = sandboxes.backend().probe()
+    if reason is not None:
+        pytest.skip(f"no gVisor here: {reason}")
+
+    async def main() -> None:
+        backend = sandboxes.backend()
+        room = Room(sandboxes, backend)
+        try:
+            plan = await room.plan(env={"A": "1"})
+            fresh = Box(await room.create(plan), plan)
+            await room.backend.waiting.settled()
+            pid = state_of(room, *room.waiting())["pid"]
+            plan = await room.plan(env={"A": "1"})
+            waited = Box(await room.create(plan), plan)
+            assert state_of(room, plan.id)["pid"] == pid
+            for user in (None, "root") if backend.root_user else (None,):
+                facts = [(await box.sh(_FACTS, user=user)).text for box in (fresh, waited)]
+                assert "A=1" in facts[0]
+                assert facts[0] == facts[1]
+                renamed = await waited.python(_RENAME, user=user)
+                assert renamed.text == f"{plan.hostname} EPERM", "it has its name, and nobody inside gives it another"
+            walls = [[(one.name, one.status) for one in await box.instance.posture()] for box in (fresh, waited)]
+            assert walls[0] == walls[1]
+        finally:
+            await room.close()
+
+    asyncio.run(main())
+
+
+_RENAME = (
+    "import errno, socket\nname = socket.gethostname()\n"
+    "try: socket.sethostname('other')\nexcept OSError as error: print(name, errno.errorcode[error.errno])"
+)
 
 
 @pytest.mark.parametrize(
@@ -242,6 +341,15 @@ def test_a_runsc_in_which_ls_fails_is_said_to_be_weak(tmp_path: Path, monkeypatc
     assert line.status == "weak"
     assert "ls and stat" in line.detail
     assert line.fix == _probe.FIX_OLD
+
+
+def test_two_who_look_at_once_find_the_same(tmp_path: Path) -> None:
+    with ThreadPoolExecutor() as threads:
+        one, other = threads.map(_probe.look, (tmp_path / "one", tmp_path / "other"))
+    if isinstance(one, str) and "not installed" in one:
+        pytest.skip(one)
+    assert one == other
+    assert isinstance(one, _probe.Found)
 
 
 def test_without_runsc_the_level_says_what_adds_it(

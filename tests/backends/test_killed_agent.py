@@ -33,7 +33,7 @@ from paddock.model import (
     mint,
 )
 from tests.backends.boxes import sandbox
-from tests.orphans import wait_until
+from tests.orphans import descriptors, none_lost, wait_until
 
 SLEEP = ("sleep", "600")
 
@@ -85,7 +85,7 @@ def test_a_running_command_has_ended_by_that_signal(tmp_path: Path, spec: dict[s
     async def main() -> None:
         async with sandbox(tmp_path) as box:
             agent = await agent_of(box)
-            before = len(os.listdir("/proc/self/fd"))
+            before = len(descriptors())
             handle = await start(box, "sh", "-c", "setsid sleep 600 & echo $!; sleep 600", **spec)
             daemon = int(await handle.stdout.read())
             os.kill(agent, signal.SIGKILL)
@@ -98,7 +98,7 @@ def test_a_running_command_has_ended_by_that_signal(tmp_path: Path, spec: dict[s
             assert await output_of(box, "echo next") == b"next\n"
             assert await agent_of(box) != agent
             # The connection to the new agent stands in for the one to the old.
-            assert len(os.listdir("/proc/self/fd")) == before
+            assert await asyncio.to_thread(none_lost, before)
 
     asyncio.run(main())
 
@@ -176,13 +176,13 @@ def test_an_open_stream_says_what_happened(tmp_path: Path, opened: Any, ends: An
         async with sandbox(tmp_path) as box:
             await output_of(box, "head -c 30000000 /dev/zero >big")
             agent = await agent_of(box)
-            before = len(os.listdir("/proc/self/fd"))
+            before = len(descriptors())
             stream = await opened(box)
             os.kill(agent, signal.SIGKILL)
             async with asyncio.timeout(60):
                 await ends(stream)
             assert await output_of(box, "echo next") == b"next\n"
-            assert len(os.listdir("/proc/self/fd")) == before
+            assert await asyncio.to_thread(none_lost, before)
 
     asyncio.run(main())
 
@@ -209,7 +209,7 @@ def test_a_call_under_way_says_what_happened_and_can_be_made_again(tmp_path: Pat
         async with sandbox(tmp_path) as box:
             agent = await agent_of(box)
             init = parent(agent)
-            before = len(os.listdir("/proc/self/fd"))
+            before = len(descriptors())
             stop(init)  # which would let the agent go on
             stop(agent)
             calling = asyncio.ensure_future(call(box))
@@ -223,7 +223,7 @@ def test_a_call_under_way_says_what_happened_and_can_be_made_again(tmp_path: Pat
             assert not isinstance(caught.value, SandboxDied)
             assert "try again" in (caught.value.hint or "")
             assert await output_of(box, "echo next") == b"next\n"
-            assert len(os.listdir("/proc/self/fd")) == before
+            assert await asyncio.to_thread(none_lost, before)
 
     asyncio.run(main())
 
@@ -250,7 +250,7 @@ def test_the_death_of_pid_1_is_the_sandboxs(tmp_path: Path) -> None:
         async with sandbox(tmp_path) as box:
             agent = await agent_of(box)
             init = parent(agent)
-            before = len(os.listdir("/proc/self/fd"))
+            before = len(descriptors())
             handle = await start(box, *SLEEP)
             os.kill(init, signal.SIGKILL)
             with pytest.raises(SandboxDied):
@@ -260,7 +260,7 @@ def test_the_death_of_pid_1_is_the_sandboxs(tmp_path: Path) -> None:
             with pytest.raises(SandboxDied):
                 await box.file(StatFile(sandbox=box.id, path="."))
             # The connection is gone, and the descriptor of the process.
-            assert len(os.listdir("/proc/self/fd")) == before - 2
+            assert await asyncio.to_thread(none_lost, before - 2)
 
     asyncio.run(main())
 

@@ -6,24 +6,26 @@ import asyncio
 import os
 import shutil
 import subprocess
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Generator
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from paddock.backends import SandboxPlan
 from paddock.errors import PaddockError
-from paddock.model import Noun, SandboxId, SandboxSpec, mint
-from paddock.testing.conformance import AdoptionConformance
+from paddock.model import Limit, Mount
+from paddock.storage._memories import Memories
+from paddock.testing.conformance import AdoptionConformance, eventually
 from paddock.testing.conformance._box import Box
-from tests.backends.microvms import MicrovmHarness, microvm_harness
+from tests.backends.microvms import Family, MicrovmHarness, bake, microvm_harness, play
+from tests.backends.test_waiting import Room, state_of
+from tests.backends.test_waiting_trees import Desk
 
 SECONDS = 300
 # Holds a number in memory, a connection with itself, and a file whose end is nowhere but in memory; says what it has
 # when asked by a second line of input through a fifo.
 LIVE = """
-import os, socket
+import os, resource, socket
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 128))
 server = socket.create_server(("127.0.0.1", 0))
 near = socket.create_connection(server.getsockname())
 far, _ = server.accept()
@@ -45,6 +47,7 @@ ASK = 'printf "$1" > /tmp/ask; cat /tmp/answer'
 @pytest.fixture(scope="module")
 def microvms() -> Generator[MicrovmHarness]:
     with microvm_harness() as harness:
+        bake(harness)
         yield harness
 
 
@@ -54,56 +57,6 @@ class TestAdoption(AdoptionConformance):
     @pytest.fixture
     def harness(self, microvms: MicrovmHarness) -> MicrovmHarness:
         return microvms
-
-
-class Family:
-    """Sandboxes of one backend; all are ended together."""
-
-    def __init__(self, harness: MicrovmHarness) -> None:
-        self.harness, self.backend = harness, harness.backend()
-        self._boxes: list[Box] = []
-        self._plans: list[SandboxPlan] = []
-
-    async def begin(self) -> Box:
-        return await self.create(await self.harness.plan(SandboxSpec(ttl_seconds=SECONDS)))
-
-    async def fork(self, parent: Box) -> Box:
-        plan = self.copy_plan(parent)
-        async with parent.instance.frozen():
-            self.harness.pool.snapshot(parent.plan.tree, plan.tree)
-        return await self.create(plan)
-
-    def copy_plan(self, parent: Box) -> SandboxPlan:
-        id = SandboxId(mint(Noun.SANDBOX))
-        return msgspec.structs.replace(parent.plan, id=id, tree=id, hostname=id.replace("_", "-"))
-
-    async def create(self, plan: SandboxPlan) -> Box:
-        self._plans.append(plan)
-        box = Box(await self.backend.create(plan), plan)
-        self._boxes.append(box)
-        return box
-
-    async def end(self) -> None:
-        for box in self._boxes:
-            await box.let_go()
-            await box.instance.kill()
-            await box.instance.aclose()
-        for plan in self._plans:
-            await self.backend.forget(plan.id)
-            await self.harness.cleanup(plan)
-        await self.backend.aclose()
-
-
-def play(harness: MicrovmHarness, test: Callable[[Family], Awaitable[None]]) -> None:
-    async def whole() -> None:
-        family = Family(harness)
-        try:
-            async with asyncio.timeout(SECONDS):
-                await test(family)
-        finally:
-            await family.end()
-
-    asyncio.run(whole())
 
 
 async def _ask(box: Box, word: str) -> tuple[int, str, str]:
@@ -120,12 +73,15 @@ def test_a_fork_and_its_fork_go_on_with_memory_connections_and_files(microvms: M
         assert first == 1
         child = await family.fork(parent)
         assert await _ask(child, "b") == (2, pid, "a,b,")
+        limits = (await child.sh(f"grep 'open files' /proc/{pid}/limits")).text.split()
+        assert limits[3:5] == ["64", "128"], "what it has lowered for itself is raised by nobody"
         assert await _ask(parent, "c") == (2, pid, "a,c,")
         grandchild = await family.fork(child)
         assert await _ask(grandchild, "d") == (3, pid, "a,b,d,")
         assert await _ask(child, "e") == (3, pid, "a,b,e,")
-        own = ("cat", "/proc/sys/kernel/hostname", "/etc/machine-id")
-        assert len({(await box.run(*own)).out for box in (parent, child, grandchild)}) == 3
+        own = ("cat", "/proc/sys/kernel/hostname", "/etc/machine-id", "/sys/class/net/eth0/address")
+        told = [(await box.run(*own)).text.split() for box in (parent, child, grandchild)]
+        assert [len(set(one)) for one in zip(*told, strict=True)] == [3, 3, 3], told
         await grandchild.sh("sync; echo 3 > /proc/sys/vm/drop_caches", user="root")
         assert await _ask(grandchild, "f") == (4, pid, "a,b,d,f,")
         assert (await grandchild.sh("sync /home/user/unsaved; cat /home/user/unsaved")).out == b"a,b,d,f,"
@@ -153,6 +109,17 @@ def _check_disk(family: Family, tree: str, copy: Path) -> None:
     assert checked.returncode == 0, checked.stdout
 
 
+def _shorten(family: Family, tree: str) -> None:
+    """The memory that this tree leans on."""
+    pool = family.harness.pool
+    fd = pool.open(Memories(pool).leans_on(tree)[-1])
+    try:
+        os.chmod(f"/proc/self/fd/{fd}/root/vm/ram", 0o600)
+        os.truncate(f"/proc/self/fd/{fd}/root/vm/ram", 1 << 20)
+    finally:
+        os.close(fd)
+
+
 def test_no_two_machines_draw_the_same_numbers(microvms: MicrovmHarness) -> None:
     async def test(family: Family) -> None:
         parent = await family.begin()
@@ -174,7 +141,7 @@ def test_a_state_that_is_not_whole_is_refused(microvms: MicrovmHarness, damage: 
         try:
             place = Path(f"/proc/self/fd/{fd}/root/vm")
             if damage == "short":
-                os.truncate(place / "ram", 1 << 20)
+                _shorten(family, plan.tree)
             elif damage == "gone":
                 (place / "state").unlink()
             else:
@@ -187,3 +154,105 @@ def test_a_state_that_is_not_whole_is_refused(microvms: MicrovmHarness, damage: 
         assert (await parent.sh("echo lives")).text == "lives"
 
     play(microvms, test)
+
+
+HOG = "x = []\nwhile True: x.append(bytearray(b'x') * (1 << 20))"
+FORKS = """
+import os, signal, time
+children = []
+try:
+    while True:
+        child = os.fork()
+        if not child: time.sleep(600)
+        children.append(child)
+except OSError:
+    for child in children: os.kill(child, signal.SIGKILL)
+    for child in children: os.waitpid(child, 0)
+    raise SystemExit(1)
+"""
+FILL = """
+import errno, os
+file, step, at = os.open("/home/user/fill", os.O_CREAT | os.O_WRONLY), 1 << 28, 0
+while step >= 4096:
+    try: os.posix_fallocate(file, at, step); at += step
+    except OSError as error:
+        assert error.errno == errno.ENOSPC
+        step //= 2
+raise SystemExit(1)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_what_struck_a_command_is_told_as_far_as_its_machine_knows(microvms: MicrovmHarness) -> None:
+    async def test(family: Family) -> None:
+        box = await family.begin()
+        for program, limit in ((HOG, Limit.MEMORY), (FORKS, Limit.PROCESSES), (FILL, Limit.DISK)):
+            status = (await box.python(program)).status
+            assert (status.exit_code != 0, status.limit) == (True, limit)
+            await box.sh("rm -f /home/user/fill")
+
+        async def over() -> bool:
+            return (await box.sh("exit 3")).status.limit is None
+
+        await eventually("it is not told of what failed otherwise", over)  # ext4 frees blocks when it commits
+
+    play(microvms, test)
+
+
+def test_a_machine_that_waited_is_the_sandboxes_own(microvms: MicrovmHarness) -> None:
+    facts = "hostname; echo $A $HOME; cat /etc/machine-id; ulimit -n; whoami"
+
+    async def main() -> None:
+        room = Room(microvms, microvms.backend())
+        try:
+            plan = await room.plan(env={"A": "1"})
+            fresh = Box(await room.create(plan), plan)
+            first = (await fresh.sh(facts)).text.split()
+            pid = state_of(room, await room.stock())["pid"]
+            plan = await room.plan(env={"A": "2", "HOME": "/nowhere"})
+            waited = Box(await room.create(plan), plan)
+            assert state_of(room, plan.id)["pid"] == pid, "it was not started"
+            second = (await waited.sh(facts)).text.split()
+            assert second[:3] == [plan.hostname, "2", "/home/user"]
+            assert second[3] != first[3], "no two have one machine id"
+            assert second[4:] == first[4:]
+            async with waited.instance.frozen():
+                pass
+            assert (await waited.sh("echo on")).text == "on"
+        finally:
+            await room.close()
+
+    asyncio.run(main())
+
+
+def test_a_machine_that_waited_is_over_a_workspace_and_a_directory(microvms: MicrovmHarness, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("host")
+
+    async def main() -> None:
+        desk = Desk(microvms, microvms.backend())
+        workspace = desk.workspace()
+        try:
+            pid = state_of(desk, await desk.stock())["pid"]
+            desk.backend.waiting.count = 0
+            mounts = (Mount(source=str(tmp_path), target="/mnt/directory"),)
+            plan = await desk.over(
+                workspace, "/workspace/none", "/mnt/directory/file", "/home/user/none", mounts=mounts
+            )
+            waited = Box(await desk.create(plan), plan)
+            assert state_of(desk, plan.id)["pid"] == pid, "it was not started"
+            assert (await waited.sh("pwd; echo good > /workspace/file; cat file")).text == "/workspace\ngood"
+            async with waited.instance.frozen():
+                pass
+            kept = "cd /mnt/directory; echo bad 2>/dev/null > file; echo new > other; cat file other"
+            assert (await waited.sh(f"cat file; {kept}")).text == "good\nhostnew"
+            tree = microvms.pool.open(workspace)
+            try:
+                assert os.stat("root/file", dir_fd=tree).st_size == 5
+            finally:
+                os.close(tree)
+        finally:
+            await desk.close()
+            microvms.pool.delete(workspace)
+
+    asyncio.run(main())

@@ -12,6 +12,7 @@ from paddock.backends import SandboxPlan
 from paddock.backends.jail._backend import JailInstance
 from paddock.backends.microvm import MicrovmBackend, _accelerator, _kernel, _qemu
 from paddock.backends.microvm._bake import Ingredients
+from paddock.backends.microvm._vmm import Machine
 from paddock.errors import NotConfigured, SandboxError
 from paddock.keeper._plan import JailPlan
 from paddock.model import SandboxSpec, Template
@@ -91,8 +92,8 @@ def test_a_state_is_for_one_accelerator_one_processor_and_one_boot(tmp_path: Pat
     def made(accelerator: str, processor: str = "", boot_id: str = "") -> Ingredients:
         return Ingredients(
             kernel=_kernel.Kernel(programs, tmp_path),
-            qemu=_qemu.Qemu(programs, "7.2.0"),
-            machine=_qemu.Machine(memory_mib=128, processors=1, accelerator=accelerator),
+            vmm=_qemu.Qemu(programs, "7.2.0"),
+            machine=Machine(memory_mib=128, processors=1, accelerator=accelerator),
             template=template,
             limits=SMALL,
             kit="kit",
@@ -108,7 +109,7 @@ def test_a_state_is_for_one_accelerator_one_processor_and_one_boot(tmp_path: Pat
     assert len({one.stamp for one in each}) == 3
     trees = [one.recipe(lambda tree: None).tree for one in (*each, made("kvm", "one", "b"))]
     assert len(set(trees)) == 4
-    command = each[1].machine.command(each[1].qemu, None)
+    command = _qemu.Qemu(programs, "7.2.0").command(each[1].machine, boot=False)
     assert command[command.index("-accel") + 1] == "kvm"
     assert command[command.index("-cpu") + 1] == "host"
 

@@ -7,15 +7,17 @@ from collections.abc import Generator
 import pytest
 
 from paddock.testing.conformance import BackendConformance
-from tests.backends.microvms import MicrovmHarness, microvm_harness
+from tests.backends.microvms import MicrovmHarness, bake, microvm_harness
 
 
 @pytest.fixture(scope="module")
 def microvms() -> Generator[MicrovmHarness]:
     with microvm_harness() as harness:
+        bake(harness)
         yield harness
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.slow  # emulated, each begins in half a second and computes at a tenth of the speed
 class TestMicrovm(BackendConformance):
     @pytest.fixture

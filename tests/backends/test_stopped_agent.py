@@ -31,7 +31,7 @@ from paddock.model import (
 )
 from tests.backends.boxes import sandbox
 from tests.backends.test_killed_agent import agent_of, output_of, parent, start, state_of, stop
-from tests.orphans import descendants, wait_until
+from tests.orphans import descendants, descriptors, none_lost, wait_until
 
 
 @contextmanager
@@ -78,7 +78,7 @@ def test_no_call_hangs_and_all_work_again_when_it_goes_on(tmp_path: Path) -> Non
         async with sandbox(tmp_path) as box:
             await output_of(box, "head -c 3000000 /dev/zero >big")
             agent = await agent_of(box)
-            before = len(os.listdir("/proc/self/fd"))
+            before = len(descriptors())
             with stopped(agent):
                 async with asyncio.timeout(60):
                     results = await asyncio.gather(*(call(box) for call in CALLS.values()), return_exceptions=True)
@@ -88,7 +88,7 @@ def test_no_call_hangs_and_all_work_again_when_it_goes_on(tmp_path: Path) -> Non
             # The same connection: what was given up is answered late, which disturbs nobody.
             assert await output_of(box, "echo next") == b"next\n"
             assert await agent_of(box) == agent
-            assert len(os.listdir("/proc/self/fd")) == before
+            assert await asyncio.to_thread(none_lost, before)
             assert await asyncio.to_thread(wait_until, lambda: not descendants(agent)), "the agent has cleaned up"
 
     asyncio.run(main())
@@ -113,7 +113,7 @@ def test_no_stream_hangs(tmp_path: Path, name: str, ends: Any) -> None:
         async with sandbox(tmp_path) as box:
             await output_of(box, "head -c 30000000 /dev/zero >big")
             agent = await agent_of(box)
-            before = len(os.listdir("/proc/self/fd"))
+            before = len(descriptors())
             stream = await CALLS[name](box)
             with stopped(agent):
                 # Whatever works for it as well: an archive is a worker's.
@@ -123,7 +123,7 @@ def test_no_stream_hangs(tmp_path: Path, name: str, ends: Any) -> None:
                     await (stream.aclose() if ends == "aclose" else ends(stream))
             await (stream.abort() if hasattr(stream, "abort") else stream.aclose())
             assert await output_of(box, "echo next") == b"next\n"
-            assert len(os.listdir("/proc/self/fd")) == before
+            assert await asyncio.to_thread(none_lost, before)
 
     asyncio.run(main())
 

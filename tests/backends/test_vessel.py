@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
+import secrets
 import signal
 from collections.abc import Awaitable, Callable, Generator
-from pathlib import Path
 
 import pytest
 
-from paddock.backends._base import Ending
+from paddock.backends._base import Ending, SandboxPlan
 from paddock.backends.jail import JailBackend
 from paddock.backends.vessel import VesselInstance
 from paddock.errors import PaddockError, SandboxDied, SandboxError
 from paddock.guest._frames import VERSION
+from paddock.linux import proc
 from paddock.model import ExecId, ExecSpec, Limits, Noun, SandboxSpec, mint
-from paddock.storage import Templates, open_pool, prepare
 from paddock.testing.conformance import (
     AdoptionConformance,
     BackendConformance,
@@ -26,25 +27,18 @@ from paddock.testing.conformance import (
     _host,
     eventually,
 )
-from tests.backends.vessels import PlainVessel, VesselHarness, pool_of
+from tests.backends.vessels import PlainVessel, VesselHarness, furnished, processes
 from tests.conftest import private_state
 
 
 @pytest.fixture(scope="module")
 def harness() -> Generator[VesselHarness]:
-    with private_state() as state_dir:
-        config = prepare(state_dir)
-        pool = open_pool(state_dir, config, pool_of(state_dir))
-        templates = Templates(pool, state_dir)
+    with private_state() as state_dir, furnished(state_dir) as (pool, templates):
         vessels = VesselHarness(state_dir, pool, templates)
-        try:
-            reason = vessels.backend().probe()
-            if reason is not None:
-                pytest.skip(f"no jail here: {reason}")
-            yield vessels
-        finally:
-            templates.close()
-            pool.close()
+        reason = vessels.backend().probe()
+        if reason is not None:
+            pytest.skip(f"no jail here: {reason}")
+        yield vessels
 
 
 class TestVessel(StreamConformance, LifeConformance, AdoptionConformance):
@@ -63,11 +57,18 @@ class TestEveryChapter(BackendConformance):
 Body = Callable[[PlainVessel, VesselInstance], Awaitable[None]]
 
 
-def in_vessel(harness: VesselHarness, body: Body, **fields: object) -> None:
+def in_vessel(
+    harness: VesselHarness,
+    body: Body,
+    *,
+    idle_seconds: float | None = None,
+    env: dict[str, str] = {},  # noqa: B006 (nobody changes it)
+    **fields: object,
+) -> None:
     """One of its own, for `body`."""
 
     async def main() -> None:
-        plan = await harness.plan(SandboxSpec(limits=Limits(disk_mib=256)))
+        plan = await harness.plan(SandboxSpec(limits=Limits(disk_mib=256), idle_seconds=idle_seconds, env=env))
         backend = harness.backend()
         for name, value in fields.items():
             setattr(backend, name, value)
@@ -96,21 +97,13 @@ async def output(instance: VesselInstance, *argv: str) -> bytes:
     return b"".join(parts)
 
 
-def processes(instance: VesselInstance) -> dict[str, int]:
-    """Host process ids of the pilot and of the guest's init, which is its child."""
-    found = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in _host.processes(instance.id)}
-    pilot = next(pid for pid, arguments in found.items() if b'{"pilot":' in arguments)
-    children = {int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]): pid for pid in found}
-    return {"pilot": pilot, "child": children[pilot]}
-
-
 @pytest.mark.parametrize("victim", ["pilot", "child"])
 def test_whatever_of_it_is_killed_all_of_it_ends_and_waiters_are_told(harness: VesselHarness, victim: str) -> None:
     async def body(backend: PlainVessel, instance: VesselInstance) -> None:
         waiting = asyncio.ensure_future(instance.wait_ended())
         running = asyncio.ensure_future(output(instance, "sleep", "1000"))
         assert await output(instance, "echo", "here") == b"here\n"
-        os.kill(processes(instance)[victim], signal.SIGKILL)
+        os.kill(processes(instance.id)[victim], signal.SIGKILL)
         async with asyncio.timeout(60):
             ending = await waiting
             with pytest.raises(SandboxDied):
@@ -125,7 +118,7 @@ def test_whatever_of_it_is_killed_all_of_it_ends_and_waiters_are_told(harness: V
 
 def test_it_ends_with_its_pilot_while_no_service_lives(harness: VesselHarness) -> None:
     async def body(backend: PlainVessel, instance: VesselInstance) -> None:
-        pids = processes(instance)
+        pids = processes(instance.id)
         watched = [os.pidfd_open(pid) for pid in pids.values()]
         await instance.aclose()
         await backend.aclose()
@@ -168,6 +161,33 @@ def test_it_is_paused_as_a_whole_and_goes_on(harness: VesselHarness) -> None:
     in_vessel(harness, body)
 
 
+def test_what_stands_still_goes_on_for_what_its_pilot_has_to_do_and_no_longer(harness: VesselHarness) -> None:
+    async def body(backend: PlainVessel, instance: VesselInstance) -> None:
+        await instance.pause()
+        async with instance.roused():
+            assert (await instance.control_call({"op": "ping"}, dict))["children"]
+        assert instance.id in await backend.paused()
+        await instance.resume()
+        async with instance.roused():
+            assert await output(instance, "echo", "awake") == b"awake\n"
+        assert instance.id not in await backend.paused()
+
+    in_vessel(harness, body)
+
+
+def test_it_is_not_idle_while_it_is_made(harness: VesselHarness) -> None:
+    async def body(backend: PlainVessel, instance: VesselInstance) -> None:
+        async def asleep() -> bool:
+            return instance.id in await backend.paused()
+
+        await eventually("nobody uses it", asleep)
+        let_go = await instance.stay_awake()
+        assert await output(instance, "echo", "awake") == b"awake\n"
+        let_go()
+
+    in_vessel(harness, body, idle_seconds=0.001)
+
+
 def test_each_backend_has_its_own(harness: VesselHarness) -> None:
     async def body(backend: PlainVessel, instance: VesselInstance) -> None:
         jail = JailBackend(harness.state_dir)
@@ -192,6 +212,32 @@ def test_a_wall_that_ends_at_once_is_an_error_with_its_last_words_and_leaves_not
         in_vessel(harness, never, argv=argv)
     with pytest.raises(SandboxError, match=r"nobody answered .* within 1 s; the last that it said: wait"):
         in_vessel(harness, never, argv=("/bin/sh", "-c", "echo wait; exec sleep 1000"), greeting_seconds=1.0)
+
+
+def test_whose_time_is_over_while_it_is_made_is_told_so(harness: VesselHarness) -> None:
+    """And not that a connection was lost: what is made for the first time can take longer than a sandbox is to live."""
+
+    async def never(backend: PlainVessel, instance: VesselInstance) -> None:
+        raise AssertionError
+
+    async def ready(plan: SandboxPlan, instance: VesselInstance) -> None:
+        with contextlib.suppress(SandboxDied):
+            await instance.set_deadline(proc.boottime())
+        await instance.wait_ended()
+        await instance.init_call({"op": "ping"}, dict)
+
+    with pytest.raises(SandboxDied, match=r"the time of .* was over before it was there"):
+        in_vessel(harness, never, ready=ready)
+
+
+def test_what_a_sandbox_has_in_its_environment_stands_on_no_command_line(harness: VesselHarness) -> None:
+    token = secrets.token_hex(8)
+
+    async def body(backend: PlainVessel, instance: VesselInstance) -> None:
+        assert (await output(instance, "printenv", "TOKEN")).decode().strip() == token
+        assert _host.processes(token) == []
+
+    in_vessel(harness, body, env={"TOKEN": token})
 
 
 LIAR = """
@@ -235,6 +281,8 @@ def test_a_guest_that_lies_makes_errors_of_ours_and_the_pilot_serves_on(harness:
             except PaddockError:
                 instance.close_connections()
         assert await instance.init_call({"op": "ping"}, dict)
+        with pytest.raises(PaddockError):
+            await instance.renew({"hostname": "honest"})
         assert (await instance.control_call({"op": "ping"}, dict))["children"]
 
     seed = random.Random("liar").randrange(1 << 16)

@@ -6,15 +6,21 @@ import asyncio
 import json
 import os
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
+
+import msgspec
 
 from paddock.backends import SandboxPlan
 from paddock.backends.jail import JailBackend
 from paddock.backends.vessel import Child, Orders, VesselBackend
 from paddock.keeper._plan import JailPlan
+from paddock.linux import proc
 from paddock.model import Level, Noun, SandboxId, SandboxSpec, mint
-from paddock.storage import Pool, Templates
+from paddock.storage import Pool, Templates, open_pool, prepare
 from paddock.storage._kit import COMMAND
+from paddock.testing.conformance import _host
 
 
 class PlainVessel(VesselBackend):
@@ -27,10 +33,12 @@ class PlainVessel(VesselBackend):
 
     async def orders(self, plan: SandboxPlan, jail: JailPlan) -> Orders:
         streams = {name: number for number, name in enumerate(self.identities, 3)}
-        config = self.guest_config(plan, jail, {name: [number, number] for name, number in streams.items()})
+        anybody = msgspec.structs.replace(plan, spec=msgspec.structs.replace(plan.spec, env={}))
+        lines: dict[str, object] = {name: [number, number] for name, number in streams.items()}
+        config = self.guest_config(plan, self.jail_plan(anybody), lines)
         argv = self.argv or (*COMMAND, json.dumps({**config, "marker": plan.id}))
         child = Child(argv=argv, streams=streams)
-        return Orders(child=child, greeting_seconds=self.greeting_seconds)
+        return Orders(child=child, env=self.own_environment(plan), greeting_seconds=self.greeting_seconds)
 
 
 class VesselHarness:
@@ -55,9 +63,31 @@ class VesselHarness:
         self.pool.delete(plan.tree)
 
 
-def pool_of(state_dir: Path) -> int:
+def processes(id: str) -> dict[str, int]:
+    """Host process ids of the pilot and of the guest's init, which is its child, and has the id among its arguments."""
+    for pid in _host.processes(id):
+        parent = proc.parent(pid)
+        if b'{"pilot":' in Path(f"/proc/{parent}/cmdline").read_bytes():
+            return {"pilot": parent, "child": pid}
+    raise AssertionError(f"no pilot of {id} lives")
+
+
+@contextmanager
+def furnished(state_dir: Path) -> Generator[tuple[Pool, Templates]]:
+    """What a harness needs of a state directory in which there was nothing."""
+    config = prepare(state_dir)
+    pool = open_pool(state_dir, config, pool_of(state_dir))
+    templates = Templates(pool, state_dir)
+    try:
+        yield pool, templates
+    finally:
+        templates.close()
+        pool.close()
+
+
+def pool_of(state_dir: Path, *, for_tests: bool = False) -> int:
     async def opened() -> int:
-        backend = JailBackend(state_dir)
+        backend = JailBackend(state_dir, for_tests=for_tests)
         try:
             return os.dup(await backend.pool())
         finally:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 import time
 from collections.abc import Generator
 from pathlib import Path
@@ -13,8 +11,9 @@ import pytest
 from paddock.backends import SandboxPlan
 from paddock.backends.jail import JailBackend
 from paddock.model import Noun, SandboxId, SandboxSpec, mint
-from paddock.storage import Pool, Templates, open_pool, prepare
+from paddock.storage import Pool, Templates
 from paddock.testing.conformance import BackendConformance
+from tests.backends.vessels import furnished
 from tests.conftest import private_state
 
 
@@ -44,23 +43,8 @@ class JailHarness:
 
 @pytest.fixture(scope="module")
 def jails() -> Generator[JailHarness]:
-    with private_state() as state_dir:
-        config = prepare(state_dir)
-        pool = open_pool(state_dir, config, asyncio.run(_pool_of(state_dir)))
-        templates = Templates(pool, state_dir)
-        try:
-            yield JailHarness(state_dir, pool, templates)
-        finally:
-            templates.close()
-            pool.close()
-
-
-async def _pool_of(state_dir: Path) -> int:
-    backend = JailBackend(state_dir)
-    try:
-        return os.dup(await backend.pool())
-    finally:
-        await backend.aclose()
+    with private_state() as state_dir, furnished(state_dir) as (pool, templates):
+        yield JailHarness(state_dir, pool, templates)
 
 
 class TestJailBackend(BackendConformance):

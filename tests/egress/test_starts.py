@@ -2,27 +2,44 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import select
 import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from paddock.egress import _starts
 from paddock.egress._starts import Starts
-from paddock.linux import proc_events
-from paddock.linux.proc_events import EXIT, Event
+from paddock.linux.proc_events import ACK, EXIT, Event, Lost, News
 
+_SO_RCVBUF_BYTES = 4096
+# For each line that it reads one child, which ends at once or waits for the end of its input and then starts a program.
+_PARENT = """
+import os, subprocess, sys
+waiting = ["sh", "-c", "read x; /bin/true"]
+for line in sys.stdin:
+    if line == "wait\\n":
+        child = subprocess.Popen(waiting, stdin=subprocess.PIPE)
+    elif line == "go\\n":
+        child.communicate()
+    else:
+        subprocess.run(["true"])
+    print(flush=True)
+"""
 _START = "import subprocess, sys; sys.stdin.read(); [subprocess.run(['true']) for _ in range(int(sys.argv[1]))]"
 
 
 @pytest.fixture
-def events() -> Generator[socket.socket]:
+def events() -> Generator[News]:
     try:
-        opened = proc_events.open_events()
+        opened = News()
     except OSError as error:
         pytest.skip(f"this kernel does not tell this user of processes: {error}")
     with opened:
@@ -32,7 +49,7 @@ def events() -> Generator[socket.socket]:
 class Listening(Starts):
     """Knows which processes it has heard the end of."""
 
-    def __init__(self, events: socket.socket, said: list[dict[str, Any]]) -> None:
+    def __init__(self, events: News, said: list[dict[str, Any]]) -> None:
         super().__init__(events, said.append, lambda pid, first: {"pid": pid, "first": first})
         self.ended: set[int] = set()
 
@@ -42,16 +59,21 @@ class Listening(Starts):
             self.ended.add(event.words[1])
 
 
-def scene(events: socket.socket, count: int) -> list[dict[str, Any]]:
+def scene(events: News, count: int) -> list[dict[str, Any]]:
     """What is said of a process that starts so many, while one beside it starts as many."""
     while True:
         said = once(events, count)
-        if all(one["what"] != "process.gap" for one in said):  # the machine was too busy, which was said
+        if not any(map(_busy, said)):
             assert all(one["detail"].get("first") in (None, said[0]["detail"]["first"]) for one in said)
             return said
 
 
-def once(events: socket.socket, count: int) -> list[dict[str, Any]]:
+def _busy(said: dict[str, Any]) -> bool:
+    """The machine was, so that the kernel has dropped some: which was said."""
+    return said["what"] == "process.gap" and said["detail"]["why"].startswith("the machine")
+
+
+def once(events: News, count: int) -> list[dict[str, Any]]:
     said: list[dict[str, Any]] = []
     starts = Listening(events, said)
     command = [sys.executable, "-c", _START, str(count)]
@@ -68,7 +90,7 @@ def once(events: socket.socket, count: int) -> list[dict[str, Any]]:
         while why is None and not {watched.pid, stranger.pid} <= starts.ended:
             assert poll.poll(60_000), said
             starts.hear()
-            if any(one["what"] == "process.gap" for one in said):
+            if any(map(_busy, said)):
                 break
     if why is not None:
         pytest.skip(why)
@@ -76,7 +98,7 @@ def once(events: socket.socket, count: int) -> list[dict[str, Any]]:
     return said
 
 
-def test_what_is_started_below_is_told_with_its_end_and_nothing_else(events: socket.socket) -> None:
+def test_what_is_started_below_is_told_with_its_end_and_nothing_else(events: News) -> None:
     said = scene(events, 3)
     starts = [one["detail"]["pid"] for one in said if one["what"] == "process.start"]
     ends = [(one["detail"]["pid"], one["detail"]["code"]) for one in said if one["what"] == "process.end"]
@@ -85,10 +107,116 @@ def test_what_is_started_below_is_told_with_its_end_and_nothing_else(events: soc
     assert {(one["sandbox"], one["incarnation"]) for one in said} == {("sb_a", 5)}
 
 
-def test_a_flood_is_counted_and_not_told(events: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flood_is_counted_and_not_told(events: News, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_starts, "_BURST", 4.0)
     monkeypatch.setattr(_starts, "PER_SECOND", 0.0)
-    assert len(scene(events, 20)) == 4
+    *told, last = scene(events, 20)
+    assert len(told) == 4
+    # The kernel tells of an end after whoever waits for it was woken: so the next start may come first.
+    ends_to_come = sum(one["what"] == "process.start" for one in told)
+    assert (last["what"], last["detail"]["lost_before"]) == ("process.gap", 20 + ends_to_come - 4)
+
+
+def test_what_was_started_while_the_kernel_dropped_is_known_when_it_tells_again(
+    events: News, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[dict[str, Any]] = []
+    starts = Starts(events, said.append, lambda pid, first: {"pid": pid, "argv": _argv(pid)})
+    with subprocess.Popen([sys.executable, "-c", _PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        why = starts.watch("sb_a", 5, parent.pid)
+        if why is not None:
+            pytest.skip(why)
+        with socket.socket(fileno=os.dup(events.fileno())) as same:
+            same.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SO_RCVBUF_BYTES)
+
+        def tell(word: str) -> None:
+            assert parent.stdin is not None
+            assert parent.stdout is not None
+            parent.stdin.write(f"{word}\n".encode())
+            parent.stdin.flush()
+            parent.stdout.readline()
+
+        for _ in range(30):
+            tell("flood")
+        with monkeypatch.context() as few:  # the first look is before the kernel has dropped all that it will
+            few.setattr(_starts, "_MOST_AT_ONCE", 1)
+            starts.hear()
+        tell("wait")
+        while select.select([events], [], [], 0)[0]:
+            starts.hear()
+        starts.hear()
+        assert any(one["what"] == "process.gap" for one in said)
+        del said[:]
+        tell("go")
+        starts.hear()
+        starts.leave("sb_a")
+    assert any(one["what"] in ("process.start", "process.gap") for one in said), "neither told of nor missed"
+
+
+def test_what_is_missing_shows_by_the_numbers_that_the_kernel_gives() -> None:
+    def message(number: int, processor: int, what: int = EXIT) -> bytes:
+        body = struct.pack("=IIQ", what, processor, 0) + bytes(16)
+        return struct.pack("=IHHII", 36 + len(body), 3, 0, 0, 0) + struct.pack("=IIIIHH", 1, 1, number, 0, 32, 0) + body
+
+    try:
+        news = News()
+    except OSError as error:
+        pytest.skip(f"this kernel does not tell this user of processes: {error}")
+    with news:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        os.dup2(ours.fileno(), news.fileno())
+        with ours, theirs:
+            for number, processor in ((0xFFFF_FFFF, 0), (7, 1), (0, 0), (8, 1), (2, 0), (3, 0)):
+                theirs.send(message(number, processor))
+            assert [_read(news) for _ in range(8)] == ["told"] * 4 + ["lost"] + ["told"] * 2 + ["nothing"]
+            theirs.send(message(4, 0, ACK))  # to somebody else who listens
+            theirs.send(message(0, 0xFFFF_FFFF, ACK))  # as older kernels do
+            theirs.send(message(5, 0))
+            assert [_read(news) for _ in range(4)] == ["told"] * 3 + ["nothing"]
+
+
+def test_somebody_else_who_begins_and_ends_to_listen_is_no_loss(events: News) -> None:
+    try:
+        events.listen(True)
+    except OSError as error:
+        pytest.skip(f"this kernel does not tell this user of processes: {error}")
+    for _ in range(5):
+        with News() as other:
+            other.listen(True)
+            other.listen(False)
+    told: list[str] = []
+    while "nothing" not in told:
+        told.append(_read(events))
+    assert "lost" not in told
+
+
+def _read(news: News) -> str:
+    try:
+        return "nothing" if news.read() is None else "told"
+    except Lost:
+        return "lost"
+
+
+def _argv(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+
+
+def test_one_that_cannot_be_looked_at_ends_the_looking_at_no_other(events: News) -> None:
+    def fails(pid: int, first: int) -> dict[str, Any]:
+        raise OSError(errno.EINVAL, "as uid_map says where the process ends just then")
+
+    said: list[dict[str, Any]] = []
+    starts = Starts(events, said.append, fails)
+    with subprocess.Popen(["sh", "-c", "read x; exec true"], stdin=subprocess.PIPE) as one:
+        if (why := starts.watch("sb_a", 5, one.pid)) is not None:
+            pytest.skip(why)
+        one.communicate()
+    while not said:
+        select.select([events], [], [], 60)
+        starts.hear()
+    starts.leave("sb_a")
+    assert said[0]["what"] == "process.gap" or said[0]["detail"]["why"] == "the witness failed: OSError"
 
 
 def test_where_the_kernel_does_not_tell_that_is_said() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from paddock.egress._living import Living
 from paddock.egress._witness import NOBODY, Witness
 from paddock.linux import proc
 
@@ -28,16 +29,16 @@ def holder(tmp_path: Path) -> Generator[tuple[Path, int, int]]:
     ) as one:
         assert one.stdout is not None
         inode = int(one.stdout.readline())
-        (tmp_path / "sb_a").mkdir()
+        (tmp_path / "run" / "sb_a").mkdir(parents=True)
         record = {"pid": one.pid, "incarnation": 2, "start": proc.start_time(one.pid)}
-        (tmp_path / "sb_a" / "state.json").write_text(json.dumps(record))
+        (tmp_path / "run" / "sb_a" / "state.json").write_text(json.dumps(record))
         yield tmp_path, one.pid, inode
         one.communicate(b"\n")
 
 
 def test_it_says_who_holds_it_with_the_digest_of_all_arguments(holder: tuple[Path, int, int]) -> None:
-    run, pid, inode = holder
-    found = Witness(run).look("sb_a", 2, inode)
+    state, pid, inode = holder
+    found = Witness(Living(state)).look("sb_a", 2, inode)
     whole = b"\0".join(word.encode() for word in (sys.executable, "-c", _HOLD, _BIG)) + b"\0"
     assert (found["pid"], found["cwd"], found["uid"]) == (pid, "/tmp", os.getuid())
     assert found["argv_sha256"] == hashlib.sha256(whole).hexdigest()
@@ -47,18 +48,36 @@ def test_it_says_who_holds_it_with_the_digest_of_all_arguments(holder: tuple[Pat
 
 
 def test_what_nobody_holds_is_nobodys(holder: tuple[Path, int, int]) -> None:
-    run, _, inode = holder
+    state, _, inode = holder
     with socket.socket() as elsewhere:
-        witness = Witness(run)
+        witness = Witness(Living(state))
         assert witness.look("sb_a", 2, inode)["pid"]  # who was found last is no answer to the next question
         assert witness.look("sb_a", 2, os.fstat(elsewhere.fileno()).st_ino) == {"origin": "unknown", "why": NOBODY}
 
 
 def test_another_incarnation_and_a_sandbox_that_is_gone_are_not_looked_at(holder: tuple[Path, int, int]) -> None:
-    run, pid, inode = holder
+    state, pid, inode = holder
     for sandbox, incarnation in (("sb_a", 1), ("sb_b", 2), ("../sb_a", 3)):
-        assert Witness(run).look(sandbox, incarnation, inode)["why"] == "the sandbox has ended"
+        assert Witness(Living(state)).look(sandbox, incarnation, inode)["why"] == "the sandbox has ended"
     # the same number, another process
     record = {"pid": pid, "incarnation": 2, "start": proc.start_time(pid) + 1}
-    (run / "sb_a" / "state.json").write_text(json.dumps(record))
-    assert Witness(run).look("sb_a", 2, inode)["why"] == "the sandbox has ended"
+    (state / "run" / "sb_a" / "state.json").write_text(json.dumps(record))
+    assert Witness(Living(state)).look("sb_a", 2, inode)["why"] == "the sandbox has ended"
+
+
+def test_a_container_is_found_by_the_record_of_whoever_made_it(holder: tuple[Path, int, int]) -> None:
+    state, pid, inode = holder
+    place = state / "containers" / "sb_a"
+    place.mkdir(parents=True)
+    (state / "run" / "sb_a" / "state.json").rename(place / "record.json")
+    assert Witness(Living(state)).look("sb_a", 2, inode)["pid"] == pid
+    assert [Living(state).has("sb_a", number) for number in (1, 2)] == [False, True]
+
+
+def test_what_has_a_record_and_no_process_does_not_live(tmp_path: Path) -> None:
+    place = tmp_path / "containers" / "sb_a"
+    place.mkdir(parents=True)
+    with subprocess.Popen(["true"]) as gone:
+        gone.wait()
+    (place / "record.json").write_text(json.dumps({"pid": gone.pid, "incarnation": 2, "start": 1}))
+    assert not Living(tmp_path).has("sb_a", 2)

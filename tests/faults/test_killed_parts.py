@@ -22,6 +22,7 @@ from paddock.model import Limit, Limits
 from paddock.testing.leaks import Snapshot, wait_until_clean
 from tests.conftest import keepers, live_sandboxes
 from tests.faults.stepping import Operation
+from tests.orphans import descriptors, none_lost
 
 
 @pytest.fixture
@@ -103,7 +104,7 @@ def test_a_killed_agent_is_started_again(jail: Sandbox) -> None:
 def test_who_kills_everybody_inside_kills_commands_and_not_the_sandbox(jail: Sandbox) -> None:
     jail.exec("head -c 8000000 /dev/zero >big")
     foreground, background = jail.start("cat", stdin=True), jail.start("sleep 600", background=True)
-    descriptors = len(os.listdir("/proc/self/fd"))
+    before = len(descriptors())
 
     class Target(io.BytesIO):
         def write(self, data: object) -> int:
@@ -119,7 +120,7 @@ def test_who_kills_everybody_inside_kills_commands_and_not_the_sandbox(jail: San
     background.close()
     assert jail.exec("echo next").stdout == "next\n"
     assert jail.refresh().state == "running"
-    assert len(os.listdir("/proc/self/fd")) < descriptors
+    assert none_lost(before - 1)
 
 
 @pytest.mark.root

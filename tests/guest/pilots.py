@@ -19,15 +19,18 @@ IDENTITIES = ("init", "user", "root")
 
 
 class PilotProcess:
-    """`argv` is another child in place of the guest; its lines are 3, 4 and 5."""
+    """`argv` is another child in place of the guest; its lines are 3, 4 and 5. `first`: its end of the socket of the
+    service that starts it."""
 
-    def __init__(self, directory: Path, argv: list[str] | None = None, **fields: Any) -> None:
+    def __init__(
+        self, directory: Path, argv: list[str] | None = None, *, first: socket.socket | None = None, **fields: Any
+    ) -> None:
         self.name = f"paddock_test_{secrets.token_hex(8)}"
         streams = {name: number for number, name in enumerate(IDENTITIES, 3)}
         child = {"argv": argv or guest_command(directory, streams), "streams": streams}
         config = {"name": self.name, "identities": IDENTITIES, "child": child, **fields}
         command = [sys.executable, "-I", "-S", str(GUEST), json.dumps({"pilot": config, "fatal_imports": True})]
-        self.process = subprocess.Popen(command, env={}, stdin=subprocess.DEVNULL)
+        self.process = subprocess.Popen(command, env={}, stdin=subprocess.DEVNULL if first is None else first)
 
     def hand(self, say: str) -> socket.socket:
         """Our end of a socket that the pilot has been given."""

@@ -187,3 +187,20 @@ def test_the_deadline_takes_everything_along(tmp_path):
 
     asyncio.run(main())
     assert init.process.returncode == 0
+
+
+@pytest.mark.parametrize(
+    "modules",
+    [("_start",), ("_pilot", "_pilot_microvm", "_vmm_qemu", "_shares"), ("_pilot", "_pilot_gvisor")],
+    ids=lambda m: m[-1],
+)
+def test_it_loads_nothing_of_the_library_that_costs_more_than_it_gives(modules: tuple[str, ...]) -> None:
+    """Whoever starts in a container or a machine, or beside one, is waited for: data classes bring the parser of Python
+    with them."""
+    look = (
+        "import importlib, sys, types; p = types.ModuleType('g'); p.__path__ = [sys.argv[1]]; sys.modules['g'] = p\n"
+        "for name in sys.argv[2:]: importlib.import_module('g.' + name)\n"
+        "print(*({'dataclasses', 'inspect', 'ast', 'asyncio', 'subprocess'} & set(sys.modules)))"
+    )
+    argv = [sys.executable, "-I", "-S", "-c", look, str(GUEST), *modules]
+    assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip() == ""

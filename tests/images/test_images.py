@@ -40,6 +40,7 @@ from tests.images.layouts import (
     member,
     write_layout,
 )
+from tests.orphans import descriptors, wait_until
 from tests.storage.faults import killed_before_step
 
 BASE = layer(directory("etc"), member("etc/passwd", PASSWD), member("etc/group", GROUP), member("base", b"base"))
@@ -407,7 +408,7 @@ def test_what_is_wrong_with_a_layout_is_said_and_nothing_is_left(tmp_path: Path,
     images = Images(pool, tmp_path / "state")
     reference = write_layout(tmp_path / "layout", layer(member("secret" * 20, os.urandom(3000))))
     WRONG[name](tmp_path / "layout")
-    descriptors = set(os.listdir("/proc/self/fd"))
+    before = descriptors()
     try:
         with pytest.raises(ImageInvalid) as caught:
             get(images, reference)
@@ -417,7 +418,7 @@ def test_what_is_wrong_with_a_layout_is_said_and_nothing_is_left(tmp_path: Path,
     finally:
         images.close()
         pool.close()
-    assert len(set(os.listdir("/proc/self/fd")) - descriptors) == 0
+    assert wait_until(lambda: descriptors() <= before)
 
 
 def test_manifest_and_configuration_have_to_agree(images: Images, pool: Pool, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from paddock.storage.images._limits import Budget, ImageLimits
 from paddock.storage.images._streams import Piece, Stored, Unpacked
 from tests.images.layouts import COMPRESSIONS, digest, directory, hard, layer, link, member
 from tests.images.test_tar import Slow
+from tests.orphans import descriptors, wait_until
 
 
 @pytest.fixture
@@ -35,12 +36,12 @@ def place(tmp_path: Path) -> Path:
 def lay(root: Path, data: bytes, *, base: int | None = None, entries: int = 10_000) -> _layer.Left:
     left = _layer.Left()
     fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
-    before = set(os.listdir("/proc/self/fd"))
+    before = descriptors()
     try:
         budget = Budget(ImageLimits(entries=entries), 1 << 30)
         _layer.Layer(fd, base, budget, left).apply(Slow(data))
     finally:
-        assert set(os.listdir("/proc/self/fd")) == before, "a descriptor was left open"
+        assert wait_until(lambda: descriptors() <= before), "a descriptor was left open"
         os.close(fd)
     return left
 

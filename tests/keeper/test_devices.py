@@ -55,13 +55,16 @@ def test_a_wall_has_the_device_that_it_asks_for_and_no_other_sandbox_sees_it(pla
         assert {**seen, "names": [], "kvm": 0} == {**usual, "names": [], "kvm": 0}
         if os.getuid() == 0 or (os.access("/dev/kvm", os.W_OK) and not yard.backend.whole):
             assert seen["kvm"] == 12
+        told = {check.name: check.detail for check in await wall.posture()}
+        assert told["devices"] == "the host's /dev/kvm, in a /dev of its own"
+        assert "devices" not in {check.name for check in await before.posture()}
         for instance in (before, wall, after):
             await instance.kill()
 
     play(scene)
 
 
-@pytest.mark.parametrize("kind", ["jail", "gvisor"])
+@pytest.mark.parametrize("kind", ["jail", "container"])
 def test_no_other_kind_of_sandbox_is_given_one(play: Play, kind: str) -> None:
     async def scene(yard: Yard) -> None:
         plan = yard.plan()

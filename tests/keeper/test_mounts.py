@@ -141,6 +141,8 @@ def test_what_is_refused_says_why(sandbox: SandboxFactory, project: Path) -> Non
         (Mount(source="/"), "contains the state directory"),
         (Mount(source="/proc"), "file system of the kernel's"),
         (Mount(source=str(project), target="/proc/sys"), "/proc is paddock's"),
+        (Mount(source=str(project), target="/.vessel"), "/.vessel is paddock's"),
+        (Mount(source=str(project), target="/.frozen/below"), "/.frozen is paddock's"),
         (Mount(source=str(project), target="relative"), "absolute path"),
         (Mount(source=str(project), target="/a/../etc"), "absolute path"),
         (Mount(source=str(project), target="/"), "absolute path"),

@@ -71,7 +71,7 @@ def test_a_plan_survives_the_wire() -> None:
         ({"trees": [tree(name="rp_1", writable=False, layers=["bs_1"])]}, "is a repository"),
         ({"trees": [{"name": "ws_1"}]}, "not a plan"),
         ({"devices": ["kvm"]}, "of kind 'jail' has no device 'kvm'"),
-        ({"devices": ["kvm"], "kind": "gvisor"}, "of kind 'gvisor' has no device"),
+        ({"devices": ["kvm"], "kind": "container"}, "of kind 'container' has no device"),
         ({"devices": ["mem"], "kind": "microvm"}, "has no device 'mem'"),
         ({"devices": ["../kvm"], "kind": "microvm"}, "has no device"),
         ({"surprise": 1}, "unknown fields: surprise"),

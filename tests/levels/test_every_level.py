@@ -65,7 +65,7 @@ def test_a_neighbour_notices_nothing_and_is_not_reached(attacker: Attacker, byst
 
 
 def test_it_dies_by_its_deadline_although_it_is_busy(create: SandboxFactory) -> None:
-    made = create(ttl_seconds=60)
+    made = create(ttl_seconds=600)  # a first machine is made as well
     made.start(["sh", "-c", "while :; do :; done"], background=True)
     made.extend(1)
     assert wait_until(lambda: made.refresh().state == "killed", seconds=60)

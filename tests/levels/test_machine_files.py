@@ -12,6 +12,7 @@ from paddock.errors import LevelUnavailable
 from tests.conftest import SandboxFactory
 from tests.levels.test_moving import LIMITS
 
+pytestmark = pytest.mark.timeout(900)  # a machine that is emulated
 RANDOM = Path(__file__).parents[1] / "guest" / "random_files.py"
 # It writes by an open descriptor and by one whose file has no name any more, and says how far it is.
 WRITER = """

@@ -12,7 +12,7 @@ import pytest
 from attacking import Attacker
 
 from paddock import Sandbox
-from paddock.linux import proc_events
+from paddock.linux.proc_events import News
 from tests.conftest import SandboxFactory, gateway_pid
 from tests.orphans import wait_until
 
@@ -21,9 +21,9 @@ POLICY = {"audit": {"processes": True}}
 
 def _told_here() -> bool:
     try:
-        with proc_events.open_events() as events:
-            proc_events.listen(events, True)
-            proc_events.listen(events, False)
+        with News() as news:
+            news.listen(True)
+            news.listen(False)
     except OSError:
         return False
     return True
@@ -87,7 +87,7 @@ def test_of_many_that_end_at_once_each_is_told_of_known_or_not(watched: Attacker
     assert all("pid" in one or one["process"] == "unknown" for one in starts)
 
 
-def test_nothing_inside_stops_when_nobody_looks_any_more_and_the_next_one_says_that_it_looks(
+def test_nothing_inside_stops_when_nobody_looks_any_more_which_is_said_and_so_is_who_looks_next(
     watched: Attacker, shared_state: Path
 ) -> None:
     gateway = gateway_pid(shared_state)
@@ -96,9 +96,12 @@ def test_nothing_inside_stops_when_nobody_looks_any_more_and_the_next_one_says_t
     (witness,) = (one for one in children if Path(f"/proc/{one}/comm").read_text().strip() == "paddock-witness")
     os.kill(int(witness), 9)
     assert watched.sh("/bin/echo on").stdout == "on\n"
+    assert wait_until(lambda: len(records(shared_state, watched.sandbox, "process.watch")) == 2)
     os.kill(gateway, 9)
     assert watched.sh("/bin/echo on").stdout == "on\n"
-    assert wait_until(lambda: len(records(shared_state, watched.sandbox, "process.watch")) == 2)
+    assert wait_until(lambda: len(records(shared_state, watched.sandbox, "process.watch")) == 3)
+    told = [one["watched"] for one in records(shared_state, watched.sandbox, "process.watch")]
+    assert told == [True, False, True]
     one_that_waits(shared_state, watched, "mark-3")
 
 

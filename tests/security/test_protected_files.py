@@ -58,7 +58,7 @@ ATTACKS = (
     "umount /workspace/.git/hooks",
     "unshare -Urm umount /workspace/Makefile",
     "python3 -c \"import os; os.rename('.git', 'x')\"",
-    "python3 -c \"import os; os.open('Makefile', os.O_WRONLY)\"",
+    "python3 -c \"import os; os.write(os.open('Makefile', os.O_WRONLY), b'bad')\"",
 )
 
 

@@ -378,8 +378,8 @@ class FileWriter:
 
 
 class WorldBackend:
-    def __init__(self, world: World, *, level: Level = Level.JAIL, adopt: bool = True) -> None:
-        self._world, self._level = world, level
+    def __init__(self, world: World, *, level: Level = Level.JAIL, adopt: bool = True, memory: bool = False) -> None:
+        self._world, self._level, self._memory = world, level, memory
         self._adopt = adopt
         self.own: set[SandboxId] = set()
 
@@ -394,7 +394,14 @@ class WorldBackend:
     @property
     def capabilities(self) -> Capabilities:
         return Capabilities(
-            isolation=False, adopt=self._adopt, freeze=True, pause=True, idle=True, trees=True, exits=True
+            isolation=False,
+            adopt=self._adopt,
+            freeze=True,
+            memory=self._memory,
+            pause=True,
+            idle=True,
+            trees=True,
+            exits=True,
         )
 
     def probe(self) -> str | None:
@@ -486,6 +493,16 @@ class FolderPool:
         self.delete(name)
         self.rename(source, name)
 
+    def exchange(self, one: str, other: str) -> None:
+        aside = self._root / f"{one}.aside"
+        (self._root / one).rename(aside)
+        self.rename(other, one)
+        aside.rename(self._root / other)
+
+    def add_mounts(self, name: str, mounts: int) -> None:
+        for number in range(mounts):
+            (self._root / name / f"mount{number}").mkdir()
+
     def delete(self, name: str) -> None:
         shutil.rmtree(self._root / name, ignore_errors=True)
 
@@ -553,11 +570,17 @@ class Rig:
 
     @asynccontextmanager
     async def service(
-        self, *, level: Level = Level.JAIL, adopt: bool = True, sweeps: bool = False, **options: Any
+        self,
+        *,
+        level: Level = Level.JAIL,
+        adopt: bool = True,
+        memory: bool = False,
+        sweeps: bool = False,
+        **options: Any,
     ) -> AsyncGenerator[Service]:
         service = Service(
             self.state_dir,
-            backends=lambda: [WorldBackend(self.world, level=level, adopt=adopt)],
+            backends=lambda: [WorldBackend(self.world, level=level, adopt=adopt, memory=memory)],
             pool=lambda: self.pool,
             period_seconds=PERIOD_SECONDS,
             **{"policy": local_policy(os.getuid()), "templates": OneTemplate(), **options},

@@ -15,7 +15,18 @@ from service_world import ME, OneTemplate, Rig, WorldBackend
 from paddock.backends._base import Capabilities
 from paddock.errors import InvalidArgument, LevelUnavailable, PolicyDenied, ResourceExhausted
 from paddock.keeper.layout import LEVELS
-from paddock.model import CreateSandbox, Diagnose, Diagnosis, Level, MeasureLevels, Principal, SandboxSpec
+from paddock.model import (
+    CreateSandbox,
+    CreateSnapshot,
+    Diagnose,
+    Diagnosis,
+    Level,
+    Limits,
+    MeasureLevels,
+    Principal,
+    RollbackSandbox,
+    SandboxSpec,
+)
 from paddock.policy import Policy, local_policy
 from paddock.policy._policy import allow
 from paddock.service import Service
@@ -31,10 +42,11 @@ class Wall(WorldBackend):
         self.edition = traits.get("edition", "one")
         self._missing, self._broken = traits.get("missing"), traits.get("broken")
         self._seconds, self._trees = traits.get("seconds", 0.0), traits.get("trees", True)
+        self._memory = traits.get("memory", False)
 
     @property
     def capabilities(self) -> Capabilities:
-        return msgspec.structs.replace(super().capabilities, trees=self._trees)
+        return msgspec.structs.replace(super().capabilities, trees=self._trees, memory=self._memory)
 
     def probe(self) -> str | None:
         return self._missing
@@ -148,3 +160,35 @@ async def test_only_the_owner_measures_and_some_rounds(rig: Rig) -> None:
             with pytest.raises(InvalidArgument):
                 await made.perform(MeasureLevels(rounds=rounds), ME)
     assert rig.world.creates == 0
+
+
+async def snapshot(made: Service, **spec: Any) -> tuple[str, str]:
+    """Of a new sandbox: both ids."""
+    source = (await made.perform(CreateSandbox(spec=SandboxSpec(**spec)), ME)).id
+    return source, (await made.perform(CreateSnapshot(sandbox=source), ME)).id
+
+
+async def test_what_is_made_from_a_snapshot_is_of_its_level_unless_another_is_named(rig: Rig) -> None:
+    async with service(rig) as made:
+        rig.pool.create("tp_host")
+        _, files = await snapshot(made, level=Level.GVISOR)
+        assert await chosen(made, snapshot=files) == "gvisor"
+        assert await chosen(made, snapshot=files, level=Level.JAIL) == "jail"
+
+
+async def test_a_copy_with_memory_goes_on_at_its_own_level_and_size_or_is_refused(rig: Rig) -> None:
+    async with service(rig, memory=True) as made:
+        rig.pool.create("tp_host")
+        small = Limits(memory_mib=256, disk_mib=512)
+        machine, memory = await snapshot(made, level=Level.GVISOR, limits=small)
+        jail, files = await snapshot(made)
+        again = await made.perform(CreateSandbox(spec=SandboxSpec(snapshot=memory)), ME)
+        assert (again.level, again.spec.limits) == ("gvisor", small)
+        for level, of in ((Level.JAIL, memory), (Level.GVISOR, files)):
+            with pytest.raises(InvalidArgument, match="cannot go on at level"):
+                await chosen(made, snapshot=of, level=level)
+        with pytest.raises(InvalidArgument, match="256 MiB of memory"):
+            await chosen(made, snapshot=memory, limits=Limits(memory_mib=512, disk_mib=512))
+        for sandbox, of in ((machine, files), (jail, memory)):
+            with pytest.raises(InvalidArgument, match=r"cannot go on at level|MiB of memory"):
+                await made.perform(RollbackSandbox(sandbox=sandbox, snapshot=of), ME)

@@ -33,7 +33,7 @@ from paddock.model import (
 from paddock.service import Service
 
 ME = Principal(f"local:{os.getuid()}")
-VERBS = ("pause", "resume", "use", "look", "snapshot", "rollback", "falls asleep", "kill")
+VERBS = ("pause", "resume", "use", "look", "snapshot", "rollback", "falls asleep", "sleep on disk", "kill")
 Step = tuple[str, int, int]
 """What is done, by which service, and how many turns of the loop after the moment's beginning."""
 steps = st.tuples(st.sampled_from(VERBS), st.integers(0, 1), st.integers(0, 9))
@@ -65,6 +65,7 @@ class Play:
             self.killed = True
         action = {
             "pause": PauseSandbox(sandbox=self.id),
+            "sleep on disk": PauseSandbox(sandbox=self.id, to_disk=True),
             "resume": ResumeSandbox(sandbox=self.id),
             "use": RunExec(sandbox=self.id, spec=ExecSpec(argv=("true",))),
             "look": ListSandboxes(),
@@ -86,7 +87,12 @@ class Play:
                 assert told.state is State.KILLED
                 assert place is None or place.ended is not None
                 continue
-            assert place is not None
+            if place is None:
+                row = service._store.get(self.id)
+                assert row is not None
+                assert row.asleep
+                assert told.state is State.PAUSED
+                continue
             assert not place.awake
             assert told.state is (State.RUNNING if place.runs.is_set() else State.PAUSED)
 
@@ -97,7 +103,7 @@ def test_what_is_told_is_what_is_so(plan: list[list[Step]], idles: bool) -> None
     async def play(directory: str) -> None:
         rig = Rig(Path(directory) / "state")
         try:
-            async with rig.service() as one, rig.service() as other:
+            async with rig.service(memory=True) as one, rig.service(memory=True) as other:
                 spec = SandboxSpec(persistent=True, idle_seconds=60 if idles else None)
                 made = await one.perform(CreateSandbox(spec=spec), ME)
                 snapshot = await one.perform(CreateSnapshot(sandbox=made.id), ME)
@@ -127,6 +133,20 @@ async def test_who_uses_it_just_before_it_stands_still_has_woken_it(rig: Rig) ->
         paused = await one.perform(PauseSandbox(sandbox=made.id), ME)
         assert paused.state is State.RUNNING
         assert place.runs.is_set()
+
+
+@pytest.mark.parametrize("idle_seconds", [None, 60])
+@pytest.mark.parametrize("verb", ["resume", "use"])
+async def test_whoever_wakes_it_while_another_pauses_it_and_whenever_in_that(
+    rig: Rig, verb: str, idle_seconds: float | None
+) -> None:
+    async with rig.service() as one, rig.service() as other:
+        spec = SandboxSpec(persistent=True, idle_seconds=idle_seconds)
+        made = await one.perform(CreateSandbox(spec=spec), ME)
+        scene = Play(rig, (one, other), made.id, "")
+        for turns in range(60):
+            await scene.moment([("pause", 0, 30), (verb, 1, turns)])
+            await scene.holds()
 
 
 async def test_who_looks_just_before_it_stands_still_has_not(rig: Rig) -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import struct
 import time
 from collections.abc import Generator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from paddock.errors import NotConfigured
+from paddock.errors import NotConfigured, ResourceExhausted
 from paddock.linux import btrfs
+from paddock.model import PoolSpace
 from paddock.storage import open_pool
 from paddock.storage._btrfs import BtrfsPool
 from paddock.testing.trees import Root, everything_in, exit_code, in_child
@@ -41,6 +44,35 @@ def opened(tmp_path: Path, keeper: Keeper) -> BtrfsPool:
     pool = open_pool(tmp_path, prepare(tmp_path), os.dup(keeper.fd))
     assert isinstance(pool, BtrfsPool)
     return pool
+
+
+@pytest.mark.parametrize("available", [1 << 30, 1 << 20], ids=["there is room", "it is full"])
+def test_what_was_deleted_and_not_given_back_yet_is_waited_for(
+    tmp_path: Path, keeper: Keeper, monkeypatch: pytest.MonkeyPatch, available: int
+) -> None:
+    """The kernel's cleaner goes on after a commit: until then a copy is refused although there is room."""
+    pool = opened(tmp_path, keeper)
+    pool.create("sb_1")
+    copy, sync, commits = btrfs.snapshot, btrfs.sync, [0]
+
+    def refuse(source: int, directory: int, name: bytes) -> None:
+        if not commits[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        copy(source, directory, name)
+
+    def commit(fd: int) -> None:
+        commits[0] += 1
+        sync(fd)
+
+    def space(self: BtrfsPool) -> PoolSpace:
+        return PoolSpace(used_bytes=1 << 29, available_bytes=available)
+
+    monkeypatch.setattr(btrfs, "snapshot", refuse)
+    monkeypatch.setattr(btrfs, "sync", commit)
+    monkeypatch.setattr(BtrfsPool, "space", space)
+    with nullcontext() if available > 1 << 26 else pytest.raises(ResourceExhausted):
+        pool.snapshot("sb_1", "sb_2")
+    assert ("sb_2" in pool.names()) == bool(commits[0]) == (available > 1 << 26)
 
 
 def test_a_tree_with_subvolumes_in_it_is_deleted_whole(tmp_path: Path, keeper: Keeper) -> None:

@@ -31,6 +31,8 @@ from paddock.model import (
 from ._stillness import Stillness
 
 R = TypeVar("R")
+FROZEN = ".frozen"
+"""In the root of a tree: where a wall keeps the memory that it has saved. It means nothing to any other wall."""
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +50,9 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """A later service finds what an earlier one left running."""
     freeze: bool = False
     """It can be stopped for an instant, and its files are in the tree of its plan."""
+    memory: bool = False
+    """What is copied then goes on where it stood, memory and all, and at this level only: its tree is no directory of
+    files for others."""
     mounts: bool = False
     """Directories of the host can be seen inside."""
     nested: bool = False
@@ -103,6 +108,8 @@ class SandboxPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Seen inside beside it and the mounts of the spec. Needs the capability `trees`."""
     exits: bool = False
     """It has sockets of the gateway's for its only way out; without, it has none. Needs the capability `exits`."""
+    begun: bool = False
+    """Its tree may have files already: it is a fork, of a snapshot, or was taken back to one."""
     protect: tuple[str, ...] = ()
     """Absolute paths that nobody inside may change, of those that are there. Needs the capability `exits`, too."""
 

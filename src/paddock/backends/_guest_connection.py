@@ -123,6 +123,8 @@ class GuestConnection:
         """The guest's process id as it sees it itself; known when it has said anything."""
         self.descriptors = stream.family == socket.AF_UNIX
         """True where file descriptors can be handed in."""
+        self.tells = False
+        """Who serves it knows which ceiling struck a command."""
         self._loop.add_reader(stream.fileno(), self._readable)
         self.send(pack(Kind.HELLO, 0, {"version": VERSION}))
 

@@ -31,8 +31,9 @@ class Exited(msgspec.Struct, frozen=True):
     code: int | None
     signal: int | None
     duration_seconds: float
-    limit: Literal["time"] | None = None
-    """The one ceiling that a guest keeps by itself; of the others the kernel and the host know."""
+    limit: Literal["time", "memory", "processes", "disk", "inodes"] | None = None
+    """`time` is the one ceiling that a guest keeps by itself. Of the others the kernel and the host know, but behind a
+    wall with a kernel of its own."""
 
     def status(self, connection: GuestConnection) -> ExitStatus:
         code, number = self.code, self.signal
@@ -44,7 +45,9 @@ class Exited(msgspec.Struct, frozen=True):
         )
         if not sound:
             raise connection.breach("an exit status that no kernel reports")
-        limit = None if self.limit is None else Limit.TIME
+        limit = None if self.limit is None else Limit(self.limit)
+        if limit not in (None, Limit.TIME) and not connection.tells:
+            raise connection.breach("a ceiling of which a guest knows nothing")
         return ExitStatus(code=code, signal=number, limit=limit, duration_seconds=self.duration_seconds)
 
 

@@ -144,7 +144,8 @@ class GuestInstance:
         if not self._root_user:
             raise Unsupported(
                 f"nothing can be done as {user.name!r}: it needs a range of ids, which an ordinary user does not have",
-                hint=f"run paddock as root, or leave it to {self._template.default_user!r}",
+                hint="with PADDOCK_SUBORDINATE_IDS=1 a new state directory has one; else run paddock as root, or leave "
+                f"it to {self._template.default_user!r}",
             )
         return "root", None if user.uid == 0 else user.name
 
@@ -168,10 +169,19 @@ class GuestInstance:
                 if closings != self._closings:
                     known.close()
                     raise self.lost_error()
-                known.explain = partial(self._explain, identity, known)
-                known.stillness = self.stillness
-                self._connections[identity] = known
+                self._hold(identity, known)
             return known
+
+    def _hold(self, identity: str, connection: GuestConnection) -> None:
+        connection.explain = partial(self._explain, identity, connection)
+        connection.stillness = self.stillness
+        self._connections[identity] = connection
+
+    def inherit(self, other: GuestInstance) -> None:
+        """The living connections of `other`, which has none then."""
+        for identity, connection in other._connections.items():
+            self._hold(identity, connection)
+        other._connections.clear()
 
     async def _explain(self, identity: str, lost: GuestConnection) -> PaddockError:
         """Why a connection was lost. Only pid 1 can tell a dead agent from a dead sandbox, if it answers."""

@@ -9,10 +9,11 @@ from . import _each
 
 def add(parser: argparse.ArgumentParser) -> None:
     _each.add(parser)
+    parser.add_argument("--to-disk", action="store_true", help="give its memory back as well (a microVM can)")
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     from paddock.model import PauseSandbox
 
-    return _each.perform(options, lambda name: PauseSandbox(sandbox=name))
+    return _each.perform(options, lambda name: PauseSandbox(sandbox=name, to_disk=options.to_disk))

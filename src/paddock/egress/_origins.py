@@ -37,6 +37,7 @@ class Origins:
         self._lines: dict[str, _Line] = {}
         self._asked: dict[int, str] = {}
         self._watching: dict[str, asyncio.Future[None]] = {}
+        self._watched: dict[str, int] = {}
         self._numbers = itertools.count(1)
         self._why = "there is no witness"
         if witness is not None:
@@ -71,6 +72,7 @@ class Origins:
     async def watch(self, sandbox: str, incarnation: int, wanted: bool) -> None:
         """Has processes of a sandbox told of from when this returns, or not any more."""
         question = {"sandbox": sandbox, "incarnation": incarnation, "watch": wanted}
+        self._watched.pop(sandbox, None)
         answered = self._watching[sandbox] = asyncio.get_running_loop().create_future()
         try:
             if self._witness is None:
@@ -92,6 +94,14 @@ class Origins:
             self._witness = None
         self._give_up()
 
+    def _died(self) -> None:
+        """From now on nobody looks: where somebody did, that is said."""
+        watched, self._watched = self._watched, {}
+        for sandbox, incarnation in watched.items():
+            if self._news is not None:
+                self._news("process.watch", sandbox, incarnation, {"watched": False, "why": self._why})
+        self.close()
+
     def _send(self, sandbox: str) -> None:
         question, number, _ = self._lines[sandbox].waiting[0]
         if self._witness is None:
@@ -112,7 +122,7 @@ class Origins:
             data = b""
         if not data:
             self._why = "the witness has died"
-            return self.close()
+            return self._died()
         answer = json.loads(data)
         if "what" in answer:
             return self._heard_of(answer["what"], answer["sandbox"], answer["incarnation"], answer["detail"])
@@ -121,8 +131,14 @@ class Origins:
     def _heard_of(self, what: str, sandbox: str, incarnation: int, detail: dict[str, Any]) -> None:
         if self._news is not None:
             self._news(what, sandbox, incarnation, detail)
+        if what != "process.watch":
+            return
+        if detail["watched"]:
+            self._watched[sandbox] = incarnation
+        else:
+            self._watched.pop(sandbox, None)
         waits = self._watching.get(sandbox)
-        if what == "process.watch" and waits is not None and not waits.done():
+        if waits is not None and not waits.done():
             waits.set_result(None)
 
     def _answered(self, number: int, origin: dict[str, Any]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import gc
-import json
 import os
 import signal
 import sys
@@ -18,6 +17,7 @@ from paddock.keeper import layout
 from . import _confine, _server, _witness
 from ._compose import PACKAGE_CACHE_MIB, make_plane
 from ._handler_host import start_host
+from ._living import Living
 from ._registry_reader import Reader
 
 # What a service runs: `python -I -S -c BOOTSTRAP`, with {"path", "state", "environment"} as JSON on stdin.
@@ -59,15 +59,17 @@ def _serve(options: dict[str, Any]) -> None:
     handlers = start_host()  # before anything is opened that a handler may not have
     reader = Reader.start()
     owner = os.stat(state).st_uid
-    run, malware = state / layout.RUN, state / layout.MALWARE
-    malware.mkdir(mode=0o700, exist_ok=True)
-    witness = _witness.start(run)
+    living = Living(state)
+    malware = state / layout.MALWARE
+    for place in (malware, *living.places):
+        place.mkdir(mode=0o700, exist_ok=True)
+    witness = _witness.start(living)
     listener = _server.listen(state, layout.GATEWAY_SOCKET)
-    server = _server.Server(listener, owner=owner, lives=lambda id, number: _lives(run, id, number))
+    server = _server.Server(listener, owner=owner, lives=living.has)
     with asyncio.Runner() as runner:
         plane = runner.run(make_plane(state, server.claim, reader=reader, witness=witness, handlers=handlers))
         writable = (state / layout.AUDIT, state / layout.PACKAGES)
-        for line in _confine.confine(readable=(run, malware), writable=writable):
+        for line in _confine.confine(readable=(*living.places, malware), writable=writable):
             print(line, file=sys.stderr, flush=True)
         gc.collect()
         gc.freeze()
@@ -78,11 +80,3 @@ def _serve(options: dict[str, Any]) -> None:
         os.close(null)
         runner.run(server.serve(plane))
     os.close(lock)
-
-
-def _lives(run: Path, id: str, incarnation: int) -> bool:
-    """By the keeper's record, which goes when the sandbox does."""
-    try:
-        return json.loads((run / id / "state.json").read_bytes())["incarnation"] == incarnation
-    except (OSError, ValueError, KeyError):
-        return False

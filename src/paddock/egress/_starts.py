@@ -7,15 +7,15 @@ inside waits for it, and nothing stops when it does: a start that could not be l
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections.abc import Callable
 from typing import Any
 
 from paddock.linux import proc, proc_events
-from paddock.linux.proc_events import EXEC, EXIT, FORK, Event
+from paddock.linux.proc_events import EXEC, EXIT, FORK, Event, News
 
 PER_SECOND, _BURST = 200.0, 2000.0
+_GAP_SECONDS = 1.0
 _MOST_AT_ONCE = 256
 _MOST_KNOWN = 65_536
 Say = Callable[[dict[str, Any]], None]
@@ -27,6 +27,7 @@ class _Watched:
         self.sandbox, self.incarnation, self.first = sandbox, incarnation, first
         self.credit, self.credited = _BURST, time.monotonic()
         self.lost = 0
+        self.gap_at = -_GAP_SECONDS
 
     def may(self) -> bool:
         """So many a second: a program that starts others without end must not fill the log."""
@@ -43,7 +44,7 @@ class _Watched:
 class Starts:
     """`events`: None where the kernel does not tell. `say` raises BlockingIOError where it can't be said now."""
 
-    def __init__(self, events: socket.socket | None, say: Say, describe: Describe) -> None:
+    def __init__(self, events: News | None, say: Say, describe: Describe) -> None:
         self._events, self._say, self._describe = events, say, describe
         self._watched: dict[str, _Watched] = {}
         self._known: dict[int, _Watched] = {}
@@ -55,26 +56,31 @@ class Starts:
             return "this kernel does not tell this user of processes" if first else "the sandbox has ended"
         if not self._watched:
             try:
-                proc_events.listen(self._events, True)
+                self._events.listen(True)
             except OSError as error:
                 return f"{error.strerror}"
-        self.leave(sandbox)
+        self._drop(sandbox)
         watched = self._watched[sandbox] = _Watched(sandbox, incarnation, first)
         self._look_for(watched)
         return None
 
     def leave(self, sandbox: str) -> None:
+        self._drop(sandbox)
+        if not self._watched:
+            self.close()
+
+    def _drop(self, sandbox: str) -> None:
         watched = self._watched.pop(sandbox, None)
         if watched is None:
             return
         self._known = {pid: of for pid, of in self._known.items() if of is not watched}
-        if not self._watched:
-            self.close()
+        if watched.lost:
+            self._tell(watched, "process.gap", {"why": "it started more than is recorded, and nothing after that"})
 
     def close(self) -> None:
         if self._events is not None:
             try:
-                proc_events.listen(self._events, False)
+                self._events.listen(False)
             except OSError:
                 return
 
@@ -82,15 +88,18 @@ class Starts:
         """Some of what has come."""
         if self._events is None:
             return
+        lost = False
         for _ in range(_MOST_AT_ONCE):
             try:
-                event = proc_events.read(self._events)
-            except proc_events.Lost:
-                self._lost()
+                event = self._events.read()
+            except proc_events.Lost:  # once for each processor, one after the other
+                lost = True
                 continue
             if event is None:
-                return
+                break
             self._take(event)
+        if lost:
+            self._lost()
 
     def _take(self, event: Event) -> None:
         first, second, third, fourth = event.words
@@ -117,6 +126,8 @@ class Starts:
             self._inner[pid] = detail["pid"]
         except (FileNotFoundError, ProcessLookupError):
             detail = {"process": "unknown", "why": "it ended before it was looked at"}
+        except Exception as error:  # one that can't be looked at must not end the looking at all others
+            detail = {"process": "unknown", "why": f"the witness failed: {type(error).__name__}"}
         self._tell(watched, "process.start", {**detail, "at": _seconds(event)})
 
     def _tell(self, watched: _Watched, what: str, detail: dict[str, Any]) -> None:
@@ -132,8 +143,13 @@ class Starts:
     def _lost(self) -> None:
         """The kernel has dropped some: how many, nobody knows."""
         for watched in self._watched.values():
-            self._tell(watched, "process.gap", {"why": "the machine starts more processes than can be looked at"})
             self._look_for(watched)
+            now = time.monotonic()
+            if now - watched.gap_at < _GAP_SECONDS:
+                watched.lost += 1
+                continue
+            watched.gap_at = now
+            self._tell(watched, "process.gap", {"why": "the machine starts more processes than can be looked at"})
 
     def _look_for(self, watched: _Watched) -> None:
         for pid in (watched.first, *proc.descendants(watched.first)):

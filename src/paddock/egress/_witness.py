@@ -10,12 +10,13 @@ import os
 import select
 import socket
 import sys
-from pathlib import Path
 from typing import Any, NoReturn
 
-from paddock.linux import caps, descriptors, prctl, proc, proc_events, seccomp, seccomp_profile
+from paddock.linux import caps, descriptors, prctl, proc, seccomp, seccomp_profile
+from paddock.linux.proc_events import News
 from paddock.linux.socket_holders import Search, TooMany
 
+from ._living import Living
 from ._starts import Starts
 
 MOST_BYTES = 64 << 10
@@ -28,17 +29,17 @@ HIDDEN = "processes of the sandbox do not let this user look at them"
 NOBODY = "nobody in the sandbox holds the connection any more"
 
 
-def start(run: Path) -> socket.socket:
+def start(living: Living) -> socket.socket:
     """The gateway's end. The process ends when that is closed, or the gateway dies. OSError."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     gateway = os.getpid()
     if os.fork() == 0:
-        _be(run, theirs.detach(), gateway)
+        _be(living, theirs.detach(), gateway)
     theirs.close()
     return ours
 
 
-def _be(run: Path, fd: int, gateway: int) -> NoReturn:
+def _be(living: Living, fd: int, gateway: int) -> NoReturn:
     code = 1
     try:
         if os.getppid() == gateway:
@@ -47,7 +48,7 @@ def _be(run: Path, fd: int, gateway: int) -> NoReturn:
             for number in (0, 1):
                 os.dup2(os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC), number)
             _confine()
-            _serve(socket.socket(fileno=fd), Witness(run), events)
+            _serve(socket.socket(fileno=fd), Witness(living), events)
         code = 0
     except BaseException as error:
         print(f"the witness: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
@@ -55,9 +56,9 @@ def _be(run: Path, fd: int, gateway: int) -> NoReturn:
         os._exit(code)
 
 
-def _events() -> socket.socket | None:
+def _events() -> News | None:
     try:
-        return proc_events.open_events()
+        return News()
     except OSError:
         return None
 
@@ -76,7 +77,7 @@ def _confine() -> None:
     seccomp.Filter(seccomp_profile.build(os.uname().machine, foreign_targets=False)).install()
 
 
-def _serve(peer: socket.socket, witness: Witness, events: socket.socket | None) -> None:
+def _serve(peer: socket.socket, witness: Witness, events: News | None) -> None:
     def say(message: dict[str, Any]) -> None:
         peer.send(json.dumps(message).encode(), socket.MSG_DONTWAIT)
 
@@ -125,10 +126,8 @@ def unknown(why: str) -> dict[str, Any]:
 
 
 class Witness:
-    """`run`: the keeper's records of living sandboxes."""
-
-    def __init__(self, run: Path) -> None:
-        self._run = run
+    def __init__(self, living: Living) -> None:
+        self._living = living
         self._last: dict[str, int] = {}
 
     def look(self, sandbox: str, incarnation: int, inode: int) -> dict[str, Any]:
@@ -154,7 +153,7 @@ class Witness:
     def first(self, sandbox: str, incarnation: int) -> int | None:
         """Pid 1 of it, if that is still the same process."""
         try:
-            record = json.loads((self._run / sandbox / "state.json").read_bytes())
+            record = self._living.record(sandbox)
             pid = record["pid"]
             same = record["incarnation"] == incarnation and proc.start_time(pid) == record["start"]
         except (OSError, ValueError, KeyError):

@@ -1,4 +1,4 @@
-"""`python -I -S <directory or zip> CONFIG`, or the path of this file, compiled or not. See `_start`."""
+"""`python -I -S <directory or zip> CONFIG`, or the path of this file, compiled or not. See `_entry`."""
 
 import sys
 
@@ -9,8 +9,8 @@ if not __package__:
     package = types.ModuleType("paddock_guest")
     package.__path__ = [__file__.rpartition("/")[0] or "."]
     sys.modules["paddock_guest"] = package
-    from paddock_guest._start import main  # pyright: ignore[reportMissingImports, reportUnknownVariableType]
+    from paddock_guest._entry import main  # pyright: ignore[reportMissingImports, reportUnknownVariableType]
 else:
-    from ._start import main
+    from ._entry import main
 
 main(sys.argv[1:])  # pyright: ignore[reportUnknownArgumentType]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import socket
@@ -19,11 +18,11 @@ from ._faults import Fault, report
 from ._files import OPERATIONS
 from ._frames import Json
 from ._hand import hand
-from ._kernel import become_subreaper, set_parent_death_signal
+from ._kernel import become_subreaper
 from ._line import Line, LineEnd
 from ._loop import IN, ChildWatch, Loop
 from ._ports import PortHandler
-from ._seal import seal_imports
+from ._process import prepare_process
 from ._transfer import ReadHandler, WriteHandler
 from ._work import WORK, start_work
 from ._worker import Workers
@@ -89,33 +88,6 @@ def run_agent_on_line(end: LineEnd, config: AgentConfig, *, anew: bool) -> NoRet
         report(error)
     finally:
         os._exit(code)
-
-
-def prepare_process(keep: tuple[int, ...], *, die_with_parent: bool = True) -> None:
-    parent = os.getppid()
-    if die_with_parent and parent:
-        set_parent_death_signal(signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
-    close_others(keep)
-    signal.set_wakeup_fd(-1)
-    for number in range(1, signal.NSIG):
-        if signal.getsignal(number) in (signal.SIG_IGN, signal.default_int_handler):
-            signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    os.umask(0o022)
-    seal_imports()
-    gc.freeze()
-
-
-def close_others(keep: tuple[int, ...]) -> None:
-    """Every descriptor above 2 but these."""
-    low = 3
-    for fd in sorted(fd for fd in keep if fd > 2):
-        os.closerange(low, fd)
-        low = fd + 1
-    os.closerange(low, 1 << 30)
 
 
 def _passed_over(number: int, frame: object) -> None:

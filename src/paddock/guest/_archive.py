@@ -19,7 +19,7 @@ from ._config import AgentConfig
 from ._faults import Fault, encode, show
 from ._files import describe, make_parents
 from ._frames import Json
-from ._paths import locate
+from ._paths import locate, open_directory
 from ._walk import MAX_DEPTH, Walk
 from ._worker import Streams, Work
 
@@ -85,7 +85,7 @@ class Unpacker:
         fd = os.dup(self._base)
         for part in parts:
             try:
-                inner = _open_directory(fd, part)
+                inner = _directory(fd, part)
             finally:
                 os.close(fd)
             fd = inner
@@ -94,7 +94,7 @@ class Unpacker:
     def _member(self, archive: tarfile.TarFile, member: tarfile.TarInfo, parent: int, parts: list[bytes]) -> None:
         name = parts[-1]
         if member.isdir():
-            os.close(_open_directory(parent, name))
+            os.close(_directory(parent, name))
             self._modes.append((parts, (member.mode & 0o755) | 0o700, member.mtime))
             return
         _make_room(parent, name)
@@ -124,13 +124,12 @@ def _parts(name: str) -> list[bytes]:
     return parts
 
 
-def _open_directory(parent: int, name: bytes) -> int:
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+def _directory(parent: int, name: bytes) -> int:
     try:
-        return os.open(name, flags, dir_fd=parent)
+        return open_directory(parent, name)
     except FileNotFoundError:
         os.mkdir(name, 0o755, dir_fd=parent)
-        return os.open(name, flags, dir_fd=parent)
+        return open_directory(parent, name)
 
 
 def _make_room(parent: int, name: bytes) -> None:

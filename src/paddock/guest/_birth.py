@@ -4,8 +4,8 @@ The host made that socket in a directory that is seen inside, read-only. Who cal
 runs yet. So nothing of the host can be called by anybody in the container, and what the guest serves cannot either.
 
 `{"init": 0, "agents": {"user": {"listen": 1, ...}}}`: numbers of the descriptors that come with it, in their order;
-`limits`: resource limits by their number (getrlimit(2)); `filter`: a program for seccomp(2), in hexadecimal digits,
-which holds for all but pid 1.
+`limits`: resource limits by their number (getrlimit(2)); `idle`: seconds after which it is paused if nobody uses it, or
+0; `filter`: a program for seccomp(2), in hexadecimal digits, which holds for all but pid 1.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from ._faults import report
 from ._frames import parse_json
 from ._init import run_init
 from ._kernel import install_filter, set_dumpable
+from ._rest import Rest
 
 _LARGEST = 16 << 20
 _MOST_DESCRIPTORS = 8
@@ -72,9 +73,13 @@ def _live(voice: socket.socket) -> NoReturn:
         voice.close()
 
     plan = InitConfig(
-        control=listeners[int(config["init"])], agents=agents, deadline=float(config["deadline"]), grace_seconds=0.0
+        control=listeners[int(config["init"])],
+        agents=agents,
+        deadline=float(config["deadline"]),
+        grace_seconds=0.0,
+        attending=("carrier",),
     )
-    run_init(plan, start_agent, ready, keep=(voice.fileno(),))
+    run_init(plan, start_agent, ready, keep=(voice.fileno(),), rest=Rest(float(config["idle"])))
 
 
 def _receive(voice: socket.socket) -> tuple[Any, list[socket.socket]]:

@@ -12,10 +12,10 @@ import os
 import socket
 import struct
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from ._loop import IN, OUT, Loop
-from ._view import BLOCK, EXTENT, HEAD, TABLE_MAGIC
+from ._view_table import BLOCK, EXTENT, HEAD, TABLE_MAGIC
 
 _HAVE_OPTION = b"IHAVEOPT"
 _GREETING = struct.pack(">8s8sH", b"NBDMAGIC", _HAVE_OPTION, 0b11)  # fixed newstyle, no zeroes
@@ -67,6 +67,12 @@ class View:
             offset += len(data)
             length -= len(data)
         return b"".join(parts)
+
+    def files(self) -> Iterator[tuple[int, int, int]]:
+        """First block, a descriptor for as long as it is the one asked for, and bytes. OSError as in `read`."""
+        for number in range(self._count):
+            start, place, size, mtime_ns, inode = self._extent(number)
+            yield start, self._file(number, place, size, mtime_ns, inode), size
 
     def _some(self, offset: int, length: int) -> bytes:
         boundary = self._first * BLOCK

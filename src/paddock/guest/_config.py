@@ -1,16 +1,21 @@
-"""What init and agents are told by whoever starts them."""
+"""What init and agents are told by whoever starts them.
+
+No data classes here, nor in what is imported with this: what makes those costs a program that is just starting more
+than all else that the guest imports of the library but `socket`.
+"""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
 
 from ._line import LineEnd
+from ._quay import Quay
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class UserEntry:
+class UserEntry(NamedTuple):
     """An account that an agent may act for."""
 
     name: str
@@ -20,25 +25,26 @@ class UserEntry:
     home: str = "/"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AgentConfig:
+class AgentConfig(NamedTuple):
     """One agent acts as `user`, the identity that its process already has.
 
     `env` is what every command gets, less what it sets itself. `exec_dir` is where the output of background
     commands goes; made if missing. With `may_switch_user` commands may ask for another of `users`. `root` is a
     prefix below which file paths and working directories are taken lexically: no wall, only the process backend
     has one. `oom_score` is a descriptor of this process's own /proc/self/oom_score_adj: raised for commands, so that
-    they die before the agent does. `subreaper` must stay on but where another process adopts orphans by design.
+    they die before the agent does. `tells`: of a command that failed, which ceiling struck it (`_ceilings`).
+    `subreaper` must stay on but where another process adopts orphans by design.
     """
 
     user: UserEntry
     workdir: str
     exec_dir: str
-    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    env: Mapping[str, str] = MappingProxyType({})
     users: tuple[UserEntry, ...] = ()
     may_switch_user: bool = False
     root: str = ""
     oom_score: int = -1
+    tells: bool = False
     subreaper: bool = True
 
     def entry(self, name: str | None) -> UserEntry | None:
@@ -47,13 +53,14 @@ class AgentConfig:
         return next((user for user in self.users if user.name == name or str(user.uid) == name), None)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class InitConfig:
+class InitConfig(NamedTuple):
     """`control` takes the host's orders; `agents` are the listeners of the identities, of which `eager` start at once.
 
     `deadline` is in seconds of CLOCK_BOOTTIME; `grace_seconds` later init ends by itself. In place of its socket
     `control` may be the end of a line, and an agent with none has a line as well: it is started at once, whenever
-    there is none. `frail`: all ends with the first agent that dies.
+    there is none. `frail`: all ends with the first agent that dies. Those of `attending` are started while all others
+    are held still, and ended when they are held no more. Of a virtual machine: the `quays` of its lines, and what opens
+    the stream by which `files` come.
     """
 
     control: socket.socket | LineEnd
@@ -62,3 +69,6 @@ class InitConfig:
     frail: bool = False
     eager: tuple[str, ...] = ("user",)
     grace_seconds: float = 1.0
+    attending: tuple[str, ...] = ()
+    quays: tuple[Quay, ...] = ()
+    files: Callable[[], int] | None = None

@@ -8,11 +8,11 @@ import os
 import termios
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from struct import pack as pack_struct
 from typing import Any, cast
 
 from . import _requests as requests
+from ._ceilings import Ceilings
 from ._config import AgentConfig, UserEntry
 from ._connection import Channel, Handler
 from ._faults import Fault, encode, show
@@ -41,6 +41,7 @@ class Execs:
         self._config = config
         self._env = {encode(name): encode(value) for name, value in config.env.items()}
         self._tags = Tags()
+        self._ceilings = Ceilings() if config.tells else None
         self._all: dict[str, Exec] = {}
         self._running: dict[int, Exec] = {}
         self._kills: list[TreeKill] = []
@@ -157,6 +158,8 @@ class Execs:
         run = self._running.pop(pid, None)
         if run is not None:
             code = os.waitstatus_to_exitcode(wait_status)
+            if code and run.limit is None and self._ceilings is not None:
+                run.limit = self._ceilings.struck()
             status = {
                 "code": code if code >= 0 else None,
                 "signal": -code if code < 0 else None,
@@ -223,7 +226,7 @@ class Execs:
     def _spawn(self, exec_id: str, program: Program, ends: tuple[int, int, int], *, background: bool) -> Exec:
         tag = self._tags.take()
         if tag is None or not tag.alone:
-            program = replace(program, env={**program.env, MARKER: exec_id.encode()})
+            program = program._replace(env={**program.env, MARKER: exec_id.encode()})
         try:
             pid = spawn(program, *ends, oom_score=self._config.oom_score)
         finally:
@@ -320,9 +323,9 @@ class ExecHandler(Handler):
             source.resume()
 
     def ended(self, status: Json) -> None:
-        if not self._sources and not self._killing:
+        if not self._killing and all(source.done for source in self._sources):
             self._finish()
-            self._channel.conclude(status)
+            self._channel.conclude(status)  # the host is woken once
             return
         self._channel.exit(status)
         for source in self._sources:

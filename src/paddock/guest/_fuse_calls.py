@@ -9,8 +9,8 @@ import stat
 import struct
 
 _HOW = struct.Struct("=QQQ")  # struct open_how: flags, mode, resolve
-# RESOLVE_NO_XDEV | NO_MAGICLINKS | NO_SYMLINKS | BENEATH (openat2(2), Linux 5.6)
-_RESOLVE = 0x01 | 0x02 | 0x04 | 0x08
+# RESOLVE_NO_MAGICLINKS | NO_SYMLINKS | BENEATH, and NO_XDEV (openat2(2), Linux 5.6)
+_RESOLVE, _NO_XDEV = 0x02 | 0x04 | 0x08, 0x01
 _OPENAT2 = 437  # on every machine
 _ATTEMPTS = 64  # EAGAIN: something was renamed or mounted meanwhile, somewhere on the machine
 _EMPTY_PATH = 0x1000
@@ -35,9 +35,10 @@ def _checked(result: int) -> int:
     return result
 
 
-def hold(directory: int, name: bytes) -> int:
-    """A descriptor of what `name` is: of a link itself, not of what it leads to, and of no other file system."""
-    how = _HOW.pack(_HELD, 0, _RESOLVE)
+def hold(directory: int, name: bytes, *, across: bool = False) -> int:
+    """A descriptor of what `name` is: of a link itself, not of what it leads to, and, but `across`, of no other
+    mount."""
+    how = _HOW.pack(_HELD, 0, _RESOLVE if across else _RESOLVE | _NO_XDEV)
     for attempt in range(_ATTEMPTS):
         try:
             return _checked(_libc.syscall(_OPENAT2, directory, name, how, _HOW.size))

@@ -41,7 +41,7 @@ class Files:
         parent = self._directory(request.node)
         name = _component(request.names(0, 1)[0])
         try:
-            held = hold(self._nodes.held(parent), name)
+            held = hold(self._nodes.held(parent), name, across=parent.export.across)
         except FileNotFoundError:
             if parent.export.shared:
                 raise
@@ -104,7 +104,7 @@ class Files:
     def _made(self, request: Request, parent: Node, name: bytes, mode: int) -> bytes:
         """Gives what was just made to whom it shall belong, or takes it away again."""
         directory = self._nodes.held(parent)
-        held = hold(directory, name)
+        held = hold(directory, name, across=parent.export.across)
         try:
             above = os.fstat(directory)
             gid = above.st_gid if above.st_mode & stat.S_ISGID else request.gid
@@ -139,7 +139,7 @@ class Files:
             raise OSError(errno.EXDEV, "another export")
         with self._both(node, parent) as (source, directory):
             os.link(place(source), name, dst_dir_fd=directory, follow_symlinks=True)
-        return self.entry(parent, name, hold(self._nodes.held(parent), name))
+        return self.entry(parent, name, hold(self._nodes.held(parent), name, across=parent.export.across))
 
     # taking away, moving
 
@@ -174,10 +174,11 @@ class Files:
     def _known(self, parent: Node, name: bytes) -> Node | None:
         """The node of what is there, if the other kernel knows it."""
         try:
-            status = os.stat(name, dir_fd=self._nodes.held(parent), follow_symlinks=False)
+            held = self._nodes.held(parent)
+            status = os.stat(name, dir_fd=held, follow_symlinks=False)
         except FileNotFoundError:
             return None
-        return self._nodes.by_key.get((parent.export.index, status.st_dev, status.st_ino))
+        return self._nodes.by_key.get(parent.export.key(held, status))
 
     def _gone(self, node: Node | None, parent: Node, name: bytes) -> None:
         """`name` does not lead to it any more. If that was not the name that it is found by, nothing has changed."""

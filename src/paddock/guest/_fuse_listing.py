@@ -55,7 +55,8 @@ class Listings:
         if name in (b".", b"..") or self._nodes.full:
             return wire.no_entry(0)
         try:
-            return self._files.entry(parent, name, hold(self._nodes.held(parent), name))
+            held = hold(self._nodes.held(parent), name, across=parent.export.across)
+            return self._files.entry(parent, name, held)
         except OSError:
             return wire.no_entry(0)
 

@@ -11,7 +11,6 @@ import errno
 import os
 import stat
 from collections import OrderedDict
-from dataclasses import dataclass
 
 from ._fuse_calls import hold, reopen
 from ._fuse_wire import ROOT
@@ -20,37 +19,52 @@ MAX_NODES = 1 << 20
 MAX_DEPTH = 4096
 _FOREVER = 365 * 86400
 
-Key = tuple[int, int, int]
+Key = tuple[int, int, int, bool]  # export, device, inode, and whether it is reached by what can only be read
 
 
-@dataclass(slots=True, eq=False)
 class Export:
-    """A directory that is shown. `shared`: others write there too, so that nothing of it may be remembered for long."""
+    """A directory that is shown. `shared`: others write there too, so that nothing of it may be remembered for long.
+    `across`: parts of it are kept as they are, by mounts over themselves, and these are entered."""
 
-    name: bytes
-    directory: int  # a descriptor
-    writable: bool
-    shared: bool = False
-    index: int = 0
+    __slots__ = ("across", "directory", "index", "name", "shared", "writable")
+
+    def __init__(self, name: bytes, directory: int, writable: bool, shared: bool = False, across: bool = False) -> None:
+        self.name, self.directory = name, directory  # a descriptor
+        self.writable, self.shared, self.across = writable, shared, across
+        self.index = 0
 
     @property
     def seconds(self) -> int:
         return 1 if self.shared else _FOREVER
 
+    def key(self, held: int, status: os.stat_result) -> Key:
+        """A file that was given a second name elsewhere, before one of them was kept, is two: it is held by a name."""
+        kept = self.across and bool(os.fstatvfs(held).f_flag & os.ST_RDONLY)
+        return (self.index, status.st_dev, status.st_ino, kept)
 
-@dataclass(slots=True, eq=False)
+
 class Node:
-    number: int
-    export: Export
-    parent: Node | None  # None: the export's own directory
-    name: bytes | None  # None: it has no name any more, or none that we know
-    kind: int  # S_IFMT
-    key: Key | None = None
-    seen: bool = True  # no: taken up from another process, and in a copy the key may be another
-    lookups: int = 0
-    held: int = -1  # O_PATH
-    data: int = -1  # open for data
-    writable: bool = False  # `data` is
+    """`parent` None: the export's own directory; `name` None: it has no name any more, or none that we know; `kind`:
+    S_IFMT; not `seen`: taken up from another process, and in a copy the key may be another."""
+
+    __slots__ = ("data", "export", "held", "key", "kind", "lookups", "name", "number", "parent", "seen", "writable")
+
+    def __init__(
+        self,
+        number: int,
+        export: Export,
+        parent: Node | None,
+        name: bytes | None,
+        kind: int,
+        key: Key | None = None,
+        seen: bool = True,
+        lookups: int = 0,
+    ) -> None:
+        self.number, self.export, self.parent, self.name, self.kind = number, export, parent, name, kind
+        self.key, self.seen, self.lookups = key, seen, lookups
+        self.held = -1  # O_PATH
+        self.data = -1  # open for data
+        self.writable = False  # `data` is
 
 
 class Nodes:
@@ -73,7 +87,8 @@ class Nodes:
         status = os.fstat(export.directory)
         if not stat.S_ISDIR(status.st_mode):
             raise NotADirectoryError(errno.ENOTDIR, "an export that is no directory")
-        node = self._new(export, None, export.name, stat.S_IFDIR, (export.index, status.st_dev, status.st_ino))
+        key = export.key(export.directory, status)
+        node = self._new(export, None, export.name, stat.S_IFDIR, key)
         node.held = export.directory
         return node
 
@@ -102,7 +117,7 @@ class Nodes:
         try:
             status = os.fstat(held)
             kind = stat.S_IFMT(status.st_mode)
-            key = (parent.export.index, status.st_dev, status.st_ino)
+            key = parent.export.key(held, status)
             node = self.by_key.get(key)
             if node is None or node.kind != kind:
                 if self.full:
@@ -159,12 +174,12 @@ class Nodes:
         for one in reversed(way):
             if one.parent is None or one.name is None:
                 raise OSError(errno.ESTALE, "a file without a name")
-            self._found(one, hold(one.parent.held, one.name))
+            self._found(one, hold(one.parent.held, one.name, across=one.export.across))
         return node.held
 
     def _found(self, node: Node, held: int) -> None:
         status = os.fstat(held)
-        key = (node.export.index, status.st_dev, status.st_ino)
+        key = node.export.key(held, status)
         if stat.S_IFMT(status.st_mode) != node.kind or (node.seen and node.key != key):
             os.close(held)
             raise OSError(errno.ESTALE, "another file is there now")
@@ -174,8 +189,9 @@ class Nodes:
 
     def status(self, node: Node) -> os.stat_result:
         """Also notes the number that it has now: an overlay gives a file another when it is first written to."""
-        status = os.fstat(self.held(node))
-        self._rekey(node, (node.export.index, status.st_dev, status.st_ino))
+        held = self.held(node)
+        status = os.fstat(held)
+        self._rekey(node, node.export.key(held, status))
         return status
 
     def _rekey(self, node: Node, key: Key) -> None:
@@ -270,7 +286,7 @@ class Nodes:
         node = Node(number, parent.export, parent, name, kind, lookups=lookups, seen=False)
         root = self.roots[parent.export.name]
         if ino and lookups and root.key is not None:
-            node.key = (root.key[0], root.key[1], ino)
+            node.key = (root.key[0], root.key[1], ino, False)
             self.by_key.setdefault(node.key, node)
         return self._taken(node)
 

@@ -14,8 +14,7 @@ import select
 import stat
 import time
 from collections import deque
-from dataclasses import dataclass
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from . import _fuse_wire as wire
 from ._faults import report
@@ -31,8 +30,7 @@ _text = ctypes.c_char_p
 _libc.mount.argtypes = (_text, _text, _text, ctypes.c_ulong, _text)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Share:
+class Share(NamedTuple):
     """An export of this name appears at `target`."""
 
     name: bytes
@@ -72,7 +70,7 @@ def _mount(source: bytes, target: bytes, kind: bytes, flags: int, options: bytes
 def _relay(device: int, port: int) -> NoReturn:
     status = 1
     try:
-        _protect()
+        protect()
         Relay(device, port).run()
         status = 0
     except BaseException as error:
@@ -80,7 +78,7 @@ def _relay(device: int, port: int) -> NoReturn:
     os._exit(status)
 
 
-def _protect() -> None:
+def protect() -> None:
     """Memory that is short must not wait for us while we wait for memory, nor take us."""
     _libc.prctl(_PR_SET_IO_FLUSHER, ctypes.c_ulong(1), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0))
     try:

@@ -13,8 +13,7 @@ import resource
 import select
 import signal
 import socket
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from . import _fuse_state as state
 from . import _fuse_wire as wire
@@ -27,8 +26,7 @@ _PIECE = 1 << 20
 _MAX_DESCRIPTORS = 32768
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FileServer:
+class FileServer(NamedTuple):
     """A handle of the running process. `control` is a SOCK_SEQPACKET."""
 
     pid: int

@@ -34,7 +34,7 @@ def save(nodes: Nodes, directory: int) -> int:
         (
             *(node.number, node.parent.number if node.parent is not None else 0),
             *(None if node.name is None else node.name.decode("utf-8", "surrogateescape"), node.kind, node.lookups),
-            *(node.export.index, node.key[2] if node.key is not None else 0),
+            *(node.export.index, 0 if node.key is None or node.key[3] else node.key[2]),
         )
         for node in alive
     ]

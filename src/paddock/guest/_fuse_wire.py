@@ -11,7 +11,6 @@ import errno
 import os
 import stat
 import struct
-from dataclasses import dataclass
 
 MAX_DATA = 512 * 1024  # of one read or write
 MAX_MESSAGE = MAX_DATA + 4096
@@ -52,14 +51,12 @@ class BadMessage(Exception):
     """The other side does not speak FUSE: there is no next message to be found."""
 
 
-@dataclass(slots=True)
 class Request:
-    opcode: int
-    unique: int
-    node: int
-    uid: int
-    gid: int
-    body: memoryview
+    __slots__ = ("body", "gid", "node", "opcode", "uid", "unique")
+
+    def __init__(self, opcode: int, unique: int, node: int, uid: int, gid: int, body: memoryview) -> None:
+        self.opcode, self.unique, self.node = opcode, unique, node
+        self.uid, self.gid, self.body = uid, gid, body
 
     def take(self, form: struct.Struct, offset: int = 0) -> tuple[int, ...]:
         """A part of fixed length, of the beginning of the body."""

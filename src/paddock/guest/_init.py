@@ -8,10 +8,9 @@ import signal
 import socket
 import time
 from collections.abc import Callable
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from . import _requests as requests
-from ._agent import prepare_process
 from ._config import InitConfig
 from ._connection import Channel, Connection, Handler
 from ._faults import Fault, report
@@ -19,8 +18,12 @@ from ._frames import Json
 from ._kernel import become_subreaper
 from ._line import Line, LineEnd
 from ._loop import IN, ChildWatch, Loop, Timer
-from ._renewal import renew
+from ._process import prepare_process
+from ._renewal import Renewal
 from ._tree import Orphans, TreeKill
+
+if TYPE_CHECKING:
+    from ._rest import Rest  # which no sandbox of a keeper's needs
 
 StartAgent = Callable[[str], int]
 _QUICK_DEATH_SECONDS = 1.0
@@ -32,18 +35,23 @@ MAX_CONNECTIONS = 32
 
 
 def run_init(
-    config: InitConfig, start_agent: StartAgent, ready: Callable[[], None], *, keep: tuple[int, ...] = ()
+    config: InitConfig,
+    start_agent: StartAgent,
+    ready: Callable[[], None],
+    *,
+    keep: tuple[int, ...] = (),
+    rest: Rest | None = None,
 ) -> NoReturn:
     """Serves until the deadline, or SIGTERM; then everything inside dies with it.
 
     `start_agent(name)` makes a process that ends in `run_agent`, and returns its pid. `ready` is called once,
     when the eager agents are started. Descriptors above 2 that are not in `keep` are closed. Where this process is
-    not pid 1 of a namespace, it kills its descendants itself.
+    not pid 1 of a namespace, it kills its descendants itself. `rest` is for one that no keeper can stop.
     """
     code = 1
     try:
         prepare_process(keep=(*_descriptors(config), *keep), die_with_parent=False)
-        Init(config, start_agent).run(ready)
+        Init(config, start_agent, rest).run(ready)
         code = 0
     except BaseException as error:
         report(error)
@@ -56,7 +64,8 @@ def run_init(
 def _descriptors(config: InitConfig) -> tuple[int, ...]:
     control = config.control
     own = (control.reader, control.writer) if isinstance(control, LineEnd) else (control.fileno(),)
-    return (*own, *(listener.fileno() for listener in config.agents.values() if listener is not None))
+    moored = (fd for quay in config.quays for fd in quay.descriptors())
+    return (*own, *moored, *(listener.fileno() for listener in config.agents.values() if listener is not None))
 
 
 def kill_descendants() -> None:
@@ -75,13 +84,15 @@ def kill_descendants() -> None:
 
 
 class _Agent:
-    """`clearing` is the end of what a dead one left behind; `asked` are called when that is over."""
+    """`dismissed`: its end was our wish. `clearing` is the end of what a dead one left behind; `asked` are called when
+    that is over."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.pid: int | None = None
         self.started = 0.0
         self.pause = 0.0
+        self.dismissed = False
         self.clearing: TreeKill | None = None
         self.last: tuple[int, int] | None = None
         self.asked: list[Callable[[], None]] = []
@@ -98,14 +109,15 @@ class _Asked(Handler):
 
 
 class Init:
-    def __init__(self, config: InitConfig, start_agent: StartAgent) -> None:
-        self._config = config
+    def __init__(self, config: InitConfig, start_agent: StartAgent, rest: Rest | None = None) -> None:
+        self._config, self._rest = config, rest
         self._start_agent = start_agent
         self._loop = Loop()
         self._agents = {name: _Agent(name) for name in config.agents}
         self._connections: set[Connection] = set()
         self._timer: Timer | None = None
         self._deadline = config.deadline
+        self._renewal = Renewal(config.files)
         self._children = ChildWatch(self._loop, self._died, self._stopped)
         if os.getpid() != 1:  # pid 1 adopts everybody, and ignores signals that it does not handle
             become_subreaper()
@@ -117,7 +129,11 @@ class Init:
 
     def set_out(self, ready: Callable[[], None]) -> None:
         """Everything before the first event."""
+        if self._rest is not None:
+            self._rest.begin(self._loop)
         self._set_deadline(self._config.deadline)
+        for quay in self._config.quays:
+            quay.open(self._loop)
         control = self._config.control
         if isinstance(control, LineEnd):
             Line(self._loop, control, self._open, self._loop.stop)
@@ -143,9 +159,24 @@ class Init:
 
         def called(events: int) -> None:
             self._loop.unwatch(fd)
-            self._activate(agent)
+            self._when_it_may_run(agent)
 
         self._loop.watch(fd, IN, called)
+
+    def _when_it_may_run(self, agent: _Agent) -> None:
+        if self._rest is None:
+            self._activate(agent)
+        elif agent.name in self._config.attending and self._rest.is_held:
+            self._activate(agent)
+            self._rest.when_held_no_more(lambda: self._dismiss(agent))
+        else:
+            self._rest.when_it_runs(lambda: self._activate(agent))
+
+    def _dismiss(self, agent: _Agent) -> None:
+        if agent.pid is not None:
+            agent.dismissed = True
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(agent.pid, signal.SIGKILL)
 
     def _activate(self, agent: _Agent) -> None:
         try:
@@ -154,7 +185,7 @@ class Init:
             report(error)
             self._later(agent)
             return
-        agent.started = time.monotonic()
+        agent.started, agent.dismissed = time.monotonic(), False
 
     def _died(self, pid: int, status: int) -> None:
         for agent in self._agents.values():
@@ -168,10 +199,12 @@ class Init:
 
     def _stopped(self, pid: int) -> None:
         """Commands have the same uid as their agent and may stop it: `kill -STOP -1` does. So does the keeper, for an
-        instant, where it has no freezer: it is left alone for that long."""
+        instant, where it has no freezer: it is left alone for that long. So do we."""
         self._loop.after(_STANDS_SECONDS, lambda: self._let_go_on(pid))
 
     def _let_go_on(self, pid: int) -> None:
+        if self._rest is not None and self._rest.stands:
+            return  # and it goes on with the others
         if any(agent.pid == pid for agent in self._agents.values()):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
@@ -184,7 +217,7 @@ class Init:
             asked, agent.asked = agent.asked, []
             for answer in asked:
                 answer()
-            if time.monotonic() - agent.started < _QUICK_DEATH_SECONDS:
+            if time.monotonic() - agent.started < _QUICK_DEATH_SECONDS and not agent.dismissed:
                 self._later(agent)
             else:
                 agent.pause = 0.0
@@ -225,9 +258,11 @@ class Init:
         elif operation == "lost":
             return self._lost(channel, request)
         elif operation == "renew":
-            channel.reply(renew(request))
+            channel.reply(self._renewal.renew(request))
         elif operation == "agents":
             channel.reply({"agents": {agent.name: agent.pid for agent in self._agents.values()}})
+        elif self._rest is not None:
+            return self._rest.serve(operation, channel, request)
         else:
             raise Fault("unsupported", f"init cannot do {operation!r}"[:200])
         channel.end()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ._connection import Connection, Serve
 from ._frames import Json
@@ -13,8 +13,7 @@ from ._mark import MarkFinder
 _PAUSE_SECONDS = 0.05
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LineEnd:
+class LineEnd(NamedTuple):
     """This side's end of a line. That of a `device` seems to end while nobody is at the other one."""
 
     reader: int

@@ -10,19 +10,20 @@ import ctypes
 import os
 import resource
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from . import _uplink as uplink
+from ._ceilings import GROUP as _GROUP
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _FINIT_MODULE = 313  # x86_64
 _RDONLY, _NOSUID, _NODEV, _NOEXEC, _REMOUNT, _MOVE = 1, 2, 4, 8, 32, 8192
 _SECONDS = 60.0
 _OWN_PROCESSES = 8
+_DISKS = {"1": "view", "0": "disk"}
 _ROOT = "/root"
 _GROUPS = "/sys/fs/cgroup"
-_GROUP = f"{_GROUPS}/sandbox"
 _MEMORY_DIRECTORIES = {"/dev/shm": "1777", "/tmp": "1777", "/run": "755", "/run/lock": "1777"}  # noqa: S108 (mounted on)
 _LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
 
@@ -37,7 +38,7 @@ def settle(options: Mapping[str, Any]) -> None:
     _mount("devtmpfs", "/dev", "devtmpfs")
     for path in options["modules"]:
         _load(path)
-    disks = _disks(("view", "disk"))
+    disks = _disks()
     _mount(disks["view"], "/view", "erofs", _RDONLY | _NODEV)
     _mount(disks["disk"], "/disk", "ext4", _NODEV, "noauto_da_alloc,init_itable=0")
     for name in ("upper", "work"):
@@ -101,6 +102,8 @@ def _group() -> None:
     _mount("cgroup2", f"{_ROOT}{_GROUPS}", "cgroup2", _NOSUID | _NODEV | _NOEXEC)
     os.mkdir(_ROOT + _GROUP)
     _write(f"{_ROOT}{_GROUPS}/cgroup.subtree_control", b"+pids")
+    with contextlib.suppress(OSError):  # only to tell what struck: the size of the machine holds
+        _write(f"{_ROOT}{_GROUPS}/cgroup.subtree_control", b"+memory")
     _write(f"{_ROOT}{_GROUP}/cgroup.procs", b"%d" % os.getpid())
 
 
@@ -119,20 +122,17 @@ def _load(path: str) -> None:
         os.close(fd)
 
 
-def _disks(serials: Iterable[str]) -> dict[str, str]:
-    """The block devices by the serial that the host gave them."""
-    missing = set(serials)
+def _disks() -> dict[str, str]:
+    """The two block devices: the view can only be read. Not every host can give them names of its own."""
     found: dict[str, str] = {}
     until = time.monotonic() + _SECONDS
-    while missing:
+    while len(found) < len(_DISKS):
         for name in _listed("/sys/block"):
-            serial = _text(f"/sys/block/{name}/serial")
-            if serial in missing:
-                found[serial] = f"/dev/{name}"
-                missing.discard(serial)
+            if name.startswith("vd") and (what := _DISKS.get(_text(f"/sys/block/{name}/ro"))) is not None:
+                found[what] = f"/dev/{name}"
         if time.monotonic() > until:
-            raise OSError(f"no disk {', '.join(sorted(missing))}")
-        time.sleep(0.005 if missing else 0)
+            raise OSError(f"no disks but {found}")
+        time.sleep(0.005 if len(found) < len(_DISKS) else 0)
     return found
 
 

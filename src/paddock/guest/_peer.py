@@ -9,24 +9,28 @@ from collections.abc import Callable
 
 from ._loop import IN, OUT, Loop
 
+Stream = socket.socket | tuple[int, int]
+"""A socket, or the descriptors of two pipes: the one that is read, and the one that is written."""
 HIGH = 1024 * 1024
 """Bytes that wait for a peer beyond which nothing more is read for it."""
 _READ = 256 * 1024
 
 
 class Peer:
-    """Owns the socket. `received(data)`; `gone()` once, when the other side is; `roomy()` when little waits again."""
+    """Owns the stream. `received(data)`; `gone()` once, when the other side is; `roomy()` when little waits again."""
 
     def __init__(
         self,
         loop: Loop,
-        stream: socket.socket,
+        stream: Stream,
         received: Callable[[bytes], None],
         gone: Callable[[], None],
         roomy: Callable[[], None],
     ) -> None:
-        stream.setblocking(False)
-        self._loop, self._socket = loop, stream
+        self._reader, self._writer = stream if isinstance(stream, tuple) else (stream.fileno(), stream.detach())
+        for fd in {self._reader, self._writer}:
+            os.set_blocking(fd, False)
+        self._loop = loop
         self._received, self._gone, self._roomy = received, gone, roomy
         self._out: deque[bytes | memoryview] = deque()
         self._reading = False
@@ -34,7 +38,7 @@ class Peer:
         self.taken_bytes = 0
         """Bytes that it has taken in all."""
         self.closed = False
-        self._watched = 0
+        self._watched: dict[int, int] = {}
 
     @property
     def full(self) -> bool:
@@ -62,33 +66,43 @@ class Peer:
     def close(self) -> None:
         if not self.closed:
             self.closed = True
-            self._loop.unwatch(self._socket.fileno())
-            self._socket.close()
+            for fd in {self._reader, self._writer}:
+                self._loop.unwatch(fd)
+                os.close(fd)
             self._out.clear()
             self.waiting_bytes = 0
 
     def _watch(self) -> None:
         if self.closed:
             return
-        events = (IN if self._reading else 0) | (OUT if self._out else 0)
-        if events != self._watched:
-            self._watched = events
+        wanted = {self._reader: IN if self._reading else 0}
+        wanted[self._writer] = wanted.get(self._writer, 0) | (OUT if self._out else 0)
+        if wanted == self._watched:
+            return
+        for fd, events in wanted.items():
+            if events == self._watched.get(fd, 0):
+                continue
             if events:
-                self._loop.watch(self._socket.fileno(), events, self._ready)
+                self._loop.watch(fd, events, self._ready_to_read if fd == self._reader else self._ready_to_write)
             else:  # an end that nobody listens to would wake us for ever
-                self._loop.unwatch(self._socket.fileno())
+                self._loop.unwatch(fd)
+        self._watched = wanted
 
-    def _ready(self, events: int) -> None:
-        if self._out and events & ~IN:
+    def _ready_to_read(self, events: int) -> None:
+        """Where both are one descriptor, to write as well."""
+        if self._out and events & ~IN and self._reader == self._writer:
             self._flush()
         if self._reading and events & ~OUT and not self.closed:
             self._receive()
+
+    def _ready_to_write(self, events: int) -> None:
+        self._flush()
 
     def _flush(self) -> None:
         was_full = self.full
         try:
             while self._out:
-                sent = os.writev(self._socket.fileno(), [self._out[n] for n in range(min(len(self._out), 64))])
+                sent = os.writev(self._writer, [self._out[n] for n in range(min(len(self._out), 64))])
                 self.waiting_bytes -= sent
                 self.taken_bytes += sent
                 while sent:
@@ -108,8 +122,8 @@ class Peer:
 
     def _receive(self) -> None:
         try:
-            # recv, never recvmsg: descriptors that a guest sends are closed by the kernel, unseen.
-            data = self._socket.recv(_READ)
+            # read, never recvmsg: descriptors that a guest sends are closed by the kernel, unseen.
+            data = os.read(self._reader, _READ)
         except BlockingIOError:
             return
         except OSError:

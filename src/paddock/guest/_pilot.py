@@ -4,9 +4,12 @@ that starts it has that one on its standard input.
 
 Its configuration: `name` of its own socket; `identities`; `marks` by identity, where the guest has spoken to another
 pilot before; `child`: `argv`, `env`, `cwd`, `uid`, `streams` (which descriptor of the child's is whose line); `course`:
-the module `_pilot_<course>` is what a level adds, made with `options`.
+the module `_pilot_<course>` is what a level adds, made with `options`; `env`: what the sandbox's own commands have in
+their environment beside what the guest was started with; `waiting`: it is nobody's sandbox until somebody claims it.
+Or `orders`, in place of all: the descriptor on which that is said first (`_orders`).
 
-It ends when one of its children does, and they end with it: so does the sandbox.
+It ends when one of its children does, and they end with it: so does the sandbox. What waits also ends with the
+connection that it was started by.
 """
 
 from __future__ import annotations
@@ -17,29 +20,38 @@ import os
 import signal
 import socket
 import stat
+import time
 from collections import deque
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from struct import unpack
 from typing import Any, NoReturn, Protocol
 
 from . import _requests as requests
-from ._agent import prepare_process
 from ._connection import Channel, Connection, Handler
 from ._faults import Fault, described, report
 from ._frames import Json
 from ._kernel import set_parent_death_signal
 from ._loop import IN, ChildWatch, Loop
+from ._orders import read_orders
+from ._peer import Stream
+from ._process import prepare_process
 from ._switchboard import Board
 
 LOG_BYTES = 16 * 1024
+OUT = ".out"
 _CONTROL = "control"
 _FAREWELL_SECONDS = 1.0
+_SETTLING_SECONDS, _LOOK_SECONDS = 5.0, 0.005
 _MESSAGE = 64
 _MOST_DESCRIPTORS = 4
 
 
 class Course(Protocol):
     """What a level adds. It is made before anything is started, and may take part in the pilot's loop."""
+
+    pipes: bool
+    """A line is two pipes and no socket: `ends` has what the wall reads by NAME, what it writes by NAME + `OUT`."""
 
     def start(self, ends: dict[str, int]) -> list[int]:
         """Starts the other wall; `ends` are its ends of the lines. The end of any of these processes is that of all."""
@@ -57,7 +69,8 @@ class Course(Protocol):
 def run_pilot(config: Json) -> NoReturn:
     code = 1
     try:
-        pilot = Pilot(config)
+        source = config.get("orders")
+        pilot = Pilot(config if source is None else read_orders(source))
         prepare_process(keep=pilot.descriptors())
         pilot.run()
         code = 0
@@ -74,13 +87,17 @@ class Pilot:
         self._door = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         self._door.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self._log = Log(self.loop)
-        self._lines: dict[str, socket.socket] = {}
-        self._ends: dict[str, socket.socket] = {}
+        self._lines: dict[str, Stream] = {}
         self.boards: dict[str, Board] = {}
         self._controls: set[Connection] = set()
+        self._environment: Any = config.get("env", {})
+        self._claimed = not config.get("waiting")
         self._waiting: list[_End] = []
         self._pids: list[int] = []
         self._marks: dict[str, str] = config.get("marks", {})
+        self._idle: frozenset[str] = frozenset()
+        self.figures: dict[str, float] = {}
+        """How long some steps took, in seconds: for whoever asks (`ping`)."""
         self._ended: Json | None = None
         self._told = False
         self._course = self._make_course()
@@ -108,15 +125,17 @@ class Pilot:
     def _set_out(self) -> None:
         self._take_first()
         self._door.bind(b"\0" + self._config["name"].encode())
+        ends: dict[str, int] = {}
         for name in self._config["identities"]:
-            self._lines[name], self._ends[name] = socket.socketpair()
+            self._lines[name] = _pipes(name, ends) if self._course.pipes else _socket(name, ends)
         children = ChildWatch(self.loop, self._died, lambda pid: None)
-        self._pids = self._course.start({name: end.fileno() for name, end in self._ends.items()})
-        for end in self._ends.values():
-            end.close()
+        self._pids = self._course.start(ends)
+        for end in ends.values():
+            os.close(end)
         for name, line in self._lines.items():
             mark = self._marks.get(name)
-            self.boards[name] = Board(self.loop, line, None if mark is None else bytes.fromhex(mark))
+            known = None if mark is None else bytes.fromhex(mark)
+            self.boards[name] = Board(self.loop, line, known, idle=mark is not None and name in self._idle)
         self.loop.watch(self._door.fileno(), IN, self._came)
         children.reap()
 
@@ -132,9 +151,25 @@ class Pilot:
         """By which a later pilot makes itself known to the same guest."""
         return {name: board.mark.hex() for name, board in self.boards.items() if board.mark is not None}
 
-    def resume(self, marks: dict[str, str]) -> None:
+    def settle(self, then: Callable[[], None]) -> None:
+        """`then` is called when all lines are settled, or one has not been for long."""
+        until = time.monotonic() + _SETTLING_SECONDS
+
+        def look() -> None:
+            if all(board.settled for board in self.boards.values()) or time.monotonic() > until:
+                then()
+            else:
+                self.loop.after(_LOOK_SECONDS, look)
+
+        look()
+
+    def idle(self) -> list[str]:
+        """The lines on which nothing is open."""
+        return [name for name, board in self.boards.items() if board.idle]
+
+    def resume(self, marks: dict[str, str], idle: Iterable[str] = ()) -> None:
         """For a course that finds them only when it starts: the guest has spoken to an earlier pilot."""
-        self._marks = marks
+        self._marks, self._idle = marks, frozenset(idle)
 
     def note(self, words: str) -> None:
         """Into the log."""
@@ -143,8 +178,9 @@ class Pilot:
     def log_text(self) -> str:
         return self._log.text()
 
-    def spawn(self, child: Json, ends: dict[str, int]) -> int:
-        """Starts a program as `child` says, as another `uid` if it has one; what it prints goes to the log. OSError."""
+    def spawn(self, child: Json, ends: dict[str, int], before: Callable[[], None] | None = None) -> int:
+        """Starts a program as `child` says, as another `uid` if it has one; what it prints goes to the log. OSError.
+        `before` is called there, while descriptors are where they are here."""
         wanted = {int(number): ends[name] for name, number in child["streams"].items()}
         null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
         wanted = {0: null, 1: self._log.writer, 2: self._log.writer} | wanted
@@ -152,6 +188,8 @@ class Pilot:
         pid = os.fork()
         if pid == 0:
             try:
+                if before is not None:
+                    before()
                 _become_child(child, wanted, parent)
             except BaseException as error:
                 os.dup2(self._log.writer, 2)
@@ -160,6 +198,15 @@ class Pilot:
                 os._exit(127)
         os.close(null)
         return pid
+
+    @property
+    def waits(self) -> bool:
+        """It is nobody's sandbox yet."""
+        return not self._claimed
+
+    def watch(self, pid: int) -> None:
+        """Its end is that of all, as of those that the course has started at first."""
+        self._pids.append(pid)
 
     def end(self, status: Json) -> None:
         """Says how it ended, and ends. Once. `status`: `code`, `signal`, and `words`, if a course knows why."""
@@ -216,12 +263,17 @@ class Pilot:
 
     def _serve(self, name: str, stream: socket.socket) -> bool:
         if name == _CONTROL:
-            self._controls.add(Connection(self.loop, stream, self._open, self._controls.discard))
+            self._controls.add(Connection(self.loop, stream, self._open, self._hung_up))
             return True
         if name not in self.boards:
             return False
         self.boards[name].add(stream)
         return True
+
+    def _hung_up(self, connection: Connection) -> None:
+        self._controls.discard(connection)
+        if not self._claimed:
+            self.end({"code": None, "signal": None, "words": "nobody has claimed it"})
 
     def _open(self, channel: Channel, request: Json, descriptors: list[int]) -> Handler | None:
         operation = requests.text(request, "op")
@@ -232,9 +284,14 @@ class Pilot:
                 self._tell(waiting)
             return waiting
         if operation == "ping":
-            channel.answer({"pid": os.getpid(), "children": self._pids})
+            channel.answer({"pid": os.getpid(), "children": self._pids, "figures": self.figures})
         elif operation == "log":
             channel.answer({"log": self._log.text()})
+        elif operation == "environment":
+            channel.answer({"env": self._environment})
+        elif operation == "claim":  # services are trusted here: what they say of it is so
+            self._claimed, self._environment = True, request.get("env", {})
+            channel.answer({})
         elif operation == "marks":
             channel.answer({"marks": self.marks()})
         else:
@@ -256,6 +313,8 @@ class _End(Handler):
 
 class _Plain:
     """A level whose wall is one program."""
+
+    pipes = False
 
     def __init__(self, pilot: Pilot, child: Json) -> None:
         self._pilot, self._child = pilot, child
@@ -303,6 +362,18 @@ class Log:
             if not self._read():
                 break
         return b"".join(self._parts)[-LOG_BYTES:].decode("utf-8", "backslashreplace")
+
+
+def _socket(name: str, ends: dict[str, int]) -> Stream:
+    ours, theirs = socket.socketpair()
+    ends[name] = theirs.detach()
+    return ours
+
+
+def _pipes(name: str, ends: dict[str, int]) -> Stream:
+    ends[name], writer = os.pipe2(os.O_CLOEXEC)
+    reader, ends[name + OUT] = os.pipe2(os.O_CLOEXEC)
+    return reader, writer
 
 
 def _become_child(child: Json, wanted: dict[int, int], parent: int) -> NoReturn:

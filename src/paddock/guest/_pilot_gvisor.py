@@ -1,4 +1,4 @@
-"""The pilot's part for gVisor: starts the gofer and the sentry, and tells the sentry to begin.
+"""The pilot's part for gVisor: starts the gofer and the sentry, and tells the sentry to begin, or where to go on.
 
 `runsc run` wants namespaces, mounts and a new root, which a jail neither has to give nor would: what they are for is
 here already. So its two halves are started as it starts them itself, with descriptors in place of names, and one order
@@ -11,13 +11,18 @@ import errno
 import json
 import os
 import socket
+from collections.abc import Callable, Mapping, Sequence
 from struct import pack
 from typing import TYPE_CHECKING, Any
 
 from ._faults import Fault
+from ._freeze import Freeze
 from ._kernel import install_filter
 from ._loop import IN
+from ._pilot import OUT
 from ._requests import text
+from ._saved import Saved
+from ._sentry import Call, Refused, Script, Sentry
 
 if TYPE_CHECKING:
     from ._connection import Channel, Handler
@@ -25,44 +30,71 @@ if TYPE_CHECKING:
     from ._pilot import Pilot
 
 _ID = "sandbox"
-_ANSWER_BYTES = 64 * 1024
+_NOTHING: Mapping[int, int] = {}
+# As runsc makes it where there is no other network (runsc/boot/network.go, DefaultLoopbackLink); masks are base64.
+_LOOPBACK = {
+    "Name": "lo",
+    "Addresses": [{"Address": "127.0.0.1", "PrefixLen": 8}, {"Address": "::1", "PrefixLen": 128}],
+    "Routes": [
+        {"Destination": {"IP": "127.0.0.0", "Mask": "/wAAAA=="}},
+        {"Destination": {"IP": "::1", "Mask": "/////////////////////w=="}},
+    ],
+}
 _SENTRY_ENDS_SECONDS = 1.0
 # linux/audit.h, and the numbers of calls: chroot(2); fsetxattr(2), fgetxattr, flistxattr, fremovexattr
 _ARCHITECTURES = {"x86_64": 0xC000_003E, "aarch64": 0xC000_00B7}
 _CHROOT = {"x86_64": 161, "aarch64": 51}
 _ATTRIBUTES = {"x86_64": (190, 193, 196, 199), "aarch64": (7, 10, 13, 16)}
+# arch_prctl(2), which only one of them has, and its ARCH_SET_CPUID (asm/prctl.h)
+_ARCH_PRCTL = {"x86_64": 158}
+_SET_CPUID = 0x1012
 # linux/bpf_common.h, linux/seccomp.h
 _LOAD, _JUMP_IF_EQUAL, _RETURN = 0x20, 0x15, 0x06
-_SECCOMP_DATA_NR, _SECCOMP_DATA_ARCH = 0, 4
+_SECCOMP_DATA_NR, _SECCOMP_DATA_ARCH, _SECCOMP_DATA_FIRST = 0, 4, 16
 _ALLOW, _ERRNO = 0x7FFF_0000, 0x0005_0000
 
 
 class Course:
     """`options`: `runsc`, `flags` of both halves, `served`: what both are told of the root, `spec` (OCI), `sentry_uid`
-    where there is more than one id, `cpus`, `memory_bytes`."""
+    where there is more than one id, `cpus`, `memory_bytes`.
+
+    `lines`: by identity, which descriptors inside; without, the first three are. `loopback`: the network is the
+    sentry's own, and nothing but this. `saves`, where a state can be saved and loaded: `stamp`, `key` in hexadecimal,
+    `place`: where its own is, `baked`: a place where there is one for all to begin with, `before`: by their stamps,
+    flags with which others were saved, and go on. `forget`: a place of which nothing is loaded, now or later.
+    `device`: what its platform drives, the path of a device file.
+    """
 
     def __init__(self, pilot: Pilot, options: Json) -> None:
         self._pilot = pilot
+        self._options = options
         self._runsc: str = options["runsc"]
         self._flags: list[str] = options["flags"]
         self._served: list[str] = options["served"]
         self._uid: int | None = options.get("sentry_uid")
         self._spec = json.dumps(options["spec"]).encode()
         self._cpus, self._memory = int(options["cpus"]), int(options["memory_bytes"])
+        self._numbers: Any = options.get("lines")
+        self.pipes = self._numbers is not None
+        self._saves: Any = options.get("saves")
+        self._device: str | None = options.get("device")
+        self._files: tuple[int, ...] = ()
+        self._frozen: Freeze | None = None
+        self._stands = False
         # Autobound: a name in this network namespace, where nobody is but us and what we start.
         self._control = socket.socket(socket.AF_UNIX)
         self._control.bind("")
-        self._caller: socket.socket | None = None
-        self._answer = b""
+        self._sentry = Sentry(pilot.loop, self._control.getsockname())
         self._booted = self._gofer = -1
 
     def start(self, ends: dict[str, int]) -> list[int]:
+        self._find()
         machine = os.uname().machine
         # The gofer always changes its root, to the directory that it serves: that is "/", so nothing is to be done, and
         # the jail lets nobody do it. Of symbolic links it asks for attributes in a way that fails, and `ls -l` says so
         # of each; where there are no attributes it says nothing.
         answers = {_CHROOT[machine]: 0} | dict.fromkeys(_ATTRIBUTES[machine], errno.EOPNOTSUPP)
-        _pretend(_ARCHITECTURES[machine], answers)
+        _pretend(_ARCHITECTURES[machine], answers, _ARCH_PRCTL.get(machine))
         null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
         gofer_io, sentry_io = socket.socketpair()
         mounts, mounts_writer = os.pipe2(os.O_CLOEXEC)
@@ -72,7 +104,8 @@ class Course:
             {"io-fds": gofer_io.fileno(), "mounts-fd": mounts_writer, "spec-fd": self._specification()},
             ["--bundle=/", "--setup-root=false", "--apply-caps=false", *self._served],
         )
-        lines = [ends.get(identity, null) for identity in ("init", "user", "root")]
+        lines = [null if self.pipes else ends.get(identity, null) for identity in ("init", "user", "root")]
+        device = self._open_device()
         sentry = self._run(
             "boot",
             {
@@ -81,11 +114,13 @@ class Course:
                 "start-sync-fd": booted_writer,
                 "controller-fd": self._control.fileno(),
                 "spec-fd": self._specification(),
+                **({"device-fd": device[0]} if device else {}),
             },
             ["--bundle=/", "--attached", f"--cpu-num={self._cpus}", f"--total-memory={self._memory}", *self._served],
             lines=lines,
+            passed=self._passed(ends),
         )
-        for fd in (null, mounts, mounts_writer, booted_writer):
+        for fd in (null, mounts, mounts_writer, booted_writer, *device):
             os.close(fd)
         gofer_io.close()
         sentry_io.close()
@@ -95,9 +130,103 @@ class Course:
         return [sentry]
 
     def open(self, channel: Channel, request: Json, descriptors: list[int]) -> Handler | None:
-        raise Fault("unsupported", f"the pilot cannot do {text(request, 'op')!r}"[:200])
+        operation = text(request, "op")
+        if operation != "freeze":
+            raise Fault("unsupported", f"the pilot cannot do {operation!r}"[:200])
+        if self._saves is None:
+            raise Fault("unsupported", "this sandbox's memory cannot be saved")
+        if self._frozen is not None:
+            raise Fault("invalid_state", "somebody is just taking a copy of this sandbox")
+        self._frozen = Freeze(self, channel, for_good=request.get("for_good") is True)
+        self._sentry.play(self._save(), self._frozen.stands)
+        return self._frozen
 
     def ending(self) -> None: ...
+
+    def thaw(self, done: Callable[[str | None], None]) -> None:
+        def over(why: str | None) -> None:
+            self._frozen = None
+            done(why)
+
+        self._sentry.play(self._go_on(), over)
+
+    # scripts
+
+    def _begin(self) -> Script:
+        if self._options.get("loopback"):
+            yield Call("Network.CreateLinksAndRoutes", {"LoopbackLinks": [_LOOPBACK]})
+        if not self._files:
+            yield Call("containerManager.StartRoot", _ID)
+            return
+        device = self._open_device()  # what it has begun with was for a machine that this one takes the place of
+        files = (*self._files, *device)
+        try:
+            yield Call("containerManager.Restore", {"HavePagesFile": True, "HaveDeviceFile": bool(device)}, files)
+        finally:
+            for fd in files:
+                os.close(fd)
+        self._own().forget()
+
+    def _save(self) -> Script:
+        if missing := sorted(set(self._numbers) & set(self._pilot.boards) - set(self._pilot.marks())):
+            raise Refused(f"{missing[0]} has not greeted yet, and could not be found again")
+        yield Call("containerManager.Pause", {})
+        self._stands = True
+        saved = self._own()
+        files = saved.new_files()
+        try:
+            options = {"metadata": {"compression": "none"}, "have_pages_file": True, "Resume": True}
+            yield Call("containerManager.Checkpoint", options, files)
+            saved.conclude(files, self._pilot.marks())
+        finally:
+            for fd in files:
+                os.close(fd)
+
+    def _go_on(self) -> Script:
+        self._own().forget()
+        if self._stands:
+            self._stands = False
+            yield Call("containerManager.Resume", {})
+
+    # its parts
+
+    def _own(self) -> Saved:
+        return self._saved(self._saves["place"])
+
+    def _saved(self, place: str) -> Saved:
+        return Saved(place, self._saves["stamp"], bytes.fromhex(self._saves["key"]))
+
+    def _find(self) -> None:
+        """OSError, ValueError: there is a state to go on from, and it is not what was saved."""
+        if self._saves is None:
+            if (place := self._options.get("forget")) is not None:
+                Saved(place, "", b"").forget()  # the files go on without it, and must not meet it again
+            return
+        own = self._own()
+        own.prepare()
+        of = own.of() if own.exists() else self._saves["stamp"]
+        if of in (before := self._saves.get("before", {})):
+            self._flags, self._device = before[of], None
+            self._saves = {**self._saves, "stamp": of}
+        elif of != self._saves["stamp"]:
+            self._pilot.note(f"only the files go on: its memory is of {of}, and this is {self._saves['stamp']}")
+            own.forget()
+        places = (self._saves["place"], self._saves.get("baked"))
+        found = next((saved for place in places if place is not None and (saved := self._saved(place)).exists()), None)
+        if found is not None:
+            self._files, marks = found.open()
+            self._pilot.resume(marks)
+
+    def _open_device(self) -> tuple[int, ...]:
+        """OSError: it is not there. The sentry may open none itself."""
+        return () if self._device is None else (os.open(self._device, os.O_RDWR | os.O_CLOEXEC),)
+
+    def _passed(self, ends: dict[str, int]) -> dict[int, int]:
+        """By the number inside, what is handed in beside the first three."""
+        if not self.pipes:
+            return {}
+        both = [(self._numbers[name], (ends[name], ends[name + OUT])) for name in self._numbers if name in ends]
+        return {number: fd for numbers, fds in both for number, fd in zip(numbers, fds, strict=True)}
 
     def _gofer_died(self, events: int) -> None:
         """It ends with the sentry, a moment before that is seen perhaps: how the sentry ended says more."""
@@ -114,15 +243,24 @@ class Course:
         os.write(fd, self._spec)
         return fd
 
-    def _run(self, half: str, given: dict[str, int], arguments: list[str], lines: list[int] | None = None) -> int:
+    def _run(
+        self,
+        half: str,
+        given: dict[str, int],
+        arguments: list[str],
+        *,
+        lines: Sequence[int] = (),
+        passed: Mapping[int, int] = _NOTHING,
+    ) -> int:
         """Starts `runsc <half>`; it finds what it is given from descriptor 3 on."""
         streams = {name: number for number, name in enumerate(given, 3)}
         ends = dict(given)
         words = [f"--{name}={number}" for name, number in streams.items()]
-        for index, fd in enumerate(lines or ()):
-            streams[f"line{index}"] = 3 + len(given) + index
-            ends[f"line{index}"] = fd
-            words.append(f"--stdio-fds={streams[f'line{index}']}")
+        more = [("stdio-fds", "", fd) for fd in lines]
+        more += [("pass-fd", f":{inside}", fd) for inside, fd in passed.items()]
+        for number, (flag, mapped, fd) in enumerate(more, 3 + len(given)):
+            streams[f"line{number}"], ends[f"line{number}"] = number, fd
+            words.append(f"--{flag}={number}{mapped}")
         child: dict[str, Any] = {
             "argv": [self._runsc, *self._flags, half, *arguments, *words, *([_ID] if half == "boot" else [])],
             "env": {},
@@ -141,30 +279,20 @@ class Course:
         os.close(self._booted)
         if not booted:
             return  # it has died, which is seen elsewhere
-        self._caller = socket.socket(socket.AF_UNIX)
-        self._caller.connect(self._control.getsockname())
         self._control.close()
-        self._caller.sendall(json.dumps({"method": "containerManager.StartRoot", "arg": _ID}).encode())
-        self._pilot.loop.watch(self._caller.fileno(), IN, self._answered)
+        self._sentry.play(self._begin(), self._begun)
 
-    def _answered(self, events: int) -> None:
-        assert self._caller is not None
-        data = self._caller.recv(_ANSWER_BYTES)
-        self._answer += data
-        try:
-            answer: Any = json.loads(self._answer)
-        except ValueError:
-            if data and len(self._answer) < _ANSWER_BYTES:
-                return
-            answer = {"success": False, "err": "the sentry's answer cannot be read"}
-        self._pilot.loop.unwatch(self._caller.fileno())
-        self._caller.close()
-        if answer.get("success") is not True:
-            self._fail(str(answer.get("err"))[:1000])
+    def _begun(self, why: str | None) -> None:
+        if why is not None:
+            self._fail(why.partition("\n")[0][:1000])
 
 
-def _pretend(architecture: int, answers: dict[int, int]) -> None:
+def _pretend(architecture: int, answers: dict[int, int], arch_prctl: int | None) -> None:
     """From now on these calls do nothing and are answered so, with an error or 0, here and in all that is started.
+
+    `arch_prctl`: the call by which programs would be kept from asking the processor what it is. That is answered as
+    where it cannot be done, so that the sentry lets them ask: each loader does, some 40 times, and each time would be
+    a fault that goes through the sentry, which tells them the same.
 
     Of filters that agree to keep a call from the kernel, the newest says what the caller is told.
     """
@@ -176,5 +304,12 @@ def _pretend(architecture: int, answers: dict[int, int]) -> None:
     ]
     for number, answer in answers.items():
         program += [(_JUMP_IF_EQUAL, 0, 1, number), (_RETURN, 0, 0, _ERRNO | answer)]
+    if arch_prctl is not None:
+        program += [
+            (_JUMP_IF_EQUAL, 0, 3, arch_prctl),
+            (_LOAD, 0, 0, _SECCOMP_DATA_FIRST),
+            (_JUMP_IF_EQUAL, 0, 1, _SET_CPUID),
+            (_RETURN, 0, 0, _ERRNO | errno.ENODEV),
+        ]
     program.append((_RETURN, 0, 0, _ALLOW))
     install_filter(b"".join(pack("HBBI", *instruction) for instruction in program))

@@ -1,237 +1,167 @@
-"""What the pilot of a virtual machine does beside its lines: makes the machine's disks, serves the blocks of its view,
-has QEMU load a state or save one.
+"""What the pilot of a virtual machine does beside its lines: has its disks made (`_disks`) and its files served
+(`_shares`), and has what runs it (`_vmm`) load a state or save one.
 
-Files of the machine, in the sandbox's own tree: `ram` (mapped by QEMU, shared), `disk`, `view` and `table` (see
-`_view`); `state` and `lines` are there only while nobody runs on them: whoever loads them removes them, since memory
-and disk go on.
+Files of the machine, in the sandbox's own tree (`_vmm.Place`): `disk`, `view` and `table` (see `_view`), its memory;
+`state` and `lines` while it stands.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import socket
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _requests as requests
-from ._blocks import BlockServer, View
 from ._connection import Channel, Handler
 from ._faults import Fault
 from ._frames import Json
-from ._qmp import Awaited, Command, Failed, Monitor, Script
-from ._shares import Shares
-from ._view import Owner, Source, write_view
+from ._freeze import Freeze
+from ._vmm import Done, Place, Vmm
 
 if TYPE_CHECKING:
     from ._pilot import Pilot
-
-_SHARED = {"capabilities": [{"capability": "x-ignore-shared", "state": True}, {"capability": "events", "state": True}]}
-_ENDED = Awaited("MIGRATION", "status", ("completed", "failed", "cancelled"))
-_FASTEST = 1 << 40
+    from ._shares import Shares
 
 
 class Course:
-    """Options: `place`; `argv` of QEMU; `descriptors` by name (`files`, `monitor`, `blocks`); `stamp`: which machine a
-    state is for; `exports`: see `_shares`; and, for a machine that boots, `make`: `sources` of its view, and `disk`: a
-    command that makes one."""
+    """Options: `vmm`, which is told all of them; `place`; `stamp`: which machine a state is for; `memory`: the image to
+    which it belongs; `exports`: see `_shares`; and, for a machine that boots, `make`: `sources` of its view, and
+    `disk`: a command that makes one."""
+
+    pipes = False
 
     def __init__(self, pilot: Pilot, options: Json) -> None:
         self._pilot, self._options = pilot, options
-        self._place = str(options["place"])
+        self._place = Place(str(options["place"]), str(options["stamp"]), str(options.get("memory", "")))
         self._frozen: Freeze | None = None
         self._make: Any = options.get("make")
-        self._ours: dict[str, socket.socket] = {}
-        self._monitor: Monitor | None = None
         self._shares: Shares | None = None
+        # What not every machine needs is imported, before imports are sealed, by those that do: a create waits for it.
+        self._disks: Any = None if self._make is None else import_module(f"{__package__}._disks")
+        shows = bool(options.get("exports")) or pilot.waits
+        self._files: Any = import_module(f"{__package__}._shares") if shows else None
+        module: Any = import_module(f"{__package__}._vmm_{options['vmm']}")
+        self._vmm: Vmm = module.Vmm(pilot, self._place, options, boots=self._make is not None)
 
     def start(self, ends: dict[str, int]) -> list[int]:
         if self._make is not None:
-            self._make_disks()
+            self._disks.make(self._pilot, self._place, self._make)
         else:
-            self._look()
-        theirs: dict[str, socket.socket] = {}
-        descriptors: Any = self._options["descriptors"]
-        for name in descriptors:
-            self._ours[name], theirs[name] = socket.socketpair()
-        streams = {**self._options["streams"], **descriptors}  # pyright: ignore[reportGeneralTypeIssues]
-        child: Json = {"argv": self._options["argv"], "streams": streams}
-        pid = self._pilot.spawn(child, {**ends, **{name: end.fileno() for name, end in theirs.items()}})
-        for end in theirs.values():
-            end.close()
-        loop = self._pilot.loop
-        BlockServer(loop, self._ours["blocks"], View(self._path("view"), self._path("table")), lambda: None)
-        self._monitor = Monitor(loop, self._ours["monitor"])
-        self._play(self._negotiate() if self._make is not None else self._load(), self._begun)
-        if not self._options.get("exports"):
-            return [pid]
-        self._shares = Shares(loop, self._ours["files"], self._options["exports"], self._path("files"))
-        return [pid, self._shares.pid]
+            self._pilot.resume(*self._place.lines())
+        pid = self._vmm.start(ends)
+        if self._make is not None:
+            self._vmm.boot(self._begun)
+        else:
+            self._vmm.load(self._loaded)
+        exports: Any = self._options.get("exports")
+        return [pid, self._show(exports)] if exports else [pid]
+
+    def _show(self, exports: Any) -> int:
+        """The pid of who does."""
+        self._shares = shares = self._files.Shares(
+            self._pilot.loop, self._vmm.files, exports, self._place.path("files")
+        )
+        return shares.pid
 
     def open(self, channel: Channel, request: Json, descriptors: list[int]) -> Handler | None:
-        if requests.text(request, "op") == "environment":
-            channel.answer({"env": self._options["env"]})
+        if requests.text(request, "op") == "show":  # of one that waited, once
+            if self._shares is not None or self._files is None:
+                raise Fault("invalid_state", "this machine has its files")
+            self._pilot.watch(self._show(request["exports"]))
+            channel.answer({})
             return None
         if requests.text(request, "op") != "freeze":
             raise Fault("unsupported", f"the pilot cannot do {requests.text(request, 'op')!r}"[:200])
         if self._frozen is not None:
             raise Fault("invalid_state", "somebody is just taking a copy of this machine")
-        self._frozen = Freeze(self, channel, for_good=request.get("for_good") is True)
-        self._stand(self._frozen.stands)
+        for_good = request.get("for_good") is True
+        image = Image(requests.text(request, "memory"), descriptors.pop()) if descriptors else None
+        self._frozen = Freeze(self, channel, for_good=for_good)
+        self._stand(image, self._frozen.stands)
         return self._frozen
 
-    def _stand(self, done: Callable[[str | None], None]) -> None:
+    def ending(self) -> None:
+        self._vmm.close()
+
+    # standing
+
+    def _stand(self, image: Image | None, done: Done) -> None:
         """Its files first: what it has under way there must not be cut off in the middle."""
 
         def quiet(why: str | None) -> None:
             if why is None:
-                self._play(self._save(), done)
+                self._save(image, stands)
             else:
-                done(why)
+                stands(why)
 
-        if self._shares is None:
-            quiet(None)
+        def stands(why: str | None) -> None:
+            if image is not None:
+                os.close(image.fd)  # nobody who runs in here writes it from now on
+            done(why)
+
+        def settled() -> None:
+            if self._shares is None:
+                quiet(None)
+            else:
+                self._shares.stand(quiet)
+
+        self._pilot.settle(settled)
+
+    def _save(self, image: Image | None, done: Done) -> None:
+        memory = "" if image is None else image.name
+
+        def keep() -> None:
+            self._place.keep(self._pilot.marks(), self._pilot.idle(), memory)
+
+        def saved(why: str | None) -> None:
+            done(_tried(keep) if why is None else why)
+
+        # The memory knows this view: its copy comes along, whatever is baked later.
+        why = _tried(lambda: self._place.own("view", "table"))
+        if why is None:
+            self._vmm.save(None if image is None else image.fd, saved)
         else:
-            self._shares.stand(quiet)
+            done(why)
 
-    def ending(self) -> None:
-        if self._monitor is not None:
-            self._monitor.close()
-
-    def thaw(self, done: Callable[[str | None], None]) -> None:
+    def thaw(self, done: Done) -> None:
         def over(why: str | None) -> None:
             self._frozen = None
             if self._shares is not None:
                 self._shares.go()
             done(why)
 
-        self._play(self._go_on(), over)
+        self._go_on(over)
 
-    def _play(self, script: Script, done: Callable[[str | None], None]) -> None:
-        assert self._monitor is not None
-        self._monitor.play(script, done)
+    def _loaded(self, why: str | None) -> None:
+        if why is None:
+            self._go_on(self._begun)
+        else:
+            self._begun(why)
 
-    # scripts
-
-    def _negotiate(self) -> Script:
-        yield Command("qmp_capabilities")
-        yield Command("migrate-set-capabilities", _SHARED)
-        yield Command("migrate-set-parameters", {"max-bandwidth": _FASTEST})
-
-    def _load(self) -> Script:
-        yield from self._negotiate()
-        fd = os.open(self._path("state"), os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            yield Command("getfd", {"fdname": "state"}, descriptor=fd)
-            yield Command("migrate-incoming", {"uri": "fd:state"})
-        finally:
-            os.close(fd)
-        if (yield _ENDED)["status"] != "completed":
-            raise Failed("the state of the machine cannot be loaded")
-        self._forget()
-        yield Command("cont")
-
-    def _save(self) -> Script:
-        for name in ("view", "table"):  # the memory knows this view: its copy comes along, whatever is baked later
-            os.close(os.open(self._path(name), os.O_RDWR | os.O_CLOEXEC))
-        yield Command("stop")
-        fd = os.open(self._path("state.new"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        try:
-            yield Command("getfd", {"fdname": "state"}, descriptor=fd)
-            yield Command("migrate", {"uri": "fd:state"})
-            if (yield _ENDED)["status"] != "completed":
-                raise Failed("the state of the machine cannot be saved")
-        finally:
-            os.close(fd)
-        lines = {"stamp": self._options["stamp"], "marks": self._pilot.marks()}
-        with open(self._path("lines"), "wb") as file:
-            file.write(json.dumps(lines).encode())
-        os.rename(self._path("state.new"), self._path("state"))
-
-    def _go_on(self) -> Script:
-        self._forget()
-        yield Command("cont")
+    def _go_on(self, done: Done) -> None:
+        why = _tried(self._place.forget)
+        if why is None:
+            self._vmm.go_on(done)
+        else:
+            done(why)
 
     def _begun(self, why: str | None) -> None:
         if why is not None:
-            self._pilot.end({"code": None, "signal": None, "why": why})
-
-    # files
-
-    def _path(self, name: str) -> str:
-        return f"{self._place}/{name}"
-
-    def _forget(self) -> None:
-        """From here on memory and disk are not those of the state."""
-        for name in ("state", "lines", "state.new"):
-            try:
-                os.unlink(self._path(name))
-            except FileNotFoundError:
-                continue
-
-    def _look(self) -> None:
-        """OSError, ValueError: what is there is not what was saved, or was saved by another machine."""
-        with open(self._path("lines"), "rb") as file:
-            saved = json.loads(file.read())
-        if saved["stamp"] != self._options["stamp"]:
-            raise ValueError(f"the state was saved by {saved['stamp']}, and this is {self._options['stamp']}")
-        size = os.stat(self._path("ram")).st_size
-        if size != self._options["memory_bytes"]:
-            raise ValueError(f"the memory of the machine has {size} bytes, not {self._options['memory_bytes']}")
-        self._pilot.resume(saved["marks"])
-
-    def _make_disks(self) -> None:
-        os.makedirs(self._place, exist_ok=True)
-        sources = tuple(_source(source) for source in self._make["sources"])
-        with open(self._path("view"), "wb") as metadata, open(self._path("table"), "wb") as table:
-            write_view(sources, metadata, table)
-        for name, size in (("disk", self._make["disk_bytes"]), ("ram", self._options["memory_bytes"])):
-            with open(self._path(name), "wb") as file:
-                file.truncate(size)
-        command: Json = {"argv": [*self._make["format"], self._path("disk")], "streams": {}}
-        _, status = os.waitpid(self._pilot.spawn(command, {}), 0)
-        if status != 0:
-            raise OSError("no disk was made")
+            self._pilot.end({"code": None, "signal": None, "words": why})
 
 
-class Freeze(Handler):
-    """The machine stands, its state is in its tree, for as long as the channel is open; or until it is ended."""
+class Image(NamedTuple):
+    """Where memory is saved: a copy of what the machine began with."""
 
-    def __init__(self, course: Course, channel: Channel, *, for_good: bool) -> None:
-        self._course, self._channel, self._for_good = course, channel, for_good
-        self._closing = self._stands = False
-
-    def stands(self, why: str | None) -> None:
-        self._stands = True
-        if why is not None:
-            self._channel.end(Fault("invalid_state", f"the machine could not be frozen: {why}"[:500]))
-            self._course.thaw(_pass_over)
-        elif self._closing:
-            self.close()
-        else:
-            self._channel.reply({})
-
-    def close(self) -> None:
-        self._closing = True
-        if self._for_good:
-            self._channel.end()
-        elif self._stands:
-            self._stands = False
-            self._course.thaw(self._over)
-
-    def _over(self, why: str | None) -> None:
-        self._channel.end(None if why is None else Fault("invalid_state", f"the machine stays frozen: {why}"[:500]))
+    name: str
+    fd: int
 
 
-def _pass_over(why: str | None) -> None: ...
-
-
-def _source(fields: Any) -> Source:
-    owners = fields.get("owners")
-    return Source(
-        place=fields["place"],
-        path=fields["path"],
-        without=frozenset(fields.get("without", ())),
-        owners=None if owners is None else {path: Owner(*owner) for path, owner in owners.items()},
-        nobody=int(fields.get("nobody", -1)),
-    )
+def _tried(step: Callable[[], None]) -> str | None:
+    """Why it failed."""
+    try:
+        step()
+    except OSError as error:
+        return str(error)
+    return None

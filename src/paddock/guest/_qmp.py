@@ -12,8 +12,7 @@ import json
 import socket
 from collections import deque
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ._loop import IN, OUT, Loop
 
@@ -24,15 +23,13 @@ class Failed(Exception):
     """QEMU refused, or is gone."""
 
 
-@dataclass(frozen=True)
-class Command:
+class Command(NamedTuple):
     name: str
-    arguments: dict[str, Any] = field(default_factory=dict[str, Any])
+    arguments: dict[str, Any] | None = None
     descriptor: int = -1
 
 
-@dataclass(frozen=True)
-class Awaited:
+class Awaited(NamedTuple):
     """An event of that name whose data has, for `key`, one of `values`."""
 
     name: str
@@ -81,7 +78,7 @@ class Monitor:
             self._wanted = script.throw(Failed(error)) if error is not None else script.send(value)
         except StopIteration:
             self._finish(done, None)
-        except (Failed, OSError) as failure:
+        except (Failed, OSError, ValueError) as failure:
             self._finish(done, str(failure))
         else:
             self._want(self._wanted)
@@ -90,7 +87,7 @@ class Monitor:
         if self._gone:
             self._loop.soon(lambda: self._advance(error="QEMU is gone"))
         elif isinstance(wanted, Command):
-            line = json.dumps({"execute": wanted.name, "arguments": wanted.arguments}).encode() + b"\n"
+            line = json.dumps({"execute": wanted.name, "arguments": wanted.arguments or {}}).encode() + b"\n"
             self._unsent.append((line, wanted.descriptor))
             self._send()
         else:

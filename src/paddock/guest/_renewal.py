@@ -1,6 +1,8 @@
 """Renewal: what a guest is told first when its machine was copied or slept, so that no two are the same.
 
-Each part is done where it may be; where it may not, that is said and the rest is done.
+Each part is done where it may be; where it may not, that is said and the rest is done. What it was told before and is
+the same in the copy is not done again: an emulated processor takes a tenth of a second for it, and whoever has lowered
+a ceiling of his own keeps it.
 """
 
 from __future__ import annotations
@@ -9,8 +11,10 @@ import errno
 import fcntl
 import os
 import socket
+import stat
 import time
 from collections.abc import Callable
+from functools import partial
 from struct import pack
 from typing import Any, cast
 
@@ -25,23 +29,36 @@ from ._fuse_relay import Share, is_mounted, mount_shares
 _RNDADDENTROPY, _RNDRESEEDCRNG = 0x40085203, 0x5207
 _MACHINE_ID = "/etc/machine-id"
 _FILES = b"/run/paddock/files"
+_LASTING = frozenset({"limits", "network"})
 
 
-def renew(request: Json) -> Json:
-    """`done` and `failed`, by name: `hostname`, `machine_id`, `entropy` (both hexadecimal), `wall_clock` in seconds;
-    of a virtual machine `limits`: `open_files`, `processes`, `tmp_bytes`; whether it has a
-    `network`; the certificates that it is to `trust` (`_uplink`)."""
-    done: list[str] = []
-    failed: dict[str, str] = {}
-    for name, part in _PARTS.items():
-        if request.get(name) is None:
-            continue
-        try:
-            part(request)
-            done.append(name)
-        except OSError as error:
-            failed[name] = errno.errorcode.get(error.errno or 0, "?")
-    return {"done": done, "failed": failed}
+class Renewal:
+    """`renew` does what a request says, and answers with `done` and `failed`, by name: `hostname`; `machine_id`,
+    `entropy`, the card's `mac` (hexadecimal); `wall_clock` in seconds; of a virtual machine `limits`: `open_files`,
+    `processes`, `tmp_bytes`; whether it has a `network`; the certificates that it is to `trust` (`_uplink`); paths that
+    must be `absent`; what to mount of its host's `files`, which come by the stream that `files` opens."""
+
+    def __init__(self, files: Callable[[], int] | None = None) -> None:
+        self._parts = {**_PARTS, "files": partial(_files, stream=files)}
+        self._known: Json = {}
+
+    def renew(self, request: Json) -> Json:
+        done: list[str] = []
+        failed: dict[str, str] = {}
+        for name, part in self._parts.items():
+            value = request.get(name)
+            if value is None:
+                continue
+            try:
+                if name not in _LASTING or self._known.get(name) != value:
+                    self._known.pop(name, None)
+                    part(request)
+                    if name in _LASTING:
+                        self._known[name] = value
+                done.append(name)
+            except OSError as error:
+                failed[name] = errno.errorcode.get(error.errno or 0, "?")
+        return {"done": done, "failed": failed}
 
 
 def _hostname(request: Json) -> None:
@@ -49,11 +66,13 @@ def _hostname(request: Json) -> None:
 
 
 def _machine_id(request: Json) -> None:
-    text = _hexadecimal(request, "machine_id").hex()
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    text = _hexadecimal(request, "machine_id").hex().encode() + b"\n"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     fd = os.open(_MACHINE_ID, flags, 0o444)
     try:
-        os.write(fd, text.encode() + b"\n")
+        os.write(fd, text)
+        if os.fstat(fd).st_size != len(text):  # to cut it first would have its blocks freed, and found anew
+            os.ftruncate(fd, len(text))
     finally:
         os.close(fd)
 
@@ -88,16 +107,18 @@ def _limits(request: Json) -> None:
     )
 
 
-def _files(request: Json) -> None:
+def _files(request: Json, stream: Callable[[], int] | None) -> None:
     """Of a virtual machine: exports of its host's appear where they belong. In one that was copied they are there."""
     if is_mounted(_FILES):
         return
+    if stream is None:
+        raise OSError(errno.ENODEV, "no files come here")
     given: Any = request["files"]
     shares: list[Share] = []
     for one in given:
         name, target = (requests.text(one, key).encode("utf-8", "surrogateescape") for key in ("name", "target"))
         shares.append(Share(name=name, target=target, writable=one.get("writable") is True))
-    mount_shares(machine.port("paddock.files"), tuple(shares), _FILES)
+    mount_shares(stream(), tuple(shares), _FILES)
 
 
 def _network(request: Json) -> None:
@@ -108,6 +129,31 @@ def _network(request: Json) -> None:
 def _trust(request: Json) -> None:
     given: Any = request["trust"]
     uplink.trust(given)
+
+
+def _absent(request: Json) -> None:
+    """EEXIST: one of them is there, or a link is on the way, which could lead anywhere."""
+    given: Any = request["absent"]
+    for path in given:
+        if not isinstance(path, str):
+            raise Fault("invalid_argument", "absent must be paths")
+        _be_absent(path.encode("utf-8", "surrogateescape"))
+
+
+def _be_absent(path: bytes) -> None:
+    parts = path.split(b"/")
+    for count in range(2, len(parts) + 1):
+        try:
+            status = os.lstat(b"/".join(parts[:count]))
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        if stat.S_ISLNK(status.st_mode):
+            break
+    raise FileExistsError(errno.EEXIST, "it is there")
+
+
+def _mac(request: Json) -> None:
+    uplink.rename_card(_hexadecimal(request, "mac"))
 
 
 def _hexadecimal(request: Json, key: str) -> bytes:
@@ -121,10 +167,11 @@ def _hexadecimal(request: Json, key: str) -> bytes:
 
 
 _PARTS: dict[str, Callable[[Json], None]] = {
+    "absent": _absent,
     "entropy": _entropy,
-    "files": _files,
     "hostname": _hostname,
     "limits": _limits,
+    "mac": _mac,
     "machine_id": _machine_id,
     "network": _network,
     "trust": _trust,

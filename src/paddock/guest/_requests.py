@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ._config import AgentConfig
 from ._faults import Fault, encode
 from ._frames import Json
+
+if TYPE_CHECKING:
+    from ._config import AgentConfig
 
 MAX_PATH = 4096
 _ID = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")

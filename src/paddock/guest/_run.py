@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ._frames import Json
@@ -14,29 +13,25 @@ if TYPE_CHECKING:
     from ._exec import ExecHandler
 
 
-@dataclass(slots=True, eq=False)
 class Exec:
     """One command, from its start until it is forgotten."""
 
-    id: str
-    argv: tuple[str, ...]
-    pid: int
-    background: bool
-    family: Family
-    started_at: float = field(default_factory=time.time)
-    started: float = field(default_factory=time.monotonic)
-    looked_at: float = field(default_factory=time.monotonic)
-    counted: float = 0.0
-    """Seconds of its timeout that were over then."""
-    status: Json | None = None
-    limit: str | None = None
-    ending: bool = False
-    """Its time is over, and some of what it started may live: until none does, it has not ended."""
-    held: Json | None = None
-    """The status that is told then."""
-    timer: Timer | None = None
-    handler: ExecHandler | None = None
-    followers: list[ExecFollower] = field(default_factory=list["ExecFollower"])
+    def __init__(self, *, id: str, argv: tuple[str, ...], pid: int, background: bool, family: Family) -> None:
+        self.id, self.argv, self.pid = id, argv, pid
+        self.background, self.family = background, family
+        self.started_at = time.time()
+        self.started = self.looked_at = time.monotonic()
+        self.counted = 0.0
+        """Seconds of its timeout that were over then."""
+        self.status: Json | None = None
+        self.limit: str | None = None
+        self.ending = False
+        """Its time is over, and some of what it started may live: until none does, it has not ended."""
+        self.held: Json | None = None
+        """The status that is told then."""
+        self.timer: Timer | None = None
+        self.handler: ExecHandler | None = None
+        self.followers: list[ExecFollower] = []
 
     def info(self) -> Json:
         argv: list[str] = []

@@ -21,8 +21,8 @@ Done = Callable[[str | None], None]
 
 
 class Shares:
-    """`exports`: `name`, `place` in here, `writable`, `shared`. `directory` is where the state is kept while the
-    machine stands; one that lies there already is taken up."""
+    """`exports`: `name`, `place` in here, `writable`, `shared`, `across`. `directory` is where the state is kept while
+    the machine stands; one that lies there already is taken up."""
 
     def __init__(self, loop: Loop, stream: socket.socket, exports: list[dict[str, Any]], directory: str) -> None:
         self._loop, self._directory = loop, directory
@@ -85,4 +85,5 @@ class Shares:
 
 def _export(fields: dict[str, Any]) -> Export:
     held = os.open(fields["place"], os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    return Export(fields["name"].encode(), held, fields["writable"], fields["shared"])
+    name, across = fields["name"].encode(), fields.get("across") is True
+    return Export(name, held, fields["writable"], fields["shared"], across)

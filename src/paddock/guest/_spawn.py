@@ -11,8 +11,7 @@ import os
 import termios
 from _posixsubprocess import fork_exec  # pyright: ignore[reportUnknownVariableType]
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ._config import UserEntry
 from ._faults import Fault, show
@@ -23,8 +22,7 @@ _fork_exec: Any = fork_exec
 _HAS_VFORK_ARGUMENT = "allow_vfork" in (getattr(fork_exec, "__text_signature__", None) or "allow_vfork")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Program:
+class Program(NamedTuple):
     """`switch_to` is a user whom the agent is not; with `terminal`, descriptor 0 becomes the controlling terminal."""
 
     argv: tuple[bytes, ...]

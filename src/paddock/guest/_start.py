@@ -1,50 +1,31 @@
-"""Starting the guest as a program: `python -I -S <this directory, or a zip of it> CONFIG`.
-
-CONFIG is an object in JSON, or `@` and the path of a file with one:
-
-* `agents`: by identity, `{"listen": PATH or descriptor, "user": {...}, "workdir": ..., "exec_dir": ..., "env": ...}`
-* `control`: PATH or descriptor of init's own socket, and `deadline`, `eager`, `grace_seconds`
-* `streams`, in place of `listen` and `control`: by identity and for `init`, [reader, writer] or the PATH of a character
-  device: each is one line (see `_mark`). Who is root becomes the `user` of each agent
-* or, in place of all, `pilot`: see `_pilot`
-* or, in place of these, `stream`: one such, and `agent`: one connection only
-* `machine`: this is pid 1 of a virtual machine, see `_machine`; a stream may then be `port:NAME`
-* or `birth`: PATH of a socket where all of this is told (`_birth`)
-* `fatal_imports`: true in tests: an import from here on ends the process
-* `ready`: a descriptor to which `ready` is written
-"""
+"""A guest that serves: what its configuration (`_entry`) says, from its first word to its end."""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import socket
-import sys
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from . import _machine as machine
-from ._agent import run_agent, run_agent_on, run_agent_on_line
+from ._agent import prepare_process, run_agent, run_agent_on, run_agent_on_line
 from ._birth import run_born
 from ._config import AgentConfig, InitConfig, UserEntry
 from ._faults import report
-from ._frames import parse_json
+from ._fuse_relay import protect
 from ._init import run_init
-from ._kernel import set_dumpable
+from ._kernel import set_dumpable, shed
 from ._line import LineEnd
+from ._loop import Loop
 from ._mark import new_mark
-from ._pilot import run_pilot
+from ._quay import Quay
 from ._seal import seal_imports
 
 
-def main(arguments: list[str]) -> NoReturn:
-    if len(arguments) != 1:
-        sys.stderr.write((__doc__ or "") + "\n")
-        sys.exit(2)
-    config: Any = parse_json(_configuration(arguments[0]))
+def serve(config: Any) -> NoReturn:
     if "machine" in config:
         machine.settle(config["machine"])
-    if "pilot" in config:
-        run_pilot(config["pilot"])
     seal_imports(fatal=bool(config.get("fatal_imports")))
     if "birth" in config:
         run_born(config["birth"])
@@ -83,17 +64,12 @@ def main(arguments: list[str]) -> NoReturn:
         os._exit(1)
 
 
-def _configuration(argument: str) -> bytes:
-    if not argument.startswith("@"):
-        return argument.encode("ascii", "replace")
-    with open(argument[1:], "rb") as file:
-        return file.read()
-
-
 def _run_on_lines(config: Any) -> NoReturn:
     set_dumpable(False)  # its memory is no command's, whoever runs it
     mark = new_mark()
-    ends = {name: _line_end(where, mark) for name, where in config["streams"].items()}
+    quays: list[Quay] = []
+    ends = {name: _line_end(where, mark, quays) for name, where in config["streams"].items()}
+    files, carried = _files(config.get("machine", {}).get("files"))
     configs = {name: _agent_config(agent) for name, agent in config["agents"].items()}
     served: set[str] = set()
 
@@ -101,6 +77,7 @@ def _run_on_lines(config: Any) -> NoReturn:
         pid = os.fork()
         if pid == 0:
             try:
+                shed(config.get("initial", ()))
                 _become(configs[name].user)
                 run_agent_on_line(ends[name], configs[name], anew=name in served)
             except BaseException as error:
@@ -115,21 +92,59 @@ def _run_on_lines(config: Any) -> NoReturn:
         agents=dict.fromkeys(configs),
         deadline=float(config["deadline"]),
         eager=tuple(configs),
+        quays=tuple(quays),
+        files=files,
     )
     try:
         kept = (fd for end in ends.values() for fd in (end.reader, end.writer))
-        run_init(plan, start_agent, lambda: None, keep=tuple(kept))
+        run_init(plan, start_agent, lambda: None, keep=(*kept, *carried))
     except BaseException as error:
         report(error)
         os._exit(1)
 
 
-def _line_end(where: Any, mark: bytes) -> LineEnd:
+def _line_end(where: Any, mark: bytes, quays: list[Quay]) -> LineEnd:
     """Above 2: no word of anybody's must ever get onto a line."""
+    if isinstance(where, str) and where.startswith("vsock:"):
+        quays.append(_moored(where))
+        fd = quays[-1].line.fileno()
+        return LineEnd(reader=_moved(fd), writer=_moved(fd), mark=mark)
     reader, writer = _stream(where)
     moved = _moved(reader)
     other = moved if writer == reader else _moved(writer)
     return LineEnd(reader=moved, writer=other, mark=mark, device=isinstance(where, str))
+
+
+def _moored(where: str) -> Quay:
+    return Quay(int(where.removeprefix("vsock:")))
+
+
+def _files(where: str | None) -> tuple[Callable[[], int], tuple[int, ...]]:
+    """What opens the stream by which files come, and what it needs. A port is there for the asking."""
+    if where is None or where.startswith("port:"):
+        return lambda: machine.port((where or "port:paddock.files").removeprefix("port:")), ()
+    quay = _moored(where)
+
+    def open_stream() -> int:
+        if os.fork() == 0:
+            _carry(quay)
+        return os.dup(quay.line.fileno())
+
+    return open_stream, quay.descriptors()
+
+
+def _carry(quay: Quay) -> NoReturn:
+    """In a process of its own: init looks at files, too, and must not wait for what it would have to carry."""
+    try:
+        prepare_process(keep=quay.descriptors())
+        protect()
+        loop = Loop()
+        quay.open(loop)
+        loop.run()
+    except BaseException as error:
+        report(error)
+    finally:
+        os._exit(1)
 
 
 def _moved(fd: int) -> int:
@@ -184,4 +199,5 @@ def _agent_config(fields: Any) -> AgentConfig:
         users=tuple(_user(user) for user in fields.get("users", ())),
         may_switch_user=fields.get("may_switch_user", False),
         root=fields.get("root", ""),
+        tells=fields.get("tells", False),
     )

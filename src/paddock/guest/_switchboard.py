@@ -23,7 +23,7 @@ from ._frames import (
 )
 from ._loop import Loop
 from ._mark import MARK_BYTES, MarkFinder
-from ._peer import Peer
+from ._peer import Peer, Stream
 
 _HEADER = Struct("!IBI")
 _LAST_WORDS = (Kind.CLOSE, Kind.ERROR)
@@ -61,30 +61,48 @@ class Splitter:
 
 
 class Board:
-    """The line to one agent inside. `mark`: the guest has spoken before, to another pilot."""
+    """The line to one agent inside. `mark`: the guest has spoken before, to another pilot; `idle`: nothing was open
+    then, so that it need not be woken before somebody wants it."""
 
-    def __init__(self, loop: Loop, line: socket.socket, mark: bytes | None = None) -> None:
+    def __init__(self, loop: Loop, line: Stream, mark: bytes | None = None, *, idle: bool = False) -> None:
         self.loop = loop
         self.hello: Json | None = None
         """What the guest has greeted with; before that nobody is served."""
-        self.mark = mark
+        self.mark: bytes | None = mark
         self._finder = None if mark is None else MarkFinder(mark)
         self._deaf = mark is not None
         self._broken = False
+        self._ended = False
         self._splitter = Splitter()
         self._services: set[_Service] = set()
         self._routes: dict[int, tuple[_Service | None, int]] = {}
         self._last_channel = 0
         self._line = Peer(loop, line, self._heard, self._hung_up, self.heed_services)
         self._line.listen(True)
-        self._greet()
+        self._asleep = idle
+        if not idle:
+            self._greet()
+
+    @property
+    def settled(self) -> bool:
+        """No greeting is under way: of one that is, whoever continues this line would hear a second answer."""
+        return self._asleep or self._broken or self._ended or (self.hello is not None and not self._deaf)
+
+    @property
+    def idle(self) -> bool:
+        """It is settled, and nothing is open."""
+        return self._asleep or (self.settled and not self._routes)
 
     def add(self, stream: socket.socket) -> None:
         """A service more. It is served as soon as the guest has greeted."""
+        if self._asleep:
+            self._asleep = False
+            self._greet()
         service = _Service(self, stream)
         self._services.add(service)
-        if self._broken:
-            service.send(_OFFENCE)
+        if self._broken or self._ended:
+            if self._broken:
+                service.send(_OFFENCE)
             service.leave()
         elif self.hello is not None:
             service.greet(self.hello)
@@ -141,14 +159,14 @@ class Board:
         if self._finder is not None:
             rest = self._finder.after(data)
             if rest is not None:
-                answered, self._deaf = self._deaf, False
+                answered, self._deaf, self._asleep = self._deaf and not self._asleep, False, False
                 if not answered:  # it is another agent, which waits for our mark
                     self._reset()
                     assert self.mark is not None
                     self._line.send(self.mark)
                     self._greet()
                 data = rest
-        if self._deaf or self._broken:
+        if self._deaf or self._broken or self._ended:
             return
         try:
             for frame in self._splitter.feed(data):
@@ -202,8 +220,9 @@ class Board:
         self._greet()
 
     def _hung_up(self) -> None:
+        """Nobody lied: whoever comes now finds nobody there."""
         self._reset()
-        self._broken = True
+        self._ended = True
 
     def _reset(self) -> None:
         self.hello = None

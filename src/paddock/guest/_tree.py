@@ -120,7 +120,7 @@ class Orphans:
         found: set[int] = set()
         conclusive = True
         agents = self._agents()
-        for pid in _processes() - {os.getpid()}:
+        for pid in processes() - {os.getpid()}:
             orphan = self._is_orphan(pid, agents)
             if orphan:
                 found.add(pid)
@@ -129,7 +129,7 @@ class Orphans:
 
     def _is_orphan(self, pid: int, agents: set[int]) -> bool | None:
         """None: somebody on the way up to us died at this moment."""
-        parent, state = _parent_and_state(pid)
+        parent, state = parent_and_state(pid)
         if not state:
             return None
         if state in b"ZX":
@@ -141,7 +141,7 @@ class Orphans:
             if parent <= 1:
                 return False  # not below us
             pid = parent
-            parent, state = _parent_and_state(pid)
+            parent, state = parent_and_state(pid)
             if not state:
                 return None
         return False
@@ -162,11 +162,11 @@ class Family:
         for _ in range(_ROUNDS):
             count, conclusive = len(stopped), True
             # The newest first, and at once: who forks and exits all the time is quick.
-            for pid in sorted(_processes() - seen, reverse=True):
+            for pid in sorted(processes() - seen, reverse=True):
                 if pid == self._pid or self._marked(pid):
                     _send(pid, signal.SIGSTOP)
                     stopped.add(pid)
-                parent, state = _parent_and_state(pid)
+                parent, state = parent_and_state(pid)
                 if state and state not in b"ZX":
                     seen.add(pid)
                     parents[pid] = parent
@@ -183,8 +183,8 @@ class Family:
     def members(self) -> set[int]:
         parents: dict[int, int] = {}
         found: set[int] = set()
-        for pid in _processes() - {os.getpid()}:
-            parent, state = _parent_and_state(pid)
+        for pid in processes() - {os.getpid()}:
+            parent, state = parent_and_state(pid)
             if state and state not in b"ZX":
                 parents[pid] = parent
                 if self._marked(pid):
@@ -204,7 +204,7 @@ class Family:
         return found & parents.keys()
 
 
-def _processes() -> set[int]:
+def processes() -> set[int]:
     return {int(name) for name in os.listdir("/proc") if name.isdigit()}
 
 
@@ -226,9 +226,11 @@ def _read(path: bytes) -> bytes:
         os.close(fd)
 
 
-def _parent_and_state(pid: int) -> tuple[int, bytes]:
+def parent_and_state(pid: int, thread: int | None = None) -> tuple[int, bytes]:
+    """Of a process, or of one of its threads. No state: it is gone."""
     # The name stands in parentheses and may hold any byte, parentheses too: what follows the last one counts.
-    fields = _read(b"/proc/%d/stat" % pid).rpartition(b")")[2].split()
+    path = b"/proc/%d/stat" % pid if thread is None else b"/proc/%d/task/%d/stat" % (pid, thread)
+    fields = _read(path).rpartition(b")")[2].split()
     return (int(fields[1]), fields[0]) if len(fields) > 1 else (-1, b"")
 
 

@@ -13,7 +13,7 @@ from ._config import AgentConfig
 from ._faults import Fault
 from ._files import describe
 from ._frames import Json
-from ._paths import locate
+from ._paths import locate, open_directory
 from ._worker import Streams, Work
 
 _MAX_DEPTH = 256
@@ -183,12 +183,11 @@ def _clear(top: int, name: bytes, aside: bytes) -> bytes | None:
 
 def _open_directory(parent: int, name: bytes) -> int:
     """Made ours to empty where its mode says otherwise: that protects its owner from mistakes, not from `rm -r`."""
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        fd = os.open(name, flags, dir_fd=parent)
+        fd = open_directory(parent, name)
     except PermissionError:
         os.chmod(name, 0o700, dir_fd=parent)
-        fd = os.open(name, flags, dir_fd=parent)
+        fd = open_directory(parent, name)
     if os.fstat(fd).st_mode & 0o700 != 0o700:
         with contextlib.suppress(PermissionError):
             os.fchmod(fd, 0o700)

@@ -7,6 +7,7 @@ gateway, whoever was called, so any address will do for a resolver. Without exit
 from __future__ import annotations
 
 import base64
+import contextlib
 import fcntl
 import os
 import socket
@@ -18,6 +19,7 @@ _ADDRESS, _MASK, _GATEWAY = "10.0.2.15", "255.255.255.0", "10.0.2.2"  # QEMU's o
 _RESOLVER = b"nameserver 192.0.2.53\n"  # RFC 5737: nobody's
 _RESOLVERS = "/etc/resolv.conf"
 _SIOCADDRT, _SIOCSIFFLAGS, _SIOCSIFADDR, _SIOCSIFNETMASK = 0x890B, 0x8914, 0x8916, 0x891C
+_SIOCSIFHWADDR, _ETHERNET = 0x8924, 1  # linux/sockios.h, linux/if_arp.h
 _UP, _ROUTE_UP, _ROUTE_GATEWAY = 1, 1, 2
 _MOST = 1 << 16
 
@@ -26,6 +28,12 @@ def set_up(card: bytes, *, up: bool) -> None:
     """netdevice(7)."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as some:
         fcntl.ioctl(some, _SIOCSIFFLAGS, struct.pack("16sH14x", card, _UP if up else 0))
+
+
+def rename_card(address: bytes) -> None:
+    """Gives the card a hardware address; what it knew of its neighbours goes with the old one (netdevice(7))."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as some:
+        fcntl.ioctl(some, _SIOCSIFHWADDR, struct.pack("16sH6s8x", CARD, _ETHERNET, address))
 
 
 def lead(*, out: bool) -> None:
@@ -42,7 +50,8 @@ def lead(*, out: bool) -> None:
         route = struct.pack(
             "L16s16s16sHhLPhPLLH", 0, anywhere, _internet(_GATEWAY), anywhere, flags, 0, 0, 0, 0, 0, 0, 0, 0
         )
-        fcntl.ioctl(some, _SIOCADDRT, route)
+        with contextlib.suppress(FileExistsError):  # a copy of one that had it
+            fcntl.ioctl(some, _SIOCADDRT, route)
     _name_a_resolver()
 
 

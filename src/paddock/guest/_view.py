@@ -15,7 +15,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import BinaryIO, NamedTuple
 
-BLOCK = 4096
+from ._view_table import BLOCK, EXTENT, HEAD, TABLE_MAGIC
+
 _MAGIC = 0xE0F5E1E2
 _SLOT = 32
 _INODE = struct.Struct("<HHHHQIIIIQII16x")
@@ -29,10 +30,6 @@ _TYPES = {
     stat.S_IFSOCK: 6,
     stat.S_IFLNK: 7,
 }
-# The table: a head, then extents by their first block, then paths.
-HEAD = struct.Struct("<8sIIQ")
-EXTENT = struct.Struct("<IIQQQ")  # first block, place of the path, bytes, mtime (ns), inode
-TABLE_MAGIC = b"pdkview1"
 
 
 class Owner(NamedTuple):
@@ -45,7 +42,7 @@ class Source:
     """The directory `place` of this machine, seen at `path` of the view, less the names `without` at its top.
 
     `owners` say whose files are below a path of the view, longest path first; None: the files' own. `nobody` is who
-    appears as the owner of what is root's.
+    appears as the owner of what is root's. `readable`: without the files that we may not read.
     """
 
     place: str
@@ -53,6 +50,7 @@ class Source:
     without: frozenset[str] = frozenset()
     owners: Mapping[str, Owner] | None = None
     nobody: int = -1
+    readable: bool = False
 
 
 @dataclass(slots=True)
@@ -120,6 +118,8 @@ def _descend(
             continue
         info = entry.stat(follow_symlinks=False)
         if stat.S_IFMT(info.st_mode) not in _TYPES:
+            continue
+        if source.readable and stat.S_ISREG(info.st_mode) and not os.access(entry.path, os.R_OK):
             continue
         child = _node(info, source, f"{path}/{entry.name}", entry.path, seen)
         into.children[os.fsencode(entry.name)] = child

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from . import _archive as archive
 from . import _requests as requests
@@ -16,8 +16,7 @@ from ._frames import Json
 from ._worker import Work, Workers
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
+class _Kind(NamedTuple):
     """`make` checks the request, in the agent, and gives the work, for the worker."""
 
     make: Callable[[Json, AgentConfig], Work]

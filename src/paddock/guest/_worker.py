@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ._connection import Channel, Handler
 from ._faults import Fault
@@ -18,8 +18,7 @@ from ._pumps import Sink, Source
 _MAX_RESULT = 32 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Streams:
+class Streams(NamedTuple):
     """What a worker reads and writes; -1 where it has no such stream."""
 
     input: int

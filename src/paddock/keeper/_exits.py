@@ -62,13 +62,13 @@ def make(network: int, *, may_return: bool) -> Exits:
     if not may_return:
         return _by_child(network)
     with _visit(network):
-        return _build()
+        return build_here()
 
 
 def listen_again(network: int) -> Exits:
     """The sockets alone, where the keeper that made them is dead. OSError EADDRINUSE: the gateway still has them."""
     with _visit(network):
-        return _listen()
+        return listen_here()
 
 
 @contextmanager
@@ -86,10 +86,11 @@ def _visit(network: int) -> Generator[None]:
         os.close(home)
 
 
-def _build() -> Exits:
+def build_here() -> Exits:
+    """As `make`, in the caller's own namespace."""
     nft.load(rules())
     try:
-        made = _listen()
+        made = listen_here()
     except OSError as error:
         if error.errno == errno.EADDRINUSE:  # of a sandbox that runs already
             raise JailError("a program inside listens at a port that the gateway needs") from None
@@ -103,7 +104,8 @@ def _build() -> Exits:
     return made
 
 
-def _listen() -> Exits:
+def listen_here() -> Exits:
+    """As `listen_again`, in the caller's own namespace."""
     made: list[socket.socket] = []
     try:
         both = _has_version_6()
@@ -170,7 +172,7 @@ def _by_child(network: int) -> Exits:
 def _be_the_child(network: int, peer: socket.socket) -> None:
     try:
         namespaces.setns(network, namespaces.NEWNET)
-        made = _build()
+        made = build_here()
         socket.send_fds(peer, [b"made"], [one.fileno() for one in made.all])
     except BaseException as error:
         with suppress(OSError):

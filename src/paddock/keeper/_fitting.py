@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
 
 from paddock.keeper import _trust_places
 from paddock.keeper._door import visit
 from paddock.keeper._house import House
+from paddock.keeper._places import PLACE, attach, move, place_of
 from paddock.keeper._plan import JailPlan
 from paddock.keeper._protect import protect
 from paddock.keeper._spare import Spare
 from paddock.keeper._trace import Steps
-from paddock.linux import fsids, mounts, namespaces, openat2
-
-_PLACE = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+from paddock.linux import mounts, namespaces
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +43,7 @@ def fit_out(
     with visit(spare.door, house.home):
         steps.begin("attach")
         namespaces.set_hostname(plan.hostname.encode())
-        place = os.open(house.mount_point, _PLACE)
+        place = os.open(house.mount_point, PLACE)
         try:
             mounts.move_mount(layers.root, place)
         finally:
@@ -58,7 +56,7 @@ def fit_out(
         if layers.dev is None:
             _take(house, plan, b"dev", b"shm", plan.tmp_bytes // 2)
         else:
-            _move(layers.dev, b"dev")
+            move(layers.dev, b"dev")
             _take(house, plan, b"dev/pts")
             _take(house, plan, b"dev/shm", b"", plan.tmp_bytes // 2)
         _take(house, plan, b"proc")
@@ -68,7 +66,7 @@ def fit_out(
         steps.end("stage")
         if layers.mounts:
             steps.begin("places")
-            _attach_mounts(house.base(spare.slot), layers.mounts)
+            attach(house.base(spare.slot), layers.mounts)
             steps.end("places")
         if plan.protect:
             steps.begin("protect")
@@ -87,66 +85,28 @@ def fit_out(
 
 def _attach_usr(usr: int) -> None:
     """The machine's /usr, with the tree's own /usr/local in it."""
-    place = _place(b"usr/local")
+    place = place_of(b"usr/local")
     try:
         local = mounts.open_tree(b"", place)
     finally:
         os.close(place)
     try:
-        _move(usr, b"usr")
-        _move(local, b"usr/local")
+        move(usr, b"usr")
+        move(local, b"usr/local")
     finally:
         os.close(local)
 
 
 def _take(house: House, plan: JailPlan, name: bytes, tmpfs: bytes | None = None, size: int = 0) -> None:
     """Moves a mount from the stage to its place, and sets the size of the tmpfs at `tmpfs` below it."""
-    fd = os.open(house.stage + b"/" + name, _PLACE)
+    fd = os.open(house.stage + b"/" + name, PLACE)
     try:
         if tmpfs is not None:
-            where = os.open(tmpfs, _PLACE, dir_fd=fd) if tmpfs else os.dup(fd)
+            where = os.open(tmpfs, PLACE, dir_fd=fd) if tmpfs else os.dup(fd)
             try:
                 mounts.reconfigure(where, "tmpfs", (("size", str(size)), ("nr_inodes", str(plan.inodes))))
             finally:
                 os.close(where)
-        _move(fd, name)
+        move(fd, name)
     finally:
         os.close(fd)
-
-
-def _move(mount: int, path: bytes) -> None:
-    place = _place(path)
-    try:
-        mounts.move_mount(mount, place)
-    finally:
-        os.close(place)
-
-
-def _place(path: bytes) -> int:
-    """The directory to mount on, found without any link."""
-    return openat2.open_beneath(mounts.AT_FDCWD, path, _PLACE | os.O_NOFOLLOW, symlinks=False)
-
-
-def _attach_mounts(base: int | None, made: list[tuple[str, int]]) -> None:
-    # What is missing of the way is made in the tree, whose owners are those of the range.
-    for target, fd in sorted(made):
-        path = os.fsencode(target).lstrip(b"/")
-        with nullcontext() if base is None else fsids.acting_as(base, base):
-            _make_place(path)
-        _move(fd, path)
-
-
-def _make_place(path: bytes) -> None:
-    parts = path.split(b"/")
-    strict = os.umask(0o022)
-    try:
-        for depth in range(len(parts)):
-            above = _place(b"/".join(parts[:depth]) or b".")
-            try:
-                os.mkdir(parts[depth], dir_fd=above)
-            except FileExistsError:
-                continue
-            finally:
-                os.close(above)
-    finally:
-        os.umask(strict)

@@ -19,7 +19,7 @@ from paddock.keeper._house import House
 from paddock.keeper._inside import COMMITTED
 from paddock.keeper._late_exits import Way
 from paddock.keeper._mounts import make_mounts
-from paddock.keeper._plan import JailPlan
+from paddock.keeper._plan import WAITING, JailPlan
 from paddock.keeper._records import Record
 from paddock.keeper._spare import Spare, read_report
 from paddock.keeper._trace import Steps
@@ -44,12 +44,16 @@ class Jail:
     tether: socket.socket | None = None
     exits: _exits.Exits | None = None
     way: Way | None = None
-    """To make exits when they are asked for."""
+    """To make exits when they are asked for, and mounts when what waits is claimed."""
+
+    def close_way(self) -> None:
+        if self.way is not None:
+            self.way.close()
+            self.way = None
 
     def close(self) -> None:
         os.close(self.pidfd)
-        if self.way is not None:
-            self.way.close()
+        self.close_way()
         if self.exits is not None:
             self.exits.close()
         if self.tether is not None:
@@ -288,15 +292,16 @@ def finish(house: House, pending: Pending) -> tuple[Jail, dict[str, float]]:
                 "memory_bytes": plan.memory_bytes,
                 "processes": plan.processes,
             },
-            trees={tree.name: tree.disk_bytes for tree in plan.trees if tree.writable},
+            trees=plan.written,
             incarnation=plan.incarnation,
             parent=plan.parent,
             exits=plan.exits,
             idle_seconds=plan.idle_seconds,
             kind=plan.kind,
+            devices=list(plan.devices),
         )
         house.records.write(record)
-        way = Way.of(spare) if pending.exits is None else None
+        way = Way.of(spare) if pending.exits is None or plan.kind.endswith(WAITING) else None
         spare.sync.send(COMMITTED)
         steps.end("written")
     except BaseException as error:

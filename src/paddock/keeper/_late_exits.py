@@ -60,9 +60,7 @@ def give(house: House, jail: Jail) -> None:
     jail.exits = exits
     jail.record.exits = jail.record.late = True
     house.records.write(jail.record)
-    if jail.way is not None:
-        jail.way.close()
-        jail.way = None
+    jail.close_way()
 
 
 def _trust(house: House, id: str, way: Way) -> None:

@@ -10,13 +10,17 @@ from typing import Any, cast
 from paddock.keeper.layout import ORDINARY_ID
 
 _NAME = re.compile(r"[a-z]{2}_[a-z0-9_]{1,60}\Z")
-_KIND = re.compile(r"[a-z]{1,16}\Z")
+_KIND = re.compile(r"[a-z]{1,16}(-waiting)?\Z")
 _HOSTNAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}\Z")
 
 JAIL = "jail"
+WAITING = "-waiting"
+"""Ends the kind of what is nobody's sandbox yet (`_claim.py`)."""
+CLAIM = "claim:"
+"""Begins the fault of a plan that is to fail where it is claimed."""
 KVM = "kvm"
-_WITH_DEVICES = {KVM: ("microvm", "oven")}
-"""Which kinds may have which of the host's devices: around a wall that is useless without, never a sandbox itself."""
+_WITH_DEVICES = {KVM: ("microvm", "gvisor", "oven")}
+"""Which kinds may have which of the host's devices: around a wall that drives them, never a sandbox itself."""
 
 
 class PlanError(Exception):
@@ -106,6 +110,11 @@ class JailPlan:
     def user(self) -> User:
         return next(u for u in self.users if u.name == self.default_user)
 
+    @property
+    def written(self) -> dict[str, int | None]:
+        """The trees that it writes beside its own, and their ceilings in bytes."""
+        return {tree.name: tree.disk_bytes for tree in self.trees if tree.writable}
+
     def pack(self) -> bytes:
         """For the way from the keeper to its own children, which is trusted and short: no text is parsed there."""
         values = {name: getattr(self, name) for name in self.__slots__}
@@ -181,7 +190,7 @@ def _check(plan: JailPlan) -> None:
     for path in plan.protect:
         _check_target(path)
     for device in plan.devices:
-        if plan.kind not in _WITH_DEVICES.get(device, ()):
+        if plan.kind.removesuffix(WAITING) not in _WITH_DEVICES.get(device, ()):
             raise PlanError(f"a sandbox of kind {plan.kind!r} has no device {device!r}")
 
 

@@ -8,7 +8,7 @@ import json
 import os
 from typing import Any, cast
 
-from paddock.keeper._plan import JAIL, is_name
+from paddock.keeper._plan import JAIL, WAITING, is_name
 
 STATE = "state.json"
 ENDED = ".ended"
@@ -44,6 +44,8 @@ class Record:
     idle_seconds: float = 0.0
     """For how long nobody may use it before it is paused; 0: for ever."""
     kind: str = JAIL
+    devices: list[str] = dataclasses.field(default_factory=list[str])
+    """Those of the host's that it has beside what all have."""
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -74,7 +76,9 @@ class Records:
         self._replace(f"{record.id}/{STATE}", dataclasses.asdict(record))
 
     def write_ended(self, id: str, ended: Ended) -> None:
-        self._replace(f"{id}{ENDED}", dataclasses.asdict(ended))
+        """But of what was nobody's sandbox: nobody asks for that, and so nobody would forget it."""
+        if not ended.kind.endswith(WAITING):
+            self._replace(f"{id}{ENDED}", dataclasses.asdict(ended))
 
     def read(self, id: str) -> Record | None:
         """None if it is missing or was never finished."""
@@ -95,6 +99,13 @@ class Records:
 
     def living(self) -> list[str]:
         return [name for name in os.listdir(self.directory) if is_name(name)]
+
+    def put_back(self) -> None:
+        """What was half claimed when a keeper died waits still: its directory is called as its record says."""
+        for name in self.living():
+            record = self.read(name)
+            if record is not None and record.id != name:
+                self.adopt(record.id, self.directory, name)
 
     def remove(self, id: str) -> None:
         """Takes away the directory and its sockets; nothing if there is none."""

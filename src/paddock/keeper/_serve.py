@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from paddock.keeper import _jail, _late_exits, _wire, layout
+from paddock.keeper import _claim, _engine_mounts, _jail, _late_exits, _wire, layout
 from paddock.keeper._house import House
 from paddock.keeper._nursery import Nursery, Reply, problem
 from paddock.keeper._plan import JAIL, JailPlan, PlanError
@@ -24,7 +24,6 @@ from paddock.keeper._rest_orders import orders
 from paddock.keeper._undertaker import Life, Undertaker, attempt
 from paddock.keeper._usage import usage_of
 from paddock.keeper._watch import Watch
-from paddock.keeper.layout import ORDINARY_ID
 from paddock.linux import btrfs, proc
 
 IDLE_SECONDS = 10.0
@@ -110,6 +109,8 @@ class Keeper:
             "thaw": self._thaw,
             "stop": self._stop,
             "bye": self._bye,
+            "mounts": _engine_mounts.order(house),
+            "claim": _claim.order(house, self._undertaker, self._admitted),
             **orders(self._undertaker),
         }
 
@@ -268,16 +269,19 @@ class Keeper:
         reply(facts, (house.pool,))
 
     def _create(self, connection: Connection, message: Message, reply: Reply) -> None:
+        self._nursery.create(self._admitted(message), reply)
+
+    def _admitted(self, message: Message) -> JailPlan:
         plan = JailPlan.from_message(cast("Message", message["plan"]))
         if plan.fault and not self._for_tests:
             raise PlanError("faults are injected only into a keeper that was started for tests")
         if plan.id in self._undertaker.lives:
             raise PlanError(f"{plan.id} is alive already")
-        if not self._house.whole and (plan.user.uid, plan.user.gid) != (ORDINARY_ID, ORDINARY_ID):
-            raise PlanError(f"without subordinate ids a sandbox has the one id {ORDINARY_ID}; its user must have it")
+        if not self._house.whole and (plan.user.uid, plan.user.gid) != (layout.ORDINARY_ID, layout.ORDINARY_ID):
+            raise PlanError(f"without subordinate ids a sandbox has one, {layout.ORDINARY_ID}; its user must have it")
         for other in self._connections:
             other.killed.pop(plan.id, None)  # that was the one before
-        self._nursery.create(plan, reply)
+        return plan
 
     def _born(self, jail: _jail.Jail) -> None:
         life = self._undertaker.add(jail)
@@ -329,10 +333,8 @@ class Keeper:
 
     def _usage(self, connection: Connection, message: Message, reply: Reply) -> None:
         life = self._undertaker.lives.get(message["id"])
-        if life is None:
-            reply({"known": False})
-            return
-        reply({"known": True, **usage_of(self._house, life, self._limits_watch.seen(life))})
+        used = {} if life is None else usage_of(self._house, life, self._limits_watch.seen(life))
+        reply({"known": life is not None, **used})
 
     def _exits(self, connection: Connection, message: Message, reply: Reply) -> None:
         """The sockets with which it is reached and left; none where somebody else has them still."""

@@ -14,6 +14,8 @@ from paddock.linux import mounts, namespaces
 from paddock.linux.namespaces import IdMap
 
 MOST = (TREE_ID_BASE - RUN_ID_BASE) // ID_COUNT
+ENGINE = -1
+"""No range of its own but the machine's first ids: a container whose engine maps none has them."""
 
 
 class NoSlot(OSError):
@@ -56,7 +58,7 @@ class Slots:
         heapq.heappush(self._free, slot)
 
     def base(self, slot: int) -> int:
-        return RUN_ID_BASE + slot * ID_COUNT
+        return 0 if slot == ENGINE else RUN_ID_BASE + slot * ID_COUNT
 
     def view(self, slot: int | None) -> int:
         """A descriptor of the pool, seen with the ids of `slot`, or with its own for None. OSError.

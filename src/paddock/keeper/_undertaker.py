@@ -89,6 +89,7 @@ class Undertaker:
     def adopt(self) -> None:
         """Finds what an earlier keeper left: takes over the living, sweeps away the rest."""
         records = self._house.records
+        attempt(records.put_back)
         for id in records.living():
             record = records.read(id)
             if record is not None and self._take_over(record):
@@ -104,10 +105,23 @@ class Undertaker:
                 attempt(self._sweep_group, name)
 
     def add(self, jail: Jail) -> Life:
-        life = self.lives[jail.record.id] = Life(jail, jail.record)
-        self._note(jail.record)
-        if jail.record.parent:
-            self._children.setdefault(jail.record.parent, set()).add(jail.record.id)
+        return self._enter(Life(jail, jail.record))
+
+    def pass_on(self, life: Life, record: Record) -> None:
+        """It is the sandbox of `record` from now on."""
+        self.rest.died(life.record.id)
+        self.freezer.end(life.record.id)
+        del self.lives[life.record.id]
+        life.record = life.jail.record = record
+        life.counts.clear()
+        self.end_orphan(self._enter(life))
+
+    def _enter(self, life: Life) -> Life:
+        record = life.record
+        self.lives[record.id] = life
+        self._note(record)
+        if record.parent:
+            self._children.setdefault(record.parent, set()).add(record.id)
         self.rest.born(life)
         return life
 

@@ -17,7 +17,7 @@ from typing import Any, cast
 VERSION = 4
 MAX_MESSAGE = 1 << 20
 _HEADER = struct.Struct("!I")
-_MAX_DESCRIPTORS = 8
+_MAX_DESCRIPTORS = 16
 
 
 class WireError(Exception):

@@ -18,7 +18,8 @@ templates/            locks of templates: who builds one, who uses one
 images/               which OCI images there are, and what of one is just being fetched
 run/<sandbox>/        state.json, init.sock, user.sock, root.sock: the live sandbox, found by any later service; with
                       exits trust.pem and trust.jks, the certificates that programs inside trust
-containers/<sandbox>/ a live container: record.json, init.sock, user.sock, root.sock; containers/kit/ is what they run
+containers/<sandbox>/ a live container: record.json, init.sock, user.sock, root.sock; birth/ is shown inside, and has
+                      trust.pem and its like, with exits; containers/kit/ is what they run
 artifacts/            contents that were taken out of workspaces, by their digest
 malware/              indexes of the lists of malware that policies name, by the digest of their path
 packages/             files of registries that sandboxes have fetched; only the gateway writes there
@@ -70,6 +71,8 @@ TRUST_JAVA = "trust.jks"
 TRUST_CHROMIUM = "trust.json"
 OUTPUTS = "outputs"
 CONTAINERS = "containers"
+CONTAINER_RECORD = "record.json"
+CONTAINER_SHOWN = "birth"
 ARTIFACTS = "artifacts"
 KEPT = "kept"
 MALWARE = "malware"

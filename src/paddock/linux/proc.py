@@ -50,6 +50,13 @@ def proportional_bytes(pid: int) -> int:
     return sum(int(line.split()[1]) << 10 for line in lines if line.startswith((b"Pss:", b"SwapPss:")))
 
 
+def machine_memory() -> tuple[int, int]:
+    """Bytes that programs could still have, and all that there are (proc_meminfo(5)). KeyError: it says not."""
+    lines = (line.split() for line in _files.read(b"/proc/meminfo").splitlines())
+    found = {words[0]: int(words[1]) << 10 for words in lines if len(words) > 1}
+    return found[b"MemAvailable:"], found[b"MemTotal:"]
+
+
 def boot_id() -> str:
     """A random id of this boot (random(4))."""
     return _files.read(b"/proc/sys/kernel/random/boot_id").decode().strip()
@@ -67,6 +74,16 @@ def state(pid: int) -> str:
     except (FileNotFoundError, ProcessLookupError):
         return "X"
     return chr(stat[stat.rindex(b")") + 2])
+
+
+def stands(pid: int) -> bool:
+    """None of its threads runs: all are stopped, traced or dead. The first may be dead, and others not."""
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+        stats = [_files.read(f"/proc/{pid}/task/{thread}/stat") for thread in threads]
+    except (FileNotFoundError, ProcessLookupError):
+        return state(pid) == "X"
+    return all(chr(stat[stat.rindex(b")") + 2]) in "TtZX" for stat in stats)
 
 
 def descendants(pid: int) -> list[int]:

@@ -1,7 +1,9 @@
 """News of processes from the kernel, as they fork, execute and end (include/uapi/linux/cn_proc.h, CONFIG_PROC_EVENTS).
 
 Of the whole machine, and only to those in its first pid namespace; to ordinary users since Linux 6.6. What is too fast
-is dropped by the kernel, which says so (ENOBUFS).
+is dropped by the kernel. It says so (ENOBUFS) as soon as it begins to, to a reader who has still to read what came
+before, and drops all that comes until he has; what it finds no memory for it drops without a word. But it numbers what
+it says, for each processor (drivers/connector/cn_proc.c, send_msg), and so what is missing shows where it is missing.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ _EVENT = struct.Struct("=IIQ")  # struct proc_event begins with: what, cpu, nano
 _EVENT_AT = _HEADER.size + _CONNECTOR.size
 _WORDS = struct.Struct("=IIII")
 _LISTEN, _IGNORE = 1, 2
+_NONE = 0xFFFF_FFFF
 _BUFFER_BYTES = 4 << 20
 _SO_RCVBUFFORCE = 33
 
@@ -35,11 +38,91 @@ class Event(NamedTuple):
 
 
 class Lost(Exception):
-    """Some were dropped."""
+    """Between what was read and what will be, some is missing."""
 
 
-def open_events() -> socket.socket:
-    """Says nothing before `listen`. OSError: this kernel does not tell, or not this user."""
+class News:
+    """A socket that the kernel tells on, once `listen` was called."""
+
+    def __init__(self) -> None:
+        """OSError: this kernel does not tell, or not this user."""
+        self._socket = _open()
+        self._numbers: dict[int, int] = {}
+        self._next: Event | None = None
+        self._overrun = False
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def __enter__(self) -> News:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def listen(self, wanted: bool) -> None:
+        """Begins or ends it. OSError: the kernel does not answer (another pid namespace), or refuses."""
+        body = struct.pack("=I", _LISTEN if wanted else _IGNORE)
+        message = _CONNECTOR.pack(_PROC, _PROC, 0, 0, len(body), 0) + body
+        self._socket.send(_HEADER.pack(_HEADER.size + len(message), _DONE, 0, 0, 0) + message)
+        if not wanted:
+            return
+        lost = False
+        while True:
+            try:
+                event = self.read()
+            except Lost:
+                lost = True
+                continue
+            if event is None and not lost:
+                raise OSError(errno.ENOTSUP, "the kernel does not tell of processes here", "proc connector")
+            if event is not None and event.what == ACK and event.words[0]:
+                raise OSError(event.words[0], os.strerror(event.words[0]), "proc connector")
+            if event is None or event.what == ACK:
+                break
+        self._numbers.clear()  # the kernel has counted on, where somebody else has listened
+        self._overrun = lost  # said again, to those whom it concerns
+
+    def read(self) -> Event | None:
+        """None: there is none. Lost."""
+        if self._next is not None:
+            event, self._next = self._next, None
+            return event
+        data = self._receive()
+        if data is None:
+            if self._overrun:  # what was dropped last may have had no successor
+                self._overrun = False
+                raise Lost
+            return None
+        data = data.ljust(_EVENT_AT + _EVENT.size + _WORDS.size, b"\0")
+        number: int = _CONNECTOR.unpack_from(data, _HEADER.size)[2]
+        what, processor, nanoseconds = _EVENT.unpack_from(data, _EVENT_AT)
+        event = Event(what, nanoseconds, _WORDS.unpack_from(data, _EVENT_AT + _EVENT.size))
+        if processor == _NONE:  # as older kernels say that they have understood
+            return event
+        expected = self._numbers.get(processor, number)
+        self._numbers[processor] = number + 1 & 0xFFFF_FFFF
+        if number != expected:
+            self._next = event
+            raise Lost
+        return event
+
+    def _receive(self) -> bytes | None:
+        while True:
+            try:
+                return self._socket.recv(4096)
+            except BlockingIOError:
+                return None
+            except OSError as error:
+                if error.errno != errno.ENOBUFS:
+                    raise
+                self._overrun = True
+
+
+def _open() -> socket.socket:
     sock = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, _NETLINK_CONNECTOR)
     try:
         sock.setblocking(False)
@@ -52,38 +135,3 @@ def open_events() -> socket.socket:
         sock.close()
         raise
     return sock
-
-
-def listen(sock: socket.socket, wanted: bool) -> None:
-    """Begins or ends it. OSError: the kernel does not answer (another pid namespace), or refuses."""
-    body = struct.pack("=I", _LISTEN if wanted else _IGNORE)
-    message = _CONNECTOR.pack(_PROC, _PROC, 0, 0, len(body), 0) + body
-    sock.send(_HEADER.pack(_HEADER.size + len(message), _DONE, 0, 0, 0) + message)
-    if not wanted:
-        return
-    while True:
-        try:
-            event = read(sock)
-        except Lost:
-            return
-        if event is None:
-            raise OSError(errno.ENOTSUP, "the kernel does not tell of processes here", "proc connector")
-        if event.what == ACK:
-            if event.words[0]:
-                raise OSError(event.words[0], os.strerror(event.words[0]), "proc connector")
-            return
-
-
-def read(sock: socket.socket) -> Event | None:
-    """None: there is none. Lost."""
-    try:
-        data = sock.recv(4096)
-    except BlockingIOError:
-        return None
-    except OSError as error:
-        if error.errno == errno.ENOBUFS:
-            raise Lost from None
-        raise
-    data = data.ljust(_EVENT_AT + _EVENT.size + _WORDS.size, b"\0")
-    what, _, nanoseconds = _EVENT.unpack_from(data, _EVENT_AT)
-    return Event(what, nanoseconds, _WORDS.unpack_from(data, _EVENT_AT + _EVENT.size))

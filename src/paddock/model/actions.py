@@ -90,9 +90,14 @@ class KillSandbox(Action[Sandbox], frozen=True, tag="sandbox.kill"):
 
 
 class PauseSandbox(Action[Sandbox], frozen=True, tag="sandbox.pause"):
-    """All its processes stand still until it is resumed or used; its time to live goes on. Idempotent."""
+    """All its processes stand still until it is resumed or used; its time to live goes on. Idempotent.
+
+    `to_disk`: its memory is written to disk and given back, where its level can; what somebody is at in it at that
+    moment is lost to him, and goes on inside when it is woken.
+    """
 
     sandbox: str
+    to_disk: bool = False
 
 
 class ResumeSandbox(Action[Sandbox], frozen=True, tag="sandbox.resume"):

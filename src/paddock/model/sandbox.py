@@ -39,7 +39,7 @@ class State(StrEnum):
 # The lifecycle, as data: every legal move and nothing else.
 LEGAL: dict[State, frozenset[State]] = {
     State.CREATING: frozenset({State.RUNNING, State.FAILED, State.KILLED}),
-    State.RESTORING: frozenset({State.RESTORING, State.RUNNING, State.FAILED, State.KILLED}),
+    State.RESTORING: frozenset({State.RESTORING, State.RUNNING, State.PAUSED, State.FAILED, State.KILLED}),
     State.RUNNING: frozenset({State.PAUSED, State.RESTORING, State.KILLED, State.FAILED}),
     State.PAUSED: frozenset({State.RUNNING, State.RESTORING, State.KILLED, State.FAILED}),
     State.KILLED: frozenset(),
@@ -91,7 +91,7 @@ class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
     limit: Limit | None = None
     """The ceiling that ended it, if one did."""
     reason: str | None = None
-    """Why it ended or failed, in words."""
+    """Why it ended or failed, or that it sleeps on disk, in words."""
     owner: str = ""
     origin: str | None = None
     """The sandbox or the snapshot whose files it started with."""

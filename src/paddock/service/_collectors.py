@@ -13,6 +13,8 @@ from paddock.audit import AuditLog
 from paddock.errors import NotFound
 from paddock.model import GarbageItem, Level, Noun
 from paddock.storage._base import Pool
+from paddock.storage._memories import Memories
+from paddock.storage._waiting_trees import WAITING, is_abandoned
 
 from ._garbage import Candidate
 from ._needs import Needs
@@ -62,6 +64,24 @@ class Orphans:
         return None
 
 
+class AbandonedVessels:
+    """Trees of what waited to become a sandbox, whose program has died: it ended with that."""
+
+    def __init__(self, pool: Callable[[], Pool]) -> None:
+        self._pool = pool
+
+    async def candidates(self) -> Sequence[Candidate]:
+        pool = self._pool()
+        names = [name for name in pool.names() if name.startswith(WAITING) and is_abandoned(pool, name)]
+        return [_candidate(name, "waiting", "who made it to wait has ended", await _size(pool, name)) for name in names]
+
+    async def take(self, item: GarbageItem) -> str | None:
+        if not is_abandoned(self._pool(), item.what):
+            return "a program that runs keeps it"
+        await asyncio.to_thread(self._pool().delete, item.what)
+        return None
+
+
 _WALLED = (Level.GVISOR, Level.MICROVM)
 _PART = re.compile(r"t[pb]_kit_", re.ASCII)
 
@@ -100,6 +120,23 @@ class OldTemplates:
             return f"{silent[0]} may need it: it was made by an older paddock"
         walled = [row.id for row in rows if row.sandbox.level in _WALLED]
         return f"{walled[0]} may need it: its wall is made of such" if walled and _PART.match(name) else None
+
+
+class Memory:
+    """Of virtual machines, on which no tree leans any more."""
+
+    def __init__(self, pool: Callable[[], Pool]) -> None:
+        self._pool = pool
+
+    async def candidates(self) -> Sequence[Candidate]:
+        pool = self._pool()
+        lost = await asyncio.to_thread(Memories(pool).lost)
+        why = "no sandbox and no snapshot needs it"
+        return [_candidate(name, "memory", why, await _size(pool, name)) for name in lost]
+
+    async def take(self, item: GarbageItem) -> str | None:
+        gone = await asyncio.to_thread(Memories(self._pool()).drop, item.what)
+        return None if gone else "a machine needs it by now"
 
 
 class Outputs:

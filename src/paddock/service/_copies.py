@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from paddock.errors import AlreadyExists, PaddockError
 from paddock.storage._base import Pool
+from paddock.storage._left_out import leave_out
 
 from ._workspace_tree import WorkspaceTree
 
@@ -21,6 +22,8 @@ class Copy(NamedTuple):
     at_rest: bool = False
     """Nobody will write it: it is read, and copied again."""
     ours: bool = False
+    without: str | None = None
+    """An entry of its root that it does not have."""
 
 
 def plan(
@@ -32,9 +35,10 @@ def plan(
     workspace: WorkspaceTree | None = None,
     *,
     at_rest: bool = False,
+    without: str | None = None,
 ) -> tuple[Copy, ...]:
     """Of the tree `source` and the workspace `of`, as `name` and `workspace`. A workspace keeps its own ceiling."""
-    own = Copy(source, name, limit_bytes, at_rest)
+    own = Copy(source, name, limit_bytes, at_rest, without=without)
     if of is None or workspace is None:
         return (own,)
     return own, Copy(of.tree, workspace.tree, pool.usage(of.tree).limit_bytes, at_rest)
@@ -69,6 +73,8 @@ def make(pool: Pool, copies: Sequence[Copy], *, anew: bool = False) -> None:
 
 def _make(pool: Pool, copy: Copy) -> None:
     pool.snapshot(copy.source, copy.name, limit_bytes=copy.limit_bytes, at_rest=copy.at_rest, ours=copy.ours)
+    if copy.without is not None:
+        leave_out(pool, copy.name, copy.without)
 
 
 def discard(pool: Pool, names: Sequence[str]) -> None:

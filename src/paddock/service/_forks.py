@@ -72,7 +72,7 @@ class Forks:
             pool, (first, *others) = self._pool(), rows
             copies = _copies.plan(pool, parent.id, first.id, limit, parent.workspace, first.workspace)
             try:
-                await self._snapshots.copy(held.instance, copies)
+                await self._snapshots.copy(held, copies)
             except SandboxDied:
                 raise await self._live.dead(parent) from None
             more = [_copies.plan(pool, first.id, o.id, limit, first.workspace, o.workspace) for o in others]

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
+from paddock.backends._threads import in_its_own_thread
 from paddock.errors import NotConfigured, NotFound, PaddockError
 from paddock.model import Check, GarbageItem, Image, ListImages, PullImage, RemoveImage
 from paddock.storage._base import Pool
@@ -34,7 +35,7 @@ class ImageRoom:
                     await asyncio.to_thread(images.discard, tree)
             return None
         fetch = images.pull if action.refresh else images.get
-        image = (await asyncio.to_thread(fetch, action.reference, _log.info)).image
+        image = (await in_its_own_thread(fetch, action.reference, _log.info)).image
         entry.done({"reference": image.reference, "digest": image.digest})
         return image
 

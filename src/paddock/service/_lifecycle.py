@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from msgspec.structs import replace
 
 from paddock.errors import InvalidState, NotFound
@@ -26,17 +28,18 @@ class Lifecycle:
         restoring: str | None = None,
         holder: str | None = None,
         incarnation: int | None = None,
+        only_from: Container[State] = tuple(State),
     ) -> Row:
         """The row as it is then. InvalidState: that move is not legal from where the sandbox is now, or it has been
         made again since: what was decided for the one before is not for this one.
 
         Other services move the same rows, and `row` may be what was so a while ago: the write names the state that it
         was decided on, and is decided again if that has changed. `holder`: the service that has it in hand from now on.
-        `incarnation`: of the one that it is from now on.
+        `incarnation`: of the one that it is from now on. `only_from`: of the legal ones.
         """
         current = False
         while True:
-            if to in LEGAL[row.state]:
+            if to in LEGAL[row.state] and row.state in only_from:
                 ended_at = self._clock.wall() if not LEGAL[to] else None
                 holder = holder or row.holder
                 if self._store.move(

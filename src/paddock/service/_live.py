@@ -43,9 +43,14 @@ class Live:
         self._held: dict[SandboxId, Held] = {}
         self._making: set[SandboxId] = set()
         self._adopting: dict[SandboxId, asyncio.Task[Held]] = {}
+        self._gone: set[SandboxId] = set()
+        """Made here, and put to sleep on disk since."""
 
     def admit(self, row: Row, backend: Backend, instance: Instance, strikes: Mapping[Limit, int] | None = None) -> Held:
+        """Once the tasks are closed nobody watches it: `aclose` has to follow."""
         held = self._held[row.id] = Held(row, backend, instance, strikes or {})
+        if self._tasks.closed:
+            return held
         held.watch = self._tasks.start(self._watch(held), name=f"watch {row.id}")
         if row.sandbox.spec.nested and row.holder == self.holder:
             held.door = self._tasks.start(self._serve(held), name=f"door {row.id}")
@@ -94,6 +99,9 @@ class Live:
                 if row.state is State.CREATING:
                     checked.append(await self._unmake(row))
                     continue
+            if row.asleep:  # the backend knows nothing of it
+                checked.append(await self._asleep(row))
+                continue
             backend = self._backends.find(row.sandbox.backend) if row.state in LIVE else None
             if backend is None or self.elsewhere(row, backend):
                 checked.append(row)
@@ -114,13 +122,24 @@ class Live:
     async def ended(self, row: Row, ending: Ending | None) -> Row:
         """A running sandbox that the backend does not hold as living. Somebody may have ended it properly meanwhile."""
         now = self._store.get(row.id) or row
-        # What is being taken back to a snapshot has been killed for that, and will be back, or is already.
-        if not has_ended(now) and now.state is not State.RESTORING and now.incarnation == row.incarnation:
+        # What is being taken back to a snapshot, or to disk, has been killed for that, and will be back or is already.
+        if now.state in LIVE and not now.asleep and now.incarnation == row.incarnation:
             now = await self._remains.settle(now, ending)
         held = self._held.get(row.id)
         if held is not None and held.row.incarnation <= row.incarnation:
+            self.leave(held, now)
             await self.release(row.id)
         return now
+
+    def leave(self, held: Held, now: Row) -> None:
+        """It sleeps on disk, perhaps: if it was made here and is not persistent, it still ends with this program."""
+        if now.restoring is not None and held.row.holder == self.holder:
+            self._gone.add(held.id)
+
+    async def _asleep(self, row: Row) -> Row:
+        if not self._remains.overdue(row):
+            return row
+        return await self._remains.settle(row, Ending(limit=Limit.TTL, reason="its time to live was over"))
 
     @contextlib.contextmanager
     def making(self, id: SandboxId) -> Generator[None]:
@@ -167,7 +186,7 @@ class Live:
         if not has_ended(checked):
             # It still answers `living`: one connection was lost, not the sandbox. The next call makes a new one.
             await self.release(row.id)
-            return _silent(row)
+            return _silent(row) if checked.restoring is None else _away(row)
         return died(checked.sandbox)
 
     def with_disk(self, held: Held, usage: Usage) -> Usage:
@@ -196,6 +215,9 @@ class Live:
         for error in failed:
             if isinstance(error, BaseException):
                 raise error
+        for row in filter(None, map(self._store.get, self._gone)):
+            if row.asleep and row.holder == self.holder and not row.sandbox.spec.persistent:
+                await self._remains.settle(row, _PROGRAM_ENDED)
 
     async def _leave(self, held: Held) -> None:
         row = self._store.get(held.id)
@@ -206,7 +228,7 @@ class Live:
                 held.dying = True
                 with contextlib.suppress(SandboxDied):
                     await held.instance.kill()
-                await self._remains.settle(row, Ending(limit=None, reason="the program that made it ended"))
+                await self._remains.settle(row, _PROGRAM_ENDED)
         finally:
             await self.release(held.id)
 
@@ -250,6 +272,15 @@ def _silent(row: Row) -> SandboxDied:
     return SandboxDied(f"sandbox {row.id} does not answer", hint="try again", sandbox=row.id)
 
 
+def _away(row: Row) -> SandboxDied:
+    return SandboxDied(
+        f"sandbox {row.id} was put to sleep on disk, or taken back to a snapshot, while this was under way",
+        hint="the next use wakes it; `paddock ps` shows the commands that go on in it",
+        sandbox=row.id,
+    )
+
+
 LIVE = (State.RUNNING, State.PAUSED)
 _GONE = Ending(limit=None, reason="")
+_PROGRAM_ENDED = Ending(limit=None, reason="the program that made it ended")
 _CAUSE_SECONDS = 3.0

@@ -53,6 +53,7 @@ class Birth(msgspec.Struct, frozen=True):
             parent=Principal(row.sandbox.owner).sandbox,
             trees=() if row.workspace is None else row.workspace.mounts(),
             exits=row.sandbox.policy is not None,
+            begun=bool(spec.snapshot or row.sandbox.origin or row.incarnation),
             protect=self.protect,
         )
 

@@ -10,6 +10,7 @@ from paddock.errors import PaddockError, SandboxDied
 from paddock.model import Level, SandboxId, State
 
 from ._bases import Bases
+from ._disk_sleep import DiskSleep
 from ._garbage import Garbage
 from ._live import Live
 from ._providers import Backends
@@ -38,12 +39,13 @@ class Reconciler:
         audit: AuditLog,
         snapshots: Snapshots,
         rollback: Rollback,
+        disk_sleep: DiskSleep,
         garbage: Garbage,
         workshops: Workshops,
         bases: Bases,
         workspaces: Workspaces,
     ) -> None:
-        self._workspaces = workspaces
+        self._workspaces, self._disk_sleep = workspaces, disk_sleep
         self._workshops, self._bases = workshops, bases
         self._snapshots, self._rollback, self._garbage = snapshots, rollback, garbage
         self._store, self._live, self._remains = store, live, remains
@@ -77,6 +79,8 @@ class Reconciler:
                 await self._remove_instance(backend, id, ending)
             elif ending is not None and id in before:  # as it was before: the end may be that of its predecessor
                 await self._live.ended(before[id], ending)
+            elif ending is None and id in before and before[id].asleep:  # nobody will ask for what lives there
+                await self._disk_sleep.alone(before[id])
 
     async def _remove_instance(self, backend: Backend, id: SandboxId, ending: Ending | None) -> None:
         if ending is None:
@@ -99,6 +103,7 @@ class Reconciler:
         for row in self._store.list():
             if row.state is State.RESTORING and not self._live.is_being_made(row):
                 try:
-                    await self._rollback.resume(row)
+                    if not await self._disk_sleep.finished(row):
+                        await self._rollback.resume(row)
                 except PaddockError as error:
                     self._audit.event("rollback.failed", sandbox=row.id, message=error.message[:1024])

@@ -36,8 +36,9 @@ class Remains:
         clock: Clock,
         egress: Egress,
         changes: FileChanges,
+        wake_no_more: Callable[[str], None],
     ) -> None:
-        self._changes = changes
+        self._changes, self._wake_no_more = changes, wake_no_more
         self._egress = egress
         self.outputs = state_dir / OUTPUTS
         self._store, self._lifecycle, self._audit = store, lifecycle, audit
@@ -71,10 +72,18 @@ class Remains:
                 await self._changes.record(row, own_trees(row), "end", own=True)
         for tree in own_trees(row):
             self._pool().delete(tree)
+        if row.incarnation:  # it may have slept on disk
+            self._wake_no_more(row.id)
         self.remove_outputs(row.id)
         backend = self._backends.find(row.sandbox.backend)
         if backend is not None:
             await backend.forget(row.id)
+
+    def overdue(self, row: Row) -> bool:
+        """Of one that sleeps on disk, where nobody else keeps its time."""
+        if row.boot_id != boot_id():
+            return self._clock.wall() >= row.sandbox.expires_at
+        return self._clock.boottime() >= row.deadline
 
     def remove_outputs(self, id: str) -> None:
         """A flat directory of files, if there is one."""

@@ -23,8 +23,9 @@ from ._approvals import Approvals
 from ._asking import Asking
 from ._bell import bell
 from ._clock import Clock, holder_id
-from ._collectors import OldTemplates, Orphans, Outputs, Packages, Unfinished
+from ._collectors import AbandonedVessels, Memory, OldTemplates, Orphans, Outputs, Packages, Unfinished
 from ._conduct import Conduct
+from ._disk_sleep import DiskSleep
 from ._doors import Doors
 from ._egress import Egress, NoEgress
 from ._evidence import Evidence
@@ -50,6 +51,7 @@ from ._own_files import OwnFiles
 from ._policies import Policies
 from ._promotion import Promotion
 from ._providers import Backends, Images, Templates
+from ._rebirth import Rebirth
 from ._reconcile import Reconciler
 from ._recordings import Recordings
 from ._remains import Remains
@@ -131,6 +133,7 @@ class Rooms:
             clock=clock,
             egress=egress,
             changes=changes,
+            wake_no_more=lambda id: self.snapshots.forget_sleep(id),
         )
         self.asking = Asking(store=store, policies=policies, approvals=self.approvals)
         allotment = Allotment(store, clock)
@@ -192,6 +195,9 @@ class Rooms:
             allotment=allotment,
             policies=policies,
         )
+        rebirth = Rebirth(
+            store=store, lifecycle=lifecycle, live=live, pool=pool, egress=egress, policies=policies, leases=leases
+        )
         rollback = self.rollback = Rollback(
             store=store,
             lifecycle=lifecycle,
@@ -200,9 +206,20 @@ class Rooms:
             pool=pool,
             snapshots=snapshots,
             tasks=tasks,
+            rebirth=rebirth,
+        )
+        disk_sleep = DiskSleep(
+            store=store,
+            lifecycle=lifecycle,
+            live=live,
+            backends=backends,
+            pool=pool,
+            snapshots=snapshots,
+            tasks=tasks,
+            rebirth=rebirth,
             egress=egress,
-            policies=policies,
-            leases=leases,
+            audit=audit,
+            clock=clock,
         )
         self.sandboxes = Sandboxes(
             store=store,
@@ -220,6 +237,7 @@ class Rooms:
             workspaces=workspaces or self.workspaces,
             has_task=self.workspaces.has_task,
             policies=policies,
+            disk_sleep=disk_sleep,
         )
         self.promotion = Promotion(sandboxes=self.sandboxes, live=live)
         conduct = Conduct(policies, self.approvals, OwnFiles(pool))
@@ -267,7 +285,13 @@ class Rooms:
         self.garbage = Garbage(
             state_dir,
             pool=pool,
-            sweepers=(Unfinished(pool), Orphans(pool, needs, audit, nouns), Outputs(remains, store)),
+            sweepers=(
+                Unfinished(pool),
+                Orphans(pool, needs, audit, nouns),
+                AbandonedVessels(pool),
+                Memory(pool),
+                Outputs(remains, store),
+            ),
             collectors=(
                 OldTemplates(pool, templates, needs, store),
                 UnusedImages(pool, images, needs),
@@ -294,6 +318,7 @@ class Rooms:
             audit=audit,
             snapshots=snapshots,
             rollback=rollback,
+            disk_sleep=disk_sleep,
             garbage=self.garbage,
             workshops=self.shelf.workshops,
             bases=self.shelf.bases,

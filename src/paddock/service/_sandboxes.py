@@ -9,6 +9,8 @@ from contextlib import suppress
 
 import msgspec
 
+from paddock.backends._base import FROZEN
+from paddock.backends._threads import in_its_own_thread
 from paddock.errors import (
     AlreadyExists,
     InvalidArgument,
@@ -26,6 +28,7 @@ from paddock.model import (
     Inspection,
     InspectSandbox,
     KillSandbox,
+    Limits,
     ListProcesses,
     ListSandboxes,
     Mount,
@@ -37,7 +40,6 @@ from paddock.model import (
     ResumeSandbox,
     Sandbox,
     SandboxId,
-    SandboxSpec,
     State,
     Template,
     Usage,
@@ -50,6 +52,7 @@ from . import _copies, _validate
 from ._allotment import Allotment
 from ._clock import Clock
 from ._conduct import protected
+from ._disk_sleep import DiskSleep
 from ._gate import Entry
 from ._lifecycle import Lifecycle
 from ._live import LIVE, Held, Live
@@ -57,7 +60,6 @@ from ._making import Birth, Making
 from ._policies import Policies
 from ._providers import Backends, Templates
 from ._remains import Remains, died, has_ended
-from ._snapshot_store import SnapshotRow
 from ._snapshots import Snapshots
 from ._store import Key, Row, Store
 from ._tasks import Tasks
@@ -87,8 +89,9 @@ class Sandboxes:
         workspaces: Workspaces,
         has_task: Callable[[str, str], bool],
         policies: Policies,
+        disk_sleep: DiskSleep,
     ) -> None:
-        self._policies = policies
+        self._policies, self._disk_sleep = policies, disk_sleep
         self._making, self._snapshots, self._allotment, self._workspaces = making, snapshots, allotment, workspaces
         self._has_task = has_task
         self._store, self._lifecycle, self._live, self._remains = store, lifecycle, live, remains
@@ -106,10 +109,14 @@ class Sandboxes:
         else:
             source = self._snapshots.find(spec.snapshot, entry.principal.id)
             template, spec, origin = source.template, self._snapshots.spec_from(source, spec), source.id
-        needs = _needs(spec, source)
+        needs = _validate.needs(spec, source)
         backend = self._backends.choose(spec.level, needs)
         for need in needs:
             backend.capabilities.require(need, backend.name)
+        if source is not None:
+            if backend.capabilities.memory and spec.limits == Limits():  # what has memory has a size
+                spec = msgspec.structs.replace(spec, limits=source.snapshot.spec.limits)
+            self._snapshots.fits(source, spec.limits, backend, self._backends)
         if spec.mounts:
             self._check_layers(spec.mounts)
         owner, workspace, take = entry.principal.id, None, None
@@ -138,7 +145,9 @@ class Sandboxes:
                 self._pool().create(row.id, layers=template.layers, limit_bytes=limit, mounts=len(spec.mounts))
             else:
                 pool = self._pool()
-                copies = _copies.plan(pool, source.id, row.id, limit, source.workspace, row.workspace)
+                without = None if source.snapshot.spec.level is backend.level else FROZEN
+                trees = (source.workspace, row.workspace)
+                copies = _copies.plan(pool, source.id, row.id, limit, *trees, without=without)
                 await asyncio.to_thread(_copies.make, pool, copies)
 
         def recorded() -> None:
@@ -182,8 +191,14 @@ class Sandboxes:
         return await self._tasks.finish(self._kill(row, entry.principal), name=f"undo sandbox {row.id}: kill")
 
     async def pause(self, action: PauseSandbox, entry: Entry) -> Sandbox:
+        row = self.find(action.sandbox, entry)
+        if row.restoring is not None:
+            row = await self._live.check(await self._disk_sleep.settled(row))
+            if row.asleep:
+                return row.sandbox
         row, held = await self.reach(action.sandbox, entry)
-        return await self._turned(self._live.sleeping.pause(row, held), row)
+        turn = self._disk_sleep.sleep if action.to_disk else self._live.sleeping.pause
+        return await self._turned(turn(row, held), row)
 
     async def resume(self, action: ResumeSandbox, entry: Entry) -> Sandbox:
         row, held = await self.reach(action.sandbox, entry)
@@ -196,6 +211,8 @@ class Sandboxes:
             raise await self._live.dead(row) from None
 
     async def usage(self, action: GetUsage, entry: Entry) -> Usage:
+        if (asleep := self.find(action.sandbox, entry)).asleep:
+            return Usage(memory_bytes=0, processes=0, disk_bytes=self._pool().usage(asleep.id).used_bytes)
         row, held = await self.reach(action.sandbox, entry)
         try:
             usage = await held.instance.usage()
@@ -204,6 +221,8 @@ class Sandboxes:
         return self._live.with_disk(held, usage)
 
     async def processes(self, action: ListProcesses, entry: Entry) -> tuple[Process, ...]:
+        if self.find(action.sandbox, entry).asleep:
+            return ()
         row, held = await self.reach(action.sandbox, entry)
         try:
             return await held.instance.processes()
@@ -212,7 +231,7 @@ class Sandboxes:
 
     async def inspect(self, action: InspectSandbox, entry: Entry) -> Inspection:
         row = await self._live.check(self.find(action.sandbox, entry))
-        if row.state not in LIVE:
+        if row.state not in LIVE or row.asleep:
             return Inspection(sandbox=row.sandbox)
         try:
             held = await self._live.hold(row)
@@ -267,15 +286,21 @@ class Sandboxes:
 
     async def use(self, reference: str, entry: Entry) -> tuple[Row, Held]:
         """A sandbox that runs (it is woken), and its instance. SandboxDied says when and why it does not any more."""
-        row, held = await self.reach(reference, entry)
-        try:
-            return await self._live.sleeping.wake(row, held, entry), held
-        except SandboxDied:
-            raise await self._live.dead(row) from None
+        while True:
+            row, held = await self.reach(reference, entry)
+            try:
+                return await self._live.sleeping.wake(row, held, entry), held
+            except SandboxDied:
+                now = self._store.get(row.id)
+                if now is None or now.restoring is None:
+                    raise await self._live.dead(row) from None
+                # It was put to sleep on disk before this use came to it.
 
     async def reach(self, reference: str, entry: Entry) -> tuple[Row, Held]:
-        """The same for those who do nothing inside: one that is paused stays so."""
+        """The same for those who do nothing inside: one that is paused stays so. One that sleeps on disk is woken."""
         row = self.find(reference, entry)
+        if row.restoring is not None:
+            row = await self._disk_sleep.awake(row, entry)
         if has_ended(row):
             raise died(row.sandbox)
         if row.state not in LIVE:
@@ -359,7 +384,8 @@ class Sandboxes:
         try:
             if name in self._built:
                 return self._templates.get(name)  # a look-up from now on
-            template = await asyncio.to_thread(self._templates.get, name)
+            # Whatever it takes: what makes one, or a registry that says nothing, keeps no thread from the others.
+            template = await in_its_own_thread(self._templates.get, name)
         except NotFound:
             if is_image(name):
                 raise
@@ -372,13 +398,3 @@ class Sandboxes:
         if not is_image(name):  # which is looked for again each time
             self._built.add(name)
         return template
-
-
-def _needs(spec: SandboxSpec, source: SnapshotRow | None) -> list[str]:
-    """The capabilities without which there can be no such sandbox."""
-    workspace, policy = spec.workspace is not None, spec.policy is not None
-    if source is not None:
-        workspace, policy = workspace or source.workspace is not None, policy or source.snapshot.policy is not None
-    asked = {"mounts": bool(spec.mounts), "nested": bool(spec.nested), "trees": workspace, "exits": policy}
-    asked["idle"] = spec.idle_seconds is not None
-    return [name for name, wanted in asked.items() if wanted]

@@ -153,6 +153,7 @@ class Service:
             closing.callback(self.expiry.release)
             closing.callback(self._gate.abandon)
             closing.push_async_callback(self._rooms.let_go)
+            closing.push_async_callback(self._rooms.live.aclose)  # what has come to life since
             closing.push_async_callback(self._tasks.aclose)
             closing.push_async_callback(self._rooms.live.aclose)
 

@@ -45,12 +45,12 @@ class Sleeping:
         held.backend.capabilities.require("pause", held.backend.name)
         async with held.turning:
             await held.instance.resume()
-            return self._move(row, State.RUNNING)
+            return await self._goes_on(row, held)
 
     async def wake(self, row: Row, held: Held, entry: Entry) -> Row:
         """For a use: until the outcome of that is known it stays awake. SandboxDied, InvalidState."""
         idles = row.sandbox.spec.idle_seconds is not None
-        if row.state is State.RUNNING and not idles:
+        if row.state is State.RUNNING and not idles and not held.turning.locked():
             return row
         async with held.turning:
             row = self._store.get(row.id) or row
@@ -60,7 +60,7 @@ class Sleeping:
             elif stood:
                 await held.instance.resume()
             if stood:
-                row = self._move(row, State.RUNNING)
+                row = await self._goes_on(row, held)
                 self._audit.event("sandbox.woken", sandbox=row.id, message=None, decision=entry.number)
             return row
 
@@ -70,7 +70,7 @@ class Sleeping:
             if not held.instance.stillness.now:
                 return
             await held.instance.resume()
-            self._move(held.row, State.RUNNING)
+            await self._goes_on(held.row, held)
             self._audit.event("sandbox.woken", sandbox=held.id, message="something was sent to what runs in it")
 
     def seen(self, row: Row, paused: frozenset[SandboxId]) -> Row:
@@ -78,22 +78,34 @@ class Sleeping:
         is told, and not recorded."""
         if row.state is State.RUNNING and row.id in paused:
             with suppress(InvalidState):  # it has ended, or another service was quicker
-                row = self._lifecycle.move(row, State.PAUSED)
+                row = self._lifecycle.move(row, State.PAUSED, only_from=_LIVE)
                 self._audit.event("sandbox.slept", sandbox=row.id, message=_why(row))
         elif row.state is State.PAUSED and row.id not in paused:
             return row.told_as(State.RUNNING)
         return row
 
+    async def _goes_on(self, row: Row, held: Held) -> Row:
+        """It was resumed, and that is recorded. Another service's pause may have come between the two: that one has not
+        seen the record yet, and who comes later will, so it is resumed once more."""
+        row = self._move(row, State.RUNNING)
+        await held.instance.resume()
+        return row
+
     def _move(self, row: Row, to: State) -> Row:
-        """The row as it is then, if it is not so already."""
-        row = self._store.get(row.id) or row
+        """The row as it is then, if it is not so already. InvalidState: somebody has it in hand, to make it again."""
+        known = self._store.get(row.id)
+        if known is not None and known.incarnation == row.incarnation:
+            row = known
         try:
-            return row if row.state is to else self._lifecycle.move(row, to)
+            return row if row.state is to else self._lifecycle.move(row, to, only_from=_LIVE)
         except InvalidState:
             now = self._store.get(row.id)
             if now is not None and now.state is to and now.incarnation == row.incarnation:
                 return now  # another service did it in this moment
             raise
+
+
+_LIVE = (State.RUNNING, State.PAUSED)
 
 
 def _why(row: Row) -> str:

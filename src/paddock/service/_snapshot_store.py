@@ -38,6 +38,11 @@ class SnapshotRow(msgspec.Struct, frozen=True):
     def id(self) -> SnapshotId:
         return self.snapshot.id
 
+    @property
+    def for_sleep(self) -> bool:
+        """It belongs to its source, which sleeps on it, and nobody else sees it."""
+        return self.snapshot.owner == self.snapshot.source
+
 
 class SnapshotStore:
     def __init__(self, store: Store) -> None:
@@ -70,6 +75,11 @@ class SnapshotStore:
         """From now on it can be used. False if it was deleted meanwhile."""
         with self._store.writing() as db:
             return bool(db.execute("UPDATE snapshots SET holder = NULL WHERE id = ?", (id,)).rowcount)
+
+    def slept_on(self, id: str) -> bool:
+        """A living sandbox wakes from it."""
+        sql = "SELECT 1 FROM sandboxes WHERE restoring = ? AND state IN ('restoring', 'paused')"
+        return self._store.execute(sql, (id,)).fetchone() is not None
 
     def remove(self, id: str) -> None:
         with self._store.writing() as db:

@@ -9,11 +9,12 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from paddock.audit import AuditLog
-from paddock.backends._base import Instance
+from paddock.backends._base import Backend, Instance
 from paddock.errors import InvalidArgument, InvalidState, NotFound
 from paddock.model import (
     CreateSnapshot,
     DeleteSnapshot,
+    Limits,
     Noun,
     SandboxSpec,
     Snapshot,
@@ -28,6 +29,7 @@ from ._copies import Copy
 from ._file_changes import FileChanges
 from ._gate import Entry
 from ._live import Held
+from ._providers import Backends
 from ._snapshot_store import SnapshotRow, SnapshotStore
 from ._store import Row
 from ._tasks import Tasks
@@ -58,7 +60,7 @@ class Snapshots:
         snapshot = Snapshot(
             id=SnapshotId(mint(Noun.SNAPSHOT)),
             source=row.id,
-            spec=row.sandbox.spec,
+            spec=msgspec.structs.replace(row.sandbox.spec, level=row.sandbox.level),
             template=row.sandbox.template,
             created_at=self._clock.wall(),
             name=action.name,
@@ -71,7 +73,7 @@ class Snapshots:
             self._store.add(SnapshotRow(snapshot, held.instance.template, self._holder, workspace))
             try:
                 copies = _copies.plan(self._pool(), row.id, snapshot.id, None, row.workspace, workspace, at_rest=True)
-                await self.copy(held.instance, copies)
+                await self.copy(held, copies)
                 if not self._store.whole(snapshot.id):
                     raise InvalidState(f"snapshot {snapshot.id} was deleted while it was being made")
                 await self._changes.record(row, (snapshot.id,), "snapshot")
@@ -103,16 +105,66 @@ class Snapshots:
             # As one that is being made: if we are killed, it is swept.
             self._store.add(SnapshotRow(snapshot, held.instance.template, self._holder))
             try:
-                await self.copy(held.instance, (Copy(tree or row.id, snapshot.id, at_rest=True, ours=ours),))
+                await self.copy(held, (Copy(tree or row.id, snapshot.id, at_rest=True, ours=ours),))
                 yield snapshot.id
             finally:
                 self._remove(snapshot.id)
         finally:
             self._making.discard(snapshot.id)
 
-    async def copy(self, instance: Instance, copies: Sequence[Copy]) -> None:
-        """The trees of a running sandbox at one instant. The copies are there only if this returns, or for a moment
+    @asynccontextmanager
+    async def to_sleep_on(self, row: Row, held: Held) -> AsyncGenerator[SnapshotRow]:
+        """One that belongs to the sandbox itself, which stands still while the block runs. It goes, unless the row
+        leans on it afterwards."""
+        snapshot = Snapshot(
+            id=SnapshotId(mint(Noun.SNAPSHOT)),
+            source=row.id,
+            spec=msgspec.structs.replace(row.sandbox.spec, level=row.sandbox.level),
+            template=row.sandbox.template,
+            created_at=self._clock.wall(),
+            owner=row.id,
+        )
+        self._making.add(snapshot.id)
+        try:
+            workspace = copied(row.workspace, snapshot.id)
+            made = SnapshotRow(snapshot, held.instance.template, self._holder, workspace)
+            self._store.add(made)
+            try:
+                copies = _copies.plan(self._pool(), row.id, snapshot.id, None, row.workspace, workspace, at_rest=True)
+                async with self._copied(held.instance, copies):
+                    yield made
+            finally:
+                if self._store.slept_on(snapshot.id):
+                    self._store.whole(snapshot.id)
+                else:
+                    self._remove(snapshot.id)
+        finally:
+            self._making.discard(snapshot.id)
+
+    def forget_sleep(self, sandbox: str) -> None:
+        """All that it has slept on: it never will again."""
+        for row in self._store.list(sandbox):
+            self._remove(row.id)
+
+    def forget(self, id: SnapshotId) -> None:
+        """One on which nothing sleeps any more."""
+        self._remove(id)
+
+    async def copy(self, held: Held, copies: Sequence[Copy]) -> None:
+        """The trees of a living sandbox at one instant. The copies are there only if this returns, or for a moment
         until its caller has deleted them."""
+        if not held.instance.stillness.now:
+            return await self._copy(held.instance, copies)
+        async with held.turning:  # a wall may have to go on for that, and nobody is to take it for awake
+            await self._copy(held.instance, copies)
+
+    async def _copy(self, instance: Instance, copies: Sequence[Copy]) -> None:
+        async with self._copied(instance, copies):
+            pass
+
+    @asynccontextmanager
+    async def _copied(self, instance: Instance, copies: Sequence[Copy]) -> AsyncGenerator[None]:
+        """It stands while the block runs, too."""
         pool = self._pool()
         if _copies.much_is_dirty():  # else the kernel would write it while the sandbox stands
             await asyncio.to_thread(_copies.flush, pool, copies)
@@ -128,6 +180,7 @@ class Snapshots:
             except asyncio.CancelledError:
                 await asyncio.wait((copying,))
                 raise
+            yield
 
     def find(self, reference: str, owner: str) -> SnapshotRow:
         """By id, name, or unique prefix of an id; whole ones only. NotFound, InvalidArgument, InvalidState."""
@@ -147,7 +200,8 @@ class Snapshots:
         return self._store.get(id)
 
     def spec_from(self, row: SnapshotRow, asked: SandboxSpec) -> SandboxSpec:
-        """What a sandbox from it has: the template and the mounts that its files were made on. InvalidArgument."""
+        """What a sandbox from it has: the template and the mounts that its files were made on, and unless another is
+        named, its level. InvalidArgument."""
         of = row.snapshot
         if asked.template not in (SandboxSpec().template, of.template):
             raise InvalidArgument(
@@ -158,8 +212,32 @@ class Snapshots:
             raise InvalidArgument("a sandbox from a snapshot has the mounts of its source", hint="leave mounts out")
         self.check_layers(row)
         return msgspec.structs.replace(
-            asked, template=of.template, mounts=of.spec.mounts, snapshot=row.id, env={**of.spec.env, **asked.env}
+            asked,
+            template=of.template,
+            mounts=of.spec.mounts,
+            snapshot=row.id,
+            env={**of.spec.env, **asked.env},
+            level=asked.level or of.spec.level,
         )
+
+    def fits(self, row: SnapshotRow, limits: Limits, backend: Backend, backends: Backends) -> None:
+        """InvalidArgument if either is of a level that copies memory as well, and the other is not; or if that would
+        be of another size."""
+        of, size = row.snapshot.spec.level, row.snapshot.spec.limits
+        if backend.capabilities.memory and _size(limits) != _size(size):
+            raise InvalidArgument(
+                f"snapshot {row.id} is of {size.memory_mib} MiB of memory, {size.cpus:g} processors and a disk of"
+                f" {size.disk_mib} MiB, and goes on with them only",
+                hint="leave the limits out",
+            )
+        if of is None or of is backend.level:
+            return
+        made_by = next((one for one in backends.all() if one.level is of), None)
+        if made_by is None or made_by.capabilities.memory or backend.capabilities.memory:
+            raise InvalidArgument(
+                f"snapshot {row.id} was made at level {of.value!r} and cannot go on at level {backend.level.value!r}",
+                hint=f"leave the level out, or name {of.value!r}",
+            )
 
     def check_layers(self, row: SnapshotRow) -> None:
         """InvalidState if what its files lie over is gone."""
@@ -191,6 +269,15 @@ class Snapshots:
     def sweep(self, audit: AuditLog) -> None:
         """Takes away what was being made by services that are dead."""
         for row in self._store.list():
-            if row.holder is not None and row.id not in self._making and not holder_alive(row.holder):
+            if row.id in self._making or (row.holder is not None and holder_alive(row.holder)):
+                continue
+            if row.for_sleep:
+                if not self._store.slept_on(row.id):
+                    self._remove(row.id)
+            elif row.holder is not None:
                 audit.event("snapshot.unfinished", snapshot=row.id, message="the service that made it died; deleted")
                 self._remove(row.id)
+
+
+def _size(limits: Limits) -> tuple[float, ...]:
+    return limits.memory_mib, limits.cpus, limits.disk_mib, limits.inodes

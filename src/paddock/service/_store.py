@@ -58,7 +58,7 @@ class Row(msgspec.Struct, frozen=True):
     holder: str
     """The service that made it, or that is restoring it."""
     restoring: str | None = None
-    """The snapshot that it is being taken back to."""
+    """The snapshot that it is being taken back to, or on which it sleeps."""
     workspace: WorkspaceTree | None = None
     layers: tuple[str, ...] = ()
     """The trees that its own lies over."""
@@ -72,6 +72,11 @@ class Row(msgspec.Struct, frozen=True):
     @property
     def state(self) -> State:
         return self.sandbox.state
+
+    @property
+    def asleep(self) -> bool:
+        """On disk: nothing of it runs anywhere, and `restoring` is what it wakes from."""
+        return self.restoring is not None and self.state is State.PAUSED
 
     def told_as(self, state: State) -> Row:
         """What callers are to see, where it is known to be otherwise than it is recorded."""
@@ -191,9 +196,12 @@ class Store:
                 db.execute("DELETE FROM idempotency_keys WHERE sandbox = ?", (id,))
         return bool(done)
 
-    def set_deadline(self, id: str, *, expires_at: float, deadline: float) -> bool:
-        sql = f"UPDATE sandboxes SET expires_at = ?, deadline = ? WHERE id = ? AND {_ALIVE}"
-        return bool(self.execute(sql, (expires_at, deadline, id)).rowcount)
+    def set_deadline(self, id: str, *, expires_at: float, deadline: float, boot_id: str | None = None) -> bool:
+        sql = (
+            "UPDATE sandboxes SET expires_at = ?, deadline = ?, boot_id = coalesce(?, boot_id)"
+            f" WHERE id = ? AND {_ALIVE}"
+        )
+        return bool(self.execute(sql, (expires_at, deadline, boot_id, id)).rowcount)
 
     def lease(self, name: str) -> tuple[str, int, float] | None:
         """Who holds it, the epoch, and until when (CLOCK_BOOTTIME seconds of the holder's boot)."""

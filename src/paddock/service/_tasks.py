@@ -15,6 +15,11 @@ class Tasks:
         self._running: set[asyncio.Task[Any]] = set()
         self._closed = False
 
+    @property
+    def closed(self) -> bool:
+        """None are started any more; those that clean up may still run."""
+        return self._closed
+
     def start(self, work: Coroutine[Any, Any, T], *, name: str, awaited: bool = False) -> asyncio.Task[T]:
         """`awaited`: somebody waits for the result, and so learns of a failure."""
         if self._closed:

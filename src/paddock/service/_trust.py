@@ -1,7 +1,7 @@
 """What programs inside take for true: the machine's certificates and the sandbox's own authority, in one file; in
 another, for Java; and the authority alone in a policy, for Chromium, which knows the others itself.
 
-The keeper has put the files where programs look for them (`keeper/_trust_places.py`); what is in them is written here,
+The backend has put the files where programs look for them (`keeper/_trust_places.py`); what is in them is written here,
 in place, for whoever has them open.
 """
 
@@ -28,7 +28,9 @@ _PLACES = (
 
 def write(state: Path, id: str, certificate: bytes) -> None:
     """OSError."""
-    place = state / layout.RUN / id
+    place = state / layout.CONTAINERS / id / layout.CONTAINER_SHOWN
+    if not (place / layout.TRUST).exists():
+        place = state / layout.RUN / id
     _fill(place / layout.TRUST, certificate + b"\n" + _of_the_machine())
     _fill(place / layout.TRUST_JAVA, _of_the_machine_for_java().with_one(certificate, "sandbox"))
     _fill(place / layout.TRUST_CHROMIUM, _for_chromium(certificate))

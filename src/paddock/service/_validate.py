@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 import re
+from typing import TYPE_CHECKING
 
 from paddock.errors import InvalidArgument
 from paddock.model import Action, ExecSpec, Limits, Mount, Noun, OpenWorkspace, RunExec, SandboxSpec
 from paddock.model.ids import is_id
 
 from ._workspace_tree import REPOSITORY, WORKSPACE
+
+if TYPE_CHECKING:
+    from ._snapshot_store import SnapshotRow
 
 MAX_TTL_SECONDS = 30 * 86_400
 MIN_IDLE_SECONDS = 1.0
@@ -20,7 +24,7 @@ _MAX_LABELS = 64
 _MAX_KEY_CHARS = 255
 _MAX_MOUNTS = 16
 MAX_CHILDREN = 64
-_NOT_MOUNTED_OVER = frozenset({"proc", "sys", "dev", ".paddock"})
+_NOT_MOUNTED_OVER = frozenset({"proc", "sys", "dev", ".paddock", ".vessel", ".baked", ".frozen"})
 
 
 def check_spec(spec: SandboxSpec) -> None:
@@ -189,3 +193,13 @@ def check_exec_id(text: str) -> None:
 def check_signal(number: int) -> None:
     if not 1 <= number <= 64:
         raise InvalidArgument(f"signal={number} must be 1 to 64", field="signal")
+
+
+def needs(spec: SandboxSpec, source: SnapshotRow | None) -> list[str]:
+    """The capabilities without which there can be no such sandbox."""
+    workspace, policy = spec.workspace is not None, spec.policy is not None
+    if source is not None:
+        workspace, policy = workspace or source.workspace is not None, policy or source.snapshot.policy is not None
+    asked = {"mounts": bool(spec.mounts), "nested": bool(spec.nested), "trees": workspace, "exits": policy}
+    asked["idle"] = spec.idle_seconds is not None
+    return [name for name, wanted in asked.items() if wanted]

@@ -86,6 +86,16 @@ class Pool(Protocol):
         """
         ...
 
+    def exchange(self, one: str, other: str) -> None:
+        """Each has the other's name then, in one step; ceilings, and what has them mounted, stay with their content.
+        NotFound: one of them is not there. PlatformError: the file system can't."""
+        ...
+
+    def add_mounts(self, name: str, mounts: int) -> None:
+        """To a tree that was made without: what `create` makes for so many. NotFound, AlreadyExists,
+        ResourceExhausted."""
+        ...
+
     def delete(self, name: str) -> None:
         """Nothing if it is not there. Never follows what is inside. PlatformError names what would not go."""
         ...

@@ -10,7 +10,7 @@ import os
 from contextlib import suppress
 
 from paddock.storage._obstacles import Seen
-from paddock.storage._trees import BASIS, names_in
+from paddock.storage._trees import BASIS, NOTE, names_in
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -51,11 +51,11 @@ def keep_promoted(tree: int, number: int, promoted: Seen) -> None:
 
 
 def copy_basis(source: int, target: int) -> None:
-    """Between trees, where the driver copies the layers alone."""
+    """What lies beside the layers, between trees, where the driver copies these alone."""
     with suppress(FileNotFoundError):
         os.unlink(BASIS, dir_fd=target)  # it would say that they were laid there now
     for name in names_in(source):
-        if name == BASIS or name.startswith(_PROMOTED):
+        if name in (BASIS, NOTE) or name.startswith(_PROMOTED):
             _copy(name, source, target)
 
 
@@ -63,6 +63,7 @@ def _copy(name: str, source: int, target: int) -> None:
     with os.fdopen(os.open(name, _READ, dir_fd=source), "rb") as old:
         info = os.fstat(old.fileno())
         with os.fdopen(os.open(name, _NEW, 0o600, dir_fd=target), "wb") as new:
+            os.fchmod(new.fileno(), info.st_mode & 0o777)
             new.write(old.read())
             new.flush()
             os.utime(new.fileno(), ns=(info.st_atime_ns, info.st_mtime_ns))

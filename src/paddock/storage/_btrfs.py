@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import time
 from contextlib import suppress
 
 from paddock.errors import PaddockError
@@ -31,6 +32,8 @@ from paddock.storage._trees import (
 _NOT_SO = frozenset({errno.ENOTEMPTY, errno.EPERM, errno.EACCES, errno.EINVAL, errno.ENOTDIR})
 _FIRST_SUBVOLUME = 256
 _GROUPS_SPARED = 64
+_ROOM_BYTES = 64 << 20
+_PAUSES_SECONDS = (0.0, 0.2, 1.0)
 
 
 class BtrfsPool(Directories):
@@ -58,7 +61,7 @@ class BtrfsPool(Directories):
         self, source: str, name: str, *, limit_bytes: int | None = None, at_rest: bool = False, ours: bool = False
     ) -> None:
         def begin(making: str) -> None:
-            btrfs.snapshot(origin, self._fd, making.encode())
+            self._copy(origin, making)
 
         def fill(tree: int) -> None:
             # A work directory belongs to one mount: overlayfs refuses what another one has left in it.
@@ -79,12 +82,25 @@ class BtrfsPool(Directories):
         tree = self.open(name)
         try:
             with self._locked(fcntl.LOCK_SH):
-                btrfs.snapshot(tree, self._fd, making.encode())
+                self._copy(tree, making)
                 self._discard_quietly(making)
         except OSError as error:
             raise tree_error(error, name, "flush") from error
         finally:
             os.close(tree)
+
+    def _copy(self, tree: int, name: str) -> None:
+        """Where there is room and the kernel says that there is none (ENOSPC), its cleaner has not given back yet what
+        was deleted; it goes on after each commit."""
+        for seconds in _PAUSES_SECONDS:
+            try:
+                return btrfs.snapshot(tree, self._fd, name.encode())
+            except OSError as error:
+                if error.errno != errno.ENOSPC or self.space().available_bytes < _ROOM_BYTES:
+                    raise
+            btrfs.sync(self._fd)
+            time.sleep(seconds)
+        return btrfs.snapshot(tree, self._fd, name.encode())
 
     def derive(self, source: str, name: str, *, limit_bytes: int | None = None) -> tuple[str, ...]:
         self.snapshot(source, name, limit_bytes=limit_bytes)

@@ -185,7 +185,7 @@ class Copier:
                 raise OSError(errno.ESTALE, "the tree changed while it was copied")
             writer = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=target)
             try:
-                self._content(reader, writer, info.st_size)
+                self.content(reader, writer, info.st_size)
                 self._finish(reader, writer, info)
             finally:
                 os.close(writer)
@@ -195,7 +195,8 @@ class Copier:
             os.link(name, parked, src_dir_fd=target, dst_dir_fd=self._parking)
             self._parked.add(identity)
 
-    def _content(self, reader: int, writer: int, size: int) -> None:
+    def content(self, reader: int, writer: int, size: int) -> None:
+        """Of one file into one that is empty."""
         if self._reflinks:
             try:
                 fcntl.ioctl(writer, _FICLONE, reader)

@@ -18,7 +18,7 @@ from paddock.storage._measure import measure
 from paddock.storage._porter import by_porter, porter_for
 from paddock.storage._removal import remove
 from paddock.storage._room import Disk
-from paddock.storage._trees import DIRECTORY, NAME, check_name, names_in, open_to_all, tree_error
+from paddock.storage._trees import DIRECTORY, NAME, check_name, make_mount_parts, names_in, open_to_all, tree_error
 
 _LOCK = ".lock"
 _MAKING = re.compile(r"\.making-[0-9a-f]{16}", re.ASCII)
@@ -80,6 +80,24 @@ class Directories:
         except OSError as error:
             raise tree_error(error, name, "replace") from None
         self.delete(source)
+
+    def exchange(self, one: str, other: str) -> None:
+        check_name(one)
+        check_name(other)
+        try:
+            renames.exchange(self._fd, one, other)
+        except OSError as error:
+            raise tree_error(error, f"{one} or {other}", "exchange") from None
+
+    @by_porter
+    def add_mounts(self, name: str, mounts: int) -> None:
+        tree = self.open(name)
+        try:
+            make_mount_parts(tree, self._base, mounts)
+        except OSError as error:
+            raise tree_error(error, name, "lay mounts over") from None
+        finally:
+            os.close(tree)
 
     def delete(self, name: str) -> None:
         check_name(name)

@@ -33,8 +33,7 @@ class OverlayPool(Directories):
 
             def fill(tree: int) -> None:
                 self._fill(tree, (origin,), mounts, base=None if ours else self._base)
-                if mounts:
-                    copy_basis(origin, tree)
+                copy_basis(origin, tree)
 
             self._make(name, fill, doing="copy")
         finally:

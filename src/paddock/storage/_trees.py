@@ -26,6 +26,8 @@ MOUNT = "mount"
 BASIS = "basis"
 """An empty file beside the layers of mounts. Its time of modification says since when they have lain over the host's
 directories; a copy of the tree keeps it."""
+NOTE = "memory"
+"""A file beside the layers: which memory the machine of this tree leans on (`_memories`)."""
 _MOUNT = re.compile(r"mount\d{1,3}", re.ASCII)
 _WORK = re.compile(r"work\d{0,3}", re.ASCII)
 
@@ -56,8 +58,14 @@ def tree_error(error: OSError, name: str, doing: str) -> PaddockError:
 
 def make_frame(tree: int, base: int | None, mounts: int = 0) -> None:
     """Makes `root` and `work` in the new directory `tree`, and a pair for each mount, owned by id 0 of trees."""
-    for number in ("", *map(str, range(mounts))):
-        make_part(tree, f"{MOUNT}{number}" if number else ROOT, base)
+    make_part(tree, ROOT, base)
+    make_part(tree, WORK, base)
+    make_mount_parts(tree, base, mounts)
+
+
+def make_mount_parts(tree: int, base: int | None, mounts: int) -> None:
+    for number in range(mounts):
+        make_part(tree, f"{MOUNT}{number}", base)
         make_part(tree, f"{WORK}{number}", base)
     if mounts:
         os.close(os.open(BASIS, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=tree))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Coroutine, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -12,38 +13,43 @@ from typing import Any, TypeVar
 import msgspec
 
 from paddock.backends._base import Backend, Capabilities, Ending, Exits, SandboxPlan, TreeMount
+from paddock.backends._guest import GuestConnection
 from paddock.errors import (
     AlreadyExists,
-    ErrandFailed,
     LevelUnavailable,
     PaddockError,
     PlatformError,
     SandboxDied,
-    Unsupported,
 )
 from paddock.keeper.layout import CONTAINERS, REPOSITORIES
 from paddock.linux import proc
-from paddock.model import Check, Level, Limit, Noun, SandboxId, Template
+from paddock.model import Check, Level, Limit, Noun, SandboxId
 from paddock.storage._porter import Porter
 
 from . import _birth, _life, _probe
+from ._carry import owner
 from ._engine import Engine, missing
-from ._engine_state import at_rest, ending_of, how_it_ended, owned, remove
+from ._engine_state import how_it_ended, owned, remove
+from ._exits import exits
 from ._images import Images, shown_of_usr
-from ._instance import ContainerInstance
+from ._instance import HOLD_SECONDS, ContainerInstance
 from ._kit_directory import kit_directory
 from ._life import Life
+from ._mounted import mounted, require_apart, require_own_ids
 from ._options import options
 from ._records import BIRTH, Record, Records, maker, name_of
+from ._remains import Remains
 from ._storage import Storage
+from ._ways import Ways, show_trust
 
 R = TypeVar("R")
-_KILLED = Ending(limit=None, reason="it was killed")
-_UNMADE = Ending(limit=None, reason="who made it died before it was complete")
-_SILENT = Ending(limit=None, reason="it ended by itself; its engine does not know why")
-_REMOVED = "its container was removed by somebody else, with what was new in its workspace"
+_ROOT = "/carried"
+"""Where its root file system is in the jail that carries it."""
 _OVERDUE_SECONDS = 2.0
 _KILL_SECONDS = 60.0
+_AT_ONCE = max(2, os.cpu_count() or 1)
+"""So many are brought up at the same time: each is five programs' starts, and a hundred at once would all wait for one
+another until none is in time. More would not be sooner: they compute."""
 
 
 class ContainerBackend:
@@ -56,15 +62,17 @@ class ContainerBackend:
         self._state = state_dir
         self._directory = state_dir / CONTAINERS
         self.records = Records(self._directory)
+        self._locks: dict[SandboxId, asyncio.Lock] = {}
+        self.remains = Remains(self.records, self._open, self._storage, self._locks)
         self._images = Images(self._directory, self._pool)
         self._found: _probe.Found | None = None
         self._engine: Engine | None = None
         self._opening = asyncio.Lock()
         self._lives: dict[tuple[SandboxId, int], Life] = {}
-        self._locks: dict[SandboxId, asyncio.Lock] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._stored: Storage | None = None
         self._storing = asyncio.Lock()
+        self._turns = asyncio.Semaphore(_AT_ONCE)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -72,7 +80,18 @@ class ContainerBackend:
         held = self._ceilings()
         enforced = {Limit.OPEN_FILES, Limit.OUTPUT, Limit.TIME, Limit.TTL}
         enforced |= {limit for limit in (Limit.MEMORY, Limit.PROCESSES) if limit.value in held}
-        return Capabilities(isolation=True, enforced=frozenset(enforced), root_user=True, adopt=True, trees=True)
+        return Capabilities(
+            isolation=True,
+            enforced=frozenset(enforced),
+            root_user=True,
+            adopt=True,
+            trees=True,
+            freeze=True,
+            pause=True,
+            idle=True,
+            mounts=os.getuid() == 0,  # other owners are root's to show
+            exits=self._found is not None and _probe.is_ours(self._found),
+        )
 
     def _ceilings(self) -> frozenset[str]:
         return frozenset({"memory", "processes"}) if self._found is None else self._found.info.ceilings
@@ -101,29 +120,30 @@ class ContainerBackend:
 
     async def create(self, plan: SandboxPlan) -> ContainerInstance:
         self._require(plan)
-        making = self._start(self._make(plan))
-        try:
-            instance = await asyncio.shield(making)
-        except asyncio.CancelledError:
-            await asyncio.shield(self._start(self._unmake(making)))
-            raise
+        async with contextlib.AsyncExitStack() as turn:
+            await turn.enter_async_context(self._turns)
+            making = self._start(self._make(plan, turn))
+            try:
+                instance = await asyncio.shield(making)
+            except asyncio.CancelledError:
+                await asyncio.shield(self._start(self._unmake(making)))
+                raise
         with contextlib.suppress(PaddockError, OSError):  # whoever asks next is told
             await instance.connection("user")
         return instance
 
     def _require(self, plan: SandboxPlan) -> None:
+        require_apart(plan, tuple(tree for tree in plan.trees if not _is_repository(tree)))
         wanted = {
             "mounts": plan.spec.mounts,
             "nested": plan.spec.nested or plan.parent,
-            "exits": plan.exits,
+            "exits": plan.exits or plan.protect,
         }
         for feature, asked in wanted.items():
             if asked:
                 self.capabilities.require(feature, self.name)
-        if plan.spec.snapshot is not None:
-            raise Unsupported("a container begins with the files of its template", hint="snapshots: level='jail'")
 
-    async def _make(self, plan: SandboxPlan) -> ContainerInstance:
+    async def _make(self, plan: SandboxPlan, turn: contextlib.AsyncExitStack) -> ContainerInstance:
         engine = await self._open()
         image = await self._images.ensure(engine, plan.template)
         shown = [(Path(path), path) for path in shown_of_usr(plan.template)]
@@ -136,12 +156,26 @@ class ContainerBackend:
             boot=proc.boot_id(),
             maker=maker(),
             trees=tuple(tree for tree in plan.trees if tree.writable),
+            exits=plan.exits,
+            tree=plan.tree,
         )
         try:
             place = self.records.make(record)
         except FileExistsError:
             raise AlreadyExists(f"there is a sandbox {plan.id} already") from None
+        ways = Ways()
+
+        async def before(pid: int) -> None:
+            if plan.spec.mounts:
+                require_own_ids(pid)
+                async with mounted((await self._storage()).porters, plan) as mounts:
+                    await ways.furnish(pid, mounts, plan.protect, exits=plan.exits)
+            elif plan.exits:
+                await ways.furnish(pid, {}, plan.protect, exits=True)
+
         try:
+            if plan.exits:
+                show_trust(place / BIRTH)
             with _birth.expecting(place) as birth:
                 asked = options(
                     plan,
@@ -153,15 +187,20 @@ class ContainerBackend:
                     held=self._ceilings(),
                 )
                 await self._create(engine, record, asked, plan)
-                await engine.post(f"/containers/{record.container}/start")
                 told = _birth.orders(plan, self._ceilings())
-                pid = await birth.call(told, lambda: how_it_ended(engine, record.container))
+                # The guest comes up while the engine still writes down that it has started it.
+                starting = self._start(engine.post(f"/containers/{record.container}/start"))
+                pid = await birth.call(told, lambda: how_it_ended(engine, record.container), before, starting)
+            await turn.aclose()  # what is carried into it may be much
             record = msgspec.structs.replace(record, pid=pid, start=proc.start_time(pid))
             self.records.write(record)
-            instance = ContainerInstance(self, self._life(record))
-            await self._load(plan, record, instance)
+            life = self._life(record)
+            life.ways = ways
+            instance = ContainerInstance(self, life)
+            await self._load(plan, record, life, instance)
             return instance
         except (OSError, PaddockError) as error:
+            ways.close()
             await self._remove(engine, record.id)
             if isinstance(error, OSError):
                 raise PlatformError(f"the container ended while it was made: {error}", hint="try again") from None
@@ -179,11 +218,19 @@ class ContainerBackend:
                 self._images.forget(asked["Image"])
                 await self._images.ensure(engine, plan.template)
 
-    async def _load(self, plan: SandboxPlan, record: Record, instance: ContainerInstance) -> None:
+    async def _load(self, plan: SandboxPlan, record: Record, life: Life, instance: ContainerInstance) -> None:
         trees = tuple(tree for tree in plan.trees if not _is_repository(tree))
+        if plan.begun:
+            async with life.rest.hold(HOLD_SECONDS):
+                inside = await instance.dial("carrier")
+                try:
+                    carrier = (await self._storage()).carrier
+                    await carrier.back(plan.id, _root_of(record), trees, inside)
+                finally:
+                    inside.close()
         if trees:
             carrier = (await self._storage()).carrier
-            await carrier.into(plan.id, trees, instance, _owner(plan.template))
+            await carrier.into(plan.id, trees, instance, owner(plan.template))
             self.records.write(msgspec.structs.replace(record, loaded=True))
 
     async def _unmake(self, making: asyncio.Task[ContainerInstance]) -> None:
@@ -194,15 +241,26 @@ class ContainerBackend:
         record = self.records.read(id)
         if record is None or not record.lives():
             if record is not None:
-                await self.settled(id, record.incarnation)
+                await self.remains.settled(id, record.incarnation)
             return None
         try:
-            return ContainerInstance(self, self._life(record))
+            life = self._life(record)
         except ProcessLookupError:
             return None
+        life.rest.seen(await asyncio.to_thread(_life.stands_still, record))
+        return ContainerInstance(self, life)
 
     async def exits(self, id: SandboxId, incarnation: int, *, make: bool = False) -> Exits | None:
-        raise Unsupported("a container has no way to the gateway", hint="level='jail', 'gvisor' or 'microvm'")
+        self.capabilities.require("exits", self.name)
+        async with self._locks.setdefault(id, asyncio.Lock()):
+            record = self.records.read(id)
+            try:
+                if record is None or record.incarnation != incarnation or not record.lives():
+                    raise ProcessLookupError
+                life = self._life(record)
+            except ProcessLookupError:
+                raise SandboxDied(f"sandbox {id} is gone") from None
+            return await exits(self.records, record, life, make=make)
 
     async def living(self) -> Mapping[SandboxId, Ending | None]:
         found: dict[SandboxId, Ending | None] = {}
@@ -211,16 +269,18 @@ class ContainerBackend:
                 continue
             if not record.lives() and record.owes:
                 found[record.id] = None  # until its work is where everybody looks for it
-                self._start(self._settle_quietly(record))
+                self._start(self.remains.settle_quietly(record))
                 continue
-            found[record.id] = None if record.lives() else await self.ending(record.id, record.incarnation)
+            found[record.id] = None if record.lives() else await self.remains.ending(record.id, record.incarnation)
             if found[record.id] is None and proc.boottime() > record.deadline + _OVERDUE_SECONDS:
                 self._start(self._end_overdue(record))  # its pid 1 stands still, or somebody holds it
         return found
 
     async def paused(self) -> frozenset[SandboxId]:
-        """None: a pid 1 that stands still holds no deadline."""
-        return frozenset()
+        found = await asyncio.to_thread(lambda: {r.id: _life.stands_still(r) for r in self.records.all()})
+        for (id, _), life in self._lives.items():
+            life.rest.seen(found.get(id, False))
+        return frozenset(id for id, stands in found.items() if stands)
 
     async def forget(self, id: SandboxId) -> None:
         record = self.records.read(id)
@@ -243,74 +303,25 @@ class ContainerBackend:
             engine = await self._open()
             if record.lives():
                 self.records.write(msgspec.structs.replace(record, killed=why))
-                if _life.stands_still(record):
-                    with contextlib.suppress(PlatformError):
-                        await engine.post(f"/containers/{record.container}/unpause")
+                with contextlib.suppress(PlatformError):
+                    await self.unpause(life)
                 if not life.kill():
                     await engine.post(f"/containers/{record.container}/kill", signal="KILL")
                 async with asyncio.timeout(_KILL_SECONDS):
                     await asyncio.shield(life.ended)
-            await self._take_out(engine, id)
+            await self.remains.take_out(engine, id)
             if why == "caller":
                 await self._remove(engine, id)
 
-    async def settled(self, id: SandboxId, incarnation: int) -> None:
-        """Returns when what a dead one left in its trees is in the pool. PlatformError: it is kept in the container."""
-        async with self._locks.setdefault(id, asyncio.Lock()):
-            record = self.records.read(id)
-            if record is not None and record.incarnation == incarnation and record.owes and not record.lives():
-                await self._take_out(await self._open(), id)
-
-    async def _settle_quietly(self, record: Record) -> None:
-        with contextlib.suppress(PaddockError, OSError):  # who looks next tries again
-            await self.settled(record.id, record.incarnation)
-
-    async def _take_out(self, engine: Engine, id: SandboxId) -> None:
-        """Of a dead one, for whoever has its lock."""
-        record = self.records.read(id)
-        if record is None or not record.owes:
-            return
-        if not await at_rest(engine, record.container):
-            self.records.write(msgspec.structs.replace(record, carried=True, lost=_REMOVED))
-            return
+    async def bring(self, record: Record, inside: GuestConnection) -> None:
+        """The files of one that stands still to its trees, by way of its carrier."""
         carrier = (await self._storage()).carrier
-        lost = ""
-        try:
-            await carrier.out(
-                id, record.trees, _owner(record.template), lambda path: engine.archive(record.container, path)
-            )
-        except ErrandFailed as error:
-            lost = error.message
-        except PlatformError as error:
-            if not missing(error):
-                raise
-            lost = "its workspace had been removed inside"
-        self.records.write(msgspec.structs.replace(record, carried=True, lost=lost))
+        await carrier.bring(record.id, _root_of(record), record.trees, owner(record.template), inside)
 
-    def move_deadline(self, id: SandboxId, incarnation: int, deadline: float) -> float:
-        """Writes it down; what it was. SandboxDied."""
-        record = self.records.read(id)
-        if record is None or record.incarnation != incarnation or not record.lives():
-            raise SandboxDied(f"sandbox {id} is gone")
-        self.records.write(msgspec.structs.replace(record, deadline=deadline))
-        return record.deadline
-
-    async def ending(self, id: SandboxId, incarnation: int) -> Ending:
-        record = self.records.read(id)
-        if record is not None and record.incarnation == incarnation and record.lost:
-            return Ending(limit=None, reason=f"it ended, and {record.lost}")
-        if record is None or record.incarnation != incarnation or record.killed == "caller":
-            return _KILLED
-        if record.killed == "deadline" or (record.pid and proc.boottime() >= record.deadline):
-            return Ending(limit=Limit.TTL, reason="its time was up")
-        if not record.pid:
-            return _UNMADE
-        if record.boot != proc.boot_id():
-            return Ending(limit=None, reason="the machine was restarted")
-        try:
-            return await ending_of(await self._open(), record.container)
-        except PaddockError:
-            return _SILENT
+    async def unpause(self, life: Life) -> None:
+        """One that somebody has had its engine pause."""
+        if await asyncio.to_thread(_life.is_frozen, life.record):
+            await (await self._open()).post(f"/containers/{life.record.container}/unpause")
 
     async def aclose(self) -> None:
         for task in self._tasks:
@@ -354,7 +365,7 @@ class ContainerBackend:
         """ProcessLookupError: it has ended."""
         key = (record.id, record.incarnation)
         if key not in self._lives:
-            self._lives[key] = Life(record)
+            self._lives[key] = Life(record, self.records.place(record.id))
         return self._lives[key]
 
     @cached_property
@@ -378,10 +389,8 @@ class ContainerBackend:
         return task
 
 
-def _owner(template: Template) -> tuple[str, int, int]:
-    user = template.user(None)
-    assert user is not None
-    return user.name, user.uid, user.gid
+def _root_of(record: Record) -> TreeMount:
+    return TreeMount(tree=record.tree, target=_ROOT, writable=True, layers=record.template.layers)
 
 
 def _is_repository(tree: TreeMount) -> bool:

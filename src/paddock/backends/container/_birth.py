@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from paddock.backends._base import SandboxPlan
+from paddock.backends._trusted import environment
 from paddock.errors import PlatformError
 from paddock.guest._birth import READY
 from paddock.guest._frames import dump_json
@@ -27,8 +28,9 @@ from paddock.model import User
 
 from ._options import resource_limits
 from ._records import BIRTH
+from ._ways import TRUSTED
 
-IDENTITIES = ("init", "user", "root")
+IDENTITIES = ("init", "user", "root", "carrier")
 EXEC_DIRECTORY = ".paddock/exec"
 _BACKLOG = 128
 _LOOK_SECONDS = 5.0
@@ -44,33 +46,48 @@ class Birth:
     def __init__(self, place: Path, listeners: list[socket.socket], door: socket.socket) -> None:
         self._place, self._listeners, self._door = place, listeners, door
 
-    async def call(self, orders: Any, alive: Alive) -> int:
-        """Waits for pid 1 to call, tells it all, and returns its number here when it serves. PlatformError."""
+    async def call(
+        self, orders: Any, alive: Alive, before: Callable[[int], Awaitable[None]], starting: asyncio.Task[Any]
+    ) -> int:
+        """Waits for pid 1 to call, tells it all, and returns its number here when it serves and `starting`, which has
+        the engine start it, is done. `before` is done with that number before it is told: nothing foreign runs yet.
+        PlatformError."""
         try:
             async with asyncio.timeout(_SECONDS):
-                guest = await self._accept(alive)
+                guest = await self._accept(alive, starting)
                 with guest:
-                    return await self._tell(guest, orders)
+                    pid = struct.unpack("=3i", guest.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+                    await before(pid)
+                    await self._tell(guest, orders)
+                    await starting
+                    return pid
         except TimeoutError:
             raise PlatformError(
                 f"the guest in the container did not begin within {_SECONDS:g} s", hint="paddock doctor"
             ) from None
 
-    async def _accept(self, alive: Alive) -> socket.socket:
+    async def _accept(self, alive: Alive, starting: asyncio.Task[Any]) -> socket.socket:
+        """There is no socket of its before it is returned, nor is the door watched once it may be closed."""
         loop = asyncio.get_running_loop()
-        while True:
-            try:
-                async with asyncio.timeout(_LOOK_SECONDS):
-                    return (await loop.sock_accept(self._door))[0]
-            except TimeoutError:
-                if (ended := await alive()) is not None:
-                    raise PlatformError(
-                        f"the guest did not begin in the container: {ended}", hint="paddock doctor"
-                    ) from None
+        called = asyncio.Event()
+        loop.add_reader(self._door, called.set)
+        calling = asyncio.ensure_future(called.wait())
+        try:
+            await asyncio.wait((calling, starting), return_when="FIRST_COMPLETED")
+            if starting.done():
+                starting.result()
+            while not (await asyncio.wait((calling,), timeout=_LOOK_SECONDS))[0]:
+                if starting.done() and (ended := await alive()) is not None:
+                    raise PlatformError(f"the guest did not begin in the container: {ended}", hint="paddock doctor")
+        finally:
+            calling.cancel()
+            loop.remove_reader(self._door)
+        guest, _ = self._door.accept()
+        guest.setblocking(False)
+        return guest
 
-    async def _tell(self, guest: socket.socket, orders: Any) -> int:
+    async def _tell(self, guest: socket.socket, orders: Any) -> None:
         loop = asyncio.get_running_loop()
-        pid = struct.unpack("=3i", guest.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
         text = dump_json(orders)
         socket.send_fds(guest, [len(text).to_bytes(4, "big")], [listener.fileno() for listener in self._listeners])
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # what it said before is read
@@ -81,7 +98,6 @@ class Birth:
         if said != READY:
             words = said.decode("ascii", "replace").strip() or "it ended without a word"
             raise PlatformError(f"the guest could not begin in the container: {words}", hint="paddock doctor")
-        return pid
 
 
 @contextlib.contextmanager
@@ -99,13 +115,14 @@ def expecting(place: Path) -> Generator[Birth]:
 def orders(plan: SandboxPlan, held: frozenset[str]) -> Any:
     """What `guest/_birth.py` is told."""
     template = plan.template
-    env = {**template.env, **plan.spec.env}
+    env = {**(environment(TRUSTED) if plan.exits else {}), **template.env, **plan.spec.env}
     user = template.user(None)
     assert user is not None
     root = template.user("0") or User(name="root", uid=0, gid=0, home="/root")
     return {
         "init": 0,
         "deadline": plan.deadline,
+        "idle": plan.spec.idle_seconds or 0.0,
         "filter": _filter(),
         "limits": {
             str(getattr(resource, f"RLIMIT_{name.upper()}")): value
@@ -114,6 +131,7 @@ def orders(plan: SandboxPlan, held: frozenset[str]) -> Any:
         "agents": {
             "user": _agent(plan, 1, user, env),
             "root": {**_agent(plan, 2, root, env), "may_switch_user": True},
+            "carrier": _agent(plan, 3, root, {}),
         },
     }
 

@@ -7,18 +7,21 @@ does the work on that side, where all that comes from inside a container is read
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from paddock.backends._base import SandboxPlan, TreeMount
+from paddock.backends._guest import GuestConnection
+from paddock.backends._guest_exec import start_foreground
 from paddock.backends.jail import JailBackend
 from paddock.backends.jail._backend import JailInstance
 from paddock.errors import ErrandFailed, PlatformError
 from paddock.linux import proc
 from paddock.model import (
     DownloadTree,
+    ExecHandle,
     ExecId,
     ExecSpec,
     Limits,
@@ -32,8 +35,7 @@ from paddock.model import (
     mint,
 )
 from paddock.storage import Pool
-
-from . import _lay
+from paddock.storage._kit import COMMAND
 
 _LIMITS = Limits(memory_mib=1024, disk_mib=256, processes=64, tmp_mib=64)
 _SECONDS = 3600.0
@@ -43,9 +45,20 @@ _END = bytes(1024)
 _WORDS = 600
 
 
+Owner = tuple[str, int, int]
+_KIT_PYTHON = COMMAND[:-3]
+
+
 @cache
-def _program() -> str:
-    return Path(_lay.__file__).read_text()
+def _program(name: str) -> str:
+    return Path(__file__).with_name(name).read_text()
+
+
+def owner(template: Template) -> Owner:
+    """Whose the files of a workspace are inside: the default user's name and ids."""
+    user = template.user(None)
+    assert user is not None
+    return user.name, user.uid, user.gid
 
 
 class Porters(JailBackend):
@@ -58,7 +71,7 @@ class Carrier:
     def __init__(self, porters: Porters, pool: Pool, template: Callable[[], Awaitable[Template]]) -> None:
         self._porters, self._pool, self._template = porters, pool, template
 
-    async def into(self, id: SandboxId, trees: tuple[TreeMount, ...], inside: Any, user: tuple[str, int, int]) -> None:
+    async def into(self, id: SandboxId, trees: tuple[TreeMount, ...], inside: Any, user: Owner) -> None:
         """What is in the trees, as files of `user` inside; a tree that is not writable as root's."""
         name, uid, gid = user
         async with self._jail(id, trees) as jail:
@@ -79,7 +92,7 @@ class Carrier:
         self,
         id: SandboxId,
         trees: tuple[TreeMount, ...],
-        user: tuple[str, int, int],
+        user: Owner,
         archive: Callable[[str], contextlib.AbstractAsyncContextManager[AsyncIterable[bytes]]],
     ) -> None:
         """Makes each tree what `archive` says of its target, as files of `user`; nothing goes before all is there.
@@ -91,8 +104,10 @@ class Carrier:
                 async with archive(tree.target) as parts:
                     await self._lay(jail, tree.target, user[1:], parts)
 
-    async def _lay(self, jail: JailInstance, target: str, owner: tuple[int, int], parts: AsyncIterable[bytes]) -> None:
-        argv = ("python3", "-I", "-S", "-c", _program(), target, *map(str, owner))
+    async def _lay(
+        self, jail: JailInstance, target: str, owner: tuple[int, int] | None, parts: AsyncIterable[bytes]
+    ) -> None:
+        argv = ("python3", "-I", "-S", "-c", _program("_lay.py"), target, *(map(str, owner) if owner else ("-",)))
         spec = ExecSpec(argv=argv, user=self._root(jail), stdin=True, env={"LC_ALL": "C.UTF-8"})
         handle = await jail.start(spec, id=ExecId(mint(Noun.EXEC)), background=False)
         assert handle.stdin is not None
@@ -113,8 +128,34 @@ class Carrier:
         finally:
             await handle.aclose()
         if status.code != 0:
-            said = words.decode("utf-8", "replace").strip().splitlines()[-1:] or ["it said nothing"]
-            raise ErrandFailed(f"what the container left at {target} could not be kept: {said[0][:_WORDS]}")
+            raise ErrandFailed(f"what the container left at {target} could not be kept: {_last(words)}")
+
+    async def bring(
+        self, id: SandboxId, root: TreeMount, trees: tuple[TreeMount, ...], user: Owner, inside: Any
+    ) -> None:
+        """Makes the trees what `inside`, a connection to the carrier of one that stands still, has at this instant."""
+        left_out = [tree.target for tree in trees]
+        async with self._jail(id, (root, *trees)) as jail:
+            for tree in trees:
+                await self._lay(jail, tree.target, user[1:], _packed(inside, tree.target, ()))
+            await self._lay(jail, root.target, None, _packed(inside, "/", left_out))
+
+    async def back(self, id: SandboxId, root: TreeMount, trees: tuple[TreeMount, ...], inside: GuestConnection) -> None:
+        """The other way, for the root file system: those of `trees` are left out. ErrandFailed."""
+        async with self._jail(id, (root,)) as jail:
+            argv = ("python3", "-I", "-S", "-c", _program("_pack.py"), root.target)
+            packing = await jail.start(
+                ExecSpec(argv=argv, user=self._root(jail)), id=ExecId(mint(Noun.EXEC)), background=False
+            )
+            argv = (*_KIT_PYTHON, "-I", "-S", "-c", _program("_lay.py"), "/", "-", *(tree.target for tree in trees))
+            laying = await start_foreground(
+                inside, ExecSpec(argv=argv, stdin=True, cwd="/"), ExecId(mint(Noun.EXEC)), None
+            )
+            try:
+                await _pump(packing, laying)
+            finally:
+                await packing.aclose()
+                await laying.aclose()
 
     @contextlib.asynccontextmanager
     async def _jail(self, id: SandboxId, trees: tuple[TreeMount, ...]) -> AsyncGenerator[JailInstance]:
@@ -146,3 +187,39 @@ class Carrier:
 
     def _root(self, jail: JailInstance) -> str | None:
         return "root" if self._porters.whole else None
+
+
+async def _packed(inside: GuestConnection, path: str, left_out: Sequence[str]) -> AsyncGenerator[bytes]:
+    """PlatformError: it could not be read to its end."""
+    argv = (*_KIT_PYTHON, "-I", "-S", "-c", _program("_pack.py"), path, *left_out)
+    handle = await start_foreground(inside, ExecSpec(argv=argv, cwd="/"), ExecId(mint(Noun.EXEC)), None)
+    try:
+        assert handle.stdout is not None
+        assert handle.stderr is not None
+        while data := await handle.stdout.read(_READ):
+            yield data
+        if (await handle.wait()).code != 0:
+            raise ErrandFailed(f"{path} of the sandbox could not be read: {_last(await handle.stderr.read())}")
+    finally:
+        await handle.aclose()
+
+
+async def _pump(packing: ExecHandle, laying: ExecHandle) -> None:
+    assert packing.stdout is not None
+    assert laying.stdin is not None
+    assert laying.stderr is not None
+    with contextlib.suppress(BrokenPipeError):  # it says why
+        while data := await packing.stdout.read(_READ):
+            await laying.stdin.write(data)
+        await laying.stdin.aclose()
+    words = await laying.stderr.read()
+    if (await laying.wait()).code != 0:
+        raise ErrandFailed(f"its files could not be brought into the container: {_last(words)}")
+    if (await packing.wait()).code != 0:
+        raise PlatformError("its files could not be read from the pool", hint="paddock doctor")
+
+
+def _last(words: bytes) -> str:
+    """For people to read: it may be an attacker's."""
+    said = words.decode("utf-8", "replace").strip().splitlines()[-1:] or ["it said nothing"]
+    return "".join(c if c.isprintable() else " " for c in said[0])[:_WORDS]

@@ -10,7 +10,7 @@ import os
 import platform
 import tarfile
 import tempfile
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -24,10 +24,10 @@ from paddock.storage._porter import Porter
 from paddock.storage._trees import DIRECTORY, ROOT, tree_error
 
 from ._engine import Engine
-from ._layers import write_layer
+from ._layers import owners, write_layer
 
 REPOSITORY = "localhost/paddock/template"
-_VERSION = "1"
+_VERSION = "2"
 _READ = 1 << 20
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 Opened = Callable[[], tuple[int, Porter]]
@@ -62,7 +62,7 @@ class Images:
         pool, porter = await self._opened()
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=self._directory) as archive:
-            make = partial(_write, archive, name, template.layers, pool, porter)
+            make = partial(_write, archive, name, template, pool, porter)
             await asyncio.to_thread(make)
             said = await engine.send("POST", "/images/load", _parts(archive), quiet="1")
         if b'"error"' in said or await engine.get(f"/images/{name}/json", _Known) is None:
@@ -84,18 +84,18 @@ def shown_of_usr(template: Template) -> tuple[str, ...]:
 
 
 def _name(template: Template) -> str:
-    facts = json.dumps([_VERSION, *template.layers])
+    facts = json.dumps([_VERSION, owners(template), *template.layers])
     return f"{REPOSITORY}:{hashlib.sha256(facts.encode()).hexdigest()[:32]}"
 
 
-def _write(archive: IO[bytes], name: str, layers: Sequence[str], pool: int, porter: Porter) -> None:
+def _write(archive: IO[bytes], name: str, template: Template, pool: int, porter: Porter) -> None:
     """As `docker save` writes it: layers from the lowest to the topmost, and what they are."""
     with tarfile.open(fileobj=archive, mode="w") as tar:
         files: list[str] = []
         digests: list[str] = []
-        for number, layer in enumerate(reversed(layers)):
+        for number, layer in enumerate(reversed(template.layers)):
             with tempfile.TemporaryFile(dir="/var/tmp") as file:
-                porter.do(partial(_write_layer, pool, layer, file, porter.base), pool, file.fileno())
+                porter.do(partial(_write_layer, pool, layer, file, porter.base, template), pool, file.fileno())
                 files.append(f"{number}/layer.tar")
                 digests.append(f"sha256:{_digest(file)}")
                 member = tarfile.TarInfo(files[-1])
@@ -111,13 +111,13 @@ def _write(archive: IO[bytes], name: str, layers: Sequence[str], pool: int, port
         _add(tar, "manifest.json", json.dumps(manifest).encode())
 
 
-def _write_layer(pool: int, layer: str, out: IO[bytes], base: int | None) -> None:
+def _write_layer(pool: int, layer: str, out: IO[bytes], base: int | None, template: Template) -> None:
     try:
         root = os.open(f"{layer}/{ROOT}", DIRECTORY, dir_fd=pool)
     except OSError as error:
         raise tree_error(error, layer, "read") from None
     try:
-        write_layer(root, out, base)
+        write_layer(root, out, base, owners(template))
         out.flush()
     finally:
         os.close(root)

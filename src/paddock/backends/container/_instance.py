@@ -3,50 +3,64 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AbstractAsyncContextManager
+import contextlib
+from collections.abc import AsyncGenerator, Callable
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from paddock.backends._base import Ending
 from paddock.backends._guest import GuestConnection, GuestInstance
-from paddock.errors import PaddockError, SandboxDied, Unsupported
+from paddock.backends._stillness import Stillness
+from paddock.backends._trusted import environment
+from paddock.errors import PaddockError, SandboxDied
 from paddock.linux import caps
-from paddock.model import Check, Process, Usage
+from paddock.model import Check, ExecHandle, ExecId, ExecSpec, Process, Usage
 
 from . import _life
 from ._life import Life
 from ._options import CAPABILITIES
+from ._ways import TRUSTED
 
 if TYPE_CHECKING:
     from ._backend import ContainerBackend
 
 
+HOLD_SECONDS = 600
+
+
 class ContainerInstance(GuestInstance):
     def __init__(self, backend: ContainerBackend, life: Life) -> None:
         record = life.record
-        super().__init__(record.id, record.template, self._dial, root_user=True)
+        super().__init__(record.id, record.template, self.dial, root_user=True)
         self._backend, self._life = backend, life
         self._incarnation = record.incarnation
         self._place = backend.records.place(record.id)
 
-    async def _dial(self, identity: str) -> GuestConnection:
+    async def dial(self, identity: str) -> GuestConnection:
         return await GuestConnection.connect(self._place / f"{identity}.sock")
 
     def lost_error(self) -> PaddockError:
         return SandboxDied(f"sandbox {self.id} is gone", hint="`paddock ls --all` says why")
 
+    async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> ExecHandle:
+        if self._life.late:  # its environment says nothing of them
+            spec = msgspec.structs.replace(spec, env={**environment(TRUSTED), **spec.env})
+        return await super().start(spec, id=id, background=background)
+
     async def set_deadline(self, deadline: float) -> None:
         try:
-            control = await self._dial("init")
+            control = await self.dial("init")
         except OSError:
             raise self.lost_error() from None
         # Written first: whoever finds it dead is to know that its time was over.
-        before = self._backend.move_deadline(self.id, self._incarnation, deadline)
+        before = self._backend.records.move_deadline(self.id, self._incarnation, deadline)
         try:
             await control.open({"op": "deadline", "boottime": deadline}).call(dict)
         except SandboxDied:
             raise self.lost_error() from None
         except BaseException:
-            self._backend.move_deadline(self.id, self._incarnation, before)
+            self._backend.records.move_deadline(self.id, self._incarnation, before)
             raise
         finally:
             control.close()
@@ -64,11 +78,33 @@ class ContainerInstance(GuestInstance):
         allowed = caps.mask_of(*(getattr(caps, name) for name in CAPABILITIES))
         return await asyncio.to_thread(_life.posture, self._life.record, allowed)
 
-    def frozen(self) -> AbstractAsyncContextManager[None]:
-        raise Unsupported(
-            "a container's files are the engine's, so that no snapshot or fork can be made of them",
-            hint="level='jail', 'gvisor' or 'microvm'; or keep the work in a workspace",
-        )
+    async def pause(self) -> None:
+        """Pid 1 goes on, and holds the deadline."""
+        await self._life.rest.pause()
+
+    async def resume(self) -> None:
+        await self._backend.unpause(self._life)
+        await self._life.rest.resume()
+
+    async def stay_awake(self) -> Callable[[], None]:
+        if self.stillness.now:
+            await self._backend.unpause(self._life)
+        return await self._life.rest.stay_awake()
+
+    @property
+    def stillness(self) -> Stillness:
+        return self._life.rest.stillness
+
+    @contextlib.asynccontextmanager
+    async def frozen(self) -> AsyncGenerator[None]:
+        """Its files are brought to its trees while it stands: that takes as long as there is much of them."""
+        async with self._backend.records.carrying(self.id), self._life.rest.hold(HOLD_SECONDS):
+            carrier = await self.dial("carrier")
+            try:
+                await self._backend.bring(self._life.record, carrier)
+            finally:
+                carrier.close()
+            yield
 
     async def kill(self) -> None:
         self.close_connections()
@@ -76,8 +112,8 @@ class ContainerInstance(GuestInstance):
 
     async def wait_ended(self) -> Ending:
         await asyncio.shield(self._life.ended)
-        await self._backend.settled(self.id, self._incarnation)
-        return await self._backend.ending(self.id, self._incarnation)
+        await self._backend.remains.settled(self.id, self._incarnation)
+        return await self._backend.remains.ending(self.id, self._incarnation)
 
     async def aclose(self) -> None:
         self.close_connections()

@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 import stat
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import IO
 
 from paddock.errors import Unsupported
-from paddock.keeper.layout import ORDINARY_ID
+from paddock.model import Template
 from paddock.storage._trees import DIRECTORY
 
 _WHITEOUT = os.makedev(0, 0)
@@ -27,16 +27,25 @@ _PLACES = frozenset({"dev", "etc", "proc", "sys", "tmp", ".paddock", ".paddock-h
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-def write_layer(root: int, out: IO[bytes], base: int | None) -> None:
+def write_layer(root: int, out: IO[bytes], base: int | None, owners: Mapping[str, tuple[int, int]]) -> None:
     """The tree below the directory `root`. `base` is what its owners are stored above; None: all of it is ours, and
-    belongs to the one user whom an ordinary user is inside. Unsupported: an engine must not be given it."""
+    root's inside, but what `owners` tells of absolute directories and all that is in them.
+    Unsupported: an engine must not be given it."""
     with tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as archive:
-        _Writer(archive, base).directory(root, PurePosixPath())
+        _Writer(archive, base, owners).directory(root, PurePosixPath())
+
+
+def owners(template: Template) -> dict[str, tuple[int, int]]:
+    """Whose homes and working directory are: what stored owners would say."""
+    homes = {user.home: (user.uid, user.gid) for user in template.users if user.home != "/"}
+    default = template.user(None)
+    return homes if default is None else {**homes, template.workdir: (default.uid, default.gid)}
 
 
 class _Writer:
-    def __init__(self, archive: tarfile.TarFile, base: int | None) -> None:
+    def __init__(self, archive: tarfile.TarFile, base: int | None, owners: Mapping[str, tuple[int, int]]) -> None:
         self._archive, self._base = archive, base
+        self._owners = {PurePosixPath(path).relative_to("/"): ids for path, ids in owners.items() if path != "/"}
         self._links: dict[tuple[int, int], str] = {}
 
     def directory(self, fd: int, path: PurePosixPath) -> None:
@@ -89,11 +98,16 @@ class _Writer:
         member = tarfile.TarInfo(str(path))
         member.mode = stat.S_IMODE(info.st_mode)
         member.mtime = int(info.st_mtime)
-        member.uid, member.gid = self._owner(info.st_uid), self._owner(info.st_gid)
+        if self._base is not None:
+            member.uid, member.gid = info.st_uid - self._base, info.st_gid - self._base
+        else:
+            member.uid, member.gid = self._owner(path)
         return member
 
-    def _owner(self, id: int) -> int:
-        return ORDINARY_ID if self._base is None else id - self._base
+    def _owner(self, path: PurePosixPath) -> tuple[int, int]:
+        """The nearest."""
+        above = (path, *path.parents)
+        return next((self._owners[place] for place in above if place in self._owners), (0, 0))
 
 
 def _entries(fd: int) -> Iterator[tuple[str, os.stat_result]]:

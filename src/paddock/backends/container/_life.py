@@ -7,12 +7,16 @@ import contextlib
 import os
 import signal
 import time
+from functools import partial
+from pathlib import Path
 
 from paddock.backends._look import process
 from paddock.linux import foreign_cgroup, namespaces, pidfd, proc, processes
 from paddock.model import Check, Limit, Process, Usage
 
 from ._records import Record
+from ._rest import Rest
+from ._ways import Ways
 
 _NAMESPACES = ("mnt", "pid", "net", "ipc", "uts", "cgroup")
 NOBODY = 65534
@@ -21,8 +25,8 @@ NOBODY = 65534
 class Life:
     """Of pid 1, whose end is the end of all that runs in the container (pid_namespaces(7))."""
 
-    def __init__(self, record: Record) -> None:
-        """ProcessLookupError: it has ended."""
+    def __init__(self, record: Record, place: Path) -> None:
+        """ProcessLookupError: it has ended. `place` is where its sockets are."""
         self.record = record
         self._fd = pidfd.open(record.pid)
         if not record.lives():  # somebody else has its number
@@ -31,6 +35,10 @@ class Life:
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[None] = self._loop.create_future()
         self._loop.add_reader(self._fd, self._gone)
+        self.ways = Ways()
+        self.late = record.late
+        self.rest = Rest(place, partial(stands_still, record))
+        self._following = self._loop.create_task(self.rest.follow())
 
     def kill(self) -> bool:
         """False: it is not ours to kill. Its end is waited for in `ended`."""
@@ -49,6 +57,10 @@ class Life:
             self._loop.remove_reader(self._fd)
             os.close(self._fd)
             self._fd = -1
+            self._following.cancel()
+            self.rest.close()
+            self.ways.close()
+            self.rest.stillness.end()  # whoever waits for that waits no more
 
     def _gone(self) -> None:
         self.close()
@@ -57,8 +69,15 @@ class Life:
 
 
 def stands_still(record: Record) -> bool:
+    """Nobody but pid 1 runs, or not even that: somebody has had its engine pause it."""
+    others = proc.descendants(record.pid) if record.lives() else []
+    return (bool(others) and all(map(proc.stands, others))) or is_frozen(record)
+
+
+def is_frozen(record: Record) -> bool:
+    """By its control group, as an engine does it. Then pid 1 holds no deadline."""
     with contextlib.suppress(OSError):
-        return foreign_cgroup.is_frozen(record.pid)
+        return record.lives() and foreign_cgroup.is_frozen(record.pid)
     return False
 
 

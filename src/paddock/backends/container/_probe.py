@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import http.client
 import os
+import shutil
 import socket
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +18,8 @@ from ._engine import API
 
 _SECONDS = 10.0
 _MOST_BYTES = 4 << 20
-_INSTALL = "apt-get install --no-install-recommends podman runc && (podman system service --time=0 &)"
+_INSTALL = "apt-get install --no-install-recommends podman runc"
+_SERVE = "(podman --runtime=runc system service --time=0 &)"  # crun refuses machines with both versions of cgroups
 
 
 class Info(msgspec.Struct, frozen=True):
@@ -63,7 +66,18 @@ def places() -> Iterator[Path]:
     if os.getuid():
         for directory in filter(None, (runtime, f"/run/user/{os.getuid()}")):
             yield from (Path(directory, "podman/podman.sock"), Path(directory, "docker.sock"))
+        yield from _without_login(Path(os.environ.get("TMPDIR") or "/tmp", f"podman-run-{os.getuid()}"))  # noqa: S108 - looks whose
     yield from (Path("/run/podman/podman.sock"), Path("/var/run/docker.sock"))
+
+
+def _without_login(directory: Path) -> Iterator[Path]:
+    """Where Podman listens for a user for whom nobody has made a directory. Anybody may make one of that name."""
+    try:
+        found = directory.lstat()
+    except OSError:
+        return
+    if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022:
+        yield directory / "podman/podman.sock"
 
 
 def find() -> Found | str:
@@ -90,6 +104,11 @@ def find() -> Found | str:
     if refusals:
         return "; ".join(refusals)
     return "no container engine listens at " + ", ".join(map(str, candidates))
+
+
+def is_ours(found: Found) -> bool:
+    """Whether its containers' namespaces may be entered by this user: root, or whoever's engine it is."""
+    return os.getuid() == 0 or found.info.Rootless or found.info.has("name=rootless")
 
 
 def _refusal(place: Path, info: Info) -> str | None:
@@ -126,12 +145,19 @@ class _Connection(http.client.HTTPConnection):
         self.sock.connect(str(self._place))
 
 
+def _remedy() -> str:
+    """The command that gives this user an engine."""
+    if shutil.which("podman") is not None:
+        return _SERVE
+    return f"{_INSTALL}{' uidmap' if os.getuid() else ''} && {_SERVE}"
+
+
 def checks(found: Found | str) -> tuple[Check, ...]:
     """Lines for `doctor`."""
     if isinstance(found, str):
-        return (Check(area="level", name="container", status="missing", detail=found, fix=_INSTALL),)
+        return (Check(area="level", name="container", status="missing", detail=found, fix=_remedy()),)
     if found.refusal is not None:
-        fix = "use level jail, gvisor or microvm; or " + _INSTALL
+        fix = "use level jail, gvisor or microvm; or " + _remedy()
         return (Check(area="level", name="container", status="missing", detail=found.refusal, fix=fix),)
     info = found.info
     lacks = [name for name in ("memory", "processes", "processor time") if name not in info.ceilings]
@@ -139,6 +165,21 @@ def checks(found: Found | str) -> tuple[Check, ...]:
     detail = f"{info.name} at {found.socket}{', without root' if info.Rootless else ''}{limits}"
     return (
         Check(area="level", name="container", status="weak" if lacks else "ok", detail=detail),
+        Check(
+            area="container",
+            name="egress",
+            status="ok" if is_ours(found) else "missing",
+            detail="policies hold: packets are led to the gateway, which asks them"
+            if is_ours(found)
+            else "no container with a policy can be made: the networks of another user's engine cannot be entered",
+            fix=None if is_ours(found) else "an engine of your own: " + _remedy(),
+        ),
+        Check(
+            area="container",
+            name="sleep",
+            status="ok",
+            detail="what is paused uses no processor time, and keeps its memory",
+        ),
         Check(
             area="container",
             name="disk",

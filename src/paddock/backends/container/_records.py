@@ -2,26 +2,31 @@
 
 record.json                    the record below
 init.sock user.sock root.sock  where the guest serves: made by us, never seen inside
-birth/                         seen inside, read-only, empty but while pid 1 is told what it is
+carry.lock                     held by whoever brings its files to its trees
+birth/                         seen inside, read-only: the socket while pid 1 is told what it is; with a way out, whom
+                               programs trust
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from paddock.backends._base import TreeMount
+from paddock.backends._threads import in_its_own_thread
+from paddock.errors import SandboxDied
+from paddock.keeper import layout
 from paddock.linux import proc
 from paddock.model import SandboxId, Template
 
-RECORD = "record.json"
-BIRTH = "birth"
+RECORD, BIRTH = layout.CONTAINER_RECORD, layout.CONTAINER_SHOWN
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +50,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """It has ended, and what it left in them is in the pool."""
     lost: str = ""
     """Or is nowhere any more, for this reason."""
+    tree: str = ""
+    """The pool's tree of its root file system: what it was when it was last held still."""
+    exits: bool = False
+    late: bool = False
+    """It was given them while it ran: its environment says nothing of certificates."""
 
     @property
     def container(self) -> str:
@@ -113,6 +123,27 @@ class Records:
             return msgspec.json.decode((self.place(id) / RECORD).read_bytes(), type=Record)
         except (OSError, msgspec.DecodeError):
             return None
+
+    def move_deadline(self, id: SandboxId, incarnation: int, deadline: float) -> float:
+        """Writes it down; what it was. SandboxDied."""
+        record = self.read(id)
+        if record is None or record.incarnation != incarnation or not record.lives():
+            raise SandboxDied(f"sandbox {id} is gone")
+        self.write(msgspec.structs.replace(record, deadline=deadline))
+        return record.deadline
+
+    @contextlib.asynccontextmanager
+    async def carrying(self, id: SandboxId) -> AsyncGenerator[None]:
+        """One at a time, of whichever services, brings the files of a container to its trees. SandboxDied."""
+        try:
+            lock = os.open(self.place(id) / "carry.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError:
+            raise SandboxDied(f"sandbox {id} is gone") from None
+        try:
+            await in_its_own_thread(fcntl.flock, lock, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(lock)
 
     def all(self) -> Iterator[Record]:
         try:

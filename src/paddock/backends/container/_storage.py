@@ -17,7 +17,7 @@ _TOOLS = "host"
 
 class Storage:
     def __init__(self, porters: Porters, descriptor: int, pool: Pool, templates: Templates) -> None:
-        self._porters, self._templates = porters, templates
+        self.porters, self._templates = porters, templates
         self.descriptor, self.pool = descriptor, pool
         self.carrier = Carrier(porters, pool, self._tools)
 
@@ -37,7 +37,7 @@ class Storage:
     async def aclose(self) -> None:
         self._templates.close()
         self.pool.close()
-        await self._porters.aclose()
+        await self.porters.aclose()
 
     async def _tools(self) -> Template:
         return await asyncio.to_thread(self._templates.get, _TOOLS)

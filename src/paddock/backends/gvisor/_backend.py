@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import json
+from collections.abc import AsyncGenerator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from paddock.backends._base import Capabilities, SandboxPlan
-from paddock.backends.vessel import Orders, VesselBackend, VesselInstance
-from paddock.errors import LevelUnavailable
-from paddock.keeper._plan import JailPlan, Tree
-from paddock.model import Check, ExecHandle, ExecId, ExecSpec, Level, Limit, SandboxId, Template
+from paddock.backends._base import Capabilities, Exits, SandboxPlan
+from paddock.backends.vessel import Orders, VesselBackend, VesselInstance, nobodys
+from paddock.errors import InvalidArgument, LevelUnavailable, PaddockError, Unsupported
+from paddock.keeper._plan import KVM, JailPlan, Tree
+from paddock.linux import proc
+from paddock.model import Check, ExecHandle, ExecId, ExecSpec, Level, Limit, Noun, SandboxId, Template, mint
 from paddock.storage._kit import COMMAND
 from paddock.storage._porter import Porter
 from paddock.storage._recipe import Entry, Progress, Recipe, write_manifest
 
-from . import _probe
-from ._bundle import cores, flags, served, specification
+from . import _platforms, _probe, _proof
+from ._bake import BAKED, STATE, Shape, seal_key
+from ._bundle import INITIAL, cores, flags, saves, served, specification
 
 PLACE = "/.vessel"
 """Where the jail has runsc."""
-_LINES = {"init": 0, "user": 1, "root": 2}  # the only descriptors that runsc passes on
+_LINES = {"init": 0, "user": 1, "root": 2}  # the only descriptors that an early runsc passes on
+_PIPES = {"init": [3, 4], "user": [5, 6], "root": [7, 8]}  # what is read, what is written
+_KEY_FILE = "gvisor.key"
+_BAKING_SECONDS = 120.0
 _NOBODY = 65534
 _MIB = 1 << 20
 # The sentry and the gofer hold descriptors for each file in use, and ask for the limit once, at their start.
@@ -43,8 +51,11 @@ class GvisorBackend(VesselBackend):
     def __init__(self, state_dir: Path, *, for_tests: bool = False) -> None:
         super().__init__(state_dir, for_tests=for_tests)
         self._home = state_dir  # where what was found out is written down
-        self._found: _probe.Found | str | None = None
+        self._found: _probe.Found | None = None
         self._runsc: str | None = None
+        self._known: dict[str, str] = {}
+        self._why_cold: str | None = None
+        self._trying: asyncio.Task[_probe.Found] | None = None
 
     def probe(self) -> str | None:
         reason = super().probe()
@@ -62,21 +73,32 @@ class GvisorBackend(VesselBackend):
     def capabilities(self) -> Capabilities:
         jail = super().capabilities
         # The sentry refuses processes above the ceiling, and nothing counts how often.
-        found = self._found if isinstance(self._found, _probe.Found) else _probe.remembered(self._home)
+        found = self._found or _probe.remembered(self._home)
         terminals = found is not None and found.terminals
         return msgspec.structs.replace(jail, pty=terminals, enforced=jail.enforced - {Limit.PROCESSES})
 
     def instance(self, id: SandboxId, template: Template, incarnation: int) -> GvisorInstance:
         return GvisorInstance(self, id, template, incarnation)
 
+    def remembers(self) -> str | None:
+        """Why copies of a sandbox have its files and not its memory; None: they have both."""
+        found = self._look()
+        if isinstance(found, str):
+            return found
+        if not saves(found.date):
+            return f"runsc {found.version} saves no pipes"
+        return None if self.root_user else "an ordinary user's files have one id here, and gVisor's sentry opens them"
+
     def checks(self) -> tuple[Check, ...]:
         reason = super().probe()
         found = self._look() if reason is None else reason
         if isinstance(found, str):
-            return (Check(area="level", name=self.name, status="missing", detail=found, fix=_probe.FIX),)
-        detail = f"runsc {found.version}, platform {found.platform}, in a jail"
+            return (Check(area="level", name=self.name, status="missing", detail=found, fix=_probe.fix()),)
+        detail = f"runsc {found.version}, platform {_told(found)}, in a jail"
         if not found.terminals:
             detail += "; no terminals: this version's lack Ctrl-C, or don't say that their size has changed"
+        if self._why_cold is not None:
+            detail += f"; each starts from nothing: {self._why_cold}"
         if found.stats:
             return (Check(area="level", name=self.name, status="ok", detail=detail),)
         detail += (
@@ -87,7 +109,103 @@ class GvisorBackend(VesselBackend):
     async def dress(self, plan: SandboxPlan, jail: JailPlan) -> JailPlan:
         found = await asyncio.to_thread(self._look)
         if isinstance(found, str):
-            raise LevelUnavailable(found, hint=_probe.FIX)
+            raise LevelUnavailable(found, hint=_probe.fix())
+        return await self.dressed(plan, jail, await self._settled(found) if found.tries_kvm else found)
+
+    async def _settled(self, found: _probe.Found) -> _probe.Found:
+        """Whoever comes first has KVM tried; it is tried to its end, whether he waits or not."""
+        if self._trying is None:
+            self._trying = self.start(self._try_kvm(found))
+        settled = await asyncio.shield(self._trying)
+        if settled.refused:
+            raise LevelUnavailable(settled.refused, hint=_probe.fix())
+        return settled
+
+    async def _try_kvm(self, found: _probe.Found) -> _probe.Found:
+        try:
+            self._found = await _proof.settle(self, found)
+        finally:
+            self._trying = None
+        return self._found
+
+    async def dressed(
+        self, plan: SandboxPlan, jail: JailPlan, found: _probe.Found, *, must_bake: bool = False
+    ) -> JailPlan:
+        """The vessel's jail, for that runsc on that platform."""
+        dressed = await self._dressed(plan, jail, found)
+        if not self._saves(found, plan):
+            return dressed
+        try:
+            baked = await self._baked(plan, jail, found)
+        except PaddockError as error:
+            if must_bake:
+                raise
+            self._why_cold = error.message  # no reason not to start one by itself
+            return dressed
+        return dataclasses.replace(dressed, trees=(*dressed.trees, Tree(name=baked, target=BAKED, writable=False)))
+
+    async def orders(self, plan: SandboxPlan, jail: JailPlan) -> Orders:
+        found = self._look()
+        assert not isinstance(found, str)
+        return await self.ordered(plan, jail, found)
+
+    async def ordered(self, plan: SandboxPlan, jail: JailPlan, found: _probe.Found) -> Orders:
+        """What the pilot is told, for that runsc on that platform."""
+        shape = await self._shape(plan, jail, found)
+        options: dict[str, Any] = {
+            "runsc": f"{PLACE}/runsc",
+            "flags": shape.flags,
+            "served": served(found.date),
+            "spec": {**shape.spec, "hostname": plan.hostname},
+            "cpus": shape.cpus,
+            "memory_bytes": plan.spec.limits.memory_mib * _MIB,
+            "sentry_uid": _NOBODY if self.root_user else None,
+            "device": _platforms.device(found.platform),
+        }
+        if saves(found.date):
+            options |= {"lines": _PIPES, "forget": STATE}
+        if self._saves(found, plan):
+            key = (await asyncio.to_thread(self._key)).hex()
+            baked = BAKED + STATE if any(tree.target == BAKED for tree in jail.trees) else None
+            options |= {"loopback": True}
+            options |= {"saves": {"stamp": shape.stamp, "key": key, "place": STATE, "baked": baked}}
+            if found.beside:
+                before = await self._shape(plan, jail, msgspec.structs.replace(found, platform=found.beside))
+                options["saves"]["before"] = {before.stamp: before.flags}
+        return Orders(course=self.name, options=options, env=self.own_environment(plan))
+
+    async def ready(self, plan: SandboxPlan, instance: VesselInstance) -> None:
+        found = self._look()
+        if not isinstance(found, str) and self._saves(found, plan):
+            await self.become(plan, instance)
+
+    async def rehearse(self, plan: SandboxPlan, instance: VesselInstance) -> None:
+        await self.become(plan, instance)  # its init has not touched its memory since that was loaded
+        await super().rehearse(plan, instance)
+
+    async def become(self, plan: SandboxPlan, instance: VesselInstance) -> None:
+        await instance.renew({"hostname": plan.hostname})
+
+    async def exits(self, id: SandboxId, incarnation: int, *, make: bool = False) -> Exits | None:
+        found = self._look()
+        if not make or isinstance(found, str) or not self._saves(found):
+            return await super().exits(id, incarnation, make=make)
+        try:
+            return await super().exits(id, incarnation)
+        except InvalidArgument:
+            raise Unsupported(
+                f"{id} was made without a way out, so its network is its sentry's own, which leads nowhere",
+                hint="at level gvisor, create it with a policy",
+            ) from None
+
+    def _saves(self, found: _probe.Found, plan: SandboxPlan | None = None) -> bool:
+        """Whether its memory can be saved: not that of one whose sockets are the jail's, and not where the sentry opens
+        files itself (where all have one id): a state that was saved so forgets what was mounted where."""
+        return saves(found.date) and self.root_user and (plan is None or not plan.exits)
+
+    # baking
+
+    async def _dressed(self, plan: SandboxPlan, jail: JailPlan, found: _probe.Found) -> JailPlan:
         if self._runsc is None:
             self._runsc = await asyncio.to_thread((await self.templates()).part, _recipe(found))
         return dataclasses.replace(
@@ -96,37 +214,91 @@ class GvisorBackend(VesselBackend):
             processes=plan.spec.limits.processes * _THREADS_OF_ONE + self.extra_processes,
             open_files=max(jail.open_files, _OPEN_FILES),
             file_bytes=_MEMORY_FILE_BYTES,
+            devices=(KVM,) if found.platform == _platforms.KVM else (),
         )
 
-    async def orders(self, plan: SandboxPlan, jail: JailPlan) -> Orders:
-        found = self._look()
-        assert not isinstance(found, str)
-        limits = plan.spec.limits
-        lines = {name: [_LINES[name]] * 2 for name in self.identities}
-        config = self.guest_config(plan, jail, dict(lines))
+    async def _shape(self, plan: SandboxPlan, jail: JailPlan, found: _probe.Found) -> Shape:
+        lines = _PIPES if saves(found.date) else {name: [fd] * 2 for name, fd in _LINES.items()}
+        anybody = msgspec.structs.replace(plan, spec=msgspec.structs.replace(plan.spec, env={}), exits=False)
+        config = self.guest_config(anybody, self.jail_plan(anybody), {name: lines[name] for name in self.identities})
         user = plan.template.user(None)
         assert user is not None
-        spec = specification(
-            argv=(*COMMAND, json.dumps(config)),
-            hostname=plan.hostname,
-            uid=0 if self.root_user else user.uid,
-            limits=limits,
-            occupied=(*(mount.target for mount in jail.mounts), *(tree.target for tree in jail.trees)),
+        limits, loopback = plan.spec.limits, self._saves(found, plan)
+        return Shape(
+            version=found.version,
+            platform=found.platform,
+            program=_probe.stamp(Path(found.program)),
+            flags=tuple(flags(found.platform, found.date, one_id=not self.root_user, loopback=loopback)),
+            spec=specification(
+                argv=(*COMMAND, json.dumps({**config, "initial": INITIAL})),
+                hostname="sandbox",
+                uid=0 if self.root_user else user.uid,
+                limits=limits,
+                occupied=(*(mount.target for mount in jail.mounts), *(tree.target for tree in jail.trees)),
+                hidden=STATE if loopback else "",
+            ),
+            cpus=cores(limits.cpus),
+            kit=await self.kit(),
         )
-        options = {
-            "runsc": f"{PLACE}/runsc",
-            "flags": flags(found.platform, found.date, one_id=not self.root_user),
-            "served": served(found.date),
-            "spec": spec,
-            "cpus": cores(limits.cpus),
-            "memory_bytes": limits.memory_mib * _MIB,
-            "sentry_uid": _NOBODY if self.root_user else None,
-        }
-        return Orders(course=self.name, options=options)
+
+    async def _baked(self, plan: SandboxPlan, jail: JailPlan, found: _probe.Found) -> str:
+        shape = await self._shape(plan, jail, found)
+        if (known := self._known.get(shape.stamp)) is not None:
+            return known
+        loop = asyncio.get_running_loop()
+
+        def boot(tree: str) -> None:
+            asyncio.run_coroutine_threadsafe(self._bake(tree, plan, found), loop).result()
+
+        key = await asyncio.to_thread(self._key)
+        baked = await self.baked(shape.recipe(key, boot))
+        self._known[shape.stamp] = baked
+        return baked
+
+    async def _bake(self, tree: str, plan: SandboxPlan, found: _probe.Found) -> None:
+        """Starts a guest in the tree and leaves its state there."""
+        own = msgspec.structs.replace(
+            plan,
+            id=SandboxId(mint(Noun.SANDBOX)),
+            hostname="sandbox",
+            tree=tree,
+            deadline=proc.boottime() + _BAKING_SECONDS,
+            incarnation=0,
+            parent=None,
+            trees=(),
+            spec=nobodys(plan.spec),
+        )
+        jail = await self._dressed(own, await self.furnish(self.jail_plan(own)), found)
+        instance = await self.make(own, dataclasses.replace(jail, kind="oven"))  # nobody takes it for a sandbox
+        assert isinstance(instance, GvisorInstance)
+        try:
+            orders = await self.ordered(own, jail, found)
+            if found.platform == _platforms.KVM:
+                orders = msgspec.structs.replace(orders, greeting_seconds=_proof.GREETING_SECONDS)
+            await instance.embark(orders, self.identities)
+            for identity in self.identities:  # who has not greeted yet cannot be found again
+                await (await instance.dial(identity)).open({"op": "ping"}).call(dict)
+            channel = (await instance.control()).open({"op": "freeze", "for_good": True})
+            await channel.reply(dict)
+        finally:
+            await asyncio.shield(self.start(self.put_out(instance)))
+
+    async def put_out(self, instance: VesselInstance) -> None:
+        """Ends what was never a sandbox."""
+        with contextlib.suppress(PaddockError):
+            await instance.kill()
+            await self.forget(instance.id)
+        await instance.aclose()
+
+    def _key(self) -> bytes:
+        return seal_key(self._home / _KEY_FILE)
 
     def _look(self) -> _probe.Found | str:
-        if not isinstance(self._found, _probe.Found):
-            self._found = _probe.look(self._home)
+        if self._found is None or self._found.refused:
+            found = _probe.look(self._home)
+            if isinstance(found, str):
+                return found
+            self._found = found
         return self._found
 
 
@@ -139,6 +311,30 @@ class GvisorInstance(VesselInstance):
         if spec.pty is not None:
             self._gvisor.capabilities.require("pty", self._gvisor.name)
         return await super().start(spec, id=id, background=background)
+
+    @contextlib.asynccontextmanager
+    async def frozen(self) -> AsyncGenerator[None]:
+        """What is in memory is in its tree as well, where it can be saved."""
+        async with self.copying(), self.roused():
+            channel = (await self.control()).open({"op": "freeze"})
+            try:
+                with contextlib.suppress(Unsupported):
+                    await channel.reply(dict)
+                async with super().frozen():
+                    yield
+            finally:
+                channel.close()
+                with contextlib.suppress(PaddockError):  # the next who copies it finds it running
+                    await channel.ended()
+
+
+def _told(found: _probe.Found) -> str:
+    if found.platform == _platforms.KVM:
+        return "KVM"
+    if found.tries_kvm:
+        return f"{found.platform} (KVM is tried with the first sandbox)"
+    why = found.without or (_platforms.why_not_kvm() if _platforms.DEVICE.exists() else None)
+    return found.platform + (f" (not KVM: {why})" if why else "")
 
 
 def _recipe(found: _probe.Found) -> Recipe:

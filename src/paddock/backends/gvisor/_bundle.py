@@ -15,16 +15,27 @@ _CAPABILITIES = tuple(
     f"CAP_{name}"
     for name in ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETFCAP", "NET_BIND_SERVICE")
 )
+# What init has beside, to be given another name: it alone, and nobody whom it starts (`guest/_entry.py`, `initial`).
+_INITIAL = {"CAP_SETPCAP": 8, "CAP_SYS_ADMIN": 21}
+INITIAL = tuple(_INITIAL.values())
+_TO_BECOME_ANOTHER = ("CAP_KILL", "CAP_SETGID", "CAP_SETUID")
 _MIB = 1 << 20
 # From about then on a sentry opens files itself, unless it is told not to, and is told who serves which mount.
 _WHO_SERVES_SINCE = 20240101
 
 
-def flags(platform: str, date: int, *, one_id: bool) -> list[str]:
+def saves(date: int) -> bool:
+    """It saves the state of all that runs inside, and starts from one."""
+    return date >= _WHO_SERVES_SINCE
+
+
+def flags(platform: str, date: int, *, one_id: bool, loopback: bool = False) -> list[str]:
     """For gofer and sentry alike, of a runsc of `date`. No namespaces, no new root, no groups: the jail is all that.
 
     `one_id`: all files are of the one id there is. The sentry opens them itself then, as far as the jail goes: a gofer
     that may do no more than he opens each new file a second time, and so makes none that is read-only (`git add`).
+
+    `loopback`: nothing leads out, and the sentry has a network of its own, which it can save; else it is the jail's.
 
     `shared`: what is written is in the tree at once, where a snapshot finds it, and what the host changes is seen.
     """
@@ -35,7 +46,7 @@ def flags(platform: str, date: int, *, one_id: bool) -> list[str]:
     return [
         "--TESTONLY-unsafe-nonroot",
         f"--platform={platform}",
-        "--network=host",  # the jail's
+        f"--network={'none' if loopback else 'host'}",
         "--ignore-cgroups",
         "--file-access=shared",
         "--file-access-mounts=shared",
@@ -52,25 +63,31 @@ def served(date: int) -> list[str]:
 
 
 def specification(
-    *, argv: tuple[str, ...], hostname: str, uid: int, limits: Limits, occupied: Iterable[str] = ()
+    *, argv: tuple[str, ...], hostname: str, uid: int, limits: Limits, occupied: Iterable[str] = (), hidden: str = ""
 ) -> dict[str, Any]:
-    """The sandbox's root is that of the jail, which the gofer serves. `occupied`: targets of mounts in it."""
+    """The sandbox's root is that of the jail, which the gofer serves. `occupied`: targets of mounts in it. `hidden`: a
+    directory of it that nobody inside sees."""
     mounts = [_mount("/proc", "proc"), _mount("/dev", "tmpfs")]
+    if hidden:
+        mounts.append(_mount(hidden, "tmpfs", "ro", "mode=0555", "size=4096"))
     for place, size in (("/dev/shm", limits.tmp_mib * _MIB // 2), ("/tmp", limits.tmp_mib * _MIB)):  # noqa: S108
         if not any(PurePosixPath(target).is_relative_to(place) for target in occupied):
             mounts.append(_mount(place, "tmpfs", "mode=1777", f"size={size}"))
-    capabilities = _CAPABILITIES if uid == 0 else ()
+    bounding = (*(_CAPABILITIES if uid == 0 else ()), *_INITIAL)
+    # gVisor gives a first process that is not root no capability. So init is root even where all else is one user's,
+    # who its agents become.
+    first = bounding if uid == 0 else (*bounding, *_TO_BECOME_ANOTHER)
     return {
         "ociVersion": "1.0.2",
         "hostname": hostname,
         "root": {"path": "/"},
         "process": {
-            "user": {"uid": uid, "gid": uid},
+            "user": {"uid": 0, "gid": 0},
             "cwd": "/",
             "args": argv,
             "env": [],
             "noNewPrivileges": True,
-            "capabilities": dict.fromkeys(("bounding", "effective", "permitted"), capabilities),
+            "capabilities": {"bounding": bounding, "effective": first, "permitted": first},
             "rlimits": [
                 _limit("RLIMIT_NOFILE", limits.open_files),
                 _limit("RLIMIT_NPROC", limits.processes),

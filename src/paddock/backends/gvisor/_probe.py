@@ -10,21 +10,22 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+
+from . import _platforms
 
 OLDEST = 20221219
 FIX = "apt-get install --no-install-recommends runsc"
 FIX_OLD = "tools/bootstrap levels (as root), or PADDOCK_RUNSC=<a runsc of 2023 or later>"
 UNPACKED = Path("/usr/local/lib/paddock/runsc/usr/bin/runsc")
 """A later one than the release's, if there is (tools/bootstrap.py)."""
-_SYSTRAP_SINCE = 20230501
 _FILE = "gvisor.json"
 _VERSION = re.compile(r"runsc version (\S*?(\d{8})\S*)")
 _PLACES = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin"
 _SECONDS = 20.0
+_MOST_WORDS = 300
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +40,14 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     stats: bool
     """Files can be looked at as newer coreutils do; early ones refuse it."""
     facts: tuple[str, ...]
+    tries_kvm: bool = False
+    """Whether sandboxes live on KVM is still to be seen."""
+    beside: str = ""
+    """The platform that it had before KVM was known to work: what was saved then goes on there."""
+    without: str = ""
+    """Why not on KVM, where that was tried."""
+    refused: str = ""
+    """KVM was asked for by name, and is not to be had."""
 
 
 def programs() -> tuple[Path, ...]:
@@ -53,9 +62,36 @@ def look(state_dir: Path) -> Found | str:
     there = programs()
     if not there:
         return f"runsc (gVisor) is not installed: {FIX}"
-    known = remembered(state_dir)
-    if known is not None:
-        return known
+    found = remembered(state_dir) or _find(state_dir, there)
+    return found.refused or found if isinstance(found, Found) else found
+
+
+def fix() -> str:
+    """What to do where there is none."""
+    return f"without {_platforms.SETTING} it is what works" if _platforms.given() else FIX
+
+
+def on_kvm(found: Found) -> Found | str:
+    """The same on KVM, if a program runs there; or why none does."""
+    said = _attempt(Path(found.program), _platforms.KVM, found.date)
+    if isinstance(said, str):
+        return said
+    return msgspec.structs.replace(
+        found, platform=_platforms.KVM, beside=found.platform, tries_kvm=False, without="", **said
+    )
+
+
+def settled(state_dir: Path, found: Found, kvm: Found | str) -> Found:
+    """Remembers what came of KVM: that sandboxes live on it, or why not."""
+    if isinstance(kvm, str):
+        why = kvm[:_MOST_WORDS]
+        refused = f"{_platforms.SETTING} is {_platforms.KVM!r}, and here {why}" if _platforms.given() else ""
+        kvm = msgspec.structs.replace(found, tries_kvm=False, without=why, refused=refused)
+    _remember(state_dir, kvm)
+    return kvm
+
+
+def _find(state_dir: Path, there: tuple[Path, ...]) -> Found | str:
     facts = _facts(there)
     reasons: list[str] = []
     for runsc in there:
@@ -81,18 +117,25 @@ def _try(runsc: Path, facts: tuple[str, ...]) -> Found | str:
     version, date = _version(runsc)
     if date < OLDEST:
         return f"{runsc} is version {version or 'unknown'}, {OLDEST} or later is needed: {FIX}"
+    names = _platforms.without_device(date)
+    if isinstance(names, str):
+        return names
     reasons: list[str] = []
-    for platform in platforms(date):
+    for platform in names:
         said = _attempt(runsc, platform, date)
         if not isinstance(said, str):
-            return Found(program=str(runsc), version=version, date=date, platform=platform, facts=facts, **said)
+            return Found(
+                program=str(runsc),
+                version=version,
+                date=date,
+                platform=platform,
+                terminals=said["terminals"],
+                stats=said["stats"],
+                facts=facts,
+                tries_kvm=_platforms.why_not_kvm() is None,
+            )
         reasons.append(f"{platform}: {said}")
     return f"{runsc} {version} runs no program here ({'; '.join(reasons)})"
-
-
-def platforms(date: int) -> Sequence[str]:
-    """The best first. Not KVM: a jail has no devices."""
-    return ("systrap", "ptrace") if date >= _SYSTRAP_SINCE else ("ptrace",)
 
 
 def _attempt(runsc: Path, platform: str, date: int) -> dict[str, bool] | str:
@@ -109,7 +152,7 @@ def stamp(runsc: Path) -> tuple[str, ...]:
 
 def _facts(there: tuple[Path, ...]) -> tuple[str, ...]:
     mine = "root" if os.getuid() == 0 else "user"
-    return (os.uname().release, mine, *(fact for runsc in there for fact in stamp(runsc)))
+    return (os.uname().release, mine, *_platforms.facts(), *(fact for runsc in there for fact in stamp(runsc)))
 
 
 def _version(runsc: Path) -> tuple[str, int]:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from paddock.backends._base import Backend, Capabilities, Ending, Exits, SandboxPlan
+from paddock.backends._trusted import environment
 from paddock.backends.jail import _probe
 from paddock.backends.jail._instance import JailInstance as JailInstance
 from paddock.backends.jail._keeper import KeeperClient, Message
@@ -28,12 +29,7 @@ R = TypeVar("R")
 _MIB = 1 << 20
 _KILLED = Ending(limit=None, reason="it was killed")
 _GONE = Ending(limit=None, reason="it is gone")
-# For programs that bring certificates of their own, or look for none where the system has them.
-_CERTIFICATES = f"/{_trust_places.PLACE}"
-_TRUST = (
-    *("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "GIT_SSL_CAINFO", "PIP_CERT"),
-    *("CURL_CA_BUNDLE", "CARGO_HTTP_CAINFO", "AWS_CA_BUNDLE", "DENO_CERT", "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"),
-)
+_CERTIFICATES = environment(f"/{_trust_places.PLACE}")
 
 
 class JailBackend:
@@ -167,7 +163,7 @@ class JailBackend:
             users=tuple(User(name=u.name, uid=u.uid, gid=u.gid, home=u.home) for u in template.users),
             default_user=template.default_user,
             workdir=template.workdir,
-            env={**dict.fromkeys(_TRUST if plan.exits else (), _CERTIFICATES), **template.env, **plan.spec.env},
+            env={**(_CERTIFICATES if plan.exits else {}), **template.env, **plan.spec.env},
             template=msgspec.json.encode(template).decode(),
             deadline=plan.deadline,
             parent=plan.parent or "",
@@ -265,7 +261,7 @@ class JailBackend:
     def furnished(self, id: SandboxId, spec: ExecSpec) -> ExecSpec:
         if id not in self._late:
             return spec
-        return msgspec.structs.replace(spec, env={**dict.fromkeys(_TRUST, _CERTIFICATES), **spec.env})
+        return msgspec.structs.replace(spec, env={**_CERTIFICATES, **spec.env})
 
     def socket(self, id: SandboxId, identity: str) -> Path:
         return self._state / layout.RUN / id / f"{identity}.sock"

@@ -44,6 +44,10 @@ class JailInstance(Resting):
         answer = await self._backend.keeper.request("deadline", id=self.id, deadline=deadline)
         if not answer["known"]:
             raise SandboxDied(f"{self.id} is dead")
+        await self.tell_deadline(deadline)
+
+    async def tell_deadline(self, deadline: float) -> None:
+        """To pid 1, which holds it as well as the keeper."""
         try:
             control = await self.reach("init")
         except OSError:  # the deadline had passed

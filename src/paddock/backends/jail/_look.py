@@ -50,6 +50,7 @@ def posture(record: Record) -> tuple[Check, ...]:
         _check(
             "identity", _unless(_is_own(record, first.uid), f"runs as uid {first.uid}"), _identity(record, first.uid)
         ),
+        *_devices(record),
     )
 
 
@@ -106,6 +107,14 @@ def _namespaces(pid: int) -> Check:
         detail = "an ordinary user is not shown them; they were made when it was"
         return Check(area="posture", name="namespaces", status="ok", detail=detail)
     return _check("namespaces", f"shares {', '.join(shared)}" if shared else None, f"its own: {' '.join(_NAMESPACES)}")
+
+
+def _devices(record: Record) -> tuple[Check, ...]:
+    """The ioctls of such a one are what somebody who breaks out of this wall reaches beside the host's system calls."""
+    if not record.devices:
+        return ()
+    names = ", ".join(f"/dev/{name}" for name in record.devices)
+    return (_check("devices", None, f"the host's {names}, in a /dev of its own"),)
 
 
 def _inode(pid: int, name: str) -> int:

@@ -9,36 +9,45 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from paddock.backends._base import Capabilities, Exits, SandboxPlan
-from paddock.backends.microvm import _accelerator, _kernel, _qemu, _shares
-from paddock.backends.microvm._bake import BOOT, PLACE, Ingredients
-from paddock.backends.microvm._initramfs import ARGUMENTS
+from paddock.backends.microvm import _accelerator, _kernel, _qemu, _selection, _shares
+from paddock.backends.microvm._bake import Ingredients
+from paddock.backends.microvm._images import Images
 from paddock.backends.microvm._trust import Trust
-from paddock.backends.vessel import Orders, VesselBackend, VesselInstance
-from paddock.errors import InvalidState, LevelUnavailable, PaddockError, SandboxError, Unsupported
+from paddock.backends.microvm._vmm import PLACE, Machine, processors
+from paddock.backends.vessel import Orders, VesselBackend, VesselInstance, nobodys
+from paddock.errors import LevelUnavailable, PaddockError, ResourceExhausted, SandboxError, Unsupported
 from paddock.keeper._plan import KVM, JailPlan, User
 from paddock.linux import proc
 from paddock.model import Check, ExecHandle, ExecId, ExecSpec, Level, Limit, Noun, SandboxId, Template, mint
+from paddock.storage._memories import Memories
 
 _MIB = 1 << 20
 _BAKING_SECONDS = 600.0
+_WARM_SECONDS = 30.0
 _TRIAL_SECONDS = 30.0  # a machine that KVM runs greets within a few; most of it for a busy host
 _ENTROPY_BYTES = 64
 _KEPT = frozenset({Limit.OPEN_FILES, Limit.OUTPUT, Limit.TIME, Limit.TTL})
+_MAY_FAIL = frozenset({"machine_id", _shares.ABSENT})  # an image may have no /etc; what is there after all is refused
 _WARM = (("/bin/sh", "-c", "exec /bin/true"),)
 
 
 class MicrovmBackend(VesselBackend):
     name = "microvm"
     level = Level.MICROVM
-    extra_memory_mib = 192
+    extra_memory_mib = (
+        384  # translated code, 128; the rest mostly room: where nothing but RLIMIT_DATA keeps the ceiling
+    )
     extra_processes = 64
+    at_hand = False  # a machine that does nothing yet is to share as much of its memory as it can
+    late_trees = True
+    tells = True
 
     def __init__(self, state_dir: Path, *, for_tests: bool = False) -> None:
         super().__init__(state_dir, for_tests=for_tests)
@@ -56,17 +65,24 @@ class MicrovmBackend(VesselBackend):
             enforced=_KEPT,
             watched=frozenset(),
             root_user=True,
+            memory=True,
             mounts=True,
             trees=True,
-            exits=True,
+            exits=self._network(),
         )
+
+    def _network(self) -> bool:
+        try:
+            return _selection.vmm().network
+        except PaddockError:
+            return True  # there is none, and the probe says so
 
     @property
     def edition(self) -> str:
         try:
             accelerator = self._accelerator()
             name = accelerator.name if accelerator.proven else "untried"
-            return f"qemu {_qemu.find().version}, kernel {_kernel.find().release}, {name}"
+            return f"{_selection.vmm().edition}, kernel {_kernel.find().release}, {name}"
         except PaddockError:
             return ""
 
@@ -74,8 +90,7 @@ class MicrovmBackend(VesselBackend):
         if os.uname().machine != "x86_64":
             return f"virtual machines are x86_64 ones here, and this is {os.uname().machine}"
         try:
-            _qemu.find()
-            _kernel.find().chain()
+            _kernel.find().chain(_selection.vmm().modules)
             _mkfs()
             self._accelerator()
         except PaddockError as error:
@@ -86,8 +101,12 @@ class MicrovmBackend(VesselBackend):
         why = self.probe()
         if why is not None:
             return (Check(area="level", name="microvm", status="missing", detail=why, fix=_remedy()),)
-        how = f"{self.edition}: {self._accelerator().words}"
-        return (Check(area="level", name="microvm", status="ok", detail=how, fix=None),)
+        how = f"{self.edition}: {self._accelerator().words}; {_selection.words()}"
+        slept = "what is paused keeps its memory; `paddock pause --to-disk` gives it back"
+        return (
+            Check(area="level", name="microvm", status="ok", detail=how, fix=None),
+            Check(area="microvm", name="sleep", status="ok", detail=slept),
+        )
 
     # what the base asks
 
@@ -95,30 +114,26 @@ class MicrovmBackend(VesselBackend):
         return MicrovmInstance(self, id, template, incarnation)
 
     async def dress(self, plan: SandboxPlan, jail: JailPlan) -> JailPlan:
-        if plan.protect:
-            raise Unsupported(
-                f"a virtual machine's own root could change {plan.protect[0]}, which the policy lets nobody change",
-                hint="level='jail', or a policy whose files need no protection",
-            )
         baked, made_of = await self._machine(plan)
-        dressed = _dressed(_shares.moved(plan, jail), made_of, (baked,))
-        (await self.trees()).allow(plan.tree, dressed.disk_bytes)  # its memory lies there as well
+        image = await (await self.images()).for_start(plan.tree, baked)
+        dressed = _dressed(_shares.moved(plan, jail), made_of, (baked,) if image is None else (image, baked))
+        (await self.trees()).allow(plan.tree, dressed.disk_bytes)  # its state lies there as well
         return dressed
 
     async def orders(self, plan: SandboxPlan, jail: JailPlan) -> Orders:
-        own = self.jail_plan(plan).env
-        env = {name: value for name, value in own.items() if plan.template.env.get(name) != value}
-        return _orders(await self._ingredients(plan), plan, env, boot=False)
+        image = await (await self.images()).of_state(plan.tree)
+        env = self.own_environment(plan)
+        return _orders(await self._ingredients(plan), plan, env, boot=False, memory=image)
 
     async def ready(self, plan: SandboxPlan, instance: VesselInstance) -> None:
         limits = plan.spec.limits
         renewal: dict[str, object] = {
-            "op": "renew",
             "hostname": plan.hostname,
             "machine_id": uuid.uuid4().hex,
             "entropy": os.urandom(_ENTROPY_BYTES).hex(),
             "wall_clock": time.time(),
-            "network": plan.exits,
+            "mac": _own_address().hex() if self._network() else None,
+            "network": plan.exits if self._network() else None,
             "limits": {
                 "open_files": limits.open_files,
                 "processes": limits.processes,
@@ -127,11 +142,20 @@ class MicrovmBackend(VesselBackend):
         }
         if shares := _shares.shares(plan):
             renewal["files"] = shares
-        answer = await instance.init_call(renewal, dict[str, Any])
-        if answer["failed"].keys() - {"machine_id"}:  # an image may have no /etc
-            raise InvalidState(f"the machine of {plan.id} was not renewed: {answer['failed']}", hint="this is a bug")
+        if on_disk := _shares.on_disk(plan):
+            renewal[_shares.ABSENT] = on_disk
+        done = await instance.renew(renewal, may_fail=_MAY_FAIL)
+        if on_disk and _shares.ABSENT not in done:  # a guest of an earlier version says nothing of it
+            raise await _shares.unkept(instance, on_disk)
+
+    async def become(self, plan: SandboxPlan, instance: VesselInstance) -> None:
+        if exports := _shares.exports(plan):
+            await instance.control_call({"op": "show", "exports": exports}, dict)
+        await super().become(plan, instance)
 
     async def exits(self, id: SandboxId, incarnation: int, *, make: bool = False) -> Exits | None:
+        if make and not self._network():
+            raise Unsupported(f"{_selection.vmm().edition} gives no way out", hint="machines that run in QEMU have one")
         found = await super().exits(id, incarnation, make=make)
         if make and found is not None and (instance := await self.adopt(id)) is not None:
             try:
@@ -140,10 +164,19 @@ class MicrovmBackend(VesselBackend):
                 await instance.aclose()
         return found
 
+    async def images(self) -> Images:
+        return Images(Memories(await self.trees()))
+
     # baking
 
     def _accelerator(self) -> _accelerator.Choice:
-        return _accelerator.choose(self.directory, _programs())
+        choice = _accelerator.choose(self.directory, _programs())
+        if choice.name != _accelerator.KVM and not _selection.vmm().emulates:
+            raise LevelUnavailable(
+                f"{_selection.vmm().edition} runs machines on KVM only; here, {choice.words}",
+                hint=f"without {_selection.SETTING} machines run in QEMU",
+            )
+        return choice
 
     async def _machine(self, plan: SandboxPlan) -> tuple[str, Ingredients]:
         """The baked one for this plan; the first that is baked shows whether KVM boots anything here."""
@@ -158,6 +191,10 @@ class MicrovmBackend(VesselBackend):
             try:
                 baked = await self._baked(plan, made_of, trial=True)
             except PaddockError as error:
+                if not made_of.vmm.emulates:
+                    if isinstance(error, SandboxError):  # the machine's own end, not that of what it needs
+                        _accelerator.failed(self.directory, _programs(), error.message)
+                    raise
                 made_of = await self._ingredients(plan, _accelerator.TCG)
                 baked = await self._baked(plan, made_of)  # where this fails as well, it was not for KVM
                 _accelerator.failed(self.directory, _programs(), error.message)
@@ -171,7 +208,7 @@ class MicrovmBackend(VesselBackend):
         def boot(tree: str) -> None:
             asyncio.run_coroutine_threadsafe(self._bake(tree, made_of, plan, trial=trial), loop).result()
 
-        return await asyncio.to_thread((await self.templates()).part, made_of.recipe(boot))
+        return await self.baked(made_of.recipe(boot))
 
     async def _ingredients(self, plan: SandboxPlan, accelerator: str | None = None) -> Ingredients:
         if not (await self.trees()).overlay:
@@ -180,15 +217,17 @@ class MicrovmBackend(VesselBackend):
         host = await asyncio.to_thread(templates.get, "host")
         kit = await self.kit()
         limits = plan.spec.limits
-        processors = _qemu.processors(limits.cpus)
         accelerator = accelerator or self._accelerator().name
         native = accelerator == _accelerator.KVM
-        machine = _qemu.Machine(memory_mib=limits.memory_mib, processors=processors, accelerator=accelerator)
+        cores = processors(limits.cpus)
+        machine = Machine(memory_mib=limits.memory_mib, processors=cores, accelerator=accelerator)
+        vmm = _selection.vmm()
         anybody = msgspec.structs.replace(plan, spec=msgspec.structs.replace(plan.spec, env={}), exits=False)
-        streams: dict[str, object] = {name: f"port:paddock.{name}" for name in self.identities}
+        found = vmm.streams(self.identities)
+        streams: dict[str, object] = {name: found[name] for name in self.identities}
         return Ingredients(
             kernel=_kernel.find(),
-            qemu=_qemu.find(),
+            vmm=vmm,
             machine=machine,
             template=plan.template,
             limits=limits,
@@ -212,7 +251,7 @@ class MicrovmBackend(VesselBackend):
             incarnation=0,
             parent=None,
             trees=(),
-            spec=msgspec.structs.replace(plan.spec, mounts=()),
+            spec=nobodys(plan.spec),
             exits=False,
             protect=(),
         )
@@ -244,45 +283,65 @@ class MicrovmBackend(VesselBackend):
 class MicrovmInstance(VesselInstance):
     def __init__(self, backend: MicrovmBackend, id: SandboxId, template: Template, incarnation: int) -> None:
         super().__init__(backend, id, template, incarnation)
-        self._environment: dict[str, str] | None = None
+        self._microvm = backend
         self._trust = Trust(backend.directory, id)
 
     async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> ExecHandle:
-        """The guest was started for any sandbox: what is this one's own comes with each command."""
-        if self._environment is None:
-            self._environment = (await self.control_call({"op": "environment"}, _Environment)).env
         if fresh := self._trust.fresh():
             await self.init_call({"op": "renew", "trust": fresh}, dict[str, Any])
-        if self._environment:
-            spec = msgspec.structs.replace(spec, env={**self._environment, **spec.env})
         return await super().start(spec, id=id, background=background)
 
     async def warm(self, commands: tuple[tuple[str, ...], ...]) -> None:
-        """What these need is in the machine's memory afterwards. One that is not there was not needed."""
+        """What these need is in the machine's memory afterwards. One that is not there was not needed; an
+        image's shell is a stranger's, and may never end: others wait for this machine, and for who bakes it."""
         for argv in commands:
-            with contextlib.suppress(PaddockError):
+            with contextlib.suppress(PaddockError, TimeoutError):
                 handle = await self.start(ExecSpec(argv=argv), id=ExecId(mint(Noun.EXEC)), background=False)
-                await handle.wait()
+                try:
+                    async with asyncio.timeout(_WARM_SECONDS):
+                        await handle.wait()
+                finally:
+                    await handle.aclose()
 
     @contextlib.asynccontextmanager
     async def frozen(self) -> AsyncGenerator[None]:
         """The machine stands, with its devices' state in its tree, and so does the jail around it."""
-        channel = (await self.control()).open({"op": "freeze"})
+        images = await self._microvm.images()
+        async with (
+            self.copying(),
+            self.roused(),
+            images.saving(self._level.record(self.id).tree, self._save),
+            super().frozen(),
+        ):
+            yield
+
+    async def _save(self, name: str, fd: int) -> Callable[[], Awaitable[None]]:
+        channel = (await self.control()).open({"op": "freeze", "memory": name}, fds=[fd])
         try:
             await channel.reply(dict)
-            async with super().frozen():
-                yield
-        finally:
+        except BaseException as error:
             channel.close()
+            if isinstance(error, PaddockError):
+                raise await self._unsaved(error) from None
+            raise
 
+        async def go_on() -> None:
+            channel.close()
+            with contextlib.suppress(PaddockError):  # the next who copies it finds it running
+                await channel.ended()
 
-class _Environment(msgspec.Struct, frozen=True):
-    env: dict[str, str]
+        return go_on
+
+    async def _unsaved(self, error: PaddockError) -> PaddockError:
+        if error.details.get("errno") == "ENOSPC":
+            return ResourceExhausted(error.message, hint="`paddock gc` makes room; df -h; paddock doctor --storage")
+        return await self.last_words() or error  # that it has died says more
 
 
 def _dressed(jail: JailPlan, made_of: Ingredients, baked: tuple[str, ...]) -> JailPlan:
     """Around the machine are this machine's own programs; of the template nothing but a view."""
     host = made_of.host
+    disk_bytes = jail.disk_bytes + made_of.machine.memory_bytes
     return dataclasses.replace(
         jail,
         layers=(*baked, *host.layers),
@@ -293,29 +352,33 @@ def _dressed(jail: JailPlan, made_of: Ingredients, baked: tuple[str, ...]) -> Ja
         env=dict(host.env),
         trees=(*jail.trees, made_of.tree()),
         open_files=max(jail.open_files, 4096),
-        disk_bytes=jail.disk_bytes + made_of.limits.memory_mib * _MIB,
+        disk_bytes=disk_bytes,
+        file_bytes=max(made_of.vmm.largest_view, disk_bytes) if made_of.vmm.largest_view else jail.file_bytes,
         devices=(KVM,) if made_of.machine.accelerator == _accelerator.KVM else (),
     )
 
 
-def _orders(made_of: Ingredients, plan: SandboxPlan, env: dict[str, str], *, boot: bool) -> Orders:
+def _orders(made_of: Ingredients, plan: SandboxPlan, env: dict[str, str], *, boot: bool, memory: str = "") -> Orders:
     options: dict[str, Any] = {
+        "vmm": made_of.vmm.name,
+        **made_of.vmm.options(made_of.machine, made_of.guest["streams"], boot=boot),
         "place": PLACE,
-        "argv": made_of.machine.command(made_of.qemu, BOOT if boot else None, ARGUMENTS),
-        "streams": {name: number for name, number in _qemu.streams().items() if name in made_of.guest["streams"]},
-        "descriptors": {"files": _qemu.FILES, "monitor": _qemu.MONITOR, "blocks": _qemu.BLOCKS},
         "stamp": made_of.stamp,
-        "memory_bytes": made_of.machine.memory_mib * _MIB,
-        "env": env,
+        "memory": memory,
         "exports": [] if boot else _shares.exports(plan),
     }
     if boot:
         options["make"] = made_of.disks()
-    return Orders(course="microvm", options=options, greeting_seconds=_BAKING_SECONDS if boot else 60.0)
+    return Orders(course="microvm", options=options, env=env, greeting_seconds=_BAKING_SECONDS if boot else 60.0)
+
+
+def _own_address() -> bytes:
+    """Of a card: made up, of one station (IEEE 802: the first byte's lowest two bits)."""
+    return bytes((0x02,)) + os.urandom(5)
 
 
 def _programs() -> tuple[str, str]:
-    return (_qemu.find().stamp, _kernel.find().stamp)
+    return (_selection.vmm().stamp, _kernel.find().stamp)
 
 
 def _mkfs() -> str:
@@ -327,8 +390,8 @@ def _mkfs() -> str:
 
 def _remedy() -> str:
     try:
-        _qemu.find()
+        _selection.vmm()
         _mkfs()
-    except PaddockError:
-        return _qemu.PACKAGES
+    except PaddockError as error:
+        return error.hint or _qemu.PACKAGES
     return "tools/bootstrap levels"

@@ -15,18 +15,17 @@ from typing import Any
 
 from paddock.backends.microvm import _initramfs
 from paddock.backends.microvm._kernel import Kernel
-from paddock.backends.microvm._qemu import Machine, Qemu
+from paddock.backends.microvm._vmm import BOOT, PLACE, Machine, Vmm
 from paddock.keeper._plan import Tree
 from paddock.model import Limits, Template
 from paddock.storage._kit import manifest
 from paddock.storage._porter import Porter
 from paddock.storage._recipe import Entry, Manifest, Progress, Recipe, write_manifest
 
-PLACE = "/vm"
 TEMPLATE = f"{PLACE}/template"
-BOOT = (f"{PLACE}/boot/kernel", f"{PLACE}/boot/initrd")
-_VERSION = "1"
+_VERSION = "5"
 _MIB = 1 << 20
+_BLOCK = 4096
 _INSTALLED = ("/usr/bin", "/usr/lib", "/usr/lib/x86_64-linux-gnu", "/var/lib/dpkg/status")
 
 
@@ -38,7 +37,7 @@ class Ingredients:
     is the proof that KVM still boots something."""
 
     kernel: Kernel
-    qemu: Qemu
+    vmm: Vmm
     machine: Machine
     template: Template
     limits: Limits
@@ -55,7 +54,7 @@ class Ingredients:
         """Which machine a state is for."""
         accelerator = f"{self.machine.accelerator} on {self.processor}" if self.processor else self.machine.accelerator
         how = f"{accelerator}, {self.machine.processors} processors, {self.machine.memory_mib} MiB"
-        return f"QEMU {self.qemu.stamp} ({how}) with Linux {self.kernel.stamp}"
+        return f"{self.vmm.stamp} ({how}, format {_VERSION}) with Linux {self.kernel.stamp}"
 
     def recipe(self, boot: Callable[[str], None]) -> Recipe:
         """`boot(tree)` has a machine boot in that tree and leave its state there."""
@@ -85,11 +84,17 @@ class Ingredients:
         if self.template.host_usr:
             sources.append({"place": "/usr", "path": "/usr", "without": ["local"], "owners": {"/": (0, 0)}})
         options = ("-E", "lazy_itable_init=1,lazy_journal_init=1,nodiscard,root_owner=0:0", "-m", "0")
+        if self.vmm.largest_view:
+            sources = [{**source, "readable": True} for source in sources]
         return {
             "sources": sources,
             "disk_bytes": self.limits.disk_mib * _MIB,
-            "format": [self.mkfs, "-q", "-F", "-t", "ext4", *options, "-N", str(self.limits.inodes)],
+            "format": [self.mkfs, "-q", "-F", "-t", "ext4", *options, "-N", str(self._inodes())],
         }
+
+    def _inodes(self) -> int:
+        """No more than there are blocks: their table would not fit on a small disk."""
+        return min(self.limits.inodes, self.limits.disk_mib * _MIB // _BLOCK)
 
     def tree(self) -> Tree:
         """The template as the pilot sees it."""
@@ -97,8 +102,9 @@ class Ingredients:
         return Tree(name=first, target=TEMPLATE, writable=False, layers=tuple(others))
 
     def _boot_files(self) -> Manifest:
-        modules = self.kernel.chain()
+        modules = self.kernel.chain(self.vmm.modules)
         machine = {
+            "files": self.vmm.streams(())["files"],
             "modules": _initramfs.module_places(modules),
             "directories": self._directories(),
         }
@@ -108,7 +114,7 @@ class Ingredients:
             "vm": Entry("directory", 0o700),
             "vm/boot": Entry("directory", 0o700),
             "vm/boot/initrd": Entry("file", 0o600, _initramfs.build(manifest(), modules, config)),
-            "vm/boot/kernel": Entry("file", 0o600, self.kernel.image.read_bytes()),
+            "vm/boot/kernel": Entry("file", 0o600, self.vmm.kernel(self.kernel)),
         }
 
     def _directories(self) -> dict[str, tuple[int, int]]:

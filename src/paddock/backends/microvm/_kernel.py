@@ -14,7 +14,6 @@ from paddock.errors import NotConfigured
 SETTING = "PADDOCK_KERNEL"
 OURS = Path("/usr/local/lib/paddock/kernel")
 REMEDY = "tools/bootstrap levels (as root, on Debian), or set PADDOCK_KERNEL to a vmlinuz with its modules beside it"
-MODULES = ("virtio_pci", "virtio_blk", "virtio_console", "virtio_net", "virtio_rng", "erofs", "overlay", "fuse")
 _DEPENDS = re.compile(rb"\0depends=([^\0]*)\0")
 _NUMBERS = re.compile(r"\d+")
 
@@ -35,7 +34,7 @@ class Kernel:
         info = self.image.stat()
         return f"{self.release} {info.st_size} {info.st_mtime_ns}"
 
-    def chain(self, wanted: tuple[str, ...] = MODULES) -> tuple[Path, ...]:
+    def chain(self, wanted: tuple[str, ...]) -> tuple[Path, ...]:
         """Files of modules in the order in which they are loaded. NotConfigured: one is compressed or missing.
 
         What is not there as a file is built in: Debian's kernels name what they lack only when it is used.

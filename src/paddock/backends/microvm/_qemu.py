@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
+from paddock.backends.microvm._initramfs import ARGUMENTS
+from paddock.backends.microvm._kernel import Kernel
+from paddock.backends.microvm._vmm import BOOT, PLACE, Machine, kernel_arguments
 from paddock.errors import NotConfigured
 
 PACKAGES = "apt-get install --no-install-recommends qemu-system-x86 e2fsprogs"
@@ -18,22 +21,76 @@ PROGRAM = Path("/usr/bin/qemu-system-x86_64")
 _VERSION = re.compile(r"version (\d+)\.(\d+)\.(\d+)")
 _OLDEST = (7, 0, 0)
 _SECONDS = 30
-STATE, MEMORY, DISK, VIEW, TABLE = (f"/vm/{name}" for name in ("state", "ram", "disk", "view", "table"))
-PORTS = ("init", "user", "root", "files")
-_KERNEL_ARGUMENTS = "console=ttyS0 quiet loglevel=3 panic=-1 tsc=reliable no_timer_check random.trust_cpu=on rdinit="
-# Descriptors of QEMU's that the pilot makes: the identities' streams follow each other in the order of PORTS.
-FIRST_PORT, FILES, MONITOR, BLOCKS = 3, 6, 7, 8
+_MEMORY, _DISK = f"{PLACE}/ram", f"{PLACE}/disk"
+_PORTS = ("init", "user", "root", "files")
+# Descriptors of QEMU's that the pilot makes: the identities' streams follow each other in the order of _PORTS.
+_FIRST_PORT, _FILES, _MONITOR, _BLOCKS = 3, 6, 7, 8
 
 
 @dataclass(frozen=True)
 class Qemu:
     program: Path
     version: str
+    name = "qemu"
+    modules = ("virtio_pci", "virtio_blk", "virtio_console", "virtio_net", "virtio_rng", "erofs", "overlay", "fuse")
+    network = True
+    emulates = True
+    largest_view = 0
+
+    @property
+    def edition(self) -> str:
+        return f"qemu {self.version}"
 
     @property
     def stamp(self) -> str:
         info = self.program.stat()
-        return f"{self.version} {info.st_size} {info.st_mtime_ns}"
+        return f"QEMU {self.version} {info.st_size} {info.st_mtime_ns}"
+
+    def kernel(self, kernel: Kernel) -> bytes:
+        return kernel.image.read_bytes()
+
+    def streams(self, identities: Iterable[str]) -> dict[str, str]:
+        return {name: f"port:paddock.{name}" for name in (*identities, "files")}
+
+    def options(self, machine: Machine, identities: Iterable[str], *, boot: bool) -> dict[str, Any]:
+        return {
+            "argv": self.command(machine, boot=boot),
+            "streams": {name: _FIRST_PORT + _PORTS.index(name) for name in identities},
+            "descriptors": {"files": _FILES, "monitor": _MONITOR, "blocks": _BLOCKS},
+            "memory_bytes": machine.memory_bytes,
+        }
+
+    def command(self, machine: Machine, *, boot: bool) -> tuple[str, ...]:
+        """It boots, or waits for the pilot to load a state."""
+        kernel, initrd = BOOT
+        mapped = "share=on" if boot else "share=off,reserve=off"
+        start = (
+            ("-kernel", kernel, "-initrd", initrd, "-append", kernel_arguments(ARGUMENTS))
+            if boot
+            else ("-S", "-incoming", "defer")
+        )
+        tcg = machine.accelerator == "tcg"
+        return (
+            str(self.program),
+            *("-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"),
+            *("-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"),
+            *("-machine", "q35,memory-backend=ram,vmport=off,smm=off,sata=off,smbus=off,usb=off,i8042=off,hpet=off"),
+            *("-accel", "tcg,thread=multi,tb-size=128" if tcg else machine.accelerator),
+            *("-cpu", "max" if tcg else "host", "-smp", str(machine.processors)),
+            *("-m", str(machine.memory_mib)),
+            *("-object", f"memory-backend-file,id=ram,size={machine.memory_mib}M,mem-path={_MEMORY},{mapped}"),
+            # A state is that of the devices alone, and says nothing of memory.
+            *("-machine", "suppress-vmdesc=on", "-global", "migration.send-configuration=off"),
+            *("-chardev", f"socket,id=monitor,fd={_MONITOR}", "-mon", "chardev=monitor,mode=control"),
+            *("-chardev", "file,id=console,path=/dev/stderr", "-device", "isa-serial,chardev=console"),
+            *_disk("view", f"driver=nbd,server.type=fd,server.str={_BLOCKS},read-only=on"),
+            *_disk("disk", f"driver=file,filename={_DISK},discard=unmap,cache.no-flush=on,locking=off"),
+            *("-object", "rng-random,id=rng,filename=/dev/urandom", "-device", "virtio-rng-pci,rng=rng"),
+            *("-netdev", "user,id=net,ipv6=off", "-device", "virtio-net-pci,netdev=net,romfile=,guest_announce=off"),
+            *("-device", f"virtio-serial-pci,max_ports={len(_PORTS) + 1}"),
+            *(part for number, name in enumerate(_PORTS) for part in _port(_FIRST_PORT + number, name)),
+            *start,
+        )
 
 
 def find(program: Path = PROGRAM) -> Qemu:
@@ -57,64 +114,15 @@ def _ask(program: Path, size: int, mtime_ns: int) -> Qemu:
     return Qemu(program, ".".join(found.groups()))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Machine:
-    """What must be the same when a machine is made and when its state is loaded."""
-
-    memory_mib: int
-    processors: int
-    accelerator: str
-
-    def command(self, qemu: Qemu, boot: tuple[str, str] | None, arguments: tuple[str, ...] = ()) -> tuple[str, ...]:
-        """`boot`: kernel and initial root directory; None: it waits for the pilot to load a state."""
-        start = (
-            ("-incoming", "defer")
-            if boot is None
-            else ("-kernel", boot[0], "-initrd", boot[1], "-append", _kernel_arguments(arguments))
-        )
-        return (
-            str(qemu.program),
-            *("-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"),
-            *("-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"),
-            *("-machine", "q35,memory-backend=ram,vmport=off,smm=off,sata=off,smbus=off,usb=off,i8042=off,hpet=off"),
-            *("-accel", "tcg,thread=multi,tb-size=128" if self.accelerator == "tcg" else self.accelerator),
-            *("-cpu", "max" if self.accelerator == "tcg" else "host", "-smp", str(self.processors)),
-            *("-m", str(self.memory_mib)),
-            *("-object", f"memory-backend-file,id=ram,size={self.memory_mib}M,mem-path={MEMORY},share=on"),
-            *("-chardev", f"socket,id=monitor,fd={MONITOR}", "-mon", "chardev=monitor,mode=control"),
-            *("-chardev", "file,id=console,path=/dev/stderr", "-device", "isa-serial,chardev=console"),
-            *_disk("view", f"driver=nbd,server.type=fd,server.str={BLOCKS},read-only=on"),
-            *_disk("disk", f"driver=file,filename={DISK},discard=unmap,cache.no-flush=on,locking=off"),
-            *("-object", "rng-random,id=rng,filename=/dev/urandom", "-device", "virtio-rng-pci,rng=rng"),
-            *("-netdev", "user,id=net,ipv6=off", "-device", "virtio-net-pci,netdev=net,romfile="),
-            *("-device", f"virtio-serial-pci,max_ports={len(PORTS) + 1}"),
-            *(part for number, name in enumerate(PORTS) for part in _port(FIRST_PORT + number, name)),
-            *start,
-        )
-
-
-def streams() -> Mapping[str, int]:
-    """The descriptors of QEMU's that lead to the guest's identities."""
-    return {name: FIRST_PORT + number for number, name in enumerate(PORTS) if name != "files"}
-
-
 def _disk(name: str, description: str) -> tuple[str, ...]:
     read_only = ",read-only=on" if "read-only" in description else ""
     return (
         *("-blockdev", f"{description},node-name={name}-file"),
         *("-blockdev", f"driver=raw,file={name}-file,node-name={name}{read_only}"),
-        *("-device", f"virtio-blk-pci,drive={name},serial={name}"),
+        *("-device", f"virtio-blk-pci,drive={name}"),
     )
 
 
 def _port(fd: int, name: str) -> tuple[str, ...]:
     device = f"virtserialport,chardev={name},name=paddock.{name}"
     return ("-chardev", f"socket,id={name},fd={fd}", "-device", device)
-
-
-def _kernel_arguments(arguments: tuple[str, ...]) -> str:
-    return f"{_KERNEL_ARGUMENTS}{arguments[0]} -- {' '.join(arguments[1:])}"
-
-
-def processors(cpus: float) -> int:
-    return max(1, min(math.ceil(cpus), os.cpu_count() or 1))

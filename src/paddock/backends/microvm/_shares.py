@@ -1,6 +1,8 @@
 """What of the host's a virtual machine sees as files: the trees of its plan, and its directories.
 
 In the vessel's jail they lie where nothing of the machine's programs is; in the machine, at the targets of the plan.
+What a policy lets nobody change in there is mounted read-only over itself in the jail, where no power of the machine's
+reaches.
 """
 
 from __future__ import annotations
@@ -9,10 +11,14 @@ import dataclasses
 from typing import Any
 
 from paddock.backends._base import SandboxPlan
+from paddock.backends.vessel import VesselInstance
+from paddock.errors import Unsupported
 from paddock.keeper._plan import JailPlan
 from paddock.model import MountMode
 
 _PLACE = "/exports"
+ABSENT = "absent"
+"""What a guest is asked when it is renewed: whether these paths are not there."""
 
 
 def moved(plan: SandboxPlan, jail: JailPlan) -> JailPlan:
@@ -21,27 +27,69 @@ def moved(plan: SandboxPlan, jail: JailPlan) -> JailPlan:
     own = len(plan.trees)
     trees = [dataclasses.replace(tree, target=place) for tree, place in zip(jail.trees, places[:own], strict=False)]
     mounts = [dataclasses.replace(mount, target=place) for mount, place in zip(jail.mounts, places[own:], strict=True)]
-    return dataclasses.replace(jail, trees=(*trees, *jail.trees[own:]), mounts=tuple(mounts))
+    kept = tuple(place for path in plan.protect if (place := _kept(plan, path)) is not None)
+    return dataclasses.replace(jail, trees=(*trees, *jail.trees[own:]), mounts=tuple(mounts), protect=kept)
+
+
+def on_disk(plan: SandboxPlan) -> list[str]:
+    """What a policy lets nobody change, and would lie on the machine's own disk, where its root can do anything."""
+    return [path for path in plan.protect if _kept(plan, path) is None]
+
+
+async def unkept(instance: VesselInstance, paths: list[str]) -> Unsupported:
+    """Of these one is there; says which."""
+    for path in paths:
+        if ABSENT not in await instance.renew({ABSENT: [path]}, may_fail=frozenset({ABSENT})):
+            paths = [path]
+            break
+    return Unsupported(
+        f"the policy lets nobody change {paths[0]}, which lies on the disk of the virtual machine, and its own root"
+        " could",
+        hint="level='jail', or have it in a workspace or a mount: what is protected there is kept from outside",
+    )
 
 
 def exports(plan: SandboxPlan) -> list[dict[str, Any]]:
-    """What the pilot is told to serve. `shared`: somebody else may write there, too."""
+    """What the pilot is told to serve. `shared`: somebody else may write there, too; `across`: parts of it are kept."""
     trees = [{"writable": tree.writable, "shared": False} for tree in plan.trees]
     mounts = [
         {"writable": mount.mode is not MountMode.READ_ONLY, "shared": mount.mode is not MountMode.COPY_ON_WRITE}
         for mount in plan.spec.mounts
     ]
-    return [{"name": str(number), "place": _place(number), **export} for number, export in enumerate((*trees, *mounts))]
+    kept = [_kept(plan, path) or "" for path in plan.protect]
+    return [
+        {"name": str(number), "place": place, "across": any(_is_below(path, place) for path in kept), **export}
+        for number, export in enumerate((*trees, *mounts))
+        for place in (_place(number),)
+    ]
 
 
 def shares(plan: SandboxPlan) -> list[dict[str, Any]]:
     """What the guest is told to mount, outermost first."""
-    targets = [entry.target for entry in (*plan.trees, *plan.spec.mounts)]
+    targets = _targets(plan)
     found = [
         {"name": export["name"], "target": target, "writable": export["writable"]}
         for export, target in zip(exports(plan), targets, strict=True)
     ]
     return sorted(found, key=lambda share: share["target"].count("/"))
+
+
+def _kept(plan: SandboxPlan, path: str) -> str | None:
+    """Where that path lies in the vessel's jail; None: in no share."""
+    targets = _targets(plan)
+    above = [(len(target), number) for number, target in enumerate(targets) if _is_below(path, target)]
+    if not above:
+        return None
+    length, number = max(above)
+    return _place(number) + path[length:]
+
+
+def _targets(plan: SandboxPlan) -> list[str]:
+    return [entry.target for entry in (*plan.trees, *plan.spec.mounts)]
+
+
+def _is_below(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(f"{directory}/")
 
 
 def _place(number: int) -> str:

@@ -4,3 +4,4 @@ from ._backend import VesselBackend as VesselBackend
 from ._instance import VesselInstance as VesselInstance
 from ._orders import Child as Child
 from ._orders import Orders as Orders
+from ._orders import nobodys as nobodys

@@ -9,18 +9,23 @@ import os
 from pathlib import Path
 from typing import Any
 
-from paddock.backends._base import SandboxPlan
+from paddock.backends._base import Ending, SandboxPlan
+from paddock.backends._threads import in_its_own_thread
 from paddock.backends.jail import JailBackend
 from paddock.backends.vessel._instance import VesselInstance
-from paddock.backends.vessel._orders import Orders, guest_config
-from paddock.errors import NotConfigured, PaddockError
+from paddock.backends.vessel._orders import OWN_VARIABLES, Orders, guest_config
+from paddock.backends.vessel._waiting import Waiting, rehearse
+from paddock.errors import NotConfigured, PaddockError, SandboxDied
 from paddock.keeper._plan import JailPlan, Tree
-from paddock.model import SandboxId, Template
+from paddock.model import Limit, SandboxId, Template
 from paddock.storage import Pool, Templates, open_pool
 from paddock.storage._config import load
 from paddock.storage._kit import PLACE
+from paddock.storage._recipe import Recipe
 
 _MIB = 1 << 20
+_NEWS_SECONDS = 30.0
+_ENDING_SECONDS = 2.0
 
 
 class VesselBackend(JailBackend):
@@ -34,12 +39,21 @@ class VesselBackend(JailBackend):
     extra_memory_mib = 64
     """What the wall itself needs, beside what the caller asked for."""
     extra_processes = 32
+    at_hand = True
+    """Who serves the first command is there when the sandbox is, and not first spoken with then."""
+    late_trees = False
+    """What it is over (workspace, repository, directories of the host) can be mounted when one that waited is claimed:
+    nobody in it looks there before."""
+    tells = False
+    """The guest tells which ceiling struck a command that failed: its kernel is not the machine's."""
 
     def __init__(self, state_dir: Path, *, for_tests: bool = False) -> None:
         super().__init__(state_dir, for_tests=for_tests)
         self.directory = state_dir
+        self.waiting = Waiting(self)
         self._trees: Pool | None = None
         self._templates: Templates | None = None
+        self._baking: dict[str, asyncio.Lock] = {}
 
     # what a level decides
 
@@ -54,14 +68,41 @@ class VesselBackend(JailBackend):
     async def ready(self, plan: SandboxPlan, instance: VesselInstance) -> None:
         """The guest has greeted, and nothing was served yet. What it raises undoes the create."""
 
+    async def become(self, plan: SandboxPlan, instance: VesselInstance) -> None:
+        """What waited, served nobody and was no sandbox's, is the plan's: tells its guest. What it raises ends it."""
+        await self.ready(plan, instance)
+
+    async def rehearse(self, plan: SandboxPlan, instance: VesselInstance) -> None:
+        """What waits does once what whoever claims it will ask for first. What it raises ends it."""
+        await rehearse(instance)
+
     def instance(self, id: SandboxId, template: Template, incarnation: int) -> VesselInstance:
         return VesselInstance(self, id, template, incarnation)
+
+    def bare(self, plan: SandboxPlan, jail: JailPlan) -> JailPlan | None:
+        """`jail` as it has to wait to become the plan's; None: none that waited could."""
+        if (plan.trees or plan.spec.mounts or plan.protect) and not self.late_trees:
+            return None
+        return dataclasses.replace(jail, trees=jail.trees[len(plan.trees) :], mounts=(), protect=())
 
     # what a level uses
 
     def guest_config(self, plan: SandboxPlan, jail: JailPlan, streams: dict[str, object]) -> dict[str, Any]:
         """The one argument of the kit's COMMAND."""
-        return guest_config(plan.template, jail, streams, root_user=self.root_user)
+        config = guest_config(plan.template, jail, streams, root_user=self.root_user)
+        if self.tells:
+            for agent in config["agents"].values():
+                agent["tells"] = True
+        return config
+
+    def own_environment(self, plan: SandboxPlan) -> dict[str, str]:
+        """What comes with each of its commands, where the guest was started for any sandbox of the template."""
+        known = plan.template.env.items()
+        return {
+            name: value
+            for name, value in self.jail_plan(plan).env.items()
+            if (name, value) not in known and name not in OWN_VARIABLES
+        }
 
     @property
     def identities(self) -> tuple[str, ...]:
@@ -70,6 +111,11 @@ class VesselBackend(JailBackend):
     async def kit(self) -> str:
         """The kit's tree, built if it is not there."""
         return await asyncio.to_thread((await self.templates()).kit)
+
+    async def baked(self, recipe: Recipe) -> str:
+        """A tree like the kit's, whose recipe starts something: so one waits for it, and the others for that one."""
+        async with self._baking.setdefault(recipe.tree, asyncio.Lock()):
+            return await in_its_own_thread((await self.templates()).part, recipe)
 
     async def templates(self) -> Templates:
         if self._templates is None:
@@ -90,20 +136,65 @@ class VesselBackend(JailBackend):
     # the contract
 
     async def create(self, plan: SandboxPlan) -> VesselInstance:
-        jail = await self.dress(plan, await self.furnish(self.jail_plan(plan)))
-        orders = await self.orders(plan, jail)
+        with self.waiting.creating():
+            jail = await self.dress(plan, await self.furnish(self.jail_plan(plan)))
+            instance = await self.waiting.claim(plan, jail)
+            if instance is None:
+                instance = await self.embark(plan, jail, await self.orders(plan, jail))
+        self.waiting.used(plan, jail)
+        return instance
+
+    async def embark(self, plan: SandboxPlan, jail: JailPlan, orders: Orders) -> VesselInstance:
+        """A vessel, up and greeted. All or nothing."""
         instance = await self.make(plan, jail)
         assert isinstance(instance, VesselInstance)
         try:
-            await instance.embark(orders, self.identities)
-            await self.ready(plan, instance)
-            with contextlib.suppress(PaddockError, OSError):  # whoever asks next is told
-                await instance.connection("user")
-        except BaseException:
+            async with instance.kept_awake(plan.spec.idle_seconds):
+                await instance.embark(orders, self.identities)
+                if not orders.waiting:
+                    await self.ready(plan, instance)
+            if self.at_hand or orders.waiting:
+                with contextlib.suppress(PaddockError, OSError):  # whoever asks next is told
+                    await instance.connection("user")
+        except BaseException as error:
             # Should the caller lose patience here too, this is still done.
-            await asyncio.shield(self.start(_undo(instance)))
+            ending = await asyncio.shield(self.start(_undo(instance, died=isinstance(error, SandboxDied))))
+            if ending is not None and ending.limit is Limit.TTL:
+                raise SandboxDied(
+                    f"the time of {plan.id} was over before it was there",
+                    hint="ask for a longer ttl_seconds; what is made for the first time takes longer",
+                ) from None
             raise
         return instance
+
+    async def pass_on(
+        self, waiting: VesselInstance, plan: SandboxPlan, jail: JailPlan, env: dict[str, str]
+    ) -> VesselInstance:
+        """What `waiting` holds is the sandbox of `plan` from now on. Where it raises, `take_back` has to follow."""
+        self.ending(plan.id, plan.incarnation)
+        self._being_made.add(plan.id)
+        try:
+            late = [tree.target for tree in jail.trees[: len(plan.trees)]]
+            answer = await self.keeper.request("claim", id=waiting.id, plan=jail.to_message(), late=late)
+            if not answer["known"]:
+                raise SandboxDied(f"{waiting.id}, which waited, has died")
+            instance = self.instance(plan.id, plan.template, plan.incarnation)
+            instance.take_over(waiting)
+            async with instance.kept_awake(plan.spec.idle_seconds):
+                told = instance.claim(env), instance.tell_deadline(plan.deadline), self.become(plan, instance)
+                await asyncio.gather(*told)
+        finally:
+            self._being_made.discard(plan.id)
+        return instance
+
+    async def take_back(self, plan: SandboxPlan) -> None:
+        """What was made of it is ended; no news of that end comes later, to whoever has its name then."""
+        with contextlib.suppress(PaddockError, TimeoutError):
+            answer = await self.keeper.request("kill", id=plan.id, incarnation=plan.incarnation)
+            if answer["known"]:
+                async with asyncio.timeout(_NEWS_SECONDS):
+                    await asyncio.shield(self.ending(plan.id, plan.incarnation))
+        self._endings.get(plan.id, {}).pop(plan.incarnation, None)
 
     async def adopt(self, id: SandboxId) -> VesselInstance | None:
         instance = await super().adopt(id)
@@ -113,6 +204,7 @@ class VesselBackend(JailBackend):
         return instance
 
     async def aclose(self) -> None:
+        await self.waiting.aclose()
         await super().aclose()
         if self._templates is not None:
             self._templates.close()
@@ -129,7 +221,14 @@ class VesselBackend(JailBackend):
         )
 
 
-async def _undo(instance: VesselInstance) -> None:
-    with contextlib.suppress(PaddockError):  # its keeper is gone: a sweep finds what is left
+async def _undo(instance: VesselInstance, *, died: bool) -> Ending | None:
+    """How it ended, if it did so by itself."""
+    ending: Ending | None = None
+    with contextlib.suppress(PaddockError, TimeoutError):  # its keeper is gone: a sweep finds what is left
+        if died:
+            async with asyncio.timeout(_ENDING_SECONDS):
+                ending = await instance.wait_ended()
+    with contextlib.suppress(PaddockError):
         await instance.kill()
     await instance.aclose()
+    return ending

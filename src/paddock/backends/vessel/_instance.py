@@ -5,17 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import fcntl
 import json
+import os
 import socket
+from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from paddock.backends._base import Ending
 from paddock.backends._guest import GuestConnection
+from paddock.backends._threads import in_its_own_thread
 from paddock.backends.jail._backend import JailInstance
-from paddock.errors import PaddockError, SandboxDied, SandboxError
-from paddock.model import Noun, SandboxId, Template, mint
+from paddock.errors import InvalidState, PaddockError, SandboxDied, SandboxError
+from paddock.guest._orders import pack_orders
+from paddock.keeper import layout
+from paddock.model import ExecHandle, ExecId, ExecSpec, Noun, SandboxId, Template, mint
 from paddock.storage._kit import COMMAND
 
 from ._orders import Orders
@@ -25,6 +31,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _PILOT = "paddock_pilot"
+_ORDERS_COME = json.dumps({"pilot": {"orders": 0}})
 _LAST_WORDS_SECONDS = 2.0
 _MOST_WORDS = 2000
 _TRIES = 200
@@ -52,6 +59,15 @@ class _Log(msgspec.Struct, frozen=True):
     log: str
 
 
+class _Environment(msgspec.Struct, frozen=True):
+    env: dict[str, str]
+
+
+class _Renewed(msgspec.Struct, frozen=True):
+    done: frozenset[str]
+    failed: dict[str, str]
+
+
 class VesselInstance(JailInstance):
     def __init__(self, backend: VesselBackend, id: SandboxId, template: Template, incarnation: int) -> None:
         super().__init__(backend, id, template, incarnation)
@@ -60,14 +76,32 @@ class VesselInstance(JailInstance):
         self._control: GuestConnection | None = None
         self._guest_init: GuestConnection | None = None
         self._farewell: _Farewell | None = None
+        self._environment: dict[str, str] | None = None
+        """What comes with each command; the pilot knows it of those that others have made."""
         self._listening: asyncio.Task[None] | None = None
 
     async def turn_to(self) -> None:
         """There is nobody yet."""
 
+    async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> ExecHandle:
+        """A guest that was started for any sandbox knows nothing of what is this one's own."""
+        if self._environment is None:
+            self._environment = (await self.control_call({"op": "environment"}, _Environment)).env
+        if self._environment:
+            spec = msgspec.structs.replace(spec, env={**self._environment, **spec.env})
+        return await super().start(spec, id=id, background=background)
+
     async def init_call(self, request: dict[str, object], type: type[T]) -> T:
         """Asks the guest's init."""
         return await (await self._init()).open(request).call(type)
+
+    async def renew(self, told: dict[str, object], *, may_fail: frozenset[str] = frozenset()) -> frozenset[str]:
+        """Tells the guest what it is from here on; what of that is done, by name. InvalidState."""
+        answer = await self.init_call({"op": "renew", **told}, _Renewed)
+        if failed := answer.failed.keys() - may_fail:
+            names = _printable("", ", ".join(sorted(failed)))  # a copy of one that lies says what it likes
+            raise InvalidState(f"the guest of {self.id} was not renewed: {names}", hint="make it from its template")
+        return answer.done
 
     async def control_call(self, request: dict[str, object], type: type[T]) -> T:
         """Asks the pilot: `ping`, `log`, `marks`, and what the level's course knows."""
@@ -91,20 +125,19 @@ class VesselInstance(JailInstance):
 
     async def embark(self, orders: Orders, identities: tuple[str, ...]) -> None:
         """Starts the pilot and waits until the guest has greeted. SandboxDied with its last words, SandboxError."""
-        agent = await self._jail_agent()
-        config: dict[str, Any] = {"name": _PILOT, "identities": identities, "marks": orders.marks}
+        self._environment = orders.env
+        config: dict[str, Any] = {
+            "name": _PILOT,
+            "identities": identities,
+            "marks": orders.marks,
+            "env": orders.env,
+            "waiting": orders.waiting,
+        }
         if orders.course is not None:
             config |= {"course": orders.course, "options": orders.options}
         else:
             config["child"] = msgspec.to_builtins(orders.child)
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self._control = GuestConnection(ours)
-            self._control.descriptors = False
-            argv = [*COMMAND, json.dumps({"pilot": config})]
-            request = {"op": "exec", "id": mint(Noun.EXEC), "argv": argv, "cwd": "/", "stdin": True}
-            channel = agent.open({**request, "background": True, "vital": True}, fds=[theirs.fileno()])
-        await channel.call(dict)
+        self._control = await self._set_out(config)
         self.listen()
         greeted = asyncio.ensure_future(self._greeted())
         listening = self._listening
@@ -124,6 +157,78 @@ class VesselInstance(JailInstance):
         words = f"nobody answered behind the wall of {self.id} within {orders.greeting_seconds:g} s"
         raise SandboxError(words + _printable("; the last that it said: ", log.log), hint="paddock doctor")
 
+    async def _set_out(self, config: dict[str, Any]) -> GuestConnection:
+        """Starts the pilot, and tells it what to do where nobody else reads it. SandboxDied."""
+        agent = await self._jail_agent()
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                argv = [*COMMAND, _ORDERS_COME]
+                request = {"op": "exec", "id": mint(Noun.EXEC), "argv": argv, "cwd": "/", "stdin": True}
+                channel = agent.open({**request, "background": True, "vital": True}, fds=[theirs.fileno()])
+            await channel.call(dict)
+            ours.setblocking(False)
+            await asyncio.get_running_loop().sock_sendall(ours, pack_orders(config))
+            control = GuestConnection(ours)
+        except OSError:
+            ours.close()
+            raise self.lost_error() from None
+        except BaseException:
+            ours.close()
+            raise
+        control.descriptors = False
+        return control
+
+    def take_over(self, other: VesselInstance) -> None:
+        """All that `other` holds of this vessel, whose name was another until now."""
+        if other._listening is not None:
+            other._listening.cancel()
+        self._agent, self._control, self._guest_init = other._agent, other._control, other._guest_init
+        other._agent = other._control = other._guest_init = None
+        self.inherit(other)
+
+    async def claim(self, env: dict[str, str]) -> None:
+        """Has the pilot know that it is a sandbox's: it outlives this service from now on."""
+        await self.control_call({"op": "claim", "env": env}, dict)
+        self._environment = env
+        self.listen()
+
+    @contextlib.asynccontextmanager
+    async def kept_awake(self, idle_seconds: float | None) -> AsyncGenerator[None]:
+        """Its idle time does not begin before somebody can use it: what is behind the wall takes longer than that."""
+        let_go = None if idle_seconds is None else await self.stay_awake()
+        try:
+            yield
+        finally:
+            if let_go is not None:
+                let_go()
+
+    @contextlib.asynccontextmanager
+    async def copying(self) -> AsyncGenerator[None]:
+        """One copy at a time, of whichever services: a wall is saved for one alone. The others wait."""
+        try:
+            turn = os.open(self._level.directory / layout.RUN / self.id, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise self.lost_error() from None
+        try:
+            await in_its_own_thread(fcntl.flock, turn, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(turn)
+
+    @contextlib.asynccontextmanager
+    async def roused(self) -> AsyncGenerator[None]:
+        """For what only the pilot can do, who stands still with all else where it is paused: so long it goes on."""
+        stood = self.stillness.now
+        if stood:
+            await self.resume()
+        try:
+            yield
+        finally:
+            if stood:
+                with contextlib.suppress(SandboxDied):  # whoever asks next is told
+                    await self.pause()
+
     def listen(self) -> None:
         """For the pilot's last words."""
         if self._listening is None:
@@ -133,6 +238,15 @@ class VesselInstance(JailInstance):
         if self._farewell is None:
             return super().lost_error()
         return SandboxDied(f"sandbox {self.id} has died: {self._farewell.sentence(self._level.name)}")
+
+    async def _explain(self, identity: str, lost: GuestConnection) -> PaddockError:
+        error = await super()._explain(identity, lost)
+        return (await self.last_words()) or error if isinstance(error, SandboxDied) else error
+
+    async def last_words(self) -> PaddockError | None:
+        """None: it lives."""
+        await self._hear_out()
+        return None if self._farewell is None else self.lost_error()
 
     async def wait_ended(self) -> Ending:
         ending = await super().wait_ended()
@@ -186,6 +300,7 @@ class VesselInstance(JailInstance):
                     await agent.open({"op": "hand", "to": _PILOT, "say": say}, fds=[theirs.fileno()]).call(dict)
                 connection = GuestConnection(ours)
                 connection.descriptors = False
+                connection.tells = self._level.tells
                 return connection
             except PaddockError as error:
                 ours.close()

@@ -1,4 +1,4 @@
-"""What a pilot is told (`guest/_pilot.py`), and what a guest behind another wall is (`guest/_start.py`)."""
+"""What a pilot is told (`guest/_pilot.py`), and what a guest behind another wall is (`guest/_entry.py`)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Any
 import msgspec
 
 from paddock.keeper._plan import JailPlan
-from paddock.model import Template, User
+from paddock.model import SandboxSpec, Template, User
 
 EXEC_DIRECTORY = ".paddock/exec"  # below the home directory, as in a jail
+OWN_VARIABLES = frozenset({"HOME", "USER", "LOGNAME"})  # each agent has its own, whatever a spec says
 FOREVER = 1e15  # the keeper and the jail's pid 1 hold the deadline
 
 
@@ -24,14 +25,23 @@ class Child(msgspec.Struct, frozen=True, kw_only=True):
 
 class Orders(msgspec.Struct, frozen=True, kw_only=True):
     """`course` names the module `guest/_pilot_<course>.py`, made with `options`, that starts the wall in place of
-    `child`. `marks`: those of a guest that has spoken to an earlier pilot."""
+    `child`. `marks`: those of a guest that has spoken to an earlier pilot. `env`: what the guest does not know of the
+    sandbox's environment, so that it comes with each command. `waiting`: it ends with the service, until it is
+    claimed."""
 
     child: Child | None = None
     course: str | None = None
     options: dict[str, Any] = {}
     marks: dict[str, str] = {}
+    env: dict[str, str] = {}
+    waiting: bool = False
     greeting_seconds: float = 60.0
     """How long the guest may take until it says its first word."""
+
+
+def nobodys(spec: SandboxSpec) -> SandboxSpec:
+    """Of what is made for many by way of one: all that is this one's own. Nor is it idle while nobody uses it."""
+    return msgspec.structs.replace(spec, mounts=(), env={}, idle_seconds=None)
 
 
 def guest_config(template: Template, jail: JailPlan, streams: dict[str, object], *, root_user: bool) -> dict[str, Any]:

@@ -287,7 +287,8 @@ class Sandbox:
     @overload
     def fork(self, count: int, *, ttl_seconds: float | None = None) -> Sequence[Self]: ...
     def fork(self, count: int | None = None, *, ttl_seconds: float | None = None) -> Self | Sequence[Self]:
-        """A new sandbox with the files of this one at this instant, or `count` of them; this one goes on.
+        """A new sandbox with the files of this one at this instant, or `count` of them; this one goes on. At level
+        `microvm`, and `gvisor` without a way out, what runs in it goes on in them, too.
 
         They are sandboxes like any other, with a TTL of their own: the parent's, counted anew, if none is given.
         """
@@ -322,13 +323,16 @@ class Sandbox:
         self._info = self._transport.perform(action)
         return self._info.policy
 
-    def pause(self) -> None:
+    def pause(self, *, to_disk: bool = False) -> None:
         """All that runs in it stands still until `resume`, or until somebody uses it: by a command, a file, a port, or
         by writing to a running command. Its TTL goes on, and it dies on time; the timeouts of its commands don't.
 
         Streams stay open. Idempotent. Unsupported where its level can't.
+
+        With `to_disk` (a microVM) its memory is given back as well, and the next use wakes it where it stood. What
+        runs goes on then; but who waits for a command, or has a stream open, loses it: SandboxDied.
         """
-        self._info = self._transport.perform(PauseSandbox(sandbox=self.id))
+        self._info = self._transport.perform(PauseSandbox(sandbox=self.id, to_disk=to_disk))
 
     def resume(self) -> None:
         """Idempotent."""

@@ -56,10 +56,11 @@ class AdoptionConformance(Bench):
 
     @guarantee("adopt")
     async def test_a_deadline_strikes_without_a_service(self, lab: Lab) -> None:
-        box = await busy(lab, ttl_seconds=3.0)
+        ttl = lab.test_seconds / 30  # enough to be made in
+        box = await busy(lab, ttl_seconds=ttl)
         await box.instance.aclose()
         await lab.backend.aclose()
-        await gone(lab, seconds=30)
+        await gone(lab, seconds=30 + ttl)
         later = lab.second_backend()
 
         async def known() -> bool:

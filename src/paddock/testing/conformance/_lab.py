@@ -6,7 +6,7 @@ import asyncio
 import functools
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, Protocol, TypeVar
 
 import pytest
@@ -27,6 +27,7 @@ S = TypeVar("S")
 class ConformanceHarness(Protocol):
     """What a backend's author supplies: objects of the backend, and plans with trees to run on.
 
+    It may have `test_seconds`, how long one test may take in place of 90 s: where a processor is emulated, say.
     The template of every plan needs `sh` and `python3` (3.8 or later) on its PATH, and a writable working directory.
     """
 
@@ -59,10 +60,15 @@ class Lab:
     def capabilities(self) -> Capabilities:
         return self.backend.capabilities
 
+    @property
+    def test_seconds(self) -> float:
+        return getattr(self.harness, "test_seconds", TEST_SECONDS)
+
     def run(self, test: Coroutine[Any, Any, None]) -> None:
         asyncio.run(self._bounded(test))
 
     async def plan(self, **spec: Any) -> SandboxPlan:
+        spec.setdefault("ttl_seconds", max(SandboxSpec().ttl_seconds, self.test_seconds))
         plan = await self.harness.plan(SandboxSpec(**spec))
         self._plans.append(plan)
         return plan
@@ -84,7 +90,7 @@ class Lab:
 
     async def _bounded(self, test: Coroutine[Any, Any, None]) -> None:
         try:
-            async with asyncio.timeout(TEST_SECONDS):
+            async with asyncio.timeout(self.test_seconds):
                 await test
         finally:
             async with asyncio.timeout(CLEANUP_SECONDS):
@@ -152,6 +158,15 @@ def _skip_unless_claimed(backend: Backend, need: str | Limit) -> None:
         feature = repr(need)
     if not claimed:
         pytest.skip(f"backend {backend.name!r} does not claim {feature} here")
+
+
+def rounds(most: int, *, seconds: float = 20.0) -> Iterator[int]:
+    """Of an attack that is tried again and again: fewer where each takes long."""
+    deadline = time.monotonic() + seconds
+    for number in range(most):
+        yield number
+        if time.monotonic() > deadline:
+            return
 
 
 async def eventually(what: str, probe: Callable[[], Awaitable[T]], *, seconds: float = 60.0) -> T:

@@ -138,7 +138,7 @@ class LifeConformance(Bench):
 
     @guarantee()
     async def test_a_deadline_ends_the_sandbox_and_is_named_as_the_reason(self, lab: Lab) -> None:
-        box = await busy(lab, ttl_seconds=3.0)
+        box = await busy(lab, ttl_seconds=lab.test_seconds / 30)
         async with asyncio.timeout(60):
             ending = await box.instance.wait_ended()
         assert boot_seconds() >= box.plan.deadline
@@ -155,7 +155,7 @@ class LifeConformance(Bench):
 
     @guarantee()
     async def test_a_deadline_can_be_moved_back(self, lab: Lab) -> None:
-        box = await lab.box(ttl_seconds=3.0)
+        box = await lab.box(ttl_seconds=lab.test_seconds / 30)
         await box.instance.set_deadline(boot_seconds() + 600)
         while boot_seconds() < box.plan.deadline + 1.5:  # init's own copy strikes one second later
             await asyncio.sleep(0.1)

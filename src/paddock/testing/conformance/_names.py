@@ -12,7 +12,7 @@ from paddock.errors import FileError, InvalidArgument, PaddockError
 from paddock.model import CopyFile, ListFiles, MakeDirectory, MoveFile, ReadFile, RemoveFile, StatFile
 
 from ._box import Box, drain
-from ._lab import Bench, Lab, guarantee
+from ._lab import Bench, Lab, guarantee, rounds
 
 STRANGE = (
     " leading and trailing ",
@@ -159,7 +159,7 @@ class NameConformance(Bench):
         swapper = await box.start_python(_SWAP, os.path.dirname(canary.path), os.path.basename(canary.path))
         try:
             name = os.path.basename(canary.path)
-            for n in range(300):
+            for n in rounds(300):
                 assert canary.secret not in await _read_or_nothing(box, f"swap/{name}")
                 try:
                     await box.write(f"swap/{name}", b"inside", append=bool(n % 2))
@@ -180,7 +180,7 @@ class NameConformance(Bench):
         await box.sh("mkdir keep; for i in 1 2 3 4 5 6 7 8 9; do : >keep/$i; done")
         swapper = await box.start_python(_SWAP_REMOVED)
         try:
-            for _ in range(200):
+            for _ in rounds(200):
                 try:
                     await box.file(RemoveFile, path="victim", recursive=True)
                 except FileError:

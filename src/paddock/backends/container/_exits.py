@@ -1,0 +1,28 @@
+"""The ways out of a container that runs: found again, or made where it had none."""
+
+from __future__ import annotations
+
+import msgspec
+
+from paddock.backends._base import Exits
+from paddock.errors import PlatformError, Unsupported
+
+from ._life import Life
+from ._records import BIRTH, Record, Records
+from ._ways import show_trust
+
+
+async def exits(records: Records, record: Record, life: Life, *, make: bool) -> Exits | None:
+    """Of whoever has its lock. None: an earlier service's gateway has them. PlatformError, Unsupported."""
+    if not record.exits:
+        if not make:
+            raise Unsupported(f"sandbox {record.id} was made without a way out", hint="give it a policy")
+        show_trust(records.place(record.id) / BIRTH)
+    there = await life.ways.make(record.pid, (), again=record.exits)
+    if not record.exits:
+        if not there:
+            raise PlatformError("a program inside listens at a port that the gateway needs", hint="end it")
+        record = msgspec.structs.replace(record, exits=True, late=True)
+        records.write(record)
+    life.late = record.late
+    return life.ways.copies() if there else None

@@ -1,0 +1,88 @@
+"""What a dead container leaves: how it ended, and the work in it, which is carried to where everybody looks for it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from paddock.backends._base import Ending
+from paddock.errors import ErrandFailed, PaddockError, PlatformError
+from paddock.linux import proc
+from paddock.model import Limit, SandboxId
+
+from ._carry import owner
+from ._engine import Engine, missing
+from ._engine_state import at_rest, ending_of
+from ._records import Record, Records
+from ._storage import Storage
+
+_KILLED = Ending(limit=None, reason="it was killed")
+_UNMADE = Ending(limit=None, reason="who made it died before it was complete")
+_SILENT = Ending(limit=None, reason="it ended by itself; its engine does not know why")
+_REMOVED = "its container was removed by somebody else, with what was new in its workspace"
+
+
+class Remains:
+    """`locks` are those of the sandboxes: who has one changes what is there of it."""
+
+    def __init__(
+        self,
+        records: Records,
+        open: Callable[[], Awaitable[Engine]],
+        storage: Callable[[], Awaitable[Storage]],
+        locks: dict[SandboxId, asyncio.Lock],
+    ) -> None:
+        self._records, self._open, self._storage, self._locks = records, open, storage, locks
+
+    async def settled(self, id: SandboxId, incarnation: int) -> None:
+        """Returns when what a dead one left in its trees is in the pool. PlatformError: it is kept in the container."""
+        async with self._locks.setdefault(id, asyncio.Lock()):
+            record = self._records.read(id)
+            if record is not None and record.incarnation == incarnation and record.owes and not record.lives():
+                await self.take_out(await self._open(), id)
+
+    async def settle_quietly(self, record: Record) -> None:
+        with contextlib.suppress(PaddockError, OSError):  # who looks next tries again
+            await self.settled(record.id, record.incarnation)
+
+    async def take_out(self, engine: Engine, id: SandboxId) -> None:
+        """Of a dead one, for whoever has its lock."""
+        record = self._records.read(id)
+        if record is None or not record.owes:
+            return
+        if not await at_rest(engine, record.container):
+            self._records.write(msgspec.structs.replace(record, carried=True, lost=_REMOVED))
+            return
+        carrier = (await self._storage()).carrier
+        lost = ""
+        try:
+            await carrier.out(
+                id, record.trees, owner(record.template), lambda path: engine.archive(record.container, path)
+            )
+        except ErrandFailed as error:
+            lost = error.message
+        except PlatformError as error:
+            if not missing(error):
+                raise
+            lost = "its workspace had been removed inside"
+        self._records.write(msgspec.structs.replace(record, carried=True, lost=lost))
+
+    async def ending(self, id: SandboxId, incarnation: int) -> Ending:
+        record = self._records.read(id)
+        if record is not None and record.incarnation == incarnation and record.lost:
+            return Ending(limit=None, reason=f"it ended, and {record.lost}")
+        if record is None or record.incarnation != incarnation or record.killed == "caller":
+            return _KILLED
+        if record.killed == "deadline" or (record.pid and proc.boottime() >= record.deadline):
+            return Ending(limit=Limit.TTL, reason="its time was up")
+        if not record.pid:
+            return _UNMADE
+        if record.boot != proc.boot_id():
+            return Ending(limit=None, reason="the machine was restarted")
+        try:
+            return await ending_of(await self._open(), record.container)
+        except PaddockError:
+            return _SILENT

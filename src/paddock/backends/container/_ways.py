@@ -1,0 +1,97 @@
+"""The only way out of a container: sockets of the gateway's in its network, which an emissary makes there
+(`keeper/_emissary.py`); the engine itself gives it none."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from paddock.backends._base import Exits
+from paddock.errors import PlatformError
+from paddock.keeper import _emissary, layout
+from paddock.linux import pidfd
+
+from ._options import HOST
+
+TRUSTED = f"{HOST}/{layout.TRUST}"
+"""Whom programs inside are to trust, where their environment says so."""
+_SOURCE = str(Path(__file__).parents[3])
+_SECONDS = 60.0
+_MOST_SOCKETS = 8
+
+
+def show_trust(place: Path) -> None:
+    """Files that whoever holds the authority fills, in a directory that is seen inside and written by nobody there."""
+    for name in (layout.TRUST, layout.TRUST_JAVA, layout.TRUST_CHROMIUM):
+        with suppress(FileExistsError):
+            made = os.open(place / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            os.fchmod(made, 0o644)  # whoever reads it inside is another one, whatever the umask
+            os.close(made)
+
+
+class Ways:
+    """Those of one container, as long as this process has them."""
+
+    def __init__(self) -> None:
+        self._sockets: list[socket.socket] = []
+
+    async def make(self, pid: int, protect: Sequence[str], *, again: bool = False) -> bool:
+        """The sockets, for a container that has none of them in this process. `again`: rules and certificates are
+        there. False: an earlier service's gateway has them. PlatformError."""
+        if not self._sockets:
+            await self._have_made(pid, {"exits": True, "again": again, "protect": list(protect), "mounts": []})
+        return bool(self._sockets)
+
+    async def furnish(self, pid: int, mounts: Mapping[str, int], protect: Sequence[str], *, exits: bool) -> None:
+        """All that a container has from its birth: detached mounts by their targets, paths that nobody inside changes,
+        and the sockets if it is to have `exits`. PlatformError."""
+        orders = {"exits": exits, "again": False, "protect": list(protect), "mounts": list(mounts)}
+        await self._have_made(pid, orders, tuple(mounts.values()))
+
+    async def _have_made(self, pid: int, orders: Mapping[str, object], descriptors: tuple[int, ...] = ()) -> None:
+        asked = {"pid": pid, "shown": HOST, **orders}
+        self._sockets = await asyncio.to_thread(_send, pid, asked, descriptors)
+
+    def copies(self) -> Exits:
+        *tcp, datagrams, connections, diag = [one.dup() for one in self._sockets]
+        return Exits(tuple(tcp), datagrams, connections, diag)
+
+    def close(self) -> None:
+        for one in self._sockets:
+            one.close()
+        self._sockets = []
+
+
+def _send(pid: int, orders: object, mounts: tuple[int, ...]) -> list[socket.socket]:
+    """An emissary; empty if somebody has the ports. PlatformError."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        ours.settimeout(_SECONDS)
+        try:
+            process = pidfd.open(pid)
+        except ProcessLookupError:
+            raise PlatformError("the container ended before it had a way out", hint="try again") from None
+        try:
+            socket.send_fds(ours, [json.dumps(orders).encode()], [process, *mounts])
+        finally:
+            os.close(process)
+        argv = [sys.executable, "-I", "-S", "-c", _emissary.START, _SOURCE]
+        with subprocess.Popen(argv, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, env={}, cwd="/") as emissary:
+            theirs.close()
+            try:
+                said, fds, _, _ = socket.recv_fds(ours, _emissary.MOST_BYTES, _MOST_SOCKETS)
+            except OSError as error:
+                emissary.kill()
+                said, fds = str(error).encode(), []
+    made = [socket.socket(fileno=fd) for fd in fds]
+    if said == _emissary.MADE or said == _emissary.TAKEN:
+        return made
+    words = said.decode("utf-8", "replace") or "it died"
+    raise PlatformError(f"the container could not be furnished: {words}", hint="paddock doctor")

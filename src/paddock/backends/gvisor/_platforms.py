@@ -1,0 +1,73 @@
+"""Platforms: how a sentry comes to hear what programs ask of it, and which of them are tried, in which order.
+
+KVM is the fastest of them on a machine of its own. In one that is itself virtual each of its steps is one of two
+machines, and systrap is faster, as gVisor's documentation says; and there `/dev/kvm` is often there and runs nothing.
+So it is tried unasked on a machine of its own only, and asked for by name anywhere; and as what it takes to know that
+it works is a sandbox's whole life, it is tried where another is known to work (`_proof`).
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from paddock.linux import proc
+
+SETTING = "PADDOCK_GVISOR_PLATFORM"
+KVM, SYSTRAP, PTRACE = "kvm", "systrap", "ptrace"
+DEVICE = Path("/dev/kvm")
+_SYSTRAP_SINCE = 20230501
+_X86 = "x86_64"
+
+
+def device(platform: str) -> str | None:
+    """Which of the host's it drives, as a path."""
+    return str(DEVICE) if platform == KVM else None
+
+
+def given() -> str:
+    """What somebody has asked for by name, or nothing."""
+    return os.environ.get(SETTING, "")
+
+
+def without_device(date: int) -> tuple[str, ...] | str:
+    """Those of a runsc of `date` that need none, the best first; or why what was asked for cannot be had."""
+    own = (SYSTRAP, PTRACE) if date >= _SYSTRAP_SINCE else (PTRACE,)
+    name = given()
+    if name not in ("", KVM, SYSTRAP, PTRACE):
+        return f"{SETTING} is {name!r}, which is none of {KVM}, {SYSTRAP} and {PTRACE}"
+    if name == KVM and (why := why_not_kvm()) is not None:
+        return f"{SETTING} is {KVM!r}, and {why}"
+    if name in ("", KVM):
+        return own
+    return (name,) if name in own else f"{SETTING} is {name!r}, which this runsc does not have yet"
+
+
+def why_not_kvm() -> str | None:
+    """Why it is not tried; None: it is."""
+    name = given()
+    if name not in ("", KVM):
+        return f"{SETTING} says so"
+    if not DEVICE.is_char_device():
+        return f"there is no {DEVICE}"
+    if not os.access(DEVICE, os.R_OK | os.W_OK):
+        return f"{DEVICE} is not for you to open (usermod -aG kvm, and a new login)"
+    if not name and _virtual():
+        return f"this machine is a virtual one itself, where {SYSTRAP} is faster ({SETTING}={KVM} has it tried)"
+    return None
+
+
+def facts() -> tuple[str, ...]:
+    """What all that depends on. Whether KVM runs anything depends on this boot of the host."""
+    return given(), "" if why_not_kvm() is not None else proc.boot_id()
+
+
+def _virtual() -> bool:
+    """Or nobody knows. A hypervisor shows itself by a flag of the processor (CPUID, leaf 1, ECX bit 31)."""
+    if os.uname().machine != _X86:
+        return True
+    try:
+        words = Path("/proc/cpuinfo").read_text("ascii", "replace").split("\n\n", 1)[0].split()
+    except OSError:
+        return True
+    return "hypervisor" in words

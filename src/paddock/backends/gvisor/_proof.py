@@ -1,0 +1,88 @@
+"""KVM has to show that sandboxes live on it, before one is anybody's: started as they are, in a jail, saved, started
+from what was saved, and told to run a program. What it showed is written down.
+
+A program that ran by itself (`_trial`) shows less: the device may answer each question, and stand still at a later one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+import re
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from paddock.backends._base import SandboxPlan
+from paddock.backends._threads import to_its_end
+from paddock.backends.vessel import nobodys
+from paddock.errors import PaddockError, SandboxError
+from paddock.linux import proc
+from paddock.model import SandboxId, SandboxSpec
+from paddock.storage import _waiting_trees as trees
+
+from . import _platforms, _probe
+
+if TYPE_CHECKING:
+    from ._backend import GvisorBackend
+
+GREETING_SECONDS = 30.0
+"""A guest greets within one of them; the rest is for a busy host."""
+_LIFE_SECONDS = 120.0
+_NAMES = re.compile(r" of (sb|wv)_\w+| (sb|wv)_\w+")  # of what was made for the trial
+
+
+async def settle(backend: GvisorBackend, found: _probe.Found) -> _probe.Found:
+    """What there is, on which platform, for certain: on KVM, or as `found`, with the reason.
+
+    What fails on both says nothing of KVM. It is raised where KVM was asked for by name; else this program goes on as
+    `found`, and the next one tries again.
+    """
+    kvm = await asyncio.to_thread(_probe.on_kvm, found)
+    if isinstance(kvm, _probe.Found):
+        try:
+            await _live(backend, kvm)
+        except PaddockError as error:
+            words = _NAMES.sub("", error.message)
+            try:
+                await _live(backend, found)
+            except PaddockError:
+                if _platforms.given():
+                    raise
+                return msgspec.structs.replace(found, tries_kvm=False)
+            kvm = f"no sandbox has lived on it: {words}"
+    return await asyncio.to_thread(_probe.settled, backend.directory, found, kvm)
+
+
+async def _live(backend: GvisorBackend, found: _probe.Found) -> None:
+    """What it raises says what did not work."""
+    templates = await backend.templates()
+    name = f"{trees.WAITING}{os.urandom(8).hex()}"
+    plan = SandboxPlan(
+        id=SandboxId(name),
+        hostname="trial",
+        spec=nobodys(SandboxSpec()),
+        template=await asyncio.to_thread(templates.get, "host"),
+        tree=name,
+        deadline=proc.boottime() + _LIFE_SECONDS,
+    )
+    pool = await backend.trees()
+    async with contextlib.AsyncExitStack() as undo:
+        undo.push_async_callback(asyncio.to_thread, pool.delete, name)
+        limit = plan.spec.limits.disk_mib << 20
+        await to_its_end(pool.create, name, layers=plan.template.layers, limit_bytes=limit)
+        undo.callback(os.close, trees.keep(pool, name))
+        jail = await backend.dressed(plan, await backend.furnish(backend.jail_plan(plan)), found, must_bake=True)
+        plan = msgspec.structs.replace(plan, deadline=proc.boottime() + _LIFE_SECONDS)  # that took its time
+        jail = dataclasses.replace(jail, kind="oven", deadline=plan.deadline)  # nobody takes it for a sandbox
+        orders = msgspec.structs.replace(await backend.ordered(plan, jail, found), greeting_seconds=GREETING_SECONDS)
+        instance = await backend.embark(plan, jail, orders)
+        try:
+            async with asyncio.timeout(GREETING_SECONDS):
+                await backend.rehearse(plan, instance)
+        except TimeoutError:
+            raise SandboxError("a program in it has not ended in time", hint="paddock doctor") from None
+        finally:
+            await asyncio.shield(backend.start(backend.put_out(instance)))

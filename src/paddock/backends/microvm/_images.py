@@ -1,0 +1,74 @@
+"""Memory of machines, as trees of the pool (`storage/_memories.py`): which one a machine begins with, and a new one for
+each moment at which it is saved."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+
+from paddock.backends._threads import to_its_end
+from paddock.errors import InvalidState, NotFound, PaddockError
+from paddock.storage._memories import PREFIX, Image, Memories
+
+Save = Callable[[str, int], Awaitable[Callable[[], Awaitable[None]]]]
+"""Has a machine stand and write its memory into a descriptor, as the image of that name; the answer lets it go on."""
+
+
+class Images:
+    def __init__(self, memories: Memories) -> None:
+        self._memories = memories
+
+    async def for_start(self, tree: str, baked: str) -> str | None:
+        """The image to which the state in this tree belongs; None: it has none of its own, and begins as it was baked.
+        InvalidState: that image is gone."""
+        return await asyncio.to_thread(self._for_start, tree, baked)
+
+    async def of_state(self, tree: str) -> str:
+        """As `for_start` has found it; empty where it begins as it was baked."""
+        first, *_ = await asyncio.to_thread(self._memories.leans_on, tree)
+        return first if first.startswith(PREFIX) else ""
+
+    @asynccontextmanager
+    async def saving(self, tree: str, save: Save) -> AsyncGenerator[None]:
+        """The machine of this tree stands while the block runs, and copies of the tree lean on what was saved."""
+        base, *_ = await asyncio.to_thread(self._memories.leans_on, tree)
+        image = self._memories.image(PREFIX + os.urandom(8).hex())
+        try:
+            await to_its_end(image.begin, base)
+            go_on = await _saved(image, save)
+            try:
+                await to_its_end(self._seal, image, tree, base)
+                yield
+            finally:
+                await go_on()
+        finally:
+            await to_its_end(self._end, image, tree, base)
+
+    def _for_start(self, tree: str, baked: str) -> str | None:
+        leans_on = self._memories.leans_on(tree)
+        image = leans_on[-1] if leans_on and leans_on[-1].startswith(PREFIX) else None
+        if image is not None and not self._memories.is_there(image):
+            raise InvalidState(f"the memory of the machine that {tree} is a copy of is gone ({image})")
+        self._memories.lean(tree, image or baked)
+        return image
+
+    def _seal(self, image: Image, tree: str, base: str) -> None:
+        image.seal()
+        self._memories.lean(tree, base, image.name)
+
+    def _end(self, image: Image, tree: str, base: str) -> None:
+        image.let_go()
+        with suppress(NotFound):  # the sandbox has ended meanwhile, and its tree with it
+            self._memories.lean(tree, base)
+        with suppress(PaddockError):  # a sweep finds it
+            self._memories.drop(image.name)
+
+
+async def _saved(image: Image, save: Save) -> Callable[[], Awaitable[None]]:
+    fd = image.open()
+    try:
+        return await save(image.name, fd)
+    finally:
+        os.close(fd)

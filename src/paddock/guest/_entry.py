@@ -1,0 +1,46 @@
+"""Starting the guest as a program: `python -I -S <this directory, or a zip of it> CONFIG`.
+
+CONFIG is an object in JSON, or `@` and the path of a file with one:
+
+* `agents`: by identity, `{"listen": PATH or descriptor, "user": {...}, "workdir": ..., "exec_dir": ..., "env": ...}`
+* `control`: PATH or descriptor of init's own socket, and `deadline`, `eager`, `grace_seconds`
+* `streams`, in place of `listen` and `control`: by identity and for `init`, [reader, writer] or the PATH of a character
+  device: each is one line (see `_mark`). Who is root becomes the `user` of each agent
+* `initial`: capabilities, by number, that init alone keeps, to have its machine renewed (`_renewal`)
+* or, in place of all, `pilot`: see `_pilot`
+* or, in place of these, `stream`: one such, and `agent`: one connection only
+* `machine`: this is pid 1 of a virtual machine, see `_machine`; a stream may then be `port:NAME` or `vsock:PORT`, and
+  `files` in there is the one by which its host's files come
+* or `birth`: PATH of a socket where all of this is told (`_birth`)
+* `fatal_imports`: true in tests: an import from here on ends the process
+* `ready`: a descriptor to which `ready` is written
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, NoReturn
+
+from ._frames import parse_json
+
+
+def main(arguments: list[str]) -> NoReturn:
+    if len(arguments) != 1:
+        sys.stderr.write((__doc__ or "") + "\n")
+        sys.exit(2)
+    config: Any = parse_json(_configuration(arguments[0]))
+    # Imported here: a pilot needs little of the guest, and somebody waits for it.
+    if "pilot" in config:
+        from ._pilot import run_pilot
+
+        run_pilot(config["pilot"])
+    from ._start import serve
+
+    serve(config)
+
+
+def _configuration(argument: str) -> bytes:
+    if not argument.startswith("@"):
+        return argument.encode("ascii", "replace")
+    with open(argument[1:], "rb") as file:
+        return file.read()

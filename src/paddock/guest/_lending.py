@@ -1,0 +1,115 @@
+"""Answers a program's open of one path with a descriptor of ours.
+
+QEMU before 9.0 opens the file of a machine's memory for writing, even where it maps it privately and never writes it.
+That file is shared by many machines, and nobody who runs one may write it: so this one call does not reach the kernel,
+and is answered with a descriptor for reading. No wall: what is asked for beside it goes on to the kernel as it was.
+
+Facts: seccomp_unotify(2); linux/seccomp.h, linux/bpf_common.h.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import socket
+from contextlib import suppress
+from struct import Struct, pack
+
+from ._loop import IN, Loop
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_SECCOMP = 317  # x86_64
+_SET_MODE_FILTER, _NEW_LISTENER = 1, 8
+_X86_64, _OPENAT = 0xC000_003E, 257
+_LOAD, _AND, _JUMP_IF_EQUAL, _RETURN = 0x20, 0x54, 0x15, 0x06
+_NR, _ARCH, _FLAGS = 0, 4, 32
+_ALLOW, _NOTIFY = 0x7FFF_0000, 0x7FC0_0000
+_NOTICE, _ANSWER, _LOAN = Struct("=QIIiIQ6Q"), Struct("=QqiI"), Struct("=QIIII")
+_RECEIVE, _SEND, _ADD = 0xC050_2100, 0xC018_2101, 0x4018_2103
+_GO_ON, _ADD_AND_SEND = 1, 2
+
+
+class Lending:
+    """`path`, when it is opened for reading and writing, is `fd`, which stays ours. Made by the parent; the child calls
+    `ask` before it becomes the program."""
+
+    def __init__(self, loop: Loop, path: str, fd: int) -> None:
+        self._loop, self._path, self._fd = loop, os.fsencode(path) + b"\0", fd
+        self._ours, self._theirs = socket.socketpair()
+        self._listener = -1
+
+    def ask(self) -> None:
+        """From here on."""
+        socket.send_fds(self._theirs, [b"\0"], [_listen()])
+
+    def begin(self) -> None:
+        """The child is on its way."""
+        self._theirs.close()
+        self._loop.watch(self._ours.fileno(), IN, self._came)
+
+    def _came(self, events: int) -> None:
+        self._loop.unwatch(self._ours.fileno())
+        _, descriptors, _, _ = socket.recv_fds(self._ours, 1, 1, socket.MSG_CMSG_CLOEXEC)
+        self._ours.close()
+        if descriptors:  # else the child has died before
+            self._listener = descriptors[0]
+            self._loop.watch(self._listener, IN, self._asked)
+
+    def _asked(self, events: int) -> None:
+        if not events & IN:  # nobody is left who could ask
+            self._loop.unwatch(self._listener)
+            return
+        notice = bytearray(_NOTICE.size)
+        try:
+            fcntl.ioctl(self._listener, _RECEIVE, notice)
+        except OSError:  # who asked has died
+            return
+        number, pid, *_ = fields = _NOTICE.unpack(notice)
+        place = fields[7]  # the second argument
+        with suppress(OSError):
+            if self._names_it(pid, place):
+                fcntl.ioctl(self._listener, _ADD, _LOAN.pack(number, _ADD_AND_SEND, self._fd, 0, os.O_CLOEXEC))
+            else:
+                fcntl.ioctl(self._listener, _SEND, _ANSWER.pack(number, 0, 0, _GO_ON))
+
+    def _names_it(self, pid: int, place: int) -> bool:
+        try:
+            memory = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            return os.pread(memory, len(self._path), place) == self._path
+        except OSError:
+            return False
+        finally:
+            os.close(memory)
+
+
+def _listen() -> int:
+    program = b"".join(
+        pack("HBBI", *instruction)
+        for instruction in (
+            (_LOAD, 0, 0, _ARCH),
+            (_JUMP_IF_EQUAL, 0, 5, _X86_64),
+            (_LOAD, 0, 0, _NR),
+            (_JUMP_IF_EQUAL, 0, 3, _OPENAT),
+            (_LOAD, 0, 0, _FLAGS),
+            (_AND, 0, 0, os.O_ACCMODE),
+            (_JUMP_IF_EQUAL, 1, 0, os.O_RDWR),
+            (_RETURN, 0, 0, _ALLOW),
+            (_RETURN, 0, 0, _NOTIFY),
+        )
+    )
+
+    class Program(ctypes.Structure):
+        _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
+
+    filter = Program(len(program) // 8, program)
+    listener = _libc.syscall(
+        ctypes.c_long(_SECCOMP), ctypes.c_uint(_SET_MODE_FILTER), ctypes.c_uint(_NEW_LISTENER), ctypes.byref(filter)
+    )
+    if listener < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"seccomp: {os.strerror(number)}")
+    return listener

@@ -1,0 +1,128 @@
+"""A sentry's state as files of a directory: the kernel's objects, and the memory of all programs.
+
+Whoever loads one has the sentry believe all that is in it, so it must be one that a sentry of ours has saved: a seal
+says so, made with a key that nobody inside has. Memory is not sealed: it is the programs' own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from _blake2 import blake2b
+from collections.abc import Sequence
+
+from ._frames import Json, ProtocolError, parse_json
+
+_FILES = ("kernel", "pages", "memory")
+"""In the order of the sentry's: state, metadata of the pages, pages."""
+_SEALED = 2
+_ABOUT = "about"
+_MOST = 1 << 28
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe that nobody writes keeps nobody waiting
+_NEW = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Saved:
+    """The state that is, or will be, in `place`. `stamp`: for which sandbox it is."""
+
+    def __init__(self, place: str, stamp: str, key: bytes) -> None:
+        self.place = place
+        self._stamp, self._key = stamp, key
+
+    def prepare(self) -> None:
+        """What stands in its place and is no directory goes: it could lead to where programs write."""
+        try:
+            os.unlink(self.place)
+        except (FileNotFoundError, IsADirectoryError):
+            return
+
+    def exists(self) -> bool:
+        try:
+            with _Directory(self.place) as directory:
+                os.stat(_ABOUT, dir_fd=directory, follow_symlinks=False)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def of(self) -> str:
+        """The stamp that it has. OSError, ValueError: what is there is not what was saved."""
+        with _Directory(self.place) as directory:
+            return str(_about(directory)["stamp"])
+
+    def new_files(self) -> tuple[int, ...]:
+        """To be written; the caller closes them."""
+        self.prepare()
+        os.makedirs(self.place, mode=0o700, exist_ok=True)
+        self.forget()
+        with _Directory(self.place) as directory:
+            return tuple(os.open(name, os.O_RDWR | _NEW, 0o600, dir_fd=directory) for name in _FILES)
+
+    def conclude(self, files: tuple[int, ...], marks: dict[str, str]) -> None:
+        """They are written: from now on it is there."""
+        about = {"stamp": self._stamp, "marks": marks, "seal": self._seal(files, self._stamp, marks)}
+        with _Directory(self.place) as directory:
+            fd = os.open(_ABOUT, os.O_WRONLY | _NEW, 0o600, dir_fd=directory)
+        with open(fd, "wb") as file:
+            file.write(json.dumps(about).encode())
+
+    def open(self) -> tuple[tuple[int, ...], dict[str, str]]:
+        """The files, and the marks of the lines. OSError, ValueError: what is there is not what was saved."""
+        files: list[int] = []
+        try:
+            with _Directory(self.place) as directory:
+                about = _about(directory)
+                if about["stamp"] != self._stamp:
+                    raise ValueError(f"its memory was saved by {about['stamp']}, and this is {self._stamp}")
+                files.extend(os.open(name, _READ, dir_fd=directory) for name in _FILES)
+            if about["seal"] != self._seal(files, self._stamp, about["marks"]):
+                raise ValueError("its memory was not saved by a sandbox of this state directory, or was changed since")
+        except BaseException:
+            for fd in files:
+                os.close(fd)
+            raise
+        return tuple(files), about["marks"]
+
+    def forget(self) -> None:
+        try:
+            with _Directory(self.place) as directory:
+                for name in (_ABOUT, *_FILES):
+                    try:
+                        os.unlink(name, dir_fd=directory)
+                    except FileNotFoundError:
+                        continue
+        except (FileNotFoundError, NotADirectoryError):
+            return
+
+    def _seal(self, files: Sequence[int], stamp: str, marks: dict[str, str]) -> str:
+        digest = blake2b(json.dumps([stamp, marks], sort_keys=True).encode(), key=self._key)
+        for fd in files[:_SEALED]:
+            size = os.fstat(fd).st_size
+            if size > _MOST:
+                raise ValueError(f"a state of {size} bytes is none")
+            digest.update(size.to_bytes(8, "big") + os.pread(fd, size, 0))
+        return digest.hexdigest()
+
+
+class _Directory:
+    """Itself: where a link is in its place, there is none."""
+
+    def __init__(self, path: str) -> None:
+        self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+    def __enter__(self) -> int:
+        return self._fd
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
+
+
+def _about(directory: int) -> Json:
+    with open(os.open(_ABOUT, _READ, dir_fd=directory), "rb") as file:
+        text = file.read(1 << 16)
+    try:
+        about = parse_json(text)
+    except ProtocolError as error:
+        raise ValueError(f"what is there is no memory of a sandbox: {error}") from None
+    if not {"stamp", "marks", "seal"} <= about.keys():
+        raise ValueError("what is there is no memory of a sandbox")
+    return about

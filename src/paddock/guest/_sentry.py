@@ -1,0 +1,88 @@
+"""The control socket of gVisor's sentry, for a poll loop: scripts say what they want next and are told what came of it.
+
+A script is a generator that yields a `Call`: it is sent what that returned, or `Refused` is raised in it. One script is
+played at a time, on a connection of its own. Protocol: gVisor, pkg/urpc.
+"""
+
+from __future__ import annotations
+
+import array
+import json
+import socket
+from collections.abc import Callable, Generator
+from typing import Any, NamedTuple
+
+from ._loop import IN, Loop
+
+_LARGEST_ANSWER = 1 << 20
+
+
+class Refused(Exception):
+    """The sentry refused, or is gone."""
+
+
+class Call(NamedTuple):
+    """`files` are handed over, and stay the caller's to close."""
+
+    method: str
+    argument: Any
+    files: tuple[int, ...] = ()
+
+
+Script = Generator[Call, Any, None]
+
+
+class Sentry:
+    def __init__(self, loop: Loop, address: bytes) -> None:
+        self._loop, self._address = loop, address
+
+    def play(self, script: Script, done: Callable[[str | None], None]) -> None:
+        """`done(None)` when it has come to its end, `done(why)` when it failed."""
+        try:
+            stream = socket.socket(socket.AF_UNIX)
+            stream.connect(self._address)
+        except OSError as error:
+            script.close()
+            why = str(error)
+            self._loop.soon(lambda: done(why))
+            return
+        _Play(self._loop, stream, script, done).advance()
+
+
+class _Play:
+    def __init__(self, loop: Loop, stream: socket.socket, script: Script, done: Callable[[str | None], None]) -> None:
+        self._loop, self._stream, self._script, self._done = loop, stream, script, done
+        self._answer = b""
+        loop.watch(stream.fileno(), IN, self._ready)
+
+    def advance(self, value: Any = None, refusal: str | None = None) -> None:
+        try:
+            call = self._script.throw(Refused(refusal)) if refusal is not None else self._script.send(value)
+            text = json.dumps({"method": call.method, "arg": call.argument}).encode()
+            rights = array.array("i", call.files)
+            self._stream.sendmsg([text], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)] if rights else [])
+        except StopIteration:
+            self._finish(None)
+        except (Refused, OSError) as error:
+            self._script.close()
+            self._finish(str(error))
+
+    def _ready(self, events: int) -> None:
+        data = self._stream.recv(1 << 16)
+        self._answer += data
+        try:
+            answer: Any = json.loads(self._answer)
+        except ValueError:
+            if data and len(self._answer) < _LARGEST_ANSWER:
+                return
+            answer = {"success": False, "err": "the sentry's answer cannot be read"}
+        self._answer = b""
+        if answer.get("success") is True:
+            self.advance(answer.get("result"))
+        else:
+            self.advance(refusal=str(answer.get("err")))
+
+    def _finish(self, why: str | None) -> None:
+        self._loop.unwatch(self._stream.fileno())
+        self._stream.close()
+        self._done(why)

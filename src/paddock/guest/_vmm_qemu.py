@@ -1,0 +1,138 @@
+"""QEMU as what runs a machine; it is told what to do on its monitor, and reads the view from a block server of ours.
+
+It maps the file `ram`: shared, where it boots, so that its memory is there when it stands. What is loaded maps it
+privately, as all do that began with it: what the machine changes are pages of QEMU's own, and saving it is writing
+these over a copy of that file. A state is that of the devices alone (`xen-save-devices-state` is the one command for
+it, and has nothing of Xen in it).
+
+Options beside the course's: `argv`; `streams`: descriptors of QEMU's by line; `descriptors`: by name (`files`,
+`monitor`, `blocks`); `memory_bytes`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from . import _own_pages
+from ._blocks import BlockServer, View
+from ._frames import Json
+from ._freeze import NO_ROOM
+from ._lending import Lending
+from ._qmp import Awaited, Command, Failed, Monitor, Script
+from ._vmm import Done, Place
+
+if TYPE_CHECKING:
+    from ._pilot import Pilot
+
+_EVENTS = {"capabilities": [{"capability": "events", "state": True}]}
+_ENDED = Awaited("MIGRATION", "status", ("completed", "failed", "cancelled"))
+
+
+class Vmm:
+    def __init__(self, pilot: Pilot, place: Place, options: Json, *, boots: bool) -> None:
+        self._pilot, self._place, self._boots = pilot, place, boots
+        self._options: Any = options
+        self._ours: dict[str, socket.socket] = {}
+        self._monitor: Monitor | None = None
+        self._pid = -1
+        self._told_to_load = 0.0
+
+    def start(self, ends: Mapping[str, int]) -> int:
+        theirs: dict[str, socket.socket] = {}
+        descriptors = self._options["descriptors"]
+        for name in descriptors:
+            self._ours[name], theirs[name] = socket.socketpair()
+        given = {**ends, **{name: end.fileno() for name, end in theirs.items()}}
+        child: Json = {"argv": self._options["argv"], "streams": {**self._options["streams"], **descriptors}}
+        self._pid = self._boot(child, given) if self._boots else self._restore(child, given)
+        for end in theirs.values():
+            end.close()
+        view = View(self._place.path("view"), self._place.path("table"))
+        BlockServer(self._pilot.loop, self._ours["blocks"], view, lambda: None)
+        self._monitor = Monitor(self._pilot.loop, self._ours["monitor"])
+        return self._pid
+
+    def _boot(self, child: Json, ends: dict[str, int]) -> int:
+        with open(self._place.path("ram"), "wb") as file:
+            file.truncate(self._options["memory_bytes"])
+        return self._pilot.spawn(child, ends)
+
+    def _restore(self, child: Json, ends: dict[str, int]) -> int:
+        path = self._place.path("ram")
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        size, wanted = os.fstat(fd).st_size, self._options["memory_bytes"]
+        if size != wanted:
+            raise ValueError(f"the memory of the machine has {size} bytes, not {wanted}")
+        lending = Lending(self._pilot.loop, path, fd)
+        pid = self._pilot.spawn(child, ends, before=lending.ask)
+        lending.begin()
+        return pid
+
+    @property
+    def files(self) -> socket.socket:
+        return self._ours["files"]
+
+    def boot(self, done: Done) -> None:
+        self._play(self._negotiate(), done)
+
+    def load(self, done: Done) -> None:
+        self._play(self._load(), done)
+
+    def save(self, image: int | None, done: Done) -> None:
+        self._play(self._save(image), done)
+
+    def go_on(self, done: Done) -> None:
+        self._play(self._go_on(), done)
+
+    def close(self) -> None:
+        if self._monitor is not None:
+            self._monitor.close()
+
+    def _play(self, script: Script, done: Done) -> None:
+        assert self._monitor is not None
+        self._monitor.play(script, done)
+
+    # scripts
+
+    def _negotiate(self) -> Script:
+        yield Command("qmp_capabilities")
+        yield Command("migrate-set-capabilities", _EVENTS)
+
+    def _load(self) -> Script:
+        yield from self._negotiate()
+        fd = os.open(self._place.path("state"), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            yield Command("getfd", {"fdname": "state"}, descriptor=fd)
+            self._told_to_load = time.monotonic()
+            yield Command("migrate-incoming", {"uri": "fd:state"})
+        finally:
+            os.close(fd)
+        if (yield _ENDED)["status"] != "completed":
+            raise Failed("the state of the machine cannot be loaded")
+
+    def _save(self, image: int | None) -> Script:
+        if image is None and not self._boots:
+            raise Failed("what it has changed of its memory has nowhere to go")
+        yield Command("stop")
+        yield Command("xen-save-devices-state", {"filename": self._place.path("state.new"), "live": False})
+        if image is not None:
+            self._save_memory(image)
+
+    def _save_memory(self, image: int) -> None:
+        try:
+            _own_pages.save(self._pid, self._place.path("ram"), self._options["memory_bytes"], image)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise Failed(f"{NO_ROOM} for its memory: {os.strerror(error.errno)}") from None
+            raise
+
+    def _go_on(self) -> Script:
+        yield Command("cont")
+        if self._told_to_load:
+            self._pilot.figures["restore"] = time.monotonic() - self._told_to_load
+            self._told_to_load = 0.0

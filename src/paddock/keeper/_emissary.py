@@ -1,0 +1,85 @@
+"""A way out, and directories of the host, for a sandbox that no keeper has made: a container of the machine's engine.
+
+A program of its own, which one who holds a descriptor of the container's pid 1 starts for it. It goes into the
+namespaces of that process and never comes back, so that nobody is lost there; what it has made, sockets, it hands over.
+As an ordinary user it goes by the user namespace, which is his engine's, and so his own (user_namespaces(7)).
+
+What is in there may be foreign: before it goes, all that it needs is imported, and importing is switched off.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import socket
+import sys
+from typing import Any
+
+from paddock.keeper import _exits, _places, _protect, _trust_places
+from paddock.keeper._errors import JailError
+from paddock.linux import namespaces, netlink, prctl
+
+# `python -I -S -c START SOURCE`: orders and descriptors come through the socket that is its stdin.
+START = "import sys;sys.path.insert(0,sys.argv[1]);from paddock.keeper._emissary import main;main()"
+MADE, TAKEN = b"made", b"taken"
+MOST_BYTES = 60_000
+MOST_MOUNTS = 16
+_WORDS_BYTES = 4096
+_SIOCGSKNS = 0x894C  # linux/sockios.h
+
+
+def main() -> None:
+    """`{"pid": 4711, "exits": true, "again": false, "shown": "...", "mounts": ["/target"], "protect": []}`, a
+    descriptor of that process, and one of each mount. What comes back is MADE with the sockets, TAKEN, or words."""
+    peer = socket.socket(fileno=0)
+    data, fds, _, _ = socket.recv_fds(peer, MOST_BYTES, 1 + MOST_MOUNTS)
+    try:
+        prctl.set_dumpable(False)
+        made = _make(json.loads(data), fds[0], fds[1:])
+        socket.send_fds(peer, [MADE], [] if made is None else [one.fileno() for one in made.all])
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            peer.send(TAKEN)
+        else:
+            _say(peer, error)
+    except Exception as error:
+        _say(peer, error)
+
+
+def _network() -> int:
+    """The number of the namespace that this is in: whose /proc is seen here, does not matter."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as some:
+        namespace = fcntl.ioctl(some.fileno(), _SIOCGSKNS)
+    try:
+        return os.fstat(namespace).st_ino
+    finally:
+        os.close(namespace)
+
+
+def _say(peer: socket.socket, error: Exception) -> None:
+    words = str(error) if isinstance(error, JailError) else f"{type(error).__name__}: {error}"
+    peer.send(words.encode()[:_WORDS_BYTES])
+
+
+def _make(orders: dict[str, Any], process: int, mounts: list[int]) -> _exits.Exits | None:
+    flags = namespaces.NEWNS | namespaces.NEWNET
+    if os.stat(f"/proc/{orders['pid']}/ns/user").st_ino != os.stat("/proc/self/ns/user").st_ino:
+        flags |= namespaces.NEWUSER
+    home = os.stat("/proc/self/ns/net").st_ino
+    sys.meta_path.clear()
+    sys.path.clear()
+    namespaces.setns(process, flags)
+    if _network() == home:  # a container that has died, and a program of the machine's has its number
+        raise JailError("it is in the machine's own network, as no container is")
+    os.chdir("/")
+    if orders["again"]:
+        return _exits.listen_here()
+    _places.attach(None, list(zip(orders["mounts"], mounts, strict=True)))
+    _protect.protect(tuple(orders["protect"]))
+    if not orders["exits"]:
+        return None
+    _trust_places.attach_shown(os.fsencode(orders["shown"]))
+    netlink.set_loopback_up()
+    return _exits.build_here()

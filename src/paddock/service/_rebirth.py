@@ -1,0 +1,131 @@
+"""A sandbox is made again under its id, from a snapshot: the second half of a rollback, and of a waking from disk."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from paddock.backends._base import Backend, Instance
+from paddock.errors import InvalidState, SandboxDied
+from paddock.model import State
+from paddock.storage._base import Pool
+
+from . import _copies
+from ._conduct import protected
+from ._copies import Copy
+from ._egress import Egress
+from ._lifecycle import Lifecycle
+from ._live import Live
+from ._making import Birth
+from ._nested import Nested
+from ._policies import Policies
+from ._secret_leases import Leases
+from ._snapshot_store import SnapshotRow
+from ._store import Row, Store
+from ._workspace_tree import beside, own_trees
+
+
+class Beside(NamedTuple):
+    """What is copied, and the tree whose place it is to take."""
+
+    copy: Copy
+    place: str
+
+
+class Rebirth:
+    def __init__(
+        self,
+        *,
+        store: Store,
+        lifecycle: Lifecycle,
+        live: Live,
+        pool: Callable[[], Pool],
+        egress: Egress,
+        policies: Policies,
+        leases: Leases,
+    ) -> None:
+        self._store, self._lifecycle, self._live, self._pool = store, lifecycle, live, pool
+        self._egress, self._policies, self._leases = egress, policies, leases
+
+    def trees(self, row: Row, snapshot: SnapshotRow) -> tuple[Beside, ...]:
+        pool = self._pool()
+        limit = row.sandbox.spec.limits.disk_mib << 20
+        own = Beside(Copy(snapshot.id, beside(row.id), limit), row.id)
+        if row.workspace is None or snapshot.workspace is None:
+            return (own,)
+        limit_bytes = pool.usage(snapshot.workspace.tree).limit_bytes
+        copy = Copy(snapshot.workspace.tree, beside(row.id, workspace=True), limit_bytes)
+        return own, Beside(copy, row.workspace.tree)
+
+    async def bear(
+        self, row: Row, next: Row, backend: Backend, snapshot: SnapshotRow, trees: Sequence[Beside]
+    ) -> Instance:
+        """Of `row`, which is dead, with the trees beside it in their places: what it is as `next`. InvalidState: it was
+        killed meanwhile, and its trees are as they were."""
+        # What a service had asked for before it died may have come to life since somebody looked.
+        if (stray := await backend.adopt(row.id)) is not None:
+            await end(stray)
+        await backend.forget(row.id)
+        self._check_ours(row)
+        await asyncio.to_thread(_put_in_place, self._pool(), trees)
+        plan = self._leases.furnished((await self._birth(next, snapshot, backend)).plan())
+        instance = await backend.create(plan)
+        try:
+            if row.sandbox.spec.nested:
+                await Nested.furnish(instance)
+            await self._reopen(row, next)
+        except BaseException:
+            await end(instance)
+            raise
+        return instance
+
+    async def admit(
+        self, row: Row, next: Row, backend: Backend, instance: Instance, *, holder: str | None = None
+    ) -> Row:
+        """It runs. InvalidState: it was killed meanwhile, and nothing is left of it."""
+        try:
+            running = self._lifecycle.move(row, State.RUNNING, incarnation=next.incarnation, holder=holder)
+        except InvalidState:
+            await end(instance)
+            await backend.forget(row.id)
+            _copies.discard(self._pool(), own_trees(row))
+            raise
+        self._live.admit(running, backend, instance)
+        return running
+
+    def _check_ours(self, row: Row) -> None:
+        """Else its workspace is perhaps another's by now."""
+        now = self._store.get(row.id)
+        if now is None or now.state is not State.RESTORING or now.incarnation != row.incarnation:
+            raise InvalidState(f"sandbox {row.id} was killed, or taken in hand by another service", sandbox=row.id)
+
+    async def _birth(self, next: Row, snapshot: SnapshotRow, backend: Backend) -> Birth:
+        revision = (self._store.get(next.id) or next).sandbox.policy
+        policy = None if revision is None else await self._policies.of(revision)
+        protect = () if policy is None else protected(policy.document, snapshot.template)
+        return Birth(next, snapshot.template, backend, policy, protect)
+
+    async def _reopen(self, row: Row, next: Row) -> None:
+        """It keeps the policy that it has now: a snapshot brings none with it."""
+        now = self._store.get(row.id) or row
+        revision = now.sandbox.policy
+        if revision is not None:
+            await self._egress.close(row)
+            await self._egress.open(next, await self._policies.of(revision))
+
+
+def besides(row: Row) -> tuple[str, ...]:
+    return beside(row.id), beside(row.id, workspace=True)
+
+
+async def end(instance: Instance) -> None:
+    with suppress(SandboxDied):
+        await instance.kill()
+    await instance.aclose()
+
+
+def _put_in_place(pool: Pool, trees: Sequence[Beside]) -> None:
+    for tree in trees:
+        pool.replace(tree.copy.name, tree.place)

@@ -1,0 +1,36 @@
+"""What a copy of a tree goes without."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+
+from paddock.storage._base import Pool
+from paddock.storage._removal import remove
+from paddock.storage._trees import DIRECTORY, ROOT, tree_error
+
+
+def leave_out(pool: Pool, tree: str, name: str) -> None:
+    """Takes the entry `name` of its root away, whatever it is: a sandbox may have written it. NotFound."""
+    place = pool.open(tree)
+    try:
+        pool.porter.do(partial(_remove, place, name), place)
+    except OSError as error:
+        raise tree_error(error, tree, f"take {name!r} out of") from error
+    finally:
+        os.close(place)
+
+
+def _remove(place: int, name: str) -> None:
+    try:
+        root = os.open(ROOT, DIRECTORY, dir_fd=place)
+    except FileNotFoundError:
+        return  # nothing was ever in it
+    try:
+        os.unlink(name, dir_fd=root)
+    except FileNotFoundError:
+        return
+    except IsADirectoryError:
+        remove(root, name)
+    finally:
+        os.close(root)

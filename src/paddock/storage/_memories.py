@@ -1,0 +1,187 @@
+"""Memory of virtual machines: images that all machines of one instant map, each in a tree of its own.
+
+An image never changes once it is whole, so that whoever maps it shares it with all others who do. A tree in which the
+state of a machine lies, or from which one runs, says which images it leans on: in a note beside its layers, where no
+sandbox sees it and which a copy of the tree has too. Nothing else says so: an image on which no tree leans goes.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from contextlib import ExitStack, suppress
+from functools import partial
+
+from paddock.errors import InvalidState, NotFound, PlatformError
+from paddock.linux import openat2
+from paddock.storage._base import Pool
+from paddock.storage._copying import Copier
+from paddock.storage._trees import NAME, NOTE, tree_error
+
+PREFIX = "mm_"
+PLACE = "root/vm/ram"
+_MORE_BYTES = 4 << 20  # what the file system keeps about a file
+_MOST_BYTES = 1024
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Memories:
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    def leans_on(self, tree: str) -> tuple[str, ...]:
+        """The trees with the image that its machine runs from, and with that of the state in it, if there is one."""
+        with ExitStack() as stack:
+            place = self._pool.open(tree)
+            stack.callback(os.close, place)
+            try:
+                fd = os.open(NOTE, _READ, dir_fd=place)
+            except FileNotFoundError:
+                return ()
+            stack.callback(os.close, fd)
+            return tuple(name for name in os.read(fd, _MOST_BYTES).decode("ascii").split() if NAME.fullmatch(name))
+
+    def is_there(self, image: str) -> bool:
+        try:
+            os.close(self._pool.open(image))
+        except NotFound:
+            return False
+        return True
+
+    def lean(self, tree: str, *images: str) -> None:
+        """On these, and no others any more."""
+        place = self._pool.open(tree)
+        try:
+            self._pool.porter.do(partial(_write_note, place, " ".join(images).encode()), place)
+        except OSError as error:
+            raise tree_error(error, tree, "write a note in") from error
+        finally:
+            os.close(place)
+
+    def image(self, name: str) -> Image:
+        """That is to be made."""
+        return Image(self._pool, name)
+
+    def lost(self) -> tuple[str, ...]:
+        """On which no tree leans, and which nobody is making."""
+        names = self._pool.names()
+        images = [name for name in names if name.startswith(PREFIX)]
+        if not images:
+            return ()
+        needed: set[str] = set()
+        for name in self._pool.names():
+            with suppress(NotFound):
+                needed.update(self.leans_on(name))
+        return tuple(name for name in images if name not in needed and self._free(name))
+
+    def drop(self, name: str) -> bool:
+        """Deletes it. False: it is needed."""
+        if name not in self.lost():
+            return False
+        self._pool.delete(name)
+        return True
+
+    def _free(self, name: str) -> bool:
+        try:
+            place = self._pool.open(name)
+        except NotFound:
+            return False
+        try:
+            fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        finally:
+            os.close(place)
+        return True
+
+
+class Image:
+    """One that is being made: while this program has not let go of it, nobody takes it for lost."""
+
+    def __init__(self, pool: Pool, name: str) -> None:
+        self._pool, self.name, self._place = pool, name, -1
+
+    def begin(self, base: str) -> None:
+        """To be written over a copy of that of the tree `base`. NotFound, ResourceExhausted."""
+        origin = self._pool.open(base)
+        try:
+            self._pool.create(self.name)
+            self._place = self._pool.open(self.name)
+            fcntl.flock(self._place, fcntl.LOCK_SH)
+            copy = partial(_copy, origin, self._place, keep_owner=self._pool.porter.base is not None)
+            size = self._pool.porter.do(copy, origin, self._place)
+            self._pool.allow(self.name, size + _MORE_BYTES)
+        except OSError as error:
+            raise tree_error(error, self.name, "make") from error
+        finally:
+            os.close(origin)
+
+    def open(self) -> int:
+        """For whoever writes it, and closes it."""
+        return _open(self._place, os.O_WRONLY)
+
+    def seal(self) -> None:
+        """It is whole, and nobody changes it any more. InvalidState: somebody still has it open for writing."""
+        try:
+            self._pool.porter.do(partial(_seal, self._place), self._place)
+        except OSError as error:
+            if error.errno == errno.EAGAIN:
+                raise InvalidState(f"memory {self.name} is written after it was saved", hint="this is a bug") from None
+            raise PlatformError(f"memory {self.name} cannot be closed: {error}", hint="paddock doctor") from error
+
+    def let_go(self) -> None:
+        """From here on it is there for as long as a tree leans on it."""
+        place, self._place = self._place, -1
+        if place != -1:
+            os.close(place)
+
+
+def _write_note(tree: int, words: bytes) -> None:
+    beside = f".{NOTE}-{os.urandom(4).hex()}"
+    fd = os.open(beside, _NEW, 0o644, dir_fd=tree)
+    try:
+        try:
+            os.write(fd, words)
+        finally:
+            os.close(fd)
+        os.rename(beside, NOTE, src_dir_fd=tree, dst_dir_fd=tree)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(beside, dir_fd=tree)
+        raise
+
+
+def _copy(origin: int, place: int, *, keep_owner: bool) -> int:
+    """Its size."""
+    reader = _open(origin, os.O_RDONLY)
+    try:
+        info = os.fstat(reader)
+        os.mkdir(os.path.dirname(PLACE), 0o755, dir_fd=place)
+        writer = os.open(PLACE, _NEW, 0o600, dir_fd=place)
+        try:
+            Copier(keep_owners=False).content(reader, writer, info.st_size)
+            if keep_owner:
+                os.fchown(writer, info.st_uid, info.st_gid)
+            os.fchmod(writer, 0o666)  # for this program, which need not be who owns it; nobody else gets here
+        finally:
+            os.close(writer)
+        return info.st_size
+    finally:
+        os.close(reader)
+
+
+def _seal(place: int) -> None:
+    """A lease for reading is given while nobody can write, and only then (fcntl(2), F_SETLEASE)."""
+    fd = _open(place, os.O_RDONLY)
+    try:
+        os.fchmod(fd, 0o444)
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    finally:
+        os.close(fd)
+
+
+def _open(place: int, flags: int) -> int:
+    return openat2.open_beneath(place, PLACE.encode(), flags | os.O_NOFOLLOW | os.O_NONBLOCK, symlinks=False)

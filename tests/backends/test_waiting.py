@@ -1,0 +1,424 @@
+"""What waits to become a sandbox becomes one whole, or ends; it is nobody's, and dies with whoever made it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from paddock.backends import SandboxPlan, TreeMount
+from paddock.backends.vessel import VesselBackend, VesselInstance
+from paddock.keeper import layout
+from paddock.keeper._records import Records
+from paddock.linux import proc
+from paddock.model import Limits, Mount, MountMode, Noun, SandboxId, SandboxSpec, mint
+from paddock.service._collectors import AbandonedVessels
+from paddock.storage import Templates, open_pool, prepare
+from paddock.storage._waiting_trees import WAITING, keep
+from paddock.testing.conformance import eventually
+from tests.backends.test_vessel import output
+from tests.backends.vessels import PlainVessel, VesselHarness, pool_of, processes
+from tests.conftest import private_state
+
+LIMITS = Limits(disk_mib=256)
+
+
+@contextmanager
+def vessels(*, for_tests: bool) -> Generator[VesselHarness]:
+    with private_state() as state_dir:
+        config = prepare(state_dir)
+        pool = open_pool(state_dir, config, pool_of(state_dir, for_tests=for_tests))
+        templates = Templates(pool, state_dir)
+        found = VesselHarness(state_dir, pool, templates)
+        try:
+            reason = found.backend().probe()
+            if reason is not None:
+                pytest.skip(f"no jail here: {reason}")
+            yield found
+        finally:
+            templates.close()
+            pool.close()
+
+
+@pytest.fixture(scope="module")
+def harness() -> Generator[VesselHarness]:
+    with vessels(for_tests=False) as found:
+        yield found
+
+
+class Room:
+    """A backend whose vessels wait, and the sandboxes that are made with it."""
+
+    def __init__(self, harness: VesselHarness, backend: VesselBackend) -> None:
+        self.harness, self.backend = harness, backend
+        self.plans: list[SandboxPlan] = []
+        self._instances: list[VesselInstance] = []
+        backend.waiting.quiet_seconds = 0.0
+        backend.waiting.count, backend.waiting.from_create = 1, 1
+
+    async def plan(self, **changes: Any) -> SandboxPlan:
+        spec = SandboxSpec(limits=LIMITS, **changes)
+        self.plans.append(await self.harness.plan(spec))
+        return self.plans[-1]
+
+    async def create(self, plan: SandboxPlan | None = None) -> VesselInstance:
+        self._instances.append(await self.backend.create(plan or await self.plan()))
+        return self._instances[-1]
+
+    async def stock(self) -> str:
+        """One waits; its id."""
+        if not self.backend.waiting.ready:
+            await (await self.create()).kill()
+        await self.backend.waiting.settled()
+        assert self.backend.waiting.ready == 1
+        (id,) = self.waiting()
+        return id
+
+    def waiting(self) -> list[str]:
+        return [name for name in self.run() if name.startswith(WAITING)]
+
+    def run(self) -> list[str]:
+        return os.listdir(self.harness.state_dir / layout.RUN)
+
+    def trees(self) -> list[str]:
+        return [name for name in self.harness.pool.names() if name.startswith(WAITING)]
+
+    async def close(self) -> None:
+        for instance in self._instances:
+            await instance.kill()
+            await instance.aclose()
+        await self.backend.aclose()
+        for plan in self.plans:
+            self.harness.pool.delete(plan.tree)
+
+
+def play(harness: VesselHarness, scene: Callable[[Room], Awaitable[None]], *, for_tests: bool = False) -> None:
+    async def main() -> None:
+        room = Room(harness, PlainVessel(harness.state_dir, for_tests=for_tests))
+        try:
+            await scene(room)
+        finally:
+            await room.close()
+        assert room.waiting() == room.trees() == []
+
+    asyncio.run(main())
+
+
+def state_of(room: Room, id: str) -> dict[str, Any]:
+    return json.loads((room.harness.state_dir / layout.RUN / id / "state.json").read_bytes())
+
+
+def test_a_create_takes_what_waits_and_all_of_it_is_the_sandboxes_own(harness: VesselHarness) -> None:
+    async def scene(room: Room) -> None:
+        id = await room.stock()
+        vessel = state_of(room, id)
+        plan = await room.plan(env={"GREETING": "hello", "HOME": "/nowhere"}, idle_seconds=900.0)
+        instance = await room.create(plan)
+        record = state_of(room, plan.id)
+        assert record["pid"] == vessel["pid"], "it was not made anew"
+        assert (record["id"], record["tree"], record["kind"]) == (plan.id, plan.tree, "plain")
+        assert (record["deadline"], record["idle_seconds"]) == (plan.deadline, 900.0)
+        assert await output(instance, "sh", "-c", "echo $GREETING $HOME > ~/mine; cat ~/mine") == b"hello /home/user\n"
+        await room.backend.waiting.settled()
+        assert id not in room.run()
+        assert id not in room.trees()
+        tree = room.harness.pool.open(plan.tree)
+        try:
+            assert os.stat("root/home/user/mine", dir_fd=tree).st_size == 17, "it has written into its own tree"
+        finally:
+            os.close(tree)
+
+    play(harness, scene)
+
+
+def test_what_was_claimed_outlives_its_service_and_the_next_one_finds_it(harness: VesselHarness) -> None:
+    async def scene(room: Room) -> None:
+        id = await room.stock()
+        first = state_of(room, id)["pid"]
+        plan = await room.plan(env={"GREETING": "hello"})
+        await (await room.backend.create(plan)).aclose()
+        await room.backend.aclose()
+        later = PlainVessel(harness.state_dir)
+        try:
+            adopted = await later.adopt(plan.id)
+            assert adopted is not None
+            assert state_of(room, plan.id)["pid"] == first
+            assert await output(adopted, "sh", "-c", "echo $GREETING") == b"hello\n"
+            await adopted.kill()
+            await adopted.aclose()
+        finally:
+            await later.aclose()
+
+    play(harness, scene)
+
+
+def test_a_claimed_one_ends_by_its_own_deadline_even_when_the_keeper_is_dead(harness: VesselHarness) -> None:
+    async def scene(room: Room) -> None:
+        await room.stock()
+        plan = msgspec.structs.replace(await room.plan(), deadline=proc.boottime() + 4.0)
+        await room.backend.create(plan)
+        first = os.pidfd_open(state_of(room, plan.id)["pid"])
+        os.kill(int(room.backend.keeper.facts["pid"]), signal.SIGSTOP)
+        ended = asyncio.Event()
+        asyncio.get_running_loop().add_reader(first, ended.set)
+        try:
+            async with asyncio.timeout(60):
+                await ended.wait()
+        finally:
+            asyncio.get_running_loop().remove_reader(first)
+            os.close(first)
+            os.kill(int(room.backend.keeper.facts["pid"]), signal.SIGCONT)
+
+    play(harness, scene)
+
+
+def test_one_with_a_way_out_waits_with_it_and_is_taken_for_no_other(harness: VesselHarness) -> None:
+    async def scene(room: Room) -> None:
+        id = await room.stock()
+        without = state_of(room, id)["pid"]
+        plan = msgspec.structs.replace(await room.plan(), exits=True)
+        await room.create(plan)
+        assert state_of(room, plan.id)["pid"] != without
+        await room.backend.waiting.settled()
+        assert room.backend.waiting.ready == 2
+        (waits,) = (name for name in room.waiting() if state_of(room, name)["exits"])
+        first = state_of(room, waits)["pid"]
+        plan = msgspec.structs.replace(await room.plan(), exits=True)
+        instance = await room.create(plan)
+        assert state_of(room, plan.id)["pid"] == first
+        found = await room.backend.exits(plan.id, plan.incarnation)
+        assert found is not None
+        for one in (*found.tcp, found.dns_udp, found.dns_tcp, found.diag):
+            one.close()
+        assert b"/dev/" in await output(instance, "sh", "-c", "echo $SSL_CERT_FILE")
+
+    play(harness, scene)
+
+
+def test_nothing_waits_for_a_program_that_makes_one_sandbox(harness: VesselHarness) -> None:
+    async def scene(room: Room) -> None:
+        room.backend.waiting.from_create = 2
+        await (await room.create()).kill()
+        await room.backend.waiting.settled()
+        assert room.backend.waiting.ready == 0
+        await (await room.create()).kill()
+        await room.backend.waiting.settled()
+        assert room.backend.waiting.ready == 1
+
+    play(harness, scene)
+
+
+def test_another_service_sees_no_sandbox_in_what_waits(harness: VesselHarness) -> None:
+    async def scene(room: Room) -> None:
+        id = await room.stock()
+        other = PlainVessel(harness.state_dir)
+        try:
+            assert id not in await other.living()
+            assert await other.adopt(SandboxId(id)) is None
+            found = await AbandonedVessels(lambda: harness.pool).candidates()
+            assert found == [], "its tree is kept"
+        finally:
+            await other.aclose()
+
+    play(harness, scene)
+
+
+@pytest.mark.parametrize("what", ["limits", "mounts", "trees", "protect", "written"])
+def test_one_that_waits_is_not_taken_for_what_it_can_not_be(harness: VesselHarness, what: str, tmp_path: Path) -> None:
+    async def scene(room: Room) -> None:
+        id = await room.stock()
+        plan = await room.plan()
+        if what == "limits":
+            limits = msgspec.structs.replace(LIMITS, open_files=LIMITS.open_files - 1)
+            plan = msgspec.structs.replace(plan, spec=msgspec.structs.replace(plan.spec, limits=limits))
+        elif what == "mounts":
+            mount = Mount(source=str(tmp_path), target="/here", mode=MountMode.READ_WRITE)
+            plan = msgspec.structs.replace(plan, spec=msgspec.structs.replace(plan.spec, mounts=(mount,)))
+        elif what == "trees":
+            name = mint(Noun.WORKSPACE)
+            harness.pool.create(name)
+            room.plans.append(msgspec.structs.replace(plan, tree=name))
+            plan = msgspec.structs.replace(plan, trees=(TreeMount(tree=name, target="/workspace", writable=True),))
+        elif what == "protect":
+            plan = msgspec.structs.replace(plan, protect=("/etc/hostname",))
+        else:
+            earlier = await room.create(plan)
+            assert await output(earlier, "sh", "-c", "echo before > ~/mine") == b""
+            await earlier.kill()
+            await room.backend.waiting.settled()
+            (id,) = room.waiting()
+            plan = msgspec.structs.replace(plan, incarnation=1)
+        first = state_of(room, id)["pid"]
+        instance = await room.create(plan)
+        assert state_of(room, plan.id)["pid"] != first
+        assert state_of(room, id)["pid"] == first
+        if what == "written":
+            assert await output(instance, "sh", "-c", "cat ~/mine") == b"before\n"
+
+    play(harness, scene)
+
+
+def test_one_that_died_in_waiting_costs_nobody_a_sandbox(harness: VesselHarness) -> None:
+    async def scene(room: Room) -> None:
+        id = await room.stock()
+        room.backend.waiting.count = 0
+        os.kill(processes(id)["pilot"], signal.SIGKILL)
+        plan = await room.plan()
+        assert await output(await room.create(plan), "echo", "here") == b"here\n"
+
+        async def gone() -> bool:
+            return room.waiting() == room.trees() == []
+
+        await eventually("nothing is left of it", gone)
+
+    play(harness, scene)
+
+
+def test_of_two_that_come_at_once_each_has_a_sandbox_of_its_own(harness: VesselHarness) -> None:
+    async def scene(room: Room) -> None:
+        id = await room.stock()
+        first = state_of(room, id)["pid"]
+        plans = [await room.plan(env={"WHO": str(number)}) for number in range(2)]
+        instances = await asyncio.gather(*map(room.create, plans))
+        assert len({state_of(room, plan.id)["pid"] for plan in plans}) == 2
+        assert first in {state_of(room, plan.id)["pid"] for plan in plans}
+        for number, instance in enumerate(instances):
+            assert await output(instance, "sh", "-c", "echo $WHO") == b"%d\n" % number
+
+    play(harness, scene)
+
+
+_KILLED = """
+import asyncio, sys
+from pathlib import Path
+from tests.backends.test_waiting import Room, VesselHarness, PlainVessel, Templates, open_pool, pool_of, prepare
+
+state_dir = Path(sys.argv[1])
+pool = open_pool(state_dir, prepare(state_dir), pool_of(state_dir))
+room_of = VesselHarness(state_dir, pool, Templates(pool, state_dir))
+
+async def main():
+    room = Room(room_of, PlainVessel(state_dir))
+    print(await room.stock(), flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+def test_it_ends_with_a_service_that_is_killed_and_its_tree_is_swept(harness: VesselHarness) -> None:
+    async def scene(room: Room) -> None:
+        service = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", _KILLED, str(harness.state_dir), stdout=subprocess.PIPE
+        )
+        assert service.stdout is not None
+        id = (await service.stdout.readline()).decode().strip()
+        first = os.pidfd_open(state_of(room, id)["pid"])
+        collector = AbandonedVessels(lambda: harness.pool)
+        assert await collector.candidates() == []
+        service.kill()
+        await service.wait()
+        ended = asyncio.Event()
+        asyncio.get_running_loop().add_reader(first, ended.set)
+        async with asyncio.timeout(60):
+            await ended.wait()
+        asyncio.get_running_loop().remove_reader(first)
+        os.close(first)
+        await room.backend.living()  # the keeper buries it before it answers
+        (candidate,) = await collector.candidates()
+        assert candidate.item.what == id
+        assert await collector.take(candidate.item) is None
+        assert room.trees() == []
+        for name in harness.pool.names():  # of its first sandbox
+            if name.startswith(Noun.SANDBOX):
+                harness.pool.delete(name)
+
+    play(harness, scene)
+
+
+def test_one_that_was_just_being_begun_when_its_service_ended_leaves_no_tree(
+    harness: VesselHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on, made = threading.Event(), threading.Event(), threading.Event()
+
+    async def scene(room: Room) -> None:
+        pool = await room.backend.trees()
+        create = pool.create
+
+        def slowly(name: str, **how: Any) -> None:
+            if name.startswith(WAITING):
+                begun.set()
+                assert go_on.wait(60)
+            create(name, **how)
+            if name.startswith(WAITING):
+                made.set()
+
+        monkeypatch.setattr(pool, "create", slowly)
+        await (await room.create()).kill()
+        assert await asyncio.to_thread(begun.wait, 60)
+        closing = asyncio.ensure_future(room.backend.waiting.aclose())
+        for _ in range(20):  # it is told to give up
+            await asyncio.sleep(0)
+        go_on.set()
+        await closing
+        assert await asyncio.to_thread(made.wait, 60)
+
+    play(harness, scene)
+
+
+def test_the_record_of_a_half_claimed_one_is_put_back(tmp_path: Path) -> None:
+    directory = os.open(tmp_path, os.O_RDONLY)
+    try:
+        (tmp_path / "sb_new").mkdir()
+        (tmp_path / "sb_new" / "state.json").write_text(json.dumps(_RECORD))
+        records = Records(directory)
+        records.put_back()
+        assert records.living() == ["wv_old"]
+        found = records.read("wv_old")
+        assert found is not None
+        assert found.id == "wv_old"
+    finally:
+        os.close(directory)
+
+
+_RECORD: dict[str, Any] = {
+    "id": "wv_old",
+    "pid": 1,
+    "start": 1,
+    "boot": "",
+    "slot": None,
+    "group": None,
+    "deadline": 0.0,
+    "tree": "wv_old",
+    "template": "{}",
+    "limits": {},
+}
+
+
+def test_a_tree_that_is_kept_is_not_abandoned(harness: VesselHarness) -> None:
+    async def main() -> None:
+        collector = AbandonedVessels(lambda: harness.pool)
+        harness.pool.create("wv_kept")
+        lock = keep(harness.pool, "wv_kept")
+        try:
+            assert await collector.candidates() == []
+        finally:
+            os.close(lock)
+        (candidate,) = await collector.candidates()
+        lock = keep(harness.pool, "wv_kept")
+        assert await collector.take(candidate.item) == "a program that runs keeps it"
+        os.close(lock)
+        harness.pool.delete("wv_kept")
+
+    asyncio.run(main())

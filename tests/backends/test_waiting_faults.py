@@ -1,0 +1,39 @@
+"""A claim that a fault or a death breaks off leaves nothing. With a keeper of its own, which honours faults."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+
+import pytest
+
+from tests.backends.test_vessel import output
+from tests.backends.test_waiting import Room, play, state_of, vessels
+from tests.backends.vessels import VesselHarness
+
+
+@pytest.fixture(scope="module")
+def fragile() -> Generator[VesselHarness]:
+    with vessels(for_tests=True) as found:
+        yield found
+
+
+@pytest.mark.parametrize("step", ["rename", "written", "rename!", "written!"])
+def test_a_claim_that_fails_at_any_step_leaves_nothing_and_the_create_is_served(
+    fragile: VesselHarness, step: str
+) -> None:
+    async def scene(room: Room) -> None:
+        id = await room.stock()
+        first = state_of(room, id)["pid"]
+        room.backend.waiting.count = 0
+        room.backend.fault = f"claim:{step}"
+        plan = await room.plan(env={"GREETING": "hello"})
+        instance = await room.create(plan)
+        room.backend.fault = ""
+        assert state_of(room, plan.id)["pid"] != first
+        assert await output(instance, "sh", "-c", "echo $GREETING") == b"hello\n"
+        assert room.waiting() == room.trees() == []
+        with pytest.raises(ProcessLookupError):
+            os.kill(first, 0)
+
+    play(fragile, scene, for_tests=True)

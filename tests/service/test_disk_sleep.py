@@ -1,0 +1,374 @@
+"""What sleeps on disk holds nothing, is not taken for dead, and is woken once by whoever uses it; what keeps it from
+falling asleep leaves it awake, and what keeps it from waking leaves it asleep."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from service_world import ME, Place, Rig
+from test_workspace_trees import OneWorkspace
+
+from paddock.backends._base import Ending
+from paddock.errors import ResourceExhausted, SandboxDied, Unsupported
+from paddock.model import (
+    CreateSandbox,
+    DeleteSnapshot,
+    ExecSpec,
+    ForkSandbox,
+    GetSandbox,
+    GetUsage,
+    InspectSandbox,
+    KillSandbox,
+    Limit,
+    ListAudit,
+    ListProcesses,
+    ListSandboxes,
+    ListSnapshots,
+    PauseSandbox,
+    ResumeSandbox,
+    RunExec,
+    SandboxId,
+    SandboxSpec,
+    State,
+)
+from paddock.service import Service
+from paddock.service._clock import Clock
+
+DEAD = "another-boot:1:1:x"
+HERE = ExecSpec(argv=("echo", "here"))
+
+
+class Sleeper:
+    """A sandbox with a file in its tree, and one in its workspace."""
+
+    def __init__(self, rig: Rig, service: Service) -> None:
+        self.rig, self.service, self.id = rig, service, SandboxId("")
+
+    async def begin(self, **spec: Any) -> Sleeper:
+        for name in ("tp_host", "bs_1", "ws_1"):
+            self.rig.pool.create(name)
+        asked = SandboxSpec(**{"workspace": "task", "persistent": True, **spec})
+        self.id = (await self.service.perform(CreateSandbox(spec=asked), ME)).id
+        for tree in (self.id, "ws_1"):
+            self.file(tree).write_text("kept")
+        return self
+
+    def file(self, tree: str) -> Path:
+        return self.rig.state_dir / "pool" / tree / "file"
+
+    @property
+    def place(self) -> Place | None:
+        return self.rig.world.places.get(self.id)
+
+    async def sleep(self) -> None:
+        told = await self.service.perform(PauseSandbox(sandbox=self.id, to_disk=True), ME)
+        assert told.state is State.PAUSED
+
+    async def state(self) -> State:
+        return (await self.service.perform(GetSandbox(sandbox=self.id), ME)).state
+
+    async def answers(self) -> bool:
+        result = await self.service.perform(RunExec(sandbox=self.id, spec=HERE), ME)
+        return result.stdout == "here\n" and [self.file(tree).read_text() for tree in (self.id, "ws_1")] == ["kept"] * 2
+
+    async def woken(self) -> int:
+        records = await self.service.perform(ListAudit(sandbox=self.id), ME)
+        return sum(record.action == "sandbox.woken" for record in records)
+
+    def left_half_way(self) -> None:
+        """As a service that died on the way leaves the row of one that sleeps."""
+        row = self.service._store.get(self.id)
+        assert row is not None
+        assert row.asleep
+        assert self.service._store.move(
+            self.id, State.PAUSED, State.RESTORING, restoring=row.restoring, holder=DEAD, of=row.incarnation
+        )
+
+
+@pytest.fixture
+def over() -> OneWorkspace:
+    return OneWorkspace()
+
+
+def full(rig: Rig, monkeypatch: pytest.MonkeyPatch, names: Callable[[str], bool]) -> None:
+    real = rig.pool.snapshot
+
+    def snapshot(source: str, name: str, **options: Any) -> None:
+        if names(name):
+            raise ResourceExhausted(f"cannot copy tree {name!r}: No space left on device")
+        real(source, name, **options)
+
+    monkeypatch.setattr(rig.pool, "snapshot", snapshot)
+
+
+async def test_asleep_it_holds_nothing_and_is_seen_by_all_who_look(rig: Rig, over: OneWorkspace) -> None:
+    async with rig.service(workspaces=over, memory=True) as service:
+        box = await Sleeper(rig, service).begin()
+        before = rig.pool.names()
+        await box.sleep()
+        await box.sleep()
+        assert (await service.perform(PauseSandbox(sandbox=box.id), ME)).state is State.PAUSED
+        creates = rig.world.creates
+        assert box.place is None
+        assert [told.state for told in await service.perform(ListSandboxes(), ME)] == [State.PAUSED]
+        assert (await service.perform(InspectSandbox(sandbox=box.id), ME)).sandbox.reason == "it sleeps on disk"
+        assert (await service.perform(GetUsage(sandbox=box.id), ME)).memory_bytes == 0
+        assert await service.perform(ListProcesses(sandbox=box.id), ME) == ()
+        assert await service.perform(ListSnapshots(), ME) == ()
+        assert await service.perform(ListSnapshots(sandbox=box.id), ME) == ()
+        assert await service.expiry.once()
+        assert rig.world.creates == creates
+        assert await box.answers()
+        assert (await box.state(), await box.woken()) == (State.RUNNING, 1)
+        assert rig.pool.names() == before
+
+
+@pytest.mark.parametrize("use", ["resume", "fork"])
+async def test_it_wakes_for_what_needs_it(rig: Rig, over: OneWorkspace, use: str) -> None:
+    async with rig.service(workspaces=over, memory=True) as service:
+        box = await Sleeper(rig, service).begin()
+        await box.sleep()
+        actions = {"resume": ResumeSandbox(sandbox=box.id), "fork": ForkSandbox(sandbox=box.id)}
+        await service.perform(actions[use], ME)  # type: ignore[arg-type]
+        assert await box.state() is State.RUNNING
+
+
+async def test_where_memory_cannot_be_written_it_says_what_can_be_done(rig: Rig) -> None:
+    async with rig.service() as service:
+        made = await service.perform(CreateSandbox(), ME)
+        with pytest.raises(Unsupported) as refused:
+            await service.perform(PauseSandbox(sandbox=made.id, to_disk=True), ME)
+        assert "without `to_disk`" in (refused.value.hint or "")
+        assert (await service.perform(GetSandbox(sandbox=made.id), ME)).state is State.RUNNING
+
+
+async def test_many_uses_at_once_wake_it_once(rig: Rig, over: OneWorkspace) -> None:
+    async with (
+        rig.service(workspaces=over, memory=True) as one,
+        rig.service(workspaces=over, memory=True) as other,
+    ):
+        box = await Sleeper(rig, one).begin()
+        await box.sleep()
+        creates = rig.world.creates
+        uses = [s.perform(RunExec(sandbox=box.id, spec=HERE), ME) for s in (one, other) for _ in range(8)]
+        assert {result.stdout for result in await asyncio.gather(*uses)} == {"here\n"}
+        assert (rig.world.creates - creates, await box.woken()) == (1, 1)
+
+
+async def test_two_who_put_it_to_sleep_at_once_both_find_it_asleep(rig: Rig, over: OneWorkspace) -> None:
+    async with (
+        rig.service(workspaces=over, memory=True) as one,
+        rig.service(workspaces=over, memory=True) as other,
+    ):
+        box = await Sleeper(rig, one).begin()
+        action = PauseSandbox(sandbox=box.id, to_disk=True)
+        told = await asyncio.gather(*(s.perform(action, ME) for s in (one, one, other)))
+        assert [one.state for one in told] == [State.PAUSED] * 3
+        assert await box.answers()
+        assert {name for name in rig.pool.names() if name.startswith("sn_")} == set()
+
+
+@pytest.mark.parametrize("which", ["", "_w"])
+async def test_without_room_to_sleep_it_goes_on_as_it_was(
+    rig: Rig, over: OneWorkspace, monkeypatch: pytest.MonkeyPatch, which: str
+) -> None:
+    async with rig.service(workspaces=over, memory=True) as service:
+        box = await Sleeper(rig, service).begin()
+        trees, place = rig.pool.names(), box.place
+        full(rig, monkeypatch, lambda name: name.startswith("sn_") and name.endswith(which))
+        with pytest.raises(ResourceExhausted):
+            await box.sleep()
+        assert (box.place, await box.state(), rig.pool.names()) == (place, State.RUNNING, trees)
+        assert await box.answers()
+
+
+async def test_what_keeps_it_from_waking_leaves_it_asleep(
+    rig: Rig, over: OneWorkspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig.service(workspaces=over, memory=True) as service:
+        box = await Sleeper(rig, service).begin()
+        await box.sleep()
+        trees = rig.pool.names()
+        full(rig, monkeypatch, lambda name: name.startswith("rb_"))
+        with pytest.raises(ResourceExhausted, match="No space left"):
+            await box.answers()
+        assert (await box.state(), rig.pool.names()) == (State.PAUSED, trees)
+        monkeypatch.undo()
+
+        def refuse(_: object) -> None:
+            raise ResourceExhausted("no memory")
+
+        rig.world.before_create = refuse
+        with pytest.raises(ResourceExhausted, match="no memory"):
+            await box.answers()
+        assert (await box.state(), rig.pool.names()) == (State.PAUSED, trees)
+        rig.world.before_create = None
+        assert await box.answers()
+
+
+async def test_it_sleeps_on_when_its_service_is_gone(rig: Rig, over: OneWorkspace) -> None:
+    async with rig.service(workspaces=over, memory=True) as first:
+        box = await Sleeper(rig, first).begin()
+        await box.sleep()
+    async with rig.service(workspaces=over, memory=True) as next:
+        box.service = next
+        assert await next.expiry.once()
+        assert await box.state() is State.PAUSED
+        assert await box.answers()
+
+
+async def test_what_is_not_persistent_ends_with_the_program_that_made_it(rig: Rig, over: OneWorkspace) -> None:
+    async with rig.service(workspaces=over, memory=True) as watching:
+        async with rig.service(workspaces=over, memory=True) as first:
+            box = await Sleeper(rig, first).begin(persistent=False)
+            box.service = watching
+            await box.sleep()
+            assert await box.answers()
+            await box.sleep()
+        assert await box.state() is State.KILLED
+        assert set(rig.pool.names()) == {"tp_host", "bs_1", "ws_1"}
+
+
+async def test_killed_asleep_it_leaves_nothing(rig: Rig, over: OneWorkspace) -> None:
+    async with rig.service(workspaces=over, memory=True) as service:
+        box = await Sleeper(rig, service).begin()
+        await box.sleep()
+        assert (await service.perform(KillSandbox(sandbox=box.id), ME)).state is State.KILLED
+        with pytest.raises(SandboxDied):
+            await box.answers()
+        assert set(rig.pool.names()) == {"tp_host", "bs_1", "ws_1"}
+
+
+async def test_killed_while_it_wakes_it_stays_dead(rig: Rig, over: OneWorkspace) -> None:
+    async with rig.service(workspaces=over, memory=True) as service:
+        box = await Sleeper(rig, service).begin()
+        await box.sleep()
+        entered, go = asyncio.Event(), asyncio.Event()
+
+        def wait(_: object) -> object:
+            entered.set()
+            return go.wait()
+
+        rig.world.before_create = wait
+        use = asyncio.ensure_future(box.answers())
+        await entered.wait()
+        await service.perform(KillSandbox(sandbox=box.id), ME)
+        go.set()
+        with pytest.raises(SandboxDied):
+            await use
+        assert await box.state() is State.KILLED
+        assert box.place is None
+        assert set(rig.pool.names()) == {"tp_host", "bs_1", "ws_1"}
+
+
+@pytest.mark.parametrize("look", ["get", "use", "sweep"])
+async def test_its_time_goes_on_and_ends_it(rig: Rig, over: OneWorkspace, look: str) -> None:
+    ahead = [0.0]
+    clock = Clock(boottime=lambda: Clock().boottime() + ahead[0])
+    async with rig.service(workspaces=over, memory=True, clock=clock) as service:
+        box = await Sleeper(rig, service).begin(ttl_seconds=300)
+        await box.sleep()
+        ahead[0] = 299
+        assert await box.state() is State.PAUSED
+        ahead[0] = 301
+        if look == "use":
+            with pytest.raises(SandboxDied):
+                await box.answers()
+        elif look == "sweep":
+            assert await service.expiry.once()
+        told = await service.perform(GetSandbox(sandbox=box.id), ME)
+        assert (told.state, told.limit) == (State.KILLED, Limit.TTL)
+        assert not [name for name in rig.pool.names() if name.startswith(("sb_", "sn_", "rb_"))]
+
+
+@pytest.mark.parametrize("over_time", [False, True])
+async def test_it_sleeps_through_a_restart_of_the_machine(rig: Rig, over: OneWorkspace, over_time: bool) -> None:
+    ahead = [0.0]
+    clock = Clock(wall=lambda: Clock().wall() + ahead[0])
+    async with rig.service(workspaces=over, memory=True, clock=clock) as service:
+        box = await Sleeper(rig, service).begin(ttl_seconds=300)
+        await box.sleep()
+        service._store.execute("UPDATE sandboxes SET boot_id = 'before', deadline = 1 WHERE id = ?", (box.id,))
+        if over_time:
+            ahead[0] = 301
+            assert await box.state() is State.KILLED
+            return
+        assert await service.expiry.once()
+        assert await box.state() is State.PAUSED
+        assert await box.answers()
+        assert box.place is not None
+        assert 290 < box.place.deadline - clock.boottime() <= 300
+        row = service._store.get(box.id)
+        assert row is not None
+        assert row.boot_id != "before"
+
+
+@pytest.mark.parametrize("by", ["sweep", "use"])
+@pytest.mark.parametrize("instance", [False, True])
+async def test_what_a_service_that_died_had_begun_is_brought_to_sleep(
+    rig: Rig, over: OneWorkspace, by: str, instance: bool
+) -> None:
+    async with rig.service(workspaces=over, memory=True) as service:
+        box = await Sleeper(rig, service).begin()
+        assert box.place is not None
+        plan = box.place.plan
+        await box.sleep()
+        box.left_half_way()
+        half_born = rig.world.places[box.id] = Place(plan, rig.state_dir)
+        if not instance:
+            await half_born.end(Ending(limit=None, reason="killed"))
+        half_born.root = rig.state_dir / "world" / box.id
+        half_born.root.mkdir(parents=True)
+        (rig.state_dir / "pool" / f"rb_{box.id}").mkdir()
+        if by == "sweep":
+            assert await service.expiry.once()
+            assert await box.state() is State.PAUSED
+            assert box.place is None
+            assert not [name for name in rig.pool.names() if name.startswith("rb_")]
+        assert await box.answers()
+        assert half_born.ended is not None
+        assert not [name for name in rig.pool.names() if name.startswith("rb_")]
+
+
+async def test_what_cannot_be_ended_is_finished_by_the_next_who_looks(
+    rig: Rig, over: OneWorkspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig.service(workspaces=over, memory=True) as service:
+        box = await Sleeper(rig, service).begin()
+
+        async def fail(_: object) -> None:
+            raise ResourceExhausted("no descriptors")
+
+        monkeypatch.setattr("service_world.Held.kill", fail)
+        with pytest.raises(ResourceExhausted):
+            await box.sleep()
+        monkeypatch.undo()
+        assert await box.answers()
+        assert await box.state() is State.RUNNING
+
+
+async def test_who_loses_what_he_was_at_is_told_why(rig: Rig, over: OneWorkspace) -> None:
+    async with rig.service(workspaces=over, memory=True) as service:
+        box = await Sleeper(rig, service).begin()
+        row = service._store.get(box.id)
+        assert row is not None
+        await box.sleep()
+        error = await service._rooms.live.dead(row)
+        assert "put to sleep on disk" in error.message
+        assert await box.state() is State.PAUSED
+
+
+async def test_nobody_deletes_what_it_sleeps_on(rig: Rig, over: OneWorkspace) -> None:
+    from paddock.errors import NotFound
+
+    async with rig.service(workspaces=over, memory=True) as service:
+        box = await Sleeper(rig, service).begin()
+        await box.sleep()
+        (own,) = (name for name in rig.pool.names() if name.startswith("sn_") and not name.endswith("_w"))
+        with pytest.raises(NotFound):
+            await service.perform(DeleteSnapshot(snapshot=own), ME)
+        assert await box.answers()

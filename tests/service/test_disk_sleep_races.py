@@ -1,0 +1,209 @@
+"""Sleep on disk beside others: whoever dies, fails, kills, uses or looks at any moment finds one sandbox or none."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+import service_world
+from service_world import ME, Place, Rig
+from test_disk_sleep import HERE, Sleeper
+from test_workspace_trees import OneWorkspace
+
+from paddock.errors import KeeperUnavailable, SandboxDied
+from paddock.model import KillSandbox, PauseSandbox, RunExec, SnapshotId, State
+from paddock.service._clock import Clock
+from paddock.service._snapshot_store import SnapshotStore
+
+PATIENCE_SECONDS = 60.0
+
+
+@pytest.fixture
+def over() -> OneWorkspace:
+    return OneWorkspace()
+
+
+async def test_who_wakes_it_lets_what_others_put_it_to_sleep_on_be(rig: Rig, over: OneWorkspace) -> None:
+    async with rig.service(workspaces=over, memory=True) as service:
+        box = await Sleeper(rig, service).begin()
+        await box.sleep()
+        snapshots, live = SnapshotStore(service._store), service._rooms.live
+        (own,) = snapshots.list(box.id)
+        later = msgspec.structs.replace(own, snapshot=msgspec.structs.replace(own.snapshot, id=SnapshotId("sn_later")))
+        admit = live.admit
+
+        def begun_in_this_moment(*of: Any) -> Any:
+            snapshots.add(later)
+            return admit(*of)
+
+        live.admit = begun_in_this_moment  # type: ignore[method-assign]
+        assert await box.answers()
+        assert [row.id for row in snapshots.list(box.id)] == ["sn_later"]
+
+
+async def test_who_brings_it_back_to_sleep_does_not_end_it_with_himself(rig: Rig, over: OneWorkspace) -> None:
+    async with rig.service(workspaces=over, memory=True) as maker:
+        box = await Sleeper(rig, maker).begin(persistent=False)
+        await box.sleep()
+        box.left_half_way()
+        async with rig.service(workspaces=over, memory=True) as other:
+            box.service = other
+            assert await box.answers()
+        box.service = maker
+        assert await box.state() is State.RUNNING
+
+
+@pytest.mark.parametrize("by", ["use", "sweep"])
+async def test_what_comes_to_life_while_it_sleeps_ends(rig: Rig, over: OneWorkspace, by: str) -> None:
+    """A service that died had asked for it, and whoever looked came before it was there."""
+    async with rig.service(workspaces=over, memory=True) as service:
+        box = await Sleeper(rig, service).begin()
+        assert box.place is not None
+        plan = box.place.plan
+        await box.sleep()
+        stray = rig.world.places[box.id] = Place(plan, rig.state_dir / "world" / box.id)
+        stray.root.mkdir(parents=True)
+        if by == "sweep":
+            assert await service.expiry.once()
+            assert await box.state() is State.PAUSED
+            assert box.place is None
+        assert await box.answers()
+        assert stray.ended is not None
+        assert await box.woken() == 1
+
+
+@pytest.mark.parametrize("way", ["to sleep", "back"])
+async def test_what_one_service_could_not_finish_another_does_though_both_live(
+    rig: Rig, over: OneWorkspace, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    async with (
+        rig.service(workspaces=over, memory=True) as one,
+        rig.service(workspaces=over, memory=True) as other,
+    ):
+        box = await Sleeper(rig, one).begin()
+
+        async def fail(*_: object) -> None:
+            raise KeeperUnavailable("it has just died")
+
+        if way == "to sleep":
+            monkeypatch.setattr(service_world.Held, "kill", fail)
+        else:
+            await box.sleep()
+            monkeypatch.setattr(service_world.WorldBackend, "forget", fail)
+        with pytest.raises(KeeperUnavailable):
+            await (box.sleep() if way == "to sleep" else box.answers())
+        monkeypatch.undo()
+        box.service = other
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            assert await box.answers()
+
+
+async def test_who_uses_it_while_it_falls_asleep_wakes_it_and_loses_nothing(
+    rig: Rig, over: OneWorkspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig.service(workspaces=over, memory=True) as service:
+        box = await Sleeper(rig, service).begin()
+        stands, go = asyncio.Event(), asyncio.Event()
+        frozen = service_world.Held.frozen
+
+        @asynccontextmanager
+        async def slowly(self: service_world.Held) -> AsyncGenerator[None]:
+            async with frozen(self):
+                stands.set()
+                await go.wait()
+                yield
+
+        monkeypatch.setattr(service_world.Held, "frozen", slowly)
+        asleep = asyncio.ensure_future(service.perform(PauseSandbox(sandbox=box.id, to_disk=True), ME))
+        await stands.wait()
+        use = asyncio.ensure_future(service.perform(RunExec(sandbox=box.id, spec=HERE), ME))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        go.set()
+        assert (await asleep).state is State.PAUSED
+        assert (await use).stdout == "here\n"
+        assert (await box.state(), await box.woken()) == (State.RUNNING, 1)
+
+
+async def test_killed_while_it_wakes_it_does_not_touch_a_workspace_that_another_may_have(
+    rig: Rig, over: OneWorkspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig.service(workspaces=over, memory=True) as service:
+        box = await Sleeper(rig, service).begin()
+        await box.sleep()
+        copied, go = threading.Event(), threading.Event()
+        copy = rig.pool.snapshot
+
+        def slowly(source: str, name: str, **options: Any) -> None:
+            copy(source, name, **options)
+            if name.endswith("_w"):  # the last of them
+                copied.set()
+                assert go.wait(PATIENCE_SECONDS)
+
+        monkeypatch.setattr(rig.pool, "snapshot", slowly)
+        use = asyncio.ensure_future(box.answers())
+        assert await asyncio.to_thread(copied.wait, PATIENCE_SECONDS)
+        await service.perform(KillSandbox(sandbox=box.id), ME)
+        box.file("ws_1").write_text("written by its next owner")
+        go.set()
+        with pytest.raises(SandboxDied):
+            await use
+        assert box.file("ws_1").read_text() == "written by its next owner"
+        assert set(rig.pool.names()) == {"tp_host", "bs_1", "ws_1"}
+
+
+async def test_whose_time_ends_while_it_wakes_is_told_so(rig: Rig, over: OneWorkspace) -> None:
+    ahead = [0.0]
+    clock = Clock(boottime=lambda: Clock().boottime() + ahead[0])
+    async with rig.service(workspaces=over, memory=True, clock=clock) as service:
+        box = await Sleeper(rig, service).begin(ttl_seconds=300)
+        await box.sleep()
+
+        def too_late(_: object) -> None:
+            ahead[0] = 301
+            raise SandboxDied("its pid 1 has ended")
+
+        rig.world.before_create = too_late
+        with pytest.raises(SandboxDied, match="its time to live was over"):
+            await box.answers()
+        assert set(rig.pool.names()) == {"tp_host", "bs_1", "ws_1"}
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+async def test_what_wakes_while_its_service_is_closed_is_left_as_all_others_are(
+    rig: Rig, over: OneWorkspace, monkeypatch: pytest.MonkeyPatch, persistent: bool
+) -> None:
+    async with rig.service(workspaces=over, memory=True) as service:
+        box = await Sleeper(rig, service).begin(persistent=persistent)
+        await box.sleep()
+        born, go = asyncio.Event(), asyncio.Event()
+        create = service_world.WorldBackend.create
+
+        async def slowly(self: service_world.WorldBackend, plan: Any) -> Any:
+            instance = await create(self, plan)
+            born.set()
+            await go.wait()
+            return instance
+
+        monkeypatch.setattr(service_world.WorldBackend, "create", slowly)
+        use = asyncio.ensure_future(box.answers())
+        await born.wait()
+        close_tasks = service._tasks.aclose
+
+        async def closes() -> None:
+            go.set()  # it goes on once nothing more is started
+            await close_tasks()
+
+        monkeypatch.setattr(service._tasks, "aclose", closes)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await service.aclose()
+        assert isinstance((await asyncio.gather(use, return_exceptions=True))[0], BaseException)
+    async with rig.service(workspaces=over, memory=True) as after:
+        box.service = after
+        assert (box.place is not None) is persistent
+        assert await box.state() is (State.RUNNING if persistent else State.KILLED)
