@@ -24,6 +24,7 @@ _SO_RCVBUF_BYTES = 4096
 _PARENT = """
 import os, subprocess, sys
 waiting = ["sh", "-c", "read x; /bin/true"]
+print(flush=True)
 for line in sys.stdin:
     if line == "wait\\n":
         child = subprocess.Popen(waiting, stdin=subprocess.PIPE)
@@ -33,7 +34,13 @@ for line in sys.stdin:
         subprocess.run(["true"])
     print(flush=True)
 """
-_START = "import subprocess, sys; sys.stdin.read(); [subprocess.run(['true']) for _ in range(int(sys.argv[1]))]"
+_START = """
+import subprocess, sys
+print(flush=True)
+sys.stdin.read()
+for _ in range(int(sys.argv[1])):
+    subprocess.run(["true"])
+"""
 
 
 @pytest.fixture
@@ -68,6 +75,17 @@ def scene(events: News, count: int) -> list[dict[str, Any]]:
             return said
 
 
+def start(program: str, *arguments: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", program, *arguments]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
+def until_it_runs(one: subprocess.Popen[bytes]) -> None:
+    """The kernel tells of a program's own start after Popen has returned, which then would be told of, too."""
+    assert one.stdout is not None
+    assert one.stdout.readline() == b"\n"
+
+
 def _busy(said: dict[str, Any]) -> bool:
     """The machine was, so that the kernel has dropped some: which was said."""
     return said["what"] == "process.gap" and said["detail"]["why"].startswith("the machine")
@@ -76,11 +94,9 @@ def _busy(said: dict[str, Any]) -> bool:
 def once(events: News, count: int) -> list[dict[str, Any]]:
     said: list[dict[str, Any]] = []
     starts = Listening(events, said)
-    command = [sys.executable, "-c", _START, str(count)]
-    with (
-        subprocess.Popen(command, stdin=subprocess.PIPE) as watched,
-        subprocess.Popen(command, stdin=subprocess.PIPE) as stranger,
-    ):
+    with start(_START, str(count)) as watched, start(_START, str(count)) as stranger:
+        for one in (watched, stranger):
+            until_it_runs(one)
         why = starts.watch("sb_a", 5, watched.pid)
         for one in (stranger, watched):
             assert one.stdin is not None
@@ -122,7 +138,8 @@ def test_what_was_started_while_the_kernel_dropped_is_known_when_it_tells_again(
 ) -> None:
     said: list[dict[str, Any]] = []
     starts = Starts(events, said.append, lambda pid, first: {"pid": pid, "argv": _argv(pid)})
-    with subprocess.Popen([sys.executable, "-c", _PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+    with start(_PARENT) as parent:
+        until_it_runs(parent)
         why = starts.watch("sb_a", 5, parent.pid)
         if why is not None:
             pytest.skip(why)
@@ -208,7 +225,9 @@ def test_one_that_cannot_be_looked_at_ends_the_looking_at_no_other(events: News)
 
     said: list[dict[str, Any]] = []
     starts = Starts(events, said.append, fails)
-    with subprocess.Popen(["sh", "-c", "read x; exec true"], stdin=subprocess.PIPE) as one:
+    command = ["sh", "-c", "echo; read x; exec true"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as one:
+        until_it_runs(one)
         if (why := starts.watch("sb_a", 5, one.pid)) is not None:
             pytest.skip(why)
         one.communicate()
