@@ -25,7 +25,7 @@ test: setup ## all tests but the slow ones (ARGS="-k name")
 	@$(PYTEST) -m "not slow" $(ARGS)
 
 test-all: setup ## all tests; in the virtual machine too, where there can be one
-	@$(PYTEST) $(ARGS)
+	@$(PYTEST) --hypothesis-profile=search $(ARGS)
 	@$(BIN)/python -m tools.vm || [ $$? = 77 ]
 
 test-vm: setup ## the jail under systemd and cgroup version 2, in an emulated machine: an hour (ARGS="--kernel 6.1 --as user")

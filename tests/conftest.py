@@ -31,13 +31,16 @@ if TYPE_CHECKING:
 
 SandboxFactory = Callable[..., "Sandbox"]
 
-# No deadline: how long an example takes says nothing on a busy machine.
+# Neither deadline nor `too_slow`: how long an example takes says nothing on a busy machine.
 hypothesis.settings.register_profile(
-    "paddock",
+    "search",  # new examples each time: `make test-all`
     deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
     **({} if os.access(".", os.W_OK) else {"database": None}),  # nowhere to keep one
 )
-hypothesis.settings.load_profile("paddock")
+# The same examples each time, so that a change is judged by what it changes.
+hypothesis.settings.register_profile("repeat", hypothesis.settings.get_profile("search"), derandomize=True)
+hypothesis.settings.load_profile("repeat")
 
 
 # Where /dev/kvm boots nothing, each new state directory would find that out anew, for half a minute. Empty: they do.

@@ -54,7 +54,9 @@ def test_an_empty_or_missing_log_is_ok(tmp_path: Path) -> None:
     assert verify(tmp_path / "none").records == 0
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200, deadline=None)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=200, deadline=None
+)
 @given(data=st.data())
 def test_any_changed_byte_is_found(tmp_path: Path, good: dict[str, bytes], data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted(good)))
@@ -66,7 +68,9 @@ def test_any_changed_byte_is_found(tmp_path: Path, good: dict[str, bytes], data:
     assert not report.ok or (report.problem is not None and "torn" in report.problem and at == len(changed) - 1)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100, deadline=None)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=100, deadline=None
+)
 @given(data=st.data())
 def test_removed_repeated_and_reordered_lines_are_found(
     tmp_path: Path, good: dict[str, bytes], data: st.DataObject
@@ -193,7 +197,7 @@ def test_links_that_make_no_sense_are_a_finding_not_a_crash(tmp_path: Path, deta
     assert not verify(tmp_path).ok
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
 @given(junk=st.binary())
 def test_junk_never_raises(tmp_path: Path, junk: bytes) -> None:
     report = verify(write(tmp_path, {"a.jsonl": junk}))

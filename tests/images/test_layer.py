@@ -110,7 +110,7 @@ kinds = st.sampled_from([tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarf
 entries = st.tuples(paths, kinds, paths | st.sampled_from(["/", "..", "../outside", "../outside/precious"]))
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.lists(entries, max_size=12), st.lists(entries, max_size=12))
 def test_no_layers_touch_what_is_outside(
     place: Path, first: list[tuple[str, bytes, str]], second: list[tuple[str, bytes, str]]
