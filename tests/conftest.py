@@ -167,11 +167,15 @@ async def _start_keeper(state_dir: Path) -> None:
 def keepers(state_dir: Path) -> list[int]:
     """Who holds the lock of this state directory, by the kernel's list."""
     try:
-        inode = (state_dir / layout.KEEPER_LOCK).stat().st_ino
+        found = (state_dir / layout.KEEPER_LOCK).stat()
     except OSError:
         return []
+    major, minor = os.major(found.st_dev), os.minor(found.st_dev)
+    devices = {line.split()[2] for line in Path("/proc/self/mountinfo").read_text().splitlines()}
+    # Another file system has the same numbers of inodes. (Of btrfs the list has a device that stat(2) does not tell.)
+    wanted = f"{major:02x}:{minor:02x}:{found.st_ino}" if f"{major}:{minor}" in devices else f":{found.st_ino}"
     rows = (line.split() for line in Path("/proc/locks").read_text().splitlines() if "->" not in line)
-    holders = {int(row[4]) for row in rows if row[5].rpartition(":")[2] == str(inode)}
+    holders = {int(row[4]) for row in rows if row[5].endswith(wanted)}
     return sorted(holders - {-1, 0, os.getpid()})
 
 

@@ -99,7 +99,8 @@ def test_an_editor_edits(shell: Screen) -> None:
 
 def test_what_a_shell_leaves_in_the_background_lives_on(shell: Screen, box: str) -> None:
     shell.type("setsid sleep 61 </dev/null >/dev/null 2>&1 & disown\r")
-    shell.expect(PROMPT)
+    shell.type("until pgrep -x sleep; do :; done; echo le$((1+1))ft\r")  # in a session of its own by now
+    shell.expect("le2ft")
     shell.type("exit\r")
     assert shell.ends() == 0
     assert paddock("exec", box, "--", "pgrep", "-f", "sleep 61").returncode == 0

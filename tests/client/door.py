@@ -56,7 +56,7 @@ class FakeDoor:
         self.cancelled: list[Action[Any]] = []
         self.open: set[object] = set()
         self.sandboxes: dict[str, Sandbox] = {}
-        self.slow_create = 0.0
+        self.holds_create = False
         self.default_level: str | None = "jail"
         self.audit = AuditReport(ok=True, segments=1, records=2, head="abc")
         self.archive = b""
@@ -92,9 +92,10 @@ class FakeDoor:
                     owner=principal.id,
                 )
                 self.sandboxes[info.id] = info
-                if self.slow_create:  # too far to turn back: it comes although its caller left
+                if self.holds_create:  # too far to turn back: it comes although its caller left, and when he has
                     with contextlib.suppress(asyncio.CancelledError):
-                        await asyncio.sleep(self.slow_create)
+                        await asyncio.Event().wait()
+                    self.holds_create = False
                 return info
             case ForkSandbox(sandbox=name, count=count):
                 spec = self._find(name).spec

@@ -51,7 +51,7 @@ def test_control_c_ends_the_command_and_then_the_sandbox(rig: Rig) -> None:
 
 
 def test_a_sandbox_that_comes_too_late_is_killed(rig: Rig) -> None:
-    rig.door.slow_create = 0.2
+    rig.door.holds_create = True
     watcher = interrupt_when(lambda: bool(rig.door.sandboxes))
     with pytest.raises(KeyboardInterrupt):
         Sandbox.create(transport=rig.transport)
@@ -62,7 +62,7 @@ def test_a_sandbox_that_comes_too_late_is_killed(rig: Rig) -> None:
 
 def test_forks_that_come_too_late_are_killed(rig: Rig) -> None:
     parent = Sandbox.create(transport=rig.transport)
-    rig.door.slow_create = 0.2
+    rig.door.holds_create = True
     watcher = interrupt_when(lambda: len(rig.door.sandboxes) > 1)
     with pytest.raises(KeyboardInterrupt):
         parent.fork(2)

@@ -9,6 +9,15 @@ import pytest
 
 DIE = "import os, signal\nasync def die(*_): os.kill(os.getpid(), signal.SIGKILL)\n"
 LATE = "def late(*a, **k):\n    real(*a, **k)\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+WHEN_LISTED = """
+import asyncio, threading
+from paddock.service._expiry import Expiry
+listed, once = threading.Event(), Expiry.once
+async def later(self):
+    await asyncio.to_thread(listed.wait)  # else a slow program finds it finished
+    return await once(self)
+Expiry.once = later
+"""
 STEPS = {
     "when its copies are there": (
         f"from paddock.service import _copies\nreal = _copies.make\n{LATE}_copies.make = late\n"
@@ -43,8 +52,8 @@ def test_it_is_finished_by_the_next_service(step: str, workspace: bool, program:
     first.go_on()
     assert first.ends() == -9
     later = program(
-        "import time\nfrom paddock import Workspace\n"
-        "s = Sandbox.list()[0]\nstates = [s.state]\n"
+        WHEN_LISTED + "import time\nfrom paddock import Workspace\n"
+        "s = Sandbox.list()[0]\nstates = [s.state]\nlisted.set()\n"
         "until = time.monotonic() + 60\n"
         "while s.refresh().state == 'restoring' and time.monotonic() < until: time.sleep(0.05)\n"
         f"texts = [s.filesystem.read_text(path) for path in ('own', {path!r})]\n"

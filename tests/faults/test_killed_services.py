@@ -22,9 +22,9 @@ LIST = "say(found={s.id: s.state for s in Sandbox.list(ended=True)})"
 def test_an_ordinary_sandbox_of_a_killed_program_dies_by_its_ttl(program: Start, state_dir: Path) -> None:
     marker = _marker()
     first = program(
-        "s = Sandbox.create(level='jail', ttl_seconds=4)\n"
+        "s = Sandbox.create(level='jail', ttl_seconds=600)\n"
         f"p = s.start(['sh', '-c', 'sleep 600; : {marker}'], background=True)\n"
-        "say(id=s.id); input()"
+        "s.extend(4); say(id=s.id); input()"  # from now on: to make it may take longer
     )
     id = first.hears()["id"]
     first.kill()

@@ -267,8 +267,8 @@ async def test_killed_while_it_wakes_it_stays_dead(rig: Rig, over: OneWorkspace)
 
 @pytest.mark.parametrize("look", ["get", "use", "sweep"])
 async def test_its_time_goes_on_and_ends_it(rig: Rig, over: OneWorkspace, look: str) -> None:
-    ahead = [0.0]
-    clock = Clock(boottime=lambda: Clock().boottime() + ahead[0])
+    ahead, begun = [0.0], Clock().boottime()
+    clock = Clock(boottime=lambda: begun + ahead[0])  # else the second before the end could be over
     async with rig.service(workspaces=over, memory=True, clock=clock) as service:
         box = await Sleeper(rig, service).begin(ttl_seconds=300)
         await box.sleep()

@@ -40,6 +40,7 @@ from paddock.model import (
 )
 from paddock.policy import local_policy
 from paddock.service import Service
+from tests.orphans import wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -121,6 +122,27 @@ async def test_a_timeout_ends_daemons_too(rig: Rig) -> None:
         assert result.stdout.startswith("before\n")
         pid = int(result.stdout.split()[1])
         await until(lambda: not _runs(pid))
+
+
+async def test_a_command_that_ended_in_time_met_no_limit_though_its_service_stood_still(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(rig) as service:
+        id = await make(service)
+        go = rig.state_dir / "go"
+        spec = sh(f"until test -e {go}; do sleep 0.01; done; echo done", timeout_seconds=60)
+        run = asyncio.ensure_future(service.perform(RunExec(sandbox=id, spec=spec), ME))
+        pids: list[int] = []
+        while not pids:
+            pids = [info.pid for info in await service.perform(ListExecs(sandbox=id), ME)]
+            await asyncio.sleep(0.005)
+        go.touch()
+        assert wait_until(lambda: not _runs(pids[0]))  # meanwhile nothing happens here
+        loop = asyncio.get_running_loop()
+        now = loop.time
+        monkeypatch.setattr(loop, "time", lambda: now() + 600)
+        result = await run
+        assert (result.exit_code, result.stdout, result.limit) == (0, "done\n", None)
 
 
 async def test_background_commands_outlive_their_handle(rig: Rig) -> None:

@@ -93,9 +93,12 @@ class Collector:
         await self._handle.kill()
         try:
             async with asyncio.timeout(_DEATH_SECONDS):
-                return await self._handle.wait()
+                status = await self._handle.wait()
         except TimeoutError:
             raise InternalError("a command does not die although it was killed", hint="kill the sandbox") from None
+        if self.limit is Limit.TIME and status.code is not None and status.duration_seconds < timeout_seconds:
+            self.limit = None  # it had ended by itself, and in time: it is we who have stood still, or were slow
+        return status
 
     async def _drain(self, pumps: list[asyncio.Task[Any]]) -> None:
         pending = {pump for pump in pumps if not pump.done()}
