@@ -88,7 +88,8 @@ def disk(place: Path, kind: str, size: int) -> Iterator[Path]:
     try:
         yield directory
     finally:
-        subprocess.run(["umount", str(directory)], check=True)
+        # A loop device over an image on it goes with its last user: it may be that somebody just looks at all devices.
+        assert wait_until(lambda: subprocess.run(["umount", str(directory)], check=False).returncode == 0)
 
 
 @pytest.fixture
