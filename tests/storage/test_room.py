@@ -329,11 +329,16 @@ def test_a_device_over_a_pool_that_was_deleted_is_named(harness: DriverHarness, 
     with lost.open("wb") as file:
         file.truncate(MIB)
         device = loop.attach(file.fileno())
+    fix = f"losetup -d {device.path.decode()}"
+
+    def named() -> list[str]:
+        """Another test may just have deleted a pool, too."""
+        return [check.status for check in pool.examine() if (check.name, check.fix) == ("leftover", fix)]
+
     try:
-        assert "leftover" not in checks_of(pool)
+        assert named() == []
         lost.unlink()
-        found = checks_of(pool)["leftover"]
-        assert (found.status, found.fix) == ("weak", f"losetup -d {device.path.decode()}")
+        assert named() == ["weak"]
     finally:
         os.close(device.fd)
     pool.close()
