@@ -34,10 +34,10 @@ class Burner:
         self._seconds = seconds
 
     def once(self) -> dict[str, float]:
-        until = time.process_time() + self._seconds
-        while time.process_time() < until:
+        start = time.process_time()
+        while time.process_time() < start + self._seconds:
             pass
-        return {TOTAL: self._seconds}
+        return {TOTAL: time.process_time() - start}
 
     def close(self) -> None: ...
 

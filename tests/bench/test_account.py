@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -46,7 +47,7 @@ def test_a_caller_without_sandboxes_has_no_keeper() -> None:
     assert set(Account().read()) == {"caller", "children"}
 
 
-_GROUP = Path("/sys/fs/cgroup/cpuacct/paddock_test_account")
+_GROUP = Path(f"/sys/fs/cgroup/cpuacct/paddock_test_account_{os.getpid()}")
 _RUN = """
 import json, sys
 from pathlib import Path

@@ -13,6 +13,14 @@ import pytest
 
 from paddock.testing.leaks import Snapshot, wait_until_clean
 
+SLEEPER = [sys.executable, "-c", "import time; print(flush=True); time.sleep(600)"]
+
+
+def _runs(child: subprocess.Popen[bytes]) -> None:
+    """Until then its arguments may not be there yet: Popen returns while the kernel still makes the new program."""
+    assert child.stdout is not None
+    child.stdout.readline()
+
 
 def test_nothing_is_left_when_nothing_happened(tmp_path: Path) -> None:
     before = Snapshot.take(tmp_path)
@@ -47,7 +55,8 @@ def test_a_process_is_found_by_its_working_directory_and_with_its_descendants(tm
 def test_a_process_is_found_by_a_marker_among_its_arguments(tmp_path: Path) -> None:
     marker = secrets.token_hex(8)
     before = Snapshot.take(tmp_path, marker=marker)
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", marker], cwd="/") as child:
+    with subprocess.Popen([*SLEEPER, marker], cwd="/", stdout=subprocess.PIPE) as child:
+        _runs(child)
         left = before.difference(Snapshot.take(tmp_path, marker=marker))
         child.kill()
     assert marker in "".join(left["processes"])
@@ -58,7 +67,8 @@ def test_a_process_is_found_by_a_socket_that_it_holds(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "sock"))
         server.listen()
-        with subprocess.Popen(["sleep", "600"], cwd="/", pass_fds=[server.fileno()]) as child:
+        with subprocess.Popen(SLEEPER, cwd="/", pass_fds=[server.fileno()], stdout=subprocess.PIPE) as child:
+            _runs(child)
             left = before.difference(Snapshot.take(tmp_path))
             child.kill()
     assert "sleep" in "".join(left["processes"])

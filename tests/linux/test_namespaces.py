@@ -89,19 +89,19 @@ def test_id_maps_translate_and_are_written_once() -> None:
 
 @pytest.mark.root
 def test_a_namespace_for_id_maps_leaves_no_process_and_no_signal() -> None:
-    seen: list[int] = []
-    before = signal.signal(signal.SIGCHLD, lambda number, frame: seen.append(number))
-    descriptors, children = proc.descriptors(), _children()
-    try:
+    def body() -> None:  # in a process in which nothing else happens
+        seen: list[int] = []
+        signal.signal(signal.SIGCHLD, lambda number, frame: seen.append(number))
+        descriptors, children = proc.descriptors(), _children()
         fd = namespaces.id_mapping_namespace(WHOLE, WHOLE)
         assert os.readlink(f"/proc/self/fd/{fd}").startswith("user:[")
         assert not os.get_inheritable(fd)
         os.close(fd)
-    finally:
-        signal.signal(signal.SIGCHLD, before)
-    assert seen == []
-    assert proc.descriptors() == descriptors
-    assert _children() == children  # a zombie would be one
+        assert seen == []
+        assert proc.descriptors() == descriptors
+        assert _children() == children  # a zombie would be one
+
+    run_in_child(body)
 
 
 def _children() -> str:
@@ -110,10 +110,13 @@ def _children() -> str:
 
 @pytest.mark.root
 def test_an_impossible_map_raises_and_leaves_nothing() -> None:
-    descriptors = proc.descriptors()
-    with pytest.raises(OSError):
-        namespaces.id_mapping_namespace((IdMap(0, 0, 0),), WHOLE)
-    assert proc.descriptors() == descriptors
+    def body() -> None:
+        descriptors = proc.descriptors()
+        with pytest.raises(OSError):
+            namespaces.id_mapping_namespace((IdMap(0, 0, 0),), WHOLE)
+        assert proc.descriptors() == descriptors
+
+    run_in_child(body)
 
 
 @pytest.mark.root
@@ -189,11 +192,14 @@ def test_start_time_tells_a_process_from_another_even_with_a_hostile_name() -> N
 
 
 def test_status_and_descriptors_are_those_of_the_kernel() -> None:
-    fields = proc.status()
-    assert int(fields["Pid"]) == os.getpid()
-    assert fields["NoNewPrivs"] in ("0", "1")
-    assert proc.open_descriptors() in (len(proc.descriptors()), len(proc.descriptors()) - 1)
-    assert len(proc.boot_id()) == 36
+    def body() -> None:
+        fields = proc.status()
+        assert int(fields["Pid"]) == os.getpid()
+        assert fields["NoNewPrivs"] in ("0", "1")
+        assert proc.open_descriptors() in (len(proc.descriptors()), len(proc.descriptors()) - 1)
+        assert len(proc.boot_id()) == 36
+
+    run_in_child(body)
 
 
 def test_a_clone_beside_busy_threads_does_not_wait_for_them() -> None:

@@ -107,8 +107,8 @@ def test_what_cannot_be_tried_is_said_before_it_is(
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_control_c_ends_everything(paddock: Paddock, repo: Path, number: signal.Signals, code: int) -> None:
     argv = [sys.executable, "-m", "paddock", "try", "--test", "echo > /workspace/here; exec sleep 4327", "good.patch"]
+    (repo / "good.patch").write_text(GOOD)
     with subprocess.Popen(argv, cwd=repo, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        (repo / "good.patch").write_text(GOOD)
         try:
             while not any(_sleeps(box) for box in Sandbox.list()):
                 assert process.poll() is None, process.stderr

@@ -65,22 +65,24 @@ def serving(directory: Path) -> Generator[SshHost]:
     assert SSHD is not None
     if os.geteuid() == 0:
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # it insists
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
-    host = SshHost(directory, port)
-    (directory / "sshd_config").write_text(_CONFIG.format(port=port, directory=directory))
-    argv = [SSHD, "-D", "-e", "-f", str(directory / "sshd_config")]
-    environment = {k: v for k, v in ENVIRONMENT.items() if k.startswith("PATH")}
-    with subprocess.Popen(argv, env=environment, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stderr is not None
-            said = process.stderr.readline()
-            assert "listening" in said, said
-            yield host
-        finally:
-            process.terminate()
-            process.communicate()
+    with socket.socket() as held:
+        # Nobody else is given it before sshd listens there; who listens may share it with who does not.
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+        host = SshHost(directory, port)
+        (directory / "sshd_config").write_text(_CONFIG.format(port=port, directory=directory))
+        argv = [SSHD, "-D", "-e", "-f", str(directory / "sshd_config")]
+        environment = {k: v for k, v in ENVIRONMENT.items() if k.startswith("PATH")}
+        with subprocess.Popen(argv, env=environment, stderr=subprocess.PIPE, text=True) as process:
+            try:
+                assert process.stderr is not None
+                said = process.stderr.readline()
+                assert "listening" in said, said
+                yield host
+            finally:
+                process.terminate()
+                process.communicate()
 
 
 @contextmanager
