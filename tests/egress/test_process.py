@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import signal
 import socket
@@ -15,6 +16,7 @@ import pytest
 
 from paddock.egress._client import GatewayClient
 from paddock.egress._control import VERSION, Answer, Claim, Claimed, Close, Hello, Message, Open, Revise, Secret
+from paddock.egress._process import BOOTSTRAP
 from paddock.egress._server import Server
 from paddock.errors import InvalidState, NotConfigured, NotFound
 from paddock.keeper import layout
@@ -125,6 +127,24 @@ def test_one_that_cannot_start_says_why(state: Path, monkeypatch: pytest.MonkeyP
                 await one.connect()
 
     run(scene())
+
+
+def test_the_words_of_one_that_is_there_already_are_no_failure_of_the_next(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have one log: where two are started at once, what the first says is read by who has started the second."""
+    monkeypatch.setattr(
+        "paddock.egress._process.BOOTSTRAP", f"import sys; print('no Landlock', file=sys.stderr); {BOOTSTRAP}"
+    )
+    with (state / layout.GATEWAY_LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+
+        async def scene() -> None:
+            async with client(state) as one:
+                one._start()
+                assert not await one.connect(start=False)
+
+        run(scene())
 
 
 @pytest.mark.root
