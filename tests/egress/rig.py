@@ -223,9 +223,17 @@ async def running(rig: Rig) -> AsyncIterator[Rig]:
         await rig.gateway.close_all()
         for server in rig.servers:
             server.close()
+        await end_connections()
         if pages is not None and pages.reader is not None:
             pages.reader.close()
             await asyncio.to_thread(os.waitpid, pages.reader.pid, 0)
+
+
+async def end_connections() -> None:
+    """Those of this loop, at whose end the news that the other side has left may still be on its way."""
+    for transport in [one for one in asyncio.get_running_loop()._transports.values() if one._sock]:  # pyright: ignore
+        transport.abort()
+    await asyncio.sleep(0)  # each has its end now
 
 
 async def eventually(condition: Callable[[], object]) -> None:

@@ -102,10 +102,11 @@ def test_a_server_that_is_not_there_is_told_of(names: dict[str, list[str]], reas
     async def work() -> None:
         async with running(rig()) as world:
             world.names = names
-            with socket.create_server(("127.0.0.1", 0)) as taken:
-                port = taken.getsockname()[1]
-            world.aim("a.test", port)
-            reply = await world.ask(get(f"a.test:{port}"))
+            with socket.socket() as deaf:  # which nobody else listens at, either
+                deaf.bind(("127.0.0.1", 0))
+                port = deaf.getsockname()[1]
+                world.aim("a.test", port)
+                reply = await world.ask(get(f"a.test:{port}"))
             assert reply.startswith(b"HTTP/1.1 502 Bad Gateway")
             assert reason in reply
 

@@ -158,7 +158,8 @@ def test_an_upstream_with_other_bytes_than_its_page_says_is_neither_passed_on_no
     size: int, tmp_path: Path
 ) -> None:
     async def work(scene: Scene) -> None:
-        right, wrong = LARGE[:size], LARGE[: size - 1] + b"\0"
+        right = LARGE[:size]
+        wrong = right[:-1] + bytes([right[-1] ^ 1])
         scene.upstream.becomes(right)
         assert await scene.one.page() == 200
         scene.upstream.answers[PLACE] = ("application/zip", wrong)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import signal
 import socket
@@ -15,6 +16,7 @@ import pytest
 
 from paddock.egress._client import GatewayClient
 from paddock.egress._control import VERSION, Answer, Claim, Claimed, Close, Hello, Message, Open, Revise, Secret
+from paddock.egress._process import BOOTSTRAP
 from paddock.egress._server import Server
 from paddock.errors import InvalidState, NotConfigured, NotFound
 from paddock.keeper import layout
@@ -127,6 +129,24 @@ def test_one_that_cannot_start_says_why(state: Path, monkeypatch: pytest.MonkeyP
     run(scene())
 
 
+def test_the_words_of_one_that_is_there_already_are_no_failure_of_the_next(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have one log: where two are started at once, what the first says is read by who has started the second."""
+    monkeypatch.setattr(
+        "paddock.egress._process.BOOTSTRAP", f"import sys; print('no Landlock', file=sys.stderr); {BOOTSTRAP}"
+    )
+    with (state / layout.GATEWAY_LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+
+        async def scene() -> None:
+            async with client(state) as one:
+                one._start()
+                assert not await one.connect(start=False)
+
+        run(scene())
+
+
 @pytest.mark.root
 def test_another_user_is_not_heard(state: Path) -> None:
     async def scene() -> None:
@@ -195,12 +215,11 @@ def served(state: Path, scene: Callable[[GatewayClient, Server, Noted, set[str]]
         listener.bind(str(state / layout.GATEWAY_SOCKET))
         listener.listen()
         server = Server(listener, owner=os.getuid(), lives=lambda id, number: id in living, idle_seconds=0.1)
+        server._doors["sb_b"] = 0  # keeps it from leaving, however long it takes to get there
         serving = asyncio.ensure_future(server.serve(plane))
         try:
             async with client(state) as one:
                 await one.connect(start=False)
-                await one.order(order("sb_b", sockets=4), some())  # keeps it from leaving
-                plane.said.clear()
                 await scene(one, server, plane, living)
                 living.clear()
                 await serving  # leaves when it has no door

@@ -87,8 +87,10 @@ def test_a_hundred_live_connections_are_cut_together() -> None:
         world.names = {"a.test": ["127.0.0.1"]}
         async with running(world):
             world.aim("a.test", await world.server(endless))
-            pairs = [await world.connect() for _ in range(100)]
-            for reader, writer in pairs:
+            pairs: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+            for _ in range(100):
+                reader, writer = await world.connect()
+                pairs.append((reader, writer))
                 writer.write(f"GET /a HTTP/1.1\r\nHost: a.test:{world.origin[1]}\r\n\r\n".encode())
                 await reader.readuntil(b"data: 1")
             await world.gateway.revise("sb_1", Policy({}, revision="r2"))

@@ -23,6 +23,7 @@ from paddock.service._doors import Doors
 from paddock.service._store import Row
 from paddock.service._tasks import Tasks
 from tests.conftest import gateway_pid
+from tests.egress.rig import eventually
 from tests.keeper.conftest import Yard, open_yard
 from tests.keeper.conftest import run as execute
 
@@ -60,11 +61,11 @@ async def doors_of(yard: Yard) -> AsyncGenerator[Doors]:
     assert not failures
 
 
-def row_of(instance: Instance) -> Row:
+def row_of(instance: Instance, state: State = State.RUNNING) -> Row:
     sandbox = Sandbox(
         id=instance.id,
         spec=SandboxSpec(),
-        state=State.RUNNING,
+        state=state,
         level=Level.JAIL,
         backend="jail",
         template="host",
@@ -119,6 +120,28 @@ def test_a_gateway_that_is_killed_is_replaced_and_whoever_called_meanwhile_is_se
             assert gateway_pid(yard.state_dir) not in (None, first)
             assert [await trusted(one), await trusted(other)] == before, "programs inside trust whom they trusted"
             for instance in (one, other):
+                await instance.kill()
+
+    play(state_dir, scene)
+
+
+@pytest.mark.parametrize("state", [State.CREATING, State.RUNNING])
+def test_a_door_is_opened_though_the_gateway_goes_before_it_hears_of_it(state_dir: Path, state: State) -> None:
+    """As one does that has had no door for a while, just when there is to be one."""
+
+    async def scene(yard: Yard) -> None:
+        async with doors_of(yard) as doors:
+            one, other = await yard.create(exits=True), await yard.create(exits=True)
+            await doors.open(row_of(one), NOTHING)
+            first = gateway_pid(yard.state_dir)
+            assert first is not None
+            os.kill(first, signal.SIGSTOP)
+            opening = asyncio.ensure_future(doors.open(row_of(other, state), NOTHING))
+            await eventually(lambda: doors._client._waiting)  # pyright: ignore[reportPrivateUsage]
+            os.kill(first, signal.SIGKILL)
+            await opening
+            for instance in (one, other):
+                assert await calls(instance) in REFUSED
                 await instance.kill()
 
     play(state_dir, scene)

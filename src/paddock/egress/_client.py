@@ -127,8 +127,9 @@ class GatewayClient:
             self._on_lost()
 
     def _start(self) -> None:
-        """Starts one and waits until it is ready or gone: gone is no error, another one may hold the lock."""
-        from ._process import BOOTSTRAP, READY, environment
+        """Starts one and waits until it is ready or gone. That another one holds the lock is no error, whatever that
+        one has written to the log."""
+        from ._process import BOOTSTRAP, READY, TAKEN, environment
 
         here = str(Path(__file__).parents[2])
         path = [here, *(entry for entry in sys.path if os.path.isabs(entry) and entry != here)]
@@ -151,10 +152,10 @@ class GatewayClient:
         with contextlib.suppress(BrokenPipeError), process.stdin:
             process.stdin.write(json.dumps(options).encode())
         with process.stdout:
-            ready = process.stdout.read(len(READY)) == READY
+            begun = process.stdout.read(len(READY)) in (READY, TAKEN)
         process.wait(START_SECONDS)
         text = (self._state / layout.GATEWAY_LOG).read_text(errors="replace").strip()
-        if not ready and text:
+        if not begun and text:
             raise NotConfigured(
                 f"the gateway could not start: {text.splitlines()[-1]}",
                 hint=f"see {self._state / layout.GATEWAY_LOG}; without a policy a sandbox needs none",

@@ -24,12 +24,12 @@ from ._registry_reader import Reader
 BOOTSTRAP = (
     "import sys,json;o=json.load(sys.stdin);sys.path[:0]=o['path'];from paddock.egress._process import main;main(o)"
 )
-READY = b"ready\n"
+READY, TAKEN = b"ready\n", b"taken\n"
 _KEPT = ("SSL_CERT_FILE", "SSL_CERT_DIR", "LANG", "LC_ALL", "TZ", PACKAGE_CACHE_MIB)
 
 
 def main(options: dict[str, Any]) -> None:
-    """Serves the state directory; leaves at once where another gateway holds the lock. Says READY on stdout."""
+    """Says READY on stdout and serves the state directory, or TAKEN where another gateway has its lock, and leaves."""
     if os.fork():
         os._exit(0)  # nobody's child
     try:
@@ -55,6 +55,7 @@ def _serve(options: dict[str, Any]) -> None:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
+        os.write(1, TAKEN)
         return
     handlers = start_host()  # before anything is opened that a handler may not have
     reader = Reader.start()

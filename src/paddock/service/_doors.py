@@ -80,7 +80,7 @@ class Doors:
         async with door.lock:
             door.row, door.snapshot = row, snapshot
             await self._lists.read(row.id, snapshot.document)
-            await self._open(door)
+            await self._open_twice(door)
             self._doors[row.id] = door
 
     async def revise(self, row: Row, snapshot: Snapshot) -> None:
@@ -91,10 +91,7 @@ class Doors:
         async with door.lock:
             door.row, door.snapshot = row, snapshot
             unread = await self._read_lists(row, snapshot)
-            try:
-                await self._open(door)
-            except GatewayUnavailable:
-                await self._open(door)  # what it had open is cut; its successor knows this revision only
+            await self._open_twice(door)
             if unread is not None:
                 raise unread  # the revision holds all the same: what needs that list is refused
 
@@ -139,6 +136,12 @@ class Doors:
         """Lets go of the gateway, which goes on."""
         self._doors.clear()
         await self._client.aclose()
+
+    async def _open_twice(self, door: _Door) -> None:
+        try:
+            await self._open(door)
+        except GatewayUnavailable:  # it was leaving, having had no door for a while, or has died
+            await self._open(door)  # what it had open is cut; its successor knows this revision only
 
     async def _open(self, door: _Door) -> None:
         row, snapshot = door.row, door.snapshot.to_bytes()
