@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -101,9 +102,18 @@ def status_on_host(pid: int) -> dict[str, str]:
 
 
 def host_mounts() -> list[str]:
-    """Mount points of the host, by id, but for what comes and goes by itself."""
-    engines = f" {tempfile.gettempdir()}/pe-"  # of containers of other tests (`tests/backends/engines.py`)
-    return sorted(line for line in Path("/proc/self/mountinfo").read_text().splitlines() if engines not in line)
+    """Mount points of the host, by id, but for those in places of other tests, which run beside."""
+    table = Path("/proc/self/mountinfo").read_text().splitlines()
+    return sorted(line for line in table if not _of_others(line.split()[4]))
+
+
+def _of_others(place: str) -> bool:
+    mine = os.environ["PADDOCK_STATE_DIR"]  # of the test's sandboxes
+    return _TEMPORARY.match(place) is not None and not f"{place}/".startswith(f"{mine}/")
+
+
+# Of pytest, of state directories, of engines of containers, and what `tempfile` makes unnamed.
+_TEMPORARY = re.compile(rf"{re.escape(tempfile.gettempdir())}/(pytest-of-|p[dem]-|tmp|paddock-test-)")
 
 
 def _pids() -> list[int]:
