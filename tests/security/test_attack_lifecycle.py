@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
@@ -84,15 +85,17 @@ if os.fork() == 0:
 def test_nothing_outlives_the_kill(kind: str, limited: Callable[..., Attacker], shared_state: Path) -> None:
     attacker = limited(processes=120)
     mounts = host_mounts()
-    with attacker.marked() as pid:
-        space = os.readlink(f"/proc/{pid}/ns/pid") if os.getuid() == 0 else None
-        argv = ("python3", "-I", "-S", "-c", PREAMBLE + SURVIVORS[kind] + "\nprint('up', flush=True)\nsignal.pause()")
-        with attacker.sandbox.start(argv, user=attacker.user) as process:
-            assert process.stdout.read() == b"up\n"
-            attacker.sandbox.kill()
-        assert not Path(f"/proc/{pid}").exists() or _state(pid) == "Z"
-    if space is not None:
-        assert [other for other in _pids() if _namespace(other) == space] == []
+    with contextlib.ExitStack() as held:
+        with attacker.marked() as pid:
+            space = held.enter_context(_namespace_of(pid)) if os.getuid() == 0 else None
+            code = PREAMBLE + SURVIVORS[kind] + "\nprint('up', flush=True)\nsignal.pause()"
+            argv = ("python3", "-I", "-S", "-c", code)
+            with attacker.sandbox.start(argv, user=attacker.user) as process:
+                assert process.stdout.read() == b"up\n"
+                attacker.sandbox.kill()
+            assert not Path(f"/proc/{pid}").exists() or _state(pid) == "Z"
+        if space is not None:
+            assert [other for other in _pids() if _namespace(other) == space] == []
     assert attacker.sandbox.id not in live_sandboxes(shared_state)
     assert host_mounts() == mounts
 
@@ -171,6 +174,13 @@ def _end_keeper(state: Path) -> None:
 
 def _pids() -> list[int]:
     return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
+
+
+@contextlib.contextmanager
+def _namespace_of(pid: int) -> Generator[str]:
+    """Held open: the kernel gives the number of one that is gone to the next, which may be a neighbour's."""
+    with open(f"/proc/{pid}/ns/pid", "rb") as file:
+        yield os.readlink(f"/proc/self/fd/{file.fileno()}")
 
 
 def _namespace(pid: int) -> str:
