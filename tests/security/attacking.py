@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from paddock import ExecResult, Sandbox
+from paddock.keeper import layout
 
 PREAMBLE = """
 import ctypes, errno, json, os, signal, socket, struct, sys
@@ -105,6 +106,17 @@ def host_mounts() -> list[str]:
     """Mount points of the host, by id, but for those in places of other tests, which run beside."""
     table = Path("/proc/self/mountinfo").read_text().splitlines()
     return sorted(line for line in table if not _of_others(line.split()[4]))
+
+
+def audited(state: Path, word: str) -> list[dict[str, Any]]:
+    """The records with this word in them, in the order in which they were made."""
+    lines = (line for file in (state / layout.AUDIT).glob("*.jsonl") for line in whole_lines(file))
+    return sorted((json.loads(line) for line in lines if f'"{word}"'.encode() in line), key=lambda one: one["boottime"])
+
+
+def whole_lines(log: Path) -> list[bytes]:
+    """Those that have ended: the last one may be being written."""
+    return log.read_bytes().rpartition(b"\n")[0].splitlines()
 
 
 def _of_others(place: str) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from attacking import Attacker
+from attacking import Attacker, whole_lines
 
 from paddock import Sandbox
 from paddock.errors import PaddockError
@@ -130,7 +130,7 @@ def test_words_from_inside_make_no_records_of_their_own(attacker: Attacker, shar
         with contextlib.suppress(PaddockError):
             attacker.sandbox.exec(("printf", "%s", word), user=attacker.user)
     for segment in (shared_state / layout.AUDIT).iterdir():
-        for line in segment.read_bytes().splitlines():
+        for line in whole_lines(segment):
             if line.strip():
                 json.loads(line)
             assert not line.startswith(forged.encode())

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from attacking import Attacker
+from attacking import Attacker, audited
 
 from paddock import Sandbox
 from tests.conftest import SandboxFactory, gateway_pid
@@ -32,8 +32,7 @@ def inside(request: pytest.FixtureRequest, sandbox: SandboxFactory) -> Attacker:
 
 
 def origins(state: Path, sandbox: Sandbox) -> list[dict[str, Any]]:
-    lines = (line for file in (state / "audit").glob("*.jsonl") for line in file.read_text().splitlines())
-    records = [json.loads(line) for line in lines]
+    records = audited(state, "egress.origin")
     return [one for one in records if one["action"] == "egress.origin" and one["sandbox"] == sandbox.id]
 
 
@@ -61,12 +60,7 @@ def test_a_connection_is_put_down_to_its_process_with_those_above_it(inside: Att
     assert found["argv"][1] == "-c"
     assert sum(map(len, found["argv"])) <= 1024 < found["argv_bytes"]
     assert len(found["argv_sha256"]) == 64
-    decisions = [
-        json.loads(line)
-        for file in (shared_state / "audit").glob("*.jsonl")
-        for line in file.read_text().splitlines()
-        if '"egress.connect"' in line and inside.sandbox.id in line
-    ]
+    decisions = [one for one in audited(shared_state, "egress.connect") if one["sandbox"] == inside.sandbox.id]
     assert [(one["seq"], one["detail"]["flow"]) for one in decisions] == [(found["decision"], found["flow"])]
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from attacking import Attacker
+from attacking import Attacker, audited
 
 from paddock import Sandbox
 from paddock.linux.proc_events import News
@@ -39,8 +38,7 @@ def watched(request: pytest.FixtureRequest, sandbox: SandboxFactory) -> Attacker
 
 
 def records(state: Path, sandbox: Sandbox, action: str) -> list[dict[str, Any]]:
-    lines = [line for file in (state / "audit").glob("*.jsonl") for line in file.read_text().splitlines()]
-    found = (json.loads(line) for line in lines if f'"{action}"' in line)
+    found = audited(state, action)
     return [one["detail"] for one in found if one["action"] == action and one["sandbox"] == sandbox.id]
 
 
