@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -117,6 +118,16 @@ def audited(state: Path, word: str) -> list[dict[str, Any]]:
 def whole_lines(log: Path) -> list[bytes]:
     """Those that have ended: the last one may be being written."""
     return log.read_bytes().rpartition(b"\n")[0].splitlines()
+
+
+def allocated(directory: Path) -> int:
+    """Bytes of the disk that everything below takes. (What is free on the disk is also up to what runs beside.)"""
+    total = 0
+    for place, _, files in os.walk(directory):
+        for file in files:
+            with contextlib.suppress(FileNotFoundError):
+                total += os.lstat(f"{place}/{file}").st_blocks * 512
+    return total
 
 
 def _of_others(place: str) -> bool:

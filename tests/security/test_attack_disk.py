@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from attacking import Attacker, needs
+from attacking import Attacker, allocated, needs
 
 from paddock import Sandbox
 from paddock.errors import PaddockError, SandboxDied
@@ -91,14 +90,14 @@ while total < 400 << 20:
 def test_no_way_of_writing_takes_more_than_the_ceiling(kind: str, limited: Limited, shared_state: Path) -> None:
     needs("disk")
     attacker = limited(disk_mib=DISK_MIB, inodes=400_000)
-    free = shutil.disk_usage(shared_state).free
+    before = allocated(shared_state)
     code = f"total = 0\nanswers = []\ntry:\n{_indented(HOARDS[kind])}\n"
     code += "except OSError as error: answers.append(name(error.errno))\nanswer([total, answers])"
     total, answers = attacker.probe(code)
     used = attacker.sandbox.usage().disk_bytes or 0
     assert used <= (DISK_MIB + 16) * MIB
     assert answers in (["EDQUOT"], ["ENOSPC"], ["EOPNOTSUPP"], ["EXDEV"], ["EINVAL"], ["ENOTTY"]) or total <= 80 * MIB
-    assert free - shutil.disk_usage(shared_state).free < 400 * MIB
+    assert allocated(shared_state) - before < 400 * MIB
     with contextlib.suppress(PaddockError):
         attacker.sh("rm -rf /workspace/*")
     assert attacker.sh("echo alive").stdout == "alive\n"

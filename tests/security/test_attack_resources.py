@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from attacking import Attacker, needs
+from attacking import Attacker, allocated, needs
 
 from paddock import Sandbox
 from paddock.errors import SandboxDied
@@ -120,7 +119,7 @@ def test_the_number_of_temporary_files_is_bounded(limited: Limited) -> None:
 def test_a_full_disk_is_refused_named_and_costs_the_host_no_more(limited: Limited, shared_state: Path) -> None:
     attacker = limited(disk_mib=64)
     needs("disk")
-    free = shutil.disk_usage(shared_state).free
+    before = allocated(shared_state)
     result = attacker.run(
         "f = os.open('/workspace/fill', os.O_CREAT | os.O_WRONLY)\n"
         "try:\n"
@@ -129,7 +128,7 @@ def test_a_full_disk_is_refused_named_and_costs_the_host_no_more(limited: Limite
     )
     assert result.stdout.strip() in ("ENOSPC", "EDQUOT")
     assert result.limit == "disk"
-    assert free - shutil.disk_usage(shared_state).free < 200 * MIB
+    assert allocated(shared_state) - before < 200 * MIB
     assert attacker.sh("rm /workspace/fill && echo x >/workspace/x && cat /workspace/x").stdout == "x\n"
 
 
