@@ -81,7 +81,10 @@ def test_the_agents_give_nothing_away(attacker: Attacker) -> None:
                 Path(f"/proc/{agent}/environ").read_bytes()
             return
         environment = Path(f"/proc/{agent}/environ").read_bytes()
-        outside = {os.readlink(f"/proc/{agent}/fd/{fd}") for fd in os.listdir(f"/proc/{agent}/fd")}
+        outside: set[str] = set()
+        for fd in os.listdir(f"/proc/{agent}/fd"):
+            with contextlib.suppress(FileNotFoundError):  # closed meanwhile: it works on
+                outside.add(os.readlink(f"/proc/{agent}/fd/{fd}"))
     assert environment.replace(b"\0", b"") == b""
     # Its own score, through a mount that has no path any more, is what it lowers its commands' chances with.
     harmless = re.compile(r"/dev/|/tmp\b|/workspace\b|/[0-9]+/oom_score_adj$")
