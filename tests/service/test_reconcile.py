@@ -3,8 +3,10 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from collections.abc import Mapping
 
 import msgspec
+import pytest
 from service_world import HOST, ME, Rig, WorldBackend, until
 
 from paddock.backends._base import Ending, SandboxPlan
@@ -130,6 +132,34 @@ async def test_a_create_that_was_done_since_its_row_was_read_is_left_alone(rig: 
         (checked,) = await service._rooms.live.check_all(rows)  # as a sweep that was busy meanwhile
         assert checked.state is State.RUNNING
         assert (await service.perform(GetSandbox(sandbox=made.id), ME)).state is State.RUNNING
+
+
+async def test_a_create_that_was_done_since_the_backend_was_asked_is_left_alone(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered, go = asyncio.Event(), asyncio.Event()
+
+    def wait(_: object) -> object:
+        entered.set()
+        return go.wait()
+
+    async with rig.service() as service:
+        first = await service.perform(CreateSandbox(), ME)
+        rig.world.before_create = wait
+        making = asyncio.ensure_future(service.perform(CreateSandbox(), ME))
+        await entered.wait()
+        said = WorldBackend.living
+
+        async def living(backend: WorldBackend) -> Mapping[SandboxId, Ending | None]:
+            before = await said(backend)
+            go.set()
+            await making
+            return before
+
+        monkeypatch.setattr(WorldBackend, "living", living)
+        checked = await service._rooms.live.check_all(service._store.list())
+        assert [row.state for row in checked] == [State.RUNNING, State.RUNNING]
+        assert set(rig.world.places) == set(rig.pool.names()) == {first.id, (await making).id}
 
 
 async def test_of_many_services_one_sweeps_until_it_goes_or_its_lease_runs_out(rig: Rig) -> None:

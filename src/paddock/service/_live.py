@@ -99,6 +99,8 @@ class Live:
                 if row.state is State.CREATING:
                     checked.append(await self._unmake(row))
                     continue
+                said.clear()  # what was said before it was there knows nothing of it
+                still.clear()
             if row.asleep:  # the backend knows nothing of it
                 checked.append(await self._asleep(row))
                 continue
@@ -241,8 +243,10 @@ class Live:
             )
         instance = await backend.adopt(row.id)
         if instance is None:
-            ending = (await backend.living()).get(row.id)
-            now = await self.ended(row, ending)
+            ending = (await backend.living()).get(row.id, _GONE)
+            if ending is None:  # it lives, and could not be looked at
+                raise _silent(row)
+            now = await self.ended(row, None if ending is _GONE else ending)
             raise died(now.sandbox) if has_ended(now) else _silent(row)
         try:
             # What struck before we came is not the fault of the next command.
