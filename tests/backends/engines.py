@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -59,10 +60,14 @@ class PodmanService:
                 start_new_session=True,
             )
         end = time.monotonic() + _SECONDS
-        while not self.socket.exists():
+        while not self._listens():
             if self.process.poll() is not None or time.monotonic() > end:
                 raise RuntimeError(f"podman system service: {(self.place / 'log').read_text().strip()[-300:]}")
             time.sleep(0.02)
+
+    def _listens(self) -> bool:
+        with socket.socket(socket.AF_UNIX) as caller:
+            return caller.connect_ex(str(self.socket)) == 0  # it is there a moment before that
 
     def kill(self) -> None:
         assert self.process is not None

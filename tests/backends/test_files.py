@@ -31,6 +31,7 @@ from paddock.model import (
     WatchFiles,
     WriteFile,
 )
+from paddock.testing.conformance import eventually
 from tests.backends.boxes import sandbox
 
 ODD = b"odd \xff\n name".decode("utf-8", "surrogateescape")
@@ -120,7 +121,11 @@ def test_losing_the_connection_leaves_no_half_file(box):
         await writer.write(b"x" * 100_000)
         files.instance.close_connections()
         await files.write("g", b"")
-        assert [info.name for info in await files(ListFiles, path=".")] == ["g"]
+
+        async def clean():
+            return [info.name for info in await files(ListFiles, path=".")] == ["g"]
+
+        await eventually("the agent has noticed, and cleaned up", clean)
 
     box(body)
 

@@ -30,7 +30,7 @@ from paddock.model import (
     WriteFile,
 )
 from tests.backends.boxes import sandbox
-from tests.backends.test_killed_agent import agent_of, output_of, parent, start, state_of, stop
+from tests.backends.test_killed_agent import agent_of, alive, output_of, parent, start, state_of, stop
 from tests.orphans import descendants, descriptors, none_lost, wait_until
 
 
@@ -139,6 +139,8 @@ def test_what_a_command_prints_comes_through_and_its_end_is_heard_later(tmp_path
                     total += len(await handle.stdout.read())
                 with pytest.raises(GuestLost):
                     await handle.kill()
+                # What the agent has been sent it does when it goes on, and this must not be there to be killed then.
+                assert await asyncio.to_thread(wait_until, lambda: not alive(handle.pid))
             assert (await handle.wait()).code == 0
             await handle.aclose()
 

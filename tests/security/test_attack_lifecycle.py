@@ -15,6 +15,7 @@ import pytest
 from attacking import PREAMBLE, Attacker, host_mounts
 
 from paddock import Sandbox
+from paddock.errors import GuestLost
 from paddock.keeper import layout
 from paddock.linux import proc
 from tests.conftest import live_sandboxes
@@ -161,7 +162,8 @@ def test_a_sandbox_that_kills_its_agents_for_ever_is_killed_at_once(attacker: At
         "            try: os.kill(int(pid), signal.SIGKILL)\n"
         "            except OSError: pass\n"
     )
-    attacker.sandbox.start(("python3", "-I", "-S", "-c", loop), user=attacker.user, background=True)
+    with contextlib.suppress(GuestLost):  # the agent may be killed before it has said that this was started
+        attacker.sandbox.start(("python3", "-I", "-S", "-c", loop), user=attacker.user, background=True)
     attacker.sandbox.kill()
     assert attacker.sandbox.state == "killed"
 

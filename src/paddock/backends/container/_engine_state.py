@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 
 import msgspec
 
@@ -14,6 +15,8 @@ from ._engine import Engine
 from ._options import OWNER, SANDBOX
 
 _PAUSES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+_ENDING = ("running", "stopping", "removing")
+"""How it ended is not known yet, whatever the exit code says."""
 
 
 class State(msgspec.Struct, frozen=True):
@@ -34,18 +37,30 @@ class _Listed(msgspec.Struct, frozen=True):
 
 async def state_of(engine: Engine, name: str) -> State | None:
     """None: there is no such container."""
-    found = await engine.get(f"/containers/{name}/json", _Inspected)
+    path = f"/containers/{name}/json"
+    try:
+        found = await engine.get(path, _Inspected)
+    except PlatformError as error:
+        if error.details.get("engine_status") != 500:
+            raise
+        found = await engine.get(path, _Inspected)  # Podman fails if it is removed while it is looked at
     return None if found is None else found.State
+
+
+async def _settled(engine: Engine, name: str, *passing: str) -> State | None:
+    """Once it is in no state of these, as far as that is worth waiting for."""
+    state = await state_of(engine, name)
+    for pause in _PAUSES:
+        if state is None or state.Status not in passing:
+            break
+        await asyncio.sleep(pause)
+        state = await state_of(engine, name)
+    return state
 
 
 async def at_rest(engine: Engine, name: str) -> bool:
     """Once nobody cleans up after its death any more, under whom its files would go away. False: it is not there."""
-    for pause in (*_PAUSES, 0.0):
-        state = await state_of(engine, name)
-        if state is None or state.Status not in ("running", "stopping", "stopped"):
-            return state is not None
-        await asyncio.sleep(pause)
-    return True
+    return await _settled(engine, name, *_ENDING, "stopped") is not None
 
 
 async def how_it_ended(engine: Engine, name: str) -> str | None:
@@ -57,12 +72,15 @@ async def how_it_ended(engine: Engine, name: str) -> str | None:
 
 
 async def ending_of(engine: Engine, name: str) -> Ending:
-    """Of one that has ended by itself."""
-    state = await state_of(engine, name)
+    """Of one that has ended by itself, or that somebody else has ended."""
+    state = await _settled(engine, name, *_ENDING)
     if state is None:
         return Ending(limit=None, reason="its container was removed by somebody else")
     if state.OOMKilled:
         return Ending(limit=Limit.MEMORY, reason="its memory was used up")
+    if state.ExitCode == 128 + signal.SIGKILL:
+        # Nothing inside can do that. An engine that removes a container kills it first, and lists it a while longer.
+        return Ending(limit=None, reason="its pid 1 was killed from outside: by somebody else, or for lack of memory")
     return Ending(limit=None, reason=f"its pid 1 ended with {state.ExitCode}")
 
 

@@ -15,7 +15,7 @@ from paddock.model import Limit, SandboxId
 
 from ._carry import owner
 from ._engine import Engine, missing
-from ._engine_state import at_rest, ending_of
+from ._engine_state import at_rest, ending_of, state_of
 from ._records import Record, Records
 from ._storage import Storage
 
@@ -65,9 +65,12 @@ class Remains:
         except ErrandFailed as error:
             lost = error.message
         except PlatformError as error:
-            if not missing(error):
+            if await state_of(engine, record.container) is None:
+                lost = _REMOVED
+            elif missing(error):
+                lost = "its workspace had been removed inside"
+            else:
                 raise
-            lost = "its workspace had been removed inside"
         self._records.write(msgspec.structs.replace(record, carried=True, lost=lost))
 
     async def ending(self, id: SandboxId, incarnation: int) -> Ending:
