@@ -11,7 +11,7 @@ from paddock.model import Limit, SandboxId
 
 from ._box import Box
 from ._lab import Bench, Lab, eventually, guarantee
-from ._life import boot_seconds, busy, gone
+from ._life import boot_seconds, busy, gone, in_time
 
 
 class AdoptionConformance(Bench):
@@ -56,11 +56,10 @@ class AdoptionConformance(Bench):
 
     @guarantee("adopt")
     async def test_a_deadline_strikes_without_a_service(self, lab: Lab) -> None:
-        ttl = lab.test_seconds / 30  # enough to be made in
-        box = await busy(lab, ttl_seconds=ttl)
+        box = await in_time(lab, lambda ttl: busy(lab, ttl_seconds=ttl))
         await box.instance.aclose()
         await lab.backend.aclose()
-        await gone(lab, seconds=30 + ttl)
+        await gone(lab, seconds=30 + max(0.0, box.plan.deadline - boot_seconds()))
         later = lab.second_backend()
 
         async def known() -> bool:
