@@ -27,6 +27,7 @@ from paddock.guest._frames import (
     pack_eof,
 )
 from paddock.model import ExecId, ExecSpec, GrepFiles, ListFiles, ReadFile, StatFile, WatchFiles, WriteFile
+from tests.orphans import none_lost
 
 HELLO = pack(Kind.HELLO, 0, {"version": VERSION})
 EXIT = {"code": 0, "signal": None, "duration_seconds": 0.1}
@@ -84,8 +85,8 @@ def against(wire, doing, *, descriptors=False):
     """What `doing` makes of a guest that says `wire` and then hangs up."""
 
     async def main():
-        ours, theirs = socket.socketpair()
         before = len(os.listdir("/proc/self/fd"))
+        ours, theirs = socket.socketpair()
         try:
             connection = GuestConnection(ours)
             connection.descriptors = descriptors
@@ -108,8 +109,8 @@ def against(wire, doing, *, descriptors=False):
                     theirs.close()
                     saying.cancel()
         finally:
-            assert len(os.listdir("/proc/self/fd")) <= before
             ours.close()
+            assert none_lost(before)
 
     return asyncio.run(main())
 

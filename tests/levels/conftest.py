@@ -37,6 +37,7 @@ def create(request: pytest.FixtureRequest, sandbox: SandboxFactory, level: str) 
         request.getfixturevalue("engine")
 
     def make(**options: Any) -> Sandbox:
+        options.setdefault("ttl_seconds", 900)  # the first machine is made in it, perhaps on an emulated processor
         try:
             made = sandbox(level=level, **options)
         except Unsupported as error:

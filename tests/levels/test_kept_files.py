@@ -79,7 +79,8 @@ def test_a_fork_with_memory_keeps_it_and_so_does_what_it_leaves(sandbox: Sandbox
     with sandbox(level="jail", workspace=workspace.name) as first:
         first.exec(TREE, check=True)
     try:
-        parent = sandbox(level="microvm", workspace=workspace.name, policy=FILES, limits=LIMITS)
+        options = {"workspace": workspace.name, "policy": FILES, "limits": LIMITS, "ttl_seconds": 900}
+        parent = sandbox(level="microvm", **options)
     except LevelUnavailable as error:
         workspace.delete(discard=True)
         pytest.skip(str(error))

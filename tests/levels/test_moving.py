@@ -109,7 +109,7 @@ def test_a_sandbox_that_was_killed_leaves_its_work_to_another_level(
     sandbox()
     workspace = Workspace.open(f"broken-{level}")
     try:
-        first = sandbox(level=level, workspace=workspace.name, limits=LIMITS)
+        first = sandbox(level=level, workspace=workspace.name, limits=LIMITS, ttl_seconds=900)
     except (LevelUnavailable, Unsupported) as error:
         pytest.skip(str(error))
     first.exec("for n in 1 2 3; do echo $n >> counted; done; sync", check=True)

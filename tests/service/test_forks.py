@@ -89,10 +89,10 @@ def test_a_child_of_a_child(sandbox: SandboxFactory) -> None:
 
 
 def test_a_childs_ttl_is_its_own(sandbox: SandboxFactory) -> None:
-    parent = sandbox(ttl_seconds=100)
-    children = [parent.fork(), parent.fork(ttl_seconds=7)]
+    parent = sandbox(ttl_seconds=1000)
+    children = [parent.fork(), parent.fork(ttl_seconds=700)]
     end(*children)
-    assert [c.info.expires_at - c.info.created_at for c in children] == pytest.approx([100, 7])
+    assert [c.info.expires_at - c.info.created_at for c in children] == pytest.approx([1000, 700])
 
 
 def test_a_snapshot_outlives_its_sandbox(sandbox: SandboxFactory) -> None:

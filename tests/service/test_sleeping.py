@@ -132,7 +132,8 @@ def test_nothing_wakes_it_when_it_was_killed(sandbox: Make) -> None:
 
 @pytest.mark.slow
 def test_its_time_to_live_goes_on_while_it_stands_still(sandbox: Make) -> None:
-    box = sandbox(ttl_seconds=15)
+    box = sandbox(ttl_seconds=600)  # a first machine is made as well
+    box.extend(15)
     box.pause()
     while box.refresh().state is not State.KILLED:
         time.sleep(0.1)

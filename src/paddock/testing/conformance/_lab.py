@@ -54,7 +54,7 @@ class Lab:
         """A string that no other process on the machine has among its arguments."""
         self._backends: list[Backend] = [self.backend]
         self.boxes: list[Box] = []
-        self._plans: list[SandboxPlan] = []
+        self.plans: list[SandboxPlan] = []
 
     @property
     def capabilities(self) -> Capabilities:
@@ -70,7 +70,7 @@ class Lab:
     async def plan(self, **spec: Any) -> SandboxPlan:
         spec.setdefault("ttl_seconds", max(SandboxSpec().ttl_seconds, self.test_seconds))
         plan = await self.harness.plan(SandboxSpec(**spec))
-        self._plans.append(plan)
+        self.plans.append(plan)
         return plan
 
     async def box(self, **spec: Any) -> Box:
@@ -101,7 +101,7 @@ class Lab:
             await box.instance.kill()
             await box.let_go()
             await box.instance.aclose()
-        for plan in self._plans:
+        for plan in self.plans:
             try:
                 await self.backend.forget(plan.id)
             except PaddockError:

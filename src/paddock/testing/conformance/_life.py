@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Awaitable, Callable
 
 import msgspec
 import pytest
@@ -138,7 +139,7 @@ class LifeConformance(Bench):
 
     @guarantee()
     async def test_a_deadline_ends_the_sandbox_and_is_named_as_the_reason(self, lab: Lab) -> None:
-        box = await busy(lab, ttl_seconds=lab.test_seconds / 30)
+        box = await in_time(lab, lambda ttl: busy(lab, ttl_seconds=ttl))
         async with asyncio.timeout(60):
             ending = await box.instance.wait_ended()
         assert boot_seconds() >= box.plan.deadline
@@ -148,15 +149,20 @@ class LifeConformance(Bench):
     @guarantee()
     async def test_a_deadline_can_be_moved_ahead(self, lab: Lab) -> None:
         box = await busy(lab, ttl_seconds=600.0)
-        await box.instance.set_deadline(boot_seconds() + 0.5)
+        with contextlib.suppress(SandboxDied):  # it may be dead before it answers
+            await box.instance.set_deadline(boot_seconds() + 0.5)
         async with asyncio.timeout(60):
             assert (await box.instance.wait_ended()).limit == Limit.TTL
         await gone(lab)
 
     @guarantee()
     async def test_a_deadline_can_be_moved_back(self, lab: Lab) -> None:
-        box = await lab.box(ttl_seconds=lab.test_seconds / 30)
-        await box.instance.set_deadline(boot_seconds() + 600)
+        async def moved(ttl: float) -> Box:
+            box = await lab.box(ttl_seconds=ttl)
+            await box.instance.set_deadline(boot_seconds() + 600)
+            return box
+
+        box = await in_time(lab, moved)
         while boot_seconds() < box.plan.deadline + 1.5:  # init's own copy strikes one second later
             await asyncio.sleep(0.1)
         assert (await box.run("true")).status.code == 0
@@ -244,6 +250,19 @@ async def busy(lab: Lab, **spec: object) -> Box:
 
     await eventually("both processes stand", both)
     return box
+
+
+async def in_time(lab: Lab, make: Callable[[float], Awaitable[Box]]) -> Box:
+    """What `make` makes with a short time to live; with a longer one if its time was up before it was made."""
+    ttl = lab.test_seconds / 30
+    while True:
+        try:
+            return await make(ttl)
+        except (PaddockError, ExceptionGroup):  # a group: of what was read and written at once
+            if boot_seconds() < lab.plans[-1].deadline:
+                raise
+        await gone(lab)
+        ttl *= 2
 
 
 async def gone(lab: Lab, *, seconds: float = 60.0) -> None:
