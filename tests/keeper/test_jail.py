@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import select
 import shutil
 import signal
 import tempfile
@@ -305,7 +306,11 @@ def test_a_spare_that_dies_in_waiting_is_missed_by_nobody(play: Play) -> None:
         await (await yard.create()).kill()
         assert await asyncio.to_thread(wait_until, lambda: bool(children(keeper_pid(yard))))
         for pid in children(keeper_pid(yard)):
+            ended = os.pidfd_open(pid)
             os.kill(pid, signal.SIGKILL)
+            # What is inside lives on for a moment, and might be given to the create before it ends with its pid 1.
+            assert select.select([ended], [], [], 60)[0]
+            os.close(ended)
         instance = await yard.create()
         assert (await run(instance, "true"))[0].code == 0
         await instance.kill()

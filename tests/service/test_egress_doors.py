@@ -14,7 +14,8 @@ import pytest
 
 from paddock.audit import AuditLog
 from paddock.backends import Instance
-from paddock.egress._control import Claimed
+from paddock.egress._control import Claimed, Close
+from paddock.egress._server import listen
 from paddock.errors import NotConfigured
 from paddock.keeper import layout
 from paddock.model import Level, PolicyDocument, Sandbox, SandboxSpec, State
@@ -121,6 +122,25 @@ def test_a_gateway_that_is_killed_is_replaced_and_whoever_called_meanwhile_is_se
             assert [await trusted(one), await trusted(other)] == before, "programs inside trust whom they trusted"
             for instance in (one, other):
                 await instance.kill()
+
+    play(state_dir, scene)
+
+
+def test_nothing_is_ordered_of_a_gateway_that_has_not_yet_answered(state_dir: Path) -> None:
+    """One that is being killed is still connected to: an order on that connection would be lost with it."""
+
+    async def scene(yard: Yard) -> None:
+        async with doors_of(yard) as doors:
+            client = doors._client  # pyright: ignore[reportPrivateUsage]
+            dying = listen(yard.state_dir, layout.GATEWAY_SOCKET)
+            first = asyncio.ensure_future(client.connect())
+            await eventually(lambda: client._waiting)  # pyright: ignore[reportPrivateUsage]
+            order = asyncio.ensure_future(client.order(Close(n=0, sandbox="sb_none", incarnation=0)))
+            for _ in range(10):
+                await asyncio.sleep(0)
+            dying.close()
+            assert await first
+            await order
 
     play(state_dir, scene)
 

@@ -36,7 +36,7 @@ class GatewayClient:
     def __init__(self, state_dir: Path, *, on_lost: Callable[[], None], judge: Judge) -> None:
         self._state, self._on_lost, self._judge = state_dir, on_lost, judge
         self._channel: Channel | None = None
-        self._waiting: dict[int, asyncio.Future[Answer]] = {}
+        self._waiting: dict[int, tuple[asyncio.Future[Answer], Channel]] = {}
         self._numbers = itertools.count(1)
         self._connecting = asyncio.Lock()
         self.doors: dict[str, int] = {}
@@ -55,27 +55,26 @@ class GatewayClient:
 
     async def order(self, message: S, sockets: Sequence[socket.socket] = ()) -> Answer:
         """Its number is given here. GatewayUnavailable, NotConfigured, or what the gateway says is wrong."""
-        if self._channel is None:
-            try:
+        try:
+            if self._channel is None:
                 await self.connect()
-            except BaseException:
-                for one in sockets:
-                    one.close()
-                raise
-        return await self._exchange(message, sockets)
+            if (channel := self._channel) is None or channel.closed:
+                raise GatewayUnavailable("the gateway went away")
+        except BaseException:
+            for one in sockets:
+                one.close()
+            raise
+        return await self._exchange(channel, message, sockets)
 
     async def aclose(self) -> None:
         channel, self._channel = self._channel, None
         if channel is not None:
             channel.close()
 
-    async def _exchange(self, message: S, sockets: Sequence[socket.socket] = ()) -> Answer:
-        channel = self._channel
-        if channel is None:
-            raise GatewayUnavailable("the gateway went away")
+    async def _exchange(self, channel: Channel, message: S, sockets: Sequence[socket.socket] = ()) -> Answer:
         number = next(self._numbers)
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._waiting[number] = future
+        self._waiting[number] = (future, channel)
         try:
             channel.send(msgspec.structs.replace(message, n=number), sockets)
             answer = await future
@@ -91,36 +90,43 @@ class GatewayClient:
         peer = local_sockets.connect(self._state, layout.GATEWAY_SOCKET)
         if peer is None:
             return False
-        self._channel = channel = Channel(peer, self._heard, lambda: self._lost(channel))
+
+        def heard(message: Message, _: list[int]) -> None:
+            self._heard(channel, message)
+
+        channel = Channel(peer, heard, lambda: self._lost(channel))
         try:
-            self.doors = dict((await self._exchange(Hello(n=0, version=VERSION))).doors)
+            answer = await self._exchange(channel, Hello(n=0, version=VERSION))
         except GatewayUnavailable:
             return False  # it was just leaving
         except BaseException:
             channel.close()
             raise
+        if channel.closed:
+            return False
+        # Not before it has answered: one that is being killed is still connected to, and nobody's order goes there.
+        self._channel, self.doors = channel, dict(answer.doors)
         return True
 
-    def _heard(self, message: Message, fds: list[int]) -> None:
+    def _heard(self, channel: Channel, message: Message) -> None:
         if isinstance(message, Claim):
-            self._answer(message)
+            self._answer(channel, message)
         elif isinstance(message, Answer):
-            future = self._waiting.get(message.n)
+            future, _ = self._waiting.get(message.n, (None, None))
             if future is not None and not future.done():
                 future.set_result(message)
 
-    def _answer(self, claim: Claim) -> None:
+    def _answer(self, channel: Channel, claim: Claim) -> None:
         try:
             answer = self._judge(claim)
         except PaddockError:
             answer = Claimed(n=0, state="denied", reason="the service that was asked failed")
-        if self._channel is not None:
-            with contextlib.suppress(ConnectionError):
-                self._channel.send(msgspec.structs.replace(answer, n=claim.n))
+        with contextlib.suppress(ConnectionError):
+            channel.send(msgspec.structs.replace(answer, n=claim.n))
 
     def _lost(self, channel: Channel) -> None:
-        for future in self._waiting.values():
-            if not future.done():
+        for future, asked in self._waiting.values():
+            if asked is channel and not future.done():
                 future.set_exception(GatewayUnavailable("the gateway went away before it answered"))
         if self._channel is channel:
             self._channel = None
