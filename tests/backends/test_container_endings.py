@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
 from pathlib import Path
-from typing import TypeVar
+from types import SimpleNamespace
+from typing import Any, TypeVar, cast
 
 import msgspec
 import pytest
 
+from paddock.backends._base import TreeMount
 from paddock.backends.container._engine import Engine
 from paddock.backends.container._engine_state import ending_of
+from paddock.backends.container._records import Record, Records
+from paddock.backends.container._remains import Remains
 from paddock.errors import PlatformError
+from paddock.model import SandboxId, Template, User
+from paddock.testing.conformance import eventually
 
 T = TypeVar("T")
+ID = SandboxId("sb_0000000000000001")
 _BROKEN = PlatformError("it does not exist in database", engine_status=500)
 
 
@@ -53,3 +62,110 @@ def test_an_engine_is_asked_until_it_knows(
 def test_an_engine_that_goes_on_failing_says_so() -> None:
     with pytest.raises(PlatformError):
         asyncio.run(ending_of(Told(_BROKEN, _BROKEN), "one"))
+
+
+class Services:
+    """Some that look at one dead container at the same time, each as if it were alone with it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.records = Records(directory)
+        self.carried: list[str] = []
+        self.entered, self.go = asyncio.Event(), asyncio.Event()
+
+    def remains(self, name: str) -> Remains:
+        async def out(*_: object) -> None:
+            self.carried.append(name)
+            self.entered.set()
+            await self.go.wait()
+
+        async def storage() -> object:
+            return SimpleNamespace(carrier=SimpleNamespace(out=out))
+
+        async def engine() -> Engine:
+            return Told({"Status": "exited"})
+
+        return Remains(self.records, engine, cast("Any", storage), {})
+
+    async def waiting(self) -> None:
+        """Until another has come as far as it can, or further."""
+
+        async def come() -> bool:
+            return len(self.carried) > 1 or any(thread.name == "paddock _take" for thread in threading.enumerate())
+
+        await eventually("another waits, or has gone on", come)
+
+
+def left(incarnation: int) -> Record:
+    """Of one that is dead: its number is nobody's."""
+    user = User(name="user", uid=1000, gid=1000, home="/home/user")
+    return Record(
+        id=ID,
+        incarnation=incarnation,
+        deadline=0.0,
+        template=Template(name="t", digest="", layers=(), host_usr=True, users=(user,), default_user="user"),
+        boot="another",
+        maker=(1, 1),
+        trees=(TreeMount(tree="ws_1", target="/workspace", writable=True),),
+        loaded=True,
+    )
+
+
+def test_of_services_that_see_one_die_one_takes_its_work_out_and_the_others_wait(tmp_path: Path) -> None:
+    async def main() -> None:
+        services = Services(tmp_path)
+        services.records.make(left(0))
+        one = asyncio.ensure_future(services.remains("one").settled(ID, 0))
+        await services.entered.wait()
+        other = asyncio.ensure_future(services.remains("other").settled(ID, 0))
+        await services.waiting()
+        services.go.set()
+        await asyncio.gather(one, other)
+        assert services.carried == ["one"]
+        record = services.records.read(ID)
+        assert record is not None
+        assert (record.carried, record.lost) == (True, "")
+
+    asyncio.run(main())
+
+
+def test_who_waited_leaves_the_next_of_that_id_alone(tmp_path: Path) -> None:
+    async def main() -> None:
+        services = Services(tmp_path)
+        services.records.make(left(0))
+        removed: list[str] = []
+
+        async def remove() -> None:
+            services.records.remove(ID)
+            services.records.make(left(1))
+
+        async def remove_again() -> None:
+            removed.append(ID)
+
+        engine, again = Told({"Status": "exited"}), Told({"Status": "exited"})
+        one = asyncio.ensure_future(services.remains("one").take_out(engine, ID, 0, then=remove))
+        await services.entered.wait()
+        other = asyncio.ensure_future(services.remains("other").take_out(again, ID, 0, then=remove_again))
+        await services.waiting()
+        services.go.set()
+        await asyncio.gather(one, other)
+        assert (services.carried, removed) == (["one"], [])
+        assert services.records.read(ID) == left(1)
+
+    asyncio.run(main())
+
+
+def test_what_is_locked_in_the_place_of_one_that_is_removed_is_not_in_the_next_ones_way(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    place = records.make(left(0))
+    real = os.rmdir
+
+    def late(path: Any, **more: Any) -> None:
+        if place.exists():
+            (place / "out.lock").touch()  # by who has read the record before
+        real(path, **more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "rmdir", late)
+        records.remove(ID)
+    records.make(left(1))
+    assert records.read(ID) == left(1)

@@ -11,8 +11,10 @@ from collections.abc import AsyncGenerator, Generator
 import msgspec
 import pytest
 
-from paddock.backends import TreeMount
+from paddock.backends import SandboxPlan, TreeMount
+from paddock.backends.container._carry import Porters
 from paddock.backends.jail import JailBackend
+from paddock.backends.jail._backend import JailInstance
 from paddock.errors import PlatformError
 from paddock.model import SandboxSpec
 from paddock.testing.conformance import Box, eventually
@@ -200,3 +202,25 @@ def test_a_workspace_that_is_made_something_else_takes_nothing_from_the_pool(
             assert await shell(box, "ls precious /etc/hostname") == "/etc/hostname\nprecious"
 
     asyncio.run(main())
+
+
+def test_each_that_carries_has_a_tree_of_its_own_and_takes_away_what_a_killed_one_has_left(
+    containers: ContainerHarness, tree: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[SandboxPlan] = []
+    create = Porters.create
+
+    async def kept(porters: Porters, plan: SandboxPlan) -> JailInstance:
+        made.append(plan)
+        assert [name for name in containers.pool.names() if name.startswith("nc_")] == [plan.tree]
+        return await create(porters, plan)
+
+    async def main() -> None:
+        monkeypatch.setattr(Porters, "create", kept)
+        async with in_container(containers, tree) as box:
+            containers.pool.create(f"nc_{box.plan.id.partition('_')[2]}_left")
+        assert {plan.id for plan in made} == {box.plan.id}
+
+    asyncio.run(main())
+    assert len(made) == len({plan.tree for plan in made}) == len({plan.incarnation for plan in made}) == 2
+    assert not [name for name in containers.pool.names() if name.startswith("nc_")]

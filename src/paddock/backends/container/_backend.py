@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Coroutine, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -43,8 +43,6 @@ from ._storage import Storage
 from ._ways import Ways, show_trust
 
 R = TypeVar("R")
-_ROOT = "/carried"
-"""Where its root file system is in the jail that carries it."""
 _OVERDUE_SECONDS = 2.0
 _KILL_SECONDS = 60.0
 _AT_ONCE = max(2, os.cpu_count() or 1)
@@ -225,7 +223,7 @@ class ContainerBackend:
                 inside = await instance.dial("carrier")
                 try:
                     carrier = (await self._storage()).carrier
-                    await carrier.back(plan.id, _root_of(record), trees, inside)
+                    await carrier.back(plan.id, record.root, trees, inside)
                 finally:
                     inside.close()
         if trees:
@@ -287,7 +285,8 @@ class ContainerBackend:
         if record is not None:
             if record.lives() or record.is_being_made() or record.owes:
                 return
-            await self._remove(await self._open(), id)
+            engine = await self._open()
+            await self.remains.take_out(engine, id, record.incarnation, then=partial(self._remove, engine, id))
         for key in [key for key in self._lives if key[0] == id]:
             self._lives.pop(key).close()
         if (lock := self._locks.get(id)) is not None and not lock.locked():
@@ -309,14 +308,14 @@ class ContainerBackend:
                     await engine.post(f"/containers/{record.container}/kill", signal="KILL")
                 async with asyncio.timeout(_KILL_SECONDS):
                     await asyncio.shield(life.ended)
-            await self.remains.take_out(engine, id)
-            if why == "caller":
-                await self._remove(engine, id)
+            removal = partial(self._remove, engine, id) if why == "caller" else None
+            await self.remains.take_out(engine, id, incarnation, then=removal)
 
     async def bring(self, record: Record, inside: GuestConnection) -> None:
         """The files of one that stands still to its trees, by way of its carrier."""
         carrier = (await self._storage()).carrier
-        await carrier.bring(record.id, _root_of(record), record.trees, owner(record.template), inside)
+        async with self.records.carrying_out(record.id):  # it may die meanwhile, and another service sees that first
+            await carrier.bring(record.id, record.root, record.trees, owner(record.template), inside)
 
     async def unpause(self, life: Life) -> None:
         """One that somebody has had its engine pause."""
@@ -351,6 +350,7 @@ class ContainerBackend:
         for id in await owned(engine, str(self._directory)):
             if self.records.read(id) is None:
                 await self._remove(engine, id)
+        self.records.sweep()
 
     async def _remove(self, engine: Engine, id: SandboxId) -> None:
         """All of it, in the engine first: as long as there is a record, the next service tries again."""
@@ -387,10 +387,6 @@ class ContainerBackend:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
-
-
-def _root_of(record: Record) -> TreeMount:
-    return TreeMount(tree=record.tree, target=_ROOT, writable=True, layers=record.template.layers)
 
 
 def _is_repository(tree: TreeMount) -> bool:

@@ -7,6 +7,7 @@ does the work on that side, where all that comes from inside a container is read
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -39,6 +40,7 @@ from paddock.storage._kit import COMMAND
 
 _LIMITS = Limits(memory_mib=1024, disk_mib=256, processes=64, tmp_mib=64)
 _SECONDS = 3600.0
+_TREE = "nc_"
 _READ = 256 << 10
 _END = bytes(1024)
 """What an archive ends with that is whole (POSIX, pax): two blocks of nothing."""
@@ -159,8 +161,11 @@ class Carrier:
 
     @contextlib.asynccontextmanager
     async def _jail(self, id: SandboxId, trees: tuple[TreeMount, ...]) -> AsyncGenerator[JailInstance]:
+        """For whoever carries alone. What undoes one must not meet another of the same id, that came after it: so each
+        has a number and a tree of its own."""
         template = await self._template()
-        own = f"nc_{id.partition('_')[2]}"
+        every = f"{_TREE}{id.partition('_')[2]}"
+        own = f"{every}_{os.urandom(4).hex()}"
         plan = SandboxPlan(
             id=id,
             hostname="carrier",
@@ -169,10 +174,13 @@ class Carrier:
             tree=own,
             deadline=proc.boottime() + _SECONDS,
             trees=trees,
+            incarnation=int.from_bytes(os.urandom(4), "big"),
         )
         if (left := await self._porters.adopt(id)) is not None:  # a killed service's
             await left.kill()
-        self._pool.delete(own)
+        for name in self._pool.names():
+            if name.startswith(every):
+                self._pool.delete(name)
         self._pool.create(own, layers=template.layers, limit_bytes=_LIMITS.disk_mib << 20)
         try:
             jail = await self._porters.create(plan)

@@ -2,7 +2,8 @@
 
 record.json                    the record below
 init.sock user.sock root.sock  where the guest serves: made by us, never seen inside
-carry.lock                     held by whoever brings its files to its trees
+carry.lock                     held by whoever brings its files to its trees, for as long as it stands still for that
+out.lock                       held by whoever has a jail that carries them, while it lives or when it is dead
 birth/                         seen inside, read-only: the socket while pid 1 is told what it is; with a way out, whom
                                programs trust
 """
@@ -26,6 +27,8 @@ from paddock.keeper import layout
 from paddock.linux import proc
 from paddock.model import SandboxId, Template
 
+_ROOT = "/carried"
+_GONE = ".gone-"
 RECORD, BIRTH = layout.CONTAINER_RECORD, layout.CONTAINER_SHOWN
 
 
@@ -55,6 +58,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     exits: bool = False
     late: bool = False
     """It was given them while it ran: its environment says nothing of certificates."""
+
+    @property
+    def root(self) -> TreeMount:
+        """As the jail has it that carries it."""
+        return TreeMount(tree=self.tree, target=_ROOT, writable=True, layers=self.template.layers)
 
     @property
     def container(self) -> str:
@@ -132,15 +140,23 @@ class Records:
         self.write(msgspec.structs.replace(record, deadline=deadline))
         return record.deadline
 
-    @contextlib.asynccontextmanager
-    async def carrying(self, id: SandboxId) -> AsyncGenerator[None]:
+    def carrying(self, id: SandboxId) -> contextlib.AbstractAsyncContextManager[None]:
         """One at a time, of whichever services, brings the files of a container to its trees. SandboxDied."""
+        return self._alone(id, "carry.lock")
+
+    def carrying_out(self, id: SandboxId) -> contextlib.AbstractAsyncContextManager[None]:
+        """One at a time, of whichever services, has a jail that carries out of a container, however long another holds
+        it still. What was read of it before is not to be relied on. SandboxDied."""
+        return self._alone(id, "out.lock")
+
+    @contextlib.asynccontextmanager
+    async def _alone(self, id: SandboxId, name: str) -> AsyncGenerator[None]:
         try:
-            lock = os.open(self.place(id) / "carry.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            lock = os.open(self.place(id) / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except FileNotFoundError:
             raise SandboxDied(f"sandbox {id} is gone") from None
         try:
-            await in_its_own_thread(fcntl.flock, lock, fcntl.LOCK_EX)
+            await in_its_own_thread(_take, os.dup(lock))
             yield
         finally:
             os.close(lock)
@@ -155,4 +171,24 @@ class Records:
                 yield record
 
     def remove(self, id: SandboxId) -> None:
-        shutil.rmtree(self.place(id), ignore_errors=True)
+        """At once: who comes to lock something in it makes no new file where the next of that id is to be."""
+        gone = self.directory / f"{_GONE}{os.urandom(8).hex()}"
+        with contextlib.suppress(OSError):
+            self.place(id).rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
+
+    def sweep(self) -> None:
+        """What killed services have not come to the end of removing."""
+        with contextlib.suppress(FileNotFoundError):
+            for name in os.listdir(self.directory):
+                if name.startswith(_GONE):
+                    shutil.rmtree(self.directory / name, ignore_errors=True)
+
+
+def _take(lock: int) -> None:
+    """A lock of the open file, whichever descriptor of it is given, which is closed: its number may not become another
+    file's while this waits for somebody who waits no more."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    finally:
+        os.close(lock)

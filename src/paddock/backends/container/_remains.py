@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from paddock.backends._base import Ending
-from paddock.errors import ErrandFailed, PaddockError, PlatformError
+from paddock.errors import ErrandFailed, PaddockError, PlatformError, SandboxDied
 from paddock.linux import proc
 from paddock.model import Limit, SandboxId
 
@@ -40,19 +40,37 @@ class Remains:
     async def settled(self, id: SandboxId, incarnation: int) -> None:
         """Returns when what a dead one left in its trees is in the pool. PlatformError: it is kept in the container."""
         async with self._locks.setdefault(id, asyncio.Lock()):
-            record = self._records.read(id)
-            if record is not None and record.incarnation == incarnation and record.owes and not record.lives():
-                await self.take_out(await self._open(), id)
+            if self._owing(id, incarnation) is not None:
+                await self.take_out(await self._open(), id, incarnation)
 
     async def settle_quietly(self, record: Record) -> None:
         with contextlib.suppress(PaddockError, OSError):  # who looks next tries again
             await self.settled(record.id, record.incarnation)
 
-    async def take_out(self, engine: Engine, id: SandboxId) -> None:
-        """Of a dead one, for whoever has its lock."""
+    async def take_out(
+        self, engine: Engine, id: SandboxId, incarnation: int, *, then: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        """Of a dead one, for whoever has its lock; `then` is what is to be done after it. Another service may be at it:
+        that is waited for, and what it has taken out is not taken out again, from a container that it has removed."""
+        async with contextlib.AsyncExitStack() as alone:
+            try:
+                await alone.enter_async_context(self._records.carrying_out(id))
+            except SandboxDied:
+                return  # that has removed all of it
+            if (record := self._owing(id, incarnation)) is not None:
+                await self._take_out(engine, record)
+            record = self._records.read(id)
+            if then is not None and record is not None and record.incarnation == incarnation:
+                await then()
+
+    def _owing(self, id: SandboxId, incarnation: int) -> Record | None:
+        """A dead one of which something is left to take out. Its successor under the same id is another's."""
         record = self._records.read(id)
-        if record is None or not record.owes:
-            return
+        if record is None or record.incarnation != incarnation or not record.owes or record.lives():
+            return None
+        return record
+
+    async def _take_out(self, engine: Engine, record: Record) -> None:
         if not await at_rest(engine, record.container):
             self._records.write(msgspec.structs.replace(record, carried=True, lost=_REMOVED))
             return
@@ -60,7 +78,7 @@ class Remains:
         lost = ""
         try:
             await carrier.out(
-                id, record.trees, owner(record.template), lambda path: engine.archive(record.container, path)
+                record.id, record.trees, owner(record.template), lambda path: engine.archive(record.container, path)
             )
         except ErrandFailed as error:
             lost = error.message
