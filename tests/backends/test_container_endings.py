@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import threading
 from pathlib import Path
@@ -13,11 +14,14 @@ import msgspec
 import pytest
 
 from paddock.backends._base import TreeMount
+from paddock.backends.container import ContainerBackend
 from paddock.backends.container._engine import Engine
 from paddock.backends.container._engine_state import ending_of
+from paddock.backends.container._exits import exits
 from paddock.backends.container._records import Record, Records
 from paddock.backends.container._remains import Remains
 from paddock.errors import PlatformError
+from paddock.linux import proc
 from paddock.model import SandboxId, Template, User
 from paddock.testing.conformance import eventually
 
@@ -169,3 +173,60 @@ def test_what_is_locked_in_the_place_of_one_that_is_removed_is_not_in_the_next_o
         records.remove(ID)
     records.make(left(1))
     assert records.read(ID) == left(1)
+
+
+def living() -> Record:
+    return msgspec.structs.replace(
+        left(0), boot=proc.boot_id(), pid=os.getpid(), start=proc.start_time(os.getpid()), loaded=False
+    )
+
+
+def test_a_deadline_that_is_moved_while_ways_out_are_made_stays_moved(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    records.make(living())
+
+    class Waiting:
+        async def make(self, *_: object, **__: object) -> bool:
+            records.move_deadline(ID, 0, 7.0)
+            return True
+
+        def copies(self) -> None:
+            pass
+
+    life = SimpleNamespace(ways=Waiting(), late=False)
+    asyncio.run(exits(records, living(), cast("Any", life), make=True))
+    record = records.read(ID)
+    assert record is not None
+    assert (record.deadline, record.exits, record.late, life.late) == (7.0, True, True, True)
+
+
+def test_nobody_else_changes_a_record_between_its_being_read_and_written(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    place = records.make(living())
+    write = records.write
+
+    def look(record: Record) -> None:
+        with (place / "record.lock").open() as lock, pytest.raises(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        write(record)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(records, "write", look)
+        assert records.change(ID, 0, killed="caller") == living()
+    assert records.change(ID, 1, loaded=True) is None
+    assert records.read(ID) == msgspec.structs.replace(living(), killed="caller")
+
+
+def test_one_that_was_given_more_time_is_not_killed_for_having_none(tmp_path: Path) -> None:
+    async def main() -> None:
+        backend = ContainerBackend(tmp_path)
+        backend.records.make(msgspec.structs.replace(living(), deadline=proc.boottime() + 3600))
+
+        class Life:
+            def kill(self) -> bool:
+                raise AssertionError
+
+        await backend.kill(ID, 0, cast("Any", Life()), why="deadline")
+        await backend.aclose()
+
+    asyncio.run(main())

@@ -229,7 +229,7 @@ class ContainerBackend:
         if trees:
             carrier = (await self._storage()).carrier
             await carrier.into(plan.id, trees, instance, owner(plan.template))
-            self.records.write(msgspec.structs.replace(record, loaded=True))
+            self.records.change(record.id, record.incarnation, loaded=True)
 
     async def _unmake(self, making: asyncio.Task[ContainerInstance]) -> None:
         with contextlib.suppress(PaddockError):  # then it has undone all by itself
@@ -299,9 +299,11 @@ class ContainerBackend:
             record = self.records.read(id)
             if record is None or record.incarnation != incarnation:
                 return
+            if why == "deadline" and proc.boottime() <= record.deadline:  # it was given more time since
+                return
             engine = await self._open()
             if record.lives():
-                self.records.write(msgspec.structs.replace(record, killed=why))
+                self.records.change(id, incarnation, killed=why)
                 with contextlib.suppress(PlatformError):
                     await self.unpause(life)
                 if not life.kill():

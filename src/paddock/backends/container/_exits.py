@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from paddock.backends._base import Exits
 from paddock.errors import PlatformError, Unsupported
 
@@ -22,7 +20,6 @@ async def exits(records: Records, record: Record, life: Life, *, make: bool) -> 
     if not record.exits:
         if not there:
             raise PlatformError("a program inside listens at a port that the gateway needs", hint="end it")
-        record = msgspec.structs.replace(record, exits=True, late=True)
-        records.write(record)
-    life.late = record.late
+        records.change(record.id, record.incarnation, exits=True, late=True)
+    life.late = record.late or not record.exits
     return life.ways.copies() if there else None

@@ -3,6 +3,7 @@
 record.json                    the record below
 init.sock user.sock root.sock  where the guest serves: made by us, never seen inside
 carry.lock                     held by whoever brings its files to its trees, for as long as it stands still for that
+record.lock                    held for the moment of a change in the record
 out.lock                       held by whoever has a jail that carries them, while it lives or when it is dead
 birth/                         seen inside, read-only: the socket while pid 1 is told what it is; with a way out, whom
                                programs trust
@@ -16,7 +17,7 @@ import os
 import shutil
 from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -132,13 +133,31 @@ class Records:
         except (OSError, msgspec.DecodeError):
             return None
 
+    def change(self, id: SandboxId, incarnation: int, **new: Any) -> Record | None:
+        """Writes down what is new of it, and nothing else: what others have written meanwhile stays. What it was; None
+        where it is gone."""
+        try:
+            lock = os.open(self.place(id) / "record.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError:
+            return None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # nobody who has it waits for anything
+            record = self.read(id)
+            if record is None or record.incarnation != incarnation:
+                return None
+            self.write(msgspec.structs.replace(record, **new))
+            return record
+        finally:
+            os.close(lock)
+
     def move_deadline(self, id: SandboxId, incarnation: int, deadline: float) -> float:
         """Writes it down; what it was. SandboxDied."""
         record = self.read(id)
-        if record is None or record.incarnation != incarnation or not record.lives():
-            raise SandboxDied(f"sandbox {id} is gone")
-        self.write(msgspec.structs.replace(record, deadline=deadline))
-        return record.deadline
+        if record is not None and record.incarnation == incarnation and record.lives():
+            record = self.change(id, incarnation, deadline=deadline)
+            if record is not None:
+                return record.deadline
+        raise SandboxDied(f"sandbox {id} is gone")
 
     def carrying(self, id: SandboxId) -> contextlib.AbstractAsyncContextManager[None]:
         """One at a time, of whichever services, brings the files of a container to its trees. SandboxDied."""

@@ -6,8 +6,6 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 
-import msgspec
-
 from paddock.backends._base import Ending
 from paddock.errors import ErrandFailed, PaddockError, PlatformError, SandboxDied
 from paddock.linux import proc
@@ -72,7 +70,7 @@ class Remains:
 
     async def _take_out(self, engine: Engine, record: Record) -> None:
         if not await at_rest(engine, record.container):
-            self._records.write(msgspec.structs.replace(record, carried=True, lost=_REMOVED))
+            self._records.change(record.id, record.incarnation, carried=True, lost=_REMOVED)
             return
         carrier = (await self._storage()).carrier
         lost = ""
@@ -89,7 +87,7 @@ class Remains:
                 lost = "its workspace had been removed inside"
             else:
                 raise
-        self._records.write(msgspec.structs.replace(record, carried=True, lost=lost))
+        self._records.change(record.id, record.incarnation, carried=True, lost=lost)
 
     async def ending(self, id: SandboxId, incarnation: int) -> Ending:
         record = self._records.read(id)
