@@ -16,7 +16,10 @@ from paddock.backends.container._carry import Porters
 from paddock.backends.jail import JailBackend
 from paddock.backends.jail._backend import JailInstance
 from paddock.errors import PlatformError
-from paddock.model import SandboxSpec
+from paddock.keeper import layout
+from paddock.keeper._records import Records
+from paddock.keeper._undertaker import UNFINISHED
+from paddock.model import SandboxId, SandboxSpec
 from paddock.testing.conformance import Box, eventually
 from tests.backends.containers import ContainerHarness
 from tests.backends.engines import PodmanService
@@ -224,3 +227,32 @@ def test_each_that_carries_has_a_tree_of_its_own_and_takes_away_what_a_killed_on
     asyncio.run(main())
     assert len(made) == len({plan.tree for plan in made}) == len({plan.incarnation for plan in made}) == 2
     assert not [name for name in containers.pool.names() if name.startswith("nc_")]
+
+
+def test_of_a_carrier_that_came_to_nothing_nobody_is_told_as_of_the_sandbox(
+    containers: ContainerHarness, tree: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[SandboxId] = []
+
+    async def unfinished(porters: Porters, plan: SandboxPlan) -> JailInstance:
+        made.append(plan.id)
+        directory = os.open(containers.state_dir / layout.RUN, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            Records(directory).write_ended(plan.id, UNFINISHED)  # as the next keeper does
+        finally:
+            os.close(directory)
+        raise PlatformError("the keeper went away")
+
+    async def main() -> None:
+        monkeypatch.setattr(Porters, "create", unfinished)
+        with pytest.raises(PlatformError, match="went away"):
+            async with in_container(containers, tree):
+                pass
+        jails = JailBackend(containers.state_dir)
+        try:
+            assert not set(made) & set(await jails.living())
+        finally:
+            await jails.aclose()
+        assert made
+
+    asyncio.run(main())

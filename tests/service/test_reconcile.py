@@ -7,13 +7,14 @@ from collections.abc import Mapping
 
 import msgspec
 import pytest
-from service_world import HOST, ME, Rig, WorldBackend, until
+from service_world import HOST, ME, Rig, World, WorldBackend, until
 
 from paddock.backends._base import Ending, SandboxPlan
 from paddock.model import (
     CreateSandbox,
     GetSandbox,
     KillSandbox,
+    Level,
     Limit,
     ListSandboxes,
     Sandbox,
@@ -160,6 +161,18 @@ async def test_a_create_that_was_done_since_the_backend_was_asked_is_left_alone(
         checked = await service._rooms.live.check_all(service._store.list())
         assert [row.state for row in checked] == [State.RUNNING, State.RUNNING]
         assert set(rig.world.places) == set(rig.pool.names()) == {first.id, (await making).id}
+
+
+async def test_what_another_backend_says_of_an_id_is_not_said_of_the_sandbox(rig: Rig) -> None:
+    async with rig.service() as service:
+        made = await service.perform(CreateSandbox(), ME)
+        row = service._store.get(made.id)
+        assert row is not None
+        other = WorldBackend(World(rig.state_dir / "other"), level=Level.CONTAINER)
+        unfinished = Ending(limit=None, reason="the keeper died while it was being made")
+        await service.expiry._reconciler._instances(other, {made.id: unfinished}, {made.id: row})
+        assert (await service.perform(GetSandbox(sandbox=made.id), ME)).state is State.RUNNING
+        assert set(rig.world.places) == set(rig.pool.names()) == {made.id}
 
 
 async def test_of_many_services_one_sweeps_until_it_goes_or_its_lease_runs_out(rig: Rig) -> None:

@@ -75,6 +75,8 @@ class Reconciler:
         for id, ending in living.items():
             if id in workshops:
                 continue
+            if id in rows and rows[id].sandbox.backend != backend.name:  # what carries for it, perhaps; never itself
+                continue
             if id not in rows:
                 await self._remove_instance(backend, id, ending)
             elif ending is not None and id in before:  # as it was before: the end may be that of its predecessor

@@ -189,9 +189,11 @@ class Carrier:
             finally:
                 await jail.kill()
                 await jail.aclose()
-                await self._porters.forget(id)
         finally:
-            self._pool.delete(own)
+            try:
+                await self._porters.forget(id)  # of one that was never complete, too
+            finally:
+                self._pool.delete(own)
 
     def _root(self, jail: JailInstance) -> str | None:
         return "root" if self._porters.whole else None
