@@ -242,6 +242,66 @@ def test_the_same_door_again_is_a_revision_and_one_of_a_later_incarnation_takes_
     served(state, scene)
 
 
+def test_a_secret_that_changes_while_its_door_is_opened_is_told_when_it_is_open(state: Path) -> None:
+    async def scene(one: GatewayClient, server: Server, plane: Noted, living: set[str]) -> None:
+        entered, go, opened = asyncio.Event(), asyncio.Event(), plane.open
+
+        async def slow(order: Open, sockets: Any) -> None:
+            entered.set()
+            await go.wait()
+            await opened(order, sockets)
+
+        plane.open = slow
+        opening = asyncio.ensure_future(one.order(order("sb_a", sockets=4), some()))
+        await entered.wait()
+        telling = asyncio.ensure_future(one.order(Secret(n=0, sandbox="sb_a", name="x", secret=b"")))
+        await one.order(HELLO)  # what was ordered before has come as far as it can
+        go.set()
+        await asyncio.gather(opening, telling)
+        assert plane.said == [("open", "sb_a"), ("secret", "sb_a")]
+
+    served(state, scene)
+
+
+def test_orders_for_one_sandbox_take_turns_though_its_door_was_closed_between_them(state: Path) -> None:
+    async def scene(one: GatewayClient, server: Server, plane: Noted, living: set[str]) -> None:
+        entered, go, opened, closed = asyncio.Event(), asyncio.Event(), plane.open, plane.close
+        inside: list[int] = []
+
+        async def open_slowly(order: Open, sockets: Any) -> None:
+            inside.append(order.incarnation)
+            entered.set()
+            await go.wait()
+            await opened(order, sockets)
+
+        async def close_slowly(sandbox: str) -> None:
+            entered.set()
+            await go.wait()
+            await closed(sandbox)
+
+        await one.order(order("sb_a", sockets=4), some())
+        plane.open, plane.close = open_slowly, close_slowly
+        closing = asyncio.ensure_future(one.order(Close(n=0, sandbox="sb_a", incarnation=0)))
+        await entered.wait()
+        opening = [asyncio.ensure_future(one.order(order("sb_a", 1, sockets=4), some()))]
+        await one.order(HELLO)  # what was ordered before has come as far as it can
+        entered.clear()
+        go.set()
+        go.clear()  # who waited goes on, and who comes waits
+        await closing
+        await entered.wait()
+        opening.append(asyncio.ensure_future(one.order(order("sb_a", 1, sockets=4), some())))
+        await one.order(HELLO)
+        assert inside == [1]
+        plane.close = closed
+        go.set()
+        await asyncio.gather(*opening)
+        assert [what for what, _ in plane.said] == ["open", "close", "open", "revise"]
+        assert server._turns == {}
+
+    served(state, scene)
+
+
 def test_the_door_of_a_sandbox_that_has_ended_is_closed_though_no_service_says_so(state: Path) -> None:
     async def scene(one: GatewayClient, server: Server, plane: Noted, living: set[str]) -> None:
         await one.order(order("sb_a", sockets=4), some())

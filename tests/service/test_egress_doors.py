@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,13 @@ import pytest
 
 from paddock.audit import AuditLog
 from paddock.backends import Instance
-from paddock.egress._control import Claimed, Close
+from paddock.egress._client import GatewayClient
+from paddock.egress._control import Claimed, Close, Open, Secret
+from paddock.egress._secret_book import Bound, to_bytes
 from paddock.egress._server import listen
 from paddock.errors import NotConfigured
 from paddock.keeper import layout
-from paddock.model import Level, PolicyDocument, Sandbox, SandboxSpec, State
+from paddock.model import Binding, Level, PolicyDocument, Sandbox, SandboxSpec, SecretValue, State
 from paddock.policy.egress import compile
 from paddock.service._doors import Doors
 from paddock.service._store import Row
@@ -41,7 +43,7 @@ NOTHING = compile(PolicyDocument())
 
 
 @asynccontextmanager
-async def doors_of(yard: Yard) -> AsyncGenerator[Doors]:
+async def doors_of(yard: Yard, secrets: Callable[[Row], Awaitable[bytes]] | None = None) -> AsyncGenerator[Doors]:
     audit = AuditLog(yard.state_dir / layout.AUDIT)
     failures: list[BaseException] = []
     tasks = Tasks(lambda name, error: failures.append(error))
@@ -52,6 +54,7 @@ async def doors_of(yard: Yard) -> AsyncGenerator[Doors]:
         tasks=tasks,
         audit=audit,
         judge=lambda claim: Claimed(n=0, state="unknown"),
+        secrets=secrets,
     )
     try:
         yield doors
@@ -123,6 +126,39 @@ def test_a_gateway_that_is_killed_is_replaced_and_whoever_called_meanwhile_is_se
             for instance in (one, other):
                 await instance.kill()
 
+    play(state_dir, scene)
+
+
+def test_a_secret_that_is_rotated_before_the_gateway_has_the_door_reaches_it(
+    state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = [b"first", b"second", b"third"]  # another is set each time that one looks, and then no more
+    ordered: list[bytes | None] = []
+    order = GatewayClient.order
+
+    def bound(value: bytes) -> Bound:
+        binding = Binding(host="api.test", header="Authorization")
+        return Bound(name="TOKEN", placeholder="pdk_1", bindings=(binding,), value=SecretValue(value))
+
+    async def packed(_: Row) -> bytes:
+        return to_bytes((bound(kept.pop(0) if len(kept) > 1 else kept[0]),))
+
+    async def noted(client: GatewayClient, message: Any, sockets: Any = ()) -> Any:
+        answer = await order(client, message, sockets)
+        if isinstance(message, Open):
+            ordered.append(message.secrets)
+        if isinstance(message, Secret):
+            ordered.append(message.secret)
+        return answer
+
+    async def scene(yard: Yard) -> None:
+        async with doors_of(yard, packed) as doors:
+            instance = await yard.create(exits=True)
+            await doors.open(row_of(instance), NOTHING)
+            assert ordered == [to_bytes((bound(b"first"),)), to_bytes(bound(b"second")), to_bytes(bound(b"third"))]
+            await instance.kill()
+
+    monkeypatch.setattr(GatewayClient, "order", noted)
     play(state_dir, scene)
 
 

@@ -141,6 +141,24 @@ async def test_rotation_and_revocation_have_reached_the_gateway_when_the_action_
         assert heard[0][1].bindings == (BIND,)
 
 
+async def test_a_gateway_that_takes_the_place_of_another_is_given_what_is_kept_now(rig: Rig) -> None:
+    async with rig.service() as service, rig.service() as other:
+
+        async def given() -> list[SecretValue | None]:
+            return [one.value for one in from_bytes(await leases_of(service).packed(row_of(service, sandbox)))]
+
+        await kept(service)
+        sandbox = await made(service)
+        assert await given() == [SecretValue(VALUE)]
+        await kept(other, b"another-value")
+        assert await given() == [SecretValue(b"another-value")]
+        redaction = leases_of(service).redaction(sandbox.id)
+        assert redaction is not None
+        assert {VALUE, b"another-value"} <= redaction.values.keys()
+        await other.perform(RemoveSecret(name="CI"), ME)
+        assert await given() == [None]
+
+
 async def test_another_service_finds_placeholders_and_fetches_values(rig: Rig) -> None:
     async with rig.service() as first:
         await kept(first)

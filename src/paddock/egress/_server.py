@@ -8,7 +8,7 @@ import itertools
 import os
 import socket
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -49,6 +49,11 @@ class Plane(Protocol):
         ...
 
 
+class _Turn:
+    def __init__(self) -> None:
+        self.lock, self.wanted = asyncio.Lock(), 0
+
+
 class Server:
     """Serves until it has had no door for a while. `lives(sandbox, incarnation)` says whether there is still such a
     sandbox: a service may die before it says that one has ended."""
@@ -66,7 +71,7 @@ class Server:
         self._doors: dict[str, int] = {}
         self._channels: dict[Channel, None] = {}
         self._orders: set[asyncio.Task[None]] = set()
-        self._turns: dict[str, asyncio.Lock] = {}
+        self._turns: dict[str, _Turn] = {}
         self._claims: dict[int, tuple[asyncio.Future[Claimed], Channel]] = {}
         self._numbers = itertools.count(1)
 
@@ -179,8 +184,9 @@ class Server:
                     self._known(message.sandbox, message.incarnation)
                     await plane.revise(message)
             case Secret():
-                if message.sandbox in self._doors:
-                    await plane.secret(message)
+                async with self._turn(message.sandbox):  # one that is being opened has been given the one before
+                    if message.sandbox in self._doors:
+                        await plane.secret(message)
             case Close():
                 await self._close(plane, message.sandbox, message.incarnation)
             case _:
@@ -203,15 +209,24 @@ class Server:
         async with self._turn(sandbox):
             if self._doors.get(sandbox) == incarnation:
                 await self._drop(plane, sandbox)
-        if sandbox not in self._doors and not self._turn(sandbox).locked():
-            self._turns.pop(sandbox, None)
 
     async def _drop(self, plane: Plane, sandbox: str) -> None:
         del self._doors[sandbox]
         await plane.close(sandbox)
 
-    def _turn(self, sandbox: str) -> asyncio.Lock:
-        return self._turns.setdefault(sandbox, asyncio.Lock())
+    @contextlib.asynccontextmanager
+    async def _turn(self, sandbox: str) -> AsyncGenerator[None]:
+        """Of the orders for one sandbox, which are obeyed one after the other. It goes when nobody wants it any more: a
+        lock that is free may have been given to one that waited, who has not come to it yet."""
+        turn = self._turns.setdefault(sandbox, _Turn())
+        turn.wanted += 1
+        try:
+            async with turn.lock:
+                yield
+        finally:
+            turn.wanted -= 1
+            if not turn.wanted:
+                del self._turns[sandbox]
 
     def _known(self, sandbox: str, incarnation: int) -> None:
         if self._doors.get(sandbox) != incarnation:

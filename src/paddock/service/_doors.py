@@ -17,6 +17,7 @@ from paddock.audit import AuditLog
 from paddock.backends._base import Exits
 from paddock.egress._client import GatewayClient, Judge
 from paddock.egress._control import Close, Open, Record, Revise, Secret
+from paddock.egress._secret_book import from_bytes, to_bytes
 from paddock.errors import GatewayUnavailable, InternalError, NotConfigured, NotFound, PaddockError, SandboxDied
 from paddock.model import PolicyDocument, Recording, SandboxId, State
 
@@ -179,6 +180,16 @@ class Doors:
             _trust.write(self._state, row.id, door.authority.certificate)
         finally:
             await opening
+        await self._tell_changes(row, order.secrets)
+
+    async def _tell_changes(self, row: Row, told: bytes) -> None:
+        """Of secrets since they were packed: who rotated or revoked one before the gateway had the door, told nobody.
+        Until nothing is new: what another service has told meanwhile may be newer than what we tell."""
+        while self._secrets is not None and (before := from_bytes(told)) and (now := await self._secrets(row)) != told:
+            for one in from_bytes(now):
+                if one not in before:
+                    await self._client.order(Secret(n=0, sandbox=row.id, name=one.name, secret=to_bytes(one)))
+            told = now
 
     async def _new_authority(self) -> Authority:
         """One that was made ahead; and another is, for the next sandbox."""

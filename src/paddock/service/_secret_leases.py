@@ -13,7 +13,7 @@ from paddock.backends._base import SandboxPlan
 from paddock.egress._placeholders import check_shape, mint
 from paddock.egress._redact import Redaction
 from paddock.egress._secret_book import Bound, to_bytes
-from paddock.errors import InvalidArgument, PaddockError, PolicyDenied
+from paddock.errors import InvalidArgument, PaddockError, PolicyDenied, SecretUnavailable
 from paddock.model import Binding, ExecSpec, SecretRule, SecretValue
 from paddock.storage.secret_sources import Fetched, Fetcher, is_kept
 
@@ -87,8 +87,19 @@ class Leases:
         return held
 
     async def packed(self, row: Row) -> bytes:
-        """`bounds`, as they go to the gateway."""
-        return to_bytes(await self.bounds(row))
+        """`bounds`, as they go to the gateway. What is kept is looked at anew: another service may have rotated it, or
+        revoked it, and told a gateway of it that has died since."""
+        held = await self._held(row)
+        for lease in self._store.of(row.id) if held else ():
+            if is_kept(lease.rule.source) and lease.name in held:
+                try:
+                    value = (await self._fetch(lease)).value
+                except SecretUnavailable:
+                    value = None
+                if held[lease.name].value != value:
+                    held[lease.name] = msgspec.structs.replace(held[lease.name], value=value)
+                    self._redact(row.id, tuple(held.values()))
+        return to_bytes(tuple(held.values()))
 
     def redaction(self, sandbox: str) -> Redaction | None:
         """Of what commands print. None: it has no secrets (or none that this service knows the values of)."""
