@@ -19,7 +19,7 @@ from paddock.backends import Ending
 from paddock.backends._guest import GuestConnection
 from paddock.backends.jail import JailBackend
 from paddock.backends.jail._keeper import _error
-from paddock.errors import ResourceExhausted
+from paddock.errors import KeeperUnavailable, ResourceExhausted
 from paddock.keeper import _wire, layout
 from paddock.keeper._errors import as_jail_error
 from paddock.keeper._nursery import problem
@@ -100,6 +100,33 @@ def test_a_create_that_is_cancelled_at_its_first_connection_leaves_no_sandbox(
         assert None not in (await yard.backend.living()).values()
 
     play(scene)
+
+
+def test_of_a_create_whose_keeper_died_before_it_answered_nothing_lives(
+    play: Play, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+
+    async def scene(yard: Yard) -> None:
+        request = yard.backend.keeper.request
+
+        async def dying(operation: str, **fields: Any) -> Any:
+            answer = await request(operation, **fields)
+            if operation == "create":
+                made.append(pid_of(state_dir, plan.id))
+                os.kill(int(yard.backend.keeper.facts["pid"]), signal.SIGKILL)
+                raise KeeperUnavailable("the keeper went away before it answered")
+            return answer
+
+        monkeypatch.setattr(yard.backend.keeper, "request", dying)
+        plan = yard.plan()
+        with pytest.raises(KeeperUnavailable, match="before it answered"):
+            await yard.backend.create(plan)
+        assert plan.id not in (await request("list"))["living"]
+        await yard.backend.forget(plan.id)
+
+    play(scene)
+    assert len(made) == 1
 
 
 def test_a_sandbox_that_cannot_be_reached_yet_is_made_all_the_same(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:

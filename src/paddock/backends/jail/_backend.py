@@ -19,7 +19,7 @@ from paddock.backends.jail import _probe
 from paddock.backends.jail._instance import JailInstance as JailInstance
 from paddock.backends.jail._keeper import KeeperClient, Message
 from paddock.backends.jail._rest import Rest
-from paddock.errors import PaddockError, SandboxDied
+from paddock.errors import KeeperUnavailable, PaddockError, SandboxDied
 from paddock.keeper import _trust_places, layout
 from paddock.keeper._plan import JailPlan, Mount, Tree, User
 from paddock.keeper._records import Record, Records
@@ -135,8 +135,9 @@ class JailBackend:
         except BaseException as error:
             if not known:
                 self._endings.pop(plan.id, None)
-            if isinstance(error, asyncio.CancelledError):
-                # The keeper goes on all the same. Should the caller lose patience here too, this is still done.
+            if isinstance(error, asyncio.CancelledError | KeeperUnavailable):
+                # The keeper goes on all the same, or its successor finds what was complete when it died. Should the
+                # caller lose patience here too, this is still done.
                 await asyncio.shield(self.start(self._unmake(plan, making)))
             raise
         finally:
@@ -148,8 +149,12 @@ class JailBackend:
         return JailInstance(self, id, template, incarnation)
 
     async def _unmake(self, plan: SandboxPlan, making: asyncio.Task[Message]) -> None:
-        with contextlib.suppress(PaddockError):  # it failed, or its keeper is gone: a sweep finds what is left
-            await making
+        with contextlib.suppress(PaddockError):  # it failed, or no keeper can be had: a sweep finds what is left
+            try:
+                await making
+            except KeeperUnavailable as error:
+                if error.details.get("unheard"):
+                    return
             await self.keeper.request("kill", id=plan.id, incarnation=plan.incarnation)
 
     def jail_plan(self, plan: SandboxPlan) -> JailPlan:
