@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from paddock.backends import Instance
+from paddock.backends.jail._rest import Rest
 from paddock.errors import SandboxDied
 from paddock.linux import proc
-from paddock.model import ExecId, ExecSpec, Limit, Noun, mint
+from paddock.model import ExecId, ExecSpec, Limit, Noun, SandboxId, mint
 from tests.keeper.conftest import Yard, open_yard, run
 
 Scene = Callable[[Callable[[Yard], Awaitable[Any]]], Any]
@@ -186,3 +187,24 @@ def test_a_service_that_is_gone_keeps_nothing_awake(play: Scene) -> None:
         await box.kill()
 
     play(scene)
+
+
+def test_what_is_let_go_while_a_new_keeper_is_told_is_not_held_there() -> None:
+    async def main() -> None:
+        asked: list[tuple[str, object]] = []
+        going: list[asyncio.Task[None]] = []
+        let_go: list[Callable[[], None]] = []
+
+        async def ask(operation: str, **fields: object) -> dict[str, object]:
+            asked.append((operation, fields["hold"]))
+            if len(asked) == 3:  # the new keeper is told of the first: the second is let go before it comes to that
+                let_go[1]()
+                await asyncio.gather(*going)
+            return {"known": True}
+
+        rest = Rest(ask, lambda work: going.append(asyncio.ensure_future(work)))
+        let_go += [await rest.stay_awake(SandboxId("sb_1"), 0), await rest.stay_awake(SandboxId("sb_2"), 0)]
+        await rest.hold_again()
+        assert asked == [("awake", 1), ("awake", 2), ("awake", 1), ("rest", 2)]
+
+    asyncio.run(main())

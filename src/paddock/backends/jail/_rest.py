@@ -77,7 +77,8 @@ class Rest:
     async def hold_again(self) -> None:
         """With a keeper that knows nothing of it."""
         for hold, (id, incarnation) in list(self._awake.items()):
-            await self._request("awake", id=id, incarnation=incarnation, hold=hold)
+            if hold in self._awake:  # what was let go meanwhile would be held for ever
+                await self._request("awake", id=id, incarnation=incarnation, hold=hold)
 
     async def _let_go(self, id: SandboxId, hold: int) -> None:
         try:
