@@ -175,6 +175,26 @@ def test_what_stands_still_goes_on_for_what_its_pilot_has_to_do_and_no_longer(ha
     in_vessel(harness, body)
 
 
+def test_what_is_resumed_while_its_pilot_has_to_do_something_stays_so(harness: VesselHarness) -> None:
+    async def body(backend: PlainVessel, instance: VesselInstance) -> None:
+        await instance.pause()
+        async with instance.roused():
+            await instance.resume()
+        assert instance.id not in await backend.paused()
+        await instance.pause()
+        async with instance.roused():
+            let_go = await instance.stay_awake()
+        assert instance.id not in await backend.paused()
+        let_go()
+        await instance.pause()
+        async with instance.roused():
+            pass
+        assert instance.id in await backend.paused()
+        await instance.resume()
+
+    in_vessel(harness, body)
+
+
 def test_it_is_not_idle_while_it_is_made(harness: VesselHarness) -> None:
     async def body(backend: PlainVessel, instance: VesselInstance) -> None:
         async def asleep() -> bool:

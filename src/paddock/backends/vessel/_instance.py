@@ -9,7 +9,7 @@ import fcntl
 import json
 import os
 import socket
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -79,6 +79,8 @@ class VesselInstance(JailInstance):
         self._environment: dict[str, str] | None = None
         """What comes with each command; the pilot knows it of those that others have made."""
         self._listening: asyncio.Task[None] | None = None
+        self._resumptions = 0
+        """How often somebody has wanted it to go on."""
 
     async def turn_to(self) -> None:
         """There is nobody yet."""
@@ -216,16 +218,24 @@ class VesselInstance(JailInstance):
         finally:
             os.close(turn)
 
+    async def resume(self) -> None:
+        self._resumptions += 1
+        await super().resume()
+
+    async def stay_awake(self) -> Callable[[], None]:
+        self._resumptions += 1
+        return await super().stay_awake()
+
     @contextlib.asynccontextmanager
     async def roused(self) -> AsyncGenerator[None]:
         """For what only the pilot can do, who stands still with all else where it is paused: so long it goes on."""
-        stood = self.stillness.now
+        stood, resumptions = self.stillness.now, self._resumptions
         if stood:
-            await self.resume()
+            await super().resume()
         try:
             yield
         finally:
-            if stood:
+            if stood and resumptions == self._resumptions:  # else somebody uses it by now
                 with contextlib.suppress(SandboxDied):  # whoever asks next is told
                     await self.pause()
 
