@@ -6,6 +6,9 @@ from collections.abc import Generator
 
 import pytest
 
+from paddock.backends.vessel._instance import VesselInstance
+from paddock.errors import SandboxError
+from paddock.storage._waiting_trees import is_abandoned
 from tests.backends.test_killed_agent import alive
 from tests.backends.test_vessel import output
 from tests.backends.test_waiting import Room, play, state_of, vessels
@@ -34,5 +37,25 @@ def test_a_claim_that_fails_at_any_step_leaves_nothing_and_the_create_is_served(
         assert await output(instance, "sh", "-c", "echo $GREETING") == b"hello\n"
         assert room.waiting() == room.trees() == []
         assert not alive(first)  # though the tests' supervisor may have to reap it yet, if its keeper died
+
+    play(fragile, scene, for_tests=True)
+
+
+def test_while_it_is_handed_over_neither_tree_is_taken_for_what_nobody_keeps(
+    fragile: VesselHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene(room: Room) -> None:
+        id = await room.stock()
+        room.backend.waiting.count = 0
+        abandoned: list[bool] = []
+
+        async def refused(*_: object) -> VesselInstance:
+            abandoned.append(is_abandoned(fragile.pool, id))
+            raise SandboxError("it could not be handed over")
+
+        monkeypatch.setattr(room.backend, "pass_on", refused)
+        instance = await room.create()
+        assert abandoned == [False]
+        assert await output(instance, "echo", "served") == b"served\n"
 
     play(fragile, scene, for_tests=True)

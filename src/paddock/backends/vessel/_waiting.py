@@ -180,21 +180,24 @@ class Waiting:
     ) -> VesselInstance | None:
         """It becomes the sandbox of the plan, with its tree; or it ends, and the plan has the tree that it had."""
         backend, pool = self._backend, await self._backend.trees()
-        try:
-            if plan.spec.mounts:
-                await asyncio.to_thread(pool.add_mounts, vessel.id, len(plan.spec.mounts))
-            pool.exchange(vessel.id, plan.tree)
-        except PaddockError:
-            await end(backend, vessel)
-            return None
-        try:
-            async with asyncio.timeout(_HAND_OVER_SECONDS):
-                instance = await backend.pass_on(vessel.instance, plan, jail, env)
-        except (PaddockError, OSError, TimeoutError):
-            await backend.take_back(plan)
-            pool.exchange(vessel.id, plan.tree)
-            await end(backend, vessel)
-            return None
+        with contextlib.ExitStack() as kept:
+            try:
+                # Whichever of the two trees is called as it is: a sweep takes away what nobody keeps.
+                kept.callback(os.close, trees.keep(pool, plan.tree))
+                if plan.spec.mounts:
+                    await asyncio.to_thread(pool.add_mounts, vessel.id, len(plan.spec.mounts))
+                pool.exchange(vessel.id, plan.tree)
+            except (PaddockError, OSError):
+                await end(backend, vessel)
+                return None
+            try:
+                async with asyncio.timeout(_HAND_OVER_SECONDS):
+                    instance = await backend.pass_on(vessel.instance, plan, jail, env)
+            except (PaddockError, OSError, TimeoutError):
+                await backend.take_back(plan)
+                pool.exchange(vessel.id, plan.tree)
+                await end(backend, vessel)
+                return None
         tidying = backend.start(self._tidy(vessel))
         self._tidying.add(tidying)
         tidying.add_done_callback(self._tidying.discard)
