@@ -312,6 +312,25 @@ def test_a_pid_1_that_dies_is_told(containers: ContainerHarness) -> None:
     asyncio.run(main())
 
 
+def test_what_has_its_name_by_now_is_not_taken_for_it(containers: ContainerHarness, engine: PodmanService) -> None:
+    async def main() -> None:
+        async with boxed(containers) as (_, box):
+            image = engine.run("inspect", "--format={{.Image}}", f"paddock-{box.id}")
+            engine.run("rename", f"paddock-{box.id}", "ours")
+            engine.run("create", "--network=none", f"--name=paddock-{box.id}", image, "true")
+            left = set(engine.containers())
+            try:
+                await box.instance.kill()
+                assert len(left) == 2
+                (theirs,) = engine.containers()
+                assert engine.run("inspect", "--format={{.Name}}", theirs) == f"paddock-{box.id}"
+            finally:
+                for one in engine.containers():
+                    engine.run("rm", "--force", one)
+
+    asyncio.run(main())
+
+
 def test_one_that_stands_still_past_its_deadline_is_ended_by_whoever_looks(
     containers: ContainerHarness, engine: PodmanService
 ) -> None:

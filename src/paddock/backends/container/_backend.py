@@ -29,7 +29,7 @@ from paddock.storage._porter import Porter
 from . import _birth, _life, _probe
 from ._carry import owner
 from ._engine import Engine, missing
-from ._engine_state import how_it_ended, owned, remove
+from ._engine_state import create, how_it_ended, owned, remove
 from ._exits import exits
 from ._images import Images, shown_of_usr
 from ._instance import HOLD_SECONDS, ContainerInstance
@@ -184,7 +184,7 @@ class ContainerBackend:
                     shown=shown,
                     held=self._ceilings(),
                 )
-                await self._create(engine, record, asked, plan)
+                record = msgspec.structs.replace(record, engine=await self._create(engine, record, asked, plan))
                 told = _birth.orders(plan, self._ceilings())
                 # The guest comes up while the engine still writes down that it has started it.
                 starting = self._start(engine.post(f"/containers/{record.container}/start"))
@@ -204,17 +204,16 @@ class ContainerBackend:
                 raise PlatformError(f"the container ended while it was made: {error}", hint="try again") from None
             raise
 
-    async def _create(self, engine: Engine, record: Record, asked: Any, plan: SandboxPlan) -> None:
-        for last in (False, True):
-            try:
-                await engine.post("/containers/create", asked, name=record.container)
-                return
-            except PlatformError as error:
-                if last or not missing(error):
-                    raise
-                # Somebody has removed the image.
-                self._images.forget(asked["Image"])
-                await self._images.ensure(engine, plan.template)
+    async def _create(self, engine: Engine, record: Record, asked: Any, plan: SandboxPlan) -> str:
+        try:
+            return await create(engine, record.container, asked)
+        except PlatformError as error:
+            if not missing(error):
+                raise
+        # Somebody has removed the image.
+        self._images.forget(asked["Image"])
+        await self._images.ensure(engine, plan.template)
+        return await create(engine, record.container, asked)
 
     async def _load(self, plan: SandboxPlan, record: Record, life: Life, instance: ContainerInstance) -> None:
         trees = tuple(tree for tree in plan.trees if not _is_repository(tree))
@@ -349,14 +348,15 @@ class ContainerBackend:
             return self._engine
 
     async def _sweep(self, engine: Engine) -> None:
-        for id in await owned(engine, str(self._directory)):
+        for id, container in await owned(engine, str(self._directory)):
             if self.records.read(id) is None:
-                await self._remove(engine, id)
+                await remove(engine, container)
         self.records.sweep()
 
     async def _remove(self, engine: Engine, id: SandboxId) -> None:
         """All of it, in the engine first: as long as there is a record, the next service tries again."""
-        await remove(engine, name_of(id))
+        record = self.records.read(id)
+        await remove(engine, name_of(id) if record is None else record.container)
         self.records.remove(id)
 
     async def _end_overdue(self, record: Record) -> None:

@@ -31,8 +31,18 @@ class _Inspected(msgspec.Struct, frozen=True):
     State: State
 
 
+class _Made(msgspec.Struct, frozen=True):
+    Id: str = ""
+
+
 class _Listed(msgspec.Struct, frozen=True):
+    Id: str
     Labels: dict[str, str] | None = None
+
+
+async def create(engine: Engine, name: str, asked: object) -> str:
+    """The engine's own id for it: a name may be another's by and by. PlatformError."""
+    return msgspec.convert(await engine.post("/containers/create", asked, name=name) or {}, _Made).Id
 
 
 async def state_of(engine: Engine, name: str) -> State | None:
@@ -84,12 +94,12 @@ async def ending_of(engine: Engine, name: str) -> Ending:
     return Ending(limit=None, reason=f"its pid 1 ended with {state.ExitCode}")
 
 
-async def owned(engine: Engine, owner: str) -> list[SandboxId]:
-    """Those that carry the label of `owner`."""
+async def owned(engine: Engine, owner: str) -> list[tuple[SandboxId, str]]:
+    """Those that carry the label of `owner`, each with the engine's own id for it."""
     filters = msgspec.json.encode({"label": [f"{OWNER}={owner}"]}).decode()
     listed = await engine.get("/containers/json", list[_Listed], all="1", filters=filters)
-    names = ((one.Labels or {}).get(SANDBOX, "") for one in listed or ())
-    return [SandboxId(name) for name in names if name]
+    found = (((one.Labels or {}).get(SANDBOX, ""), one.Id) for one in listed or ())
+    return [(SandboxId(name), id) for name, id in found if name]
 
 
 async def remove(engine: Engine, name: str) -> None:

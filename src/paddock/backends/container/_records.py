@@ -56,6 +56,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """Or is nowhere any more, for this reason."""
     tree: str = ""
     """The pool's tree of its root file system: what it was when it was last held still."""
+    engine: str = ""
+    """The engine's own id for it; empty until it is there."""
     exits: bool = False
     late: bool = False
     """It was given them while it ran: its environment says nothing of certificates."""
@@ -67,7 +69,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def container(self) -> str:
-        return name_of(self.id)
+        """As its engine knows it: its name may be that of its successor by now."""
+        return self.engine or name_of(self.id)
 
     @property
     def owes(self) -> bool:
