@@ -7,6 +7,7 @@ import fcntl
 import os
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 from service_world import HOST, ME, FolderPool, OneTemplate, Rig
 
@@ -21,7 +22,9 @@ from paddock.model import (
     KillSandbox,
     Level,
     PoolSpace,
+    Sandbox,
     SandboxSpec,
+    Template,
 )
 from paddock.service import Service
 from paddock.service._garbage import Candidate, Garbage
@@ -92,6 +95,63 @@ async def test_a_version_of_a_template_goes_when_nothing_lies_over_it_any_more(r
         service._rooms.snapshots._remove(snapshot.id)
         await service.perform(CollectGarbage(), ME)
         assert set(rig.pool.names()) == {"tp_new", "tp_used"}
+
+
+class OfOneProgram(Versions):
+    """As a program sees them that began when `tree` was the version to be had."""
+
+    def __init__(self, pool: FolderPool, tree: str) -> None:
+        super().__init__(pool)
+        self._tree = tree
+
+    def get(self, name: str) -> Template:
+        return msgspec.structs.replace(HOST, layers=(self._tree,))
+
+    def is_version(self, tree: str) -> bool:
+        return super().is_version(tree) and not tree.startswith("tp_oci_")
+
+
+class OneImage:
+    """It is here, and nobody who lives has its tree locked."""
+
+    def __init__(self, pool: FolderPool, tree: str) -> None:
+        self._pool, self._tree = pool, tree
+
+    def trees(self) -> dict[str, str]:
+        return {self._tree: "debian"}
+
+    def discard(self, tree: str) -> bool:
+        self._pool.delete(tree)
+        return True
+
+
+@pytest.mark.parametrize("tree", ["tp_old", "tp_oci_layer_1"])
+async def test_what_is_taken_into_use_while_it_is_looked_at_stays(
+    rig: Rig, tree: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("tp_new", tree):
+        rig.pool.create(name)
+    rig.pool.used_bytes = 10 << 40  # images go only where room is wanted
+    loop, made = asyncio.get_running_loop(), list[Sandbox]()
+
+    async def create() -> None:  # by a program that has ended by the time that the tree would go
+        async with rig.service(templates=OfOneProgram(rig.pool, tree)) as program:
+            made.append(await program.perform(CreateSandbox(spec=SandboxSpec(persistent=True)), ME))
+
+    measured = rig.pool.measure
+
+    def measure(name: str) -> int:
+        if name == tree and not made:
+            asyncio.run_coroutine_threadsafe(create(), loop).result(60)
+        return measured(name)
+
+    monkeypatch.setattr(rig.pool, "measure", measure)
+    later, image = OfOneProgram(rig.pool, "tp_new"), OneImage(rig.pool, tree)
+    async with rig.service(templates=later, images=lambda: image) as service:
+        report = await service.perform(CollectGarbage(), ME)
+        kept = {item.what: item.kept_because or "" for item in report.items}
+        assert kept[tree].startswith(f"{made[0].id} needs it")
+        assert tree in rig.pool.names()
 
 
 async def test_a_sandbox_that_does_not_say_what_it_lies_over_keeps_every_version(rig: Rig) -> None:
