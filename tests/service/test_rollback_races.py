@@ -1,0 +1,107 @@
+"""Rollbacks beside others, at any moment: of each sandbox one is left, and what others have by then is left alone."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from service_world import ME, Rig, WorldBackend
+from test_rollback import Scene
+from test_workspace_trees import OneWorkspace
+
+from paddock.backends._base import Ending
+from paddock.errors import InvalidState, ResourceExhausted
+from paddock.model import RollbackSandbox, SandboxId, State
+from paddock.service._rollback import Rollback
+
+PATIENCE_SECONDS = 60.0
+
+
+@pytest.fixture
+def over() -> OneWorkspace:
+    return OneWorkspace()
+
+
+@pytest.mark.parametrize("same", [True, False])
+async def test_of_two_at_once_one_takes_it_back_and_the_other_is_refused(
+    rig: Rig, over: OneWorkspace, monkeypatch: pytest.MonkeyPatch, same: bool
+) -> None:
+    async with rig.service(workspaces=over) as service, rig.service(workspaces=over) as another:
+        scene = await Scene(rig, service).begin()
+        begun, go, loop = asyncio.Event(), threading.Event(), asyncio.get_running_loop()
+        copy, begin = rig.pool.snapshot, Rollback._rollback
+        begins = 0
+
+        def slowly(source: str, name: str, **options: Any) -> None:
+            if not begun.is_set():
+                loop.call_soon_threadsafe(begun.set)
+                assert go.wait(PATIENCE_SECONDS)
+            copy(source, name, **options)
+
+        async def second_is_late(self: Rollback, *of: Any) -> Any:
+            nonlocal begins
+            begins += 1
+            if begins == 2:  # it has seen the sandbox running
+                await begun.wait()
+            return await begin(self, *of)
+
+        monkeypatch.setattr(rig.pool, "snapshot", slowly)
+        monkeypatch.setattr(Rollback, "_rollback", second_is_late)
+        action = RollbackSandbox(sandbox=scene.id, snapshot=scene.snapshot)
+        both = [asyncio.ensure_future(each.perform(action, ME)) for each in (service, service if same else another)]
+        try:
+            (refused,), (goes_on,) = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            for each in (service, another):
+                await each.expiry.once()  # it is in good hands
+        finally:
+            go.set()
+            await asyncio.wait(both)
+        assert begins == 2
+        assert isinstance(refused.exception(), InvalidState)
+        assert goes_on.exception() is None
+        assert await scene.state() is State.RUNNING
+        assert await scene.answers()
+        assert scene.read(scene.id, "ws_1") == ["good", "good"]
+
+
+async def test_one_that_begins_while_another_gives_up_is_in_good_hands(
+    rig: Rig, over: OneWorkspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig.service(workspaces=over) as service:
+        scene = await Scene(rig, service).begin()
+        begun, go, loop = asyncio.Event(), threading.Event(), asyncio.get_running_loop()
+        copy, said = rig.pool.snapshot, WorldBackend.living
+        copies, second = 0, list[asyncio.Future[None]]()
+
+        def no_room_at_first(source: str, name: str, **options: Any) -> None:
+            nonlocal copies
+            copies += 1
+            if copies == 1:
+                raise ResourceExhausted("no space left on device")
+            if copies == 2:
+                loop.call_soon_threadsafe(begun.set)
+                assert go.wait(PATIENCE_SECONDS)
+            copy(source, name, **options)
+
+        async def living(backend: WorldBackend) -> Mapping[SandboxId, Ending | None]:
+            if not second:  # asked by the one that gives up
+                second.append(asyncio.ensure_future(scene.rollback()))
+                await begun.wait()
+            return await said(backend)
+
+        monkeypatch.setattr(rig.pool, "snapshot", no_room_at_first)
+        monkeypatch.setattr(WorldBackend, "living", living)
+        try:
+            with pytest.raises(ResourceExhausted):
+                await scene.rollback()
+            assert begun.is_set()
+            assert await service.expiry.once()
+        finally:
+            go.set()
+            await asyncio.wait(second)
+        assert second[0].exception() is None
+        assert await scene.state() is State.RUNNING
+        assert scene.read(scene.id, "ws_1") == ["good", "good"]
