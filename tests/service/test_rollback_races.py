@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from service_world import ME, Rig, WorldBackend
-from test_rollback import Scene
+from test_rollback import DEAD, Scene
 from test_workspace_trees import OneWorkspace
 
 from paddock.backends._base import Ending
 from paddock.errors import InvalidState, ResourceExhausted
-from paddock.model import RollbackSandbox, SandboxId, State
+from paddock.model import CreateSandbox, CreateSnapshot, RollbackSandbox, SandboxId, State
 from paddock.service._rollback import Rollback
 
 PATIENCE_SECONDS = 60.0
@@ -105,3 +105,35 @@ async def test_one_that_begins_while_another_gives_up_is_in_good_hands(
         assert second[0].exception() is None
         assert await scene.state() is State.RUNNING
         assert scene.read(scene.id, "ws_1") == ["good", "good"]
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_one_that_stayed_as_it_was_while_the_rest_of_another_was_done_is_not_taken_back(
+    rig: Rig, over: OneWorkspace, again: bool
+) -> None:
+    async with rig.service(workspaces=over) as service, rig.service(workspaces=over) as next:
+        scene = await Scene(rig, service).begin()
+        first = await service.perform(CreateSandbox(), ME)
+        snapshot = await service.perform(CreateSnapshot(sandbox=first.id), ME)
+        move = service._store.move
+        assert move(first.id, State.RUNNING, State.RESTORING, restoring=snapshot.id, holder=DEAD, of=0)
+        service._store.execute("UPDATE sandboxes SET created_at = 0 WHERE id = ?", (first.id,))  # the first of the list
+        scene.left_half_way(service)
+
+        def stays(_: object) -> None:
+            """The program whose rollback it was had found no room for it, and has ended since it was looked at."""
+            rig.world.before_create = None
+            assert move(scene.id, State.RESTORING, State.RUNNING, of=0)
+            scene.write("ws_1", "written since")
+            if again:  # another one, whose service lives
+                holder = service._rooms.live.holder
+                assert move(scene.id, State.RUNNING, State.RESTORING, restoring=scene.snapshot, holder=holder, of=0)
+
+        rig.world.before_create = stays
+        assert await next.expiry.once()
+        row = service._store.get(scene.id)
+        assert row is not None
+        assert (row.state, row.incarnation) == (State.RESTORING if again else State.RUNNING, 0)
+        assert scene.read(scene.id, "ws_1") == ["bad", "written since"]
+        if again:
+            assert move(scene.id, State.RESTORING, State.RUNNING, of=0)

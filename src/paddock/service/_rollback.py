@@ -61,7 +61,14 @@ class Rollback:
         backend = self._backends.named(row.sandbox.backend)
         # What the dead service has made, or will be told to have made, is none of ours.
         again, holder = row.incarnation + 1, self._live.holder
-        row = self._lifecycle.move(row, State.RESTORING, restoring=row.restoring, holder=holder, incarnation=again)
+        row = self._lifecycle.move(
+            row,
+            State.RESTORING,
+            restoring=row.restoring,
+            holder=holder,
+            incarnation=again,
+            only_from=(State.RESTORING,),
+        )
         with self._live.making(row.id):
             instance = await backend.adopt(row.id)
             try:
