@@ -12,10 +12,12 @@ from service_world import HOST, ME, Rig, WorldBackend, until
 from paddock.backends._base import Ending, SandboxPlan
 from paddock.model import (
     CreateSandbox,
+    CreateSnapshot,
     GetSandbox,
     KillSandbox,
     Limit,
     ListSandboxes,
+    ListSnapshots,
     Sandbox,
     SandboxId,
     SandboxSpec,
@@ -160,6 +162,28 @@ async def test_a_create_that_was_done_since_the_backend_was_asked_is_left_alone(
         checked = await service._rooms.live.check_all(service._store.list())
         assert [row.state for row in checked] == [State.RUNNING, State.RUNNING]
         assert set(rig.world.places) == set(rig.pool.names()) == {first.id, (await making).id}
+
+
+async def test_a_snapshot_that_was_done_since_all_were_listed_is_kept(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig.service() as service:
+        made = await service.perform(CreateSandbox(), ME)
+        left, done = [await service.perform(CreateSnapshot(sandbox=made.id), ME) for _ in range(2)]
+        store, delete = service._store, rig.pool.delete
+        store.execute("UPDATE snapshots SET holder = 'another-boot:1:1:x'", ())
+        store.execute("UPDATE snapshots SET created_at = 0 WHERE id = ?", (left.id,))  # the first of the list
+
+        def meanwhile(name: str) -> None:
+            """The program that makes the other one comes to the end, and ends."""
+            delete(name)
+            if name == left.id:
+                assert service._rooms.snapshots._store.whole(done.id)
+
+        monkeypatch.setattr(rig.pool, "delete", meanwhile)
+        assert await service.expiry.once()
+        assert [one.id for one in await service.perform(ListSnapshots(), ME)] == [done.id]
+        assert set(rig.pool.names()) == {made.id, done.id}
 
 
 async def test_of_many_services_one_sweeps_until_it_goes_or_its_lease_runs_out(rig: Rig) -> None:
