@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import pytest
 from service_world import HOST, ME, FolderPool, OneTemplate, Rig
 
-from paddock.errors import InvalidState, PlatformError
+from paddock.errors import InvalidState, PlatformError, ResourceExhausted
 from paddock.keeper.layout import PACKAGES
 from paddock.model import (
     CheckStorage,
@@ -21,6 +21,7 @@ from paddock.model import (
     GarbageItem,
     KillSandbox,
     Level,
+    OpenWorkspace,
     PoolSpace,
     Sandbox,
     SandboxSpec,
@@ -28,6 +29,9 @@ from paddock.model import (
 )
 from paddock.service import Service
 from paddock.service._garbage import Candidate, Garbage
+from paddock.service._needs import Need
+from paddock.service._store import Store
+from paddock.service._workspace_store import WorkspaceStore
 
 ORPHANS = ("sb_0000000000000000", "sb_0000000000000000_w", "sn_0000000000000000", "sn_0000000000000000_w")
 
@@ -152,6 +156,38 @@ async def test_what_is_taken_into_use_while_it_is_looked_at_stays(
         kept = {item.what: item.kept_because or "" for item in report.items}
         assert kept[tree].startswith(f"{made[0].id} needs it")
         assert tree in rig.pool.names()
+
+
+@pytest.mark.parametrize("way", ["collected", "forgotten"])
+async def test_nobody_comes_to_lie_over_a_base_between_the_last_look_and_its_end(
+    rig: Rig, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = "bs_0000000000000000"
+    async with rig.service() as service:
+        workspace = await service.perform(OpenWorkspace(name="task"), ME)
+        columns = "id, repository, commit_id, branch, created_at, used_at"
+        sql = f"INSERT INTO bases ({columns}) VALUES (?, 'rp_1', 'c', 'b', 0, 0)"
+        service._store.execute(sql, (base,))
+        rig.pool.create(base)
+        bases, impatient = service._rooms.shelf.bases, Store(service._store.path, busy_seconds=0.0)
+        others = WorkspaceStore(impatient)
+        row, look = others.get(workspace.id), bases._needed
+        assert row is not None
+
+        def looks() -> Mapping[str, tuple[Need, ...]]:
+            found = look()
+            with pytest.raises(ResourceExhausted):  # it would have to wait, and then find no base
+                others.lie_over(row, (base,))
+            return found
+
+        monkeypatch.setattr(bases, "_needed", looks)
+        if way == "collected":
+            assert await bases.take(GarbageItem(what=base, kind="base", why="the pool is full")) is None
+        else:
+            bases.forget("rp_1")
+        impatient.close()
+        assert base not in rig.pool.names()
+        assert bases.of("rp_1") == ()
 
 
 async def test_a_sandbox_that_does_not_say_what_it_lies_over_keeps_every_version(rig: Rig) -> None:

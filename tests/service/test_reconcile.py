@@ -26,6 +26,11 @@ from paddock.model import (
 from paddock.service import Clock
 from paddock.service._store import Row
 
+BASE = (
+    "INSERT INTO bases (id, repository, commit_id, branch, holder, created_at, used_at)"
+    " VALUES (?, 'rp_1', ?, 'main', ?, 0, 0)"
+)
+
 
 async def test_the_first_sweep_runs_by_itself_and_buries_what_expired(rig: Rig) -> None:
     async with rig.service() as service:
@@ -184,6 +189,26 @@ async def test_a_snapshot_that_was_done_since_all_were_listed_is_kept(
         assert await service.expiry.once()
         assert [one.id for one in await service.perform(ListSnapshots(), ME)] == [done.id]
         assert set(rig.pool.names()) == {made.id, done.id}
+
+
+async def test_a_base_that_was_done_since_all_were_listed_is_kept(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with rig.service() as service:
+        store, delete = service._store, rig.pool.delete
+        left, done = "bs_0000000000000000", "bs_1111111111111111"
+        for id in (left, done):
+            rig.pool.create(id)
+            store.execute(BASE, (id, id, "another-boot:1:1:x"))
+
+        def meanwhile(name: str) -> None:
+            """The program that makes the other one comes to the end, and ends."""
+            delete(name)
+            if name == left:
+                store.execute("UPDATE bases SET holder = NULL WHERE id = ?", (done,))
+
+        monkeypatch.setattr(rig.pool, "delete", meanwhile)
+        service._rooms.shelf.bases.sweep()
+        assert rig.pool.names() == (done,)
+        assert [base.id for base in service._rooms.shelf.bases.of("rp_1")] == [done]
 
 
 async def test_of_many_services_one_sweeps_until_it_goes_or_its_lease_runs_out(rig: Rig) -> None:
