@@ -14,8 +14,19 @@ from test_workspace_trees import OneWorkspace
 
 from paddock.backends._base import Ending
 from paddock.errors import InvalidState, ResourceExhausted
-from paddock.model import CreateSandbox, CreateSnapshot, RollbackSandbox, SandboxId, State
+from paddock.model import (
+    CreateSandbox,
+    CreateSnapshot,
+    GetSandbox,
+    KillSandbox,
+    OpenWorkspace,
+    RollbackSandbox,
+    SandboxId,
+    SandboxSpec,
+    State,
+)
 from paddock.service._rollback import Rollback
+from paddock.service._store import Store
 
 PATIENCE_SECONDS = 60.0
 
@@ -137,3 +148,67 @@ async def test_one_that_stayed_as_it_was_while_the_rest_of_another_was_done_is_n
         assert scene.read(scene.id, "ws_1") == ["bad", "written since"]
         if again:
             assert move(scene.id, State.RESTORING, State.RUNNING, of=0)
+
+
+async def test_killed_while_its_trees_are_put_in_place_it_does_not_touch_what_its_workspace_has_by_then(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig.service() as service, rig.service() as another:
+        rig.pool.create("tp_host")
+        workspace = await service.perform(OpenWorkspace(name="task"), ME)
+        over_it = CreateSandbox(spec=SandboxSpec(workspace="task"))
+        box = await service.perform(over_it, ME)
+        snapshot = await service.perform(CreateSnapshot(sandbox=box.id), ME)
+        copied, deletes, go, loop = threading.Event(), asyncio.Event(), threading.Event(), asyncio.get_running_loop()
+        copy, delete = rig.pool.snapshot, rig.pool.delete
+
+        def copies(source: str, name: str, **options: Any) -> None:
+            copy(source, name, **options)
+            if name.endswith("_w"):  # the last of them
+                copied.set()
+
+        def slowly(name: str) -> None:
+            if copied.is_set() and not deletes.is_set() and threading.current_thread() is not threading.main_thread():
+                loop.call_soon_threadsafe(deletes.set)
+                assert go.wait(PATIENCE_SECONDS)
+            delete(name)
+
+        monkeypatch.setattr(rig.pool, "snapshot", copies)
+        monkeypatch.setattr(rig.pool, "delete", slowly)
+        rollback = asyncio.ensure_future(service.perform(RollbackSandbox(sandbox=box.id, snapshot=snapshot.id), ME))
+        try:
+            await deletes.wait()
+            await another.perform(KillSandbox(sandbox=box.id), ME)
+            next = await another.perform(over_it, ME)
+            file = rig.state_dir / "pool" / workspace.id / "file"
+            file.write_text("written by its next owner")
+        finally:
+            go.set()
+            await asyncio.wait((rollback,))
+        assert isinstance(rollback.exception(), InvalidState)
+        assert file.read_text() == "written by its next owner"
+        assert (await another.perform(GetSandbox(sandbox=next.id), ME)).state is State.RUNNING
+        assert set(rig.pool.names()) >= {next.id, workspace.id, snapshot.id}
+        assert not {box.id, f"rb_{box.id}", f"rb_{box.id}_w"} & set(rig.pool.names())
+
+
+async def test_nobody_kills_it_between_the_last_look_and_the_renames(
+    rig: Rig, over: OneWorkspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig.service(workspaces=over) as service:
+        scene = await Scene(rig, service).begin()
+        impatient, exchange = Store(service._store.path, busy_seconds=0.0), rig.pool.exchange
+        exchanged = list[str]()
+
+        def with_a_kill(one: str, other: str) -> None:
+            with pytest.raises(ResourceExhausted):  # it would have to wait
+                impatient.move(scene.id, State.RESTORING, State.KILLED, ended_at=0.0)
+            exchange(one, other)
+            exchanged.append(other)
+
+        monkeypatch.setattr(rig.pool, "exchange", with_a_kill)
+        await scene.rollback()
+        impatient.close()
+        assert exchanged == [scene.id, "ws_1"]
+        assert await scene.answers()
+        assert scene.read(scene.id, "ws_1") == ["good", "good"]
