@@ -494,6 +494,9 @@ class FolderPool:
         self.rename(source, name)
 
     def exchange(self, one: str, other: str) -> None:
+        for name in (one, other):
+            if not (self._root / name).exists():
+                raise NotFound(f"no tree {name!r}")
         aside = self._root / f"{one}.aside"
         (self._root / one).rename(aside)
         self.rename(other, one)

@@ -15,8 +15,8 @@ from service_world import ME, Place, Rig
 from test_disk_sleep import HERE, Sleeper
 from test_workspace_trees import OneWorkspace
 
-from paddock.errors import KeeperUnavailable, SandboxDied
-from paddock.model import KillSandbox, PauseSandbox, RunExec, SnapshotId, State
+from paddock.errors import InvalidState, KeeperUnavailable, SandboxDied
+from paddock.model import CreateSnapshot, KillSandbox, PauseSandbox, RollbackSandbox, RunExec, SnapshotId, State
 from paddock.service._clock import Clock
 from paddock.service._snapshot_store import SnapshotStore
 
@@ -155,6 +155,24 @@ async def test_killed_while_it_wakes_it_does_not_touch_a_workspace_that_another_
             await use
         assert box.file("ws_1").read_text() == "written by its next owner"
         assert set(rig.pool.names()) == {"tp_host", "bs_1", "ws_1"}
+
+
+async def test_who_meant_the_one_before_does_not_put_the_next_one_to_sleep(rig: Rig, over: OneWorkspace) -> None:
+    async with (
+        rig.service(workspaces=over, memory=True) as service,
+        rig.service(workspaces=over, memory=True) as another,
+    ):
+        box = await Sleeper(rig, service).begin()
+        snapshot = await service.perform(CreateSnapshot(sandbox=box.id), ME)
+        row = service._store.get(box.id)
+        assert row is not None
+        held = service._rooms.live.get(row)
+        assert held is not None
+        await another.perform(RollbackSandbox(sandbox=box.id, snapshot=snapshot.id), ME)
+        with pytest.raises(InvalidState, match="made again"):
+            await service._rooms.sandboxes._disk_sleep.sleep(row, held)
+        assert await box.state() is State.RUNNING
+        assert await box.answers()
 
 
 async def test_whose_time_ends_while_it_wakes_is_told_so(rig: Rig, over: OneWorkspace) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+import msgspec
 import pytest
 from service_world import HOST, ME, FolderPool, OneTemplate, Rig
 
-from paddock.errors import InvalidState, PlatformError
+from paddock.errors import InvalidState, PlatformError, ResourceExhausted
 from paddock.keeper.layout import PACKAGES
 from paddock.model import (
     CheckStorage,
@@ -20,11 +21,17 @@ from paddock.model import (
     GarbageItem,
     KillSandbox,
     Level,
+    OpenWorkspace,
     PoolSpace,
+    Sandbox,
     SandboxSpec,
+    Template,
 )
 from paddock.service import Service
 from paddock.service._garbage import Candidate, Garbage
+from paddock.service._needs import Need
+from paddock.service._store import Store
+from paddock.service._workspace_store import WorkspaceStore
 
 ORPHANS = ("sb_0000000000000000", "sb_0000000000000000_w", "sn_0000000000000000", "sn_0000000000000000_w")
 
@@ -92,6 +99,95 @@ async def test_a_version_of_a_template_goes_when_nothing_lies_over_it_any_more(r
         service._rooms.snapshots._remove(snapshot.id)
         await service.perform(CollectGarbage(), ME)
         assert set(rig.pool.names()) == {"tp_new", "tp_used"}
+
+
+class OfOneProgram(Versions):
+    """As a program sees them that began when `tree` was the version to be had."""
+
+    def __init__(self, pool: FolderPool, tree: str) -> None:
+        super().__init__(pool)
+        self._tree = tree
+
+    def get(self, name: str) -> Template:
+        return msgspec.structs.replace(HOST, layers=(self._tree,))
+
+    def is_version(self, tree: str) -> bool:
+        return super().is_version(tree) and not tree.startswith("tp_oci_")
+
+
+class OneImage:
+    """It is here, and nobody who lives has its tree locked."""
+
+    def __init__(self, pool: FolderPool, tree: str) -> None:
+        self._pool, self._tree = pool, tree
+
+    def trees(self) -> dict[str, str]:
+        return {self._tree: "debian"}
+
+    def discard(self, tree: str) -> bool:
+        self._pool.delete(tree)
+        return True
+
+
+@pytest.mark.parametrize("tree", ["tp_old", "tp_oci_layer_1"])
+async def test_what_is_taken_into_use_while_it_is_looked_at_stays(
+    rig: Rig, tree: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("tp_new", tree):
+        rig.pool.create(name)
+    rig.pool.used_bytes = 10 << 40  # images go only where room is wanted
+    loop, made = asyncio.get_running_loop(), list[Sandbox]()
+
+    async def create() -> None:  # by a program that has ended by the time that the tree would go
+        async with rig.service(templates=OfOneProgram(rig.pool, tree)) as program:
+            made.append(await program.perform(CreateSandbox(spec=SandboxSpec(persistent=True)), ME))
+
+    measured = rig.pool.measure
+
+    def measure(name: str) -> int:
+        if name == tree and not made:
+            asyncio.run_coroutine_threadsafe(create(), loop).result(60)
+        return measured(name)
+
+    monkeypatch.setattr(rig.pool, "measure", measure)
+    later, image = OfOneProgram(rig.pool, "tp_new"), OneImage(rig.pool, tree)
+    async with rig.service(templates=later, images=lambda: image) as service:
+        report = await service.perform(CollectGarbage(), ME)
+        kept = {item.what: item.kept_because or "" for item in report.items}
+        assert kept[tree].startswith(f"{made[0].id} needs it")
+        assert tree in rig.pool.names()
+
+
+@pytest.mark.parametrize("way", ["collected", "forgotten"])
+async def test_nobody_comes_to_lie_over_a_base_between_the_last_look_and_its_end(
+    rig: Rig, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = "bs_0000000000000000"
+    async with rig.service() as service:
+        workspace = await service.perform(OpenWorkspace(name="task"), ME)
+        columns = "id, repository, commit_id, branch, created_at, used_at"
+        sql = f"INSERT INTO bases ({columns}) VALUES (?, 'rp_1', 'c', 'b', 0, 0)"
+        service._store.execute(sql, (base,))
+        rig.pool.create(base)
+        bases, impatient = service._rooms.shelf.bases, Store(service._store.path, busy_seconds=0.0)
+        others = WorkspaceStore(impatient)
+        row, look = others.get(workspace.id), bases._needed
+        assert row is not None
+
+        def looks() -> Mapping[str, tuple[Need, ...]]:
+            found = look()
+            with pytest.raises(ResourceExhausted):  # it would have to wait, and then find no base
+                others.lie_over(row, (base,))
+            return found
+
+        monkeypatch.setattr(bases, "_needed", looks)
+        if way == "collected":
+            assert await bases.take(GarbageItem(what=base, kind="base", why="the pool is full")) is None
+        else:
+            bases.forget("rp_1")
+        impatient.close()
+        assert base not in rig.pool.names()
+        assert bases.of("rp_1") == ()
 
 
 async def test_a_sandbox_that_does_not_say_what_it_lies_over_keeps_every_version(rig: Rig) -> None:

@@ -12,11 +12,13 @@ from service_world import HOST, ME, Rig, World, WorldBackend, until
 from paddock.backends._base import Ending, SandboxPlan
 from paddock.model import (
     CreateSandbox,
+    CreateSnapshot,
     GetSandbox,
     KillSandbox,
     Level,
     Limit,
     ListSandboxes,
+    ListSnapshots,
     Sandbox,
     SandboxId,
     SandboxSpec,
@@ -24,6 +26,11 @@ from paddock.model import (
 )
 from paddock.service import Clock
 from paddock.service._store import Row
+
+BASE = (
+    "INSERT INTO bases (id, repository, commit_id, branch, holder, created_at, used_at)"
+    " VALUES (?, 'rp_1', ?, 'main', ?, 0, 0)"
+)
 
 
 async def test_the_first_sweep_runs_by_itself_and_buries_what_expired(rig: Rig) -> None:
@@ -173,6 +180,48 @@ async def test_what_another_backend_says_of_an_id_is_not_said_of_the_sandbox(rig
         await service.expiry._reconciler._instances(other, {made.id: unfinished}, {made.id: row})
         assert (await service.perform(GetSandbox(sandbox=made.id), ME)).state is State.RUNNING
         assert set(rig.world.places) == set(rig.pool.names()) == {made.id}
+
+
+async def test_a_snapshot_that_was_done_since_all_were_listed_is_kept(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig.service() as service:
+        made = await service.perform(CreateSandbox(), ME)
+        left, done = [await service.perform(CreateSnapshot(sandbox=made.id), ME) for _ in range(2)]
+        store, delete = service._store, rig.pool.delete
+        store.execute("UPDATE snapshots SET holder = 'another-boot:1:1:x'", ())
+        store.execute("UPDATE snapshots SET created_at = 0 WHERE id = ?", (left.id,))  # the first of the list
+
+        def meanwhile(name: str) -> None:
+            """The program that makes the other one comes to the end, and ends."""
+            delete(name)
+            if name == left.id:
+                assert service._rooms.snapshots._store.whole(done.id)
+
+        monkeypatch.setattr(rig.pool, "delete", meanwhile)
+        assert await service.expiry.once()
+        assert [one.id for one in await service.perform(ListSnapshots(), ME)] == [done.id]
+        assert set(rig.pool.names()) == {made.id, done.id}
+
+
+async def test_a_base_that_was_done_since_all_were_listed_is_kept(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with rig.service() as service:
+        store, delete = service._store, rig.pool.delete
+        left, done = "bs_0000000000000000", "bs_1111111111111111"
+        for id in (left, done):
+            rig.pool.create(id)
+            store.execute(BASE, (id, id, "another-boot:1:1:x"))
+
+        def meanwhile(name: str) -> None:
+            """The program that makes the other one comes to the end, and ends."""
+            delete(name)
+            if name == left:
+                store.execute("UPDATE bases SET holder = NULL WHERE id = ?", (done,))
+
+        monkeypatch.setattr(rig.pool, "delete", meanwhile)
+        service._rooms.shelf.bases.sweep()
+        assert rig.pool.names() == (done,)
+        assert [base.id for base in service._rooms.shelf.bases.of("rp_1")] == [done]
 
 
 async def test_of_many_services_one_sweeps_until_it_goes_or_its_lease_runs_out(rig: Rig) -> None:

@@ -351,6 +351,41 @@ async def test_g8_a_tree_that_outlived_its_eviction_goes(rig: Rig) -> None:
         assert (rig.pool.names(), _archives(rig)) == ((), [made.id])
 
 
+async def test_what_is_laid_out_again_at_once_stays(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with rig.service() as service, rig.service() as another:
+        keeping_of(service, rig)
+        made = await service.perform(OpenWorkspace(name="task"), ME)
+        store, holder = workspaces_of(another)._store, workspaces_of(another).evictions._custody._holder
+        custody = workspaces_of(service).evictions._custody
+        settle = custody.settle
+
+        def settles(row: WorkspaceRow, state: WorkspaceState) -> WorkspaceRow:
+            settled = settle(row, state)
+            assert store.take(settled, WorkspaceState.RESTORING, holder)
+            rig.pool.delete(made.id)
+            rig.pool.create(made.id)
+            (folder(rig, made) / "work").write_text("laid out again")
+            return settled
+
+        monkeypatch.setattr(custody, "settle", settles)
+        await workspaces_of(service).evictions.evict(made.id)
+        assert (folder(rig, made) / "work").read_text() == "laid out again"
+
+
+async def test_an_archive_that_was_written_since_all_were_listed_is_kept(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig.service() as service:
+        keeping_of(service, rig)
+        made = await service.perform(OpenWorkspace(name="task"), ME)
+        evictions = workspaces_of(service).evictions
+        laid_out = evictions._store.list()
+        await evictions.evict(made.id)
+        monkeypatch.setattr(evictions._store, "list", lambda: laid_out)  # as one who has listed them before
+        workspaces_of(service).sweep(service._audit)
+        assert _archives(rig) == [made.id]
+
+
 async def test_a_caller_that_leaves_takes_nothing_with_it(rig: Rig) -> None:
     async with rig.service() as service:
         keeping = keeping_of(service, rig)

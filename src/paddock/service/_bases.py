@@ -187,10 +187,19 @@ class Bases:
         pins.pin(self._repositories / base.repository, base.id, base.commit)
 
     def delete(self, base: Base) -> None:
-        """The row first: a tree without one is swept. Not for bases that workspaces lie over."""
+        """The row first: a tree without one is swept. Not for bases that workspaces lie over, and not of one that has
+        been made whole since it was read."""
+        if self._unrecord(base):
+            self._discard(base)
+
+    def _unrecord(self, base: Base) -> bool:
+        """True if there is no row of it any more. Whoever made it may have come to the end before he died."""
+        sql = "DELETE FROM bases WHERE id = ? AND holder IS ?"
+        return bool(self._store.execute(sql, (base.id, base.holder)).rowcount) or not self._all("WHERE id = ?", base.id)
+
+    def _discard(self, base: Base) -> None:
         from paddock.storage.repositories import pins
 
-        self._store.execute("DELETE FROM bases WHERE id = ?", (base.id,))
         self._pool().delete(base.id)
         self._spares.discard(base.id)
         pins.unpin(self._repositories / base.repository, base.id)
@@ -200,15 +209,22 @@ class Bases:
 
     def forget(self, repository: str) -> None:
         """All bases of a repository. InvalidState: somebody needs one of them, or it."""
-        needed = self._needed()
-        users = [need.by for need in needed.get(repository, ())]
-        if users:
-            raise InvalidState(f"repository {repository} is needed by {', '.join(users[:8])}", hint="end those first")
-        for base in self.of(repository):
-            kept = _kept_because(base, needed)
-            if kept is not None:
-                raise InvalidState(f"repository {repository} cannot go: {kept}", hint="try again when that has gone")
-            self.delete(base)
+        with self._store.writing():  # nobody comes to need them between the look and the deed
+            needed, bases = self._needed(), self.of(repository)
+            users = [need.by for need in needed.get(repository, ())]
+            if users:
+                raise InvalidState(
+                    f"repository {repository} is needed by {', '.join(users[:8])}", hint="end those first"
+                )
+            for base in bases:
+                kept = _kept_because(base, needed)
+                if kept is not None:
+                    raise InvalidState(
+                        f"repository {repository} cannot go: {kept}", hint="try again when that has gone"
+                    )
+                self._unrecord(base)
+        for base in bases:
+            self._discard(base)
 
     def needs(self) -> Iterable[Need]:
         for base in self._all(""):
@@ -235,18 +251,21 @@ class Bases:
         return found
 
     async def take(self, item: GarbageItem) -> str | None:
-        found = self._all("WHERE id = ?", item.what)
-        kept = _kept_because(found[0], self._needed()) if found else None
+        with self._store.writing():  # nobody comes to lie over it between the look and the deed
+            found = self._all("WHERE id = ?", item.what)
+            kept = _kept_because(found[0], self._needed()) if found else None
+            if found and kept is None:
+                self._unrecord(found[0])
         if found and kept is None:
-            self.delete(found[0])
+            self._discard(found[0])
         return kept
 
     def sweep(self) -> None:
         """Takes away what was being made by services that are dead."""
         for base in self._all(""):
-            if base.holder is not None and not holder_alive(base.holder):
+            if base.holder is not None and not holder_alive(base.holder) and self._unrecord(base):
                 self._audit.event("base.unfinished", base=base.id, message="the service that made it died; deleted")
-                self.delete(base)
+                self._discard(base)
 
     def _find(self, repository: str, commit: str, branch: str) -> Base | None:
         found = self._all("WHERE repository = ? AND commit_id = ? AND branch = ?", repository, commit, branch)

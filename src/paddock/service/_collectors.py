@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from paddock.storage._memories import Memories
 from paddock.storage._waiting_trees import WAITING, is_abandoned
 
 from ._garbage import Candidate
-from ._needs import Needs
+from ._needs import Need, Needs
 from ._providers import Templates
 from ._remains import Remains
 from ._store import Store
@@ -103,11 +103,15 @@ class OldTemplates:
                 continue
             whole = name.startswith(Noun.TEMPLATE)
             why = "a newer version has replaced it" if whole else "its builder did not come to an end"
-            kept = f"{needed[name][0].by} needs it: {needed[name][0].why}" if name in needed else self._unknown(name)
+            kept = _needed(needed, name) or self._unknown(name)
             found.append(_candidate(name, "template", why, await _size(pool, name), kept))
         return found
 
     async def take(self, item: GarbageItem) -> str | None:
+        # Who has taken it into use since it was looked at may have ended, and his sandbox lives on.
+        kept = _needed(self._needs.by_tree(), item.what) or self._unknown(item.what)
+        if kept is not None:
+            return kept
         if await asyncio.to_thread(self._templates.discard, item.what):
             return None
         return "a program that runs uses it"
@@ -155,6 +159,10 @@ class Outputs:
     async def take(self, item: GarbageItem) -> str | None:
         self._remains.remove_outputs(item.what)
         return None
+
+
+def _needed(needed: Mapping[str, tuple[Need, ...]], name: str) -> str | None:
+    return f"{needed[name][0].by} needs it: {needed[name][0].why}" if name in needed else None
 
 
 def _candidate(what: str, kind: str, why: str, size: int | None, kept: str | None = None) -> Candidate:

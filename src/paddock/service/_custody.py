@@ -112,7 +112,7 @@ class Custody:
             elif row.state is WorkspaceState.EVICTED and row.id in trees:
                 self._recover(row)  # whoever evicted it died before the tree was gone
         for name in archives:
-            row = rows.get(WorkspaceId(name))
+            row = self._store.get(name)  # as it is now: it may have been evicted again since it was listed
             if row is None or (row.kept is None and row.holder is None):
                 self._archives.remove(name)
 

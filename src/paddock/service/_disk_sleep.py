@@ -73,6 +73,8 @@ class DiskSleep:
                 raise
 
     async def _sleep(self, row: Row, held: Held) -> Row:
+        if held.row.incarnation != row.incarnation:
+            raise InvalidState(f"sandbox {row.id} was made again meanwhile", sandbox=row.id)
         taken: Row | None = None
         ended = False
         with ExitStack() as until_asleep:

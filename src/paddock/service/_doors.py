@@ -226,7 +226,8 @@ class Doors:
             try:
                 await self._open(door)
             except SandboxDied:
-                self._doors.pop(door.row.id, None)
+                if self._doors.get(door.row.id) is door:
+                    del self._doors[door.row.id]
 
 
 _: type[Egress] = Doors

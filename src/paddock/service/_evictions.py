@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -90,10 +91,14 @@ class Evictions:
         try:
             with self._custody.taking(row, WorkspaceState.EVICTING) as mine:
                 kept = await self._keeping.keep(mine, entry)
-                self._custody.settle(replace(mine, kept=kept, base=None, layers=()), WorkspaceState.EVICTED)
+                gone = replace(mine, kept=kept, base=None, layers=())
+                evicted = self._custody.settle(gone, WorkspaceState.EVICTED)
         except Outrun:
             raise InvalidState(f"workspace {row.workspace.name!r} has just been taken into use") from None
-        self._pool().delete(row.id)
+        # Outrun: somebody lays it out again by now. He has taken the tree away, and made another.
+        with suppress(Outrun), self._custody.taking(evicted, WorkspaceState.EVICTED) as mine:
+            self._pool().delete(row.id)
+            self._custody.settle(mine, WorkspaceState.EVICTED)
 
     async def _restore(self, row: WorkspaceRow, entry: Entry | None) -> WorkspaceRow:
         with self._custody.taking(row, WorkspaceState.RESTORING) as mine:

@@ -84,6 +84,9 @@ class UnusedImages:
 
     async def take(self, item: GarbageItem) -> str | None:
         assert self._images is not None
+        users = self._needs.by_tree().get(item.what)
+        if users:  # who has taken it into use since it was looked at may have ended, and his sandbox lives on
+            return f"{users[0].by} needs it: {users[0].why}"
         if await asyncio.to_thread(self._images().discard, item.what):
             return None
         return "a program that runs uses it"

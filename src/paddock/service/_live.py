@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Coroutine, Generator, Mapping
 
 import msgspec
@@ -41,7 +42,7 @@ class Live:
         self._store, self._backends, self._remains = store, backends, remains
         self._pool, self._tasks = pool, tasks
         self._held: dict[SandboxId, Held] = {}
-        self._making: set[SandboxId] = set()
+        self._making: Counter[SandboxId] = Counter()
         self._adopting: dict[SandboxId, asyncio.Task[Held]] = {}
         self._gone: set[SandboxId] = set()
         """Made here, and put to sleep on disk since."""
@@ -146,11 +147,13 @@ class Live:
     @contextlib.contextmanager
     def making(self, id: SandboxId) -> Generator[None]:
         """While it lasts, a row that says `creating` is telling the truth."""
-        self._making.add(id)
+        self._making[id] += 1
         try:
             yield
-        finally:
-            self._making.discard(id)
+        finally:  # not the end of another one, who has begun by now
+            self._making[id] -= 1
+            if not self._making[id]:
+                del self._making[id]
 
     def is_being_made(self, row: Row) -> bool:
         return row.id in self._making if row.holder == self.holder else holder_alive(row.holder)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from paddock.errors import InternalError, InvalidState, PolicyDenied
-from paddock.model import GetPolicy, PolicyDocument, PolicyRevision, Principal, Sandbox, SetPolicy
+from paddock.model import GetPolicy, PolicyDocument, PolicyRevision, Principal, Sandbox, SetPolicy, State
 
 from ._clock import Clock
 from ._egress import Egress
@@ -86,7 +86,7 @@ class Policies:
             await self._leases.extend(row, snapshot.document.secrets)
         now = None if snapshot is None else snapshot.revision
         if not self._policies.set(row.id, before=before, now=now):
-            raise _changed(row, None)
+            raise self._not_set(row)
         # Once recorded it has to hold, whatever becomes of the caller.
         await self._tasks.finish(self._apply(row.id, before), name=f"undo sandbox {row.id}: policy")
         entry.done({"policy": now, "before": before})
@@ -117,7 +117,8 @@ class Policies:
                 try:
                     await self._egress.open(row, await self.of(revision))
                 except BaseException:
-                    self._policies.set(id, before=revision, now=None)
+                    # Not of one that was made again meanwhile: that one has what was recorded.
+                    self._policies.set(id, before=revision, now=None, of=row.incarnation)
                     raise
             else:
                 await self._egress.revise(row, await self.of(revision))
@@ -125,6 +126,16 @@ class Policies:
             if after is None or after.sandbox.policy == revision:
                 return
             before = revision
+
+    def _not_set(self, row: Row) -> InvalidState:
+        now = self._store.get(row.id) or row
+        if now.state is not State.RESTORING or now.sandbox.policy != row.sandbox.policy:
+            return _changed(row, None)
+        return InvalidState(
+            f"sandbox {row.id} is {now.state.value}; its policy is as it was",
+            hint="wait until it runs",
+            state=now.state.value,
+        )
 
     def _remember(self, snapshot: Snapshot) -> Snapshot:
         while len(self._compiled) >= _MOST_KEPT:

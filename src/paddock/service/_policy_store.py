@@ -9,8 +9,8 @@ _KEEP = (
     " ON CONFLICT (revision) DO UPDATE SET kept_at = excluded.kept_at"
 )
 _SET = (
-    "UPDATE sandboxes SET policy = ? WHERE id = ? AND policy IS ?"
-    " AND state IN ('creating', 'restoring', 'running', 'paused')"
+    "UPDATE sandboxes SET policy = ? WHERE id = ? AND policy IS ? AND incarnation = coalesce(?, incarnation)"
+    " AND state IN ('running', 'paused')"
 )
 _PRUNE = (
     "DELETE FROM policies WHERE kept_at < ? AND revision NOT IN (SELECT policy FROM sandboxes WHERE policy IS NOT NULL)"
@@ -33,9 +33,10 @@ class PolicyStore:
         found = self._store.execute("SELECT document FROM policies WHERE revision = ?", (revision,)).fetchone()
         return None if found is None else found[0]
 
-    def set(self, sandbox: str, *, before: str | None, now: str | None) -> bool:
-        """False if it was not `before` any more, or the sandbox has ended."""
-        return bool(self._store.execute(_SET, (now, sandbox, before)).rowcount)
+    def set(self, sandbox: str, *, before: str | None, now: str | None, of: int | None = None) -> bool:
+        """False if it was not `before` any more, or the sandbox has ended, is not incarnation `of`, or is being made
+        again: then it gets what was recorded before."""
+        return bool(self._store.execute(_SET, (now, sandbox, before, of)).rowcount)
 
     def in_workspace(self, workspace: str) -> tuple[str, ...]:
         """The revisions under which sandboxes have worked in it, the latest first; as long as those are recorded."""

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from paddock.backends._base import Backend, Instance
-from paddock.errors import InvalidState, SandboxDied
+from paddock.errors import InvalidState, NotFound, SandboxDied
 from paddock.model import State
 from paddock.storage._base import Pool
 
@@ -68,8 +68,10 @@ class Rebirth:
         if (stray := await backend.adopt(row.id)) is not None:
             await end(stray)
         await backend.forget(row.id)
-        self._check_ours(row)
-        await asyncio.to_thread(_put_in_place, self._pool(), trees)
+        with self._store.writing():  # nobody records that it was killed between the look and the renames
+            self._check_ours(row)
+            _put_in_place(self._pool(), trees)
+        await asyncio.to_thread(_copies.discard, self._pool(), [tree.copy.name for tree in trees])
         plan = self._leases.furnished((await self._birth(next, snapshot, backend)).plan())
         instance = await backend.create(plan)
         try:
@@ -127,5 +129,9 @@ async def end(instance: Instance) -> None:
 
 
 def _put_in_place(pool: Pool, trees: Sequence[Beside]) -> None:
+    """By renames alone, which take no time: what was in their places is where the copies were, and is to be deleted."""
     for tree in trees:
-        pool.replace(tree.copy.name, tree.place)
+        try:
+            pool.exchange(tree.copy.name, tree.place)
+        except NotFound:  # a service that died had emptied its place
+            pool.rename(tree.copy.name, tree.place)

@@ -102,7 +102,9 @@ class Reconciler:
         await self._live.check_all(self._store.list())
 
     async def _rollbacks(self) -> None:
-        for row in self._store.list():
+        for listed in self._store.list():
+            # As it is now: the rest of the one before may have taken long, and its service has come further, or died.
+            row = self._store.get(listed.id) or listed
             if row.state is State.RESTORING and not self._live.is_being_made(row):
                 try:
                     if not await self._disk_sleep.finished(row):

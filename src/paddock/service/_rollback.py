@@ -19,7 +19,7 @@ from paddock.storage._base import Pool
 from . import _copies
 from ._gate import Entry
 from ._lifecycle import Lifecycle
-from ._live import Held, Live
+from ._live import LIVE, Held, Live
 from ._providers import Backends
 from ._rebirth import Beside, Rebirth, besides, end
 from ._remains import has_ended, words
@@ -61,7 +61,14 @@ class Rollback:
         backend = self._backends.named(row.sandbox.backend)
         # What the dead service has made, or will be told to have made, is none of ours.
         again, holder = row.incarnation + 1, self._live.holder
-        row = self._lifecycle.move(row, State.RESTORING, restoring=row.restoring, holder=holder, incarnation=again)
+        row = self._lifecycle.move(
+            row,
+            State.RESTORING,
+            restoring=row.restoring,
+            holder=holder,
+            incarnation=again,
+            only_from=(State.RESTORING,),
+        )
         with self._live.making(row.id):
             instance = await backend.adopt(row.id)
             try:
@@ -78,8 +85,11 @@ class Rollback:
             await self._lay(row, backend, self._snapshot_of(row), trees)
 
     async def _rollback(self, row: Row, held: Held, snapshot: SnapshotRow) -> Sandbox:
+        # Not out of the hands of another one, who is at it already and would lay its trees beside ours.
+        row = self._lifecycle.move(
+            row, State.RESTORING, restoring=snapshot.id, holder=self._live.holder, only_from=LIVE
+        )
         with self._live.making(row.id):
-            row = self._lifecycle.move(row, State.RESTORING, restoring=snapshot.id, holder=self._live.holder)
             try:
                 trees = self._rebirth.trees(row, snapshot)
                 await asyncio.to_thread(_copies.make, self._pool(), [tree.copy for tree in trees], anew=True)

@@ -274,9 +274,14 @@ class Snapshots:
             if row.for_sleep:
                 if not self._store.slept_on(row.id):
                     self._remove(row.id)
-            elif row.holder is not None:
+            elif row.holder is not None and self._is_unfinished(row.id):
                 audit.event("snapshot.unfinished", snapshot=row.id, message="the service that made it died; deleted")
                 self._remove(row.id)
+
+    def _is_unfinished(self, id: str) -> bool:
+        """As it is now: whoever was making it may have come to the end, and then have died, since it was listed."""
+        now = self._store.get(id)
+        return now is not None and now.holder is not None
 
 
 def _size(limits: Limits) -> tuple[float, ...]:
