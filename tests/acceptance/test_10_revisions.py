@@ -5,14 +5,19 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from paddock.errors import InvalidState, PolicyInvalid
 from paddock.policy.egress import diff, explain, load
-from tests.conftest import SandboxFactory
+from tests.conftest import SandboxFactory, gateway_pid
+from tests.orphans import wait_until
 
 from .inside import TALK, ask, refused
 from .rig import PATIENCE_SECONDS, Arrival, Internet, Records
@@ -124,6 +129,31 @@ def test_a_revision_cuts_what_it_refuses_of_many_live_connections_and_nothing_el
     assert len(asked) > count // 2
     assert {one.detail["revision"] for one in records.of(made.id, "egress.request", host="gone.test")} == {before}
     assert records.denied(made.id, "egress.name", host="gone.test", revision=after)
+    assert internet.strays() == []
+
+
+@pytest.mark.parametrize("narrower", [ONE, None])
+def test_what_another_program_has_set_is_what_the_next_gateway_keeps(
+    sandbox: SandboxFactory, internet: Internet, shared_state: Path, tmp_path: Path, narrower: object
+) -> None:
+    """It has ended by then, and the program that made the sandbox has not heard of it."""
+    for name in ("gone.test", "kept.test"):
+        internet.site(name)
+    made = sandbox(policy=BOTH)
+    assert ask(made, GET, "gone.test").endswith("hello")
+    change = [made.id]
+    if narrower is not None:
+        (tmp_path / "one.json").write_text(json.dumps(narrower))
+        change = [made.id, str(tmp_path / "one.json")]
+    command = [sys.executable, "-m", "paddock", "policy", "set", *change]
+    subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE_SECONDS)
+    first = gateway_pid(shared_state)
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    assert wait_until(lambda: gateway_pid(shared_state) not in (None, first))
+    assert denied(ask(made, GET, "gone.test"))
+    said = ask(made, GET, "kept.test")
+    assert denied(said) if narrower is None else said.endswith("hello")
     assert internet.strays() == []
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import pytest
 from service_world import ME, Rig, until
 
@@ -157,6 +158,19 @@ async def test_a_gateway_that_takes_the_place_of_another_is_given_what_is_kept_n
         assert {VALUE, b"another-value"} <= redaction.values.keys()
         await other.perform(RemoveSecret(name="CI"), ME)
         assert await given() == [None]
+
+
+async def test_a_gateway_is_given_what_another_service_has_added(rig: Rig) -> None:
+    both = {**RULES, "NEW": SecretRule(source=SecretSource(stored="OTHER"), bind=BIND)}
+    async with rig.service() as service, rig.service() as other:
+        await kept(service)
+        sandbox = await made(service)
+        row = msgspec.structs.replace(row_of(service, sandbox), sandbox=msgspec.structs.replace(sandbox, policy="1"))
+        assert [one.name for one in from_bytes(await leases_of(service).packed(row))] == ["TOKEN"]
+        await kept(other, b"of-another", name="OTHER")
+        await leases_of(other).extend(row, both)
+        row = msgspec.structs.replace(row, sandbox=msgspec.structs.replace(sandbox, policy="2"))
+        assert [one.name for one in from_bytes(await leases_of(service).packed(row))] == ["TOKEN", "NEW"]
 
 
 async def test_another_service_finds_placeholders_and_fetches_values(rig: Rig) -> None:

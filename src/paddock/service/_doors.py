@@ -54,7 +54,8 @@ class _Door(msgspec.Struct):
 
 class Doors:
     """`exits` gives the sockets of a living sandbox; `judge` answers for approvals; `authority` makes one
-    for the sandbox of that id; `secrets` says, for the gateway, which ones a sandbox has."""
+    for the sandbox of that id; `secrets` says, for the gateway, which ones a sandbox has; `recorded` says what it is by
+    now and what holds for it, whoever has set that: None of one that has ended, or is another by now."""
 
     def __init__(
         self,
@@ -66,9 +67,10 @@ class Doors:
         judge: Judge,
         authority: Callable[[], Authority] = _make_authority,
         secrets: Callable[[Row], Awaitable[bytes]] | None = None,
+        recorded: Callable[[Row], Awaitable[tuple[Row, Snapshot] | None]] | None = None,
     ) -> None:
         self._state, self._exits, self._tasks, self._audit = state_dir, exits, tasks, audit
-        self._authority, self._secrets = authority, secrets
+        self._authority, self._secrets, self._recorded = authority, secrets, recorded
         self._doors: dict[SandboxId, _Door] = {}
         self._made: asyncio.Task[Authority] | None = None
         self._client = GatewayClient(state_dir, on_lost=self._lost, judge=judge)
@@ -90,6 +92,8 @@ class Doors:
             await self.open(row, snapshot)
             return
         async with door.lock:
+            if door.row.incarnation > row.incarnation:
+                return  # it was made again since, under what was recorded then
             door.row, door.snapshot = row, snapshot
             unread = await self._read_lists(row, snapshot)
             await self._open_twice(door)
@@ -224,10 +228,22 @@ class Doors:
             if self._doors.get(door.row.id) is not door:
                 return
             try:
-                await self._open(door)
+                await self._open_recorded(door)
             except SandboxDied:
                 if self._doors.get(door.row.id) is door:
                     del self._doors[door.row.id]
+
+    async def _open_recorded(self, door: _Door) -> None:
+        """Under what holds by now. Another service may have set it, and told a gateway of it that has died since."""
+        now = None if self._recorded is None else await self._recorded(door.row)
+        while True:
+            if now is not None:
+                door.row, door.snapshot = now
+                await self._read_lists(*now)  # without a list, what needs it is refused
+            await self._open(door)
+            now = None if self._recorded is None else await self._recorded(door.row)
+            if now is None or now[1].revision == door.snapshot.revision:
+                return
 
 
 _: type[Egress] = Doors

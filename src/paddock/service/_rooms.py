@@ -116,6 +116,7 @@ class Rooms:
                 audit=audit,
                 judge=Judge(store, self.approvals, holder),
                 secrets=leases.packed,
+                recorded=lambda row: self.policies.recorded(row),
             )
             leases.changed = lambda id, bound: doors.secret(SandboxId(id), bound.name, to_bytes(bound))
         self.recordings = Recordings(self._doors)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeAlias
 
@@ -88,8 +89,11 @@ class Leases:
 
     async def packed(self, row: Row) -> bytes:
         """`bounds`, as they go to the gateway. What is kept is looked at anew: another service may have rotated it, or
-        revoked it, and told a gateway of it that has died since."""
-        held = await self._held(row)
+        revoked it, and told a gateway of it that has died since; or have set a policy with others."""
+        held, revision = await self._held(row), row.sandbox.policy
+        if revision is not None and self._seen.get(row.id) != revision:
+            with contextlib.suppress(SecretUnavailable):  # those that it had go on
+                await self._catch_up(row, revision)
         for lease in self._store.of(row.id) if held else ():
             if is_kept(lease.rule.source) and lease.name in held:
                 try:
