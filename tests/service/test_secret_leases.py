@@ -37,6 +37,7 @@ from paddock.storage.secret_sources import Fetched
 
 VALUE = b"correct-horse-battery-staple"
 BIND = Binding(host="api.test", header="Authorization")
+TRUE = ExecSpec(argv=("true",))
 RULES = {"TOKEN": SecretRule(source=SecretSource(stored="CI"), bind=BIND)}
 
 
@@ -158,6 +159,26 @@ async def test_a_gateway_that_takes_the_place_of_another_is_given_what_is_kept_n
         assert {VALUE, b"another-value"} <= redaction.values.keys()
         await other.perform(RemoveSecret(name="CI"), ME)
         assert await given() == [None]
+
+
+async def test_a_secret_that_cannot_be_had_here_hinders_no_command(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was revoked since the sandbox was made, or only the program that made it has it in its environment."""
+    both = {**RULES, "OWN": SecretRule(source=SecretSource(env="OF_THE_MAKER"), bind=BIND)}
+    async with rig.service() as service, rig.service() as other, rig.service() as third:
+        await kept(service)
+        monkeypatch.setenv("OF_THE_MAKER", "of-the-maker")
+        sandbox = await made(service, both, persistent=True)
+        row = msgspec.structs.replace(row_of(service, sandbox), sandbox=msgspec.structs.replace(sandbox, policy="1"))
+        monkeypatch.delenv("OF_THE_MAKER")
+        env = (await leases_of(other).in_environment(row, TRUE)).env
+        assert env.keys() == {"TOKEN", "OWN"}
+        with pytest.raises(SecretUnavailable):  # it does not take the place of who has it
+            await leases_of(other).packed(row)
+        await other.perform(RemoveSecret(name="CI"), ME)
+        assert (await leases_of(third).in_environment(row, TRUE)).env == env
+        monkeypatch.setenv("OF_THE_MAKER", "of-the-maker")
+        given = {one.name: one.value for one in from_bytes(await leases_of(third).packed(row))}
+        assert given == {"TOKEN": None, "OWN": SecretValue(b"of-the-maker")}
 
 
 async def test_a_gateway_is_given_what_another_service_has_added(rig: Rig) -> None:

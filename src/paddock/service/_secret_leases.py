@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeAlias
 
@@ -76,33 +75,34 @@ class Leases:
         return msgspec.structs.replace(plan, spec=msgspec.structs.replace(plan.spec, env=env))
 
     async def bounds(self, row: Row) -> tuple[Bound, ...]:
-        """For the gateway. Of a sandbox that another service has made, the values are fetched again."""
+        """For the gateway. Of a sandbox that another service has made, the values are fetched again; None is that of
+        one that cannot be had here (it was revoked, or is in the other's environment): that hinders no command."""
         return tuple((await self._held(row)).values())
 
     async def _held(self, row: Row) -> dict[str, Bound]:
         held = self._bounds.get(row.id)
         if held is None:
             leases = self._store.of(row.id)
-            held = self._hold(row.id, leases, await self._fetch_all(leases))
+            held = self._hold(row.id, leases, await self._fetch_there(leases))
             self._late[row.id] = {lease.name: lease.placeholder for lease in leases}  # some may have been
         return held
 
     async def packed(self, row: Row) -> bytes:
         """`bounds`, as they go to the gateway. What is kept is looked at anew: another service may have rotated it, or
-        revoked it, and told a gateway of it that has died since; or have set a policy with others."""
+        revoked it, and told a gateway of it that has died since; or have set a policy with others. SecretUnavailable:
+        whoever made the sandbox may have what this service has not, and has to open its door."""
         held, revision = await self._held(row), row.sandbox.policy
         if revision is not None and self._seen.get(row.id) != revision:
-            with contextlib.suppress(SecretUnavailable):  # those that it had go on
-                await self._catch_up(row, revision)
+            await self._catch_up(row, revision)
         for lease in self._store.of(row.id) if held else ():
-            if is_kept(lease.rule.source) and lease.name in held:
-                try:
-                    value = (await self._fetch(lease)).value
-                except SecretUnavailable:
-                    value = None
-                if held[lease.name].value != value:
-                    held[lease.name] = msgspec.structs.replace(held[lease.name], value=value)
-                    self._redact(row.id, tuple(held.values()))
+            before = held.get(lease.name)
+            if before is None or not (is_kept(lease.rule.source) or before.value is None):
+                continue
+            now = (await self._fetch_there([lease]) if is_kept(lease.rule.source) else [await self._fetch(lease)])[0]
+            if before.value != (None if now is None else now.value):
+                held[lease.name] = self._bound(lease, now)
+                self._keep_fresh(lease, held[lease.name])
+                self._redact(row.id, tuple(held.values()))
         return to_bytes(tuple(held.values()))
 
     def redaction(self, sandbox: str) -> Redaction | None:
@@ -123,7 +123,7 @@ class Leases:
         """With what another service has given the sandbox, or has made it with."""
         leases, held = self._store.of(row.id), await self._held(row)
         new = [one for one in leases if one.name not in held or held[one.name].bindings != _bindings(one.rule)]
-        await self._add(row, new, await self._fetch_all(new))
+        await self._add(row, new, await self._fetch_there(new))
         self._seen[row.id] = revision
 
     async def extend(self, row: Row, rules: Mapping[str, SecretRule]) -> None:
@@ -148,7 +148,7 @@ class Leases:
         for bound in await self._add(row, leases, fetched):
             await self.changed(row.id, bound)
 
-    async def _add(self, row: Row, leases: Sequence[Lease], fetched: Sequence[Fetched]) -> list[Bound]:
+    async def _add(self, row: Row, leases: Sequence[Lease], fetched: Sequence[Fetched | None]) -> list[Bound]:
         held, late = await self._held(row), self._late.setdefault(row.id, {})
         added: list[Bound] = []
         for lease, one in zip(leases, fetched, strict=True):
@@ -183,19 +183,28 @@ class Leases:
             fetched.append(one)
         return fetched
 
+    async def _fetch_there(self, leases: Sequence[Lease]) -> list[Fetched | None]:
+        """None of those that cannot be had."""
+        fetched: list[Fetched | None] = []
+        for one in await asyncio.gather(*map(self._fetch, leases), return_exceptions=True):
+            if isinstance(one, BaseException) and not isinstance(one, SecretUnavailable):
+                raise one
+            fetched.append(None if isinstance(one, BaseException) else one)
+        return fetched
+
     async def _fetch(self, lease: Lease) -> Fetched:
         return await self._fetchers(lease.owner).fetch(lease.name, lease.rule.source)
 
-    def _bound(self, lease: Lease, fetched: Fetched) -> Bound:
+    def _bound(self, lease: Lease, fetched: Fetched | None) -> Bound:
         return Bound(
             name=lease.name,
             placeholder=lease.placeholder,
             bindings=_bindings(lease.rule),
-            value=fetched.value,
-            expires_at=None if fetched.seconds is None else self._clock.boottime() + fetched.seconds,
+            value=None if fetched is None else fetched.value,
+            expires_at=None if fetched is None or fetched.seconds is None else self._clock.boottime() + fetched.seconds,
         )
 
-    def _hold(self, sandbox: str, leases: Sequence[Lease], fetched: Sequence[Fetched]) -> dict[str, Bound]:
+    def _hold(self, sandbox: str, leases: Sequence[Lease], fetched: Sequence[Fetched | None]) -> dict[str, Bound]:
         self.drop(sandbox)
         bounds = [self._bound(lease, one) for lease, one in zip(leases, fetched, strict=True)]
         held = self._bounds[sandbox] = {bound.name: bound for bound in bounds}
@@ -222,9 +231,7 @@ class Leases:
         self._redactions[sandbox] = Redaction({**dict(past), **values})
 
     async def _change(self, lease: Lease, value: SecretValue | None, expires_at: float | None) -> None:
-        bound = msgspec.structs.replace(
-            self._bound(lease, Fetched(SecretValue(b""))), value=value, expires_at=expires_at
-        )
+        bound = msgspec.structs.replace(self._bound(lease, None), value=value, expires_at=expires_at)
         held = self._bounds.get(lease.sandbox)
         if held is not None:
             held[lease.name] = bound
