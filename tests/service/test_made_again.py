@@ -110,3 +110,22 @@ async def test_a_kill_that_was_meant_for_the_one_before_kills_the_next_one_too(
         assert (await kill).state is State.KILLED
         assert id not in rig.pool.names()
         assert [place for place in rig.world.places.values() if place.ended is None] == []
+
+
+@pytest.mark.parametrize("maker_looks", [False, True])
+async def test_it_ends_with_the_program_that_made_it_and_not_with_the_one_that_took_it_back(
+    rig: Rig, maker_looks: bool
+) -> None:
+    rig.pool.create("tp_host")
+    async with rig.service() as watching:
+        async with rig.service() as first:
+            id = (await first.perform(CreateSandbox(spec=SandboxSpec()), ME)).id
+            async with rig.service() as second:
+                snapshot = (await second.perform(CreateSnapshot(sandbox=id), ME)).id
+                await second.perform(RollbackSandbox(sandbox=id, snapshot=snapshot), ME)
+            assert await said(watching, id) == "here\n"
+            if maker_looks:
+                assert await said(first, id) == "here\n"
+        assert (await watching.perform(GetSandbox(sandbox=id), ME)).state is State.KILLED
+    assert id not in rig.pool.names()
+    assert [place for place in rig.world.places.values() if place.ended is None] == []

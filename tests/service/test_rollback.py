@@ -244,6 +244,9 @@ async def test_what_a_service_that_died_had_come_to_is_finished(
             assert scene.read(scene.id, "ws_1") == ["good", "good"]
             expected = {"tp_host", "bs_1", "ws_1", scene.id, scene.snapshot, f"{scene.snapshot}_w"}
             assert set(rig.pool.names()) == expected
+        scene.service = service  # it does not end with the one that has done the rest
+        assert await scene.state() is State.RUNNING
+        assert await scene.answers()
 
 
 async def test_the_rest_of_one_waits_until_there_is_room(

@@ -84,7 +84,6 @@ class DiskSleep:
                     taken = self._take(row, LIVE, snapshot.id)
                     until_asleep.enter_context(self._in_hand(taken))
                     held.dying = True
-                    self._live.leave(held, taken)
                     await end(held.instance)
                     ended = True
             except (PaddockError, OSError):

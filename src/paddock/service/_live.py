@@ -44,12 +44,13 @@ class Live:
         self._held: dict[SandboxId, Held] = {}
         self._making: Counter[SandboxId] = Counter()
         self._adopting: dict[SandboxId, asyncio.Task[Held]] = {}
-        self._gone: set[SandboxId] = set()
-        """Made here, and put to sleep on disk since."""
+        self._has_made = False
+        """One that is to end with this program."""
 
     def admit(self, row: Row, backend: Backend, instance: Instance, strikes: Mapping[Limit, int] | None = None) -> Held:
         """Once the tasks are closed nobody watches it: `aclose` has to follow."""
         held = self._held[row.id] = Held(row, backend, instance, strikes or {})
+        self._has_made |= row.holder == self.holder and not row.sandbox.spec.persistent
         if self._tasks.closed:
             return held
         held.watch = self._tasks.start(self._watch(held), name=f"watch {row.id}")
@@ -130,14 +131,8 @@ class Live:
             now = await self._remains.settle(now, ending)
         held = self._held.get(row.id)
         if held is not None and held.row.incarnation <= row.incarnation:
-            self.leave(held, now)
             await self.release(row.id)
         return now
-
-    def leave(self, held: Held, now: Row) -> None:
-        """It sleeps on disk, perhaps: if it was made here and is not persistent, it still ends with this program."""
-        if now.restoring is not None and held.row.holder == self.holder:
-            self._gone.add(held.id)
 
     async def _asleep(self, row: Row) -> Row:
         if not self._remains.overdue(row):
@@ -220,9 +215,24 @@ class Live:
         for error in failed:
             if isinstance(error, BaseException):
                 raise error
-        for row in filter(None, map(self._store.get, self._gone)):
-            if row.asleep and row.holder == self.holder and not row.sandbox.spec.persistent:
-                await self._remains.settle(row, _PROGRAM_ENDED)
+        for row in self._store.list() if self._has_made else ():
+            if row.state in LIVE and row.holder == self.holder and not row.sandbox.spec.persistent:
+                await self._end_unheld(row)
+
+    async def _end_unheld(self, row: Row) -> None:
+        """It sleeps on disk, or another service has made it again since: it was made here, and ends here."""
+        if row.asleep:
+            await self._remains.settle(row, _PROGRAM_ENDED)
+            return
+        instance = await self._backends.named(row.sandbox.backend).adopt(row.id)
+        if instance is None:
+            return  # it has ended by itself: the next one who looks records of what
+        try:
+            with contextlib.suppress(SandboxDied):
+                await instance.kill()
+            await self._remains.settle(row, _PROGRAM_ENDED)
+        finally:
+            await instance.aclose()
 
     async def _leave(self, held: Held) -> None:
         row = self._store.get(held.id)

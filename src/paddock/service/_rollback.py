@@ -17,6 +17,7 @@ from paddock.model import RollbackSandbox, Sandbox, State
 from paddock.storage._base import Pool
 
 from . import _copies
+from ._clock import holder_alive
 from ._gate import Entry
 from ._lifecycle import Lifecycle
 from ._live import LIVE, Held, Live
@@ -61,6 +62,7 @@ class Rollback:
         backend = self._backends.named(row.sandbox.backend)
         # What the dead service has made, or will be told to have made, is none of ours.
         again, holder = row.incarnation + 1, self._live.holder
+        maker = self._maker(row)  # who that was is not known any more
         row = self._lifecycle.move(
             row,
             State.RESTORING,
@@ -76,15 +78,16 @@ class Rollback:
             except PaddockError as error:
                 if instance is not None:
                     await instance.aclose()
-                    await self._stay(row)
+                    await self._stay(row, maker)
                 elif not isinstance(error, ResourceExhausted):
                     await self._failed(row, error)
                 raise
             if instance is not None:
                 await end(instance)
-            await self._lay(row, backend, self._snapshot_of(row), trees)
+            await self._lay(row, backend, self._snapshot_of(row), trees, maker)
 
     async def _rollback(self, row: Row, held: Held, snapshot: SnapshotRow) -> Sandbox:
+        maker = self._maker(row)
         # Not out of the hands of another one, who is at it already and would lay its trees beside ours.
         row = self._lifecycle.move(
             row, State.RESTORING, restoring=snapshot.id, holder=self._live.holder, only_from=LIVE
@@ -94,12 +97,12 @@ class Rollback:
                 trees = self._rebirth.trees(row, snapshot)
                 await asyncio.to_thread(_copies.make, self._pool(), [tree.copy for tree in trees], anew=True)
             except BaseException:
-                await self._stay(row)
+                await self._stay(row, maker)
                 raise
             held.dying = True
             await end(held.instance)
             await self._live.release(row.id)
-            return (await self._lay(row, held.backend, snapshot, trees)).sandbox
+            return (await self._lay(row, held.backend, snapshot, trees, maker)).sandbox
 
     async def _copy_the_rest(self, row: Row) -> tuple[Beside, ...]:
         """Whatever the dead service had come to: what is beside may be of an earlier rollback, unless its place is
@@ -117,13 +120,20 @@ class Rollback:
             raise InvalidState(f"the snapshot that {row.id} was being taken back to is gone", sandbox=row.id)
         return snapshot
 
-    async def _stay(self, row: Row) -> None:
+    def _maker(self, row: Row) -> str:
+        """Whose it is afterwards. One that is not persistent stays with the program that made it, dead or alive, and
+        does not end with this one; of the others whoever is here can serve what runs inside."""
+        if row.sandbox.spec.persistent and not holder_alive(row.holder):
+            return self._live.holder
+        return row.holder
+
+    async def _stay(self, row: Row, maker: str) -> None:
         """It is as before: it runs, or stands still."""
         _copies.discard(self._pool(), besides(row))
         with suppress(InvalidState):  # killed meanwhile
-            await self._live.check(self._lifecycle.move(row, State.RUNNING), paused=True)
+            await self._live.check(self._lifecycle.move(row, State.RUNNING, holder=maker), paused=True)
 
-    async def _lay(self, row: Row, backend: Backend, snapshot: SnapshotRow, trees: Sequence[Beside]) -> Row:
+    async def _lay(self, row: Row, backend: Backend, snapshot: SnapshotRow, trees: Sequence[Beside], maker: str) -> Row:
         """The trees of a dead sandbox become those of the snapshot, and it lives again."""
         next = msgspec.structs.replace(row, incarnation=row.incarnation + 1)
         try:
@@ -131,7 +141,7 @@ class Rollback:
         except BaseException as error:
             await self._failed(row, error)
             raise
-        return await self._rebirth.admit(row, next, backend, instance)
+        return await self._rebirth.admit(row, next, backend, instance, holder=maker)
 
     async def _failed(self, row: Row, error: BaseException) -> None:
         now = self._store.get(row.id)
