@@ -129,3 +129,18 @@ async def test_it_ends_with_the_program_that_made_it_and_not_with_the_one_that_t
         assert (await watching.perform(GetSandbox(sandbox=id), ME)).state is State.KILLED
     assert id not in rig.pool.names()
     assert [place for place in rig.world.places.values() if place.ended is None] == []
+
+
+async def test_who_asks_after_a_command_of_the_one_before_disturbs_nobody_in_the_next_one(rig: Rig) -> None:
+    async with rig.service() as first, rig.service() as second:
+        id, snapshot = await two_services_hold_it(rig, first, second)
+        before = second._store.get(id)
+        assert before is not None
+        await first.perform(RollbackSandbox(sandbox=id, snapshot=snapshot), ME)
+        assert await said(second, id) == "here\n"
+        row = second._store.get(id)
+        assert row is not None
+        held = second._rooms.live.get(row)
+        assert held is not None
+        assert "taken back to a snapshot" in (await second._rooms.live.dead(before)).message
+        assert second._rooms.live.get(row) is held

@@ -178,6 +178,9 @@ class Live:
 
     async def dead(self, row: Row) -> SandboxDied:
         """After a backend said SandboxDied: the error that also says when and why."""
+        now = self._store.get(row.id) or row
+        if not has_ended(now) and now.incarnation != row.incarnation:
+            return _away(row)  # the one that was spoken with is gone; what is held by now is the next, in use perhaps
         held = self._held.get(row.id)
         if held is not None and held.watch is not None:
             # The one who spoke with it hears of the end before the one who knows the cause.
