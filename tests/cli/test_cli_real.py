@@ -16,6 +16,7 @@ import pytest
 
 from paddock.backends.jail import JailBackend
 from paddock.storage import open_pool, prepare
+from tests.conftest import SandboxFactory
 
 Paddock = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -59,6 +60,19 @@ def test_a_sandbox_is_made_used_and_killed_by_different_processes(paddock: Paddo
     gone = paddock("exec", name, "--", "true")
     assert gone.returncode == 125
     assert "killed" in gone.stderr
+
+
+def test_a_fork_stays_whatever_its_parent_is(paddock: Paddock, sandbox: SandboxFactory) -> None:
+    """That of a parent that ends with the program that made it would end with `paddock fork`, which is at once."""
+    parent = sandbox()
+    parent.filesystem.write("kept", "the parent's")
+    forked = paddock("fork", parent.id)
+    assert forked.returncode == 0, forked.stderr
+    child = forked.stdout.strip()
+    assert paddock("exec", child, "--", "cat", "kept").stdout == "the parent's"
+    parent.kill()
+    assert paddock("exec", child, "--", "cat", "kept").stdout == "the parent's"
+    assert paddock("kill", child).returncode == 0
 
 
 def test_a_sandbox_is_paused_and_resumed_by_different_processes(paddock: Paddock) -> None:

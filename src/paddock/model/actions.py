@@ -144,12 +144,13 @@ class DeleteSnapshot(Action[None], frozen=True, tag="snapshot.delete"):
 class ForkSandbox(Action[tuple[Sandbox, ...]], frozen=True, tag="sandbox.fork"):
     """`count` new sandboxes with the files of a running one at one instant. All or none.
 
-    They have its spec but its name; `ttl_seconds=None` is the parent's, counted anew.
+    They have its spec but its name; `ttl_seconds=None` is the parent's, counted anew. `persistent=None`: as the parent.
     """
 
     sandbox: str
     count: int = 1
     ttl_seconds: float | None = None
+    persistent: bool | None = None
 
 
 class RollbackSandbox(Action[Sandbox], frozen=True, tag="sandbox.rollback"):

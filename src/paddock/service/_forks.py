@@ -46,7 +46,8 @@ class Forks:
         of = parent.sandbox
         ttl = of.spec.ttl_seconds if action.ttl_seconds is None else action.ttl_seconds
         _validate.check_ttl(ttl)
-        spec = msgspec.structs.replace(of.spec, name=None, ttl_seconds=ttl, workspace=None)
+        persistent = of.spec.persistent if action.persistent is None else action.persistent
+        spec = msgspec.structs.replace(of.spec, name=None, ttl_seconds=ttl, workspace=None, persistent=persistent)
         outer, owner = self._allotment.outer(entry.principal), of.owner
         if outer is not None:
             spec, owner = self._allotment.of_fork(outer, spec, action.count), entry.principal.id
