@@ -249,6 +249,36 @@ async def test_what_a_service_that_died_had_come_to_is_finished(
         assert await scene.answers()
 
 
+@pytest.mark.parametrize("alive", [True, False])
+async def test_who_uses_it_does_the_rest_and_waits_for_no_sweep(rig: Rig, over: OneWorkspace, alive: bool) -> None:
+    async with rig.service(workspaces=over) as service:
+        scene = await Scene(rig, service).begin()
+        scene.left_half_way(service)
+        if not alive:
+            await scene.place.end(Ending(limit=None, reason="it was killed"))
+        async with rig.service(workspaces=over) as next:
+            scene.service = next
+            assert await asyncio.gather(scene.answers(), scene.answers()) == [True, True]
+            assert scene.read(scene.id, "ws_1") == ["good", "good"]
+
+
+async def test_who_uses_it_is_told_that_there_is_no_room_for_the_rest(
+    rig: Rig, over: OneWorkspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig.service(workspaces=over) as service:
+        scene = await Scene(rig, service).begin()
+        scene.left_half_way(service)
+        await scene.place.end(Ending(limit=None, reason="it was killed"))
+        async with rig.service(workspaces=over) as next:
+            scene.service = next
+            full(rig, monkeypatch, lambda name: name.startswith("rb_"))
+            with pytest.raises(ResourceExhausted):
+                await scene.answers()
+            monkeypatch.undo()
+            assert await scene.answers()
+            assert scene.read(scene.id, "ws_1") == ["good", "good"]
+
+
 async def test_the_rest_of_one_waits_until_there_is_room(
     rig: Rig, over: OneWorkspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

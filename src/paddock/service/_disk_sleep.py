@@ -28,6 +28,7 @@ from ._live import LIVE, Held, Live
 from ._providers import Backends
 from ._rebirth import Rebirth, besides, end
 from ._remains import died, has_ended
+from ._rollback import Rollback
 from ._snapshot_store import SnapshotRow
 from ._snapshots import Snapshots
 from ._store import Row, Store
@@ -51,6 +52,7 @@ class DiskSleep:
         snapshots: Snapshots,
         tasks: Tasks,
         rebirth: Rebirth,
+        rollback: Rollback,
         egress: Egress,
         audit: AuditLog,
         clock: Clock,
@@ -58,6 +60,7 @@ class DiskSleep:
         self._store, self._lifecycle, self._live, self._backends = store, lifecycle, live, backends
         self._pool, self._snapshots, self._tasks, self._rebirth = pool, snapshots, tasks, rebirth
         self._egress, self._audit, self._clock = egress, audit, clock
+        self._rollback = rollback
         self._waking: dict[SandboxId, asyncio.Task[None]] = {}
 
     async def sleep(self, row: Row, held: Held) -> Row:
@@ -109,8 +112,10 @@ class DiskSleep:
         return row
 
     async def awake(self, row: Row, entry: Entry) -> Row:
-        """Of one with a snapshot to come back from; what is being rolled back stays so. SandboxDied; what keeps it from
-        waking, as ResourceExhausted, leaves it asleep."""
+        """Of one with a snapshot to come back from; what is being rolled back stays so, if somebody is at it.
+        SandboxDied; what keeps it from waking, as ResourceExhausted, leaves it asleep."""
+        if row.state is State.RESTORING and not self._for_sleep(row):
+            row = await self._rollback.settled(row)
         while (row := await self.settled(row)).asleep:
             row = await self._live.check(row)
             if not row.asleep:

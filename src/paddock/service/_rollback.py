@@ -13,7 +13,7 @@ import msgspec
 
 from paddock.backends._base import Backend
 from paddock.errors import InvalidState, PaddockError, ResourceExhausted
-from paddock.model import RollbackSandbox, Sandbox, State
+from paddock.model import RollbackSandbox, Sandbox, SandboxId, State
 from paddock.storage._base import Pool
 
 from . import _copies
@@ -46,6 +46,7 @@ class Rollback:
     ) -> None:
         self._store, self._lifecycle, self._live, self._backends = store, lifecycle, live, backends
         self._pool, self._snapshots, self._tasks, self._rebirth = pool, snapshots, tasks, rebirth
+        self._resuming: dict[SandboxId, asyncio.Task[None]] = {}
 
     async def perform(self, action: RollbackSandbox, row: Row, held: Held, entry: Entry) -> Sandbox:
         held.backend.capabilities.require("freeze", held.backend.name)
@@ -56,6 +57,25 @@ class Rollback:
         sandbox = await self._tasks.finish(work, name=f"undo sandbox {row.id}: rollback")
         entry.done({"snapshot": snapshot.id})
         return sandbox
+
+    async def settled(self, row: Row) -> Row:
+        """For who uses it: the rest is done now if its service has died. The sweep may be long in coming where all
+        programs are short. What keeps it from being done, as ResourceExhausted, is raised, unless it runs on."""
+        resuming = self._resuming.get(row.id)
+        if resuming is None:
+            if self._live.is_being_made(row):
+                return row
+            # Once begun it goes on, whatever becomes of the caller.
+            name = f"undo sandbox {row.id}: rest of a rollback"
+            resuming = self._resuming[row.id] = self._tasks.start(self.resume(row), name=name, awaited=True)
+            resuming.add_done_callback(lambda _, id=row.id: self._resuming.pop(id, None))
+        try:
+            await asyncio.shield(resuming)
+        except PaddockError as error:
+            now = self._store.get(row.id) or row
+            if now.state is State.RESTORING and not isinstance(error, InvalidState):  # that one: another was quicker
+                raise
+        return self._store.get(row.id) or row
 
     async def resume(self, row: Row) -> None:
         """Does the rest of a rollback whose service died. ResourceExhausted: it stays as it is, until there is room."""

@@ -218,6 +218,7 @@ class Rooms:
             snapshots=snapshots,
             tasks=tasks,
             rebirth=rebirth,
+            rollback=rollback,
             egress=egress,
             audit=audit,
             clock=clock,
