@@ -194,6 +194,76 @@ async def test_a_gateway_is_given_what_another_service_has_added(rig: Rig) -> No
         assert [one.name for one in from_bytes(await leases_of(service).packed(row))] == ["TOKEN", "NEW"]
 
 
+async def test_a_gateway_is_given_nothing_of_a_source_that_another_service_has_replaced(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bound as before; and what was had from the first source is not given again, nor renewed."""
+
+    def of(name: str) -> dict[str, SecretRule]:
+        (rig.state_dir / name).write_text(f"the-value-of-{name}")
+        return {"TOKEN": SecretRule(source=SecretSource(file=str(rig.state_dir / name)), bind=BIND)}
+
+    async with rig.service() as service, rig.service() as other:
+        sandbox = await made(service, of("first"))
+        row = msgspec.structs.replace(row_of(service, sandbox), sandbox=msgspec.structs.replace(sandbox, policy="1"))
+        (before,) = from_bytes(await leases_of(service).packed(row))
+        assert before.value == SecretValue(b"the-value-of-first")
+        await leases_of(other).extend(row, of("second"))
+        row = msgspec.structs.replace(row, sandbox=msgspec.structs.replace(sandbox, policy="2"))
+        (after,) = from_bytes(await leases_of(service).packed(row))
+        assert after == msgspec.structs.replace(before, value=SecretValue(b"the-value-of-second"))
+        third = {"TOKEN": SecretRule(source=SecretSource(env="OF_ANOTHER"), bind=BIND)}
+        with monkeypatch.context() as there:
+            there.setenv("OF_ANOTHER", "of-another-program")
+            await leases_of(other).extend(row, third)
+        row = msgspec.structs.replace(row, sandbox=msgspec.structs.replace(sandbox, policy="3"))
+        (after,) = from_bytes(await leases_of(service).packed(row))
+        assert after.value is None  # and everything else has its way out: nobody is left who could open it with more
+
+
+async def test_who_sets_a_policy_again_gives_what_only_he_has(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gateway that he had given it to has died, and whoever opened the next one did not have it."""
+    both = {**RULES, "OWN": SecretRule(source=SecretSource(env="OF_ANOTHER"), bind=BIND)}
+    async with rig.service() as service, rig.service() as other:
+        await kept(service)
+        sandbox = await made(service)
+        row, heard = row_of(service, sandbox), told(other)
+        monkeypatch.setenv("OF_ANOTHER", "of-another-program")
+        for _ in range(2):
+            await leases_of(other).extend(row, both)
+            assert [bound.value for _, bound in heard] == [SecretValue(b"of-another-program")]
+            heard.clear()
+        monkeypatch.delenv("OF_ANOTHER")
+        await leases_of(other).extend(row, both)  # takes it from nobody who has it
+        assert heard == []
+
+
+async def test_what_is_renewed_is_what_holds_by_then(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another service has set a policy with another source and binding since."""
+    own, narrow = asyncio.Event(), Binding(host="api.test", header="Authorization", methods=("GET",))
+    begun, later = asyncio.Event(), {"TOKEN": SecretRule(source=SecretSource(file="/second"), bind=narrow)}
+
+    async def fetch(self: Any, name: str, source: SecretSource) -> Fetched:
+        return Fetched(SecretValue(f"the-value-of-{source.file}".encode()), 1000.0 if source.file == "/first" else None)
+
+    async def sleep(seconds: float) -> None:
+        begun.set()
+        await own.wait()
+
+    monkeypatch.setattr("paddock.storage.secret_sources.Fetcher.fetch", fetch)
+    monkeypatch.setattr("paddock.service._secret_leases._sleep", sleep)
+    async with rig.service() as service, rig.service() as other:
+        first = {"TOKEN": SecretRule(source=SecretSource(file="/first"), bind=BIND)}
+        sandbox = await made(service, first)
+        heard = told(service)
+        await begun.wait()
+        await leases_of(other).extend(row_of(service, sandbox), later)
+        own.set()
+        await until(lambda: len(heard) == 1)
+        assert heard[0][1].value == SecretValue(b"the-value-of-/second")
+        assert heard[0][1].bindings == (narrow,)
+
+
 async def test_another_service_finds_placeholders_and_fetches_values(rig: Rig) -> None:
     async with rig.service() as first:
         await kept(first)

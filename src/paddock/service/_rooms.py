@@ -103,7 +103,9 @@ class Rooms:
             return Fetcher(os.environ, lambda name: self.secrets.value(owner, name), clock.wall)
 
         holder = holder_id()
-        leases = self.leases = Leases(store=LeaseStore(store), fetchers=fetchers, clock=clock, tasks=tasks, audit=audit)
+        leases = self.leases = Leases(
+            store=LeaseStore(store), fetchers=fetchers, clock=clock, tasks=tasks, audit=audit, holder=holder
+        )
         self.secrets = Secrets.wired(state_dir, store=store, clock=clock, rotated=leases.rotated)
         asked = bell(os.environ, audit=audit, clock=clock, tasks=tasks)
         self.approvals = Approvals(store=ApprovalStore(store), clock=clock, audit=audit, asked=asked)

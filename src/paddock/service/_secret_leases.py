@@ -17,7 +17,7 @@ from paddock.errors import InvalidArgument, PaddockError, PolicyDenied, SecretUn
 from paddock.model import Binding, ExecSpec, SecretRule, SecretValue
 from paddock.storage.secret_sources import Fetched, Fetcher, is_kept
 
-from ._clock import Clock
+from ._clock import Clock, holder_alive
 from ._lease_store import Lease, LeaseStore
 from ._secrets import check_name
 from ._store import Row
@@ -36,15 +36,24 @@ class Leases:
     """`changed` is set by whoever has a gateway."""
 
     def __init__(
-        self, *, store: LeaseStore, fetchers: Callable[[str], Fetcher], clock: Clock, tasks: Tasks, audit: AuditLog
+        self,
+        *,
+        store: LeaseStore,
+        fetchers: Callable[[str], Fetcher],
+        clock: Clock,
+        tasks: Tasks,
+        audit: AuditLog,
+        holder: str,
     ) -> None:
-        self._store, self._fetchers, self._clock = store, fetchers, clock
+        self._store, self._fetchers, self._clock, self._holder = store, fetchers, clock, holder
         self._tasks, self._audit = tasks, audit
         self._bounds: dict[str, dict[str, Bound]] = {}
         self._redactions: dict[str, Redaction] = {}
         self._renewals: dict[str, dict[str, asyncio.Task[None]]] = {}
         self._late: dict[str, dict[str, str]] = {}
         self._seen: dict[str, str] = {}
+        self._rules: dict[str, dict[str, SecretRule]] = {}
+        """By which the values were fetched that are held here."""
         self.changed: Changed = _nobody
 
     async def prepare(self, rows: Sequence[Row], rules: Mapping[str, SecretRule]) -> None:
@@ -90,7 +99,9 @@ class Leases:
     async def packed(self, row: Row) -> bytes:
         """`bounds`, as they go to the gateway. What is kept is looked at anew: another service may have rotated it, or
         revoked it, and told a gateway of it that has died since; or have set a policy with others. SecretUnavailable:
-        whoever made the sandbox may have what this service has not, and has to open its door."""
+        whoever made the sandbox lives, may have what this service has not, and has to open its door. Where nobody else
+        will, one that cannot be had leaves everything else its way out."""
+        of_another = row.holder != self._holder and holder_alive(row.holder)
         held, revision = await self._held(row), row.sandbox.policy
         if revision is not None and self._seen.get(row.id) != revision:
             await self._catch_up(row, revision)
@@ -98,7 +109,8 @@ class Leases:
             before = held.get(lease.name)
             if before is None or not (is_kept(lease.rule.source) or before.value is None):
                 continue
-            now = (await self._fetch_there([lease]) if is_kept(lease.rule.source) else [await self._fetch(lease)])[0]
+            there = is_kept(lease.rule.source) or not of_another
+            now = (await self._fetch_there([lease]) if there else [await self._fetch(lease)])[0]
             if before.value != (None if now is None else now.value):
                 held[lease.name] = self._bound(lease, now)
                 self._keep_fresh(lease, held[lease.name])
@@ -121,16 +133,25 @@ class Leases:
 
     async def _catch_up(self, row: Row, revision: str) -> None:
         """With what another service has given the sandbox, or has made it with."""
-        leases, held = self._store.of(row.id), await self._held(row)
-        new = [one for one in leases if one.name not in held or held[one.name].bindings != _bindings(one.rule)]
+        await self._held(row)
+        leases, rules = self._store.of(row.id), self._rules.get(row.id, {})
+        new = [one for one in leases if rules.get(one.name) != one.rule]  # of another source, too
         await self._add(row, new, await self._fetch_there(new))
         self._seen[row.id] = revision
 
     async def extend(self, row: Row, rules: Mapping[str, SecretRule]) -> None:
         """Another policy of a living sandbox: it has those that are new, and others of what it had under their names,
-        when this returns; nobody lets them out before the policy holds. Values that cannot be had refuse it."""
+        when this returns; nobody lets them out before the policy holds. Values that cannot be had refuse it. Where
+        another service has made it, the gateway may have been opened without those that only we have."""
         known = {lease.name: lease for lease in self._store.of(row.id)}
         new = {name: rule for name, rule in rules.items() if name not in known or known[name].rule != rule}
+        if row.holder != self._holder:
+            ours = [one for name, one in known.items() if name in rules.keys() - new.keys()]
+            ours = [one for one in ours if not is_kept(one.rule.source)]
+            there = [(lease, one) for lease, one in zip(ours, await self._fetch_there(ours), strict=True) if one]
+            await self._held(row)
+            for bound in await self._add(row, [lease for lease, _ in there], [one for _, one in there]):
+                await self.changed(row.id, bound)
         if not new:
             return
         _check(row, new)
@@ -153,6 +174,7 @@ class Leases:
         added: list[Bound] = []
         for lease, one in zip(leases, fetched, strict=True):
             bound = held[lease.name] = self._bound(lease, one)
+            self._rules[row.id][lease.name] = lease.rule
             late[lease.name] = lease.placeholder
             self._keep_fresh(lease, bound)
             added.append(bound)
@@ -171,6 +193,7 @@ class Leases:
             task.cancel()
         self._bounds.pop(sandbox, None)
         self._late.pop(sandbox, None)
+        self._rules.pop(sandbox, None)
         self._seen.pop(sandbox, None)
         self._redactions.pop(sandbox, None)
 
@@ -208,6 +231,7 @@ class Leases:
         self.drop(sandbox)
         bounds = [self._bound(lease, one) for lease, one in zip(leases, fetched, strict=True)]
         held = self._bounds[sandbox] = {bound.name: bound for bound in bounds}
+        self._rules[sandbox] = {lease.name: lease.rule for lease in leases}
         self._redact(sandbox, bounds)
         for lease in leases:
             self._keep_fresh(lease, held[lease.name])
@@ -246,6 +270,8 @@ class Leases:
                 return
             left = until - self._clock.boottime()
             await _sleep(max(left - min(AHEAD_SECONDS, left / 5), 0.0))
+            # Another service may have set a policy with another source or binding: what it was made with is over.
+            lease = next((one for one in self._store.of(lease.sandbox) if one.name == lease.name), lease)
             try:
                 fetched = await self._fetch(lease)
             except PaddockError as error:
@@ -253,6 +279,7 @@ class Leases:
                 await _sleep(_RETRY_SECONDS)
                 continue
             bound = self._bound(lease, fetched)
+            self._rules[lease.sandbox][lease.name] = lease.rule
             await self._change(lease, bound.value, bound.expires_at)
 
 
