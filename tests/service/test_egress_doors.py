@@ -15,10 +15,10 @@ import pytest
 from paddock.audit import AuditLog
 from paddock.backends import Instance
 from paddock.egress._client import GatewayClient
-from paddock.egress._control import Claimed, Close, Open, Secret
+from paddock.egress._control import Claimed, Close, Open, Revise, Secret
 from paddock.egress._secret_book import Bound, to_bytes
 from paddock.egress._server import listen
-from paddock.errors import NotConfigured
+from paddock.errors import NotConfigured, NotFound
 from paddock.keeper import layout
 from paddock.model import Binding, Level, PolicyDocument, Sandbox, SandboxSpec, SecretValue, State
 from paddock.policy.egress import compile
@@ -220,6 +220,32 @@ def test_another_service_takes_a_door_over_as_it_is(state_dir: Path) -> None:
             assert await trusted(instance) != before
             await instance.kill()
 
+    play(state_dir, scene)
+
+
+def test_of_two_services_that_open_a_door_again_the_quicker_one_is_trusted(
+    state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both had it, and the gateway died; the slower one had asked for it before it was there."""
+    order = GatewayClient.order
+    slower: list[GatewayClient] = []
+
+    async def too_early(client: GatewayClient, message: Any, sockets: Any = ()) -> Any:
+        if client in slower and isinstance(message, Revise):
+            raise NotFound("the gateway has no such door")
+        return await order(client, message, sockets)
+
+    async def scene(yard: Yard) -> None:
+        async with doors_of(yard) as doors, doors_of(yard) as others:
+            instance = await yard.create(exits=True)
+            await doors.open(row_of(instance), NOTHING)
+            before = await trusted(instance)
+            slower.append(others._client)  # pyright: ignore[reportPrivateUsage]
+            await others.open(row_of(instance), NOTHING)
+            assert await trusted(instance) == before
+            await instance.kill()
+
+    monkeypatch.setattr(GatewayClient, "order", too_early)
     play(state_dir, scene)
 
 

@@ -92,7 +92,7 @@ class Claimed(_Said, frozen=True, kw_only=True):
 
 class Answer(_Said, frozen=True, kw_only=True):
     """The gateway's to the service's `n`. `doors`: those that are open, after `hello`; `recording`: what was
-    recorded, after `record`."""
+    recorded, after `record`; `certificate`: that of the authority which signs there, after `open`."""
 
     error: str | None = None
     kind: str | None = None
@@ -100,6 +100,7 @@ class Answer(_Said, frozen=True, kw_only=True):
     pid: int = 0
     doors: dict[str, int] = msgspec.field(default_factory=dict[str, int])
     recording: bytes = b""
+    certificate: bytes = b""
 
 
 Message: TypeAlias = Hello | Open | Revise | Secret | Record | Close | Claim | Claimed | Answer

@@ -69,6 +69,7 @@ class Server:
         listener.setblocking(False)
         self._listener, self._owner, self._lives, self._idle = listener, owner, lives, idle_seconds
         self._doors: dict[str, int] = {}
+        self._certificates: dict[str, bytes] = {}
         self._channels: dict[Channel, None] = {}
         self._orders: set[asyncio.Task[None]] = set()
         self._turns: dict[str, _Turn] = {}
@@ -158,6 +159,8 @@ class Server:
                 answer = Answer(n=message.n, recording=recording)
             if isinstance(message, Hello):
                 answer = Answer(n=message.n, pid=os.getpid(), doors=dict(self._doors))
+            if isinstance(message, Open):  # perhaps that of another service, who was quicker
+                answer = Answer(n=message.n, certificate=self._certificates.get(message.sandbox, b""))
         except PaddockError as error:
             answer = Answer(n=message.n, error=error.message, kind=error.code)
         except Exception as error:  # a fault in one matter must not leave all the others without a gateway
@@ -203,7 +206,7 @@ class Server:
             raise InvalidState(f"nobody has the sockets of {order.sandbox} any more: its way out is closed for good")
         await plane.open(order, tuple(sockets))
         sockets.clear()
-        self._doors[order.sandbox] = order.incarnation
+        self._doors[order.sandbox], self._certificates[order.sandbox] = order.incarnation, order.certificate
 
     async def _close(self, plane: Plane, sandbox: str, incarnation: int) -> None:
         async with self._turn(sandbox):
@@ -212,6 +215,7 @@ class Server:
 
     async def _drop(self, plane: Plane, sandbox: str) -> None:
         del self._doors[sandbox]
+        self._certificates.pop(sandbox, None)
         await plane.close(sandbox)
 
     @contextlib.asynccontextmanager
