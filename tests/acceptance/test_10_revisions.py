@@ -157,6 +157,23 @@ def test_what_another_program_has_set_is_what_the_next_gateway_keeps(
     assert internet.strays() == []
 
 
+def test_a_policy_that_another_program_has_given_a_sandbox_without_one_outlives_the_gateway(
+    sandbox: SandboxFactory, internet: Internet, shared_state: Path, tmp_path: Path
+) -> None:
+    internet.site("kept.test")
+    made = sandbox()
+    (tmp_path / "one.json").write_text(json.dumps(ONE))
+    command = [sys.executable, "-m", "paddock", "policy", "set", made.id, str(tmp_path / "one.json")]
+    subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE_SECONDS)
+    first = gateway_pid(shared_state)
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    assert wait_until(lambda: gateway_pid(shared_state) != first)
+    made.exec("true", check=True)  # whoever uses it sees to it
+    assert wait_until(lambda: gateway_pid(shared_state) not in (None, first))
+    assert ask(made, GET, "kept.test").endswith("hello")
+
+
 def test_a_policy_that_says_two_things_changes_nothing(sandbox: SandboxFactory, internet: Internet) -> None:
     internet.site("kept.test")
     made = sandbox(policy=ONE)

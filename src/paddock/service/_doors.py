@@ -76,6 +76,11 @@ class Doors:
         self._client = GatewayClient(state_dir, on_lost=self._lost, judge=judge)
         self._lists = MalwareLists(state_dir, tasks=tasks, audit=audit)
 
+    def has(self, row: Row) -> bool:
+        """This service sees to the ways out of it."""
+        door = self._doors.get(row.id)
+        return door is not None and door.row.incarnation == row.incarnation
+
     async def open(self, row: Row, snapshot: Snapshot) -> None:
         door = self._doors.get(row.id)
         if door is None or door.row.incarnation != row.incarnation:

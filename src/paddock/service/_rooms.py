@@ -121,6 +121,8 @@ class Rooms:
                 recorded=lambda row: self.policies.recorded(row),
             )
             leases.changed = lambda id, bound: doors.secret(SandboxId(id), bound.name, to_bytes(bound))
+            # One that was made without a policy, and given one by another program, which has ended perhaps.
+            leases.unseen = lambda row: None if doors.has(row) else _reached(self.policies, tasks, row)
         self.recordings = Recordings(self._doors)
         egress = LeasedEgress(egress or NoEgress(), leases)
         lifecycle = Lifecycle(store, clock)
