@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from paddock import local
+from paddock import Sandbox, local
 from paddock.errors import InvalidState
-from paddock.model import TakeRecording
+from paddock.model import GetSandbox, TakeRecording
 from tests.cli.command_line import environment
-from tests.conftest import SandboxFactory
+from tests.conftest import SandboxFactory, gateway_pid
+from tests.orphans import wait_until
 
 from .rig import Internet, Request, Response
 
@@ -52,3 +55,31 @@ def test_what_was_recorded_is_replayed_without_a_network_and_a_miss_is_denied(
     assert "the cassette has no answer (left) to GET https://api.test/users?page=2" in missed.stdout
     assert len(internet.arrivals) == before
     assert internet.strays() == []
+
+
+def test_a_recording_begins_though_the_gateway_has_died_and_with_it_whoever_made_the_sandbox(
+    internet: Internet, shared_state: Path, tmp_path: Path
+) -> None:
+    internet.site("api.test", answer)
+    program = """if True:
+        from paddock import Sandbox
+        policy = {"egress": {"allow": [{"host": "api.test", "paths": ["/**"]}]}}
+        print(Sandbox.create(policy=policy, persistent=True).id, flush=True)
+        input()
+    """
+    argv = [sys.executable, "-c", program]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment(shared_state)) as maker:
+        assert maker.stdout is not None
+        id = maker.stdout.readline().decode().strip()
+        maker.kill()
+    made = Sandbox(local().perform(GetSandbox(sandbox=id)), local())
+    try:
+        first = gateway_pid(shared_state)
+        assert first is not None
+        os.kill(first, signal.SIGKILL)
+        assert wait_until(lambda: gateway_pid(shared_state) != first)
+        assert paddock(shared_state, "start", id).startswith("0 ")
+        assert made.exec(f"{CURL}/users", check=True).stdout == '["GET", "/users"]'
+        assert paddock(shared_state, "take", id, str(tmp_path / "api.yaml")).startswith("0 paddock: 1 exchange")
+    finally:
+        made.kill()

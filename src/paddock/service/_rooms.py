@@ -123,7 +123,7 @@ class Rooms:
             leases.changed = lambda id, bound: doors.secret(SandboxId(id), bound.name, to_bytes(bound))
             # One that was made without a policy, and given one by another program, which has ended perhaps.
             leases.unseen = lambda row: None if doors.has(row) else _reached(self.policies, tasks, row)
-        self.recordings = Recordings(self._doors)
+        self.recordings = Recordings(self._doors, lambda row: self.policies.resume(row))
         egress = LeasedEgress(egress or NoEgress(), leases)
         lifecycle = Lifecycle(store, clock)
         policies = self.policies = Policies(store=store, egress=egress, tasks=tasks, clock=clock, leases=leases)
