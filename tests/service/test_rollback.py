@@ -118,6 +118,21 @@ async def test_it_takes_the_workspace_back_too(rig: Rig, over: OneWorkspace) -> 
         assert set(rig.pool.names()) == {"tp_host", "bs_1", "ws_1", scene.id, scene.snapshot, f"{scene.snapshot}_w"}
 
 
+@pytest.mark.parametrize("used", [True, False])
+async def test_one_that_another_program_takes_back_ends_with_the_one_that_made_it(
+    rig: Rig, over: OneWorkspace, used: bool
+) -> None:
+    async with rig.service(workspaces=over) as service:
+        scene = await Scene(rig, service).begin()
+        async with rig.service() as other:
+            await other.perform(RollbackSandbox(sandbox=scene.id, snapshot=scene.snapshot), ME)
+        assert scene.read(scene.id) == ["good"]
+        assert not used or await scene.answers()
+    async with rig.service() as third:
+        ended = await third.perform(GetSandbox(sandbox=scene.id), ME)
+        assert (ended.state, ended.reason) == (State.KILLED, "the program that made it ended")
+
+
 @pytest.mark.parametrize("which", ["rb_", "_w"])
 async def test_where_there_is_no_room_it_runs_on_and_nothing_is_lost(
     rig: Rig, over: OneWorkspace, which: str, monkeypatch: pytest.MonkeyPatch
