@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from service_world import ME, Held, Rig
+from service_world import ME, Held, Rig, WorldBackend
 
 from paddock.backends._base import Ending
+from paddock.errors import KeeperUnavailable
 from paddock.model import (
     CreateSandbox,
     CreateSnapshot,
@@ -16,6 +17,7 @@ from paddock.model import (
     KillSandbox,
     RollbackSandbox,
     RunExec,
+    SandboxId,
     SandboxSpec,
     State,
 )
@@ -129,6 +131,32 @@ async def test_it_ends_with_the_program_that_made_it_and_not_with_the_one_that_t
         assert (await watching.perform(GetSandbox(sandbox=id), ME)).state is State.KILLED
     assert id not in rig.pool.names()
     assert [place for place in rig.world.places.values() if place.ended is None] == []
+
+
+async def test_one_that_cannot_be_ended_keeps_no_other_from_its_end(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.pool.create("tp_host")
+    adopt = WorldBackend.adopt
+    ids: list[SandboxId] = []
+
+    async def fails_at_the_first(backend: WorldBackend, id: SandboxId) -> Held | None:
+        if id == ids[0]:
+            raise KeeperUnavailable("no keeper answers")
+        return await adopt(backend, id)
+
+    async with rig.service() as watching, rig.service() as first:
+        for _ in range(2):
+            ids.append((await first.perform(CreateSandbox(spec=SandboxSpec()), ME)).id)
+        async with rig.service() as second:
+            for id in ids:
+                snapshot = (await second.perform(CreateSnapshot(sandbox=id), ME)).id
+                await second.perform(RollbackSandbox(sandbox=id, snapshot=snapshot), ME)
+        with monkeypatch.context() as broken:
+            broken.setattr(WorldBackend, "adopt", fails_at_the_first)
+            with pytest.raises(KeeperUnavailable):
+                await first.aclose()
+        states = [(await watching.perform(GetSandbox(sandbox=id), ME)).state for id in ids]
+        assert states == [State.RUNNING, State.KILLED]
+        await watching.perform(KillSandbox(sandbox=ids[0]), ME)
 
 
 async def test_who_asks_after_a_command_of_the_one_before_disturbs_nobody_in_the_next_one(rig: Rig) -> None:

@@ -215,12 +215,14 @@ class Live:
         failed = await asyncio.gather(
             *(self._leave(held) for held in tuple(self._held.values())), return_exceptions=True
         )
-        for error in failed:
+        unheld = [row for row in self._store.list() if self._ends_here(row)] if self._has_made else ()
+        failed += await asyncio.gather(*map(self._end_unheld, unheld), return_exceptions=True)
+        for error in failed:  # each has been tried by now
             if isinstance(error, BaseException):
                 raise error
-        for row in self._store.list() if self._has_made else ():
-            if row.state in LIVE and row.holder == self.holder and not row.sandbox.spec.persistent:
-                await self._end_unheld(row)
+
+    def _ends_here(self, row: Row) -> bool:
+        return row.state in LIVE and row.holder == self.holder and not row.sandbox.spec.persistent
 
     async def _end_unheld(self, row: Row) -> None:
         """It sleeps on disk, or another service has made it again since: it was made here, and ends here."""
