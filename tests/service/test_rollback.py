@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,17 @@ class Scene:
             self.id, State.RUNNING, State.RESTORING, restoring=self.snapshot, holder=DEAD, of=row.incarnation
         )
         assert moved
+
+
+@asynccontextmanager
+async def cut_off(rig: Rig, over: OneWorkspace) -> AsyncGenerator[Scene]:
+    """Its service has died in a rollback, and the sandbox is dead; another service is there."""
+    async with rig.service(workspaces=over) as service:
+        scene = await Scene(rig, service).begin()
+        scene.left_half_way(service)
+        await scene.place.end(Ending(limit=None, reason="it was killed"))
+        async with rig.service(workspaces=over) as scene.service:
+            yield scene
 
 
 @pytest.fixture
@@ -280,37 +292,27 @@ async def test_who_uses_it_does_the_rest_and_waits_for_no_sweep(rig: Rig, over: 
 async def test_who_uses_it_is_told_that_there_is_no_room_for_the_rest(
     rig: Rig, over: OneWorkspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with rig.service(workspaces=over) as service:
-        scene = await Scene(rig, service).begin()
-        scene.left_half_way(service)
-        await scene.place.end(Ending(limit=None, reason="it was killed"))
-        async with rig.service(workspaces=over) as next:
-            scene.service = next
-            full(rig, monkeypatch, lambda name: name.startswith("rb_"))
-            with pytest.raises(ResourceExhausted):
-                await scene.answers()
-            monkeypatch.undo()
-            assert await scene.answers()
-            assert scene.read(scene.id, "ws_1") == ["good", "good"]
+    async with cut_off(rig, over) as scene:
+        full(rig, monkeypatch, lambda name: name.startswith("rb_"))
+        with pytest.raises(ResourceExhausted):
+            await scene.answers()
+        monkeypatch.undo()
+        assert await scene.answers()
+        assert scene.read(scene.id, "ws_1") == ["good", "good"]
 
 
 async def test_the_rest_of_one_waits_until_there_is_room(
     rig: Rig, over: OneWorkspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with rig.service(workspaces=over) as service:
-        scene = await Scene(rig, service).begin()
-        scene.left_half_way(service)
-        await scene.place.end(Ending(limit=None, reason="it was killed"))
-        async with rig.service(workspaces=over) as next:
-            scene.service = next
-            full(rig, monkeypatch, lambda name: name.startswith("rb_"))
-            assert await next.expiry.once()
-            assert await scene.state() is State.RESTORING
-            assert scene.read(scene.id, "ws_1") == ["bad", "bad"]
-            monkeypatch.undo()
-            assert await next.expiry.once()
-            assert await scene.state() is State.RUNNING
-            assert scene.read(scene.id, "ws_1") == ["good", "good"]
+    async with cut_off(rig, over) as scene:
+        full(rig, monkeypatch, lambda name: name.startswith("rb_"))
+        assert await scene.service.expiry.once()
+        assert await scene.state() is State.RESTORING
+        assert scene.read(scene.id, "ws_1") == ["bad", "bad"]
+        monkeypatch.undo()
+        assert await scene.service.expiry.once()
+        assert await scene.state() is State.RUNNING
+        assert scene.read(scene.id, "ws_1") == ["good", "good"]
 
 
 @pytest.mark.parametrize("lacking", ["room", "snapshot"])
