@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import signal
 import socket
@@ -18,7 +19,7 @@ import pytest
 from paddock.backends import Ending, SandboxPlan
 from paddock.backends.container import ContainerBackend, _probe
 from paddock.backends.container._options import OWNER, SANDBOX
-from paddock.backends.container._records import Record
+from paddock.backends.container._records import Record, Records
 from paddock.errors import PaddockError, PlatformError, SandboxDied, Unsupported
 from paddock.linux import proc
 from paddock.model import Limits, Mount, SandboxSpec
@@ -327,6 +328,24 @@ def test_what_has_its_name_by_now_is_not_taken_for_it(containers: ContainerHarne
             finally:
                 for one in engine.containers():
                     engine.run("rm", "--force", one)
+
+    asyncio.run(main())
+
+
+def test_it_is_killed_though_there_is_no_room_to_note_why(
+    containers: ContainerHarness, engine: PodmanService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(records: Records, record: Record) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async def main() -> None:
+        async with boxed(containers) as (_, box):
+            monkeypatch.setattr(Records, "write", full)
+            try:
+                await box.instance.kill()
+            finally:
+                monkeypatch.undo()
+            assert engine.containers() == []
 
     asyncio.run(main())
 

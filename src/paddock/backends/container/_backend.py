@@ -302,7 +302,8 @@ class ContainerBackend:
                 return
             engine = await self._open()
             if record.lives():
-                self.records.change(id, incarnation, killed=why)
+                with contextlib.suppress(OSError):  # no room to note why: it ends all the same
+                    self.records.change(id, incarnation, killed=why)
                 with contextlib.suppress(PlatformError):
                     await self.unpause(life)
                 if not life.kill():
