@@ -192,8 +192,9 @@ def test_a_fork_remembers_since_when_its_files_are(sandbox: SandboxFactory, proj
         ("ln -s sub/../../out out", "leads out"),
         ("ln -s .. sub/two; ln -s sub/two/../x out", "leads out"),
         ("ln -s loop loop", "leads out"),
-        ("mkdir fake; echo ref > fake/HEAD; mkdir fake/objects; echo evil > fake/config", "git would run"),
-        ("mkdir fake; echo ref > fake/HEAD; mkdir -p fake/objects/x; echo evil > fake/config", "git would run"),
+        ("mkdir -p fake/objects fake/refs; echo ref > fake/HEAD; echo evil > fake/config", "git would run"),
+        ("mkdir fake; echo ref > fake/HEAD; echo .. > fake/commondir", "git would run"),
+        ("ln -s .git/hooks out", "leads into a git repository"),
     ],
 )
 def test_what_could_harm_the_host_is_refused_and_nothing_is_done(

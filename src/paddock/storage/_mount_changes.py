@@ -11,9 +11,11 @@ from paddock.errors import InvalidArgument, InvalidState, PlatformError, exhaust
 from paddock.model import Change, ChangeKind, FileKind
 from paddock.storage._basis import load_promoted, since_ns
 from paddock.storage._differences import Comparison, Difference
+from paddock.storage._git_index import MOST_BYTES, names_only_work
+from paddock.storage._git_names import below_dot_git, in_git, is_data
 from paddock.storage._hostile import HostileTree, Node
 from paddock.storage._lines import Work
-from paddock.storage._obstacles import Obstacles, Seen, git_writes, in_git
+from paddock.storage._obstacles import Obstacles, Seen
 from paddock.storage._patch import Piece, Side, piece
 from paddock.storage._promote import Promoter
 from paddock.storage._trees import DIRECTORY, MOUNT
@@ -23,6 +25,7 @@ _TEXT_BYTES = 8 << 20
 _COUNTED_BYTES = 256 << 20
 PATCH_BYTES = 64 << 20
 _LISTED = 20
+_CONFIG_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +71,15 @@ class MountChanges:
                 raise InvalidState(
                     f"the patch is larger than {PATCH_BYTES >> 20} MiB", hint="name paths; or paddock cp"
                 )
-            out.append(_change(d, source, text, obstacles.of(d) or _git_obstacle(d.path, git=False)))
+            out.append(_change(d, source, text, obstacles.of(d) or self._git_obstacle(d, git=False)))
         return tuple(out), b"".join(pieces) if patch else None
 
     def plan(self, *, git: bool, force: bool) -> Plan:
         """InvalidState lists what is in the way."""
-        inside = [d for d in self._differences if _git_obstacle(d.path, git=git)]
+        inside = [d for d in self._differences if self._git_obstacle(d, git=git)]
         named = [d for d in inside if any(in_git(path) for path in self._named)]
         if named:
-            raise InvalidState(f"{_words(named[0].path)}: {_git_obstacle(named[0].path, git=git)}")
+            raise InvalidState(f"{_words(named[0].path)}: {self._git_obstacle(named[0], git=git)}")
         planned = [d for d in self._differences if d not in inside] if inside else self._differences
         obstacles = self._obstacles(planned)
         found = [(d, obstacle) for d in planned if (obstacle := obstacles.of(d, force=force)) is not None]
@@ -89,7 +92,7 @@ class MountChanges:
                 obstacles={_words(d.path): obstacle for d, obstacle in found[:1000]},
             )
         words = tuple(_change(d, None, None, None) for d in planned)
-        return Plan(planned, words, tuple(_change(d, None, None, _git_obstacle(d.path, git=git)) for d in inside))
+        return Plan(planned, words, tuple(_change(d, None, None, self._git_obstacle(d, git=git)) for d in inside))
 
     def promote(self, plan: Plan) -> tuple[Seen, Mapping[bytes, str]]:
         """What is on the host by our doing, and digests of what was written now. PlatformError, ResourceExhausted,
@@ -107,6 +110,38 @@ class MountChanges:
 
     def _obstacles(self, differences: Sequence[Difference]) -> Obstacles:
         return Obstacles(self._comparison, differences, since_ns=self._since, seen=self._promoted)
+
+    def _git_obstacle(self, d: Difference, *, git: bool) -> str | None:
+        if not in_git(d.path):
+            return None
+        if not git:
+            return "it lies in .git, which stays in the sandbox unless --git is said"
+        below = below_dot_git(d.path)
+        if below is None or (below and not is_data(below)):
+            return "git on the host would run what this file says"
+        kinds = (FileKind.FILE, FileKind.DIRECTORY) if below else (FileKind.DIRECTORY,)
+        if d.new is not None and d.new.kind not in kinds:
+            return "in .git only files and directories are taken over: git on the host would follow it elsewhere"
+        if below == b"index" and d.new is not None and not self._is_plain_index(d.path, d.new):
+            return "git on the host would write the files that this index names: it is not a plain index of this tree"
+        return None
+
+    def _is_plain_index(self, path: bytes, new: Node) -> bool:
+        """A repository with other object ids than SHA-1 has an index of another shape, which is not read."""
+        if new.kind is not FileKind.FILE or new.size > MOST_BYTES or self._mentions_other_ids(path):
+            return False
+        with self._comparison.layer.reading(path) as fd, os.fdopen(os.dup(fd), "rb") as file:
+            return names_only_work(file.read(MOST_BYTES))
+
+    def _mentions_other_ids(self, index: bytes) -> bool:
+        host, config = self._comparison.host, index.removesuffix(b"index") + b"config"
+        node = host.node(config)
+        if node is None:
+            return False
+        if node.kind is not FileKind.FILE or node.size > _CONFIG_BYTES:
+            return True
+        with host.reading(config) as fd, os.fdopen(os.dup(fd), "rb") as file:
+            return b"objectformat" in file.read(_CONFIG_BYTES).lower()
 
     def _piece(self, d: Difference, source: Difference | None, work: Work, *, most: int) -> Piece | None:
         """None: it is nothing that git would keep, or larger than `most`."""
@@ -162,14 +197,6 @@ def relative(path: str) -> bytes:
     if path.startswith("/") or b".." in parts or not path or "\0" in path:
         raise InvalidArgument(f"{path!r} is no path below the mount: write it relative to it", field="paths")
     return b"/".join(parts)
-
-
-def _git_obstacle(path: bytes, *, git: bool) -> str | None:
-    if not in_git(path):
-        return None
-    if not git:
-        return "it lies in .git, which stays in the sandbox unless --git is said"
-    return None if git_writes(path) else "git on the host would run what this file says"
 
 
 def _change(d: Difference, source: Difference | None, text: Piece | None, obstacle: str | None) -> Change:
