@@ -7,7 +7,8 @@ import socket
 
 import pytest
 
-from paddock.egress._upstream import HostResolver, is_own
+from paddock.egress._upstream import HostResolver
+from paddock.linux.own_addresses import is_own
 
 
 def resolve(name: str) -> list[str]:

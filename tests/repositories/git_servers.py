@@ -159,8 +159,15 @@ class _Backend(BaseHTTPRequestHandler):
         if server.redirect:
             self._say(302, [("Location", server.redirect + self.path)])
             return
-        path = self.path.partition("?")[0]
+        path, question, query = self.path.partition("?")
         name = path.strip("/").split("/")[0]
+        if name in server.moved:
+            self._say(301, [("Location", path.replace(name, server.moved[name], 1) + question + query)])
+            return
+        if server.plain:
+            file = server.root / path.lstrip("/")
+            self._say(200, [], file.read_bytes()) if file.is_file() else self._say(404, [])
+            return
         wanted = server.passwords.get(name)
         if wanted is not None and self.headers.get("Authorization") != wanted:
             self._say(401, [("WWW-Authenticate", 'Basic realm="git"')])
@@ -187,6 +194,9 @@ class HttpServer(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Backend)
         self.passwords: dict[str, str] = {}
+        self.moved: dict[str, str] = {}
+        self.plain = False
+        """Serves files, and knows nothing of git."""
         self.asked: list[tuple[str, str | None]] = []
 
     def protect(self, name: str, username: str, password: str) -> None:

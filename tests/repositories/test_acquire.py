@@ -262,16 +262,15 @@ async def test_a_credential_goes_to_its_own_host_only(shelf: Shelf, origin: Orig
         thief.protect("app", "x", "y")
         http.passwords.clear()
         http.redirect = address(thief, "", "http").rstrip("/")
-        with pytest.raises(NotFound):
+        with pytest.raises(InvalidState, match="sends on"):
             await shelf.acquire(address(http, "app/.git", "http"))
-        assert thief.asked
-        assert {value for _, value in thief.asked} == {None}
+        assert thief.asked == []
 
 
 async def test_no_credential_is_sent_in_the_clear(shelf: Shelf) -> None:
     shelf.credentials[ALICE.id] = Credential("alice", "s3cret")
     with pytest.raises(InvalidArgument, match="in the clear"):
-        await shelf.acquire("http://alice:s3cret@git.example.org/app")
+        await shelf.acquire("http://alice:s3cret@192.0.2.1/app")
 
 
 @pytest.mark.parametrize("shape", ["sha256", "shallow", "names"])

@@ -275,14 +275,14 @@ async def test_not_even_for_who_may_see_the_repository_is_a_submodule_fetched_by
     """A private one's submodules are fetched as its principal, whose ssh keys and directories are not for them."""
     asked: list[str] = []
 
-    async def acquire(url: str, commit: str, age: float, principal: Principal) -> Acquired:
+    async def acquire(url: str, commit: str, principal: Principal, home: str) -> Acquired:
         asked.append(url)
         raise AssertionError
 
     log = AuditLog(tmp_path)
     submodule = Submodule(path="m", commit="0" * 40, url=url, parent="", name="m")
     with pytest.raises(InvalidArgument, match="from the network"):
-        await Submodules(acquire, log)._one(submodule, ME)  # pyright: ignore[reportPrivateUsage]
+        await Submodules(acquire, log)._one(submodule, ME, "")  # pyright: ignore[reportPrivateUsage]
     log.close()
     assert asked == []
 
@@ -292,6 +292,7 @@ async def test_a_public_repository_gets_at_no_private_one_by_a_submodule(
 ) -> None:
     """The base of a public repository is everybody's: what is in it must be, too."""
     from paddock.storage import repositories
+    from paddock.storage.repositories import _addresses
 
     async def credential(remote: Any) -> Any:
         return repositories.Credential("alice", "s3cret")
@@ -300,6 +301,7 @@ async def test_a_public_repository_gets_at_no_private_one_by_a_submodule(
     private = Origin(origins / "private")
     private.commit({"secret": "s3cret"})
     http.protect("private", "alice", "s3cret")
+    monkeypatch.setattr(_addresses, "_is_public", lambda _: True)  # as if the server stood elsewhere
     link(origin, "m", private.head(), address(http, "private/.git", "http"))
     async with opened(state_dir) as rig:
         direct = await rig.service.perform(AcquireRepository(url=address(http, "private/.git", "http")), ME)

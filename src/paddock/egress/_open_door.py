@@ -10,6 +10,7 @@ from typing import Protocol
 import msgspec
 
 from paddock.errors import Unrecorded
+from paddock.linux.own_addresses import is_own
 from paddock.model import Recording
 from paddock.model.egress import EgressPolicy, Target, Verdict
 
@@ -26,7 +27,7 @@ from ._refusal import Refused
 from ._registry import Known, Shelf
 from ._registry_reader import Reader
 from ._synthetic import Synthetic
-from ._upstream import Check, Dialer, Pool, Upstream, is_own
+from ._upstream import Check, Dialer, Pool, Upstream
 
 MOST_HELD_BYTES = 32 << 20
 _TELL_SECONDS = 10.0

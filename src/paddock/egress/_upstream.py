@@ -62,17 +62,6 @@ def _in_hosts_file(name: str) -> list[str]:
     return [entry[0] for entry in entries if name in entry[1:] and "%" not in entry[0]]
 
 
-def is_own(address: str) -> bool:
-    """Whether it is one of this machine's: then packets to it come from it."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((address, 9))
-        except OSError:
-            return False
-        return probe.getsockname()[0] == address
-
-
 class Upstream:
     """A connection to `target`, of which `address` was checked."""
 

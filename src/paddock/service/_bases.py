@@ -23,7 +23,7 @@ from ._gate import Entry
 from ._needs import Need
 from ._spare_trees import SpareTrees, spare_of
 from ._store import Store
-from ._submodules import DEEPEST, Submodules, mounts
+from ._submodules import DEEPEST, Submodules, home_of, mounts
 from ._tasks import Tasks
 from ._workshop import Workshops
 from ._workspace_tree import REPOSITORY, WORKSPACE
@@ -131,9 +131,10 @@ class Bases:
             TreeMount(tree=base.repository, target=REPOSITORY, writable=False),
         )
         scope, done = self._scope(base.repository), list[str]()
+        home = home_of(acquired, scope)
         async with self._workshops.open(own, entry) as workshop:
             await check_out(workshop, acquired, base.branch)
-            found = await self._submodules.find(workshop, acquired, "", scope)
+            found = await self._submodules.find(workshop, acquired, "", scope, home)
             if not found:
                 await settle(workshop, done, self._clock.wall())
         for depth in range(DEEPEST, 0, -1):
@@ -143,7 +144,7 @@ class Bases:
                 await self._submodules.lay_out(workshop, found, len(done))
                 done += [submodule.path for submodule, _ in found]
                 below = [
-                    await self._submodules.find(workshop, inner, submodule.path, scope)
+                    await self._submodules.find(workshop, inner, submodule.path, scope, home)
                     for submodule, inner in (found if depth > 1 else ())
                 ]
                 found = [pair for pairs in below for pair in pairs]

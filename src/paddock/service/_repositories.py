@@ -12,9 +12,9 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import msgspec
+from msgspec.structs import replace
 
-from paddock.errors import InvalidArgument, InvalidState, NotFound
+from paddock.errors import InvalidArgument, InvalidState, NotFound, PolicyDenied
 from paddock.model import (
     Acquired,
     AcquireRepository,
@@ -36,6 +36,7 @@ from paddock.storage.repositories import (
     Remote,
     check_ref,
     is_commit,
+    located,
     locked,
     parse,
     pins,
@@ -84,8 +85,12 @@ class Repositories:
         entry.done({"repository": acquired.repository, "commit": acquired.commit, "ref": acquired.ref})
         return acquired
 
-    async def acquire(self, url: str, ref: str | None, max_age_seconds: float, principal: Principal) -> Acquired:
+    async def acquire(
+        self, url: str, ref: str | None, max_age_seconds: float, principal: Principal, *, home: str | None = None
+    ) -> Acquired:
         """The commit that `ref` led to at most `max_age_seconds` ago; it is in the repository when this returns.
+
+        `home`: a repository named the URL, and no caller. Then it leads to public addresses, or to the origin `home`.
 
         NotFound: no such repository, for this principal; or nothing of that name in it. InvalidArgument, PolicyDenied,
         ResourceExhausted, PlatformError: it cannot be reached.
@@ -95,6 +100,19 @@ class Repositories:
         if ref is not None:
             check_ref(ref)
         remote, given = parse(url, local=principal.id.startswith("local:"))
+        if home is not None:
+            remote = await _outside(remote, home)
+        try:
+            return await self._acquire(remote, given, ref, max_age_seconds, principal)
+        except InvalidState as error:
+            if "moved" not in error.details or remote.url.endswith(".git"):
+                raise
+            longer = replace(remote, url=f"{remote.url}.git")  # as GitLab's URLs are in full
+            return await self._acquire(longer, given, ref, max_age_seconds, principal)
+
+    async def _acquire(
+        self, remote: Remote, given: Credential | None, ref: str | None, max_age_seconds: float, principal: Principal
+    ) -> Acquired:
         since = self._clock.boottime() - max_age_seconds
         row = None if given else self._fresh(remote, principal, since, ref)
         if row is None:
@@ -127,6 +145,7 @@ class Repositories:
         self, remote: Remote, principal: Principal, given: Credential | None
     ) -> tuple[RepositoryRow, Proof | None]:
         at, clock = self._clock.wall(), self._clock.boottime()
+        remote = await located(remote)
         listing, credential, scope = await self._prove(remote, principal, given)
         row = self._store.make(RepositoryId(mint(Noun.REPOSITORY)), scope, remote.url, at)
         async with locked(self._directory / f"{row.id}.lock"):
@@ -139,7 +158,7 @@ class Repositories:
         self, remote: Remote, principal: Principal, given: Credential | None
     ) -> tuple[Listing, Proof | None, str]:
         """What it has, the credential that it took to see that, and whose that makes it."""
-        own = PUBLIC if remote.path is None else principal.id
+        own = PUBLIC if remote.public else principal.id
         private = (
             self._store.find(PUBLIC, remote.url) is None and self._store.find(principal.id, remote.url) is not None
         )
@@ -150,7 +169,7 @@ class Repositories:
                 pass
         credential = given or await self._credentials(principal, remote)
         try:
-            return await self.git.look(remote, credential), credential, PUBLIC if credential is None else principal.id
+            return await self.git.look(remote, credential), credential, own if credential is None else principal.id
         except Refused as refused:
             raise NotFound(
                 f"{remote.url} is not there, or not for {principal.id}: {refused}",
@@ -242,13 +261,16 @@ class Repositories:
         commit = await self.git.commit(row.id, pinned)
         if commit is None:
             raise NotFound(f"{ref} of {row.url} leads to no commit")
-        return msgspec.structs.replace(_acquired(row, commit, ref), observed_at=at)
+        return replace(_acquired(row, commit, ref), observed_at=at)
 
     async def _fetch_other(
         self, row: RepositoryRow, remote: Remote, what: str, credential: Proof | None, principal: Principal
     ) -> str:
         if credential is None and row.scope == principal.id and remote.path is None:
             credential = await self._credentials(principal, remote)
+        remote = await located(remote)
+        if row.scope == PUBLIC and not remote.public:
+            raise InvalidState(f"{row.url} is no public address any more", hint=f"paddock repos rm {row.id}")
         async with locked(self._directory / f"{row.id}.lock"), self._marked(row.id):
             await self._fetch(row, remote, credential, only=what)
         return pins.fetched(what)
@@ -303,6 +325,18 @@ class Repositories:
         if not found:
             raise NotFound(f"no repository {reference!r}", hint="`paddock repos ls` lists them", repository=reference)
         return found[0]
+
+
+async def _outside(remote: Remote, home: str) -> Remote:
+    """Look up a URL that a repository named. PolicyDenied: a person on this network could reach it, a stranger not."""
+    remote = await located(remote)
+    if not remote.public and remote.origin != home:
+        raise PolicyDenied(
+            f"{remote.url} leads to no public address, and is named by a repository of another host",
+            hint="clone it inside, where the sandbox's policy decides",
+            rule="address",
+        )
+    return remote
 
 
 def _acquired(row: RepositoryRow, commit: str, ref: str | None) -> Acquired:

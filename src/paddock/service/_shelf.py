@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -88,8 +89,8 @@ class Shelf:
             forget_bases=self.bases.forget,
         )
 
-    async def _acquire(self, url: str, ref: str, max_age_seconds: float, principal: Principal) -> Acquired:
-        return await self.repositories.acquire(url, ref, max_age_seconds, principal)
+    async def _acquire(self, url: str, ref: str, principal: Principal, home: str) -> Acquired:
+        return await self.repositories.acquire(url, ref, math.inf, principal, home=home)
 
     def needs(self) -> Iterable[Need]:
         """Of trees: bases that are recorded, and workshops that are open."""

@@ -1,13 +1,13 @@
 """Submodules of a base: each from a cache of its own, with its objects copied in, as deep as they go.
 
 What a repository says of its submodules is an attacker's: only repositories on the network, by URLs that are looked at
-as a caller's are, and only with what proves access to the repository itself; a public one's are fetched as nobody.
+as a caller's are, at public addresses or at the origin of the repository itself, and only with what proves access to
+it; a public one's are fetched as nobody.
 Whatever is refused is left empty, as it is after `git clone`, and recorded.
 """
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -22,7 +22,8 @@ from ._checkout import ENVIRONMENT
 from ._repository_store import NOBODY, PUBLIC
 from ._workshop import Workshop
 
-Acquire = Callable[[str, str, float, Principal], Awaitable[Acquired]]
+Acquire = Callable[[str, str, Principal, str], Awaitable[Acquired]]
+"""By URL, commit, principal and the origin that may be at any address."""
 
 _MOST = 64
 DEEPEST = 4
@@ -74,27 +75,28 @@ class Submodules:
         self._acquire, self._audit = acquire, audit
 
     async def find(
-        self, workshop: Workshop, parent: Acquired, path: str, scope: str
+        self, workshop: Workshop, parent: Acquired, path: str, scope: str, home: str
     ) -> list[tuple[Submodule, Acquired]]:
-        """Those of the repository at `path` of the workspace, fetched. PlatformError: one cannot be reached now."""
+        """Those of the repository at `path` of the workspace, fetched. `home` is `home_of` the one at its root.
+        PlatformError: one cannot be reached now."""
         found: list[tuple[Submodule, Acquired]] = []
         said = await workshop.check(["/bin/sh", "-c", _LIST, "list", path], env=ENVIRONMENT, output_bytes=_LISTED_BYTES)
         for submodule in _listed(said, path, parent.url):
             principal = NOBODY if scope == PUBLIC else Principal(scope)
             try:
-                found.append((submodule, await self._one(submodule, principal)))
+                found.append((submodule, await self._one(submodule, principal, home)))
             except RequestError as error:
                 self._audit.event(
                     "submodule.empty", repository=parent.repository, path=submodule.path, message=error.message[:1024]
                 )
         return found
 
-    async def _one(self, submodule: Submodule, principal: Principal) -> Acquired:
+    async def _one(self, submodule: Submodule, principal: Principal, home: str) -> Acquired:
         if not submodule.url.startswith(("https://", "http://", "git://")) or "@" in submodule.url:
             raise InvalidArgument(
                 "a submodule is fetched from the network, by a URL without a credential, or not at all"
             )
-        return await self._acquire(submodule.url, submodule.commit, math.inf, principal)
+        return await self._acquire(submodule.url, submodule.commit, principal, home)
 
     async def lay_out(self, workshop: Workshop, found: Sequence[tuple[Submodule, Acquired]], first: int) -> None:
         for number, (submodule, acquired) in enumerate(found, first):
@@ -108,6 +110,12 @@ class Submodules:
                 submodule.name,
             )
             await workshop.check(["/bin/sh", "-c", _LAY_OUT, "lay-out", *words], env=ENVIRONMENT)
+
+
+def home_of(root: Acquired, scope: str) -> str:
+    """Return the origin that the caller's URL has named, and that may be at any address therefore. A public repository
+    has none: it is at public addresses, and its name could lead elsewhere by now."""
+    return "" if scope == PUBLIC else "/".join(root.url.split("/")[:3])
 
 
 def place(acquired: Acquired) -> str:

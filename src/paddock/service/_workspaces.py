@@ -247,6 +247,8 @@ class Workspaces:
     def _check_same(self, workspace: Workspace, action: OpenWorkspace, principal: Principal) -> None:
         """InvalidState if it is there and is not what is asked for: its files are not thrown away for others."""
         url = None if action.url is None else self._grounds.spelling(action.url, principal)
+        if url is not None and f"{url}.git" == workspace.repository:
+            url = workspace.repository  # its server knows it by that name only
         for field, asked, has in (
             ("repository", url, workspace.repository),
             ("branch", action.branch, workspace.branch),

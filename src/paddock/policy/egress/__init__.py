@@ -1,5 +1,6 @@
 """What `paddock.yaml` means: text to document, document to snapshot, snapshot to verdicts."""
 
+from ._addresses import is_public as is_public
 from ._diff import Change as Change
 from ._diff import Outcome as Outcome
 from ._diff import diff as diff

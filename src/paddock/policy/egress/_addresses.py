@@ -110,6 +110,13 @@ def special(address: Number) -> Block | None:
     return blocks[bisect_right(breaks, value)]
 
 
+def is_public(text: str) -> bool:
+    """Tell whether the gateway connects to this address without a rule that names it. An own address of the machine
+    passes here: `linux.own_addresses` knows those."""
+    address = number(text)
+    return address is not None and special(unwrapped(address)) is None
+
+
 def network(text: str) -> Network:
     """ValueError, in words that follow the text."""
     try:

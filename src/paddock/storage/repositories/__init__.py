@@ -1,6 +1,7 @@
 """Repositories: bare copies of what is elsewhere, written by the host's git and by nobody else."""
 
 from . import pins as pins
+from ._addresses import located as located
 from ._ambient import ambient as ambient
 from ._git import HostGit as HostGit
 from ._git import Listing as Listing

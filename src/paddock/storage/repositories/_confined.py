@@ -122,7 +122,7 @@ def _furnish(order: Order) -> None:
         elif os.path.isdir(f"/{name}"):
             _show(f"/{name}", name, readable)
     for name in _ETC:
-        if os.path.exists(f"/etc/{name}"):
+        if os.path.exists(f"/etc/{name}") and f"/etc/{name}" not in order["files"]:
             _show(os.path.realpath(f"/etc/{name}"), f"etc/{name}", readable | mounts.NOEXEC)
     for device in _DEVICES:
         _show(device, device[1:], mounts.NOSUID | mounts.NOEXEC)

@@ -10,6 +10,7 @@ import msgspec
 
 from paddock.errors import InvalidArgument, InvalidState, PlatformError
 
+from ._addresses import names
 from ._process import GIT_ID, TEMPLATE, Bounds, Ended, Place, Progress, run
 from ._remote import SSH, Credential, Remote
 from ._ssh import DIRECTORY, PROGRAM, Login
@@ -76,7 +77,7 @@ _CONFIG = """
 [submodule]
 	recurse = false
 [http]
-	followRedirects = initial
+	followRedirects = false
 	lowSpeedLimit = 1000
 	lowSpeedTime = 60
 [safe]
@@ -84,14 +85,12 @@ _CONFIG = """
 [credential]
 	helper =
 """
-# The credential is in a pipe, which can be read once. Only for the place that it is for, wherever that redirects to.
+# The credential is in a pipe, which can be read once, and only for the place that it is for.
 _HELPER = """[credential "{origin}"]
 	helper = "!f() {{ test \\"$1\\" != get || cat <&9; }}; f"
 """
-# git sends such a header on to wherever it is redirected: it is redirected nowhere.
 _HEADER = """[http "{origin}"]
 	extraHeader = "Authorization: {header}"
-	followRedirects = false
 """
 _SSH = f"""[core]
 	sshCommand = {PROGRAM} -F {DIRECTORY}/config
@@ -267,15 +266,16 @@ class HostGit:
             config += _proof(remote, credential)
         if remote.scheme == SSH and login is None:
             raise Refused("no key is known for it")
-        protocols = {"http": "http:https"}.get(remote.scheme, remote.scheme)
         return await run(
             arguments,
             places=places,
             config=config,
             bounds=self._bounds,
-            protocols=protocols,
+            protocols=remote.scheme,
+            direct=bool(remote.addresses),
+            silence=None if pushing or remote.path is not None else self._bounds.silence_seconds,
             secret=credential.lines() if isinstance(credential, Credential) and not credential.bearer else "",
-            files=login.files(GIT_ID if os.geteuid() == 0 else os.getuid()) if login else {},
+            files=login.files(GIT_ID if os.geteuid() == 0 else os.getuid()) if login else names(remote),
             agent=login.agent if login else None,
             progress=progress,
         )

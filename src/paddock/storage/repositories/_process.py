@@ -15,6 +15,7 @@ import msgspec
 
 from paddock.errors import NotConfigured
 from paddock.keeper.layout import ID_COUNT, TREE_ID_BASE
+from paddock.linux import processes
 
 from . import _confined
 from ._trust import authorities
@@ -33,6 +34,7 @@ _REPOSITORY_CONFIG = "[gc]\n\tpackRefs = false\n\tauto = 0\n"
 _STDERR_BYTES = 16_384
 _LINE_BYTES = 512
 _DEATH_SECONDS = 10.0
+_LOOK_SECONDS = 3.0
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "all_proxy")
 
 
@@ -40,13 +42,15 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     """The most that one run of the host's git may use."""
 
     seconds: float = 3600.0
+    silence_seconds: float = 45.0
+    """A git that waits for a remote, says nothing and computes nothing for so long, is ended."""
     output_bytes: int = 64 << 20
     file_bytes: int = 32 << 30
     memory_bytes: int = 4 << 30
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """`over` names the bound that ended it: seconds or output."""
+    """`over` names the bound that ended it: seconds, silence or output."""
 
     code: int
     out: bytes
@@ -71,6 +75,8 @@ async def run(
     config: str,
     bounds: Bounds,
     protocols: str = "",
+    direct: bool = False,
+    silence: float | None = None,
     secret: str = "",
     files: Mapping[str, str] = {},
     agent: str | None = None,
@@ -79,13 +85,14 @@ async def run(
     """Runs git, or another `program`, with `arguments`. Cancelling kills it with all that it started, as does the
     end of this program.
 
-    `config` is the only configuration that it and its helpers read besides the repository's own. `agent` is the socket
-    of an ssh agent.
+    `direct` keeps the proxies of the caller's environment from it. `silence`: the seconds for which it may say nothing
+    and compute nothing. `config` is the only configuration that it and its helpers read besides the repository's own.
+    `agent` is the socket of an ssh agent.
     """
     certificates = _certificates()
     order = {
         "argv": [program or _git(), *arguments],
-        "env": _environment(protocols, certificates),
+        "env": _environment(protocols, certificates, direct=direct),
         "uid": GIT_ID if os.geteuid() == 0 else None,
         "places": [msgspec.to_builtins(place, str_keys=True, enc_hook=str) for place in (*places, *certificates)],
         "files": {CONFIG: config, f"{TEMPLATE}/config": _REPOSITORY_CONFIG, **files},
@@ -116,8 +123,12 @@ async def run(
             await process.stdin.drain()
         async with timeout:
             async with asyncio.TaskGroup() as group:
-                group.create_task(reading.output(process.stdout))
-                group.create_task(reading.errors(process.stderr))
+                streams = (reading.output(process.stdout), reading.errors(process.stderr))
+                ends = [group.create_task(stream) for stream in streams]
+                watch = None if silence is None else group.create_task(_watch(process.pid, reading, silence))
+                await asyncio.wait(ends)
+                if watch is not None:
+                    watch.cancel()
             await process.wait()
     except* TimeoutError:
         if not timeout.expired():
@@ -125,6 +136,8 @@ async def run(
         reading.over = "seconds"
     except* _TooMuch:
         reading.over = "output"
+    except* _Silent:
+        reading.over = "silence"
     finally:
         await _end(process)
     if process.returncode == _confined.FAILED:
@@ -135,16 +148,35 @@ async def run(
 class _TooMuch(Exception): ...
 
 
+class _Silent(Exception): ...
+
+
+async def _watch(pid: int, reading: _Reading, silence: float) -> None:
+    """Raise _Silent once neither output nor processor time has come for `silence` seconds. A remote that sends anything
+    to speak of costs git some."""
+    before, since = None, 0.0
+    pause = min(_LOOK_SECONDS, silence / 4)
+    while since < silence:
+        await asyncio.sleep(pause)
+        spent = await asyncio.to_thread(lambda: sum(one.cpu_seconds for one in processes.below(pid)))
+        since = since + pause if before == (reading.taken, spent) else 0.0
+        before = reading.taken, spent
+    raise _Silent
+
+
 class _Reading:
     def __init__(self, most: int, progress: Progress | None) -> None:
         self.out = bytearray()
         self.over: str | None = None
+        self.taken = 0
+        """Bytes, of both streams."""
         self._err = bytearray()
         self._most, self._progress = most, progress
 
     async def output(self, stream: asyncio.StreamReader) -> None:
         while data := await stream.read(1 << 16):
             self.out += data
+            self.taken += len(data)
             if len(self.out) > self._most:
                 raise _TooMuch
 
@@ -153,6 +185,7 @@ class _Reading:
         line = bytearray()
         while data := await stream.read(1 << 12):
             self._err += data
+            self.taken += len(data)
             del self._err[:-_STDERR_BYTES]
             for byte in data:
                 if byte not in b"\r\n":
@@ -208,9 +241,9 @@ def _git() -> str:
     raise NotConfigured("repositories need git on this machine, in /usr", hint="apt install git")
 
 
-def _environment(protocols: str, certificates: Sequence[Place]) -> Mapping[str, str]:
+def _environment(protocols: str, certificates: Sequence[Place], *, direct: bool) -> Mapping[str, str]:
     """Nothing of ours but the way to the network."""
-    taken = {name: os.environ[name] for name in _PROXIES if name in os.environ}
+    taken = {} if direct else {name: os.environ[name] for name in _PROXIES if name in os.environ}
     if certificates:
         taken["GIT_SSL_CAINFO"] = certificates[0].target
     return {

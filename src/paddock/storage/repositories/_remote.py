@@ -62,6 +62,10 @@ class Remote(msgspec.Struct, frozen=True, kw_only=True):
     scheme: str
     origin: str
     path: Path | None = None
+    addresses: tuple[str, ...] = ()
+    """Where `located` found its host: git connects to these alone, through no proxy."""
+    public: bool = False
+    """All of `addresses` are public ones: whatever is there, everybody may have."""
 
     @property
     def sends_in_the_clear(self) -> bool:

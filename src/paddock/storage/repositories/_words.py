@@ -65,6 +65,9 @@ def trouble(ended: Ended, remote: Remote, bounds: Bounds) -> PaddockError:
     words, what = ended.err, remote.url
     if ended.over == "seconds":
         return PlatformError(f"{what} took longer than {bounds.seconds:.0f} s and was given up", hint="try again")
+    if ended.over == "silence":
+        said = f"{what} has said nothing for {bounds.silence_seconds:.0f} s"
+        return PlatformError(f"{said}: it cannot be reached, or does not answer", hint="try again")
     if ended.over == "output":
         return ResourceExhausted(f"{what} has more refs than fit into {bounds.output_bytes >> 20} MiB")
     if _WANTS_CREDENTIAL.search(words):
@@ -96,7 +99,9 @@ def trouble(ended: Ended, remote: Remote, bounds: Bounds) -> PaddockError:
         return PlatformError(f"{what} does not prove who it is: {_telling(words)}", hint=ADVICE)
     if _MOVED.search(words):
         return InvalidState(
-            f"{what} sends on to another place: {_telling(words)}", hint="use its own URL: a token is sent nowhere else"
+            f"{what} sends on to another place: {_telling(words)}",
+            hint="name that place: no redirect is followed, for it may lead into your network",
+            moved=True,
         )
     if _UNREACHABLE.search(words):
         return PlatformError(f"{what} cannot be reached: {_telling(words)}", hint="try again")
