@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -19,6 +20,7 @@ from paddock.model import (
     AddArtifact,
     DiffWorkspace,
     GetArtifact,
+    InspectWorkspace,
     ListArtifacts,
     ListAudit,
     OpenPullRequest,
@@ -148,6 +150,46 @@ def test_a_broken_git_directory_breaks_nothing_else(opened: Opener, remote: Path
     box = opened(remote)
     box.exec(f"echo new > file; {spoil}", check=True)
     assert "A file" in told(box.id)
+
+
+ODD = (
+    *(".gitignore", "new/.gitignore", ".gitattributes", ".git/HEAD", ".git/config", ".git/packed-refs"),
+    *(".git/objects/info/alternates", ".git/objects/pack/pack-1.idx", ".git/info/exclude", "new/.git/HEAD"),
+)
+
+
+def test_what_git_would_wait_for_is_refused_by_its_name(opened: Opener, remote: Path) -> None:
+    box = opened(remote, task="waiting")
+    box.exec("mkdir -p new/.git; python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"s\")'", check=True)
+    assert told(box.id) == set(), "a socket that git does not read is nobody's trouble"
+    for name in ODD:
+        box.exec(["sh", "-c", 'mv "$1" aside; mkdir -p "$(dirname "$1")"; mkfifo "$1"', "sh", name], check=False)
+        for action in (DiffWorkspace(workspace=box.id), PushBranch(workspace=box.id, branch="x")):
+            with pytest.raises(InvalidState, match=re.escape(f"/workspace/{name} is a pipe")):
+                local().perform(action)
+        box.exec(["sh", "-c", 'rm "$1"; mv aside "$1"', "sh", name], check=False)
+    for harm in ("ln -s /dev/zero .git/shallow", "truncate -s 300M .gitattributes"):
+        box.exec(f"{harm}", check=True)
+        with pytest.raises(InvalidState, match="and git would read it"):
+            told(box.id)
+        box.exec("rm -f .git/shallow .gitattributes", check=True)
+    box.exec("rm .gitignore; mkdir .gitignore", check=True)
+    assert "D .gitignore" in told(box.id)
+    box.exec("mkfifo .git/config.worktree", check=True)
+    box.kill()
+    assert "config.worktree is a pipe" in (local().perform(InspectWorkspace(workspace="waiting")).unreadable or "")
+
+
+def test_what_git_waits_for_behind_a_link_ends_all_the_same(
+    opened: Opener, remote: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paddock.service._result_source.SECONDS", 3.0)
+    box = opened(remote)
+    box.exec(
+        "mkdir far; mkfifo far/alternates; rm -rf .git/objects/info; ln -s ../../far .git/objects/info", check=True
+    )
+    with pytest.raises(InvalidState, match="did not come to an end"):
+        told(box.id)
 
 
 def test_a_branch_is_pushed_with_what_is_not_committed(opened: Opener, remote: Path) -> None:

@@ -22,6 +22,7 @@ async def errand(
     input: Iterable[bytes] | None = None,
     sink: Callable[[bytes], None] | None = None,
     most_bytes: int = 1 << 20,
+    timeout_seconds: float = TIMEOUT_SECONDS,
 ) -> bytes:
     """What it printed on stdout, at most `most_bytes`, or nothing if `sink` has taken it. ErrandFailed."""
     spec = ExecSpec(argv=argv, user=user, stdin=input is not None)
@@ -34,7 +35,7 @@ async def errand(
         out.extend(data)
 
     try:
-        async with asyncio.timeout(TIMEOUT_SECONDS), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(timeout_seconds), asyncio.TaskGroup() as group:
             assert handle.stdout is not None
             assert handle.stderr is not None
             group.create_task(_pump(handle.stdout, sink or take))
@@ -44,7 +45,7 @@ async def errand(
                 group.create_task(_feed(handle.stdin, input))
             status = await handle.wait()
     except TimeoutError:
-        raise ErrandFailed(f"{argv[0]} did not end in {TIMEOUT_SECONDS:g} s") from None
+        raise ErrandFailed(f"{argv[0]} did not end in {timeout_seconds:.0f} s") from None
     except ExceptionGroup as several:
         raise several.exceptions[0] from None
     finally:

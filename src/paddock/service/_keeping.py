@@ -14,6 +14,7 @@ from paddock.model import MOST_NAMES, Workspace, WorkspaceStatus
 from paddock.storage._kept import KeptArchives
 
 from ._gate import Entry
+from ._plain_files import PLAIN_FILES, SECONDS
 from ._workshop import Workshop, Workshops
 from ._workspace_store import Kept, WorkspaceRow
 from ._workspace_tree import REPOSITORY, WORKSPACE
@@ -45,7 +46,8 @@ _COUNT = (
     f"cd {WORKSPACE} && find . -mindepth 1 ! -type d -printf x | wc -c"
     f" && find . -mindepth 1 ! -type d -printf '?? %P\\0' | head -z -n {MOST_NAMES}"
 )
-_STATUS = f"""{_SHELL}
+_STATUS = f"""{PLAIN_FILES}
+{_SHELL}
 theirs() {{ git --git-dir={WORKSPACE}/.git "$@"; }}
 head=$(theirs rev-parse --quiet --verify 'HEAD^{{commit}}') || head=
 on=$(theirs symbolic-ref --quiet --short HEAD) || on=
@@ -137,7 +139,8 @@ class Keeping:
 
     async def status(self, row: WorkspaceRow, entry: Entry | None) -> WorkspaceStatus:
         """What it holds that is nowhere else. What cannot be made out is said, and never counts as nothing."""
-        async with self._workshops.open(_mounts(row, writable=False), entry) as shop:
+        mounts = _mounts(row, writable=False)
+        async with self._workshops.open(mounts, entry, command_seconds=SECONDS) as shop:
             return await self._status(row, shop)
 
     async def keep(self, row: WorkspaceRow, entry: Entry | None) -> Kept:

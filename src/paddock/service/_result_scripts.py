@@ -14,6 +14,7 @@ import msgspec
 from paddock.errors import PlatformError
 from paddock.model import Change, ChangeKind, FileKind
 
+from ._plain_files import PLAIN_FILES
 from ._workspace_tree import REPOSITORY, WORKSPACE
 
 MOST_CHANGES = 100_000
@@ -28,6 +29,7 @@ theirs() { git --git-dir="$WORKSPACE/.git" "$@"; }
 own() { GIT_DIR=/tmp/result/own/.git GIT_WORK_TREE="$WORKSPACE" git "$@"; }
 """
 TREE = f"""{_PRELUDE}
+{PLAIN_FILES}
 kind=sha1; [ ${{#1}} = 40 ] || kind=sha256
 git init --quiet --template= --object-format=$kind own
 for objects in "$REPOSITORY/objects" "$WORKSPACE/.git/objects"; do

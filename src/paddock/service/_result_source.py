@@ -13,6 +13,7 @@ from paddock.errors import InvalidState, NotFound, SandboxDied
 
 from ._gate import Entry
 from ._live import Held, Live
+from ._plain_files import SECONDS
 from ._sandboxes import Sandboxes
 from ._snapshots import Snapshots
 from ._store import Row
@@ -125,5 +126,5 @@ class Sources:
         trees = [TreeMount(tree=name, target=WORKSPACE, writable=False, layers=tree.layers)]
         if tree.repository is not None:
             trees.append(TreeMount(tree=tree.repository, target=REPOSITORY, writable=False))
-        async with self._workshops.open(trees, entry) as workshop:
+        async with self._workshops.open(trees, entry, command_seconds=SECONDS) as workshop:
             yield workshop

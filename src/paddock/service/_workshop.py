@@ -6,6 +6,7 @@ Nobody can name one: it has no row among the sandboxes. What comes out of it is 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
@@ -34,8 +35,10 @@ SECONDS = 1800.0
 class Workshop:
     """One that is open. Its commands run one after the other, as the template's own user."""
 
-    def __init__(self, instance: Instance, done: list[dict[str, object]], *, root_user: bool = False) -> None:
-        self.instance, self._done = instance, done
+    def __init__(
+        self, instance: Instance, done: list[dict[str, object]], *, root_user: bool = False, seconds: float = SECONDS
+    ) -> None:
+        self.instance, self._done, self._left = instance, done, seconds
         self.owner = "root" if root_user else None
         """Who may read and write all files of its trees."""
 
@@ -49,14 +52,17 @@ class Workshop:
         output_bytes: int = OUTPUT_BYTES,
         timeout_seconds: float = SECONDS,
     ) -> ExecResult:
-        """All that it prints, which is at most `output_bytes` on each stream: with more, it is ended (Limit.OUTPUT)."""
+        """All that it prints, which is at most `output_bytes` on each stream: with more, it is ended (Limit.OUTPUT).
+        Commands share the seconds of the workshop."""
+        began = time.monotonic()
         spec = ExecSpec(argv=tuple(argv), cwd=cwd, env=dict(env or {}), stdin=input is not None)
         out, err = Capture(2 * output_bytes, ""), Capture(2 * output_bytes, "")  # never full: nothing is put aside
         handle = await self.instance.start(spec, id=ExecId(id := mint(Noun.EXEC)), background=False)
         try:
             collector = Collector(handle, out, err, input=input, most_bytes=output_bytes)
-            status = await collector.run(timeout_seconds)
+            status = await collector.run(min(timeout_seconds, self._left))
         finally:
+            self._left = max(0.0, self._left - (time.monotonic() - began))
             await handle.aclose()
         self._done.append({"argv": list(argv[:2]), "status": status})
         return ExecResult(id=ExecId(id), status=status, out=out.output(), err=err.output())
@@ -70,7 +76,13 @@ class Workshop:
         user: str | None = None,
     ) -> bytes:
         """As `errand`, for what is larger than memory."""
-        said = await errand(self.instance, tuple(argv), user=user, input=input, sink=sink)
+        began = time.monotonic()
+        try:
+            said = await errand(
+                self.instance, tuple(argv), user=user, input=input, sink=sink, timeout_seconds=self._left
+            )
+        finally:
+            self._left = max(0.0, self._left - (time.monotonic() - began))
         self._done.append({"argv": list(argv[:2]), "status": "ok"})
         return said
 
@@ -102,9 +114,16 @@ class Workshops:
 
     @asynccontextmanager
     async def open(
-        self, trees: Sequence[TreeMount], entry: Entry | None, *, limits: Limits = LIMITS, seconds: float = SECONDS
+        self,
+        trees: Sequence[TreeMount],
+        entry: Entry | None,
+        *,
+        limits: Limits = LIMITS,
+        seconds: float = SECONDS,
+        command_seconds: float = SECONDS,
     ) -> AsyncGenerator[Workshop]:
         """While the block lasts, a workshop with `trees`; afterwards it is dead. `entry`: the action that needs it.
+        `command_seconds`: what its commands may take, together.
 
         PlatformError: it died. What a backend raises that cannot make one.
         """
@@ -127,7 +146,7 @@ class Workshops:
             self._pool().create(id, layers=template.layers, limit_bytes=limits.disk_mib << 20)
             instance = await backend.create(plan)
             try:
-                yield Workshop(instance, done, root_user=backend.capabilities.root_user)
+                yield Workshop(instance, done, root_user=backend.capabilities.root_user, seconds=command_seconds)
             except SandboxDied as error:
                 raise PlatformError(f"the workshop died: {error.message}", hint="paddock audit") from None
             finally:

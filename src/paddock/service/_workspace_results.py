@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from paddock.audit import AuditLog
 from paddock.errors import InvalidArgument, InvalidState, NotFound
-from paddock.model import DiffWorkspace, OpenPullRequest, PullRequest, PushBranch, PushedBranch, WorkspaceDiff
+from paddock.model import DiffWorkspace, Limit, OpenPullRequest, PullRequest, PushBranch, PushedBranch, WorkspaceDiff
 from paddock.storage.forges import Forge, open_forge
 from paddock.storage.repositories import Credential, Proof, Remote, check_ref, parse, web
 
@@ -16,6 +16,7 @@ from . import _result_scripts as scripts
 from ._asking import Asking
 from ._clock import Clock
 from ._gate import Entry
+from ._plain_files import SECONDS
 from ._publication import Publication
 from ._repositories import CredentialSource, Repositories
 from ._result_source import Origin, Source, Sources
@@ -200,6 +201,11 @@ async def _check(
     """What the script prints. InvalidState: git cannot work with what is in the workspace, or it is too much."""
     argv: Sequence[str] = ("/bin/sh", "-c", script, "results", *arguments)
     result = await workshop.run(argv, env=env or scripts.environment(), input=input, output_bytes=output_bytes)
+    if result.limit is Limit.TIME:
+        raise InvalidState(
+            f"git did not come to an end with what is in the workspace in {SECONDS:.0f} seconds",
+            hint="git status inside",
+        )
     if result.limit is not None:
         raise InvalidState(f"it is more than a workshop may have: its limit of {result.limit.value} was reached")
     if not result.ok:
