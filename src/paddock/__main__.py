@@ -1,4 +1,4 @@
-"""`python -m paddock` is the command line."""
+"""Run the command line, as `paddock` does. Python puts the current directory first for `-m`: `python -P -m paddock`."""
 
 from paddock.cli import main
 

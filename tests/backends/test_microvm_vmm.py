@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import lzma
+import os
 import shutil
 import struct
 import subprocess
@@ -103,13 +104,33 @@ def test_the_kernel_that_is_here_can_be_unpacked_and_has_what_firecracker_shows_
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A program of that name, which says a version and nothing else."""
-    monkeypatch.setattr(_firecracker, "OURS", tmp_path / "none")
     path = tmp_path / "bin" / "firecracker"
     path.parent.mkdir()
     path.write_text("#!/bin/sh\necho Firecracker v1.13.1\n")
     path.chmod(0o755)
-    monkeypatch.setenv("PATH", str(path.parent))
+    monkeypatch.setattr(_firecracker, "OURS", path)
     return path
+
+
+@pytest.mark.parametrize("path", [".", "", "bin", "{}/bin"])
+def test_a_program_that_a_repository_brings_is_not_run(
+    program: Path, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has `.` or `bin` in PATH and asks `doctor` in a hostile directory."""
+    monkeypatch.setattr(_firecracker, "OURS", tmp_path / "none")
+    for place in (tmp_path, program.parent):
+        for name in ("firecracker", "zstd"):
+            (place / name).write_text(f"#!/bin/sh\ntouch {tmp_path}/ran; echo Firecracker v1.13.1\n")
+            (place / name).chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{path.format(tmp_path)}:{os.environ['PATH']}")
+    if shutil.which("firecracker", path="/usr/local/bin:/usr/bin") is None:
+        with pytest.raises(NotConfigured, match="no firecracker here"):
+            _firecracker.find()
+    (tmp_path / "image").write_bytes(image(b"\x28\xb5\x2f\xfd" + KERNEL))
+    with pytest.raises(NotConfigured):
+        _vmlinux.extract(tmp_path / "image")
+    assert not (tmp_path / "ran").exists()
 
 
 def test_it_is_qemu_until_somebody_asks_for_another(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +162,7 @@ def test_one_that_is_too_old_is_refused(
 
 def test_without_the_program_the_level_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_firecracker, "OURS", tmp_path / "none")
-    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(_firecracker, "find_tool", dict[str, str]().get)
     monkeypatch.setenv("PADDOCK_VMM", "firecracker")
     check = MicrovmBackend(tmp_path).checks()[0]
     assert check.status == "missing"

@@ -24,7 +24,7 @@ _SECONDS = 30
 
 
 def find_tool(name: str) -> str | None:
-    """A program of the system, where an ordinary user's PATH lacks sbin too."""
+    """Find a program of the system. PATH is not asked: an ordinary user's lacks sbin, and a careless one has `.`."""
     return shutil.which(name, path=_TOOLS)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -22,9 +21,10 @@ from paddock.backends.microvm._initramfs import ARGUMENTS
 from paddock.backends.microvm._kernel import Kernel
 from paddock.backends.microvm._vmm import BOOT, PLACE, Machine, kernel_arguments
 from paddock.errors import NotConfigured
+from paddock.storage._probe import find_tool
 
 OURS = Path("/usr/local/lib/paddock/firecracker")
-REMEDY = f"put a release of Firecracker on the PATH or at {OURS}, or use QEMU (without PADDOCK_VMM)"
+REMEDY = f"put a release of Firecracker in /usr/local/bin or at {OURS}, or use QEMU (without PADDOCK_VMM)"
 _VERSION = re.compile(r"Firecracker v?(\d+)\.(\d+)\.(\d+)")
 _OLDEST = (1, 10, 0)
 """ACPI, by which Debian's kernels find devices, is of 1.8; a guest hears of its lost connections since 1.10."""
@@ -96,7 +96,7 @@ def _drive(name: str, *, read_only: bool) -> dict[str, Any]:
 
 def find() -> Firecracker:
     """NotConfigured: none, or too old."""
-    given = OURS if os.access(OURS, os.X_OK) else shutil.which("firecracker")
+    given = OURS if os.access(OURS, os.X_OK) else find_tool("firecracker")
     if given is None:
         raise NotConfigured("there is no firecracker here", hint=REMEDY)
     program = Path(given).resolve()

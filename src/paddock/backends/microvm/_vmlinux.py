@@ -6,13 +6,13 @@ Format: Linux, Documentation/arch/x86/boot.rst (the setup header), and what scri
 from __future__ import annotations
 
 import lzma
-import shutil
 import subprocess
 import zlib
 from pathlib import Path
 from struct import unpack_from
 
 from paddock.errors import NotConfigured
+from paddock.storage._probe import find_tool
 
 _SIGNATURE, _SETUP_SECTORS, _PAYLOAD = 0x202, 0x1F1, 0x248
 _ELF = b"\x7fELF"
@@ -58,7 +58,7 @@ def _unpack(payload: bytes) -> bytes:
 
 
 def _unpack_zstd(payload: bytes) -> bytes:
-    program = shutil.which("zstd")
+    program = find_tool("zstd")
     if program is None:
         raise ValueError("it is packed with Zstandard, and there is no zstd here")
     done = subprocess.run([program, "-dc"], input=payload, capture_output=True, timeout=_SECONDS, check=False)
