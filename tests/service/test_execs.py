@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,7 @@ async def test_what_is_left_out_of_a_result_is_all_in_its_file(rig: Rig, capture
         assert result.out.total_bytes == len(whole)
         assert result.out.file is not None
         file = Path(result.out.file)
+        assert os.stat(file).st_mode & 0o777 == 0o600
         assert digest_of(file) == hashlib.sha256(whole).hexdigest()
         assert len(result.out.head) == (capture + 1) // 2
         assert len(result.out.tail) == capture // 2

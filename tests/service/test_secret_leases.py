@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -91,6 +92,17 @@ async def test_inside_there_is_a_placeholder_under_the_name_of_the_secret(rig: R
         assert bounds["TOKEN"].placeholder == env["TOKEN"]
         assert bounds["TOKEN"].value == SecretValue(VALUE)
         assert from_bytes(to_bytes(tuple(bounds.values()))) == tuple(bounds.values())
+
+
+async def test_a_value_in_a_command_line_is_a_placeholder_in_the_record(rig: Rig) -> None:
+    async with rig.service() as service:
+        await kept(service)
+        sandbox = await made(service)
+        words = VALUE.decode(), f"-u{VALUE.decode()}@host", base64.b64encode(VALUE).decode()
+        await service.perform(RunExec(sandbox=sandbox.id, spec=ExecSpec(argv=("true", *words))), ME)
+    log = "".join(path.read_text() for path in (rig.state_dir / "audit").glob("*.jsonl"))
+    assert not [word for word in words if word in log]
+    assert "pdk_" in log
 
 
 async def test_a_value_that_cannot_be_had_is_said_before_anything_is_given(rig: Rig) -> None:

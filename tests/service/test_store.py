@@ -36,6 +36,19 @@ def row(
     return Row(sandbox, 5.0, "boot", "holder", workspace=workspace)
 
 
+@pytest.mark.parametrize("before", [None, 0o644])
+def test_no_other_user_may_read_the_file_or_its_log(tmp_path: Path, before: int | None) -> None:
+    """Values of `env=` stand in them; a directory above may be opened by somebody."""
+    if before is not None:
+        Store(tmp_path / "db").close()
+        (tmp_path / "db").chmod(before)
+    store = Store(tmp_path / "db")
+    store.add(row("sb_1"))
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    assert modes == {"db": 0o600, "db-wal": 0o600, "db-shm": 0o600}
+    store.close()
+
+
 def test_what_is_stored_comes_back_equal(tmp_path: Path) -> None:
     store = Store(tmp_path / "db")
     over = WorkspaceTree("ws_1", ("bs_1",), "rp_1")

@@ -10,7 +10,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -61,6 +61,8 @@ class AuditLog:
         self.writer = f"{os.getpid()}-{os.urandom(6).hex()}"
         self._pid = os.getpid()
         self._sync = Durability(durability) is Durability.POWER
+        self.hide: Callable[[Sequence[str]], Sequence[str]] = lambda argv: argv
+        """Take values that the service knows out of a command line, before what looks like a secret goes."""
         self._redact, self._wall, self._boottime = redact, wall, boottime
         self._lock = threading.Lock()
         self._fd = -1
@@ -87,7 +89,7 @@ class AuditLog:
             rule=verdict.rule,
             reason=verdict.reason,
             sandbox=getattr(action, "sandbox", None),
-            detail=describe(action, redact=self._redact),
+            detail=describe(action, redact=lambda argv: self._redact(self.hide(argv))),
         )
 
     def verdict(

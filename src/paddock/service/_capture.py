@@ -8,6 +8,8 @@ from typing import BinaryIO
 
 from paddock.model import Output
 
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+
 
 class Capture:
     """Holds at most `limit` bytes. When more is printed, everything goes to `spool` as well, from the first byte on."""
@@ -67,7 +69,7 @@ class Capture:
         try:
             if self._file is None:
                 os.makedirs(os.path.dirname(self._spool), mode=0o700, exist_ok=True)
-                self._file = open(self._spool, "xb")  # noqa: SIM115 (closed by `close`)
+                self._file = os.fdopen(os.open(self._spool, _NEW, 0o600), "wb")
                 self._spooled = True
                 # Nothing was left out until now.
                 self._file.write(self._head)

@@ -123,6 +123,13 @@ class Leases:
         """Of what commands print. None: it has no secrets (or none that this service knows the values of)."""
         return self._redactions.get(sandbox) if self._redactions else None
 
+    def without_values(self, argv: Sequence[str]) -> Sequence[str]:
+        """Put placeholders where the values of secrets stand, of whichever sandbox."""
+        for redaction in self._redactions.values():
+            words = (redaction.whole(word.encode(errors="surrogatepass")) for word in argv)
+            argv = [word.decode(errors="surrogatepass") for word in words]
+        return argv
+
     async def in_environment(self, row: Row, spec: ExecSpec) -> ExecSpec:
         """With the placeholders of those that came after the sandbox, whose environment has only what was there."""
         revision = row.sandbox.policy

@@ -92,6 +92,7 @@ class Service:
             gateway=gateway,
             period_seconds=period_seconds,
         )
+        self._audit.hide = self._rooms.leases.without_values
         self.expiry = self._rooms.expiry
 
     async def perform(self, action: Action[R], principal: Principal) -> R:

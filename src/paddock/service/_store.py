@@ -15,7 +15,7 @@ import fcntl
 import os
 import sqlite3
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -229,12 +229,8 @@ class Store:
 
     def checkpoint(self) -> None:
         """Moves the write-ahead log into the file. On a connection of its own: call it in a thread."""
-        with _translated(self.path):
-            db = sqlite3.connect(self.path, timeout=1.0)
-            try:
-                db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-            finally:
-                db.close()
+        with _translated(self.path), closing(sqlite3.connect(self.path, timeout=1.0)) as db:
+            db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
     def close(self) -> None:
         self._db.close()
@@ -285,6 +281,10 @@ class Store:
 
 
 def _connect(path: Path, busy_seconds: float) -> sqlite3.Connection:
+    # Values of `env=` stand in it. Its log and shared memory get its mode (SQLite's os_unix.c, findCreateFileMode).
+    # By name: closing a descriptor of what is there would end the locks of this process's other connections.
+    path.touch(mode=0o600)
+    path.chmod(0o600)
     # Autocommit: transactions are begun by hand. The event loop's thread may not be the one that made the service.
     db = sqlite3.connect(path, timeout=busy_seconds, isolation_level=None, check_same_thread=False)
     db.execute("PRAGMA journal_mode = WAL")
