@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 from attacking import Attacker, allocated, needs
 
-from paddock import Sandbox
+from paddock import Sandbox, Workspace
 from paddock.errors import PaddockError, SandboxDied
 
 MIB = 1 << 20
@@ -101,6 +102,47 @@ def test_no_way_of_writing_takes_more_than_the_ceiling(kind: str, limited: Limit
     with contextlib.suppress(PaddockError):
         attacker.sh("rm -rf /workspace/*")
     assert attacker.sh("echo alive").stdout == "alive\n"
+
+
+# include/uapi/linux/btrfs.h
+IOCTLS_OF_BTRFS = {
+    "SUBVOL_CREATE": 0x5000940E, "SUBVOL_CREATE_V2": 0x50009418, "SNAP_CREATE": 0x50009401, "SNAP_DESTROY": 0x5000940F,
+    "SUBVOL_SETFLAGS": 0x4008941A, "INO_LOOKUP": 0xD0009412, "SYNC": 0x9408, "FS_INFO": 0x8400941F,
+    "SUBVOL_CREATE, high bits": 0x1_5000940E,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("user", [None, "root"])
+def test_a_durable_workspace_has_no_subvolumes_but_copies_by_reference(
+    user: str | None, create: Callable[..., Sandbox], shared_state: Path
+) -> None:
+    """A workspace is mounted as it is: a subvolume made in there would be in no quota, and in no copy."""
+    if user is not None and os.getuid() != 0:
+        pytest.skip("there is no root inside for an ordinary user")
+    workspace = Workspace.open(f"ioctl-{user}")
+    attacker = Attacker(create(workspace=workspace.name), user)
+    try:
+        answers, copy = attacker.probe(
+            "fd = os.open('/workspace', os.O_RDONLY)\n"
+            "with open('/workspace/one', 'wb') as file: file.write(b'x' * 65536)\n"
+            "def ask(request):\n"
+            "    space = ctypes.create_string_buffer(4096)\n"
+            "    if request & 0xffff in (0x940e, 0x9401): struct.pack_into('=q8s', space, 0, fd, b'nested')\n"
+            "    if request & 0xffff == 0x9418: struct.pack_into('=qQQ32x8s', space, 0, 0, 0, 0, b'nested')\n"
+            "    return call(16, fd, request, space)\n"
+            "one, two = os.open('/workspace/one', os.O_RDONLY), os.open('/workspace/two', os.O_CREAT | os.O_WRONLY)\n"
+            "copied = call(16, two, 0x40049409, one), os.stat(two).st_size\n"
+            "answer([{n: ask(r) for n, r in json.loads(sys.argv[1]).items()}, copied])",
+            json.dumps(IOCTLS_OF_BTRFS),
+        )
+        assert answers == dict.fromkeys(IOCTLS_OF_BTRFS, "ENOTTY")
+        assert not attacker.sandbox.filesystem.exists("/workspace/nested")
+        assert copy in (["allowed", 65536], ["EOPNOTSUPP", 0])
+        if copy[0] == "allowed":
+            assert attacker.sh("cp --reflink=always /workspace/one /workspace/three").ok
+    finally:
+        attacker.sandbox.kill()
+        workspace.delete(discard=True)
 
 
 def test_a_tree_of_endless_depth_is_killed_and_deleted_like_any_other(create: Callable[..., Sandbox]) -> None:

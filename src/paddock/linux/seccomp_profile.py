@@ -81,6 +81,9 @@ _AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
 _STREAM, _DATAGRAM, _TYPE_MASK = 1, 2, 0xF
 _S_IFMT, _S_IFCHR, _S_IFBLK = 0o170000, 0o020000, 0o060000
 _TIOCSTI, _TIOCLINUX, _TIOCSETD = 0x5412, 0x541C, 0x5423
+# include/uapi/linux/btrfs.h and fs.h: the type is bits 8 to 15 of a request
+_BTRFS_TYPE, _TYPE_OF_REQUEST = 0x9400, 0xFF00
+_FICLONE, _FICLONERANGE = 0x4004_9409, 0x4020_940D
 # include/uapi/linux/{mman,memfd,shm}.h and asm-generic/socket.h
 _MAP_HUGETLB, _MFD_HUGETLB, _SHM_HUGETLB = 0x4_0000, 0x4, 0o4000
 _EVERY_FLAG = 0xFFFF_FFFF
@@ -147,8 +150,17 @@ _CONDITIONAL: dict[str, Verdict] = {
     "clone": Cases(_when(0, (0,), ALLOW, _NEW_NAMESPACES), _EPERM),
     "socket": _socket(),
     "socketpair": Cases(_when(0, (_AF_UNIX,), ALLOW), fail_with(errno.EAFNOSUPPORT)),
-    # Typing into, pasting into, and changing the line discipline of a terminal.
-    "ioctl": Cases(_when(1, (_TIOCSTI, _TIOCLINUX, _TIOCSETD), _EPERM), ALLOW),
+    # Typing into, pasting into, and changing the line discipline of a terminal. Btrfs lets the owner of a directory
+    # make subvolumes in it, which no quota of the tree counts, and tells anyone about its device: programs get the
+    # answer of any other file system. The two requests of `cp --reflink` have the same type.
+    "ioctl": Cases(
+        (
+            *_when(1, (_FICLONE, _FICLONERANGE), ALLOW),
+            *_when(1, (_BTRFS_TYPE,), fail_with(errno.ENOTTY), _TYPE_OF_REQUEST),
+            *_when(1, (_TIOCSTI, _TIOCLINUX, _TIOCSETD), _EPERM),
+        ),
+        ALLOW,
+    ),
     "personality": Cases(_when(0, _PERSONALITIES, ALLOW), _EPERM),
     "mknod": _make_node(1),
     "mknodat": _make_node(2),
