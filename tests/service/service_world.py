@@ -533,7 +533,8 @@ class FolderPool:
     def unfinished(self) -> tuple[str, ...]:
         return ()
 
-    def sweep(self) -> None: ...
+    def sweep(self) -> dict[str, str]:
+        return {}
 
     def fit(self) -> int:
         return 0

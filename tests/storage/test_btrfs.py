@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from paddock.errors import NotConfigured, ResourceExhausted
+from paddock.errors import InvalidState, NotConfigured, PlatformError, ResourceExhausted
 from paddock.linux import btrfs
 from paddock.model import PoolSpace
 from paddock.storage import open_pool
@@ -25,6 +25,7 @@ pytestmark = pytest.mark.root
 
 _QUOTA_CTL = 0xC010_9428
 _DISABLE, _ENABLE_FULL = 2, 1
+_SET_FLAGS, _IMMUTABLE = 0x4008_6602, 0x10  # include/uapi/linux/fs.h
 
 
 @pytest.fixture
@@ -75,21 +76,75 @@ def test_what_was_deleted_and_not_given_back_yet_is_waited_for(
     assert ("sb_2" in pool.names()) == bool(commits[0]) == (available > 1 << 26)
 
 
-def test_a_tree_with_subvolumes_in_it_is_deleted_whole(tmp_path: Path, keeper: Keeper) -> None:
+def nest(root: Path) -> None:
+    """Three subvolumes one in the other, each in a directory, read-only, and with a file."""
+    flagged: list[int] = []
+    place = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    for _ in range(3):
+        os.mkdir("beside", dir_fd=place)
+        beside = os.open("beside", os.O_RDONLY | os.O_DIRECTORY, dir_fd=place)
+        btrfs.create_subvolume(beside, b"nested")
+        os.close(place)
+        place = os.open("nested", os.O_RDONLY | os.O_DIRECTORY, dir_fd=beside)
+        os.close(beside)
+        os.mkdir("within", dir_fd=place)
+        os.close(os.open("within/file", os.O_CREAT | os.O_WRONLY, dir_fd=place))
+        os.fchmod(place, 0o500)
+        flagged.append(os.dup(place))
+    os.close(place)
+    for subvolume in flagged:
+        btrfs.set_read_only(subvolume, True)
+        os.close(subvolume)
+
+
+def test_a_tree_with_read_only_subvolumes_in_it_is_deleted_whole(tmp_path: Path, keeper: Keeper) -> None:
     pool = opened(tmp_path, keeper)
     pool.create("sb_1")
     with Root(pool, "sb_1") as root:
-        place = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
-        for _ in range(3):
-            btrfs.create_subvolume(place, b"nested")
-            os.mkdir("beside", dir_fd=place)
-            below = os.open("nested", os.O_RDONLY | os.O_DIRECTORY, dir_fd=place)
-            os.mkdir("within", dir_fd=below)
-            os.close(os.open("within/file", os.O_CREAT | os.O_WRONLY, dir_fd=below))
-            os.close(place)
-            place = below
-        os.close(place)
+        nest(root)
     pool.delete("sb_1")
+    assert everything_in(pool) == set()
+    pool.close()
+
+
+def test_a_tree_with_subvolumes_in_it_is_not_copied_in_part(tmp_path: Path, keeper: Keeper) -> None:
+    pool = opened(tmp_path, keeper)
+    for name, number in (("sb_1", 1), ("sb_2", 300)):  # more than the kernel tells at once
+        pool.create(name)
+        with Root(pool, name) as root:
+            directory = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+            for nested in range(number):
+                btrfs.create_subvolume(directory, b"%d" % nested)
+            os.close(directory)
+        for copy in (pool.snapshot, pool.derive):
+            with pytest.raises(InvalidState, match="subvolumes"):
+                copy(name, "sb_3")
+        assert pool.names() == tuple(sorted({"sb_1", name}))
+        with Root(pool, name) as root:
+            for nested in range(number):
+                (root / str(nested)).rmdir()
+        pool.snapshot(name, "sb_3")
+        pool.delete("sb_3")
+    pool.close()
+
+
+def test_a_sweep_says_why_something_half_deleted_stays(tmp_path: Path, keeper: Keeper) -> None:
+    pool = opened(tmp_path, keeper)
+    pool.create("sb_1")
+    with Root(pool, "sb_1") as root:
+        directory = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+        btrfs.create_subvolume(directory, b"nested")
+        os.close(directory)
+        file = os.open(root / "nested/file", os.O_RDONLY | os.O_CREAT)
+        fcntl.ioctl(file, _SET_FLAGS, struct.pack("=l", _IMMUTABLE))
+        with pytest.raises(PlatformError, match="file"):
+            pool.delete("sb_1")
+        ((name, why),) = pool.sweep().items()
+        assert name == pool.unfinished()[0]
+        assert "Operation not permitted" in why
+        fcntl.ioctl(file, _SET_FLAGS, bytes(4))
+        os.close(file)
+    assert pool.sweep() == {}
     assert everything_in(pool) == set()
     pool.close()
 

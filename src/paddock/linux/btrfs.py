@@ -33,11 +33,13 @@ _SYNC = 0x9408
 _RESIZE = 0x5000_9403
 _SCRUB = 0xC400_941B
 _DEV_STATS = 0xC408_9434
+_GET_SUBVOL_ROOTREF = 0xD000_943D
 _TRIM = 0xC018_5879  # FITRIM, include/uapi/linux/fs.h
 
 _VOL_ARGS_V2 = struct.Struct("=qQQ32x4040s")  # fd, transid, flags, unused, name
 _VOL_ARGS = struct.Struct("=q4088s")
 _LOOKUP = struct.Struct("=QQ4080x")  # treeid, objectid, name
+_ROOT_REFS = struct.Struct("=Q4080xB7x")  # min_treeid, 255 pairs, num_items
 _PAIR = struct.Struct("=QQ")
 _LIMIT = struct.Struct("=6Q")  # qgroupid, flags, max_rfer, max_excl, rsv_rfer, rsv_excl
 # struct btrfs_ioctl_search_args_v2: tree, object ids, offsets, transids (each min and max), types, nr_items, buf_size
@@ -106,6 +108,18 @@ def subvolume_id(fd: int) -> int:
     buffer = bytearray(_LOOKUP.pack(0, _FIRST_FREE_OBJECTID))
     ioctl(fd, _INO_LOOKUP, buffer, what=("btrfs subvolume id",))
     return int.from_bytes(buffer[:8], "little")
+
+
+def has_subvolumes(fd: int) -> bool:
+    """Whether the subvolume that `fd` lies in holds others, which a snapshot of it leaves out (Linux 4.18)."""
+    buffer = bytearray(_ROOT_REFS.size)
+    try:
+        ioctl(fd, _GET_SUBVOL_ROOTREF, buffer, what=("btrfs subvolumes below",))
+    except OSError as error:
+        if error.errno != errno.EOVERFLOW:  # more than one answer holds
+            raise
+        return True
+    return _ROOT_REFS.unpack(buffer)[1] > 0
 
 
 def filesystem_id(fd: int) -> str:

@@ -35,9 +35,9 @@ class Unfinished:
 
     async def take(self, item: GarbageItem) -> str | None:
         pool = self._pool()
-        if item.what in pool.unfinished():
-            await asyncio.to_thread(pool.sweep)  # all of them at once
-        return "a program that runs is making it" if item.what in pool.unfinished() else None
+        if item.what not in pool.unfinished():
+            return None
+        return (await asyncio.to_thread(pool.sweep)).get(item.what)  # all of them at once
 
 
 class Orphans:

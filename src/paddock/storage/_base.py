@@ -123,8 +123,8 @@ class Pool(Protocol):
         """What killed processes have left half made or half deleted; no names of trees."""
         ...
 
-    def sweep(self) -> None:
-        """Deletes what is unfinished, but what a process that lives is making."""
+    def sweep(self) -> dict[str, str]:
+        """Delete unfinished trees. Returns the names of those that stay, and why."""
         ...
 
     def fit(self) -> int:

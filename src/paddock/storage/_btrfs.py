@@ -8,7 +8,7 @@ import os
 import time
 from contextlib import suppress
 
-from paddock.errors import PaddockError
+from paddock.errors import InvalidState, PaddockError
 from paddock.linux import btrfs
 from paddock.model import Check, PoolSpace
 from paddock.storage._base import TreeUsage
@@ -72,6 +72,7 @@ class BtrfsPool(Directories):
 
         origin = self.open(source)
         try:
+            _refuse_subvolumes(origin, source)
             self._make(name, fill, begin=begin, doing="copy")
         finally:
             os.close(origin)
@@ -189,15 +190,16 @@ class BtrfsPool(Directories):
         finally:
             os.close(tree)
 
-    def sweep(self) -> None:
-        super().sweep()
+    def sweep(self) -> dict[str, str]:
+        left = super().sweep()
         # Only in an image of ours: elsewhere, groups without a tree here are of somebody else's subvolumes.
         if self._quota == "off" or self._config.image is None:
-            return
+            return left
         if len(self._groups()) > _GROUPS_SPARED + 2 * len(self.names()):
             with self._locked(fcntl.LOCK_EX | fcntl.LOCK_NB) as free:
                 if free:
                     self._remove_stale_groups()
+        return left
 
     def _groups(self) -> set[int]:
         """The subvolume ids of all quota groups, as sysfs lists them (fs/btrfs/sysfs.c)."""
@@ -271,3 +273,17 @@ class BtrfsPool(Directories):
             except OSError:
                 pass  # a group too many costs a few bytes; a delete that fails for it would cost a tree
             self._stale.remove(stale)
+
+
+def _refuse_subvolumes(tree: int, name: str) -> None:
+    """A snapshot has an empty directory where the kernel meets another subvolume."""
+    try:
+        nested = btrfs.has_subvolumes(tree)
+    except OSError as error:
+        raise tree_error(error, name, "copy") from error
+    if nested:
+        raise InvalidState(
+            f"tree {name!r} can't be copied: btrfs subvolumes lie in it, and a copy would leave out their files",
+            hint="`find /workspace -inum 256` in its sandbox shows them: copy each with cp -a, remove it with rm -r",
+            name=name,
+        )

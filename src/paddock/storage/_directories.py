@@ -6,7 +6,7 @@ import fcntl
 import os
 import re
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from paddock.errors import PlatformError
 from paddock.linux import renames
@@ -108,7 +108,8 @@ class Directories:
             return
         except OSError as error:
             raise tree_error(error, name, "delete") from None
-        self._discard(gone)
+        with suppress(BlockingIOError):
+            self._discard(gone)
 
     def usage(self, name: str) -> TreeUsage:
         os.close(self.open(name))
@@ -140,17 +141,16 @@ class Directories:
     def unfinished(self) -> tuple[str, ...]:
         return tuple(sorted(name for name in names_in(self._fd) if _GONE.fullmatch(name) or _MAKING.fullmatch(name)))
 
-    def sweep(self) -> None:
-        """Deletes what a killed process has left half made or half deleted. What will not go stays for the next."""
+    def sweep(self) -> dict[str, str]:
+        """Delete what a killed process has left half made or half deleted. The next sweep tries what stays again."""
         leftovers = names_in(self._fd)
-        for name in leftovers:
-            if _GONE.fullmatch(name):
-                self._discard_quietly(name)
+        left = {name: self._discard_quietly(name) for name in leftovers if _GONE.fullmatch(name)}
         making = [name for name in leftovers if _MAKING.fullmatch(name)]
         if making:
             with self._locked(fcntl.LOCK_EX | fcntl.LOCK_NB) as free:
-                for name in making if free else ():
-                    self._discard_quietly(name)
+                for name in making:
+                    left[name] = self._discard_quietly(name) if free else "a program that runs is making it"
+        return {name: why for name, why in left.items() if why is not None}
 
     def fileno(self) -> int:
         return self._fd
@@ -199,7 +199,7 @@ class Directories:
 
     @by_porter
     def _discard(self, name: str) -> None:
-        """Deletes a directory that is no tree any more, unless another process is at it already."""
+        """Delete a directory that is no tree any more. BlockingIOError: another process is at it already."""
         try:
             fd = os.open(name, DIRECTORY, dir_fd=self._fd)
         except (FileNotFoundError, PermissionError):
@@ -208,17 +208,19 @@ class Directories:
             if fd != -1:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             remove(self._fd, name)
-        except BlockingIOError:
-            return
         finally:
             if fd != -1:
                 os.close(fd)
 
-    def _discard_quietly(self, name: str) -> None:
+    def _discard_quietly(self, name: str) -> str | None:
+        """Return why it stays. The next sweep tries again."""
         try:
             self._discard(name)
-        except (OSError, PlatformError):
-            return  # met again, and reported, by whoever deletes it by name; swept again at the next open
+        except BlockingIOError:
+            return "another program is deleting it"
+        except (OSError, PlatformError) as error:
+            return str(error)
+        return None
 
     @contextmanager
     def _locked(self, kind: int) -> Generator[bool]:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 from paddock.errors import PlatformError
-from paddock.linux import openat2
+from paddock.linux import btrfs, openat2
 
 _SHOWN = 5
 _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
@@ -52,6 +53,7 @@ class _Emptying:
     """Removes every entry of the directory `top`. A nested subvolume, which nothing leaves by rename, is a new top."""
 
     def __init__(self, top: int, problems: list[str]) -> None:
+        _make_writable(top)
         self._top = top
         self._device = os.fstat(top).st_dev
         self._problems = problems
@@ -101,14 +103,17 @@ class _Emptying:
 
 
 def _attempt(directory: int, name: str, action: Callable[[], None], problems: list[str]) -> bool:
-    """Does `action` about entry `name`; where a mode is in the way of an ordinary user, changes it and tries again."""
+    """Do `action` about entry `name`. Where its mode or a read-only flag is in the way, change that and try again."""
     try:
         try:
             action()
-        except PermissionError as error:
-            if error.errno != errno.EACCES:
+        except OSError as error:
+            if error.errno == errno.EACCES:
+                _allow(directory, name)
+            elif error.errno == errno.EROFS:
+                _clear_flag(directory, name)
+            else:
                 raise
-            _allow(directory, name)
             action()
     except FileNotFoundError:
         return False  # somebody else deletes the same tree
@@ -147,6 +152,23 @@ def _allow(parent: int, name: str) -> None:
         os.chmod(f"/proc/self/fd/{fd}", 0o700)  # fchmod(2) takes no O_PATH descriptor
     finally:
         os.close(fd)
+
+
+def _clear_flag(parent: int, name: str) -> None:
+    """A subvolume that is read-only can't be moved, either."""
+    with suppress(NotADirectoryError):
+        fd = _open(parent, name)
+        try:
+            _make_writable(fd)
+        finally:
+            os.close(fd)
+
+
+def _make_writable(directory: int) -> None:
+    """Clear the read-only flag of `directory`, if it is a subvolume with one. If that fails, what is in it says why."""
+    with suppress(OSError):
+        if btrfs.is_subvolume(directory) and btrfs.is_read_only(directory):
+            btrfs.set_read_only(directory, False)
 
 
 def _words(name: str, error: OSError) -> str:
