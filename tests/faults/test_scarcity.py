@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 
-from paddock import Sandbox
+from paddock import Sandbox, Workspace
 from paddock._compose import LocalConnector, open_service
+from paddock.backends.jail import _trials
 from paddock.errors import LevelUnavailable, PaddockError, ResourceExhausted, SandboxDied, Unrecorded
 from paddock.keeper import layout
 from paddock.linux import cgroups
-from paddock.model import CheckStorage, CollectGarbage
+from paddock.model import CheckStorage, CollectGarbage, Diagnose
 from paddock.storage import prepare
 from tests.conftest import keepers, live_sandboxes, private_state, stop_keeper
 from tests.orphans import descriptors, none_lost, wait_until
@@ -207,7 +208,7 @@ def test_a_full_pool_refuses_loses_nothing_and_has_room_again(connector: LocalCo
 _WITH_FEW_PROCESSES = """
 from paddock.errors import PaddockError
 from paddock.linux import cgroups
-from paddock.model import CheckStorage, CollectGarbage
+from paddock.model import CheckStorage, CollectGarbage, Diagnose
 from paddock.storage import prepare
 base = cgroups.Base.open("paddock_few_" + os.environ["PADDOCK_STATE_DIR"].rpartition("/")[2])
 group = base.create("few", cgroups.GroupLimits())
@@ -309,3 +310,51 @@ def _fill(ballast: Path) -> None:
                     file.write(bytes(size))
             except OSError:
                 continue
+
+
+@pytest.fixture
+def small_disk(state_dir: Path, tmp_path: Path) -> Generator[Path]:
+    """An ext4 of its own below the state directory."""
+    image = tmp_path / "disk"
+    with image.open("wb") as file:
+        file.truncate(400 << 20)
+    subprocess.run(["mkfs.ext4", "-q", "-m0", image], check=True, capture_output=True)
+    subprocess.run(["mount", "-o", "loop", image, state_dir], check=True)
+    try:
+        prepare(state_dir, image_bytes=1 << 30)
+        yield state_dir
+    finally:
+        stop_keeper(state_dir)
+        subprocess.run(["umount", state_dir], check=True)
+
+
+@pytest.mark.root
+def test_sandboxes_are_made_again_after_the_disk_below_the_pool_was_full(
+    small_disk: Path, connector: LocalConnector
+) -> None:
+    """The kernel keeps the error of a write that failed, and refuses volatile overlays until a program has taken it."""
+    transport = connector.connect(small_disk)
+    workspace = Workspace.open("full", transport=transport)
+    victim = Sandbox.create(level="jail", workspace="full", ttl_seconds=300, transport=transport)
+    with (small_disk / "filler").open("wb", buffering=0) as filler, contextlib.suppress(OSError):
+        while True:
+            filler.write(bytes(1 << 20))
+    wrote = victim.exec("head -c 20000000 /dev/urandom >y; sync y", timeout_seconds=60)
+    assert "No space left" in wrote.stderr
+    (small_disk / "filler").unlink()
+    victim.kill()
+    for _ in range(2):
+        sandbox = Sandbox.create(level="jail", workspace="full", ttl_seconds=60, transport=transport)
+        assert sandbox.exec("echo again").stdout == "again\n"
+        sandbox.kill()
+    checks = {check.name: check for check in transport.perform(Diagnose()).checks}
+    assert checks["file system"].status == "ok"
+    workspace.delete(discard=True)
+
+
+def test_doctor_says_that_nothing_can_be_mounted_in_the_pool(state_dir: Path) -> None:
+    prepare(state_dir)
+    (state_dir / layout.POOL).rename(state_dir / "elsewhere")
+    check = _trials.pool(state_dir, os.getpid())
+    assert check.status == "missing"
+    assert "No such file" in check.detail

@@ -21,7 +21,7 @@ from paddock.backends.jail import JailBackend
 from paddock.backends.jail._keeper import _error
 from paddock.errors import KeeperUnavailable, ResourceExhausted
 from paddock.keeper import _wire, layout
-from paddock.keeper._errors import as_jail_error
+from paddock.keeper._errors import MountError, as_jail_error
 from paddock.keeper._nursery import problem
 from paddock.keeper._records import Records
 from paddock.keeper._slots import MOST, NoSlot, Slots
@@ -251,3 +251,11 @@ def test_a_machine_without_a_free_range_of_ids_says_what_to_do() -> None:
     error = _error(answer)
     assert isinstance(error, ResourceExhausted)
     assert "paddock ls" in str(error)
+
+
+def test_a_disk_that_could_not_write_is_said_to_be_full_and_not_a_fault_of_ours() -> None:
+    failed = OSError(errno.EIO, os.strerror(errno.EIO), "fsconfig overlay create")
+    for error in (as_jail_error(failed, Steps()), MountError("/data cannot be mounted", errno.EIO)):
+        told = _error(problem(error))
+        assert isinstance(told, ResourceExhausted)
+        assert "df -h" in str(told)

@@ -27,8 +27,8 @@ from paddock.keeper._trees import make_trees
 from paddock.linux import cgroups, fsids, mounts, overlay, proc
 from paddock.linux.undo import UndoStack
 
-_OVERLAY_ROOT = (("volatile", None), ("redirect_dir", "on"), ("metacopy", "on"))
-_OVERLAY_USER = (("volatile", None), ("userxattr", None))
+_OVERLAY_ROOT = (("redirect_dir", "on"), ("metacopy", "on"))
+_OVERLAY_USER = (("userxattr", None),)
 _LARGEST_PLAN = 150_000  # bytes; one message of a socket holds some 200,000
 
 
@@ -220,10 +220,10 @@ def _overlay(house: House, plan: JailPlan, slot: int | None, view: int, late: li
 def _mount_overlay(house: House, slot: int | None, lower: list[int], upper: int, work: int) -> int:
     attributes = mounts.NODEV | mounts.NOSUID
     if slot is None:
-        return overlay.mount(lower, upper, work, _OVERLAY_USER, attributes)
+        return overlay.mount_volatile(lower, upper, work, _OVERLAY_USER, attributes, file_system=house.pool)
     # What overlay makes by itself in the upper layer is owned by whoever mounts it: that must be an id of the range.
     with fsids.acting_as(house.slots.base(slot), house.slots.base(slot)):
-        return overlay.mount(lower, upper, work, _OVERLAY_ROOT, attributes)
+        return overlay.mount_volatile(lower, upper, work, _OVERLAY_ROOT, attributes, file_system=house.pool)
 
 
 def _forget_volatile(pool: int, tree: str) -> None:

@@ -125,8 +125,8 @@ def _layered(
         if mount.mode == "ro":  # an overlay without an upper layer has two lower ones
             fd = overlay.mount([host, part("mount")], None, None, options, _ATTRIBUTES | mounts.RDONLY)
         else:
-            options = (("volatile", None), *options)
-            fd = overlay.mount([host], part("mount"), part("work"), options, _ATTRIBUTES)
+            upper, work = part("mount"), part("work")
+            fd = overlay.mount_volatile([host], upper, work, options, _ATTRIBUTES, file_system=house.pool)
     late.append(fd)
     return fd
 

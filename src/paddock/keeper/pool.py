@@ -6,12 +6,15 @@ Only the keeper does this: a file system that is mounted twice from two loop dev
 from __future__ import annotations
 
 import fcntl
+import json
 import os
+import shutil
 import time
 from collections.abc import Mapping
+from pathlib import Path
 
-from paddock.keeper.layout import POOL, POOL_IMAGE
-from paddock.linux import btrfs, loop, mounts, namespaces
+from paddock.keeper.layout import KEEPER_CONFIG, POOL, POOL_IMAGE
+from paddock.linux import btrfs, loop, mounts, namespaces, overlay
 
 _OPTIONS: tuple[mounts.Option, ...] = (("discard", "async"),)  # what is deleted becomes a hole in the image
 _ATTRIBUTES = mounts.NOSUID | mounts.NODEV | mounts.NOATIME
@@ -93,14 +96,38 @@ def try_overlay(directory: str) -> None:
         namespaces.unshare(namespaces.NEWUSER | namespaces.NEWNS)
         own_uid, own_gid = namespaces.IdMap(0, user, 1), namespaces.IdMap(0, group, 1)
         namespaces.write_id_maps(os.getpid(), [own_uid], [own_gid], deny_setgroups=True)
-    for layer in ("lowerdir", "upperdir", "workdir"):
-        os.mkdir(os.path.join(directory, layer))
-    place = os.open(directory, _DIRECTORY)
+    opened = [os.open(directory, _DIRECTORY)]
     try:
-        # Not the path itself: what a blank, a comma or a colon in it means is not for us to find out.
-        options: list[mounts.Option] = [
-            (layer, f"/proc/self/fd/{place}/{layer}") for layer in ("lowerdir", "upperdir", "workdir")
-        ]
-        os.close(mounts.fs_mount("overlay", [*options, *([("userxattr", None)] if user else [])]))
+        for layer in ("lower", "upper", "work"):
+            os.mkdir(layer, dir_fd=opened[0])
+            opened.append(os.open(layer, _DIRECTORY, dir_fd=opened[0]))
+        place, lower, upper, work = opened
+        options: tuple[mounts.Option, ...] = (("userxattr", None),) if user else ()
+        os.close(overlay.mount_volatile([lower], upper, work, options, file_system=place))
     finally:
-        os.close(place)
+        for fd in opened:
+            os.close(fd)
+
+
+def try_pool(state_dir: str, keeper: int) -> None:
+    """Mount an overlay in the pool, as the process `keeper` does for each sandbox. OSError: it can't be done now.
+
+    Leaves nothing. The caller ends up in other namespaces.
+    """
+    if os.geteuid() == 0:
+        namespace = os.open(f"/proc/{keeper}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+        namespaces.setns(namespace, namespaces.NEWNS)
+        os.close(namespace)
+    config = json.loads(Path(state_dir, KEEPER_CONFIG).read_bytes())
+    if config["pool"]["driver"] == "copy":
+        return
+    pool = Path(state_dir, POOL)
+    lock = os.open(pool / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_SH)  # so that no sweep deletes the directory meanwhile
+    directory = pool / f".making-{os.urandom(8).hex()}"
+    directory.mkdir()
+    try:
+        try_overlay(str(directory))
+    finally:
+        shutil.rmtree(directory)
+        os.close(lock)

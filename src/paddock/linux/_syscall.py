@@ -40,6 +40,7 @@ class NR:
     STATFS = _number(137, 43)
     FSTATFS = _number(138, 44)
     FALLOCATE = _number(285, 47)
+    SYNCFS = _number(306, 267)
     SETFSUID = _number(122, 151)
     SETFSGID = _number(123, 152)
     CAPGET = _number(125, 90)

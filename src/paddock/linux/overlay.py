@@ -9,8 +9,10 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 
 from paddock.linux import mounts
+from paddock.linux._syscall import NR, call
 from paddock.linux.mounts import Option
 
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
@@ -29,6 +31,31 @@ def mount(
             raise
     joined = ":".join(f"/proc/self/fd/{fd}" for fd in lower)
     return mounts.fs_mount("overlay", [("lowerdir", joined), *rest], attributes)
+
+
+def mount_volatile(
+    lower: Sequence[int],
+    upper: int,
+    work: int,
+    options: Sequence[Option] = (),
+    attributes: int = 0,
+    *,
+    file_system: int,
+) -> int:
+    """Mount an overlay of which nothing is synced. `file_system`: any open file or directory beside its layers.
+
+    The kernel refuses one (EIO) while it has an error of writing back, such as of a disk that was full, which it has
+    told to no program yet (overlayfs.rst, Volatile mount). syncfs(2) takes that error; one that lasts comes back.
+    """
+    options = (("volatile", None), *options)
+    try:
+        return mount(lower, upper, work, options, attributes)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+    with suppress(OSError):
+        call(NR.SYNCFS, file_system, what="syncfs")
+    return mount(lower, upper, work, options, attributes)
 
 
 def takes_detached_layers() -> bool:

@@ -109,7 +109,7 @@ class JailBackend:
         return _probe.unusable()
 
     def checks(self) -> tuple[Check, ...]:
-        return _probe.checks(self.capabilities, self.keeper.facts)
+        return _probe.checks(self.capabilities, self.keeper.facts, self._state)
 
     async def pool(self) -> int:
         """The pool's directory as the keeper has it. It stays the backend's."""

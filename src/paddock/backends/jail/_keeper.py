@@ -22,8 +22,11 @@ from paddock.linux import local_sockets
 
 ATTEMPTS = 50
 START_SECONDS = 20.0
-_EXHAUSTED = {"EAGAIN", "EMFILE", "ENFILE", "ENOMEM", "ENOSPC", "EDQUOT", "ENOBUFS", "EUSERS"}
-_REMEDY = {"EUSERS": "every sandbox has a range of ids of its own: kill some, `paddock ls` lists them"}
+_EXHAUSTED = {"EAGAIN", "EMFILE", "ENFILE", "ENOMEM", "ENOSPC", "EDQUOT", "ENOBUFS", "EUSERS", "EIO"}
+_REMEDY = {
+    "EUSERS": "every sandbox has a range of ids of its own: kill some, `paddock ls` lists them",
+    "EIO": "the disk below could not write; make room there (df -h) and try again; paddock doctor --storage",
+}
 _REPEATABLE = frozenset({"awake", "deadline", "exits", "forget", "kill", "list", "pause", "rest", "resume", "usage"})
 _ERRNO = re.compile(r"\[Errno (\d+)\]")
 Message = dict[str, Any]

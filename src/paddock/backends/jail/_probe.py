@@ -45,9 +45,9 @@ def unusable() -> str | None:
     return _userns.refused()
 
 
-def checks(capabilities: Capabilities, facts: Mapping[str, Any]) -> tuple[Check, ...]:
+def checks(capabilities: Capabilities, facts: Mapping[str, Any], state_dir: Path) -> tuple[Check, ...]:
     """Lines for `doctor`. `facts` are the keeper's, none where none could be started."""
-    from paddock.backends.jail import _exits_probe
+    from paddock.backends.jail import _trials
     from paddock.linux import landlock
 
     reason = unusable()
@@ -58,7 +58,9 @@ def checks(capabilities: Capabilities, facts: Mapping[str, Any]) -> tuple[Check,
         Check(area="level", name="jail", status="ok", detail="namespaces, seccomp, Landlock"),
         Check(area="jail", name="landlock", status="ok" if abi >= 6 else "weak", detail=landlock.level(abi)),
     ]
-    lines.append(_exits_probe.check())
+    lines.append(_trials.exits())
+    if "pid" in facts:
+        lines.append(_trials.pool(state_dir, facts["pid"]))
     lines += guarantees(capabilities, root=os.getuid() == 0, cpus="cpu" in facts.get("cgroups", ()))
     missing = tuple(facts.get("missing", ()))
     if missing and not facts["cgroups"]:  # one reason says it for all
