@@ -176,6 +176,15 @@ def test_what_the_machine_has_once_for_all_is_left_to_it() -> None:
     assert verdict("setsockopt", 3, 1, 7) == ALLOW
 
 
+@pytest.mark.parametrize("machine", MACHINES)
+def test_a_second_filter_refuses_what_no_process_is_charged_for_and_nothing_else(machine: str) -> None:
+    numbers = _syscall_names.numbers(machine)
+    for system_v, refused in ((True, {"memfd_create"}), (False, {"memfd_create", "shmget", "msgget", "semget"})):
+        program = seccomp_profile.build_uncounted(machine, system_v=system_v)
+        answers = {name: seccomp.run(program, AUDIT_ARCH[machine], number) for name, number in numbers.items()}
+        assert answers == dict.fromkeys(numbers, ALLOW) | dict.fromkeys(refused, ENOSYS)
+
+
 # ---- against libseccomp
 
 

@@ -11,8 +11,10 @@ from collections.abc import Generator
 
 import pytest
 
-from paddock.linux import sock_diag
+from paddock.linux import namespaces, sock_diag
 from paddock.linux.socket_holders import Search, TooMany, is_below
+
+from .child import run_in_child
 
 _HOLDS = "import socket, sys; s = socket.create_connection(('127.0.0.1', int(sys.argv[1]))); print(flush=True); input()"
 _BELOW = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {_HOLDS!r}, sys.argv[1]], check=True)"
@@ -93,3 +95,32 @@ def test_a_search_is_bounded(family: tuple[int, int]) -> None:
         Search(processes=1).holder(above, inode)
     with pytest.raises(TooMany, match="descriptors"):
         Search(descriptors=2).holder(above, inode)
+
+
+@pytest.mark.root  # for a network of its own
+def test_what_unix_sockets_hold_is_seen_wherever_they_are() -> None:
+    def body() -> None:
+        namespaces.unshare(namespaces.NEWNET)
+        diag = sock_diag.open_here().detach()
+        assert sock_diag.unix_bytes(diag) == 0
+        size = 100_000
+        one, other = socket.socketpair()
+        one.send(bytes(size))
+        assert size <= sock_diag.unix_bytes(diag) < 3 * size
+        carrier = socket.socketpair()
+        socket.send_fds(carrier[0], [b"x"], [other.fileno()])
+        other.close()
+        assert sock_diag.unix_bytes(diag) >= size, "it is under way in a message"
+        one.close()
+        assert sock_diag.unix_bytes(diag) >= size, "its sender is gone"
+        for end in carrier:
+            end.close()
+        assert sock_diag.unix_bytes(diag) == 0
+        for kind in (socket.SOCK_DGRAM, socket.SOCK_SEQPACKET):
+            one, other = socket.socketpair(socket.AF_UNIX, kind)
+            one.send(bytes(size))
+            one.close()
+            assert sock_diag.unix_bytes(diag) >= size
+            other.close()
+
+    run_in_child(body)

@@ -16,10 +16,20 @@ from typing import NoReturn
 
 from paddock.guest import _everything as guest
 from paddock.keeper import _shares
-from paddock.keeper._plan import SAMPLE, JailPlan, User
+from paddock.keeper._plan import JAIL, SAMPLE, JailPlan, User
 from paddock.keeper._trace import Steps, report_failure
 from paddock.keeper.layout import ORDINARY_ID
-from paddock.linux import caps, forked_memory, landlock, namespaces, prctl, rlimits, seccomp, subordinate_ids
+from paddock.linux import (
+    caps,
+    forked_memory,
+    landlock,
+    namespaces,
+    prctl,
+    rlimits,
+    seccomp,
+    seccomp_profile,
+    subordinate_ids,
+)
 from paddock.linux.namespaces import IdMap
 
 EXEC_DIRECTORY = ".paddock/exec"  # below the home directory: what background commands print
@@ -219,6 +229,12 @@ def _entry(plan: JailPlan, identity: str) -> User:
     return plan.user if identity == "user" else next(user for user in plan.users if user.name == identity)
 
 
+_UNCOUNTED = {
+    system_v: seccomp.Filter(seccomp_profile.build_uncounted(os.uname().machine, system_v=system_v))
+    for system_v in (False, True)
+}
+
+
 def limit(plan: JailPlan, held: frozenset[str]) -> None:
     """The ceilings of each process, for the caller and all that it starts, beside those that hold for all plans.
 
@@ -233,3 +249,5 @@ def limit(plan: JailPlan, held: frozenset[str]) -> None:
     )
     if "memory" not in held:
         rlimits.set_limit(resource.RLIMIT_DATA, plan.memory_bytes)
+        if plan.kind == JAIL:  # the memory of a virtual machine or of gVisor is a memfd, which their processes map
+            _UNCOUNTED[_shares.has_bounded_ipc()].install()

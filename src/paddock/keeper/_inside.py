@@ -31,6 +31,7 @@ from paddock.linux import (
     prctl,
     proc,
     seccomp,
+    sock_diag,
 )
 
 NOTHING = mounts.NOSUID | mounts.NODEV | mounts.NOEXEC
@@ -109,9 +110,12 @@ def _tell_ready(inside: Inside, steps: Steps) -> None:
         inside.sync.send(steps.report())
         return
     # What is not dumpable any more shows its keeper no namespaces, unless that is the machine's root.
-    network = os.open(b"/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-    socket.send_fds(inside.sync, [steps.report()], [network])
-    os.close(network)
+    given = [os.open(b"/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)]
+    if "memory" not in inside.held:
+        given.append(sock_diag.open_here().detach())
+    socket.send_fds(inside.sync, [steps.report()], given)
+    for fd in given:
+        os.close(fd)
 
 
 def _become_spare(inside: Inside, steps: Steps) -> Agents:
@@ -140,6 +144,8 @@ def _become_spare(inside: Inside, steps: Steps) -> Agents:
     writable_proc = _stage(inside, places, dev)
     if not inside.root_mode:
         _shares.bound_counts(writable_proc)
+    if "memory" not in inside.held:
+        _shares.bound_ipc(writable_proc)
     steps.end("stage")
     steps.begin("agent")
     agents = _conceive(inside, writable_proc)

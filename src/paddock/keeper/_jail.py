@@ -45,6 +45,8 @@ class Jail:
     exits: _exits.Exits | None = None
     way: Way | None = None
     """To make exits when they are asked for, and mounts when what waits is claimed."""
+    diag: int | None = None
+    """For `sock_diag.unix_bytes`, where the keeper counts its memory. None of an earlier keeper's jail."""
 
     def close_way(self) -> None:
         if self.way is not None:
@@ -54,6 +56,8 @@ class Jail:
     def close(self) -> None:
         os.close(self.pidfd)
         self.close_way()
+        if self.diag is not None:
+            os.close(self.diag)
         if self.exits is not None:
             self.exits.close()
         if self.tether is not None:
@@ -316,6 +320,7 @@ def finish(house: House, pending: Pending) -> tuple[Jail, dict[str, float]]:
         tether=spare.sync,
         exits=pending.exits,
         way=way,
+        diag=None if spare.diag is None else os.dup(spare.diag),
     )
     return jail, _timings(pending) if plan.trace else {}
 
@@ -333,5 +338,6 @@ def close_late(pending: Pending) -> None:
     """Closes what the layers were built with: closing a mount waits for the kernel, so it is done after the reply."""
     _close_all(pending.late)
     pending.spare.door.close()
-    if pending.spare.network is not None:
-        os.close(pending.spare.network)
+    for fd in (pending.spare.network, pending.spare.diag):
+        if fd is not None:
+            os.close(fd)

@@ -7,9 +7,10 @@ first, each of which has ceilings of its own (kernel/ucount.c): those of a sandb
 
 from __future__ import annotations
 
+import os
 import resource
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from paddock.linux import _files
 
@@ -18,6 +19,14 @@ _COUNTS = (  # Documentation/admin-guide/sysctl/user.rst; what the user has in a
     (b"sys/fs/inotify/max_user_instances", b"sys/user/max_inotify_instances"),
     (b"sys/fs/inotify/max_user_watches", b"sys/user/max_inotify_watches"),
 )
+# Documentation/admin-guide/sysctl/kernel.rst. What System V IPC holds is in the size of no process. PostgreSQL and X11
+# want little of it.
+_IPC = {
+    b"shmmax": b"%d" % (64 << 20),
+    b"shmall": b"%d" % ((64 << 20) // os.sysconf("SC_PAGE_SIZE")),
+    b"msgmni": b"256",  # of 16 KiB each
+    b"sem": b"32000 32000 500 128",
+}
 _RESOURCES = (resource.RLIMIT_SIGPENDING, resource.RLIMIT_MSGQUEUE)
 
 
@@ -28,6 +37,21 @@ def bound_counts(proc: int) -> None:
             _files.write(own, b"%d" % (int(_files.read(whole, proc)) // PARTS), proc)
         except FileNotFoundError:
             continue  # a kernel without it
+
+
+def bound_ipc(proc: int) -> None:
+    """Lowers the ceilings of the caller's ipc namespace, where no control group counts for it. OSError.
+
+    Not where the kernel lets only the machine's root set them (before 6.0): see `has_bounded_ipc`.
+    """
+    for name, value in _IPC.items():
+        with suppress(PermissionError):
+            _files.write(b"sys/kernel/" + name, value, proc)
+
+
+def has_bounded_ipc() -> bool:
+    """Whether `bound_ipc` was heard, by the /proc that everybody inside sees."""
+    return all(_files.read(b"/proc/sys/kernel/" + name).split() == value.split() for name, value in _IPC.items())
 
 
 @contextmanager

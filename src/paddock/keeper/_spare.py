@@ -46,6 +46,8 @@ class Spare:
     steps: Steps
     network: int | None = None
     """Its network namespace, which an ordinary user's keeper can't open from outside."""
+    diag: int | None = None
+    """For `sock_diag.unix_bytes` of it, where the keeper counts its memory."""
     ready: bool = False
     report: dict[str, dict[str, float]] | None = None
 
@@ -178,8 +180,9 @@ def receive(spare: Spare) -> bool:
         if message is None:
             return False
         if given:  # nothing foreign has run there yet
-            spare.network = given[0]
-            spare.undo.push(os.close, given[0])
+            spare.network, spare.diag = given[0], given[1] if len(given) > 1 else None
+            for fd in given:
+                spare.undo.push(os.close, fd)
         spare.report = cast("dict[str, dict[str, float]]", message)
         spare.ready = True
         return True
@@ -190,18 +193,19 @@ def receive(spare: Spare) -> bool:
 
 def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
     return [
-        int.from_bytes(payload[:4], "little")
+        int.from_bytes(payload[at : at + 4], "little")
         for level, kind, payload in ancillary
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS)
+        for at in range(0, len(payload) // 4 * 4, 4)
     ]
 
 
 def read_report(sync: socket.socket, given: list[int] | None = None) -> tuple[dict[str, Any] | None, int]:
     """What a process of the sandbox says, None if nothing yet, and its pid. JailError: it failed, or it died.
 
-    The descriptor that comes with it is put on `given`; without, none is taken.
+    The descriptors that come with it, two at most, are put on `given`; without, none is taken.
     """
-    room = socket.CMSG_SPACE(16) + (0 if given is None else socket.CMSG_SPACE(4))
+    room = socket.CMSG_SPACE(16) + (0 if given is None else socket.CMSG_SPACE(8))
     try:
         try:
             data, ancillary, _, _ = sync.recvmsg(65536, room, socket.MSG_CMSG_CLOEXEC)

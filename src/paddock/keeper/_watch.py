@@ -14,7 +14,7 @@ from typing import Protocol
 
 from paddock.keeper import _measure
 from paddock.keeper._records import Ended, Record
-from paddock.linux import pidfd, proc
+from paddock.linux import pidfd, proc, sock_diag
 
 MEMORY_SECONDS = 0.25
 DISK_SECONDS = 2.0
@@ -25,7 +25,14 @@ LOOKS = 3  # so often in a row over its memory, and killing single processes has
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
+class Housed(Protocol):
+    diag: int | None
+
+
 class Living(Protocol):
+    @property
+    def jail(self) -> Housed: ...
+
     record: Record
     cause: Ended | None
 
@@ -114,6 +121,8 @@ class Watch:
     def _measure(self, life: Living, seen: Seen) -> list[_measure.Process]:
         pids = _measure.family(life.record.pid)
         seen.memory_bytes, found = _measure.memory(pids, int(life.record.limits["memory_bytes"]))
+        if life.jail.diag is not None:
+            seen.memory_bytes += sock_diag.unix_bytes(life.jail.diag)
         seen.memory_peak_bytes = max(seen.memory_peak_bytes, seen.memory_bytes)
         seen.processes = len(pids)
         return found

@@ -217,6 +217,21 @@ def build(machine: str, *, foreign_targets: bool = True) -> bytes:
     return compile(AUDIT_ARCH[machine], by_number, _ENOSYS)
 
 
+_SYSTEM_V = ("shmget", "msgget", "semget")
+
+
+def build_uncounted(machine: str, *, system_v: bool) -> bytes:
+    """A second filter, for where no control group counts memory: calls that get some which belongs to no process.
+
+    What they hold can be put out of sight (a memfd in a message of a socket), so that looking at processes counts it
+    only for those who don't hide it. They are ENOSYS: libraries go on with a file in /dev/shm, which has a size, as on
+    kernels before 3.17. `system_v` leaves out System V IPC, which has ceilings of its own.
+    """
+    known = names.numbers(machine)
+    refused = ("memfd_create",) if system_v else ("memfd_create", *_SYSTEM_V)
+    return compile(AUDIT_ARCH[machine], dict.fromkeys([known[name] for name in refused], _ENOSYS), ALLOW)
+
+
 def build_only(machine: str, calls: Iterable[str]) -> bytes:
     """Of the profile these calls alone, for a process that does one thing; all others are EPERM."""
     known, table = names.numbers(machine), verdicts(machine, foreign_targets=False)

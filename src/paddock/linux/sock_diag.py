@@ -1,10 +1,12 @@
-"""Whose a connection is, asked of the kernel (sock_diag(7), include/uapi/linux/inet_diag.h)."""
+"""Whose a connection is, and what sockets hold, asked of the kernel (sock_diag(7), include/uapi/linux/inet_diag.h)."""
 
 from __future__ import annotations
 
 import errno
+import os
 import socket
 import struct
+from collections.abc import Iterator
 
 from paddock.linux import netlink
 
@@ -20,6 +22,15 @@ _INODE_AT = 16 + 4 + 48 + 16  # after header, four bytes, sockid, and expires, r
 _PORTS_AT = 16 + 4
 _ALL_STATES = 0xFFFF_FFFF
 _REPLY_BYTES = 4096
+# include/uapi/linux/unix_diag.h
+_AF_UNIX, _DUMP, _DONE = 1, 0x300, 3
+_UNIX_REQUEST = struct.Struct("=BBxxIII8x")  # struct unix_diag_req: family, protocol, states, ino, show, cookie
+_SHOW_PEER, _SHOW_RQLEN, _SHOW_MEMINFO = 0x4, 0x10, 0x20
+_PEER, _RQLEN, _MEMINFO = 2, 4, 5
+_UNIX_INODE_AT, _ATTRIBUTES_AT = 16 + 4, 16 + 16  # in struct unix_diag_msg, and after it
+_DUMP_BYTES = 1 << 16
+_MOST_SOCKETS = 50_000
+_ENDLESS = 1 << 62
 
 
 def open_here() -> socket.socket:
@@ -44,6 +55,64 @@ def inode_of(diag: socket.socket, local: tuple[str, int], remote: tuple[str, int
     if len(answer) < _INODE_AT + _INODE.size or answer[_PORTS_AT : _PORTS_AT + _PORTS.size] != ends[: _PORTS.size]:
         raise OSError(errno.EPROTO, "an answer to something else", "sock_diag")
     return int(_INODE.unpack_from(answer, _INODE_AT)[0])
+
+
+def unix_bytes(diag: int) -> int:
+    """What the unix sockets of a network namespace hold in messages that wait, those under way in messages too.
+
+    A message counts for who sent it. Of a sender that is gone the kernel tells nothing: then the most that one may send
+    counts, for who has not read it. More sockets than any program needs are endlessly many bytes. 0: the kernel can't
+    say (CONFIG_UNIX_DIAG).
+    """
+    body = _UNIX_REQUEST.pack(_AF_UNIX, 0, _ALL_STATES, 0, _SHOW_PEER | _SHOW_RQLEN | _SHOW_MEMINFO)
+    held, waiting, living = 0, list[tuple[int, int]](), set[int]()
+    with socket.socket(fileno=os.dup(diag)) as asked:
+        try:
+            asked.send(netlink.message(_BY_FAMILY, _DUMP, body))
+            while answer := asked.recv(_DUMP_BYTES, socket.MSG_DONTWAIT):
+                for kind, part in _messages(answer):
+                    if kind in (_DONE, _ERROR):
+                        return held + sum(most for peer, most in waiting if peer not in living)
+                    living.add(int(_INODE.unpack_from(part, _UNIX_INODE_AT)[0]))
+                    size, peer, most = _of_unix(part)
+                    held += size
+                    if most:
+                        waiting.append((peer, most))
+                if len(living) > _MOST_SOCKETS:
+                    return _ENDLESS
+        except OSError:
+            pass
+    return held
+
+
+def _messages(answer: bytes) -> Iterator[tuple[int, bytes]]:
+    at = 0
+    while at + _HEADER.size <= len(answer):
+        length, kind, _, _, _ = _HEADER.unpack_from(answer, at)
+        if length < _HEADER.size:
+            return
+        yield kind, answer[at : at + length]
+        at += (length + 3) & ~3
+
+
+def _of_unix(part: bytes) -> tuple[int, int, int]:
+    """Bytes that it has sent and nobody has read; the inode of its peer; if it has something to read, the most that
+    may be."""
+    sent = peer = unread = most = 0
+    at = _ATTRIBUTES_AT
+    while at + 4 <= len(part):
+        length, kind = struct.unpack_from("=HH", part, at)
+        if length < 4:
+            break
+        if kind == _PEER:
+            peer = int(_INODE.unpack_from(part, at + 4)[0])
+        elif kind == _RQLEN:
+            unread = int(_INODE.unpack_from(part, at + 4)[0])
+        elif kind == _MEMINFO:  # include/uapi/linux/sock_diag.h: received, may receive, sent, may send
+            received, _, sent, most = struct.unpack_from("=4I", part, at + 4)
+            sent += received
+        at += (length + 3) & ~3
+    return sent, peer, max(unread, most) if unread else 0
 
 
 def _ends(local: tuple[str, int], remote: tuple[str, int]) -> bytes:

@@ -16,14 +16,17 @@ _AS_ROOT = "run paddock as root"
 _CONTROLLERS = {Limit.MEMORY: "memory", Limit.PROCESSES: "pids"}
 _BY_BTRFS = {Limit.DISK: "btrfs quota", Limit.INODES: "the keeper, who counts them by btrfs"}
 _WATCHED = {
-    Limit.MEMORY: "watched, not hard: the keeper looks four times a second, ends the largest process, then the"
-    " sandbox; each process is limited by RLIMIT_DATA",
+    Limit.MEMORY: "does not hold for shared memory that was unmapped, nor for what the kernel keeps for files, pipes"
+    " and TCP; the rest is watched, not hard: the keeper counts processes and unix sockets four times a second, ends"
+    " the largest process, then the sandbox; each process is limited by RLIMIT_DATA, System V IPC to 64 MiB, /tmp and"
+    " /dev/shm by tmp_mib; memfd_create is refused",
     Limit.PROCESSES: "each user inside is limited by RLIMIT_NPROC, which nothing counts; all together are watched",
     Limit.DISK: "watched, not hard: the keeper walks through the tree; each file is limited by RLIMIT_FSIZE",
     Limit.INODES: "watched, not hard: the keeper walks through the tree",
 }
 _NOTHING = {
-    Limit.MEMORY: "not enforced for the sandbox: no cgroup; each process is limited by RLIMIT_DATA",
+    Limit.MEMORY: "not enforced for the sandbox: no cgroup; each process is limited by RLIMIT_DATA, System V IPC to"
+    " 64 MiB, /tmp and /dev/shm by tmp_mib; memfd_create is refused",
     Limit.PROCESSES: "each user inside is limited by RLIMIT_NPROC, which nothing counts",
     Limit.DISK: "not enforced for the sandbox: no quota; each file is limited by RLIMIT_FSIZE",
     Limit.INODES: "not enforced",
