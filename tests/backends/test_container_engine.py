@@ -9,6 +9,8 @@ import os
 import signal
 import socket
 import subprocess
+import sys
+import tempfile
 import threading
 from collections.abc import AsyncGenerator, Generator
 from pathlib import Path
@@ -144,6 +146,38 @@ def test_an_engine_that_cannot_be_used_is_refused_with_the_reason(
     backend = ContainerBackend(place.parent)
     assert words in (backend.probe() or "")
     assert backend.checks()[0].status == "missing"
+
+
+@pytest.mark.parametrize(("mode", "closed"), [(0o600, "podman"), (0o755, "podman/podman.sock")])
+def test_an_engine_of_another_user_is_one_missing_row_with_the_reason(mode: int, closed: str) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        directory.chmod(0o755)
+        (directory / "podman").mkdir()
+        place = directory / "podman/podman.sock"
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(str(place))
+            server.listen()
+            place.chmod(0)
+            (directory / "podman").chmod(mode)
+            level, detail, fix = _as_another_user(place)
+            (directory / "podman").chmod(0o755)
+    assert level == "missing"
+    assert detail == f"{place} may not be used by this user: {directory / closed} is closed to it"
+    assert "podman" in fix
+
+
+def _as_another_user(place: Path) -> list[str]:
+    """Return status, detail and fix of the container level for a user who is not root."""
+    script = (
+        "import os, sys; from paddock.backends.container import ContainerBackend; from pathlib import Path\n"
+        "if os.getuid() == 0: os.setgroups([]); os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)\n"
+        "(line,) = ContainerBackend(Path('/nonexistent')).checks(); print(line.status, line.detail, line.fix, sep='\\n')"
+    )
+    environment = {**os.environ, "DOCKER_HOST": f"unix://{place}"}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
 
 
 def test_an_engine_elsewhere_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

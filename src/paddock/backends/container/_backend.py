@@ -101,7 +101,7 @@ class ContainerBackend:
         return "" if self._found is None else f"{self._found.info.name} at {self._found.socket}"
 
     def probe(self) -> str | None:
-        if self._found is not None and (self._engine is not None or self._found.socket.exists()):
+        if self._found is not None and (self._engine is not None or os.path.exists(self._found.socket)):
             return None
         self._found = None  # one that has gone before it was used
         found = _probe.find()

@@ -91,12 +91,12 @@ def find() -> Found | str:
     candidates = [Path(named.removeprefix("unix://"))] if named else list(places())
     refusals: list[str] = []
     for place in candidates:
-        if not place.exists():
-            continue
         try:
             info = _ask(place)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
         except PermissionError:
-            refusals.append(f"{place} may not be used by this user")
+            refusals.append(_forbidden(place))
         except (OSError, http.client.HTTPException, msgspec.DecodeError, ValueError) as error:
             refusals.append(f"nothing that could be used answers at {place}: {error}")
         else:
@@ -104,6 +104,12 @@ def find() -> Found | str:
     if refusals:
         return "; ".join(refusals)
     return "no container engine listens at " + ", ".join(map(str, candidates))
+
+
+def _forbidden(place: Path) -> str:
+    """Say which part of the path this user may not use."""
+    closed = next((one for one in reversed(place.parents) if not os.access(one, os.X_OK)), place)
+    return f"{place} may not be used by this user: {closed} is closed to it"
 
 
 def is_ours(found: Found) -> bool:
