@@ -118,8 +118,11 @@ async def open_service(state_dir: Path, stack: AsyncExitStack) -> Door:
     """The service of this machine. Imports what it needs, which is most of paddock."""
     from paddock.backends.jail import JailBackend
     from paddock.policy import local_policy
-    from paddock.service import Service
+    from paddock.service import Service, forget_figures, read_config
 
+    config = read_config(state_dir)
+    if told := forget_figures(state_dir, config):
+        _log.warning(told)
     jail = JailBackend(state_dir)
     stack.push_async_callback(jail.aclose)
     storage = _Storage(state_dir)
@@ -132,6 +135,7 @@ async def open_service(state_dir: Path, stack: AsyncExitStack) -> Door:
         templates=storage,
         images=storage.images,
         policy=local_policy(os.getuid()),
+        config=config,
         credentials=_own_credential,
         gateway=True,
     )

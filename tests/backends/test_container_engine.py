@@ -172,7 +172,7 @@ def _as_another_user(place: Path) -> list[str]:
     script = (
         "import os, sys; from paddock.backends.container import ContainerBackend; from pathlib import Path\n"
         "if os.getuid() == 0: os.setgroups([]); os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)\n"
-        "(line,) = ContainerBackend(Path('/nonexistent')).checks(); print(line.status, line.detail, line.fix, sep='\\n')"
+        "(line,) = ContainerBackend(Path('/none')).checks(); print(line.status, line.detail, line.fix, sep='\\n')"
     )
     environment = {**os.environ, "DOCKER_HOST": f"unix://{place}"}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)

@@ -20,7 +20,7 @@ from tests.client.door import FakeDoor
 async def open_fake(path: Path, stack: AsyncExitStack) -> FakeDoor:
     door = FakeDoor(path)
     if (path / "useless").exists():
-        door.default_level = None
+        door.jail = "missing"
         door.audit = AuditReport(ok=False, segments=1, records=2, head="abc", problem="line 3\x1b]0;title\x07")
 
     def report() -> None:

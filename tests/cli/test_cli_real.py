@@ -191,3 +191,18 @@ def test_up_at_another_level_than_that_of_the_living_sandbox_is_refused(paddock:
     finally:
         paddock("kill", "stays")
         paddock("workspaces", "--delete", "stays")
+
+
+def test_what_the_owner_has_set_is_read_at_the_first_use_and_a_mistake_in_it_is_refused(
+    paddock: Paddock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PADDOCK_STATE_DIR", str(tmp_path))
+    (tmp_path / "config.toml").write_text('level = "microvm"\n')
+    (tmp_path / "levels.json").write_text("{}")
+    assert "is a microvm from now on" in paddock("ls").stderr
+    assert paddock("ls").stderr == ""
+    (tmp_path / "config.toml").write_text("level = 1\n")
+    refused = paddock("ls")
+    assert refused.returncode == 125
+    assert f"{tmp_path}/config.toml: level = 1 isn't valid" in refused.stderr
+    (tmp_path / "config.toml").unlink()

@@ -29,6 +29,7 @@ from paddock.model import (
     GetSandbox,
     KillSandbox,
     Level,
+    LevelReport,
     ListSandboxes,
     Noun,
     Output,
@@ -57,7 +58,7 @@ class FakeDoor:
         self.open: set[object] = set()
         self.sandboxes: dict[str, Sandbox] = {}
         self.holds_create = False
-        self.default_level: str | None = "jail"
+        self.jail = "weak"
         self.audit = AuditReport(ok=True, segments=1, records=2, head="abc")
         self.archive = b""
         self.uploaded = b""
@@ -110,7 +111,10 @@ class FakeDoor:
                     Check(area="level", name="jail", status="weak", detail="\x1b[31mred\u202e", fix="do it"),
                     Check(area="level", name="microvm", status="missing", detail="no"),
                 )
-                return Diagnosis(checks=checks, default_level=self.default_level, state_dir=str(self.root))
+                jail = LevelReport(
+                    level="jail", backend="fake", status=self.jail, detail="\x1b[31mred\u202e", fix="do it"
+                )
+                return Diagnosis(checks=checks, default_level="jail", state_dir=str(self.root), levels=(jail,))
             case VerifyAudit():
                 return self.audit
             case KillSandbox(sandbox=name):

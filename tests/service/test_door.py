@@ -139,7 +139,8 @@ async def test_doctor_tells_level_backends_audit_and_state(rig: Rig) -> None:
         assert {c.area for c in diagnosis.checks} >= {"backend", "audit", "state"}
         rig.world.refusal = "no"
     async with rig.service() as service:
-        assert (await service.perform(Diagnose(), ME)).default_level is None
+        (level,) = (await service.perform(Diagnose(), ME)).levels
+        assert (level.level, level.status, level.detail) == ("jail", "missing", "no")
 
 
 @pytest.mark.parametrize("start", State)

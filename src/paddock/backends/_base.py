@@ -224,9 +224,6 @@ class Instance(Protocol):
 
 
 class Backend(Protocol):
-    """May have `edition`, a short text: the programs that make its wall, with their versions. Figures measured with
-    others say nothing any more. Cheap: nothing is started to find it out."""
-
     @property
     def name(self) -> str: ...
     @property

@@ -13,7 +13,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Makes sandboxes of each level in turns: how long each step of a life takes, what work costs inside beside the "
         "same work outside, and which of a number of harmless attacks by root inside get through. Minutes where "
-        "machines are emulated. Nothing is chosen by it: that is `paddock doctor --levels`."
+        "machines are emulated. It changes no sandbox's level."
     )
     parser.add_argument("--levels", action="store_true", help="compare levels (there is nothing else to compare yet)")
     parser.add_argument(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "What this machine can do, and how to mend what it cannot. Exit code 1 if no level can be used here."
+        "What this machine can do, and how to mend what it cannot. Exit code 1 if the default level can't be used here."
     )
     parser.add_argument(
         "--storage",
@@ -25,24 +25,19 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--scrub", action="store_true", help="with --storage: read all of it, however long it takes")
     parser.add_argument("--repair", action="store_true", help="with --storage: delete what is half made first")
-    parser.add_argument(
-        "--levels",
-        action="store_true",
-        help="first make sandboxes of each level: by what they take one is chosen where none is named",
-    )
     add_json(parser)
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     from paddock._compose import connector
-    from paddock.model import Diagnose, MeasureLevels
+    from paddock.model import Diagnose
 
     if options.storage:
         return _storage(options)
     if options.scrub or options.repair:
         raise WrongUsage("--scrub and --repair are about the pool", "paddock doctor --storage")
-    diagnosis = connector.connect().perform(MeasureLevels() if options.levels else Diagnose())
+    diagnosis = connector.connect().perform(Diagnose())
     if options.json:
         _render.document(diagnosis)
     else:
@@ -50,10 +45,10 @@ def run(options: argparse.Namespace) -> int:
         shown = {one.level for one in diagnosis.levels}
         _table([check for check in diagnosis.checks if check.area != "level" or check.name not in shown])
         _render.line(f"\nstate: {_render.escape(diagnosis.state_dir)}")
-        _render.line(f"level unless another is asked for: {diagnosis.default_level or 'none can be used here'}")
-        if diagnosis.default_because:
-            _render.line(f"  {_render.escape(diagnosis.default_because)}")
-    return 0 if diagnosis.default_level is not None else 1
+        _render.line(f"config: {_render.escape(diagnosis.config_file)}")
+        for key, value in diagnosis.config.items():
+            _render.line(_render.escape(f"  {key} = {value}"))
+    return 0 if any(one.level == diagnosis.default_level and one.status != "missing" for one in diagnosis.levels) else 1
 
 
 def _storage(options: argparse.Namespace) -> int:
@@ -70,13 +65,9 @@ def _storage(options: argparse.Namespace) -> int:
 
 def _levels(levels: Sequence[LevelReport]) -> None:
     if levels:
-        rows = [(one.status, one.level, _took(one.create_ms), one.detail, one.fix or "") for one in levels]
-        _render.table(("STATUS", "LEVEL", "CREATE", "DETAIL", "FIX"), rows, marks=[row[0] for row in rows])
+        rows = [(one.status, one.level, one.detail, one.fix or "") for one in levels]
+        _render.table(("STATUS", "LEVEL", "DETAIL", "FIX"), rows, marks=[row[0] for row in rows])
         _render.line("")
-
-
-def _took(milliseconds: float | None) -> str:
-    return "" if milliseconds is None else f"{milliseconds:.0f} ms"
 
 
 def _table(checks: Sequence[Check]) -> None:

@@ -31,7 +31,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     injection.add_argument("--policy", metavar="FILE", help="what would leak under your own? (default: paddock's)")
     injection.add_argument("--template", default="host", metavar="NAME", help="default: host")
-    injection.add_argument("--level", metavar="LEVEL", help="isolation; default: the strongest that is quick")
+    injection.add_argument("--level", metavar="LEVEL", help="isolation; default: that of any sandbox")
     injection.add_argument(
         "-o", "--output", metavar="FILE", help="a report with all records: Markdown, or JSON by its name"
     )

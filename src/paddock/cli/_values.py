@@ -93,8 +93,8 @@ def add_spec(
     group.add_argument("--template", default="host", help="what it starts from (default: host)")
     group.add_argument(
         "--level",
-        help="the wall: jail, gvisor, microvm, container; never a weaker one than is named; default: the strongest that"
-        " is quick enough here (`paddock doctor`)",
+        help="isolation: jail, gvisor, microvm or container; that one or a refusal; default: jail, or what config.toml"
+        " says (`paddock doctor` shows it)",
     )
     group.add_argument(
         "--ttl", type=seconds, default=ttl_seconds, metavar="TIME", help="dies after that (default: %(default)g)"

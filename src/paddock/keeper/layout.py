@@ -26,7 +26,8 @@ packages/             files of registries that sandboxes have fetched; only the 
 kept/<workspace>      archives of workspaces that were evicted from the pool
 garbage.lock          held while somebody collects garbage
 outputs/<sandbox>/    what execs printed beyond what a result holds
-levels.json           what sandboxes of each level took here, by which one is chosen where none is named
+config.toml           what the owner has set for every program that uses the directory
+levels.json           figures by which earlier releases chose a level; deleted
 vault.key             what the keys of secrets are wrapped with, unless it is kept elsewhere (0600)
 vault.lock            held while a secret is sealed, or that key changed
 """
@@ -77,6 +78,7 @@ ARTIFACTS = "artifacts"
 KEPT = "kept"
 MALWARE = "malware"
 PACKAGES = "packages"
+CONFIG = "config.toml"
 LEVELS = "levels.json"
 VAULT_KEY = "vault.key"
 VAULT_LOCK = "vault.lock"

@@ -22,7 +22,6 @@ from .actions import ListExecs as ListExecs
 from .actions import ListProcesses as ListProcesses
 from .actions import ListSandboxes as ListSandboxes
 from .actions import ListSnapshots as ListSnapshots
-from .actions import MeasureLevels as MeasureLevels
 from .actions import PauseSandbox as PauseSandbox
 from .actions import PromoteChild as PromoteChild
 from .actions import ReadOutput as ReadOutput

@@ -47,7 +47,7 @@ from .result_actions import (
     PushBranch,
     RemoveArtifact,
 )
-from .sandbox import Level, Sandbox, SandboxSpec
+from .sandbox import Sandbox, SandboxSpec
 from .secret import ListSecrets, RemoveSecret, RotateVaultKey, SetSecret
 from .snapshot import Snapshot
 from .streams import ByteReader, ExecHandle
@@ -264,14 +264,6 @@ class Diagnose(Action[Diagnosis], frozen=True, tag="doctor"):
     pass
 
 
-class MeasureLevels(Action[Diagnosis], frozen=True, tag="levels.measure"):
-    """Makes sandboxes of each level that this machine has, `rounds` after a first one, and keeps what they took: by
-    that the level of who names none is chosen from then on. `levels` narrows it; the other figures stay."""
-
-    levels: tuple[Level, ...] = ()
-    rounds: int = 5
-
-
 class CollectGarbage(Action[GarbageReport], frozen=True, tag="garbage.collect"):
     """Deletes what nobody needs, and, while the pool is too full, what can be had again. Never what something that
     lives needs. `dry_run` only says what would go, and why."""
@@ -365,7 +357,6 @@ AnyAction: TypeAlias = (
     | GetAuditKey
     | GetAuditStatement
     | Diagnose
-    | MeasureLevels
     | CollectGarbage
     | CheckStorage
 )

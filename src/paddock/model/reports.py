@@ -25,26 +25,26 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
 class LevelReport(msgspec.Struct, frozen=True, kw_only=True):
     """What this machine has of one level.
 
-    `status` is ok, weak or missing, `fix` the one command that adds it. Times are medians of sandboxes made here, by
-    the programs that make the wall now: None where nobody has measured those."""
+    `status` is ok, weak or missing, `fix` the one command that adds it."""
 
     level: str
     backend: str
     status: str
     detail: str
     fix: str | None = None
-    create_ms: float | None = None
-    first_exec_ms: float | None = None
-    measured_at: float | None = None
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     checks: tuple[Check, ...]
-    default_level: str | None
+    default_level: str
+    """The level of a sandbox for which none is named, whether or not this machine has it."""
     state_dir: str
     levels: tuple[LevelReport, ...] = ()
     """Strongest first."""
-    default_because: str = ""
+    config_file: str = ""
+    """Where the owner may set what `config` shows; usually it isn't there."""
+    config: dict[str, str] = {}
+    """Each key that `config.toml` may have, with the value that is in force."""
 
 
 class Process(msgspec.Struct, frozen=True, kw_only=True):

@@ -50,7 +50,7 @@ LEGAL: dict[State, frozenset[State]] = {
 class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a caller asks for.
 
-    `level=None` takes the strongest level that is quick enough here (`paddock doctor` names it).
+    `level=None` takes the default level, which is `jail` unless `config.toml` says otherwise (`paddock doctor`).
     `persistent` means: it outlives the program that made it, until `kill` or its TTL.
     `nested` children at most may be made by programs inside it, each with one part in `nested` of its limits.
     With `snapshot` (an id, a unique prefix of one, or a name) it starts with those files, on the template and the

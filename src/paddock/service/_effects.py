@@ -54,7 +54,6 @@ from paddock.model import (
     ListTemplates,
     ListWorkspaces,
     MakeDirectory,
-    MeasureLevels,
     MoveFile,
     OpenPullRequest,
     OpenWorkspace,
@@ -214,9 +213,6 @@ async def effect(rooms: Rooms, action: AnyAction, entry: Entry) -> object:
         case GetAuditStatement():
             return await rooms.evidence.statement(rooms.sandboxes.find(action.sandbox, entry), entry)
         case Diagnose():
-            return await rooms.reports.diagnose()
-        case MeasureLevels():
-            await rooms.levels.measure(action, entry)
             return await rooms.reports.diagnose()
         case CollectGarbage():
             return await _collect(rooms, action, entry)

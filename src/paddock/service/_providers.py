@@ -8,12 +8,6 @@ from typing import Protocol
 from paddock.backends._base import Backend
 from paddock.errors import LevelUnavailable, NotConfigured
 from paddock.model import Image, Level, Template
-from paddock.model.sandbox import RANK
-
-from ._level_figures import Figure, LevelFigures
-
-MAX_CREATE_MS = 150.0
-"""A level that was not measured here, or takes longer, is never chosen unasked. The jail's is known to be a tenth."""
 
 
 class Templates(Protocol):
@@ -69,11 +63,9 @@ class Backends:
     out what else is installed takes longer than to make a sandbox."""
 
     def __init__(
-        self,
-        source: Iterable[Backend] | Callable[[], Iterable[Backend]],
-        figures: LevelFigures | None = None,
+        self, source: Iterable[Backend] | Callable[[], Iterable[Backend]], default: Level = Level.JAIL
     ) -> None:
-        self._source, self._figures = source, figures
+        self._source, self.default = source, default
         self._unloaded: Iterator[Backend] | None = None
         self._loaded: dict[str, Backend] = {}
         self._usable: set[str] = set()
@@ -95,48 +87,9 @@ class Backends:
         known = self._loaded.get(name)
         return known or next((backend for backend in self._each() if backend.name == name), None)
 
-    def choose(self, level: Level | None, needs: Iterable[str] = ()) -> Backend:
-        """The named level or a refusal; else the strongest that is quick enough and has the capabilities `needs`, or
-        where none has them the strongest. Never `process` unasked."""
-        if level is not None:
-            return self._of_level(level)
-        needs, refusals, lacking = tuple(needs), list[str](), list[Backend]()
-        for candidate in reversed(RANK):
-            if candidate is Level.PROCESS or not self._may_be_quick(candidate):
-                continue
-            try:
-                backend = self._of_level(candidate)
-            except LevelUnavailable as error:
-                refusals.append(error.message)
-                continue
-            if candidate is not Level.JAIL and self.figure(backend) is None:
-                continue  # measured with other programs
-            if all(getattr(backend.capabilities, need) for need in needs):
-                return backend
-            lacking.append(backend)
-        if lacking:
-            return lacking[0]
-        raise LevelUnavailable(
-            "no level that isolates is available here: " + ("; ".join(refusals) or "none is installed"),
-            hint="paddock doctor; level='process' isolates nothing and must be asked for by name",
-        )
-
-    def default_level(self) -> Level | None:
-        try:
-            return self.choose(None).level
-        except LevelUnavailable:
-            return None
-
-    def figure(self, backend: Backend) -> Figure | None:
-        """What its sandboxes took here, if that was measured with the programs that make its wall now."""
-        found = None if self._figures is None else self._figures.of(backend.level)
-        return found if found is not None and found.edition == edition(backend) else None
-
-    def _may_be_quick(self, level: Level) -> bool:
-        if level is Level.JAIL:
-            return True
-        found = None if self._figures is None else self._figures.of(level)
-        return found is not None and found.create_ms < MAX_CREATE_MS
+    def choose(self, level: Level | None) -> Backend:
+        """Return a backend of the named level, or of the default one. LevelUnavailable: this machine has none."""
+        return self._of_level(self.default if level is None else level)
 
     def _of_level(self, level: Level) -> Backend:
         refusals: list[str] = []
@@ -161,8 +114,3 @@ class Backends:
         for backend in self._unloaded:
             self._loaded.setdefault(backend.name, backend)
             yield backend
-
-
-def edition(backend: Backend) -> str:
-    """What figures of it depend on; one that does not say has no other."""
-    return str(getattr(backend, "edition", ""))

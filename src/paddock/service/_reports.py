@@ -16,10 +16,11 @@ from paddock.keeper import layout
 from paddock.model import AuditRecord, AuditReport, Check, Diagnosis, ListAudit, StreamAudit
 from paddock.storage._base import Pool
 
+from . import _levels
 from ._audit_stream import AuditStream
 from ._collectors import measure
+from ._config import Config
 from ._gate import Entry
-from ._levels import Levels
 from ._providers import Backends
 from ._store import Row, Store
 
@@ -35,7 +36,7 @@ class Reports:
         store: Store,
         audit: AuditLog,
         backends: Backends,
-        levels: Levels,
+        config: Config,
         images: Callable[[], tuple[Check, ...]],
         pool: Callable[[], Pool],
         find: Callable[[str, Entry], Row],
@@ -44,7 +45,7 @@ class Reports:
     ) -> None:
         self._state_dir, self._store, self._audit = state_dir, store, audit
         self._backends, self._pool, self._find, self._verify = backends, pool, find, verify
-        self._sign, self._levels, self._images = sign, levels, images
+        self._sign, self._config, self._images = sign, config, images
         self._owner = f"local:{os.getuid()}"
 
     async def audit(self, action: ListAudit, entry: Entry) -> tuple[AuditRecord, ...]:
@@ -87,7 +88,7 @@ class Reports:
         checks: list[Check] = []
         for backend in self._backends.all():
             checks += await asyncio.to_thread(backend.checks)  # it may try what it has never tried here
-        levels = self._levels.reports(checks)
+        levels = _levels.reports(self._backends.all(), checks)
         checks += self._storage()
         checks += await asyncio.to_thread(self._images)
         report = await self._verify()
@@ -109,13 +110,13 @@ class Reports:
             )
         )
         checks.append(_packages(self._state_dir / layout.PACKAGES))
-        level = self._backends.default_level()
         return Diagnosis(
             checks=tuple(checks),
-            default_level=level and level.value,
+            default_level=self._config.level.value,
             state_dir=str(self._state_dir),
             levels=levels,
-            default_because=self._levels.because(level, levels),
+            config_file=str(self._state_dir / layout.CONFIG),
+            config=self._config.shown(),
         )
 
     def _storage(self) -> tuple[Check, ...]:

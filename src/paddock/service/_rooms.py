@@ -25,6 +25,7 @@ from ._bell import bell
 from ._clock import Clock, holder_id
 from ._collectors import AbandonedVessels, Memory, OldTemplates, Orphans, Outputs, Packages, Unfinished
 from ._conduct import Conduct
+from ._config import Config
 from ._disk_sleep import DiskSleep
 from ._doors import Doors
 from ._egress import Egress, NoEgress
@@ -39,8 +40,6 @@ from ._images import ImageRoom, UnusedImages
 from ._judge import Judge
 from ._lease_store import LeaseStore
 from ._leased_egress import LeasedEgress
-from ._level_figures import LevelFigures
-from ._levels import Levels
 from ._lifecycle import Lifecycle
 from ._live import Live
 from ._making import Making
@@ -86,7 +85,7 @@ class Rooms:
         store: Store,
         audit: AuditLog,
         backends: Backends,
-        figures: LevelFigures,
+        config: Config,
         tasks: Tasks,
         pool: Callable[[], Pool],
         templates: Templates,
@@ -252,15 +251,12 @@ class Rooms:
         )
         self.files = Files(sandboxes=self.sandboxes, live=live, conduct=conduct)
         self.evidence = Evidence(state_dir, audit, os.environ, clock)
-        self.levels = Levels(
-            backends=backends, figures=figures, perform=perform, clock=clock, owner=f"local:{os.getuid()}"
-        )
         self.reports = Reports(
             state_dir,
             store=store,
             audit=audit,
             backends=backends,
-            levels=self.levels,
+            config=config,
             images=lambda: self.images.checks(pool),
             pool=pool,
             find=self.sandboxes.find,

@@ -110,7 +110,7 @@ class Sandboxes:
             source = self._snapshots.find(spec.snapshot, entry.principal.id)
             template, spec, origin = source.template, self._snapshots.spec_from(source, spec), source.id
         needs = _validate.needs(spec, source)
-        backend = self._backends.choose(spec.level, needs)
+        backend = self._backends.choose(spec.level)
         for need in needs:
             backend.capabilities.require(need, backend.name)
         if source is not None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 from paddock.audit import AuditLog
 from paddock.backends._base import Backend
 from paddock.errors import InvalidState, Unrecorded, exhaustion
-from paddock.keeper.layout import AUDIT, DATABASE, LEVELS
+from paddock.keeper.layout import AUDIT, DATABASE
 from paddock.model import (
     Action,
     AnyAction,
@@ -22,11 +22,11 @@ from paddock.policy import Policy
 from paddock.storage._base import Pool
 
 from ._clock import Clock
+from ._config import Config
 from ._effects import effect
 from ._egress import Egress
 from ._expiry import PERIOD_SECONDS
 from ._gate import Gate
-from ._level_figures import LevelFigures
 from ._providers import Backends, Images, Templates
 from ._rooms import Rooms
 from ._store import Store
@@ -57,6 +57,7 @@ class Service:
         policy: Policy,
         audit: AuditLog | None = None,
         store: Store | None = None,
+        config: Config = Config(),  # noqa: B008 (a frozen value)
         clock: Clock = Clock(),  # noqa: B008 (a frozen value)
         workspaces: Workspaces | None = None,
         credentials: CredentialSource | None = None,
@@ -68,8 +69,7 @@ class Service:
         state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._audit = audit or AuditLog(state_dir / AUDIT)
         self._store = store or Store(state_dir / DATABASE)
-        figures = LevelFigures(state_dir / LEVELS)
-        self._backends = Backends(backends, figures)
+        self._backends = Backends(backends, config.level)
         self._tasks = Tasks(self._task_failed)
         self._gate = Gate(policy, self._audit)
         self._closed = False
@@ -80,7 +80,7 @@ class Service:
             store=self._store,
             audit=self._audit,
             backends=self._backends,
-            figures=figures,
+            config=config,
             tasks=self._tasks,
             pool=pool,
             templates=templates,

@@ -94,12 +94,6 @@ class ContainerBackend:
     def _ceilings(self) -> frozenset[str]:
         return frozenset({"memory", "processes"}) if self._found is None else self._found.info.ceilings
 
-    @property
-    def edition(self) -> str:
-        """What measured figures depend on."""
-        self.probe()
-        return "" if self._found is None else f"{self._found.info.name} at {self._found.socket}"
-
     def probe(self) -> str | None:
         if self._found is not None and (self._engine is not None or os.path.exists(self._found.socket)):
             return None

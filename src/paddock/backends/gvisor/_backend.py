@@ -65,11 +65,6 @@ class GvisorBackend(VesselBackend):
         return found if isinstance(found, str) else None
 
     @property
-    def edition(self) -> str:
-        found = self._look()
-        return "" if isinstance(found, str) else f"runsc {found.version} {found.platform}, {super().edition}"
-
-    @property
     def capabilities(self) -> Capabilities:
         jail = super().capabilities
         # The sentry refuses processes above the ceiling, and nothing counts how often.

@@ -97,10 +97,6 @@ class JailBackend:
         return os.getuid() == 0 or bool(self.keeper.facts.get("root_user", False))
 
     @property
-    def edition(self) -> str:
-        return f"Linux {os.uname().release}"
-
-    @property
     def root_user(self) -> bool:
         """`user="root"` works inside."""
         return self.whole

@@ -94,7 +94,7 @@ class AsyncSandbox:
     ) -> AsyncSandbox:
         """A new sandbox, ready to be used.
 
-        `level=None` takes the strongest that is quick enough here; a named one is that one or an error. It dies
+        `level=None` is `jail`, or what `config.toml` says; a named one is that one or an error. It dies
         after `ttl_seconds` whatever happens to this program. A `persistent` one outlives this program; another
         finds it by id or name. The same `idempotency_key` returns the sandbox of the first call. Of `mounts`, a
         `source` may be relative to this program's directory. With `snapshot` it starts with those files. With

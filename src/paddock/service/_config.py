@@ -1,0 +1,66 @@
+"""`config.toml` of a state directory: what its owner has set for every program that uses the directory."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from paddock.errors import InvalidArgument
+from paddock.keeper.layout import CONFIG, LEVELS
+from paddock.model import Level
+
+_LEVELS = ("container", "jail", "gvisor", "microvm")
+ACCEPTED = {"level": f"one of {', '.join(_LEVELS)}"}
+"""Each key and what it may be."""
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    level: Level = Level.JAIL
+
+    def shown(self) -> dict[str, str]:
+        """Return each key with the value that is in force."""
+        return {"level": self.level.value}
+
+
+def read_config(state_dir: Path) -> Config:
+    """Return the settings of the directory. InvalidArgument: the file has anything that isn't in `ACCEPTED`."""
+    file = state_dir / CONFIG
+    try:
+        data = file.read_bytes()
+    except FileNotFoundError:
+        return Config()
+    except OSError as error:
+        raise InvalidArgument(f"{file} can't be read: {os.strerror(error.errno or 0)}") from error
+    import tomllib  # most state directories have no such file
+
+    try:
+        values = tomllib.loads(data.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise _refused(file, f"isn't valid TOML: {error}") from None
+    for key in values:
+        if key not in ACCEPTED:
+            raise _refused(file, f"there is no key {key!r}")
+    level = values.get("level", Config().level)
+    if level not in _LEVELS:
+        raise _refused(file, f"level = {level!r} isn't valid")
+    return Config(level=Level(level))
+
+
+def _refused(file: Path, why: str) -> InvalidArgument:
+    keys = "; ".join(f"{key} ({values})" for key, values in ACCEPTED.items())
+    return InvalidArgument(f"{file}: {why}", hint=f"accepted keys: {keys}")
+
+
+def forget_figures(state_dir: Path, config: Config) -> str | None:
+    """Delete the figures by which earlier releases chose a level, and return what to tell the one who starts first."""
+    try:
+        (state_dir / LEVELS).unlink()
+    except OSError:
+        return None
+    return (
+        "the default level doesn't depend on measurements any more: a sandbox for which no level is named is a"
+        f" {config.level.value} from now on. To have another default, write a line such as"
+        f' level = "gvisor" into {state_dir / CONFIG}'
+    )
