@@ -90,7 +90,7 @@ def needs(guarantee: str) -> None:
 
 @functools.cache
 def _admitted() -> dict[str, str]:
-    command = [sys.executable, "-m", "paddock", "doctor", "--json"]
+    command = [sys.executable, "-m", "paddock", "doctor", "--level", "jail", "--json"]
     done = subprocess.run(command, capture_output=True, check=True)  # of the state directory of the test's sandboxes
     found = json.loads(done.stdout)
     others = {one["level"] for one in found["levels"]} - {"jail"}  # what they lack is nothing of the jail's

@@ -13,7 +13,7 @@ import pytest
 from service_world import ME, OneTemplate, Rig, WorldBackend
 
 from paddock.backends._base import Capabilities
-from paddock.errors import InvalidArgument, LevelUnavailable, ResourceExhausted, Unsupported
+from paddock.errors import InvalidArgument, LevelUnavailable, PolicyDenied, ResourceExhausted, Unsupported
 from paddock.keeper.layout import CONFIG, LEVELS
 from paddock.model import (
     CreateSandbox,
@@ -23,11 +23,13 @@ from paddock.model import (
     Level,
     Limits,
     Mount,
+    Principal,
     RollbackSandbox,
     SandboxSpec,
 )
-from paddock.policy import local_policy
-from paddock.service import Service, forget_figures, read_config
+from paddock.policy import Policy, local_policy
+from paddock.policy._policy import allow
+from paddock.service import Service, _levels, forget_figures, read_config
 from paddock.service._config import Config
 
 
@@ -104,6 +106,40 @@ async def test_a_default_that_is_missing_or_cannot_do_what_is_asked_is_a_refusal
         with pytest.raises(Unsupported, match="mounts"):
             await chosen(made, mounts=(Mount(source="/"),))
         assert rig.world.creates == 0
+
+
+async def test_doctor_runs_what_it_calls_available_and_says_what_does_not_run(rig: Rig) -> None:
+    async with service(rig, broken="no memory") as made:
+        told = await made.perform(Diagnose(), ME)
+        assert [(one.level, one.status, one.seconds) for one in told.levels] == [
+            ("gvisor", "ok", None),
+            ("jail", "ok", None),
+        ]
+        ran = await made.perform(Diagnose(run=True), ME)
+        gvisor, jail = ran.levels
+        assert (jail.status, jail.seconds is not None) == ("ok", True)
+        assert (gvisor.status, gvisor.detail) == ("missing", "no sandbox of it runs: no memory")
+        only = await made.perform(Diagnose(run=True, levels=(Level.JAIL,)), ME)
+        assert [one.seconds is None for one in only.levels] == [True, False]
+    assert all(place.ended is not None for place in rig.world.places.values())
+
+
+async def test_doctor_does_not_run_what_is_missing_and_a_command_that_fails_is_no_level(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_levels, "PROGRAM", "false")
+    async with service(rig, missing="runsc is gone") as made:
+        gvisor, jail = (await made.perform(Diagnose(run=True), ME)).levels
+        assert (gvisor.status, gvisor.detail, gvisor.seconds) == ("missing", "runsc is gone", None)
+        assert (jail.status, jail.detail) == ("missing", "`false` ended with exit code 1")
+
+
+async def test_only_the_owner_has_sandboxes_made_for_a_report(rig: Rig) -> None:
+    everything = Policy((allow("all", "a test", lambda principal, action: True),))
+    async with service(rig, policy=everything) as made:
+        with pytest.raises(PolicyDenied):
+            await made.perform(Diagnose(run=True), Principal("local:99999"))
+    assert rig.world.creates == 0
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from . import _render
+from ._progress import progress
 from ._values import add_json
 from ._verbs import WrongUsage
 
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "What this machine can do, and how to mend what it cannot. Exit code 1 if the default level can't be used here."
+        "Shows what this machine can do, and how to fix what it can't. It makes a sandbox of each level that is there"
+        " and runs `true` in it. Exit code 1 if that fails at the default level, or at one that you name."
     )
     parser.add_argument(
         "--storage",
@@ -25,30 +27,38 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--scrub", action="store_true", help="with --storage: read all of it, however long it takes")
     parser.add_argument("--repair", action="store_true", help="with --storage: delete what is half made first")
+    parser.add_argument(
+        "--level",
+        action="append",
+        default=[],
+        choices=("microvm", "gvisor", "jail", "container"),
+        help="run this level only; may be given several times",
+    )
     add_json(parser)
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     from paddock._compose import connector
-    from paddock.model import Diagnose
+    from paddock.model import Diagnose, Level
 
     if options.storage:
         return _storage(options)
     if options.scrub or options.repair:
         raise WrongUsage("--scrub and --repair are about the pool", "paddock doctor --storage")
-    diagnosis = connector.connect().perform(Diagnose())
+    with progress("looking at this machine"):
+        diagnosis = connector.connect().perform(Diagnose(run=True, levels=tuple(map(Level, options.level))))
     if options.json:
         _render.document(diagnosis)
     else:
         _levels(diagnosis.levels)
-        shown = {one.level for one in diagnosis.levels}
-        _table([check for check in diagnosis.checks if check.area != "level" or check.name not in shown])
+        _table(diagnosis.checks)
         _render.line(f"\nstate: {_render.escape(diagnosis.state_dir)}")
         _render.line(f"config: {_render.escape(diagnosis.config_file)}")
         for key, value in diagnosis.config.items():
             _render.line(_render.escape(f"  {key} = {value}"))
-    return 0 if any(one.level == diagnosis.default_level and one.status != "missing" for one in diagnosis.levels) else 1
+    usable = {one.level for one in diagnosis.levels if one.status != "missing"}
+    return 0 if usable.issuperset(options.level or [diagnosis.default_level]) else 1
 
 
 def _storage(options: argparse.Namespace) -> int:
@@ -65,9 +75,13 @@ def _storage(options: argparse.Namespace) -> int:
 
 def _levels(levels: Sequence[LevelReport]) -> None:
     if levels:
-        rows = [(one.status, one.level, one.detail, one.fix or "") for one in levels]
-        _render.table(("STATUS", "LEVEL", "DETAIL", "FIX"), rows, marks=[row[0] for row in rows])
+        rows = [(one.status, one.level, _took(one.seconds), one.detail, one.fix or "") for one in levels]
+        _render.table(("STATUS", "LEVEL", "TOOK", "DETAIL", "FIX"), rows, marks=[row[0] for row in rows])
         _render.line("")
+
+
+def _took(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds:.1f} s"
 
 
 def _table(checks: Sequence[Check]) -> None:

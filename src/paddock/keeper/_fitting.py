@@ -42,7 +42,8 @@ def fit_out(
     """
     with visit(spare.door, house.home):
         steps.begin("attach")
-        namespaces.set_hostname(plan.hostname.encode())
+        if house.hostnames or plan.hostname != plan.id.replace("_", "-"):  # a name that a caller chose is needed
+            namespaces.set_hostname(plan.hostname.encode())
         place = os.open(house.mount_point, PLACE)
         try:
             mounts.move_mount(layers.root, place)

@@ -49,6 +49,8 @@ class House:
     root_mode: bool
     whole: bool
     """Sandboxes have all the ids of a system: where not, one, and it is the keeper's own."""
+    hostnames: bool
+    """Whether a sandbox can have a host name: a container's filter of system calls may refuse sethostname."""
     outside: Outside | None
     """Who can end what an earlier keeper has left; None where this one can."""
     boot: str
@@ -152,6 +154,7 @@ def _furnish(
     return House(
         root_mode=root_mode,
         whole=root_mode or ids is not None,
+        hostnames=root_mode or _may_set_hostname(),
         outside=outside,
         boot=boot,
         state=os.path.realpath(state),
@@ -174,6 +177,15 @@ def _furnish(
         own_namespaces=proc.namespaces() if root_mode else None,
         masks=tuple(name for name in MASKED if os.path.lexists(b"/proc/" + name)),
     )
+
+
+def _may_set_hostname() -> bool:
+    """Try it with the name that the keeper's own namespace has already."""
+    try:
+        namespaces.set_hostname(os.uname().nodename.encode())
+    except PermissionError:
+        return False
+    return True
 
 
 def _enter(ids: SubordinateIds) -> None:

@@ -260,11 +260,9 @@ class Keeper:
             "root_user": house.whole,
             "cgroups": sorted(house.held),
             "missing": list(house.missing),
-            "watched": [
-                *(["memory"] if self._limits_watch.memory else []),
-                *(["disk"] if self._limits_watch.disk else []),
-            ],
+            "watched": [kind for kind in ("memory", "disk") if getattr(self._limits_watch, kind)],
             "btrfs": btrfs.is_btrfs(house.pool),
+            "hostnames": house.hostnames,
         }
         reply(facts, (house.pool,))
 

@@ -47,7 +47,7 @@ from .result_actions import (
     PushBranch,
     RemoveArtifact,
 )
-from .sandbox import Sandbox, SandboxSpec
+from .sandbox import Level, Sandbox, SandboxSpec
 from .secret import ListSecrets, RemoveSecret, RotateVaultKey, SetSecret
 from .snapshot import Snapshot
 from .streams import ByteReader, ExecHandle
@@ -261,7 +261,11 @@ class GetAuditStatement(Action[AuditStatement], frozen=True, tag="audit.statemen
 
 
 class Diagnose(Action[Diagnosis], frozen=True, tag="doctor"):
-    pass
+    """Describe this machine. `run` also makes a sandbox of each level that calls itself available, or of those in
+    `levels`, runs `true` in it and ends it: a first microVM can take a minute. That is for the owner alone."""
+
+    run: bool = False
+    levels: tuple[Level, ...] = ()
 
 
 class CollectGarbage(Action[GarbageReport], frozen=True, tag="garbage.collect"):

@@ -25,13 +25,15 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
 class LevelReport(msgspec.Struct, frozen=True, kw_only=True):
     """What this machine has of one level.
 
-    `status` is ok, weak or missing, `fix` the one command that adds it."""
+    `status` is ok, weak or missing, `fix` the one command that adds it. `seconds` is what one sandbox took from its
+    create to the end of `true`, None if none was made for this report."""
 
     level: str
     backend: str
     status: str
     detail: str
     fix: str | None = None
+    seconds: float | None = None
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):

@@ -213,7 +213,7 @@ async def effect(rooms: Rooms, action: AnyAction, entry: Entry) -> object:
         case GetAuditStatement():
             return await rooms.evidence.statement(rooms.sandboxes.find(action.sandbox, entry), entry)
         case Diagnose():
-            return await rooms.reports.diagnose()
+            return await rooms.reports.diagnose(action, entry)
         case CollectGarbage():
             return await _collect(rooms, action, entry)
         case CheckStorage():

@@ -11,9 +11,9 @@ from pathlib import Path
 import msgspec
 
 from paddock.audit import MOST_RECORDS, AuditLog, Choice, Cursor, Eyes, read_cursor, read_records
-from paddock.errors import InvalidArgument, NotFound, PolicyDenied
+from paddock.errors import InvalidArgument, NotFound, PaddockError, PolicyDenied
 from paddock.keeper import layout
-from paddock.model import AuditRecord, AuditReport, Check, Diagnosis, ListAudit, StreamAudit
+from paddock.model import AuditRecord, AuditReport, Check, Diagnose, Diagnosis, Level, ListAudit, StreamAudit
 from paddock.storage._base import Pool
 
 from . import _levels
@@ -21,6 +21,7 @@ from ._audit_stream import AuditStream
 from ._collectors import measure
 from ._config import Config
 from ._gate import Entry
+from ._nested import Perform
 from ._providers import Backends
 from ._store import Row, Store
 
@@ -39,12 +40,14 @@ class Reports:
         config: Config,
         images: Callable[[], tuple[Check, ...]],
         pool: Callable[[], Pool],
+        perform: Perform,
         find: Callable[[str, Entry], Row],
         verify: Callable[[], Awaitable[AuditReport]],
         sign: Callable[[], None],
     ) -> None:
         self._state_dir, self._store, self._audit = state_dir, store, audit
         self._backends, self._pool, self._find, self._verify = backends, pool, find, verify
+        self._perform = perform
         self._sign, self._config, self._images = sign, config, images
         self._owner = f"local:{os.getuid()}"
 
@@ -84,11 +87,17 @@ class Reports:
         cursor = Cursor() if action.cursor is None else read_cursor(action.cursor)
         return AuditStream(self._audit.directory, action, choice, cursor, entry)
 
-    async def diagnose(self) -> Diagnosis:
+    async def diagnose(self, action: Diagnose, entry: Entry) -> Diagnosis:
+        backends, trials = self._backends.all(), dict[Level, _levels.Trial]()
+        if action.run:
+            if entry.principal.id != self._owner:
+                raise PolicyDenied(f"sandboxes for a report are for {self._owner} to make", rule="own-records")
+            trials = await _levels.run(backends, action.levels, self._perform, entry.principal)
         checks: list[Check] = []
-        for backend in self._backends.all():
+        for backend in backends:
             checks += await asyncio.to_thread(backend.checks)  # it may try what it has never tried here
-        levels = _levels.reports(self._backends.all(), checks)
+        levels = _levels.reports(backends, checks, trials)
+        checks = [check for check in checks if check.area != "level"]  # `levels` says more of them
         checks += self._storage()
         checks += await asyncio.to_thread(self._images)
         report = await self._verify()
@@ -122,12 +131,11 @@ class Reports:
     def _storage(self) -> tuple[Check, ...]:
         try:
             return self._pool().checks()
+        except PaddockError as error:
+            fix = _levels.remedy(error)
+            return (Check(area="storage", name="pool", status="missing", detail=error.message, fix=fix),)
         except Exception as error:
-            return (
-                Check(
-                    area="storage", name="pool", status="missing", detail=str(error), fix="see `paddock run -- true`"
-                ),
-            )
+            return (Check(area="storage", name="pool", status="missing", detail=str(error)),)
 
 
 def _packages(directory: Path) -> Check:

@@ -259,6 +259,7 @@ class Rooms:
             config=config,
             images=lambda: self.images.checks(pool),
             pool=pool,
+            perform=perform,
             find=self.sandboxes.find,
             verify=self.evidence.verify,
             sign=self.evidence.sign,

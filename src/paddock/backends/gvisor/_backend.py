@@ -88,7 +88,8 @@ class GvisorBackend(VesselBackend):
         reason = super().probe()
         found = self._look() if reason is None else reason
         if isinstance(found, str):
-            return (Check(area="level", name=self.name, status="missing", detail=found, fix=_probe.fix()),)
+            fix = _probe.fix() if reason is None else self.remedy(reason)
+            return (Check(area="level", name=self.name, status="missing", detail=found, fix=fix),)
         detail = f"runsc {found.version}, platform {_told(found)}, in a jail"
         if not found.terminals:
             detail += "; no terminals: this version's lack Ctrl-C, or don't say that their size has changed"

@@ -104,6 +104,10 @@ class JailBackend:
     def probe(self) -> str | None:
         return _probe.unusable()
 
+    def remedy(self, reason: str) -> str | None:
+        """Return what to do about an answer of `probe` that doesn't say it."""
+        return _probe.remedy(reason)
+
     def checks(self) -> tuple[Check, ...]:
         return _probe.checks(self.capabilities, self.keeper.facts, self._state)
 

@@ -227,6 +227,10 @@ class KeeperClient:
             _, ready = self._launch([], {}, options)
         text = (self._state / layout.KEEPER_LOG).read_text(errors="replace").strip()
         if not ready and text:
+            from paddock.backends.jail import _probe
+
+            if (reason := _probe.unusable()) is not None:
+                raise KeeperUnavailable(reason, hint=_probe.remedy(reason))
             raise _could_not_start(text)
 
     def _launch(self, prefix: list[str], environment: dict[str, str], options: Message) -> tuple[bool, bool]:

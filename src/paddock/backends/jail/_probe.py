@@ -13,6 +13,8 @@ from paddock.model import Check, Limit
 
 LIMITS = (Limit.MEMORY, Limit.PROCESSES, Limit.DISK, Limit.INODES)
 _AS_ROOT = "run paddock as root"
+_NO_SYS_ADMIN = "this process is root but may not make namespaces (no CAP_SYS_ADMIN): probably a container"
+_IN_A_CONTAINER = "run the container with --privileged, or run paddock in it as an ordinary user"
 _CONTROLLERS = {Limit.MEMORY: "memory", Limit.PROCESSES: "pids"}
 _BY_BTRFS = {Limit.DISK: "btrfs quota", Limit.INODES: "the keeper, who counts them by btrfs"}
 _WATCHED = {
@@ -42,10 +44,17 @@ def unusable() -> str | None:
     if not Path("/proc/self/ns/user").exists():
         return "this kernel has no user namespaces (CONFIG_USER_NS)"
     if os.getuid() == 0:
-        return None
+        from paddock.linux import caps
+
+        return None if caps.get().effective >> caps.SYS_ADMIN & 1 else _NO_SYS_ADMIN
     from paddock.backends.jail import _userns
 
     return _userns.refused()
+
+
+def remedy(reason: str) -> str | None:
+    """Return what to do about an answer of `unusable`, unless the answer says it."""
+    return _IN_A_CONTAINER if reason == _NO_SYS_ADMIN else None
 
 
 def checks(capabilities: Capabilities, facts: Mapping[str, Any], state_dir: Path) -> tuple[Check, ...]:
@@ -55,7 +64,7 @@ def checks(capabilities: Capabilities, facts: Mapping[str, Any], state_dir: Path
 
     reason = unusable()
     if reason is not None:
-        return (Check(area="level", name="jail", status="missing", detail=reason),)
+        return (Check(area="level", name="jail", status="missing", detail=reason, fix=remedy(reason)),)
     abi = landlock.kernel_abi()
     lines = [
         Check(area="level", name="jail", status="ok", detail="namespaces, seccomp, Landlock"),
@@ -64,6 +73,9 @@ def checks(capabilities: Capabilities, facts: Mapping[str, Any], state_dir: Path
     lines.append(_trials.exits())
     if "pid" in facts:
         lines.append(_trials.pool(state_dir, facts["pid"]))
+    if not facts.get("hostnames", True):
+        unnamed = "sethostname is refused here: a sandbox without a name sees the machine's, and none can have a name"
+        lines.append(Check(area="jail", name="hostname", status="weak", detail=unnamed, fix=_IN_A_CONTAINER))
     lines += guarantees(capabilities, root=os.getuid() == 0, cpus="cpu" in facts.get("cgroups", ()))
     missing = tuple(facts.get("missing", ()))
     if missing and not facts["cgroups"]:  # one reason says it for all

@@ -100,7 +100,9 @@ class MicrovmBackend(VesselBackend):
     def checks(self) -> tuple[Check, ...]:
         why = self.probe()
         if why is not None:
-            return (Check(area="level", name="microvm", status="missing", detail=why, fix=_remedy()),)
+            return (
+                Check(area="level", name="microvm", status="missing", detail=why, fix=self.remedy(why) or _remedy()),
+            )
         how = f"{self.edition}: {self._accelerator().words}; {_selection.words()}"
         slept = "what is paused keeps its memory; `paddock pause --to-disk` gives it back"
         return (
