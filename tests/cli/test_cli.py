@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import pty
+import shlex
 import signal
 import subprocess
 import sys
@@ -32,7 +33,7 @@ def test_run_passes_streams_stdin_and_the_exit_code(paddock: Paddock, tmp_path: 
 
 
 def test_run_needs_no_dashes_and_leaves_the_commands_own_options_alone(paddock: Paddock) -> None:
-    assert paddock("run", "--ttl", "5m", "printf", "%s", "--json", "-i").stdout == b"--json-i"
+    assert paddock("run", "--ttl", "5m", "printf", "%s", "--color", "-v").stdout == b"--color-v"
     assert paddock("run", "--", "printf", "%s", "--").stdout == b"--"
 
 
@@ -61,6 +62,33 @@ def test_paddocks_own_failures_are_125_and_one_line_with_a_hint(paddock: Paddock
 @pytest.mark.parametrize("arguments", [(), ("walk",), ("run", "--memory", "much", "--", "true"), ("exec",), ("kill",)])
 def test_wrong_usage_is_2(paddock: Paddock, arguments: tuple[str, ...]) -> None:
     assert paddock(*arguments).returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("typed", "line"),
+    [
+        ("run echo hi --policy nope.yaml", "paddock run --policy nope.yaml -- echo hi"),
+        ("run echo hi --policy nope.yaml -- true", "paddock run --policy nope.yaml -- echo hi -- true"),
+        ("run --ttl 5m ls --level=microvm /", "paddock run --level=microvm --ttl 5m -- ls /"),
+        ("run ls --json", "paddock run --json -- ls"),
+        ("exec box -i -- python3 -", "paddock exec -i box -- python3 -"),
+        ("exec box -it python3 -", "paddock exec -it box -- python3 -"),
+        ("exec box --json -- true", "paddock exec --json box -- true"),
+        ("exec box --user root id", "paddock exec --user root box -- id"),
+        ("run ls 'a b' --cwd", "paddock run --cwd -- ls 'a b'"),
+    ],
+)
+def test_an_option_after_the_command_is_refused_with_the_line_to_type(paddock: Paddock, typed: str, line: str) -> None:
+    done = paddock(*shlex.split(typed))
+    assert (done.returncode, paddock("ls", "--json").stdout) == (2, b"[]\n")
+    said = done.stdout if "--json" in typed.partition(" -- ")[0] else done.stderr
+    assert line in said.decode()
+
+
+@pytest.mark.parametrize("typed", ["-- echo --level --json -i", "echo --help -l --name=x", "-- echo -- --policy x"])
+def test_what_comes_after_two_dashes_or_is_no_option_of_ours_is_the_commands(paddock: Paddock, typed: str) -> None:
+    done = paddock("run", *typed.split())
+    assert done.stdout.decode() == typed.removeprefix("-- ").removeprefix("echo ") + "\n"
 
 
 def test_run_without_a_command_says_so_and_leaves_nothing(paddock: Paddock) -> None:

@@ -124,7 +124,47 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         options.paths += unknown  # argparse takes them in one place only, before the options or after
     elif unknown:
         raise _unknown(root, asked, unknown)
+    if getattr(options, "command", None):
+        _refuse_late_options(verb_parser(root, asked), arguments, options.command)
     return options
+
+
+def _refuse_late_options(parser: argparse.ArgumentParser, arguments: Sequence[str], rest: Sequence[str]) -> None:
+    """WrongUsage: an option of the verb is among `rest`, the words of the command, and no `--` says that it belongs
+    there. `run CMD --policy FILE` would run without that policy."""
+    verb, *first = arguments[: len(arguments) - len(rest)]
+    if "--" in (*first, rest[0]):
+        return
+    late, command, at = list[str](), list(rest), 0
+    while at < len(command) and command[at] != "--":
+        taken = _words_of_option(parser, command[at])
+        late += command[at : at + taken]
+        del command[at : at + taken]
+        at += not taken
+    if not late:
+        return
+    from shlex import join
+
+    place = "sandbox" if verb == "exec" else "command"
+    own = "" if "--" in rest else f" (if it is the command's own: paddock {join([verb, *first, '--', *rest])})"
+    dashes = [] if command[:1] == ["--"] else ["--"]
+    raise WrongUsage(
+        f"{late[0]!r} is an option of `paddock {verb}`, and options go before the {place}{own}",
+        f"paddock {join([verb, *late, *first, *dashes, *command])}",
+    )
+
+
+def _words_of_option(parser: argparse.ArgumentParser, word: str) -> int:
+    """Return how many words the option takes that `word` begins, 0 if it isn't one of the verb's. `--help` is the
+    command's."""
+    known = {name: action for action in parser._actions for name in action.option_strings}  # pyright: ignore[reportPrivateUsage]
+    name, equals, _ = word.partition("=")
+    if name in ("-h", "--help"):
+        return 0
+    if name in known:
+        return 1 if equals or known[name].nargs == 0 else 2
+    letters = word[1:] if word[:1] == "-" and word[1:2] != "-" else ""
+    return int(len(letters) > 1 and all(f"-{letter}" in known for letter in letters))
 
 
 def nearest(word: str, known: Sequence[str] | dict[str, Verb]) -> str | None:
