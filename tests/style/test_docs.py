@@ -15,6 +15,9 @@ ROOT = Path(__file__).parent.parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 RUN = [ROOT / "README.md", ROOT / "docs" / "tutorial.md", *sorted((ROOT / "docs" / "howto").glob("*.md"))]
 _LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)(?:#[^)]*)?\)")
+_INSTALLS_PADDOCK = re.compile(
+    r"(?:pip install|uv add)[^\n]*[\s'\"`]paddock(?:\[|['\"`]?\s*$|==|>=)|paddock\[", re.MULTILINE
+)
 _BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -36,6 +39,11 @@ def name(value: Example | Path) -> str:
 def test_every_link_leads_to_a_file(page: Path) -> None:
     missing = [target for target in _LINK.findall(page.read_text()) if not (page.parent / target).exists()]
     assert missing == []
+
+
+def test_nothing_tells_a_reader_to_install_the_package_of_that_name_which_is_not_ours() -> None:
+    found = {file: _INSTALLS_PADDOCK.findall(file.read_text()) for file in (*PAGES, *(ROOT / "src").rglob("*.py"))}
+    assert {file: told for file, told in found.items() if told} == {}
 
 
 @pytest.mark.parametrize("example", examples(*PAGES), ids=name)

@@ -18,9 +18,7 @@ _SAID_CHARS = 500
 
 
 def missing(extra: str) -> NotConfigured:
-    return NotConfigured(
-        f"the SDK for {extra}-compatible endpoints is not installed", hint=f"pip install 'paddock[{extra}]'"
-    )
+    return NotConfigured(f"the SDK for {extra}-compatible endpoints is not installed", hint=f"pip install {extra}")
 
 
 def unusable(extra: str, error: Exception | str, variable: str) -> NotConfigured:

@@ -173,7 +173,7 @@ def _keyring() -> Any:
         return import_module("keyring")
     except ImportError:
         raise NotConfigured(
-            f"{VARIABLE}={KEYRING}, and the package `keyring` is not installed", hint="pip install 'paddock[keyring]'"
+            f"{VARIABLE}={KEYRING}, and the package `keyring` is not installed", hint="pip install keyring"
         ) from None
 
 

@@ -12,7 +12,7 @@ from paddock.loop._messages import Message, Reply, ToolSpec
 
 
 class AsyncOpenAIModel:
-    """Through OpenAI's SDK: `pip install 'paddock[openai]'`.
+    """Through OpenAI's SDK: `pip install openai`.
 
     Without `api_key` and `base_url` the SDK takes OPENAI_API_KEY and OPENAI_BASE_URL. Retries are the SDK's. `options`
     are fields of each request: `{"temperature": 0.7}`. NotConfigured: no SDK, or no key.

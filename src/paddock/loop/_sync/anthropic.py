@@ -13,7 +13,7 @@ from paddock.loop._messages import Message, Reply, ToolSpec
 
 
 class AnthropicModel:
-    """Through Anthropic's SDK: `pip install 'paddock[anthropic]'`.
+    """Through Anthropic's SDK: `pip install anthropic`.
 
     Without `api_key` and `base_url` the SDK takes ANTHROPIC_API_KEY and ANTHROPIC_BASE_URL. Retries are the SDK's.
     `options` are fields of each request. NotConfigured: no SDK, or no key.
