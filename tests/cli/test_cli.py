@@ -135,6 +135,24 @@ def test_nothing_that_is_shown_in_a_table_can_steer_a_terminal(paddock: Paddock,
     assert not set(shown) & {0x1B, 0x07}
 
 
+def test_a_checklist_fits_80_columns_and_a_fix_stays_in_one_piece(capsys: pytest.CaptureFixture[str]) -> None:
+    fix = "apt-get install " + "x" * 100
+    _render.checklist(
+        ("STATUS", "LEVEL", "DETAIL"), [("weak", "jail", "word " * 40, ""), ("missing", "gvisor", "no", fix)]
+    )
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "STATUS   LEVEL   DETAIL"
+    assert lines[1].startswith("weak     jail    word word")
+    assert lines[-2:] == ["missing  gvisor  no", f"                 fix: {fix}"]
+    assert max(map(len, lines[:-1])) <= 80
+    assert " ".join(lines[1:-2]).split()[2:] == ["word"] * 40
+
+
+def test_doctor_shows_no_level_that_is_for_tests_alone(paddock: Paddock) -> None:
+    assert b"for tests only" in paddock("doctor", "--json").stdout
+    assert b"for tests only" not in paddock("doctor").stdout
+
+
 def test_escaping_keeps_what_is_readable() -> None:
     assert _render.escape("grüße 漢字 🙂") == "grüße 漢字 🙂"
     assert _render.escape("a\nb\t\x9b\u200b\ud800\U000e0001") == "a\\x0ab\\x09\\x9b\\u200b\\ud800\\U000e0001"

@@ -108,6 +108,7 @@ class FakeDoor:
                 return tuple(self.sandboxes.values())
             case Diagnose():
                 checks = (
+                    Check(area="process", name="isolation", status="weak", detail="none: for tests only"),
                     Check(area="level", name="jail", status="weak", detail="\x1b[31mred\u202e", fix="do it"),
                     Check(area="level", name="microvm", status="missing", detail="no"),
                 )

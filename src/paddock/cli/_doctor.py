@@ -51,8 +51,8 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         _render.document(diagnosis)
     else:
-        _levels(diagnosis.levels)
-        _table(diagnosis.checks)
+        _levels([one for one in diagnosis.levels if one.level in (options.level or [one.level])])
+        _table([check for check in diagnosis.checks if check.area != "process"])  # that level is for tests
         _render.line(f"\nstate: {_render.escape(diagnosis.state_dir)}")
         _render.line(f"config: {_render.escape(diagnosis.config_file)}")
         for key, value in diagnosis.config.items():
@@ -76,7 +76,7 @@ def _storage(options: argparse.Namespace) -> int:
 def _levels(levels: Sequence[LevelReport]) -> None:
     if levels:
         rows = [(one.status, one.level, _took(one.seconds), one.detail, one.fix or "") for one in levels]
-        _render.table(("STATUS", "LEVEL", "TOOK", "DETAIL", "FIX"), rows, marks=[row[0] for row in rows])
+        _render.checklist(("STATUS", "LEVEL", "TOOK", "DETAIL"), rows)
         _render.line("")
 
 
@@ -86,4 +86,4 @@ def _took(seconds: float | None) -> str:
 
 def _table(checks: Sequence[Check]) -> None:
     rows = [(c.status, c.area, c.name, c.detail, c.fix or "") for c in checks]
-    _render.table(("STATUS", "AREA", "CHECK", "DETAIL", "FIX"), rows, marks=[row[0] for row in rows])
+    _render.checklist(("STATUS", "AREA", "CHECK", "DETAIL"), rows)

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
+_COLUMNS = 80
+
+
 def escape(text: str) -> str:
     """Nothing in the result moves a cursor, changes a colour or reorders what is read."""
     return "".join(character if character.isprintable() else _visible(character) for character in text)
@@ -100,6 +103,38 @@ def table(
     for row in (headings, *cells):
         padded = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         print("  ".join(padded).rstrip(), file=stream)
+
+
+def checklist(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print rows of a status, names, a detail and a fix. The detail is wrapped to the width of the terminal, or to 80
+    columns; the fix has a line of its own and is never wrapped, so that it can be copied."""
+    from textwrap import wrap
+
+    cells = [[escape(cell) for cell in row] for row in rows]
+    *leads, last = headings
+    widths = [max(map(len, column)) for column in zip(leads, *(row[:-2] for row in cells), strict=True)]
+    indent = sum(widths) + 2 * len(widths)
+    width = _width() if sys.stdout.isatty() else _COLUMNS
+    print("  ".join([*map(str.ljust, leads, widths), last]))
+    for *names, detail, fix in cells:
+        first, *more = wrap(detail, max(width - indent, 20), break_on_hyphens=False) or [""]
+        print("  ".join([*map(str.ljust, names, widths), first]).rstrip().replace(names[0], _coloured(names[0]), 1))
+        for text in [*more, *([f"fix: {fix}"] if fix else [])]:
+            print(" " * indent + text)
+
+
+def _width() -> int:
+    try:
+        return os.get_terminal_size(1).columns or _COLUMNS
+    except OSError:
+        return _COLUMNS
+
+
+def _coloured(status: str) -> str:
+    colour = {"ok": 32, "weak": 33, "missing": 31}.get(status)
+    if colour is None or not sys.stdout.isatty() or "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb":
+        return status
+    return f"\x1b[{colour}m{status}\x1b[0m"
 
 
 def facts(rows: Sequence[tuple[str, str]]) -> None:
