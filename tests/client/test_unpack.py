@@ -170,6 +170,44 @@ def test_endless_metadata_is_refused(place: Path) -> None:
         unpack(place, info.tobuf(tarfile.GNU_FORMAT))
 
 
+def extended(content: bytes) -> bytes:
+    info = tarfile.TarInfo("x")
+    info.type, info.size = tarfile.XHDTYPE, len(content)
+    return info.tobuf(tarfile.GNU_FORMAT) + content + bytes(-len(content) % 512)
+
+
+def test_an_extended_header_says_few_things(place: Path) -> None:
+    unpack(place, extended(b"5 a=\n" * 64) + archive(("a", FILE, b"x")))
+    assert (place / "a").read_bytes() == b"x"
+    for content in (b"5 a=\n" * 65, b"9" * 20 + b" a=\n", b"0 a=\n", b"3 a\n", b"5 a=", b"6 a=b"):
+        reader = TarReader()
+        with pytest.raises(GuestProtocolError, match="cannot be read"):
+            list(reader.feed(extended(content)))
+
+
+def test_what_extended_headers_say_is_not_gathered() -> None:
+    reader = TarReader()
+    for number in range(1000):
+        record = b"%07d=%s\n" % (number, b"x" * 987)
+        assert not list(reader.feed(extended(b"1001 " + record)))
+    assert not reader._extra
+
+
+def test_a_header_is_read_once_however_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[bytes] = []
+    frombuf = tarfile.TarInfo.frombuf
+
+    def counted(block: bytes, *how: str) -> tarfile.TarInfo:
+        read.append(block)
+        return frombuf(block, *how)
+
+    monkeypatch.setattr(tarfile.TarInfo, "frombuf", counted)
+    reader = TarReader()
+    for byte in extended(b"60010 path=" + b"x" * 59_998 + b"\n"):
+        assert not list(reader.feed(bytes((byte,))))
+    assert len(read) == 1
+
+
 def test_links_that_take_too_long_to_check_are_refused() -> None:
     links = Links()
     for n in range(4000):

@@ -86,6 +86,10 @@ class _Once(Generic[T]):
             raise self._error
         return self._value  # pyright: ignore[reportReturnType]
 
+    @property
+    def awaited(self) -> bool:
+        return bool(self._waiters)
+
     def set(self, value: T | None, error: PaddockError | None = None) -> None:
         self.done, self._value, self._error = True, value, error
         for callback in self._callbacks:
@@ -154,7 +158,18 @@ class Channel:
             if not self._letting_go:
                 self._letting_go = True
                 self._connection.send(pack_close(self.id))
+            for inbox in self._inboxes.values():
+                inbox.chunks.clear()
             self._finish(error)
+
+    @property
+    def let_go(self) -> bool:
+        """Nobody wants to hear more of it than its end."""
+        return self._letting_go
+
+    def breach(self, words: str) -> PaddockError:
+        """What came was not what the protocol says: drops the connection."""
+        return self._connection.breach(words)
 
     @property
     def has_ended(self) -> bool:
@@ -184,7 +199,7 @@ class Channel:
         try:
             return msgspec.convert(body, type)
         except msgspec.ValidationError as error:
-            raise self._connection.breach(f"an answer with {error}") from None
+            raise self.breach(f"an answer with {error}") from None
 
     def control(self, body: Json) -> None:
         if not self._end.done:
@@ -271,7 +286,7 @@ class Channel:
         if kind is Kind.REPLY:
             if self._reply.done:
                 raise ProtocolError("a second answer")
-            self._reply.set(frame.body)
+            self._take(self._reply, frame.body)
             return False
         if not self._reply.done:
             raise ProtocolError(f"{kind.name} before the answer")
@@ -284,10 +299,17 @@ class Channel:
         elif kind is Kind.EXIT:
             if self._result.done:
                 raise ProtocolError("a second result")
-            self._result.set(frame.body)
+            self._take(self._result, frame.body)
         else:
             raise ProtocolError(f"{kind.name} from a guest")
         return False
+
+    def _take(self, answer: _Once[Json], body: Json) -> None:
+        """What was let go of is remembered until its end, and what nobody asks for any more is not."""
+        if self._letting_go and not answer.awaited:
+            answer.set(None, SandboxError("the request was let go of before it was answered"))
+        else:
+            answer.set(body)
 
     def _data(self, frame: Frame) -> None:
         inbox = self._inboxes.get(frame.stream)

@@ -34,6 +34,8 @@ from ._stillness import Stillness
 
 _MAX_ADDRESS = 107  # bytes of sun_path without its NUL, unix(7)
 _HIGH = 4 * 1024 * 1024
+_MOST_WAITING = 64 * 1024 * 1024
+_MOST_UNENDED = 4096
 _SMALL_READ = 16 * 1024
 _LARGE_READ = 256 * 1024
 # A full backlog of a unix socket answers EAGAIN and says nothing when there is room again.
@@ -180,6 +182,7 @@ class GuestConnection:
             raise GuestLost("the connection to the guest was lost", hint="try again")
         if self._last_channel == MAX_CHANNEL:
             raise self._fail(GuestProtocolError("all channel numbers are used up"))
+        self._require_room()
         body = {**request, "fds": len(fds)} if fds else request
         _require_sendable(body)
         try:
@@ -198,10 +201,19 @@ class GuestConnection:
             raise
         return channel
 
+    def _require_room(self) -> None:
+        """One more request is one more to remember, until the guest has read it and said its last word about it."""
+        many = len(self._channels) > _MOST_UNENDED
+        if many and sum(channel.let_go for channel in self._channels.values()) > _MOST_UNENDED:
+            raise self.breach(f"it has not ended {_MOST_UNENDED} requests that were let go of")
+        if self._out_bytes > _MOST_WAITING:
+            raise GuestLost("what serves the sandbox inside does not read what it is asked", hint="kill the sandbox")
+
     def ping(self) -> None:
         """Has the guest say something, if it can."""
         if not self.closed and (self._ping is None or self._ping.has_ended):
-            self._ping = self.open({"op": "ping"})
+            with contextlib.suppress(PaddockError):  # it reads nothing: it will not be heard of, and that is judged
+                self._ping = self.open({"op": "ping"})
 
     def send(self, data: bytes | memoryview, fds: Sequence[int] = ()) -> None:
         """Sends now or when there is room. Silently nothing on a dead connection: its channels know."""

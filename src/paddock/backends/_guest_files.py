@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
 
 from paddock.errors import FileError, Unsupported
-from paddock.guest._frames import STDOUT, ProtocolError
+from paddock.guest._frames import MAX_LINE, MAX_RESULT_BYTES, STDOUT, ProtocolError
 from paddock.guest._frames import parse_json as parse_line
 from paddock.model import (
     Action,
@@ -39,8 +39,8 @@ from ._guest_pipes import PipeReader, PipeWriter
 from ._guest_ports import connect
 
 T = TypeVar("T")
-_MAX_LINE = 256 * 1024
-_MAX_LINES_BYTES = 64 * 1024 * 1024
+_LEAST_OF_A_FILE = 64
+"""Bytes: no line about a file is as short."""
 
 
 class _Nothing(msgspec.Struct, frozen=True):
@@ -56,21 +56,25 @@ class _Armed(msgspec.Struct, frozen=True):
 
 
 class FileReader:
-    """A stream out of the sandbox. Closing it early stops what makes it."""
+    """A stream out of the sandbox, of `most` bytes if it has an end that was asked for. Closing it early stops what
+    makes it."""
 
-    def __init__(self, channel: Channel, pipe: PipeReader | None) -> None:
+    def __init__(self, channel: Channel, pipe: PipeReader | None, *, most: int | None = None) -> None:
         self._channel = channel
         self._pipe = pipe
+        self._left = most
         if pipe is not None:
             # Everything has been written when the guest says so; who else holds the other side is not waited for.
             channel.when_ended(pipe.finish)
 
     async def read(self, size: int = 65536) -> bytes:
         with self._channel.attended():
-            if self._pipe is None:
-                return await self._channel.read(STDOUT, size)
-            data = await self._pipe.read(size)
-            if not data:
+            data = await (self._channel.read(STDOUT, size) if self._pipe is None else self._pipe.read(size))
+            if self._left is not None:
+                self._left -= len(data)
+                if self._left < 0:
+                    raise self._channel.breach("more bytes than were asked for")
+            if not data and self._pipe is not None:
                 await self._channel.finished()  # was that the end, or did something break?
             return data
 
@@ -132,10 +136,10 @@ class Changes:
 
 
 class _Lines:
-    """Lines of JSON from a stream of a guest's, one type each. The guest may lie: everything is bounded."""
+    """Lines of JSON from a stream of a guest's, one type each. The guest may lie: how long one is, how many there are
+    and what they are together is bounded here."""
 
-    def __init__(self, connection: GuestConnection, channel: Channel) -> None:
-        self._connection = connection
+    def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._rest = bytearray()
         self._ready: list[bytes] = []
@@ -160,33 +164,34 @@ class _Lines:
             data = await self._channel.read(STDOUT, 65536)
             if not data:
                 if self._rest:
-                    raise self._connection.breach("a line without an end")
+                    raise self._channel.breach("a line without an end")
                 return []
             # Nothing is searched or copied twice before a line ends: the guest chooses the pieces.
             self._rest += data
             lines = bytes(self._rest).split(b"\n") if b"\n" in data else []
             if lines:
                 self._rest = bytearray(lines.pop())
-            if len(self._rest) > _MAX_LINE:
-                raise self._connection.breach("a line without an end")
+            if len(self._rest) > MAX_LINE:
+                raise self._channel.breach("a line without an end")
             if lines:
                 return lines
 
-    async def all(self, type: type[T]) -> AsyncIterator[T]:
-        total = 0
-        while items := await self.some(type):
-            total += 64 * len(items)
-            if total > _MAX_LINES_BYTES:
-                raise self._connection.breach("more results than it may send")
-            for item in items:
-                yield item
+    async def all(self, type: type[T], most: int) -> tuple[T, ...]:
+        found: list[T] = []
+        left = MAX_RESULT_BYTES
+        while lines := await self._whole():
+            left -= sum(map(len, lines)) + len(lines)
+            if left < 0 or len(found) + len(lines) > most:
+                raise self._channel.breach("more results than it may send")
+            found += [self._parse(line, type) for line in lines]
+        return tuple(found)
 
     def _parse(self, line: bytes, type: type[T]) -> T:
         try:
             # Not msgspec's own decoder: it refuses the escapes that stand for bytes that are not UTF-8.
             return msgspec.convert(parse_line(line), type)
         except (ProtocolError, msgspec.ValidationError) as error:
-            raise self._connection.breach(f"a line with {error}") from None
+            raise self._channel.breach(f"a line with {error}") from None
 
 
 async def _stat(connection: GuestConnection, action: StatFile) -> FileInfo:
@@ -228,7 +233,8 @@ async def _remove(connection: GuestConnection, action: RemoveFile) -> None:
 
 async def _list(connection: GuestConnection, action: ListFiles) -> tuple[FileInfo, ...]:
     request = {"path": action.path, "depth": action.depth}
-    found, truncated = await _lines(connection, "list", request, FileInfo)
+    most = MAX_RESULT_BYTES // _LEAST_OF_A_FILE
+    found, truncated = await _lines(connection, "list", request, FileInfo, most)
     if truncated:
         raise FileError(f"too much to list below {action.path}", hint="list with a smaller depth", errno="EFBIG")
     return found
@@ -236,18 +242,17 @@ async def _list(connection: GuestConnection, action: ListFiles) -> tuple[FileInf
 
 async def _find(connection: GuestConnection, action: FindFiles) -> tuple[FileInfo, ...]:
     request = {"path": action.path, "name": action.name, "limit": action.limit}
-    return (await _lines(connection, "find", request, FileInfo))[0]
+    return (await _lines(connection, "find", request, FileInfo, action.limit))[0]
 
 
 async def _grep(connection: GuestConnection, action: GrepFiles) -> tuple[GrepMatch, ...]:
     request = {"path": action.path, "name": action.name, "pattern": action.pattern, "limit": action.limit}
-    return (await _lines(connection, "grep", request, GrepMatch))[0]
+    return (await _lines(connection, "grep", request, GrepMatch, action.limit))[0]
 
 
 async def _read(connection: GuestConnection, action: ReadFile) -> FileReader:
-    return await _reader(
-        connection, {"op": "read", "path": action.path, "offset": action.offset, "length": action.length}
-    )
+    request = {"op": "read", "path": action.path, "offset": action.offset, "length": action.length}
+    return await _reader(connection, request, most=action.length)
 
 
 async def _download(connection: GuestConnection, action: DownloadTree) -> FileReader:
@@ -263,14 +268,14 @@ async def _upload(connection: GuestConnection, action: UploadTree) -> FileWriter
     return await _writer(connection, {"op": "upload", "path": action.path})
 
 
-async def _reader(connection: GuestConnection, request: Mapping[str, object]) -> FileReader:
+async def _reader(connection: GuestConnection, request: Mapping[str, object], *, most: int | None = None) -> FileReader:
     if not connection.descriptors:
         channel = connection.open(request, receives=(STDOUT,))
         await _answered(channel)
-        return FileReader(channel, None)
+        return FileReader(channel, None, most=most)
     near, far = os.pipe2(os.O_CLOEXEC)
     pipe = PipeReader(near)
-    return FileReader(await _over_pipe(connection, request, pipe, far), pipe)
+    return FileReader(await _over_pipe(connection, request, pipe, far), pipe, most=most)
 
 
 async def _writer(connection: GuestConnection, request: Mapping[str, object]) -> FileWriter:
@@ -310,7 +315,7 @@ async def _watch(connection: GuestConnection, action: WatchFiles) -> Changes:
     try:
         with channel.attended():
             await channel.reply(_Nothing)
-            lines = _Lines(connection, channel)
+            lines = _Lines(channel)
             if await lines.first(_Armed) is None:
                 await channel.result(_Nothing)  # raises what was refused
         return Changes(lines, channel)
@@ -335,14 +340,14 @@ async def _work(connection: GuestConnection, op: str, request: Mapping[str, obje
 
 
 async def _lines(
-    connection: GuestConnection, op: str, request: Mapping[str, object], type: type[T]
+    connection: GuestConnection, op: str, request: Mapping[str, object], type: type[T], most: int
 ) -> tuple[tuple[T, ...], bool]:
     channel = connection.open({"op": op, **request}, receives=(STDOUT,))
     try:
         with channel.attended():
             await channel.reply(_Nothing)
-            found = [item async for item in _Lines(connection, channel).all(type)]
-            return tuple(found), (await channel.result(_Truncated)).truncated
+            found = await _Lines(channel).all(type, most)
+            return found, (await channel.result(_Truncated)).truncated
     except BaseException:
         channel.close()
         raise

@@ -13,8 +13,10 @@ from typing import NamedTuple
 from paddock.errors import GuestProtocolError
 
 _BLOCK = 512
-_METADATA_BYTES = 1 << 20
-"""Of one extended header: a path has at most 4096 bytes, the rest is attributes."""
+_METADATA_BYTES = 64 << 10
+_MOST_RECORDS = 64
+"""Of one extended header: a guest says a path, a target, a size and a time, and a path has at most 4096 bytes."""
+_TAKEN = ("path", "linkpath", "size", "mtime")
 
 _FILES = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)
 _EXTENDED = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
@@ -60,14 +62,16 @@ class TarReader:
     def __init__(self) -> None:
         self.complete = False
         self.metadata_bytes = 0
-        self._buffer = bytearray()
+        self._buffer = bytearray()  # a header, or what an extended one holds
+        self._wanted = _BLOCK  # bytes of it
+        self._extended: tarfile.TarInfo | None = None  # whose content comes next
         self._left = 0  # bytes of the current file that are still to come
         self._padding = 0
         self._extra: dict[str, str] = {}  # what extended headers say about the next entry
 
     def feed(self, data: bytes) -> Iterator[Entry | bytes]:
         view = memoryview(data)
-        while not self.complete and (view or self._ready()):
+        while not self.complete and view:
             if self._left or self._padding:
                 piece = view[: self._left]
                 self._left -= len(piece)
@@ -77,39 +81,31 @@ class TarReader:
                 self._padding -= skipped
                 view = view[len(piece) + skipped :]
                 continue
-            wanted = self._wanted() - len(self._buffer)
+            wanted = self._wanted - len(self._buffer)
             self._buffer += view[:wanted]
             view = view[wanted:]
-            if self._ready():
+            if len(self._buffer) == self._wanted:
                 entry = self._block()
                 if entry is not None:
                     yield entry
 
-    def _ready(self) -> bool:
-        return not (self._left or self._padding) and len(self._buffer) >= self._wanted()
-
-    def _wanted(self) -> int:
-        """A header, and with an extended one its content too."""
-        if len(self._buffer) < _BLOCK:
-            return _BLOCK
-        header = _header(bytes(self._buffer[:_BLOCK]))
-        if header is None or header.type not in _EXTENDED + _LONG:
-            return _BLOCK
-        if not 0 <= header.size <= _METADATA_BYTES:
-            raise GuestProtocolError(f"the archive has an extended header of {header.size} bytes")
-        return _BLOCK + _padded(header.size)
-
     def _block(self) -> Entry | None:
-        block, self._buffer = bytes(self._buffer), bytearray()
-        header = _header(block[:_BLOCK])
+        block, self._buffer, self._wanted = bytes(self._buffer), bytearray(), _BLOCK
+        header, self._extended = self._extended, None
+        if header is not None:
+            self._extend(header, block[: header.size])
+            return None
+        header = _header(block)
         if header is None:
             self.complete = True
             return None
-        if header.type in _EXTENDED + _LONG:
-            self.metadata_bytes += len(block)
-            self._extend(header, block[_BLOCK : _BLOCK + header.size])
-            return None
-        return self._entry(header)
+        if header.type not in _EXTENDED + _LONG:
+            return self._entry(header)
+        if not 0 < header.size <= _METADATA_BYTES:
+            raise GuestProtocolError(f"the archive has an extended header of {header.size} bytes")
+        self._extended, self._wanted = header, _padded(header.size)
+        self.metadata_bytes += _BLOCK + self._wanted
+        return None
 
     def _extend(self, header: tarfile.TarInfo, content: bytes) -> None:
         if header.type in _LONG:
@@ -121,12 +117,12 @@ class TarReader:
             if records.keys() & {"path", "linkpath", "size"}:
                 raise GuestProtocolError("the archive's global header names a path or a size")
             return
-        self._extra.update(records)
+        if any(key.startswith("GNU.sparse.") for key in records):
+            raise GuestProtocolError("the archive holds a sparse file")
+        self._extra.update((key, records[key]) for key in _TAKEN if key in records)
 
     def _entry(self, header: tarfile.TarInfo) -> Entry:
         extra, self._extra = self._extra, {}
-        if any(key.startswith("GNU.sparse.") for key in extra):
-            raise GuestProtocolError("the archive holds a sparse file")
         kind = _KINDS.get(header.type)
         if kind is None:
             raise GuestProtocolError(f"the archive holds an entry of unknown type {header.type!r}")
@@ -159,15 +155,16 @@ def _header(block: bytes) -> tarfile.TarInfo | None:
 def _pax_records(content: bytes) -> dict[str, str]:
     """`LENGTH KEY=VALUE\\n`, where LENGTH counts all of it."""
     records: dict[str, str] = {}
-    while content:
-        digits, space, _ = content[:21].partition(b" ")
-        length = int(digits) if space and digits.isdigit() else 0
-        record = content[len(digits) + 1 : length - 1]
-        key, equals, value = record.partition(b"=")
-        if not equals or length > len(content) or content[length - 1 : length] != b"\n":
+    start = count = 0
+    while start < len(content):
+        digits, space, _ = content[start : start + 21].partition(b" ")
+        end = start + (int(digits) if space and digits.isdigit() else 0)
+        key, equals, value = content[start + len(digits) + 1 : max(start, end - 1)].partition(b"=")
+        count += 1
+        if not equals or end > len(content) or content[end - 1 : end] != b"\n" or count > _MOST_RECORDS:
             raise GuestProtocolError("the archive has an extended header that cannot be read")
         records[key.decode("utf-8", "surrogateescape")] = value.decode("utf-8", "surrogateescape")
-        content = content[length:]
+        start = end
     return records
 
 

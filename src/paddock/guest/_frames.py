@@ -22,6 +22,12 @@ MAX_REQUEST = 13 * 1024 * 1024
 WINDOW = 1024 * 1024
 """Bytes of one stream that may be under way before the receiver has granted more."""
 MAX_WINDOW = 64 * 1024 * 1024
+MAX_RESULT_BYTES = 32 * 1024 * 1024
+"""Bytes of the lines that answer one request."""
+MAX_LINE = 64 * 1024
+"""Of one of them: two paths, at worst six characters for each byte, and what else it says."""
+MAX_PATH = 4096
+"""As the kernel has it, its NUL included: PATH_MAX, include/uapi/linux/limits.h."""
 MAX_DEPTH = 8
 MAX_CHANNEL = 0xFFFF_FFFF
 STDIN, STDOUT, STDERR = 0, 1, 2

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ._faults import Fault, encode
-from ._frames import Json
+from ._frames import MAX_PATH, Json
 
 if TYPE_CHECKING:
     from ._config import AgentConfig
 
-MAX_PATH = 4096
 _ID = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
 
 

@@ -12,13 +12,12 @@ from . import _requests as requests
 from ._config import AgentConfig
 from ._faults import Fault, encode, show
 from ._files import info_of
-from ._frames import Json, dump_json
+from ._frames import MAX_RESULT_BYTES, Json, dump_json
 from ._paths import locate, tidy
 from ._worker import Streams, Work
 
 MAX_DEPTH = 256
 """Directories in directories that a walk goes down; below that it says `truncated`."""
-MAX_RESULT_BYTES = 32 * 1024 * 1024
 MAX_LINE = 2000
 _LINE_BYTES = 64 * 1024
 _PROBE_BYTES = 8192

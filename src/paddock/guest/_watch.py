@@ -10,7 +10,7 @@ from struct import Struct
 from . import _requests as requests
 from ._config import AgentConfig
 from ._faults import Fault, show
-from ._frames import Json, dump_json
+from ._frames import MAX_PATH, Json, dump_json
 from ._kernel import inotify_add_watch, inotify_init
 from ._paths import locate, tidy
 from ._worker import Streams, Work
@@ -110,7 +110,8 @@ class _Watcher:
             entry = data[start : start + length].rstrip(b"\0")
             position = start + length
             for change in self._changes(number, mask, entry):
-                if change != last:  # a file that is written in small pieces
+                # A file that is written in small pieces is told of once; what no call can name, not at all.
+                if change != last and len(change["path"]) < MAX_PATH:
                     yield change
                 last = change
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
+
+Path = Annotated[str, msgspec.Meta(max_length=4096)]
+"""Whoever sends a longer one does not know the kernel's PATH_MAX, or lies."""
 
 
 class FileKind(StrEnum):
@@ -18,14 +22,14 @@ class FileInfo(msgspec.Struct, frozen=True, kw_only=True):
     """`path` is absolute inside the sandbox; bytes that are not UTF-8 appear as surrogate escapes.
     `mode` holds the permission bits only; `modified_at` is seconds since the epoch."""
 
-    path: str
+    path: Path
     kind: FileKind
     size_bytes: int = 0
     mode: int = 0
     uid: int = 0
     gid: int = 0
     modified_at: float = 0.0
-    target: str | None = None
+    target: Path | None = None
     """Where a symbolic link points, unresolved."""
 
     @property
@@ -34,7 +38,7 @@ class FileInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GrepMatch(msgspec.Struct, frozen=True, kw_only=True):
-    path: str
+    path: Path
     line_number: int
     line: str
 
@@ -42,5 +46,5 @@ class GrepMatch(msgspec.Struct, frozen=True, kw_only=True):
 class FileChange(msgspec.Struct, frozen=True, kw_only=True):
     """`kind` is created, modified, removed, moved_from, moved_to, or overflow (events were lost: look again)."""
 
-    path: str
+    path: Path
     kind: str

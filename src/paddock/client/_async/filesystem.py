@@ -56,12 +56,14 @@ class AsyncFilesystem:
         left = max_bytes
         async with await self.open_read(path, length=max_bytes + 1) as reader:
             async for chunk in reader:
-                parts.append(chunk)
                 left -= len(chunk)
-        if left < 0:
-            raise FileError(
-                f"{os.fspath(path)!r} holds more than {max_bytes} bytes", hint="read_to(), max_bytes=", errno="EFBIG"
-            )
+                if left < 0:
+                    raise FileError(
+                        f"{os.fspath(path)!r} holds more than {max_bytes} bytes",
+                        hint="read_to(), max_bytes=",
+                        errno="EFBIG",
+                    )
+                parts.append(chunk)
         return b"".join(parts)
 
     async def read_text(self, path: Path, encoding: str = "utf-8", errors: str = "strict") -> str:
