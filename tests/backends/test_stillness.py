@@ -101,7 +101,7 @@ def test_nobody_loses_patience_with_what_is_known_to_stand_still() -> None:
         connection = SimpleNamespace(
             patience_seconds=600.0, heard_at=0.0, ping=lambda: None, stillness=stillness, closed=False
         )
-        patience = Patience(cast("Any", connection), cast("Any", SimpleNamespace(give_up=lost.append)))
+        patience = Patience(cast("Any", connection), cast("Any", SimpleNamespace(give_up=lost.append)), 60.0)
         look = patience._look  # pyright: ignore[reportPrivateUsage]
         for stands in (True, False):
             if stands:

@@ -142,15 +142,17 @@ class Channel:
         return await self._awaited(self._result, type)
 
     async def call(self, type: type[T]) -> T:
-        """The answer of a request that has nothing but an answer. GuestLost if the guest falls silent."""
+        """The answer of a request that has nothing but an answer. GuestLost if the guest does not give it."""
         with self.attended():
             reply = await self.reply(type)
             await self._end.get()
             return reply
 
-    def attended(self) -> Patience:
-        """In a `with`: whoever waits meanwhile gets GuestLost when the guest falls silent."""
-        return Patience(self._connection, self)
+    def attended(self, *, works: bool = False) -> Patience:
+        """In a `with`: whoever waits meanwhile gets GuestLost when the guest falls silent, or does not come to an end
+        with what it `works` at, or else answers at once."""
+        seconds = self._connection.work_seconds if works else self._connection.answer_seconds
+        return Patience(self._connection, self, seconds)
 
     def give_up(self, error: PaddockError) -> None:
         """Lets go without waiting for the guest's last word."""

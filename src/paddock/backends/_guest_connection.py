@@ -95,11 +95,15 @@ def _died() -> PaddockError:
 class GuestConnection:
     """Many channels over one stream socket. Belongs to the event loop it is made in; owns the socket.
 
-    A call whose guest is silent for `patience_seconds` fails. When the other side has gone, `explain` finds out why:
-    what was under way then fails with what it returns.
+    A call whose guest is silent for `patience_seconds` fails, as does one that takes longer than it may. When the other
+    side has gone, `explain` finds out why: what was under way then fails with what it returns.
     """
 
     patience_seconds = 30.0
+    answer_seconds = 60.0
+    """For what the guest's one thread does, so that pings are not answered meanwhile."""
+    work_seconds = 3600.0
+    """For what it has a worker do: walks, copies, archives."""
 
     def __init__(self, stream: socket.socket) -> None:
         stream.setblocking(False)
@@ -323,9 +327,9 @@ class GuestConnection:
         if channel.receive(frame):
             del self._channels[channel.id]
 
-    def breach(self, words: str) -> PaddockError:
-        """The content of an answer was not what the protocol says: drops the connection."""
-        error = GuestProtocolError(f"the guest broke the protocol: {words}")
+    def breach(self, words: str, **details: object) -> PaddockError:
+        """What came, or did not come, is not what the protocol says: drops the connection."""
+        error = GuestProtocolError(f"the guest broke the protocol: {words}", hint="kill the sandbox", **details)
         self._fail(error)
         return error
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from paddock.errors import GuestLost, InvalidArgument, NotFound, SandboxError
+from paddock.errors import GuestLost, InvalidArgument, NotFound, PaddockError, SandboxError
 from paddock.guest._frames import STDERR, STDOUT, Json
 from paddock.model import ExecId, ExecSpec, ExitStatus, Limit, PtySize
 from paddock.model.streams import ByteReader, ByteWriter
@@ -100,6 +100,9 @@ class ChannelWriter:
 class GuestExecHandle:
     """A command inside. Its streams end at what was printed when its main process died."""
 
+    _outlives = False
+    """It runs on when it is let go of."""
+
     def __init__(
         self,
         connection: GuestConnection,
@@ -177,10 +180,10 @@ class GuestExecHandle:
             answer = await self._connection.open({"op": "kill_exec", "id": self._id}).call(_Survivors)
         except NotFound:  # ended so long ago that the guest has forgotten it
             return
-        except GuestLost:
+        except GuestLost as error:
             if self._connection.closed and _killed(await self._connection.why()):
                 return
-            raise
+            raise self._unended(error) from None
         if answer.survivors:
             raise SandboxError(
                 f"{answer.survivors} processes of the command could not be killed", hint="kill the sandbox"
@@ -198,8 +201,20 @@ class GuestExecHandle:
         if self._channel.has_ended:
             return
         self._channel.close()
-        with self._channel.attended():
-            await self._channel.ended()
+        try:
+            with self._channel.attended():
+                await self._channel.finished()
+        except GuestLost as error:
+            raise (error if self._outlives else self._unended(error)) from None
+        except PaddockError:
+            pass  # it has ended, and that is all that was wanted
+
+    def _unended(self, error: PaddockError) -> PaddockError:
+        """A guest that answers, and does not end what it should, is not believed any more: the connection is cut."""
+        if not error.details.get("answers"):
+            return error
+        seconds = self._connection.answer_seconds
+        return self._connection.breach(f"command {self._id} was not ended in {seconds:g} s", unended=self._id)
 
     def _finish_pipes(self) -> None:
         for reader in (self._stdout, self._stderr):
@@ -216,6 +231,8 @@ class GuestExecHandle:
 
 class AttachedExecHandle(GuestExecHandle):
     """A background one. Its output is kept inside whoever reads: its end is asked for beside, and waits for nobody."""
+
+    _outlives = True
 
     async def _result(self) -> Exited:
         order: dict[str, object] = {"op": "attach", "id": self._id, "silent": True}
@@ -326,7 +343,8 @@ async def start_background(
 async def output(connection: GuestConnection, id: ExecId, stream: int) -> FileReader:
     """What a background command has printed until now."""
     channel = connection.open({"op": "output", "id": id, "stream": stream}, receives=(STDOUT,))
-    await channel.reply(Started)
+    with channel.attended():
+        await channel.reply(Started)
     return FileReader(channel, None)
 
 

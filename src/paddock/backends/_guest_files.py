@@ -57,18 +57,21 @@ class _Armed(msgspec.Struct, frozen=True):
 
 class FileReader:
     """A stream out of the sandbox, of `most` bytes if it has an end that was asked for. Closing it early stops what
-    makes it."""
+    makes it: a worker, if it is one that `works`."""
 
-    def __init__(self, channel: Channel, pipe: PipeReader | None, *, most: int | None = None) -> None:
+    def __init__(
+        self, channel: Channel, pipe: PipeReader | None, *, most: int | None = None, works: bool = False
+    ) -> None:
         self._channel = channel
         self._pipe = pipe
+        self._works = works
         self._left = most
         if pipe is not None:
             # Everything has been written when the guest says so; who else holds the other side is not waited for.
             channel.when_ended(pipe.finish)
 
     async def read(self, size: int = 65536) -> bytes:
-        with self._channel.attended():
+        with self._channel.attended(works=self._works):
             data = await (self._channel.read(STDOUT, size) if self._pipe is None else self._pipe.read(size))
             if self._left is not None:
                 self._left -= len(data)
@@ -85,17 +88,19 @@ class FileReader:
 
 
 class FileWriter:
-    """A stream into the sandbox. `abort`, or losing the connection, leaves the file as it was."""
+    """A stream into the sandbox, to a worker if it is one that `works`. `abort`, or losing the connection, leaves the
+    file as it was."""
 
-    def __init__(self, channel: Channel, pipe: PipeWriter | None) -> None:
+    def __init__(self, channel: Channel, pipe: PipeWriter | None, *, works: bool) -> None:
         self._channel = channel
         self._pipe = pipe
+        self._works = works
         self._ended = False
         if pipe is not None:
             channel.when_ended(pipe.close)
 
     async def write(self, data: bytes) -> None:
-        with self._channel.attended():
+        with self._channel.attended(works=self._works):
             if self._pipe is None:
                 await self._channel.write(data)
                 return
@@ -111,7 +116,7 @@ class FileWriter:
             if self._pipe is not None:
                 self._pipe.close()
             self._channel.write_eof()
-        with self._channel.attended():
+        with self._channel.attended(works=self._works):
             return await self._channel.result(FileInfo)
 
     async def abort(self) -> None:
@@ -256,36 +261,38 @@ async def _read(connection: GuestConnection, action: ReadFile) -> FileReader:
 
 
 async def _download(connection: GuestConnection, action: DownloadTree) -> FileReader:
-    return await _reader(connection, {"op": "download", "path": action.path})
+    return await _reader(connection, {"op": "download", "path": action.path}, works=True)
 
 
 async def _write(connection: GuestConnection, action: WriteFile) -> FileWriter:
     request = {"op": "write", "path": action.path, "mode": action.mode, "append": action.append}
-    return await _writer(connection, request)
+    return await _writer(connection, request, works=False)
 
 
 async def _upload(connection: GuestConnection, action: UploadTree) -> FileWriter:
-    return await _writer(connection, {"op": "upload", "path": action.path})
+    return await _writer(connection, {"op": "upload", "path": action.path}, works=True)
 
 
-async def _reader(connection: GuestConnection, request: Mapping[str, object], *, most: int | None = None) -> FileReader:
+async def _reader(
+    connection: GuestConnection, request: Mapping[str, object], *, most: int | None = None, works: bool = False
+) -> FileReader:
     if not connection.descriptors:
         channel = connection.open(request, receives=(STDOUT,))
         await _answered(channel)
-        return FileReader(channel, None, most=most)
+        return FileReader(channel, None, most=most, works=works)
     near, far = os.pipe2(os.O_CLOEXEC)
     pipe = PipeReader(near)
-    return FileReader(await _over_pipe(connection, request, pipe, far), pipe, most=most)
+    return FileReader(await _over_pipe(connection, request, pipe, far), pipe, most=most, works=works)
 
 
-async def _writer(connection: GuestConnection, request: Mapping[str, object]) -> FileWriter:
+async def _writer(connection: GuestConnection, request: Mapping[str, object], *, works: bool) -> FileWriter:
     if not connection.descriptors:
         channel = connection.open(request, sends=True)
         await _answered(channel)
-        return FileWriter(channel, None)
+        return FileWriter(channel, None, works=works)
     far, near = os.pipe2(os.O_CLOEXEC)
     pipe = PipeWriter(near)
-    return FileWriter(await _over_pipe(connection, request, pipe, far), pipe)
+    return FileWriter(await _over_pipe(connection, request, pipe, far), pipe, works=works)
 
 
 async def _over_pipe(
@@ -313,7 +320,7 @@ async def _watch(connection: GuestConnection, action: WatchFiles) -> Changes:
     request = {"op": "watch", "path": action.path, "recursive": action.recursive}
     channel = connection.open(request, receives=(STDOUT,))
     try:
-        with channel.attended():
+        with channel.attended(works=True):
             await channel.reply(_Nothing)
             lines = _Lines(channel)
             if await lines.first(_Armed) is None:
@@ -331,7 +338,7 @@ async def _call(connection: GuestConnection, op: str, request: Mapping[str, obje
 async def _work(connection: GuestConnection, op: str, request: Mapping[str, object], type: type[T]) -> T:
     channel = connection.open({"op": op, **request})
     try:
-        with channel.attended():
+        with channel.attended(works=True):
             await channel.reply(_Nothing)
             return await channel.result(type)
     except BaseException:
@@ -344,7 +351,7 @@ async def _lines(
 ) -> tuple[tuple[T, ...], bool]:
     channel = connection.open({"op": op, **request}, receives=(STDOUT,))
     try:
-        with channel.attended():
+        with channel.attended(works=True):
             await channel.reply(_Nothing)
             found = await _Lines(channel).all(type, most)
             return found, (await channel.result(_Truncated)).truncated

@@ -1,4 +1,4 @@
-"""Waiting for a guest that may have been stopped: as long as it gives signs of life, and no longer."""
+"""Waiting for a guest that may have been stopped, or lies: while it gives signs of life, and not without end."""
 
 from __future__ import annotations
 
@@ -13,28 +13,35 @@ if TYPE_CHECKING:
 
 
 class Patience:
-    """While it is entered, `channel` is given up, with GuestLost, when its guest is silent for `patience_seconds`.
+    """While it is entered, `channel` is given up, with GuestLost, when its guest is silent for `patience_seconds`, and
+    after `most_seconds` even if it is not.
 
-    Half of that is for silence, the other half for the answer to a ping: work that takes long and says nothing goes on.
+    Half of the first is for silence, the other half for the answer to a ping: work that takes long and says nothing
+    goes on. Time in which the sandbox or this process stands still counts for neither.
     """
 
-    def __init__(self, connection: GuestConnection, channel: Channel) -> None:
+    def __init__(self, connection: GuestConnection, channel: Channel, most_seconds: float) -> None:
         self._connection = connection
         self._channel = channel
         self._loop = asyncio.get_running_loop()
         self._half = connection.patience_seconds / 2
+        self._most = self._left = most_seconds
         self._asked: float | None = None
 
     def __enter__(self) -> None:
-        self._since = self._loop.time()
+        self._since = self._looked_at = self._loop.time()
         self._timer = self._loop.call_later(self._half, self._look)
 
     def __exit__(self, *_: object) -> None:
         self._timer.cancel()
 
     def _look(self) -> None:
+        now = self._loop.time()
         if self._connection.stillness.now:  # it can say nothing, and that is known
-            self._asked, self._since = None, self._loop.time()
+            self._asked, self._since = None, now
+        else:
+            self._left -= min(now - self._looked_at, 2 * self._half)  # a look that comes late counts as two at most
+        self._looked_at = now
         heard = max(self._since, self._connection.heard_at)
         if self._asked is not None and heard < self._asked:
             seconds = self._connection.patience_seconds
@@ -42,6 +49,15 @@ class Patience:
                 GuestLost(
                     f"what serves the sandbox inside has not answered for {seconds:g} s: perhaps it was stopped there",
                     hint="what was asked may have been done in part: look, and try again, or kill the sandbox",
+                )
+            )
+            return
+        if self._left <= 0:
+            self._channel.give_up(
+                GuestLost(
+                    f"what serves the sandbox inside answers, but has not done in {self._most:g} s what it was asked",
+                    hint="what was asked may have been done in part: look, and try again, or kill the sandbox",
+                    answers=True,
                 )
             )
             return

@@ -12,7 +12,7 @@ import msgspec
 
 from paddock.backends._stillness import Stillness, Stopwatch
 from paddock.egress._redact import Redaction
-from paddock.errors import InternalError
+from paddock.errors import GuestProtocolError
 from paddock.model import ByteReader, ByteWriter, ExecHandle, ExitStatus, Limit
 
 from ._capture import Capture
@@ -20,7 +20,7 @@ from ._capture import Capture
 _READ_BYTES = 1 << 18
 _FEED_BYTES = 1 << 18
 _QUIET_SECONDS = 0.25
-_DEATH_SECONDS = 10.0
+_DEATH_SECONDS = 30.0
 
 
 class Collector:
@@ -78,24 +78,12 @@ class Collector:
     async def _wait(self, timeout_seconds: float | None) -> ExitStatus:
         if timeout_seconds is None:
             return await self._handle.wait()
-        left, stopwatch = timeout_seconds, Stopwatch(self._stillness)
-        while left > 0:
-            timeout = asyncio.timeout(left)
-            try:
-                async with timeout:
-                    return await self._handle.wait()
-            except TimeoutError:
-                if not timeout.expired():
-                    raise
-            left = await stopwatch.left(timeout_seconds)  # time in which it stood still does not count
+        status = await _status(self._handle, timeout_seconds, self._stillness)
+        if status is not None:
+            return status
         if self.limit is None:
             self.limit = Limit.TIME
-        await self._handle.kill()
-        try:
-            async with asyncio.timeout(_DEATH_SECONDS):
-                status = await self._handle.wait()
-        except TimeoutError:
-            raise InternalError("a command does not die although it was killed", hint="kill the sandbox") from None
+        status = await end(self._handle, self._stillness)
         if self.limit is Limit.TIME and status.code is not None and status.duration_seconds < timeout_seconds:
             self.limit = None  # it had ended by itself, and in time: it is we who have stood still, or were slow
         return status
@@ -105,7 +93,7 @@ class Collector:
         while pending:
             before = self._read
             _, pending = await asyncio.wait(pending, timeout=_QUIET_SECONDS)
-            if pending and self._read == before:
+            if pending and (self._read == before or self._read > self._most):  # what is beyond is not kept
                 return
 
     async def _pump(self, index: int, reader: ByteReader, capture: Capture) -> None:
@@ -130,6 +118,32 @@ class Collector:
 
     def _task(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         return asyncio.get_running_loop().create_task(work)
+
+
+async def _status(handle: ExecHandle, seconds: float, stillness: Stillness) -> ExitStatus | None:
+    """None: it runs on after so many seconds. Those in which it stood still do not count."""
+    left, stopwatch = seconds, Stopwatch(stillness)
+    while left > 0:
+        timeout = asyncio.timeout(left)
+        try:
+            async with timeout:
+                return await handle.wait()
+        except TimeoutError:
+            if not timeout.expired():
+                raise
+        left = await stopwatch.left(seconds)
+    return None
+
+
+async def end(handle: ExecHandle, stillness: Stillness) -> ExitStatus:
+    """Kills it. GuestProtocolError with its id as `unended` if the guest does not say that it has ended."""
+    await handle.kill()
+    status = await _status(handle, _DEATH_SECONDS, stillness)
+    if status is None:
+        raise GuestProtocolError(
+            f"command {handle.id} was killed, and its end is not told", hint="kill the sandbox", unended=handle.id
+        )
+    return status
 
 
 async def _feed(stdin: ByteWriter, data: bytes) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from paddock.errors import InvalidState, NotFound, SandboxDied
+from paddock.errors import GuestProtocolError, InvalidState, NotFound, SandboxDied
 from paddock.model import (
     AttachExec,
     ByteReader,
@@ -82,6 +82,8 @@ class Execs:
             limit = await struck(self._live, held, status, before, err.ending() or out.ending())
         except SandboxDied:
             raise await self._live.dead(row) from None
+        except GuestProtocolError as error:
+            raise await self._live.disobeyed(held, error) from None
         finally:
             out.close()
             err.close()

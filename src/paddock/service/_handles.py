@@ -11,10 +11,11 @@ import msgspec
 
 from paddock.backends._stillness import Stopwatch
 from paddock.egress._redact import Redaction
-from paddock.errors import InvalidState, PaddockError, SandboxDied
+from paddock.errors import GuestProtocolError, InvalidState, PaddockError, SandboxDied
 from paddock.model import ByteReader, ByteWriter, ExecHandle, ExecId, ExitStatus, FileInfo, Limit, PtySize
 
 from ._attribution import struck
+from ._collect import end
 from ._gate import Entry
 from ._live import Held, Live
 from ._redacted import redacted
@@ -102,7 +103,10 @@ class GuardedExec:
         await self._live.rouse(self._row)
 
     async def aclose(self) -> None:
-        await self._inner.aclose()
+        try:
+            await self._inner.aclose()
+        except GuestProtocolError as error:
+            raise await self._live.disobeyed(self._held, error) from None
         if not self._end.done():
             self._done({"let_go": self._background, "killed": not self._background})
             self._end.cancel()
@@ -133,8 +137,11 @@ class GuardedExec:
                     left = await stopwatch.left(self._timeout)  # time in which it stood still does not count
             if not ended.done():
                 self._limit = self._limit or Limit.TIME
-                await self._inner.kill()
-            status = await ended
+                status = await end(self._inner, self._held.instance.stillness)
+            else:
+                status = await ended
+        except GuestProtocolError as error:
+            raise await self._live.disobeyed(self._held, error) from None
         finally:
             ended.cancel()
         if status.limit is not None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Generator, Mapping
 import msgspec
 
 from paddock.backends._base import Backend, Ending, Instance
-from paddock.errors import PaddockError, SandboxDied, Unsupported
+from paddock.errors import GuestProtocolError, PaddockError, SandboxDied, Unsupported
 from paddock.model import Limit, SandboxId, State, Usage
 from paddock.storage._base import Pool
 
@@ -191,6 +191,23 @@ class Live:
             await self.release(row.id)
             return _silent(row) if checked.restoring is None else _away(row)
         return died(checked.sandbox)
+
+    async def disobeyed(self, held: Held, error: GuestProtocolError) -> PaddockError:
+        """The error to raise. A command that a guest does not end when it is told ends with the sandbox, for which
+        nobody inside is asked."""
+        if "unended" not in error.details or self._tasks.closed:
+            return error
+        if held.dying:
+            return await self.dead(held.row)
+        held.dying = True
+        return await self._tasks.finish(self._put_down(held, error.message), name=f"undo sandbox {held.id}: disobeyed")
+
+    async def _put_down(self, held: Held, reason: str) -> SandboxDied:
+        with contextlib.suppress(SandboxDied):
+            await held.instance.kill()
+        row = await self._remains.settle(self._store.get(held.id) or held.row, Ending(limit=None, reason=reason))
+        await self.release(held.id)
+        return died(row.sandbox)
 
     def with_disk(self, held: Held, usage: Usage) -> Usage:
         """What its tree uses, where the backend leaves that to the pool."""

@@ -1,0 +1,80 @@
+"""A guest that answers, and does not end what it is told to end: its sandbox ends, and the caller is told why.
+
+The sandbox is a real one; commands are asked of a peer beside it, which speaks the real frames and lies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any
+
+import pytest
+from service_world import ME, Rig
+from test_over_guest import make, opened, sh
+
+from paddock.backends._guest_connection import GuestConnection
+from paddock.backends._guest_instance import GuestInstance
+from paddock.errors import SandboxDied
+from paddock.guest._frames import Kind
+from paddock.model import ExecSpec, GetSandbox, RunExec, StartExec, State
+from paddock.service import Service
+from tests.backends.peers import Peer, Request
+
+
+async def run(service: Service, id: str, spec: ExecSpec) -> None:
+    await service.perform(RunExec(sandbox=id, spec=spec), ME)
+
+
+async def start(service: Service, id: str, spec: ExecSpec) -> None:
+    await (await service.perform(StartExec(sandbox=id, spec=spec), ME)).wait()
+
+
+WAYS = {"run": run, "start": start}
+
+
+async def never_ends(request: Request) -> None:
+    if request.op == "ping":
+        await request.answer({})
+    elif request.op == "exec":
+        await request.say(Kind.REPLY, {"pid": 1})
+
+
+async def says_it_did(request: Request) -> None:
+    await never_ends(request)
+    if request.op == "kill_exec":
+        await request.answer({"survivors": 0})
+
+
+@pytest.mark.parametrize("serve", [never_ends, says_it_did])
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_command_whose_time_is_over_ends_with_its_sandbox(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, serve: Any, way: str
+) -> None:
+    for name in ("patience_seconds", "answer_seconds"):
+        monkeypatch.setattr(GuestConnection, name, 2.0)
+    monkeypatch.setattr("paddock.service._collect._DEATH_SECONDS", 1.0)
+    peers: list[tuple[Peer, asyncio.Task[None]]] = []
+
+    async def lied_to(self: GuestInstance, identity: str) -> GuestConnection:
+        if not peers:
+            ours, theirs = socket.socketpair()
+            peer = Peer(theirs, serve)
+            peers.append((peer, asyncio.ensure_future(peer.run())))
+            self._hold(identity, GuestConnection(ours))
+            self._connections[identity].descriptors = False
+        return self._connections[identity]
+
+    async with opened(rig) as service:
+        id = await make(service)
+        monkeypatch.setattr(GuestInstance, "connection", lied_to)
+        async with asyncio.timeout(60):
+            with pytest.raises(SandboxDied, match=r"command ex_.* (was not ended in 2 s|its end is not told)"):
+                await WAYS[way](service, id, sh("x", timeout_seconds=0.1))
+        ended = await service.perform(GetSandbox(sandbox=id), ME)
+        assert ended.state is State.KILLED
+        assert "command ex_" in (ended.reason or "")
+        for peer, running in peers:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            await peer.close()
