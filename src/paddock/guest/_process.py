@@ -26,6 +26,7 @@ def prepare_process(keep: tuple[int, ...], *, die_with_parent: bool = True) -> N
     os.umask(0o022)
     seal_imports()
     gc.freeze()
+    gc.enable()  # the keeper that we were forked from collects nothing, and every command leaves a cycle or two
 
 
 def close_others(keep: tuple[int, ...]) -> None:
