@@ -112,3 +112,12 @@ def test_a_group_that_does_not_get_empty_holds_up_nobody_and_goes_when_it_is(
 
     assert wait_until(gone)
     assert undertaker.next_removal() is None
+
+
+def test_what_a_keeper_was_killed_over_writing_is_taken_away_by_the_next(tmp_path: Path) -> None:
+    kept = {"sb_a.ended", "gateway.new"}
+    for name in (*kept, "sb_a.ended.new", "sb_b.ended.new"):
+        (tmp_path / name).write_text("{}")
+    with yard_of_the_dead(tmp_path) as (undertaker, _):
+        undertaker.adopt()
+    assert set(os.listdir(tmp_path)) == kept

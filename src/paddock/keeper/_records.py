@@ -12,6 +12,7 @@ from paddock.keeper._plan import JAIL, WAITING, is_name
 
 STATE = "state.json"
 ENDED = ".ended"
+_NEW = ".new"
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -107,6 +108,12 @@ class Records:
             if record is not None and record.id != name:
                 self.adopt(record.id, self.directory, name)
 
+    def clear(self) -> None:
+        """Takes away what a keeper that was killed had written and not yet put in its place."""
+        for name in os.listdir(self.directory):
+            if name.endswith(ENDED + _NEW):
+                os.unlink(name, dir_fd=self.directory)
+
     def remove(self, id: str) -> None:
         """Takes away the directory and its sockets; nothing if there is none."""
         remove_directory(self.directory, id)
@@ -118,7 +125,7 @@ class Records:
             pass
 
     def _replace(self, name: str, value: dict[str, Any]) -> None:
-        temporary = f"{name}.new"
+        temporary = name + _NEW
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600, dir_fd=self.directory)
         try:
             os.write(fd, json.dumps(value).encode())

@@ -89,6 +89,7 @@ class Undertaker:
     def adopt(self) -> None:
         """Finds what an earlier keeper left: takes over the living, sweeps away the rest."""
         records = self._house.records
+        attempt(records.clear)
         attempt(records.put_back)
         for id in records.living():
             record = records.read(id)
