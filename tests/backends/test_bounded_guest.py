@@ -222,3 +222,18 @@ def test_requests_that_a_guest_does_not_read_wait_up_to_a_bound() -> None:
         connection.close()
 
     asyncio.run(main())
+
+
+def test_a_list_of_commands_without_an_end_is_refused() -> None:
+    item = {"id": "ex_1", "argv": ["x"], "pid": 1, "started_at": 1.0, "background": False, "status": None}
+
+    async def serve(request: Request) -> None:
+        await request.answer({"execs": [item] * 100, "before": 1})
+
+    async def main() -> None:
+        async with lying(serve) as (connection, peer):
+            with pytest.raises(SandboxError, match="more commands"):
+                await CALLS["execs"](connection)
+            assert len(peer.requests) == 64
+
+    asyncio.run(main())

@@ -152,3 +152,23 @@ def test_trees_of_the_pool_are_refused_in_words(long_directory):
             await ProcessBackend(long_directory).create(msgspec.structs.replace(plan(), trees=(mount,)))
 
     asyncio.run(main())
+
+
+def test_all_commands_are_listed_however_much_they_say(tmp_path):
+    async def main():
+        async with sandbox(tmp_path) as box:
+            sleeper = await box.start(ExecSpec(argv=("sleep", "600")), id=new_id(), background=False)
+            ids = [sleeper.id]
+            for _ in range(30):  # six characters for each byte: 6 KiB of list
+                handle = await box.start(ExecSpec(argv=("true", "\udcff" * 1024)), id=new_id(), background=True)
+                ids.append(handle.id)
+                await handle.aclose()
+            assert [info.id for info in await box.execs()] == ids
+            for _ in range(40):
+                handle = await box.start(ExecSpec(argv=("true", "\udcff" * 1024)), id=new_id(), background=True)
+                ids.append(handle.id)
+                await handle.aclose()
+            assert [info.id for info in await box.execs()] == ids
+            await sleeper.aclose()
+
+    asyncio.run(main())

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from paddock.errors import OUT_OF, GuestLost, NotFound, PaddockError, SandboxDied, Unsupported
+from paddock.errors import OUT_OF, GuestLost, NotFound, PaddockError, SandboxDied, SandboxError, Unsupported
 from paddock.guest._frames import Json
 from paddock.model import Action, ByteReader, ByteStream, ExecHandle, ExecId, ExecInfo, ExecSpec, SandboxId, Template
 
@@ -21,6 +21,8 @@ from ._stillness import Stillness
 
 R = TypeVar("R")
 _VERDICT_SECONDS = 10.0
+_MOST_ANSWERS = 64
+"""Of a list of commands: each has 200 KiB."""
 Connect = Callable[[str], Awaitable[GuestConnection]]
 
 
@@ -40,6 +42,8 @@ class _Lost(msgspec.Struct, frozen=True):
 
 class _ExecList(msgspec.Struct, frozen=True):
     execs: tuple[_ExecItem, ...]
+    before: int | None = None
+    """There are more, which were started before that one."""
 
 
 class GuestInstance:
@@ -92,9 +96,7 @@ class GuestInstance:
     async def execs(self) -> tuple[ExecInfo, ...]:
         found: list[ExecInfo] = []
         for identity in ("user", *(name for name in self._connections if name != "user")):
-            connection = await self.connection(identity)
-            answer = await connection.open({"op": "execs"}).call(_ExecList)
-            found += [_info(item, connection) for item in answer.execs]
+            found += await _execs(await self.connection(identity))
         return tuple(sorted(found, key=lambda info: info.started_at))
 
     async def signal_exec(self, exec: ExecId, number: int) -> None:
@@ -229,6 +231,18 @@ class GuestInstance:
 
 def _restless() -> Unsupported:
     return Unsupported("a sandbox of this level cannot be paused here", hint="paddock doctor")
+
+
+async def _execs(connection: GuestConnection) -> list[ExecInfo]:
+    found: list[ExecInfo] = []
+    request: dict[str, object] = {"op": "execs"}
+    for _ in range(_MOST_ANSWERS):
+        answer = await connection.open(request).call(_ExecList)
+        found += [_info(item, connection) for item in answer.execs]
+        if answer.before is None:
+            return found
+        request["before"] = answer.before
+    raise SandboxError("more commands run in the sandbox than can be listed", hint="kill some of them, or the sandbox")
 
 
 def _info(item: _ExecItem, connection: GuestConnection) -> ExecInfo:

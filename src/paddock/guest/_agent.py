@@ -184,7 +184,7 @@ class Agent:
         if operation == "ping":
             return {"pid": os.getpid(), "python": ".".join(map(str, sys.version_info[:3]))}
         if operation == "execs":
-            return {"execs": self._execs.list()}
+            return self._execs.list(request)
         if operation == "signal":
             self._execs.signal(request)
             return {}

@@ -43,6 +43,7 @@ class Execs:
         self._tags = Tags()
         self._ceilings = Ceilings() if config.tells else None
         self._all: dict[str, Exec] = {}
+        self._started = 0
         self._running: dict[int, Exec] = {}
         self._kills: list[TreeKill] = []
         self._null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
@@ -79,17 +80,22 @@ class Execs:
         run.handler = ExecHandler(self, self._loop, channel, run, stdio)
         return run.handler
 
-    def list(self) -> list[Json]:
-        """What runs, and background ones that have ended; the newest, as many as one answer holds."""
+    def list(self, request: Json) -> Json:
+        """What runs, and background ones that have ended: the newest, as many as one answer holds. `before` is there if
+        some are left out; to be asked with for those."""
+        before = requests.optional_number(request, "before")
         found: list[Json] = []
-        room = _LIST_BYTES
+        room, last = _LIST_BYTES, 0
         for run in reversed(self._all.values()):
-            if run.status is None or run.background:
-                found.append(run.info())
-                room -= len(dump_json(found[-1]))
-                if room < 0:
-                    break
-        return found[::-1]
+            told = before is not None and run.number >= before
+            if told or (run.status is not None and not run.background):
+                continue
+            if room < 0:
+                return {"execs": found, "before": last}
+            found.append(run.info())
+            room -= len(dump_json(found[-1]))
+            last = run.number
+        return {"execs": found}
 
     def find(self, request: Json) -> Exec:
         exec_id = requests.identifier(request, "id")
@@ -231,8 +237,10 @@ class Execs:
             pid = spawn(program, *ends, oom_score=self._config.oom_score)
         finally:
             self._tags.leave()
+        self._started += 1
         run = Exec(
             id=exec_id,
+            number=self._started,
             argv=tuple(show(argument) for argument in program.argv),
             pid=pid,
             background=background,

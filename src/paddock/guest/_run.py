@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 class Exec:
     """One command, from its start until it is forgotten."""
 
-    def __init__(self, *, id: str, argv: tuple[str, ...], pid: int, background: bool, family: Family) -> None:
-        self.id, self.argv, self.pid = id, argv, pid
+    def __init__(
+        self, *, id: str, number: int, argv: tuple[str, ...], pid: int, background: bool, family: Family
+    ) -> None:
+        self.id, self.number, self.argv, self.pid = id, number, argv, pid
         self.background, self.family = background, family
         self.started_at = time.time()
         self.started = self.looked_at = time.monotonic()
