@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+
 from paddock.keeper._trace import Steps
+from paddock.linux import pidfd
+
+_OF_THE_DYING = frozenset({errno.ENOENT, errno.ESRCH, errno.EINVAL, errno.ECONNRESET, errno.EPIPE, errno.ENOTCONN})
+_DYING_SECONDS = 0.5
 
 
 class JailError(Exception):
@@ -19,6 +25,13 @@ class MountError(JailError):
 
 class Died(JailError):
     """Its processes ended without a word: killed from outside, or by the kernel."""
+
+
+def died_of(error: BaseException, process: int) -> bool:
+    """Whether `process`, a pidfd, is dead, so that its death may be what `error` comes of. Who is just dying has lost
+    its namespaces and its sockets a moment before."""
+    number = getattr(error, "errno", None)
+    return pidfd.wait(process, _DYING_SECONDS if number in _OF_THE_DYING else 0)
 
 
 def as_jail_error(error: Exception, steps: Steps) -> JailError:

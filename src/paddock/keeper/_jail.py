@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from paddock.keeper import _dev, _exits, _posture, _trust_places
-from paddock.keeper._errors import Died, JailError, as_jail_error
+from paddock.keeper._errors import Died, JailError, as_jail_error, died_of
 from paddock.keeper._fitting import Layers, fit_out
 from paddock.keeper._house import House
 from paddock.keeper._inside import COMMITTED
@@ -86,11 +86,19 @@ def begin(house: House, plan: JailPlan, spare: Spare) -> Pending:
     undo.take(spare.undo)
     try:
         with undo:
-            pending = _begin(house, plan, spare, steps, undo)
+            try:
+                pending = _begin(house, plan, spare, steps, undo)
+            except OSError as error:
+                raise _died(spare, error) or error from None
             pending.undo.take(undo)
             return pending
     except Exception as error:
         raise as_jail_error(error, steps) from None
+
+
+def _died(spare: Spare, error: BaseException) -> Died | None:
+    """What goes wrong with the dead is tried again with another."""
+    return Died(f"the child died before it was ready: {error}") if died_of(error, spare.pidfd) else None
 
 
 def _begin(house: House, plan: JailPlan, spare: Spare, steps: Steps, undo: UndoStack) -> Pending:
@@ -152,7 +160,7 @@ def _check_init(house: House, spare: Spare, root: os.stat_result) -> None:
     try:
         _posture.check_init(spare.pid, base=base, root=root, own=house.own_namespaces)
     except _posture.PostureError as error:
-        raise JailError(f"the sandbox is not as planned: {error}") from None
+        raise _died(spare, error) or JailError(f"the sandbox is not as planned: {error}") from None
     except (FileNotFoundError, ProcessLookupError):
         read_report(spare.sync)  # it is ending; why, the agent may have said
         raise Died("the child died before it was ready") from None
@@ -277,7 +285,10 @@ def finish(house: House, pending: Pending) -> tuple[Jail, dict[str, float]]:
     try:
         steps.end("inside")
         steps.begin("posture")
-        _posture.check_agent(pending.agent_pid, spare.pid, root=pending.root, own=house.own_namespaces)
+        try:
+            _posture.check_agent(pending.agent_pid, spare.pid, root=pending.root, own=house.own_namespaces)
+        except (FileNotFoundError, ProcessLookupError):
+            raise Died("its agent died before it was ready") from None
         steps.end("posture")
         steps.begin("written")
         record = Record(
@@ -309,7 +320,8 @@ def finish(house: House, pending: Pending) -> tuple[Jail, dict[str, float]]:
         spare.sync.send(COMMITTED)
         steps.end("written")
     except BaseException as error:
-        abandon(pending, JailError(f"the sandbox is not as planned: {type(error).__name__}: {error}"))
+        planned = JailError(f"the sandbox is not as planned: {type(error).__name__}: {error}")
+        abandon(pending, error if isinstance(error, Died) else _died(spare, error) or planned)
     pending.undo.release()
     jail = Jail(
         pid=spare.pid,

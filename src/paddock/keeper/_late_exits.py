@@ -7,12 +7,13 @@ its network or its mounts, so that nothing else is different from those that wer
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from paddock.keeper import _exits, _trust_places
 from paddock.keeper._door import Door, visit
-from paddock.keeper._errors import JailError
+from paddock.keeper._errors import JailError, died_of
 
 if TYPE_CHECKING:
     from paddock.keeper._house import House
@@ -44,6 +45,21 @@ class Way:
     def close(self) -> None:
         os.close(self.network)
         os.close(self.mounts)
+
+
+def opened(house: House, jail: Jail, reopen: Callable[[], None]) -> bool:
+    """Gives it exits if it was made without, and has them opened again if they are lost. False: it has died meanwhile.
+    OSError, JailError."""
+    try:
+        if not jail.record.exits:
+            give(house, jail)
+        if jail.exits is None:
+            reopen()
+    except (OSError, JailError) as error:
+        if not died_of(error, jail.pidfd):
+            raise
+        return False
+    return True
 
 
 def give(house: House, jail: Jail) -> None:

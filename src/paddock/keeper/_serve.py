@@ -340,12 +340,11 @@ class Keeper:
         if life is None or message["incarnation"] != life.record.incarnation:
             reply({"known": False})
             return
-        if not life.record.exits:
-            if not message.get("make"):
-                raise PlanError(f"{life.record.id} was made without exits: it has no network at all")
-            _late_exits.give(self._house, life.jail)
-        if life.jail.exits is None:
-            self._undertaker.reopen_exits(life)
+        if not life.record.exits and not message.get("make"):
+            raise PlanError(f"{life.record.id} was made without exits: it has no network at all")
+        if not _late_exits.opened(self._house, life.jail, lambda: self._undertaker.reopen_exits(life)):
+            reply({"known": False})
+            return
         exits = life.jail.exits
         fds = () if exits is None else tuple(one.fileno() for one in exits.all)
         reply({"known": True, "late": life.record.late, "fds": len(fds)}, fds)

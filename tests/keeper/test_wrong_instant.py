@@ -1,0 +1,73 @@
+"""What is done with a sandbox, or a spare, whose pid 1 dies at that very moment: it is dead, and nothing is broken."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from paddock.keeper import _jail
+from paddock.keeper._errors import Died, died_of
+from paddock.keeper._plan import SAMPLE, JailPlan
+from paddock.keeper._serve import Keeper
+from paddock.keeper._trace import Steps
+from paddock.linux import pidfd
+from paddock.linux.undo import UndoStack
+from tests.keeper.test_undertaker import yard_of_the_dead
+
+
+@pytest.mark.parametrize("has_exits", [True, False])
+def test_exits_of_the_dead_are_not_known(tmp_path: Path, has_exits: bool) -> None:
+    with yard_of_the_dead(tmp_path) as (undertaker, add):
+        life = add("sb_x", 0.0)
+        assert pidfd.wait(life.jail.pidfd)
+        life.record.exits = has_exits
+        house = cast("Any", undertaker._house)
+        house.root_mode = True
+        answers: list[Any] = []
+        keeper = cast("Any", SimpleNamespace(_undertaker=undertaker, _house=house))
+        asked = {"id": "sb_x", "incarnation": 0, "make": True}
+        Keeper._exits(keeper, cast("Any", None), asked, lambda answer, fds=(): answers.append(answer))
+        assert answers == [{"known": False}]
+        undertaker.bury(life)
+
+
+def test_a_spare_that_died_while_it_was_looked_at_is_tried_again_with_another() -> None:
+    with subprocess.Popen(["true"]) as child:
+        fd = pidfd.open(child.pid)
+        try:
+            assert pidfd.wait(fd)
+            steps = Steps()
+            steps.begin("inside")
+            spare = SimpleNamespace(pid=child.pid, pidfd=fd)
+            pending = SimpleNamespace(
+                steps=steps,
+                plan=JailPlan.unpack(SAMPLE),
+                spare=spare,
+                undo=UndoStack(),
+                agent_pid=child.pid,
+                root=os.stat("/"),
+            )
+            with pytest.raises(Died):
+                _jail.finish(cast("Any", SimpleNamespace(own_namespaces={})), cast("Any", pending))
+        finally:
+            os.close(fd)
+
+
+def test_only_of_the_dead_it_is_said_that_they_died() -> None:
+    with subprocess.Popen(["sleep", "600"]) as child:
+        fd = pidfd.open(child.pid)
+        try:
+            failures = (OSError(22, "x"), FileNotFoundError(2, "x"), ValueError("x"))
+            assert not any(died_of(error, fd) for error in failures)
+            child.send_signal(signal.SIGKILL)
+            assert died_of(failures[0], fd), "it is waited for a moment"
+            assert pidfd.wait(fd)
+            assert all(died_of(error, fd) for error in failures)
+        finally:
+            os.close(fd)
