@@ -55,7 +55,7 @@ class Policy:
     def address(self, target: Target, address: str, *, own: Collection[str] = ()) -> Verdict:
         return Verdict(**self._verdict(address in self.addresses))
 
-    def request(self, target: Target, scheme: str, method: str, path: str) -> RequestVerdict:
+    def request(self, target: Target, scheme: str, method: str, path: str, push: bool | None = None) -> RequestVerdict:
         allowed = target.host in self.hosts and path not in self.deny_paths
         return RequestVerdict(**self._verdict(allowed), secrets=self.secrets, approve=self.approve)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 import os
 import shutil
 import subprocess
@@ -260,3 +262,45 @@ def test_a_revision_that_takes_the_ref_back_cuts_a_push_under_way(tmp_path: Path
         writer.close()
 
     through(work, tmp_path)
+
+
+def lfs(world: World, operation: str) -> bytes:
+    body = json.dumps({"operation": operation, "objects": [{"oid": "1" * 64, "size": 3}]}).encode()
+    return lfs_request(world, "POST", "objects/batch", body)
+
+
+def lfs_request(world: World, method: str, path: str, body: bytes) -> bytes:
+    credential = base64.b64encode(f"me:{PLACEHOLDER}".encode()).decode()
+    head = f"{method} /app.git/info/lfs/{path} HTTP/1.1\r\nHost: {HOST}:{world.port}\r\nConnection: close\r\n"
+    head += f"Content-Type: application/vnd.git-lfs+json\r\nAuthorization: Basic {credential}\r\n"
+    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def test_git_lfs_uploads_are_refused_without_push_and_downloads_are_not(tmp_path: Path) -> None:
+    async def work(world: World) -> None:
+        world.rig.aim(HOST, world.port)
+        others = [("PUT", "objects/" + "1" * 64), ("POST", "locks"), ("POST", "locks/1/unlock"), ("POST", "verify")]
+        for asked in [lfs(world, "upload"), *(lfs_request(world, *other, b"{}") for other in others)]:
+            assert b" 403 " in (await world.rig.ask(asked, tls=HOST)).partition(b"\r\n")[0]
+        assert world.server.asked == []
+        assert [verdict.allowed for _, verdict in world.rig.journal.of("push")] == [False]
+        assert b" 403 " not in (await world.rig.ask(lfs(world, "download"), tls=HOST)).partition(b"\r\n")[0]
+        assert world.server.asked == [("/app.git/info/lfs/objects/batch", world.server.passwords["app.git"])]
+
+    through(work, tmp_path, push="")
+
+
+def test_a_person_is_asked_for_a_git_lfs_upload(tmp_path: Path) -> None:
+    async def work(world: World) -> None:
+        world.rig.aim(HOST, world.port)
+        await world.rig.ask(lfs(world, "download"), tls=HOST)
+        assert world.rig.approvals.asked == []
+        await world.rig.ask(lfs(world, "upload"), tls=HOST)
+        await world.rig.ask(lfs_request(world, "POST", "locks", b"{}"), tls=HOST)
+        assert [asked.kind for asked in world.rig.approvals.asked] == ["git.push"] * 2
+        assert len(world.server.asked) == 1
+        world.rig.approvals.answer = ApprovalAnswer(granted=True, id="ap_1", state=ApprovalState.USED)
+        await world.rig.ask(lfs(world, "upload"), tls=HOST)
+        assert len(world.server.asked) == 2
+
+    through(work, tmp_path, approve="git.push")

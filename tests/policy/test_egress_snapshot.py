@@ -172,6 +172,56 @@ def test_what_a_person_has_to_be_asked() -> None:
     assert snapshot.connect(Target("api.test", 443)).tier is Tier.INSPECT
 
 
+LFS = "/o/n.git/info/lfs/"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "push"),
+    [
+        ("GET", "objects/" + "1" * 64, False),
+        ("HEAD", "objects/" + "1" * 64, False),
+        ("GET", "locks?path=a", False),
+        ("POST", "locks", True),
+        ("POST", "locks/verify", True),
+        ("POST", "locks/12/unlock", True),
+        ("POST", "verify", True),
+        ("PUT", "objects/" + "1" * 64, True),
+        ("PATCH", "objects/" + "1" * 64, True),
+        ("POST", "objects/batch?operation=upload", True),
+        ("POST", "objects/batch/", True),
+        ("POST", "objects%2Fbatch", True),
+        ("POST", "x/git-upload-pack", True),
+        ("POST", "unheard/of", True),
+    ],
+)
+def test_on_a_path_of_git_lfs_all_but_a_read_is_a_push(method: str, path: str, push: bool) -> None:
+    for fetch, refs in ((True, ""), (False, "refs/heads/x"), (True, "refs/heads/x")):
+        rule = f"{{git: 'https://git.test/o/n', fetch: {str(fetch).lower()}, push: [{refs}]}}"
+        snapshot = load(f"egress: {{allow: [{rule}]}}\napprove: [git.push]").snapshot
+        for said in (None, False, True):
+            verdict = snapshot.request(Target("git.test", 443), "https", method, LFS + path, said)
+            assert verdict.allowed == (bool(refs) if push else fetch)
+            assert verdict.approve == ("git.push" if push and refs else None)
+
+
+def test_the_body_of_a_git_lfs_batch_says_whether_it_is_a_push() -> None:
+    def asked(rule: str, push: bool | None) -> tuple[bool, str | None]:
+        snapshot = load(f"egress: {{allow: [{{git: 'https://git.test/o/n', {rule}}}]}}\napprove: [git.push]").snapshot
+        verdict = snapshot.request(Target("git.test", 443), "https", "POST", LFS + "objects/batch", push)
+        return verdict.allowed, verdict.approve
+
+    assert [asked("push: []", push) for push in (None, False, True)] == [(True, None), (True, None), (False, None)]
+    only = "fetch: false, push: [refs/heads/x]"
+    assert [asked(only, push) for push in (None, False, True)] == [(True, None), (False, None), (True, "git.push")]
+
+
+@pytest.mark.parametrize("pack", ["git-upload-pack", "git-receive-pack"])
+def test_a_pack_is_asked_for_without_a_query(pack: str) -> None:
+    snapshot = load("egress:\n  allow: [{git: 'https://git.test/o/n', push: [refs/heads/x]}]").snapshot
+    for query, allowed in (("", True), ("?a=b", False)):
+        assert snapshot.request(Target("git.test", 443), "https", "POST", f"/o/n/{pack}{query}").allowed == allowed
+
+
 def test_nothing_is_published_unless_a_person_is_asked() -> None:
     snapshot = load("egress: {allow: [{registry: npm}]}\n").snapshot
     verdict = snapshot.request(Target("registry.npmjs.org", 443), "https", "PUT", "/left-pad")

@@ -45,7 +45,7 @@ class Connection:
         self._inside: Inside | None = None
         self.target: Target | None = None
         self.literal: str | None = None
-        self.request: tuple[Target, str, str, str] | None = None
+        self.request: tuple[Target, str, str, str, bool | None] | None = None
         self.granted: RequestVerdict | None = None
         self.pushed: tuple[Update, ...] = ()
         self.upstream: Upstream | None = None

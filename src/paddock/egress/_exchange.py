@@ -10,7 +10,8 @@ from paddock.model import ApprovalState
 from paddock.model.egress import ConnectVerdict, RequestVerdict, Target, Verdict
 
 from ._approvals import of_request
-from ._git_push import PROBE_BYTES, BadPush, PushReader, check_fields, is_push, refusal
+from ._git_lfs import MOST_BYTES, is_download
+from ._git_push import PROBE_BYTES, BadPush, PushReader, check_fields, is_lfs_batch, is_push, refusal
 from ._http1 import BadMessage, Request, head_end, read_request
 from ._mock import write_mock
 from ._names import is_address
@@ -115,7 +116,7 @@ class Exchange:
         number = self._decide(target, verdict, request.method, path)
         if not verdict.allowed:
             raise _numbered(Refused(verdict.reason, rule=verdict.rule), number)
-        connection.request, connection.granted = (target, self._scheme, request.method, path), verdict
+        connection.request, connection.granted = (target, self._scheme, request.method, path, None), verdict
         relay, error = Relay(connection, request, target, self._scheme), "cut"
         gate = RegistryGate(connection, verdict, target, self._scheme, path) if verdict.filtered else None
         sent, received = wire.received, wire.sent
@@ -123,6 +124,8 @@ class Exchange:
             if gate is not None and request.method in READING:
                 await gate.judge(relay, request)
             probes = False
+            if verdict.git is not None and request.method == "POST" and is_lfs_batch(path):
+                verdict = await self._judge_lfs(verdict, relay, request, target, path)
             if verdict.git is not None and is_push(path):
                 await self._judge_push(verdict, relay, request, target)
                 probes = not connection.pushed
@@ -197,6 +200,24 @@ class Exchange:
         if reason is not None:
             raise _numbered(Refused(reason, status=status, rule=verdict.rule), number)
         self._connection.pushed = updates
+
+    async def _judge_lfs(
+        self, verdict: RequestVerdict, relay: Relay, request: Request, target: Target, path: str
+    ) -> RequestVerdict:
+        """Judge a git LFS batch again, by its body: all but downloads is a push. Refused: the rule allows no push."""
+        push = not is_download(request.fields, await relay.collect(MOST_BYTES))
+        asked = (target, self._scheme, request.method, path, push)
+        judged = self._room.door.policy.request(*asked)
+        number = self._room.decide("push", self._connection.flow, target, judged) if push else None
+        if judged.revision != verdict.revision:
+            raise Refused("the policy has changed while the request was judged", rule=verdict.rule, hint="try again")
+        if not judged.allowed:
+            reason = f"{verdict.rule} allows no push: an upload to git LFS is one" if push else judged.reason
+            refused = Refused(reason, rule=verdict.rule)
+            refused.number = number
+            raise refused
+        self._connection.request, self._connection.granted = asked, judged
+        return judged
 
     async def _forward(
         self, verdict: RequestVerdict, relay: Relay, request: Request, target: Target, path: str

@@ -153,3 +153,8 @@ def refusal(updates: Sequence[Update], may_push: Callable[[str], bool], rule: st
 def is_push(path: str) -> bool:
     """Of a normal path with its query: in either reading of an escaped slash."""
     return path.partition("?")[0].replace("%2F", "/").endswith("/git-receive-pack")
+
+
+def is_lfs_batch(path: str) -> bool:
+    """Tell whether only the body of a request to this path says what it is. `path` is normal, with its query."""
+    return path.endswith("/info/lfs/objects/batch")

@@ -86,8 +86,9 @@ class EgressPolicy(Protocol):
         metadata and translated addresses are refused but where a rule names them by CIDR; so are the host's `own`."""
         ...
 
-    def request(self, target: Target, scheme: str, method: str, path: str) -> RequestVerdict:
-        """`path` is in its normal form, with its query."""
+    def request(self, target: Target, scheme: str, method: str, path: str, push: bool | None = None) -> RequestVerdict:
+        """`path` is in its normal form, with its query. `push`: whether the body of a git LFS batch asks for more than
+        downloads; None: it is not read yet."""
         ...
 
     def mock(self, item: int) -> Mock:

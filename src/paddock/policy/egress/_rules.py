@@ -26,6 +26,7 @@ WEB_PORTS: tuple[Span, ...] = ((80, 80), (443, 443))
 TLS_PORT: tuple[Span, ...] = ((443, 443),)
 READING = frozenset({"GET", "HEAD"})
 _GIT_METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "HEAD"})
+_LFS, _LFS_BATCH = "/info/lfs/", "/info/lfs/objects/batch"
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -67,12 +68,12 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, eq=False):
                 return True
         return False
 
-    def allows(self, method: str, path: str, other: str, query: str) -> bool:
+    def allows(self, method: str, path: str, other: str, query: str, push: bool | None = None) -> bool:
         if self.methods is not None and method not in self.methods:
             return False
         if self.paths is not None and not any(one.allows(path, other) for one in self.paths):
             return False
-        return self.git is None or _is_git(self, method, path, query)
+        return self.git is None or _is_git(self, method, path, query, push)
 
     def denies(self, method: str, path: str, other: str) -> bool:
         if self.methods is not None and method not in self.methods:
@@ -80,17 +81,28 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return self.paths is None or any(one.denies(path, other) for one in self.paths)
 
 
-def _is_git(rule: Rule, method: str, path: str, query: str) -> bool:
+def _is_git(rule: Rule, method: str, path: str, query: str, push: bool | None) -> bool:
     """Whether it is a request of git's smart protocol or of LFS that the rule is for."""
+    if _LFS in path:
+        push = is_git_push(method, path, query, push)
+        return rule.fetch or rule.push if push is None else rule.push if push else rule.fetch
     if path.endswith("/info/refs"):
         return method == "GET" and (
             (rule.fetch and query == "service=git-upload-pack") or (rule.push and query == "service=git-receive-pack")
         )
     if path.endswith("/git-upload-pack"):
-        return method == "POST" and rule.fetch
-    if path.endswith("/git-receive-pack"):
-        return method == "POST" and rule.push
-    return rule.fetch or rule.push  # LFS: whether it is an upload, its body says
+        return method == "POST" and rule.fetch and not query
+    return method == "POST" and rule.push and not query
+
+
+def is_git_push(method: str, path: str, query: str, push: bool | None) -> bool | None:
+    """Tell whether a request to a git repository changes it. None: only the body of an LFS batch tells, which is not
+    read yet. `push` is what the body has told."""
+    if _LFS not in path:
+        return path.endswith("/git-receive-pack")
+    if method in READING:
+        return False
+    return push if method == "POST" and path.endswith(_LFS_BATCH) and not query else True
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from ._hosts import REGISTRIES
 from ._networks import Networks, block_of_one
 from ._paths import decoded
 from ._problem import Problem
-from ._rules import READING, Rule, Rules, host_matches, rules_of
+from ._rules import READING, Rule, Rules, host_matches, is_git_push, rules_of
 
 _NEVER = frozenset({"CONNECT", "TRACE"})
 _encode = msgspec.json.Encoder(order="deterministic").encode
@@ -122,7 +122,7 @@ class Snapshot:
             return verdict
         return self._judged(found, target.port, own) or verdict
 
-    def request(self, target: Target, scheme: str, method: str, path: str) -> RequestVerdict:
+    def request(self, target: Target, scheme: str, method: str, path: str, push: bool | None = None) -> RequestVerdict:
         bucket = self.bucket(target.host)
         if bucket is None:
             return self._request_to_address(target)
@@ -140,9 +140,9 @@ class Snapshot:
             if rule.has_port(port) and rule.allows(method, path, other, query):
                 return self._yes(rule, mock=rule.name)
         for rule in bucket.allow:
-            if rule.has_port(port) and rule.allows(method, path, other, query):
+            if rule.has_port(port) and rule.allows(method, path, other, query, push):
                 secrets = self._secrets(rule, target, scheme, method, path, other) if rule.secrets else ()
-                approve = self._approve(bucket, rule, port, method, path, other)
+                approve = self._approve(bucket, rule, port, method, path, other, query, push)
                 if not secrets and approve is None:
                     return self._plain[rule.order]
                 return self._yes(rule, secrets=secrets, approve=approve)
@@ -224,8 +224,10 @@ class Snapshot:
             )
         )
 
-    def _approve(self, bucket: Bucket, rule: Rule, port: int, method: str, path: str, other: str) -> str | None:
-        if rule.git is not None and path.endswith("/git-receive-pack") and "git.push" in self._rules.deeds:
+    def _approve(
+        self, bucket: Bucket, rule: Rule, port: int, method: str, path: str, other: str, query: str, push: bool | None
+    ) -> str | None:
+        if rule.git is not None and "git.push" in self._rules.deeds and is_git_push(method, path, query, push):
             return "git.push"
         if rule.registry is not None and method not in READING:
             return "publish"
