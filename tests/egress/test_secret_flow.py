@@ -12,6 +12,7 @@ import pytest
 from paddock.egress._secret_book import Bound, SecretBook
 from paddock.model import ApprovalAnswer, ApprovalState, Binding, SecretValue
 from paddock.model.egress import Tier
+from tests.egress import h2_peers
 from tests.egress.rig import Policy, Rig, get, running
 
 HEAD = b"\r\n\r\n"
@@ -121,6 +122,33 @@ def test_a_value_in_a_compressed_answer_does_not_come_back() -> None:
         assert b"it is " in reply
         assert VALUE not in reply
         assert b"Content-Encoding" not in reply
+
+    asyncio.run(through(work))
+
+
+@pytest.mark.parametrize("h2", [False, True])
+def test_a_value_comes_back_in_no_part_of_a_head_and_in_no_trailer(*, h2: bool) -> None:
+    async def leak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(HEAD)
+        field = b"X-%b: 1\r\nX-Kept: a %b z\r\n" % (VALUE, VALUE)
+        writer.write(b"HTTP/1.1 103 %b\r\n%b\r\n" % (VALUE, field))
+        writer.write(b"HTTP/1.1 200 %b\r\n%bTransfer-Encoding: chunked\r\n\r\n" % (VALUE, field))
+        writer.write(b"2\r\nok\r\n0\r\n%b\r\n" % field)
+        writer.close()
+
+    async def work(world: Rig, _: int) -> None:
+        port = await world.server(leak, tls="a.test")
+        world.aim("a.test", port)
+        if h2:
+            answer = await (await h2_peers.client(world, "a.test")).ask(h2_peers.request(f"a.test:{port}"))
+            said = repr((answer.interim, answer.fields, answer.body, answer.trailers)).encode()
+            assert len(answer.interim) == 1
+        else:
+            said = await world.ask(get(f"a.test:{port}"), tls="a.test")
+            assert said.startswith(b"HTTP/1.1 103 " + PLACEHOLDER.encode()[:20])
+        assert b"ok" in said
+        assert VALUE not in said.lower()
+        assert said.lower().count(b"x-kept") == said.count(b"a " + PLACEHOLDER.encode()) == 3
 
     asyncio.run(through(work))
 

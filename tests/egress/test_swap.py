@@ -229,6 +229,15 @@ def test_no_form_of_a_value_comes_back(value: bytes, before: bytes, after: bytes
     assert value not in returned.fields[0][1]
 
 
+def test_a_field_in_whose_name_a_value_begins_does_not_come_back() -> None:
+    redaction = book(value=b"Top-Secret:Value").redaction(keep_length=True)
+    kept = [(b"X-Top-Secret", b"Other"), (b"Value", b"1"), (b"X", b"top-secret:value")]
+    gone = [(b"Top-Secret", b"Value"), (b"X-Top-Secret", b"Value, more"), (b"top-secret", b"value")]
+    assert redaction.fields([*kept, *gone]) == kept
+    named = book(value=b"Top-Secret-Value").redaction(keep_length=True)
+    assert named.fields([(b"x-top-secret-value-2", b"1"), (b"Top-Secret-Value", b"1"), (b"A", b"b")]) == [(b"A", b"b")]
+
+
 def test_a_value_comes_back_as_its_placeholder_also_out_of_gzip_and_after_rotation() -> None:
     secrets = book(value=b"first-value-that-is-longer-than-any-placeholder-can-be")
     secrets.set("KEY", SecretValue(VALUE))

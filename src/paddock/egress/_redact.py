@@ -62,12 +62,27 @@ class Redaction:
             for form in forms(value):
                 table.setdefault(form, _fitted(placeholder, len(form)) if keep_length else placeholder)
         self._table, self._needles = table, Needles(tuple(table))
+        self._lowered = Needles([form.lower() for form in table])
 
     def __bool__(self) -> bool:
         return bool(self._needles)
 
     def whole(self, data: bytes) -> bytes:
         return self._needles.replaced(data, self._table.__getitem__)
+
+    def fields(self, fields: Fields) -> Fields:
+        """Redact a head or trailers. Leave out a field in whose name a value begins, in any case: HTTP/2 knows lower
+        case only."""
+        kept = [(name, self.whole(value)) for name, value in fields]
+        if not self._lowered.found(
+            b"\n".join([_joined(*field, b"") + b"\n" + _joined(*field, b" ") for field in kept])
+        ):
+            return kept
+        return [field for field in kept if not self._begins_in_name(*field)]
+
+    def _begins_in_name(self, name: bytes, value: bytes) -> bool:
+        matches = (self._lowered.search(_joined(name, value, space), 0) for space in (b"", b" "))
+        return any(match is not None and match.start() < len(name) for match in matches)
 
     def stream(self) -> Replacer:
         """For one stream, in pieces: `feed` and, after the last, `end`."""
@@ -93,7 +108,8 @@ class Returned:
                     raise Undecodable(f"it is encoded as {coding[:40].decode('latin-1')}, which was not asked for")
                 self._gzip = Gzip()
                 continue
-            self.fields.append((name, redaction.whole(value)))
+            self.fields.append((name, value))
+        self.fields = redaction.fields(self.fields)
         self.rewrites = self._gzip is not None
         if self.rewrites:
             self.fields = [field for field in self.fields if field[0].lower() not in _OF_BYTES]
@@ -107,6 +123,10 @@ class Returned:
 
 # True of the bytes as they were encoded.
 _OF_BYTES = frozenset({b"content-length", b"content-md5", b"digest", b"content-digest", b"repr-digest", b"etag"})
+
+
+def _joined(name: bytes, value: bytes, space: bytes) -> bytes:
+    return b"%b:%b%b" % (name.lower(), space, value.lower())
 
 
 def _fitted(placeholder: bytes, length: int) -> bytes:

@@ -257,9 +257,14 @@ class Relay:
             except BadMessage as error:
                 server.reset()
                 raise Refused(f"the server's answer is malformed: {error}", status=502, rule="upstream") from None
+            book = self._room.door.secrets
+            if book:
+                response.phrase = book.redaction(keep_length=True).whole(response.phrase)
             if response.status >= 200 or response.status == 101:
                 self._connection.limit(None)
                 return response
+            if book:
+                response.fields = book.redaction(keep_length=True).fields(response.fields)
             if self._request.minor and not self._silent:
                 self._wire.write(write_response(response, keep_alive=True))
                 await self._wire.drain()
@@ -346,7 +351,7 @@ class Relay:
         if book:
             redaction = book.redaction(keep_length=True)
             body = await redacted(redaction, body)
-            response.fields = [(name, redaction.whole(value)) for name, value in response.fields]
+            response.fields = redaction.fields(response.fields)
         keep_alive = request.keep_alive
         wire.write(write_response(response, keep_alive=keep_alive, minor=request.minor) + body)
         await wire.drain()
@@ -368,11 +373,7 @@ class Relay:
         response.fields = returned.fields
         if returned.rewrites:
             response.length = None
-        return Stream(
-            body,
-            filter=returned,
-            trailers=lambda fields: [(name, redaction.whole(value)) for name, value in fields],
-        )
+        return Stream(body, filter=returned, trailers=redaction.fields)
 
 
 async def _head(server: Wire) -> bytes:

@@ -29,7 +29,7 @@ async def switch(
             server.reset()
             raise Refused("the server extends the WebSocket, unasked", status=502, rule="upstream")
         redaction = book.redaction(keep_length=True)
-        response.fields = [(name, redaction.whole(value)) for name, value in response.fields]
+        response.fields = redaction.fields(response.fields)
     wire.write(write_response(response, keep_alive=True))
     wire.watch(False)
     server.guard(wire)
