@@ -81,6 +81,38 @@ def test_a_value_goes_in_a_header_and_does_not_come_back() -> None:
     asyncio.run(through(work))
 
 
+@pytest.mark.parametrize("h2", [False, True])
+def test_no_piece_of_an_answer_is_asked_for_and_an_escaped_value_does_not_come_back(*, h2: bool) -> None:
+    escaped = b"".join(b"\\u%04x" % byte for byte in VALUE)
+
+    async def escapes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        RECEIVED.append(await reader.readuntil(HEAD))
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(escaped) + escaped[:50])
+        await writer.drain()
+        writer.write(escaped[50:])
+        writer.close()
+
+    async def work(world: Rig, _: int) -> None:
+        port = await world.server(escapes, tls="a.test")
+        world.aim("a.test", port)
+        binding = Binding(host="a.test", port=port, header="authorization")
+        world.secrets.put(Bound(name="KEY", placeholder=PLACEHOLDER, bindings=(binding,), value=SecretValue(VALUE)))
+        fields = {"authorization": PLACEHOLDER, "range": "bytes=0-3", "if-range": '"x"'}
+        if h2:
+            more = [(name.encode(), value.encode()) for name, value in fields.items()]
+            asked = h2_peers.request(f"a.test:{port}", "/a", "GET", *more)
+            said = bytes((await (await h2_peers.client(world, "a.test")).ask(asked)).body)
+        else:
+            lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+            head = f"GET /a HTTP/1.1\r\nHost: a.test:{port}\r\n{lines}Connection: close\r\n\r\n"
+            said = (await world.ask(head.encode(), tls="a.test")).partition(HEAD)[2]
+        assert VALUE in RECEIVED[0]
+        assert b"range" not in RECEIVED[0].lower()
+        assert said == PLACEHOLDER.encode().ljust(len(escaped), b"*")
+
+    asyncio.run(through(work))
+
+
 @pytest.mark.parametrize("chunked", [False, True])
 @pytest.mark.parametrize("large", [False, True])
 def test_a_value_goes_in_a_body_whose_length_is_told_anew(*, chunked: bool, large: bool) -> None:

@@ -229,6 +229,90 @@ def test_no_form_of_a_value_comes_back(value: bytes, before: bytes, after: bytes
     assert value not in returned.fields[0][1]
 
 
+ESCAPES = {
+    "percent": lambda byte: b"%%%02x" % byte,
+    "PERCENT": lambda byte: b"%%%02X" % byte,
+    "json": lambda byte: b"\\u%04X" % byte,
+    "python": lambda byte: b"\\x%02x" % byte,
+    "decimal": lambda byte: b"&#%d;" % byte,
+    "padded": lambda byte: b"&#%07d;" % byte,
+    "hexadecimal": lambda byte: b"&#x%x;" % byte,
+    "HEXADECIMAL": lambda byte: b"&#X%06X;" % byte,
+    "literal": lambda byte: bytes((byte,)),
+    "broken": lambda byte: b"\r\n%c" % byte,
+    "broken in json": lambda byte: b"%c\\n" % byte,
+}
+
+
+@given(
+    st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=8, max_size=40),
+    st.lists(st.sampled_from(sorted(ESCAPES)), min_size=1, max_size=40),
+    st.binary(max_size=20),
+    st.lists(st.integers(0, 500), max_size=4),
+    st.booleans(),
+)
+def test_a_value_does_not_come_back_however_each_byte_is_escaped(
+    text: str, ways: list[str], before: bytes, cuts: list[int], encoded: bool
+) -> None:
+    value = text.encode()
+    redaction = book(value=value).redaction(keep_length=True)
+    written = base64.b64encode(value) if encoded else value
+    escaped = b"".join(ESCAPES[ways[at % len(ways)]](byte) for at, byte in enumerate(written))
+    data = before + b"," + escaped + b"z"
+    places = sorted({cut % (len(data) + 1) for cut in cuts})
+    parts = [data[a:b] for a, b in zip([0, *places], [*places, len(data)], strict=True)]
+    stream = redaction.stream()
+    came = b"".join([*map(stream.feed, parts), stream.end()])
+    assert len(came) == len(data)
+    assert escaped not in came
+    assert HELD[:6] in came
+    assert escaped not in redaction.whole(data)
+
+
+def test_base64_with_broken_lines_does_not_come_back() -> None:
+    value = bytes(range(33, 127)) * 2
+    for encoded in (base64.encodebytes(b"ab" + value), base64.encodebytes(value).replace(b"\n", b"\r\n")):
+        came = book(value=value).redaction(keep_length=True).whole(b"key: " + encoded + b"end\n")
+        assert came.startswith(b"key: ")
+        assert came.endswith(b"end\n")
+        assert not any(len(line) > 10 and line in came for line in encoded.split(b"\n"))
+
+
+def test_what_is_no_value_passes_at_once_and_what_could_be_one_is_held_within_a_bound() -> None:
+    redaction = book(value=b"A-value-of-some-bytes").redaction(keep_length=True)
+    stream = redaction.stream()
+    for piece in (b"100% of it\n", b"C:\\dir\\new", b"a &amp; b &lt", b"data: {}\n\n", b"\\\\u0041"):
+        assert stream.feed(piece) + stream.end() == piece
+    for piece in (b"%", b"\\", b"&#", b"\\u00", b"&#x4"):
+        assert stream.feed(piece) == b""
+        assert stream.end() == piece
+    assert stream.feed(b"A") == b""
+    passed = b"".join(stream.feed(b"\n" * 1000) for _ in range(100))
+    assert len(passed) > 90_000
+
+
+def test_what_was_escaped_is_replaced_and_all_around_it_stays() -> None:
+    value = b"A-value/of&some-bytes"
+    whole = book(value=value).redaction(keep_length=True).whole
+    for escaped in (
+        b"%41-value%2Fof%26some-bytes",
+        b"\\u0041-value\\/of&amp;some-bytes",
+        b"A-value&#x2f;of&#38;some-bytes",
+    ):
+        came = whole(b"\n%41 <" + escaped + b">\r\n&amp;")
+        assert came.startswith(b"\n%41 <" + HELD[:20])
+        assert came.endswith(b">\r\n&amp;")
+        assert len(came) == len(escaped) + 14
+
+
+def test_a_request_to_where_a_value_may_go_asks_for_no_piece_of_the_answer() -> None:
+    pieces = [(b"Range", b"bytes=0-3"), (b"If-Range", b'"x"'), (b"range", b"bytes=1-"), (b"X_MS_Range", b"bytes=1-")]
+    for one in (swap(), swap(allowed=()), swap(method="GET")):
+        assert one.fields([*pieces, (b"If-Match", b'"x"')]) == [(b"If-Match", b'"x"')]
+    assert swap(target=Target("other.test", 443)).fields(pieces) == pieces
+    assert swap(SecretBook()).fields(pieces) == pieces
+
+
 def test_a_field_in_whose_name_a_value_begins_does_not_come_back() -> None:
     redaction = book(value=b"Top-Secret:Value").redaction(keep_length=True)
     kept = [(b"X-Top-Secret", b"Other"), (b"Value", b"1"), (b"X", b"top-secret:value")]

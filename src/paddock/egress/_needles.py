@@ -21,6 +21,10 @@ class Needles:
     def __bool__(self) -> bool:
         return bool(self._all)
 
+    @property
+    def longest(self) -> int:
+        return max(map(len, self._all), default=0)
+
     def found(self, data: bytes) -> list[bytes]:
         """All that are in there, each once."""
         return [needle for needle in self._all if needle in data]

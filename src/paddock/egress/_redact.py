@@ -1,7 +1,7 @@
 """Out of what comes back go the values of secrets, in the forms in which programs write them. Pure.
 
-It is a second wall: a value that was encrypted, compressed by what cannot be looked into, cut or otherwise transformed
-passes. The first is that a value is only given to where its binding says.
+It is a second wall: a value that was encrypted, compressed by what cannot be looked into, cut, escaped twice or
+otherwise transformed passes. The first is that a value is only given to where its binding says.
 """
 
 from __future__ import annotations
@@ -11,12 +11,24 @@ import html
 import json
 import math
 from collections.abc import Mapping
+from typing import Protocol
 from urllib.parse import quote, quote_plus
 
 from ._coding import Gzip, Undecodable
 from ._needles import Needles, Replacer
+from ._unescape import UnescapedReplacer
 
 Fields = list[tuple[bytes, bytes]]
+_LEAST = 8
+"""A value without its line breaks is looked for if it has so many bytes left."""
+
+
+class Filter(Protocol):
+    """Holds back what may be the beginning of something that it looks for."""
+
+    def feed(self, data: bytes) -> bytes: ...
+
+    def end(self) -> bytes: ...
 
 
 def forms(value: bytes) -> set[bytes]:
@@ -56,19 +68,30 @@ class Redaction:
     """
 
     def __init__(self, values: Mapping[bytes, bytes], *, keep_length: bool = False) -> None:
-        self.values = dict(values)
+        self.values, self._keep_length = dict(values), keep_length
         table: dict[bytes, bytes] = {}
         for value, placeholder in values.items():
             for form in forms(value):
                 table.setdefault(form, _fitted(placeholder, len(form)) if keep_length else placeholder)
         self._table, self._needles = table, Needles(tuple(table))
         self._lowered = Needles([form.lower() for form in table])
+        unbroken = {form.translate(None, b"\r\n"): form for form in table}
+        self._unbroken = {short: table[form] for short, form in unbroken.items() if len(short) >= _LEAST}
+        self._plain = Needles(tuple(self._unbroken))
 
     def __bool__(self) -> bool:
         return bool(self._needles)
 
     def whole(self, data: bytes) -> bytes:
-        return self._needles.replaced(data, self._table.__getitem__)
+        return self._unescaped().whole(self._needles.replaced(data, self._table.__getitem__))
+
+    def _unescaped(self) -> UnescapedReplacer:
+        return UnescapedReplacer(self._plain, self._in_place)
+
+    def _in_place(self, found: bytes, length: int) -> bytes:
+        """Return what stands for a value that takes up `length` bytes as it is escaped."""
+        placeholder = self._unbroken[found]
+        return _fitted(placeholder, length) if self._keep_length else placeholder
 
     def fields(self, fields: Fields) -> Fields:
         """Redact a head or trailers. Leave out a field in whose name a value begins, in any case: HTTP/2 knows lower
@@ -84,9 +107,24 @@ class Redaction:
         matches = (self._lowered.search(_joined(name, value, space), 0) for space in (b"", b" "))
         return any(match is not None and match.start() < len(name) for match in matches)
 
-    def stream(self) -> Replacer:
-        """For one stream, in pieces: `feed` and, after the last, `end`."""
-        return Replacer(self._needles, self._table.__getitem__)
+    def stream(self, *, escapes: bool = True) -> Filter:
+        """Redact one stream, in pieces: `feed` and, after the last, `end`. `escapes` False: only the forms that are
+        known by their bytes, so that no beginning of an escape waits for its end."""
+        known = Replacer(self._needles, self._table.__getitem__)
+        return _Both(known, self._unescaped()) if escapes else known
+
+
+class _Both:
+    """One filter, and another behind it."""
+
+    def __init__(self, first: Filter, then: Filter) -> None:
+        self._first, self._then = first, then
+
+    def feed(self, data: bytes) -> bytes:
+        return self._then.feed(self._first.feed(data))
+
+    def end(self) -> bytes:
+        return self._then.feed(self._first.end()) + self._then.end()
 
 
 class Returned:

@@ -88,6 +88,11 @@ class SecretBook:
             and (one.methods is None or method in one.methods)
         )
 
+    def is_bound_to(self, target: Target) -> bool:
+        """Tell whether a value may be sent there in any request: another one may have left it there."""
+        bindings = (one for bound in self._bound.values() for one in bound.bindings)
+        return any(one.port == target.port and _is_host(one.host, target.host) for one in bindings)
+
     def put(self, bound: Bound) -> None:
         """One that is new, or another binding of one, or as `set`."""
         if bound.name not in self._bound:

@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 from ._body import Body, chunk, last_chunk
 from ._http1 import Fields
-
-
-class Filter(Protocol):
-    """Holds back what may be the beginning of something that it looks for."""
-
-    def feed(self, data: bytes) -> bytes: ...
-
-    def end(self) -> bytes: ...
+from ._redact import Filter
 
 
 class Stream:

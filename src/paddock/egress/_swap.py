@@ -28,6 +28,10 @@ _NOT_IN = frozenset({b"host", b"content-length", b"content-type", b"content-enco
 }
 
 
+# What asks for a piece of an answer: a value that comes back in pieces is not seen.
+_PIECES = frozenset({b"range", b"if-range", b"request-range", b"x-ms-range"})
+
+
 class Misdirected(Exception):
     """`secret` is the name of one, `place` where its placeholder was."""
 
@@ -45,6 +49,7 @@ class Swap:
 
     def __init__(self, book: SecretBook, target: Target, *, scheme: str, method: str, allowed: tuple[str, ...]) -> None:
         self._book, self._method = book, method
+        self._is_whole = book.is_bound_to(target)
         self._why = f"it may not be sent to {target.host}:{target.port} in this request"
         self._bindings: dict[str, tuple[Binding, ...]] = {}
         if scheme not in ("https", "wss"):
@@ -78,10 +83,12 @@ class Swap:
 
     def fields(self, fields: Fields) -> Fields:
         """Of the head. What a value may not come back in unseen, is not asked for."""
-        swapped = [self._field(name, value) for name, value in fields] if self._book else fields
-        return (
-            [(n, _readable(v) if n.lower() == b"accept-encoding" else v) for n, v in swapped] if self._book else fields
-        )
+        if not self._book:
+            return fields
+        swapped = [self._field(name, value) for name, value in fields]
+        if self._is_whole:
+            swapped = [field for field in swapped if field[0].lower().replace(b"_", b"-") not in _PIECES]
+        return [(n, _readable(v) if n.lower() == b"accept-encoding" else v) for n, v in swapped]
 
     def trailers(self, fields: Fields) -> Fields:
         """Nothing is put in there."""

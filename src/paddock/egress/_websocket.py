@@ -11,7 +11,7 @@ from wsproto.frame_protocol import CloseReason, Frame, FrameProtocol, Opcode, Pa
 
 from paddock.errors import SecretUnavailable
 
-from ._needles import Replacer
+from ._redact import Filter
 from ._swap import Misdirected
 from ._wire import Lost, Wire
 
@@ -35,9 +35,7 @@ class Messages:
     """One direction. `filter` gives each message, by its first piece, what looks through it; `control` looks through
     what pings, pongs and closes carry."""
 
-    def __init__(
-        self, *, outwards: bool, filter: Callable[[bytes], Replacer], control: Callable[[bytes], bytes]
-    ) -> None:
+    def __init__(self, *, outwards: bool, filter: Callable[[bytes], Filter], control: Callable[[bytes], bytes]) -> None:
         self._read, self._write = FrameProtocol(not outwards, []), FrameProtocol(outwards, [])
         self._filter, self._control = filter, control
         self._message: _Message | None = None
@@ -79,7 +77,7 @@ class Messages:
 class _Message:
     """One on its way. What is cut of a text is cut between letters."""
 
-    def __init__(self, filter: Replacer, *, text: bool) -> None:
+    def __init__(self, filter: Filter, *, text: bool) -> None:
         self._filter = filter
         self._decoder = codecs.getincrementaldecoder("utf-8")() if text else None
         self._ready = bytearray()

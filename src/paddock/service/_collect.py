@@ -97,7 +97,7 @@ class Collector:
                 return
 
     async def _pump(self, index: int, reader: ByteReader, capture: Capture) -> None:
-        stream = None if self._redaction is None else self._redaction.stream()
+        stream = None if self._redaction is None else self._redaction.stream(escapes=False)
         try:
             while data := await reader.read(_READ_BYTES):
                 self._keep(index, capture, data if stream is None else stream.feed(data))

@@ -13,7 +13,7 @@ def redacted(inner: ByteReader, redaction: Redaction | None) -> ByteReader:
 
 class _RedactedReader:
     def __init__(self, inner: ByteReader, redaction: Redaction) -> None:
-        self._inner, self._stream = inner, redaction.stream()
+        self._inner, self._stream = inner, redaction.stream(escapes=False)
         self._ready, self._ended = b"", False
 
     async def read(self, size: int = 65536) -> bytes:
