@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from paddock.errors import Unrecorded
 from paddock.model import ApprovalState
 from paddock.model.egress import ConnectVerdict, RequestVerdict, Target, Verdict
@@ -15,6 +17,7 @@ from ._git_push import PROBE_BYTES, BadPush, PushReader, check_fields, is_lfs_ba
 from ._http1 import BadMessage, Request, head_end, read_request
 from ._mock import write_mock
 from ._names import is_address
+from ._overrides import METHODS, FormWatch, readings
 from ._recorder import MOST_BODY_BYTES
 from ._refusal import Refusal, Refused, wanted_form, write_refusal
 from ._registry import READING
@@ -112,7 +115,7 @@ class Exchange:
         target, path = self._name(request)
         if self._fixed is None:
             self._allow(target)
-        verdict = self._room.door.policy.request(target, self._scheme, request.method, path)
+        verdict = self._judge(request, target, path)
         number = self._decide(target, verdict, request.method, path)
         if not verdict.allowed:
             raise _numbered(Refused(verdict.reason, rule=verdict.rule), number)
@@ -121,6 +124,7 @@ class Exchange:
         gate = RegistryGate(connection, verdict, target, self._scheme, path) if verdict.filtered else None
         sent, received = wire.received, wire.sent
         try:
+            relay.watch = self._watch(verdict, request, target, path)
             if gate is not None and request.method in READING:
                 await gate.judge(relay, request)
             probes = False
@@ -152,6 +156,26 @@ class Exchange:
             connection.request, connection.pushed = None, ()
             relay.close()
             self._record(number, wire.received - sent, wire.sent - received, error, relay)
+
+    def _judge(self, request: Request, target: Target, path: str) -> RequestVerdict:
+        """Judge a request in each way in which a server may read it: all have to get one verdict. Refused."""
+        policy = self._room.door.policy
+        verdict = policy.request(target, self._scheme, request.method, path)
+        if verdict.allowed:
+            for method, other, why in readings(request.method, path, request.fields):
+                if not _is_alike(verdict, policy.request(target, self._scheme, method, other)):
+                    reason = f"{why} makes it {method} {other[:200]}, which is judged otherwise"
+                    return msgspec.structs.replace(verdict, allowed=False, reason=reason)
+        return verdict
+
+    def _watch(self, verdict: RequestVerdict, request: Request, target: Target, path: str) -> FormWatch | None:
+        """None: the body is no form, or its method makes no difference. Refused."""
+        if not (request.chunked or request.length) or verdict.mock is not None or verdict.git is not None:
+            return None
+        ask, scheme = self._room.door.policy.request, self._scheme
+        if all(_is_alike(verdict, ask(target, scheme, method, path)) for method in METHODS):
+            return None
+        return FormWatch.of(request.fields)
 
     def _astray(self, target: Target, reason: str, judged: Verdict) -> int:
         found = Verdict(allowed=False, rule="secret", reason=reason, revision=judged.revision)
@@ -321,6 +345,12 @@ class Exchange:
         if not goes_on:
             await connection.last_word()
         return goes_on
+
+
+def _is_alike(verdict: RequestVerdict, other: RequestVerdict) -> bool:
+    """Tell whether two readings of one request are both allowed, with the same secrets, and nothing looks further."""
+    looks = any(one.approve or one.filtered or one.git for one in (verdict, other))
+    return other.allowed and not looks and (verdict.secrets, verdict.mock) == (other.secrets, other.mock)
 
 
 def _numbered(refused: Refused, number: int) -> Refused:

@@ -22,6 +22,7 @@ from ._http1 import (
     write_request,
     write_response,
 )
+from ._overrides import FormWatch
 from ._packaged import Packaged, whole
 from ._redact import Returned
 from ._refusal import Refused
@@ -64,6 +65,8 @@ class Relay:
         self.file: Packaged | None = None
         """The answer is a file that may come from the package cache."""
         self._swap: Swap | None = None
+        self.watch: FormWatch | None = None
+        """Looks at the request's body before it is sent. Raises Refused."""
         self.admit: Callable[[Response], None] | None = None
         """Looks at the answer's head before anything of it is passed on. Raises Refused."""
         self._silent = silent
@@ -139,7 +142,8 @@ class Relay:
             rewrites = filter is not None and filter.rewrites
             if rewrites and request.length is not None and request.length <= BUFFERED_BYTES:
                 await self.collect()
-            stream = Stream(self._body, filter=filter, trailers=swap.trailers, begun=bytes(self._begun))
+            begun, watch = bytes(self._begun), None if self.watch is None else self.watch.feed
+            stream = Stream(self._body, filter=filter, trailers=swap.trailers, begun=begun, watch=watch)
             content = stream.content(wire.buffer)
             if rewrites and (request.chunked or request.length is not None):
                 request.chunked, request.length = not stream.done, len(content) if stream.done else None

@@ -11,10 +11,16 @@ from ._redact import Filter
 
 class Stream:
     def __init__(
-        self, body: Body, *, filter: Filter | None, trailers: Callable[[Fields], Fields], begun: bytes = b""
+        self,
+        body: Body,
+        *,
+        filter: Filter | None,
+        trailers: Callable[[Fields], Fields],
+        begun: bytes = b"",
+        watch: Callable[[bytes], None] | None = None,
     ) -> None:
-        """`begun`: what was taken of the body before."""
-        self._begun = begun
+        """`begun`: what was taken of the body before. `watch` sees all of it, and may raise."""
+        self._begun, self._watch = begun, watch
         self._body, self._filter, self._trailers = body, filter, trailers
         self.chunked = False
         """Whether it is framed in chunks; to be said before the first `take`."""
@@ -28,6 +34,8 @@ class Stream:
         data = self._body.take(buffer)
         if self._begun:
             data, self._begun = self._begun + data, b""
+        if self._watch is not None:
+            self._watch(data)
         if self._filter is not None:
             data = self._filter.feed(data) if data else b""
             if self._body.done:
