@@ -13,6 +13,9 @@ from typing import Any
 
 import pytest
 
+from paddock.egress._secret_book import Bound
+from paddock.model import Binding, SecretValue
+from paddock.policy.egress import load
 from tests.egress.registry_clients import COOLDOWN, JSON, client, fetch, through
 from tests.egress.registry_files import Outside, world_of
 from tests.egress.rig import Rig, ca_file
@@ -140,6 +143,57 @@ def test_what_was_judged_of_a_registry_is_recorded_with_package_and_digest() -> 
         assert kept[0].digest == "sha256:" + outside.files[0]["hashes"]["sha256"]
         assert (held[1].allowed, held[1].rule) == (False, "egress.allow[0]")
         assert held[1].revision == world.policy.revision
+
+    through(work)
+
+
+OWN = ("User-Agent: chosen", "Cookie: chosen", "Referer: chosen", "X-Any: chosen", "Accept: */*, x/chosen" + "n" * 256)
+
+
+def test_what_is_asked_of_a_judged_registry_is_in_the_gateway_s_own_words() -> None:
+    async def work(world: Rig, outside: Outside) -> None:
+        files = [("files.test", FILE.format("1.0")), ("deb.test", "/dists/stable/Release")]
+        for host, path in [("index.test", PAGE), ("npm.test", "/demo"), *files]:
+            fields = (*OWN, "Authorization: chosen", "Range: bytes=0-9", 'If-Match: "chosen-but-kept"')
+            assert (await fetch(world, host, path, *fields))[0] == 200
+            head = outside.heads[-1]
+            assert b"User-Agent: paddock\r\n" in head
+            assert b"chosen" not in head.replace(b"chosen-but-kept", b"")
+            assert (b"Range: bytes=0-9" in head) == ((host, path) in files)
+        asked = len(outside.asked)
+        assert (await fetch(world, "index.test", PAGE, "Content-Length: 0"))[0] == 200
+        assert (await fetch(world, "files.test", FILE.format("1.0"), "Transfer-Encoding: chunked"))[0] == 400
+        assert len(outside.asked) == asked + 1
+
+    through(work)
+
+
+def test_a_judged_registry_is_sent_credentials_where_a_secret_is_bound_to_them() -> None:
+    async def work(world: Rig, outside: Outside) -> None:
+        rule = "{registry: pypi, hosts: [index.test, files.test], cooldown_days: 7, secret: TOKEN}"
+        bind = "{host: index.test, header: Authorization}"
+        policy = f"egress:\n  allow: [{rule}, {{cidr: 127.0.0.1, ports: [1-65535]}}]\n"
+        policy += f"secrets: {{TOKEN: {{from: env, bind: {bind}}}}}\n"
+        await world.gateway.revise("sb_1", load(policy).snapshot)
+        binding = Binding(host="index.test", port=443, header="Authorization")
+        value = SecretValue(b"the-real-token")
+        world.secrets.put(Bound(name="TOKEN", placeholder="pdk_0123456789", bindings=(binding,), value=value))
+        assert (await fetch(world, "index.test", PAGE, *OWN, "Authorization: Bearer pdk_0123456789"))[0] == 200
+        assert b"Authorization: Bearer the-real-token\r\n" in outside.heads[-1]
+        assert b"chosen" not in outside.heads[-1]
+        assert (await fetch(world, "index.test", PAGE, "X-Any: pdk_0123456789"))[0] == 403
+        assert (await fetch(world, "files.test", FILE.format("1.0"), "Authorization: chosen"))[0] == 200
+        assert b"chosen" not in outside.heads[-1]
+
+    through(work)
+
+
+@pytest.mark.parametrize(("host", "path"), [("index.test", "/simple/{}/"), ("npm.test", "/{}")])
+def test_a_name_that_is_too_long_for_a_package_is_not_asked_for(host: str, path: str) -> None:
+    async def work(world: Rig, outside: Outside) -> None:
+        assert (await fetch(world, host, path.format("a" * 101)))[0] == 403
+        assert outside.asked == []
+        assert (await fetch(world, host, path.format("a" * 100)))[0] == 404
 
     through(work)
 

@@ -24,6 +24,8 @@ from ._registry_protocols import PROTOCOLS, key_of, normalised
 READING = frozenset({"GET", "HEAD"})
 _MOST_FILES = 1 << 16
 _PAGES_AT_ONCE = 2
+_MOST_NAME = 100
+"""Characters: a name that is asked for is said to the registry."""
 _BESIDE = (".metadata", ".asc")
 _kept = msgspec.msgpack.Decoder(Kept).decode
 _READ_FIRST = "its page has to be read through this gateway first, as installers do; then what it kept can be fetched"
@@ -135,6 +137,8 @@ class Shelf:
 
     def _check_listed(self, rule: Allow, package: str) -> None:
         registry = rule.registry or ""
+        if len(package) > _MOST_NAME:
+            raise Refused(f"the name of a package has more than {_MOST_NAME} characters", rule="registry")
         patterns = None if rule.packages is None else tuple(normalised(registry, one) for one in rule.packages)
         if not is_listed(package, patterns):
             raise Refused(f"{package} is not one of the packages that the rule names", rule="registry")

@@ -40,7 +40,9 @@ class RegistryGate:
 
     async def judge(self, relay: Relay, request: Request) -> None:
         """`relay` looks through the page, or fetches the file. Refused, recorded."""
-        request.upgrade = None
+        if request.chunked or request.length:
+            raise Refused("a request to a judged registry has no body", status=400, rule=self._verdict.rule)
+        request.upgrade, relay.anew = None, True
         self._asker = (request.get(b"user-agent") or b"").lower()
         try:
             found = self._judge(request)
@@ -128,7 +130,7 @@ class RegistryGate:
                 await inner._read_page(found, asked)
                 found = inner._judge(asked)
             if isinstance(found, Page):
-                relay.look = inner._look(found, asked)
+                relay.look, relay.anew = inner._look(found, asked), True
                 await relay.forward(verdict, wanted.path)
         except Refused as refused:
             error = refused.reason

@@ -57,9 +57,7 @@ class Look:
         request.upgrade = None
         request.fields = [field for field in request.fields if field[0].lower() not in _REQUEST_FIELDS]
         wanted = PROTOCOLS[page.rule.registry or ""].accept
-        if memory is not None:  # nobody's words may decide what others see
-            request.fields = [(b"User-Agent", b"paddock")]
-        request.fields += [(b"Accept", wanted), (b"Accept-Encoding", b"gzip")]
+        request.fields.append((b"Accept", wanted))
         if self._found is not None and self._found.read.etag is not None:
             request.fields.append((b"If-None-Match", self._found.read.etag))
 

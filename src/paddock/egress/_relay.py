@@ -7,6 +7,8 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from paddock.model.egress import RequestVerdict, Target
 
 from ._body import Body
@@ -39,6 +41,11 @@ if TYPE_CHECKING:
 
 _REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 _MOST_INTERIM = 32
+_ASKED = frozenset({b"accept", b"range", b"if-range", b"if-match", b"if-none-match", b"if-modified-since"}) | {
+    b"if-unmodified-since"
+}
+"""Fields that a judged registry is sent."""
+_MOST_ASKED_BYTES = 256
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -67,6 +74,8 @@ class Relay:
         self._swap: Swap | None = None
         self.watch: FormWatch | None = None
         """Looks at the request's body before it is sent. Raises Refused."""
+        self.anew = False
+        """The request goes to a judged registry: in the gateway's own words."""
         self.admit: Callable[[Response], None] | None = None
         """Looks at the answer's head before anything of it is passed on. Raises Refused."""
         self._silent = silent
@@ -148,9 +157,20 @@ class Relay:
             if rewrites and (request.chunked or request.length is not None):
                 request.chunked, request.length = not stream.done, len(content) if stream.done else None
             stream.chunked = request.chunked
-            out = write_request(request, path, self._host())
+            sent = self._written_anew(swap) if self.anew else request
+            out = write_request(sent, path, self._host())
             out += stream.frame(content)
         return await self._send_to_one(stream, out)
+
+    def _written_anew(self, swap: Swap) -> Request:
+        """Return the request with what its answer needs, and with credentials where a secret is bound to them."""
+        coding = b"identity" if self.look is None else b"gzip"
+        fields = [(b"User-Agent", b"paddock"), (b"Accept-Encoding", coding)]
+        for name, value in self._request.fields:
+            lower = name.lower()
+            if (lower in _ASKED and len(value) <= _MOST_ASKED_BYTES) or lower in swap.headers:
+                fields.append((name, value))
+        return msgspec.structs.replace(self._request, fields=fields)
 
     def _host(self) -> str:
         host, port = self._target.host, self._target.port

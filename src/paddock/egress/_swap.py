@@ -59,6 +59,11 @@ class Swap:
         else:
             self._bindings = {name: found for name in allowed if (found := book.bindings(name, target, method))}
         self.used: set[str] = set()
+        places = [binding for found in self._bindings.values() for binding in found]
+        self.headers = {binding.header.lower().encode() for binding in places if binding.header is not None}
+        """Fields that a value may be put into, in lower case."""
+        if any(binding.basic for binding in places):
+            self.headers.add(b"authorization")
 
     def target(self, target: str) -> str:
         """Path and query. A value goes into the query parameters that are named; percent-encoded."""
