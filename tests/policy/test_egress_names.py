@@ -82,6 +82,7 @@ def test_a_wildcard_is_narrow(host: str) -> None:
         ("/a%2fb", "/a%2Fb"),
         ("/@scope%2fname?x=%2F..", "/@scope%2Fname?x=%2F.."),
         ("/a%20b", "/a%20b"),
+        ("/caf%c3%a9/%e0%b8%81/%f0%9f%98%80", "/caf%C3%A9/%E0%B8%81/%F0%9F%98%80"),
         ("/a?b?c", "/a?b?c"),
         ("*", "*"),
     ],
@@ -95,6 +96,8 @@ def test_a_path_has_one_form(text: str, normal: str) -> None:
     "text",
     [
         *("", "a", "a/b", "http://x/", "/a b", "/a\\b", "/a%5Cb", "/a%5cb", "/a#b", "/a?b#c", "/ä", "/a\x00", "/a%00"),
+        *("/a%c0%ae/b", "/%C0%AF", "/%c1%9c", "/%e0%80%ae", "/%E0%9F%BF", "/%f0%80%80%ae", "/%f8%80%80%80%ae", "/%C0."),
+        *("/%fc%80%80%80%80%ae", "/a%252e%c0"),
         *("/a%0d%0a", "/a%7F", "/a%zz", "/a%2", "/a%", "/a%252e", "/a%2F..%2Fb", "/a%2F../b", "/a/..;/b", "/.;x/a"),
         *("/a?b\x01", "/a?b\\c", "/" + "a" * 16_384),
     ],

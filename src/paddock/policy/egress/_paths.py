@@ -17,6 +17,8 @@ _PATH = re.compile(r"(?:[A-Za-z0-9\-._~!$&'()*+,;=:@/]|%[0-9A-Fa-f]{2})*")
 _QUERY = re.compile(r"(?:[\x21\x22\x24-\x5b\x5d-\x7e])*")  # what browsers send; no `#`, no backslash
 _ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})")
 _STRANGE = re.compile(r"%(?:[01][0-9A-F]|5C|7F|25[0-9A-Fa-f]{2})")
+_OVERLONG = re.compile(r"%C[01]|%E0%[89]|%F0%8|%F8%8[0-7]|%FC%8[0-3]")
+"""UTF-8 in more bytes than it takes: to some servers `%C0%AE` is a dot, and `%C0%AF` a slash."""
 _DOTS = re.compile(r"/\.\.?(?:/|$)")
 _SLASHES = re.compile("//+")
 MOST_CHARS = 16_384
@@ -51,10 +53,18 @@ def _decoded_if_plain(match: re.Match[str]) -> str:
 
 
 def _is_ambiguous(path: str) -> bool:
-    """Escaped controls and backslashes, escapes of escapes, dot segments that only some servers see."""
-    if "%" in path and (_STRANGE.search(path) or ("%2F" in path and _DOTS.search(path.replace("%2F", "/")))):
-        return True
+    """Escaped controls and backslashes, escapes of escapes, overlong UTF-8, dot segments that only some servers see."""
+    if "%" in path:
+        if _STRANGE.search(path) or is_overlong(path):
+            return True
+        if "%2F" in path and _DOTS.search(path.replace("%2F", "/")):
+            return True
     return ";" in path and any(part.partition(";")[0] in (".", "..") for part in path.split("/") if ";" in part)
+
+
+def is_overlong(path: str) -> bool:
+    """Tell whether UTF-8 is in there that takes more bytes than it needs."""
+    return _OVERLONG.search(path) is not None
 
 
 def _without_dots(path: str) -> str:

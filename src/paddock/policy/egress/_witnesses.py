@@ -9,7 +9,7 @@ import msgspec
 from paddock.errors import InvalidArgument
 
 from ._globs import Glob
-from ._paths import Pattern, normal_path
+from ._paths import Pattern, is_overlong, normal_path
 
 _PLAIN = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~!$&'()*+,;=:@/"
 _MOST_STATES = 50_000
@@ -47,7 +47,7 @@ def witnesses(patterns: Sequence[Pattern]) -> tuple[str, ...]:
             if state.part not in (".", ".."):
                 found.setdefault(_answer(state, globs), text)
             for unit in units:
-                next = _step(state, unit, globs)
+                next = None if is_overlong(text[-3:] + unit.written) else _step(state, unit, globs)
                 if next is not None and next not in seen:
                     seen.add(next)
                     following.append((next, text + unit.written))
