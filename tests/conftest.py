@@ -24,7 +24,7 @@ from paddock.backends.jail import KeeperClient
 from paddock.errors import KeeperUnavailable
 from paddock.keeper import _wire, layout
 from paddock.testing.leaks import Snapshot, wait_until_clean
-from tests import orphans
+from tests import modes, orphans
 
 if TYPE_CHECKING:
     from paddock.client import Sandbox
@@ -75,8 +75,13 @@ _SUPERVISED = pytest.StashKey[bool]()
 _STRAYS = pytest.StashKey[list[str]]()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    modes.mark(items)
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """`root` and `user` are conditions; which one was not met is printed."""
+    """Skip a test whose condition, `root` or `user`, isn't met. Fail a `pure` one that asks for a state directory."""
+    modes.begin(item)
     if item.get_closest_marker("root") and os.geteuid() != 0:
         pytest.skip("needs uid 0")
     if item.get_closest_marker("user") and os.geteuid() == 0:
@@ -89,6 +94,7 @@ def private_state(*, ignore: tuple[str, ...] = ()) -> Generator[Path]:
 
     `ignore` names kinds of `Snapshot` that are not compared.
     """
+    modes.refuse_if_pure()
     # Not below pytest's own directory: a socket's path has to be shorter than 108 bytes.
     directory = Path(tempfile.mkdtemp(prefix="pd-"))
     before = Snapshot.take(directory)

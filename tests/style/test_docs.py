@@ -35,17 +35,20 @@ def name(value: Example | Path) -> str:
     return f"{value.page.name}-{value.number}" if isinstance(value, Example) else str(value.relative_to(ROOT))
 
 
+@pytest.mark.pure
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_every_link_leads_to_a_file(page: Path) -> None:
     missing = [target for target in _LINK.findall(page.read_text()) if not (page.parent / target).exists()]
     assert missing == []
 
 
+@pytest.mark.pure
 def test_nothing_tells_a_reader_to_install_the_package_of_that_name_which_is_not_ours() -> None:
     found = {file: _INSTALLS_PADDOCK.findall(file.read_text()) for file in (*PAGES, *(ROOT / "src").rglob("*.py"))}
     assert {file: told for file, told in found.items() if told} == {}
 
 
+@pytest.mark.pure
 @pytest.mark.parametrize("example", examples(*PAGES), ids=name)
 def test_every_example_is_python(example: Example) -> None:
     flags = 0x2000  # ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
@@ -58,11 +61,13 @@ def test_the_examples_of_readme_tutorial_and_guides_run(example: Example, sandbo
     exec(compile(example.code, f"{example.page}:{example.number}", "exec"), {"__name__": "example"})
 
 
+@pytest.mark.pure
 def test_every_public_name_is_explained() -> None:
     text = "\n".join(page.read_text() for page in PAGES)
     assert [public for public in paddock.__all__ if not re.search(rf"`[^`\n]*\b{public}\b", text)] == []
 
 
+@pytest.mark.pure
 def test_every_decision_has_its_context_choice_and_consequences() -> None:
     pages = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
     assert [int(page.name[:4]) for page in pages] == list(range(1, len(pages) + 1))

@@ -21,6 +21,7 @@ def output(name: str, sandbox: SandboxFactory) -> str:
     return run.stdout
 
 
+@pytest.mark.pure
 def test_no_example_is_left_out() -> None:
     shown = {
         "step1.py",

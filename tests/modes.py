@@ -1,0 +1,86 @@
+"""Which tests `.ci/run` runs as root only. A file that isn't named here runs as root and as an ordinary user.
+
+`make test` runs them all, for everyone. The lists name files below `tests/` without `test_` and `.py`; `*` is a whole
+folder.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+# The result doesn't depend on the user, and no test makes a sandbox: the fixtures refuse a state directory.
+PURE = {
+    "audit": "kinds log ocsf read signing statement stream verify",
+    "backends": "connections fuzzed_guest hostile_guest pipes",
+    "bench": "figures peers report",
+    "client": "bridge client_sandbox client_streams connector exports unasync",
+    "egress": "certificates clients control dns gateway git_push git_push_flow h2 h2_hostile h2_text hello hostile http1"
+    " identity limits malware mock mock_cassettes names needles origins package_cache package_pages package_store"
+    " recording refusal registry registry_crates registry_debian registry_filters resolver revisions secret_flow"
+    " streaming swap synthetic websocket world",
+    "eval": "canaries",
+    "guest": "ferry firecracker frames fuse_state fuse_wire hostile_host idle_lines renewal seal",
+    "images": "registry tar",
+    "keeper": "plan wire",
+    "loop": "budget trace verdict",
+    "policy": "*",
+    "repositories": "remote",
+    "results": "forges",
+    "service": "approvals conduct disk_sleep disk_sleep_races door evidence execs faults garbage levels made_again"
+    " malware_lists policies providers reconcile rollback rollback_races sandboxes secret_leases secret_policies"
+    " secrets sleeping_states store wall_clock workspace_trees workspaces",
+    "storage": "secret_sources vault",
+    "style": "clocks errors modes orphans rooms specification",
+    "tools": "reference",
+}
+# Needs sandboxes, but the part that differs for an ordinary user is proved elsewhere.
+ONCE = {
+    "audit": "replay_journal",
+    "backends": "*",  # tests/levels runs each level as the ordinary user too
+    "bench": "*",
+    "cli": "*",
+    "client": "client_real",
+    "contract": "process_backend",  # without isolation there is nothing that root could do differently
+    "demo": "*",  # .ci/run runs `make demo` as the ordinary user
+    "egress": "mock_real whole",
+    "eval": "*",
+    "guest": "dismissed doors exec pilot",
+    "images": "image_cli",
+    "loop": "*",
+    "remotes": "from_up_to_pull_request https",
+    "repositories": "acquire bases repository_collector",
+    "results": "asking workspace_results",
+    "service": "over_guest",
+    "storage": "kit memories templates",
+    "style": "docs examples",
+}
+
+
+def mark(items: list[pytest.Item]) -> None:
+    for item in items:
+        folder, name = item.path.parent.name, item.path.stem.removeprefix("test_")
+        if _names(PURE, folder, name):
+            item.add_marker(pytest.mark.pure)
+        elif _names(ONCE, folder, name):
+            item.add_marker(pytest.mark.once)
+
+
+_in_a_pure_test = False
+
+
+def begin(item: pytest.Item) -> None:
+    """Note which kind of test runs now. A pure one may not name a fixture that makes a state directory."""
+    global _in_a_pure_test
+    _in_a_pure_test = item.get_closest_marker("pure") is not None
+    if {"state_dir", "shared_state"} & set(getattr(item, "fixturenames", ())):
+        refuse_if_pure()
+
+
+def refuse_if_pure() -> None:
+    if _in_a_pure_test:
+        pytest.fail("this test is pure in tests/modes.py and asks for a state directory: take it out of that list")
+
+
+def _names(table: dict[str, str], folder: str, name: str) -> bool:
+    named = table.get(folder, "").split()
+    return name in named or "*" in named
