@@ -39,7 +39,7 @@ check: ## format, lint, types, architecture, generated code
 	$(BIN)/lint-imports
 	$(BIN)/python tools/unasync.py --check
 	$(BIN)/python tools/reference.py --check
-	$(BIN)/pytest -q -p no:cacheprovider tests/style
+	$(BIN)/pytest -q -p no:cacheprovider -m pure tests/style # `make test` runs the documents' examples
 
 fix: setup ## whatever a tool can put right
 	$(BIN)/ruff format --quiet $(STYLE)
