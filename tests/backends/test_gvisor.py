@@ -57,8 +57,8 @@ class _InGvisor(Bench):
         return sandboxes
 
 
-class TestGvisor(_InGvisor, ExecConformance, KillConformance, LifeConformance, AdoptionConformance, LimitConformance):
-    """What is not the same as at the other levels."""
+class TestGvisor(_InGvisor, KillConformance, LifeConformance, AdoptionConformance, LimitConformance):
+    """What depends on the isolation. The guest agent is proved at the jail: tests/contract/test_jail_backend.py."""
 
 
 @pytest.mark.slow
@@ -67,6 +67,9 @@ class TestEveryPromise(_InGvisor, BackendConformance):
 
 
 class TestWalls(_InGvisor):
+    def test_the_environment_of_the_host_is_nowhere_inside(self, lab: Lab) -> None:
+        ExecConformance.test_the_environment_of_the_host_is_nowhere_inside(self, lab)
+
     def test_an_archive_is_not_written_through_a_link(self, lab: Lab) -> None:
         """gVisor follows one where it must not: `guest._paths.open_directory`."""
         ArchiveConformance.test_nothing_is_written_through_a_link_that_was_there_before(self, lab)

@@ -12,7 +12,13 @@ import pytest
 from paddock.backends import SandboxPlan
 from paddock.backends.process import ProcessBackend
 from paddock.model import Noun, SandboxId, SandboxSpec, Template, User, mint
-from paddock.testing.conformance import BackendConformance
+from paddock.testing.conformance import (
+    BackendConformance,
+    KillConformance,
+    LifeConformance,
+    PauseConformance,
+    PortConformance,
+)
 
 TEMPLATE = Template(
     name="host",
@@ -42,7 +48,16 @@ class ProcessHarness:
         shutil.rmtree(self.state_dir / plan.tree, ignore_errors=True)
 
 
-class TestProcessBackend(BackendConformance):
+class _WithoutIsolation:
     @pytest.fixture
     def harness(self, tmp_path: Path) -> ProcessHarness:
         return ProcessHarness(tmp_path)
+
+
+class TestProcessBackend(_WithoutIsolation, KillConformance, PortConformance, LifeConformance, PauseConformance):
+    """What the backend does itself. The guest agent is proved at the jail: tests/contract/test_jail_backend.py."""
+
+
+@pytest.mark.slow
+class TestEveryPromise(_WithoutIsolation, BackendConformance):
+    """With all that the guest agent does."""
