@@ -7,11 +7,19 @@ import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import pytest
+from _pytest.mark import ParameterSet
+
 from tests.egress.registry_files import Outside, world_of
 from tests.egress.rig import Rig, running
 
 COOLDOWN = ", cooldown_days: 7"
 JSON = "application/vnd.pypi.simple.v1+json"
+
+
+def slow(*values: object) -> ParameterSet:
+    """Leave a case to `make test-all`. tests/egress/test_registry_filters.py proves what each rule lets through."""
+    return pytest.param(*values, marks=pytest.mark.slow)
 
 
 def through(work: Callable[[Rig, Outside], Awaitable[None]], terms: str = COOLDOWN) -> None:

@@ -16,7 +16,7 @@ import pytest
 from paddock.egress._secret_book import Bound
 from paddock.model import Binding, SecretValue
 from paddock.policy.egress import load
-from tests.egress.registry_clients import COOLDOWN, JSON, client, fetch, through
+from tests.egress.registry_clients import COOLDOWN, JSON, client, fetch, slow, through
 from tests.egress.registry_files import Outside, world_of
 from tests.egress.rig import Rig, ca_file
 
@@ -57,13 +57,13 @@ async def _has_pip(python: str) -> bool:
     ("terms", "json_pages", "chosen"),
     [
         (COOLDOWN, True, "1.0"),
-        (", unknown_age: allow, cooldown_days: 7", True, "1.5"),
-        (", unknown_age: allow", True, "2.0"),
-        ("", True, "2.0"),
-        (COOLDOWN, False, None),
-        (", unknown_age: allow, cooldown_days: 7", False, "2.0"),
+        slow(", unknown_age: allow, cooldown_days: 7", True, "1.5"),
+        slow(", unknown_age: allow", True, "2.0"),
+        slow("", True, "2.0"),
+        slow(COOLDOWN, False, None),
+        slow(", unknown_age: allow, cooldown_days: 7", False, "2.0"),
         (", packages: [de*o]", False, "2.0"),
-        (", packages: [other]", True, None),
+        slow(", packages: [other]", True, None),
     ],
 )
 def test_pip_chooses_what_is_old_enough_and_can_fetch_it(
@@ -80,7 +80,7 @@ def test_pip_chooses_what_is_old_enough_and_can_fetch_it(
     through(work, terms)
 
 
-@pytest.mark.parametrize(("terms", "chosen"), [(COOLDOWN, "1.0.0"), ("", "2.0.0")])
+@pytest.mark.parametrize(("terms", "chosen"), [(COOLDOWN, "1.0.0"), slow("", "2.0.0")])
 def test_npm_chooses_what_is_old_enough_and_can_fetch_it(terms: str, chosen: str, tmp_path: Path) -> None:
     npm = shutil.which("npm")
     if npm is None:

@@ -12,7 +12,7 @@ import pytest
 from paddock.egress import _registry_crates as crates
 from paddock.egress._registry_page import Malformed, Page
 from paddock.model import Allow
-from tests.egress.registry_clients import COOLDOWN, client, fetch, through
+from tests.egress.registry_clients import COOLDOWN, client, fetch, slow, through
 from tests.egress.registry_files import Outside
 from tests.egress.rig import Rig, ca_file
 
@@ -41,7 +41,7 @@ async def cargo(world: Rig, directory: Path, *arguments: str) -> tuple[int, str]
     return await client(world, directory, program, *arguments, **more)
 
 
-@pytest.mark.parametrize(("terms", "chosen"), [(COOLDOWN, "1.0.0"), (", unknown_age: allow", "2.0.0")])
+@pytest.mark.parametrize(("terms", "chosen"), [(COOLDOWN, "1.0.0"), slow(", unknown_age: allow", "2.0.0")])
 def test_cargo_chooses_what_is_old_enough_and_can_fetch_it(terms: str, chosen: str, tmp_path: Path) -> None:
     async def work(world: Rig, outside: Outside) -> None:
         cargo_project(tmp_path, ">=1")
