@@ -33,13 +33,16 @@ SandboxFactory = Callable[..., "Sandbox"]
 
 # Neither deadline nor `too_slow`: how long an example takes says nothing on a busy machine.
 hypothesis.settings.register_profile(
-    "search",  # new examples each time: `make test-all`
+    "search",  # new examples each time, and many: `make test-all`
     deadline=None,
+    max_examples=300,
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
     **({} if os.access(".", os.W_OK) else {"database": None}),  # nowhere to keep one
 )
-# The same examples each time, so that a change is judged by what it changes.
-hypothesis.settings.register_profile("repeat", hypothesis.settings.get_profile("search"), derandomize=True)
+# The same examples each time, so that a change is judged by what it changes: more of them would find nothing new.
+hypothesis.settings.register_profile(
+    "repeat", hypothesis.settings.get_profile("search"), derandomize=True, max_examples=25
+)
 hypothesis.settings.load_profile("repeat")
 
 

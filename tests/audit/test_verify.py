@@ -54,9 +54,7 @@ def test_an_empty_or_missing_log_is_ok(tmp_path: Path) -> None:
     assert verify(tmp_path / "none").records == 0
 
 
-@settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=200, deadline=None
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
 @given(data=st.data())
 def test_any_changed_byte_is_found(tmp_path: Path, good: dict[str, bytes], data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted(good)))
@@ -68,9 +66,7 @@ def test_any_changed_byte_is_found(tmp_path: Path, good: dict[str, bytes], data:
     assert not report.ok or (report.problem is not None and "torn" in report.problem and at == len(changed) - 1)
 
 
-@settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=100, deadline=None
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
 @given(data=st.data())
 def test_removed_repeated_and_reordered_lines_are_found(
     tmp_path: Path, good: dict[str, bytes], data: st.DataObject

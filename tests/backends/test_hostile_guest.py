@@ -270,7 +270,7 @@ doings = st.sampled_from(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(deadline=None)
 @given(st.lists(said, max_size=10), doings, st.booleans(), st.booleans())
 def test_any_talk_ends_in_a_result_or_an_error_of_ours(sequence, doing, begins_well, descriptors):
     wire = HELLO + (reply(pid=3) if begins_well else b"") + b"".join(sequence)

@@ -118,7 +118,7 @@ def test_an_outcome_that_cannot_be_recorded_ends_the_connection() -> None:
     asyncio.run(work())
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.sampled_from([client_hello("a.test"), get("a.test"), b"CONNECT a.test:1 HTTP/1.1\r\n\r\n", b""]),
     st.binary(max_size=300),
@@ -153,7 +153,7 @@ def test_garbage_from_inside_ends_and_leaves_nothing(start: bytes, garbage: byte
     asyncio.run(work())
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.binary(max_size=200), st.integers(0, 2**32))
 def test_garbage_from_a_server_is_an_error_or_an_answer(garbage: bytes, seed: int) -> None:
     chance = random.Random(seed)

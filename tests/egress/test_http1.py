@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import h11
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from paddock.egress._body import Body, chunk, last_chunk
@@ -245,7 +245,6 @@ PIECES = st.sampled_from(
 LINES = st.lists(PIECES, max_size=12).map(b"".join)
 
 
-@settings(max_examples=300)
 @given(LINES, st.sampled_from([b"", b"POST / HTTP/1.1\r\nHost: a\r\n", b"GET / HTTP/1.0\r\n"]))
 def test_whatever_is_read_is_read_the_same_by_another_reader(tail: bytes, start: bytes) -> None:
     """What is taken is written so that a second implementation finds one request in it: ours."""

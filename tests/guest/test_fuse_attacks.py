@@ -296,9 +296,7 @@ parts = st.one_of(
 requests = st.tuples(ops, st.integers(0, 9), st.lists(parts, max_size=6).map(b"".join))
 
 
-@settings(
-    deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(asked=st.lists(requests, max_size=40))
 def test_whatever_it_says_nothing_outside_changes_and_the_session_goes_on(
     tmp_path: Path, asked: list[tuple[int, int, bytes]]

@@ -113,9 +113,7 @@ moves = st.one_of(
     st.builds(lambda k, c: pack(k, c, {}), st.sampled_from([Kind.REPLY, Kind.ERROR, Kind.EXIT]), channel),
     st.just(HELLO),
 )
-quick = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
+quick = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
 @quick

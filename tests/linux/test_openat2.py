@@ -90,7 +90,7 @@ def test_mounts_can_be_refused() -> None:
 PARTS = ["..", ".", "", "d", "e", "file", "up", "absolute", "parent", "self", "magic", "good", "secret", "proc", "root"]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=300)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(parts=st.lists(st.sampled_from(PARTS), max_size=8), absolute=st.booleans())
 def test_no_path_reaches_the_outside(root_fd: int, parts: list[str], absolute: bool) -> None:
     path = ("/" if absolute else "") + "/".join(parts)

@@ -129,7 +129,7 @@ def test_a_program_too_long_for_the_kernel_is_refused() -> None:
         assembler.assemble()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(deadline=None)
 @given(
     table=st.dictionaries(st.integers(900, 960), verdicts, min_size=1, max_size=12),
     arguments=st.lists(longs, min_size=6, max_size=6),

@@ -203,7 +203,7 @@ def started(shell: str, line: str, stubs: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("shell", ["/bin/dash", "/bin/bash"])
-@settings(max_examples=150, deadline=None)
+@settings(deadline=None)
 @given(pieces=st.lists(_PIECES, min_size=1, max_size=14))
 def test_whatever_a_shell_starts_was_told_of(shell: str, pieces: list[str], stubs: Path) -> None:
     if not Path(shell).exists():

@@ -10,7 +10,7 @@ from paddock.policy.egress import Change, Snapshot, compile, diff, load
 from paddock.policy.egress._diff import OTHER_METHOD, Cell, outcome
 from tests.policy.policy_drawing import ADDRESSES, GIT_PATHS, METHODS, NAMES, PATHS, PORTS, documents
 
-thorough = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+thorough = settings(deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def compiled(document: PolicyDocument) -> Snapshot:

@@ -14,7 +14,7 @@ from paddock.policy.egress import Snapshot, compile, load
 from tests.policy import policy_reading as reading
 from tests.policy.policy_drawing import ADDRESSES, GIT_PATHS, METHODS, NAMES, PATHS, PORTS, documents
 
-thorough = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+thorough = settings(deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def compiled(document: PolicyDocument) -> Snapshot:

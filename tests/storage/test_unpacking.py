@@ -115,9 +115,7 @@ _KINDS = st.sampled_from([tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tar
 
 
 @given(st.lists(st.tuples(_NAMES, _KINDS, _NAMES), max_size=8))
-@settings(
-    max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
 def test_no_archive_changes_anything_outside(tmp_path: Path, members: list[Member]) -> None:
     top = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
     remove(top, "case")
