@@ -412,16 +412,20 @@ class TestBtrfsOnBtrfs(PoolConformance):
     harness = conformance_on("btrfs", "btrfs")  # type: ignore[assignment]
 
 
+# tests/storage/test_drivers.py proves each driver once in `make test`.
+@pytest.mark.slow
 @pytest.mark.root
 class TestOverlayOnTmpfs(PoolConformance):
     harness = conformance_on("tmpfs", "overlay")  # type: ignore[assignment]
 
 
+@pytest.mark.slow
 @pytest.mark.root
 class TestOverlayOnExt4(PoolConformance):
     harness = conformance_on("ext4", "overlay")  # type: ignore[assignment]
 
 
+@pytest.mark.slow
 @pytest.mark.root
 class TestCopyOnAnOverlay(PoolConformance):
     harness = conformance_on("overlay", "copy")  # type: ignore[assignment]
