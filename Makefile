@@ -2,7 +2,7 @@
 # Environment variables that change what Python or uv do are kept out, so that a run is the same everywhere.
 unexport PYTHONDONTWRITEBYTECODE PYTHONPATH PYTHONHOME PYTHONSAFEPATH PYTHONWARNINGS VIRTUAL_ENV
 .DEFAULT_GOAL := help
-.PHONY: help setup levels demo test test-all test-vm check fix bench bench-peers docs doctor clean
+.PHONY: help setup levels demo quick test test-all test-vm check fix bench bench-peers docs doctor clean
 
 BIN := .venv/bin
 STYLE := src tests tools demo bench examples
@@ -20,6 +20,9 @@ levels: ## what the stronger levels run on: gVisor, QEMU and a kernel, Podman (a
 
 demo: setup ## untrusted code repairs a real repository in a sandbox (ARGS=--json)
 	@$(BIN)/python -m demo.run $(ARGS)
+
+quick: setup ## a minute's worth of tests, for the files that differ from main (ARGS="-k name")
+	@$(PYTEST) -m "not slow" $$($(BIN)/python -m tools.quick) $(ARGS)
 
 test: setup ## all tests but the slow ones (ARGS="-k name")
 	@$(PYTEST) -m "not slow" $(ARGS)

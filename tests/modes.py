@@ -31,7 +31,7 @@ PURE = {
     " secrets sleeping_states store wall_clock workspace_trees workspaces",
     "storage": "secret_sources vault",
     "style": "clocks errors modes orphans rooms specification",
-    "tools": "reference",
+    "tools": "quick reference",
 }
 # Needs sandboxes, but the part that differs for an ordinary user is proved elsewhere.
 ONCE = {
