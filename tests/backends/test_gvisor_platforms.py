@@ -63,7 +63,7 @@ def test_kvm_is_tried_on_a_machine_of_its_own_or_by_name(tmp_path: Path, monkeyp
     assert (_platforms.why_not_kvm(), _platforms.without_device(20240729)) == (why, ("systrap", "ptrace"))
 
 
-@pytest.mark.skipif(os.getuid() == 0, reason="root opens everything")
+@pytest.mark.user  # root opens everything
 def test_a_device_of_others_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     closed = next((path for path in Path("/dev").iterdir() if path.is_char_device() and not os.access(path, 6)), None)
     if closed is None:

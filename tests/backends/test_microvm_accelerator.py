@@ -41,7 +41,7 @@ def test_without_a_device_it_is_emulated(tmp_path: Path, monkeypatch: pytest.Mon
         assert f"there is no {there}" in choice.words
 
 
-@pytest.mark.skipif(os.getuid() == 0, reason="root opens everything")
+@pytest.mark.user  # root opens everything
 def test_a_device_of_others_is_not_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     closed = next((path for path in Path("/dev").iterdir() if path.is_char_device() and not os.access(path, 6)), None)
     if closed is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,12 @@ def test_each_name_is_of_one_file() -> None:
     ]
     assert sorted(set(names)) == sorted(names)
     assert [name for name in names if not (TESTS / name).is_file()] == []
+
+
+def test_what_only_an_ordinary_user_can_show_carries_the_marker() -> None:
+    """Otherwise a file that runs as root only would never run it."""
+    skips = re.compile(r"skipif\(os\.gete?uid\(\) == 0")
+    assert [str(path) for path in TESTS.rglob("test_*.py") if skips.search(path.read_text())] == []
 
 
 def test_a_pure_test_gets_no_state_directory() -> None:
