@@ -16,7 +16,6 @@ from paddock.testing.conformance import (
     BackendConformance,
     KillConformance,
     LifeConformance,
-    PauseConformance,
     PortConformance,
 )
 
@@ -54,7 +53,7 @@ class _WithoutIsolation:
         return ProcessHarness(tmp_path)
 
 
-class TestProcessBackend(_WithoutIsolation, KillConformance, PortConformance, LifeConformance, PauseConformance):
+class TestProcessBackend(_WithoutIsolation, KillConformance, PortConformance, LifeConformance):
     """What the backend does itself. The guest agent is proved at the jail: tests/contract/test_jail_backend.py."""
 
 
