@@ -15,7 +15,9 @@ from paddock.model.policy import AuditRules, CommandRules, FileRules, Port
 from paddock.policy.door import MOST_RULES as MOST_COMMAND_RULES
 from paddock.policy.door import command_faults, file_faults
 
-from . import _addresses
+from ._addresses import Network
+from ._addresses import network as parse_network
+from ._addresses import number as parse_number
 from ._hosts import REGISTRIES
 from ._mocks import canonical_source, check_together
 from ._names import NotAName, canonical_name, check_wildcard
@@ -127,8 +129,8 @@ def _cidr_allow(rule: Allow, path: Path) -> Allow:
     if rule.tier not in (None, "splice"):
         raise Problem((*path, "tier"), "there is no name to inspect for: connections to addresses are passed on")
     text = _network(rule.cidr or "", (*path, "cidr"))
-    parsed = _addresses.network(text)
-    for known in map(_addresses.network, _TRANSLATED):
+    parsed = parse_network(text)
+    for known in map(parse_network, _TRANSLATED):
         if (
             parsed.version == 6
             and known.version == 6
@@ -143,7 +145,7 @@ def _cidr_allow(rule: Allow, path: Path) -> Allow:
     return msgspec.structs.replace(rule, cidr=text, ports=_ports(rule.ports, path))
 
 
-def _within(one: _addresses.Network, other: _addresses.Network) -> bool:
+def _within(one: Network, other: Network) -> bool:
     first, last = int(other.network_address), int(other.broadcast_address)
     return first <= int(one.network_address) <= last
 
@@ -224,9 +226,9 @@ def host(text: str, path: Path, *, wildcard: bool = True, wide: bool = False) ->
     try:
         if not star and "*" in text:
             raise NotAName("has a `*`; what there is is `*.example.com`, with one label or more before it")
-        if "/" in text or (":" in text and _addresses.number(text) is None):
+        if "/" in text or (":" in text and parse_number(text) is None):
             raise NotAName("has more than a name: scheme, port and path are not part of a host")
-        if _addresses.number(text) is not None:
+        if parse_number(text) is not None:
             raise Problem(path, f"{text!r} is an address", f"write `cidr: {text}` with its ports")
         name = canonical_name(text[2:] if star else text)
         if star and not wide:
@@ -238,7 +240,7 @@ def host(text: str, path: Path, *, wildcard: bool = True, wide: bool = False) ->
 
 def _network(text: str, path: Path) -> str:
     try:
-        return str(_addresses.network(text))
+        return str(parse_network(text))
     except ValueError as error:
         raise Problem(path, f"{text!r} {error}") from None
 

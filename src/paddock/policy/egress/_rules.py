@@ -11,7 +11,8 @@ import msgspec
 from paddock.model import Allow, Approve, Binding, Deny, Mock, PolicyDocument, Tier
 from paddock.model.policy import Port
 
-from . import _addresses
+from ._addresses import Network
+from ._addresses import network as parse_network
 from ._canonical import span
 from ._globs import Glob, glob, tokens_of
 from ._hosts import REGISTRIES
@@ -37,7 +38,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     order: int
     ports: tuple[Span, ...]
     hosts: tuple[str, ...] = ()
-    network: _addresses.Network | None = None
+    network: Network | None = None
     methods: frozenset[str] | None = None
     paths: tuple[Pattern, ...] | None = None
     tier: Tier | None = None
@@ -138,7 +139,7 @@ def _allow(rule: Allow, index: int, *, publish: bool) -> Rule:
     path: Path = ("egress", "allow", index)
     new = partial(Rule, path=path, name=dotted(path), order=index, item=index, secrets=tuple(rule.secret or ()))
     if rule.cidr is not None:
-        return new(network=_addresses.network(rule.cidr), ports=_spans(rule.ports, ALL_PORTS), tier=rule.tier)
+        return new(network=parse_network(rule.cidr), ports=_spans(rule.ports, ALL_PORTS), tier=rule.tier)
     if rule.registry is not None:
         # What is written to one is published: nobody's business but a person's.
         methods = None if publish else READING
@@ -177,7 +178,7 @@ def _deny(rule: Deny, index: int) -> Rule:
     path: Path = ("egress", "deny", index)
     if rule.cidr is None:
         return msgspec.structs.replace(_of_host(rule, path, index), ports=_spans(rule.ports, ALL_PORTS))
-    network = _addresses.network(rule.cidr)
+    network = parse_network(rule.cidr)
     return Rule(path=path, name=dotted(path), order=index, network=network, ports=_spans(rule.ports, ALL_PORTS))
 
 
