@@ -18,7 +18,7 @@ from paddock.model.streams import ByteReader, ByteWriter
 from ._guest_channel import Channel
 from ._guest_connection import GuestConnection
 from ._guest_files import FileReader
-from ._guest_pipes import PipeReader, PipeWriter
+from ._guest_pipes import PipeReader, PipeWriter, open_pipe
 
 _MOST_CELLS = 65535  # ioctl_tty(2): unsigned shorts
 
@@ -290,11 +290,11 @@ def _over_pipes(connection: GuestConnection, request: dict[str, object], spec: E
     stdin: PipeWriter | None = None
     try:
         if spec.stdin:
-            reader, writer = os.pipe2(os.O_CLOEXEC)
+            reader, writer = open_pipe()
             far.append(reader)
             stdin = PipeWriter(writer)
         for _ in range(2):
-            reader, writer = os.pipe2(os.O_CLOEXEC)
+            reader, writer = open_pipe()
             far.append(writer)
             near.append(PipeReader(reader))
         channel = connection.open(request, fds=far)
@@ -322,7 +322,7 @@ async def start_background(
         if spec.stdin:
             if not connection.descriptors:
                 raise InvalidArgument("a background command has no stdin here")
-            reader, writer = os.pipe2(os.O_CLOEXEC)
+            reader, writer = open_pipe()
             inner.callback(os.close, reader)
             far.append(reader)
             stdin = PipeWriter(writer)

@@ -37,6 +37,14 @@ class StreamConformance(Bench):
         assert (finished.out, finished.err) == (b"out\nmore\n", b"err\n")
 
     @guarantee()
+    async def test_a_command_opens_its_streams_by_path(self, lab: Lab) -> None:
+        await _opens_its_streams(await lab.box(), user=None)
+
+    @guarantee("root_user")
+    async def test_root_opens_its_streams_by_path(self, lab: Lab) -> None:
+        await _opens_its_streams(await lab.box(), user="root")
+
+    @guarantee()
     async def test_output_is_byte_exact(self, lab: Lab) -> None:
         everything = bytes(range(256)) + b"\xff\xfe\x80\r\n\0\x1b[31m" + "ü€".encode()
         finished = await (await lab.box()).run("cat", input=everything)
@@ -193,3 +201,13 @@ async def _written_when_blocked(box: Box, handle: ExecHandle) -> int:
         return 0
 
     return await eventually("the writer is blocked", blocked)
+
+
+async def _opens_its_streams(box: Box, *, user: str | None) -> None:
+    script = (
+        "cat /dev/stdin && echo out >/dev/stdout && echo err >/dev/stderr &&"
+        " echo 1 >/proc/self/fd/1 && echo 2 >/proc/self/fd/2 && echo both | tee /dev/stderr"
+    )
+    finished = await box.sh(script, input=b"in\n", user=user)
+    assert (finished.out, finished.err) == (b"in\nout\n1\nboth\n", b"err\n2\nboth\n")
+    assert (await box.sh("cat /proc/self/fd/0", input=b"in\n", user=user)).out == b"in\n"
