@@ -89,6 +89,11 @@ def test_a_fork_has_the_files_and_goes_its_own_way_and_so_has_its_fork(create: S
             entropy = "od -An -N16 -tx1 /dev/urandom"
             assert len({one.exec(entropy, check=True).stdout for one in (parent, child, grandchild)}) == 3
             assert grandchild.exec("hostname").stdout != parent.exec("hostname").stdout
+            for one in (parent, child, grandchild):
+                assert one.exec("hostname -f").stdout == one.exec("hostname").stdout
+            assert (
+                grandchild.exec("grep -c sandbox /etc/hosts").stdout == parent.exec("grep -c sandbox /etc/hosts").stdout
+            )
     assert parent.exec("cat file", cwd="/workspace").stdout == "parent"
 
 

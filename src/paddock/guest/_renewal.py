@@ -18,6 +18,7 @@ from functools import partial
 from struct import pack
 from typing import Any, cast
 
+from . import _hosts as hosts
 from . import _machine as machine
 from . import _requests as requests
 from . import _uplink as uplink
@@ -33,10 +34,11 @@ _LASTING = frozenset({"limits", "network"})
 
 
 class Renewal:
-    """`renew` does what a request says, and answers with `done` and `failed`, by name: `hostname`; `machine_id`,
-    `entropy`, the card's `mac` (hexadecimal); `wall_clock` in seconds; of a virtual machine `limits`: `open_files`,
-    `processes`, `tmp_bytes`; whether it has a `network`; the certificates that it is to `trust` (`_uplink`); paths that
-    must be `absent`; what to mount of its host's `files`, which come by the stream that `files` opens."""
+    """`renew` does what a request says, and answers with `done` and `failed`, by name: `hostname`; `hosts`, the
+    name that resolves to the sandbox itself; `machine_id`, `entropy`, the card's `mac` (hexadecimal); `wall_clock` in
+    seconds; of a virtual machine `limits`: `open_files`, `processes`, `tmp_bytes`; whether it has a `network`; the
+    certificates that it is to `trust` (`_uplink`); paths that must be `absent`; what to mount of its host's `files`,
+    which come by the stream that `files` opens."""
 
     def __init__(self, files: Callable[[], int] | None = None) -> None:
         self._parts = {**_PARTS, "files": partial(_files, stream=files)}
@@ -63,6 +65,14 @@ class Renewal:
 
 def _hostname(request: Json) -> None:
     socket.sethostname(requests.text(request, "hostname"))
+
+
+def _hosts(request: Json) -> None:
+    file = os.open("/" + hosts.PATH, hosts.FLAGS, 0o644)
+    try:
+        hosts.name_sandbox(file, requests.text(request, "hosts"))
+    finally:
+        os.close(file)
 
 
 def _machine_id(request: Json) -> None:
@@ -170,6 +180,7 @@ _PARTS: dict[str, Callable[[Json], None]] = {
     "absent": _absent,
     "entropy": _entropy,
     "hostname": _hostname,
+    "hosts": _hosts,
     "limits": _limits,
     "mac": _mac,
     "machine_id": _machine_id,

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 
+from paddock.guest import _hosts as hosts
 from paddock.keeper import _trust_places
 from paddock.keeper._door import visit
 from paddock.keeper._house import House
 from paddock.keeper._places import PLACE, attach, move, place_of
-from paddock.keeper._plan import JailPlan
+from paddock.keeper._plan import JAIL, JailPlan
 from paddock.keeper._protect import protect
 from paddock.keeper._spare import Spare
 from paddock.keeper._trace import Steps
-from paddock.linux import mounts, namespaces
+from paddock.linux import fsids, mounts, namespaces, openat2
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,8 @@ def fit_out(
         finally:
             os.close(place)
         os.fchdir(layers.root)
+        if plan.kind == JAIL:  # any other has the sandbox's tree below its own, and the guest in there does it
+            _name(plan, house.base(spare.slot))
         if layers.usr is not None:
             _attach_usr(layers.usr)
         steps.end("attach")
@@ -82,6 +86,16 @@ def fit_out(
         steps.begin("detach")
         mounts.detach_old_root()
         steps.end("detach")
+
+
+def _name(plan: JailPlan, base: int | None) -> None:
+    """Make the sandbox's own host name resolve. In a tree that has no place for that, or no room, it doesn't."""
+    with suppress(OSError), nullcontext() if base is None else fsids.acting_as(base, base):
+        file = openat2.open_beneath(mounts.AT_FDCWD, hosts.PATH.encode(), hosts.FLAGS, 0o644, symlinks=False)
+        try:
+            hosts.name_sandbox(file, plan.hostname)
+        finally:
+            os.close(file)
 
 
 def _attach_usr(usr: int) -> None:

@@ -171,16 +171,14 @@ class GvisorBackend(VesselBackend):
         return Orders(course=self.name, options=options, env=self.own_environment(plan))
 
     async def ready(self, plan: SandboxPlan, instance: VesselInstance) -> None:
-        found = self._look()
-        if not isinstance(found, str) and self._saves(found, plan):
-            await self.become(plan, instance)
+        await self.become(plan, instance)
 
     async def rehearse(self, plan: SandboxPlan, instance: VesselInstance) -> None:
         await self.become(plan, instance)  # its init has not touched its memory since that was loaded
         await super().rehearse(plan, instance)
 
     async def become(self, plan: SandboxPlan, instance: VesselInstance) -> None:
-        await instance.renew({"hostname": plan.hostname})
+        await instance.renew(self.names(plan), may_fail=frozenset({"hosts"}))
 
     async def exits(self, id: SandboxId, incarnation: int, *, make: bool = False) -> Exits | None:
         found = self._look()

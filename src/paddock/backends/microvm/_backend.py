@@ -34,7 +34,7 @@ _WARM_SECONDS = 30.0
 _TRIAL_SECONDS = 30.0  # a machine that KVM runs greets within a few; most of it for a busy host
 _ENTROPY_BYTES = 64
 _KEPT = frozenset({Limit.OPEN_FILES, Limit.OUTPUT, Limit.TIME, Limit.TTL})
-_MAY_FAIL = frozenset({"machine_id", _shares.ABSENT})  # an image may have no /etc; what is there after all is refused
+_MAY_FAIL = frozenset({"machine_id", "hosts", _shares.ABSENT})  # an image may have no /etc; what is there is refused
 _WARM = (("/bin/sh", "-c", "exec /bin/true"),)
 
 
@@ -130,7 +130,7 @@ class MicrovmBackend(VesselBackend):
     async def ready(self, plan: SandboxPlan, instance: VesselInstance) -> None:
         limits = plan.spec.limits
         renewal: dict[str, object] = {
-            "hostname": plan.hostname,
+            **self.names(plan),
             "machine_id": uuid.uuid4().hex,
             "entropy": os.urandom(_ENTROPY_BYTES).hex(),
             "wall_clock": time.time(),

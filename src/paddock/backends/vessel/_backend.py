@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import os
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from paddock.backends._base import Ending, SandboxPlan
@@ -23,6 +23,7 @@ from paddock.storage._config import load
 from paddock.storage._kit import PLACE
 from paddock.storage._recipe import Recipe
 
+_HOSTS = PurePosixPath("/etc/hosts")
 _MIB = 1 << 20
 _NEWS_SECONDS = 30.0
 _ENDING_SECONDS = 2.0
@@ -67,6 +68,11 @@ class VesselBackend(JailBackend):
 
     async def ready(self, plan: SandboxPlan, instance: VesselInstance) -> None:
         """The guest has greeted, and nothing was served yet. What it raises undoes the create."""
+
+    def names(self, plan: SandboxPlan) -> dict[str, object]:
+        """What the guest is told of its name. A mount over /etc is the host's: nothing is written there."""
+        mounted = any(_HOSTS.is_relative_to(mount.target) for mount in (*plan.spec.mounts, *plan.trees))
+        return {"hostname": plan.hostname, "hosts": None if mounted else plan.hostname}
 
     async def become(self, plan: SandboxPlan, instance: VesselInstance) -> None:
         """What waited, served nobody and was no sandbox's, is the plan's: tells its guest. What it raises ends it."""

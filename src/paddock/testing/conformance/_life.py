@@ -58,6 +58,13 @@ class LifeConformance(Bench):
         box = await lab.box()
         assert (await box.run("cat", "/proc/sys/kernel/hostname")).text == box.plan.hostname
 
+    @guarantee("isolation")
+    async def test_a_sandbox_resolves_its_own_name(self, lab: Lab) -> None:
+        box = await lab.box()
+        assert (await box.run("hostname", "-f")).text == box.plan.hostname
+        address = "import socket; print(socket.gethostbyname(socket.gethostname()), socket.gethostbyname('localhost'))"
+        assert (await box.python(address)).text == "127.0.0.1 127.0.0.1"
+
     @guarantee()
     async def test_a_kill_leaves_no_process(self, lab: Lab) -> None:
         box = await busy(lab)
