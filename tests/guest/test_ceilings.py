@@ -1,4 +1,4 @@
-"""What struck a command in a virtual machine is what its kernel has counted since somebody last asked."""
+"""What struck a command in a virtual machine is what its kernel has counted since the command began."""
 
 from __future__ import annotations
 
@@ -15,16 +15,19 @@ def counted(group: Path, *, killed: int, refused: int) -> None:
 def test_what_was_counted_before_is_no_later_commands(tmp_path: Path) -> None:
     counted(tmp_path, killed=5, refused=5)
     ceilings = Ceilings(str(tmp_path))
-    assert ceilings.struck() is None
+    first = ceilings.counts()
+    assert ceilings.struck(first) is None
     counted(tmp_path, killed=5, refused=6)
-    assert ceilings.struck() == "processes"
+    second = ceilings.counts()
+    assert (ceilings.struck(first), ceilings.struck(second)) == ("processes", None)
     counted(tmp_path, killed=6, refused=7)
-    assert ceilings.struck() == "memory"
-    assert ceilings.struck() is None
+    assert (ceilings.struck(first), ceilings.struck(second)) == ("memory", "memory")
+    assert ceilings.struck(ceilings.counts()) is None
 
 
 def test_what_does_not_count_says_nothing(tmp_path: Path) -> None:
     ceilings = Ceilings(str(tmp_path / "gone"), str(tmp_path))
-    assert ceilings.struck() is None
+    assert ceilings.struck(ceilings.counts()) is None
     (tmp_path / "memory.events").write_bytes(b"oom_kill many\n\xff")
-    assert Ceilings(str(tmp_path), str(tmp_path / "gone")).struck() is None
+    ceilings = Ceilings(str(tmp_path), str(tmp_path / "gone"))
+    assert ceilings.struck(ceilings.counts()) is None

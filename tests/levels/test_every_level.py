@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from paddock import Sandbox
+from paddock import Limit, Limits, Sandbox, local
 from paddock.audit import read_records
 from paddock.errors import SandboxDied, Unsupported
 from paddock.eval import levels
 from paddock.keeper import layout
-from paddock.model import ListAudit
+from paddock.model import InspectSandbox, ListAudit
 from tests.conftest import SandboxFactory
 from tests.orphans import wait_until
 from tests.security.attacking import Attacker
@@ -95,6 +95,40 @@ def test_a_fork_has_the_files_and_goes_its_own_way_and_so_has_its_fork(create: S
                 grandchild.exec("grep -c sandbox /etc/hosts").stdout == parent.exec("grep -c sandbox /etc/hosts").stdout
             )
     assert parent.exec("cat file", cwd="/workspace").stdout == "parent"
+
+
+REFUSED = """
+import os, sys
+ours, theirs = os.pipe()
+try:
+    while True:
+        if not os.fork():
+            os.close(theirs)
+            os.read(ours, 1)
+            os._exit(0)
+except OSError:
+    os.close(theirs)
+try:
+    while True: os.wait()
+except ChildProcessError:
+    sys.exit(int(sys.argv[1]))
+"""
+
+
+def test_a_limit_is_put_down_to_the_command_that_met_it(create: SandboxFactory) -> None:
+    made = create(limits=Limits(processes=40))
+    told = made.level == "microvm"  # by its own kernel
+    if not told and Limit.PROCESSES not in local().perform(InspectSandbox(sandbox=made.id)).enforced:
+        pytest.skip(f"the limit of processes does not hold at level {made.level} here")
+
+    def refused(code: int) -> tuple[int, str | None]:
+        done = made.exec(["python3", "-I", "-S", "-c", REFUSED, str(code)])
+        return done.exit_code, done.limit
+
+    assert refused(0) == (0, None)
+    assert made.exec("false").limit is None
+    assert refused(3) == (3, "processes")
+    assert made.exec("false").limit is None
 
 
 def test_a_rollback_takes_the_files_back(create: SandboxFactory) -> None:

@@ -177,6 +177,16 @@ def test_a_full_disk_is_refused_named_and_costs_the_host_no_more(limited: Limite
     assert attacker.sh("rm /workspace/fill && echo x >/workspace/x && cat /workspace/x").stdout == "x\n"
 
 
+def test_a_disk_that_was_full_is_put_down_to_no_later_command(limited: Limited) -> None:
+    attacker = limited(disk_mib=64)
+    needs("disk")
+    fill = "head -c 100M /dev/urandom >/workspace/fill"
+    assert attacker.sh(f"{fill}; rm /workspace/fill").limit is None
+    assert attacker.sh("false").limit is None
+    assert attacker.sh(fill).limit == "disk"
+    assert attacker.sh("rm /workspace/fill; false").limit is None
+
+
 def test_a_deleted_file_that_is_still_open_counts(limited: Limited) -> None:
     attacker = limited(disk_mib=64)
     needs("disk")

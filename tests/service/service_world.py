@@ -339,6 +339,9 @@ class Held:
         place.usage_asked += 1
         return Usage(strikes=dict(place.strikes), disk_bytes=place.disk_bytes)
 
+    def strikes(self) -> dict[Limit, int]:
+        return dict(self._live().strikes)
+
     async def kill(self) -> None:
         await self._place.end(Ending(limit=None, reason="killed"))
         for _ in range(5):
@@ -482,6 +485,8 @@ class FolderPool:
         return ()
 
     def flush(self, name: str) -> None: ...
+
+    def settle(self) -> None: ...
 
     def rename(self, source: str, name: str, *, limit_bytes: int | None = None) -> None:
         (self._root / source).rename(self._root / name)

@@ -135,18 +135,23 @@ async def test_a_daemon_that_holds_the_streams_does_not_hold_the_result(rig: Rig
     ],
 )
 async def test_a_failed_command_names_the_ceiling_that_struck(
-    rig: Rig, strikes: dict[Limit, int], disk_bytes: int | None, script: str, limit: Limit | None
+    rig: Rig, tmp_path: Path, strikes: dict[Limit, int], disk_bytes: int | None, script: str, limit: Limit | None
 ) -> None:
     async with rig.service() as service:
         id = await make(service, disk_mib=16)
         place = rig.world.places[id]  # pyright: ignore
-        place.strikes, place.disk_bytes = strikes, disk_bytes
+        place.disk_bytes = disk_bytes
         if disk_bytes == -1:  # it is for the pool to tell
             place.disk_bytes, rig.pool.used_bytes = None, 16 << 20
-        assert (await run(service, id, script)).limit is limit
-        assert place.usage_asked == (0 if script == "exit 0" else 1)
-        # What struck once is not told again.
-        if limit in (Limit.MEMORY, Limit.PROCESSES):
+        os.mkfifo(tmp_path / "go")
+        command = asyncio.ensure_future(run(service, id, f"read _ <{tmp_path}/go; {script}"))
+        await until(lambda: place.commands)
+        place.strikes = strikes
+        await asyncio.to_thread((tmp_path / "go").write_text, "\n")
+        assert (await command).limit is limit
+        assert place.usage_asked == (0 if script == "exit 0" else 1 + bool(disk_bytes))
+        # What struck is no later command's.
+        if strikes:
             assert (await run(service, id, "exit 1")).limit is None
 
 

@@ -170,11 +170,11 @@ async def test_one_that_dies_while_it_is_taken_over_is_said_to_have_died_and_of_
         made = await service.perform(CreateSandbox(spec=SandboxSpec(persistent=True)), ME)
     async with rig.service() as service:
 
-        async def die(held: Held) -> None:
+        async def die(held: Held, *_: Any, **__: Any) -> None:
             await rig.world.places[held.id].end(Ending(limit=Limit.MEMORY, reason="memory ran out"))
             raise SandboxDied(f"{held.id} is dead")
 
-        monkeypatch.setattr(Held, "usage", die)
+        monkeypatch.setattr(Held, "start", die)
         with pytest.raises(SandboxDied, match="memory ran out") as caught:
             await service.perform(RunExec(sandbox=made.id, spec=ExecSpec(argv=("true",))), ME)
         assert caught.value.details["limit"] == "memory"

@@ -178,6 +178,10 @@ class Instance(Protocol):
 
     async def set_deadline(self, deadline: float) -> None: ...
     async def usage(self) -> Usage: ...
+    def strikes(self) -> Mapping[Limit, int] | None:
+        """Those of `usage`, read at once. None where only `usage` tells, or the sandbox is gone."""
+        ...
+
     @property
     def template(self) -> Template:
         """What it was made from, as it was then."""

@@ -151,6 +151,9 @@ class GuestExecHandle:
         except BaseException as error:
             if not _killed(error):
                 self._close_pipes()
+                if isinstance(error, SandboxError) and error.details.get("errno") == "EAGAIN":  # of clone(2)
+                    error.details["limit"] = Limit.PROCESSES.value
+                    error.hint = "end what runs in the sandbox, or create one with more Limits(processes=...)"
                 raise
             # Its agent was killed at that very moment, by the command itself perhaps: `wait` tells.
 

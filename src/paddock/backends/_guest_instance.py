@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import errno
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -11,7 +12,19 @@ import msgspec
 
 from paddock.errors import OUT_OF, GuestLost, NotFound, PaddockError, SandboxDied, SandboxError, Unsupported
 from paddock.guest._frames import Json
-from paddock.model import Action, ByteReader, ByteStream, ExecHandle, ExecId, ExecInfo, ExecSpec, SandboxId, Template
+from paddock.linux.foreign_cgroup import Refusals
+from paddock.model import (
+    Action,
+    ByteReader,
+    ByteStream,
+    ExecHandle,
+    ExecId,
+    ExecInfo,
+    ExecSpec,
+    Limit,
+    SandboxId,
+    Template,
+)
 
 from ._guest_connection import GuestConnection
 from ._guest_exec import Exited, attach, output, start_background, start_foreground
@@ -59,6 +72,7 @@ class GuestInstance:
         self._connecting: dict[str, asyncio.Lock] = {}
         self._closings = 0
         self._stillness = Stillness()
+        self._refusals: Refusals | None = None
 
     @property
     def id(self) -> SandboxId:
@@ -75,6 +89,19 @@ class GuestInstance:
     def lost_error(self) -> PaddockError:
         """The exception for what was under way when the sandbox died. Backends that know better say more."""
         return SandboxDied(f"sandbox {self._id} went away", hint="`paddock ls --all` says why")
+
+    def strikes(self) -> Mapping[Limit, int] | None:
+        try:
+            if self._refusals is None:
+                self._refusals = self.refusals()
+            memory, processes = self._refusals.counts()
+        except OSError:
+            return None
+        return {Limit.MEMORY: memory, Limit.PROCESSES: processes}
+
+    def refusals(self) -> Refusals:
+        """Where the kernel counts. OSError: it doesn't, or the sandbox is gone."""
+        raise OSError(errno.ENOTSUP, "no control group counts for it")
 
     async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> ExecHandle:
         identity, user = self.route(spec.user)

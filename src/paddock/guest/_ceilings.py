@@ -17,17 +17,15 @@ class Ceilings:
 
     def __init__(self, group: str = GROUP, root: str = "/") -> None:
         self._group, self._root = group, root
-        self._before = self._counts()
 
-    def struck(self) -> str | None:
-        """Since this was last asked: what several are told that fail at once is the same."""
-        before, self._before = self._before, self._counts()
-        for name, count in self._before.items():
+    def struck(self, before: dict[str, int]) -> str | None:
+        """Name what struck since `counts` said `before`. Commands that fail at the same time are told the same."""
+        for name, count in self.counts().items():
             if count > before.get(name, 0):
                 return name
         return self._full()
 
-    def _counts(self) -> dict[str, int]:
+    def counts(self) -> dict[str, int]:
         """Memory first: it explains what a fork that failed only accompanied."""
         return {name: _count(f"{self._group}/{file}", key) for name, file, key in _COUNTS}
 

@@ -165,7 +165,7 @@ class Execs:
         if run is not None:
             code = os.waitstatus_to_exitcode(wait_status)
             if code and run.limit is None and self._ceilings is not None:
-                run.limit = self._ceilings.struck()
+                run.limit = self._ceilings.struck(run.struck_before)
             status = {
                 "code": code if code >= 0 else None,
                 "signal": -code if code < 0 else None,
@@ -233,6 +233,7 @@ class Execs:
         tag = self._tags.take()
         if tag is None or not tag.alone:
             program = program._replace(env={**program.env, MARKER: exec_id.encode()})
+        before = {} if self._ceilings is None else self._ceilings.counts()
         try:
             pid = spawn(program, *ends, oom_score=self._config.oom_score)
         finally:
@@ -245,6 +246,7 @@ class Execs:
             pid=pid,
             background=background,
             family=Family(exec_id=exec_id, pid=pid, tag=tag),
+            struck_before=before,
         )
         self._all[exec_id] = self._running[pid] = run
         return run

@@ -17,9 +17,18 @@ class Exec:
     """One command, from its start until it is forgotten."""
 
     def __init__(
-        self, *, id: str, number: int, argv: tuple[str, ...], pid: int, background: bool, family: Family
+        self,
+        *,
+        id: str,
+        number: int,
+        argv: tuple[str, ...],
+        pid: int,
+        background: bool,
+        family: Family,
+        struck_before: dict[str, int],
     ) -> None:
         self.id, self.number, self.argv, self.pid = id, number, argv, pid
+        self.struck_before = struck_before
         self.background, self.family = background, family
         self.started_at = time.time()
         self.started = self.looked_at = time.monotonic()

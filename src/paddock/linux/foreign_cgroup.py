@@ -7,6 +7,7 @@ import os
 import posixpath
 from collections.abc import Generator
 
+from paddock.linux import _cgroup_files as control
 from paddock.linux import _cgroup_layout as layout
 from paddock.linux import _files, mountinfo
 from paddock.linux._cgroup_files import Tree
@@ -20,6 +21,23 @@ def stats(pid: int) -> GroupStats:
     """None for what is not counted, or not shown here. OSError: the process is gone."""
     with _group(pid) as group:
         return group.stats()
+
+
+class Refusals:
+    """How often the kernel has met a process's group at its ceilings. One look takes some ten microseconds."""
+
+    def __init__(self, pid: int) -> None:
+        """OSError: the process is gone, or nothing counts this here."""
+        with _group(pid) as group:
+            by = group.base.by_controller
+            if not {"memory", "pids"} <= by.keys():
+                raise FileNotFoundError(f"the group of process {pid} has no ceilings of memory and processes")
+            self._memory = _file(by["memory"], group.name + control.MEMORY_EVENTS[by["memory"].version])
+            self._pids = _file(by["pids"], group.name + b"/pids.events")
+
+    def counts(self) -> tuple[int, int]:
+        """Processes killed for memory, and processes refused. OSError: the group is gone."""
+        return _number(self._memory, b"oom_kill"), _number(self._pids, b"max")
 
 
 def is_frozen(pid: int) -> bool:
@@ -56,3 +74,12 @@ def _group(pid: int) -> Generator[Group]:
             controllers = hierarchy.controllers if hierarchy.version == 1 else _CONTROLLERS - bound
             trees.append(Tree(hierarchy.version, fd, above, controllers))
         yield Group(Base(trees, {}), name)
+
+
+def _file(tree: Tree, name: bytes) -> bytes:
+    return os.fsencode(tree.path) + b"/" + name
+
+
+def _number(file: bytes, key: bytes) -> int:
+    words = _files.read(file).split()
+    return int(words[words.index(key) + 1]) if key in words else 0

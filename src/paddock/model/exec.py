@@ -36,7 +36,11 @@ class ExitStatus(msgspec.Struct, frozen=True, kw_only=True):
     code: int | None = None
     signal: int | None = None
     limit: Limit | None = None
-    """The ceiling that struck: a fact that the kernel or paddock counted; where nothing counts, what stderr says."""
+    """The limit that was exceeded while the command ran, if the command failed. None after exit 0: `usage` counts all.
+
+    A fact that the kernel or paddock counted. Where nothing counts, what stderr says. Commands that run at the same
+    time share what is counted.
+    """
     duration_seconds: float = 0.0
 
     @property

@@ -21,13 +21,19 @@ _WORDS = (
 )
 
 
+async def counted(held: Held) -> Mapping[Limit, int]:
+    """Count what has struck until now, for a command that is about to start. SandboxDied."""
+    strikes = held.instance.strikes()
+    return (await held.instance.usage()).strikes if strikes is None else strikes
+
+
 async def struck(
     live: Live, held: Held, status: ExitStatus, before: Mapping[Limit, int], error_text: bytes
 ) -> Limit | None:
-    """Asks the kernel's counters, but only about a command that failed: exit 0 costs nothing.
+    """Ask the kernel's counters, but only about a command that failed: exit 0 costs nothing.
 
-    `before` is what the counters said when they were last asked. So what struck a command that then exited 0 may be
-    told of the next one that fails; several failing at once are all told the same.
+    `before` is what they said when it started, so an earlier command's strike is never put down to it. Commands that
+    run at the same time share what strikes meanwhile: no counter says whose it was.
     """
     if status.limit is not None or status.code == 0:
         return status.limit
@@ -35,16 +41,15 @@ async def struck(
         return Limit.DISK
     try:
         usage = live.with_disk(held, await held.instance.usage())
+        for limit in _COUNTED:
+            if usage.strikes.get(limit, 0) > before.get(limit, 0):
+                return limit
+        if _is_full(held, usage) and _is_full(held, await live.settled_disk(held)):
+            return Limit.DISK
     except (PaddockError, OSError):
         return None
-    held.strikes = usage.strikes
-    return attribute(usage, before, held.limits.disk_mib << 20, error_text)
-
-
-def attribute(usage: Usage, before: Mapping[Limit, int], disk_bytes: int, error_text: bytes) -> Limit | None:
-    for limit in _COUNTED:
-        if usage.strikes.get(limit, 0) > before.get(limit, 0):
-            return limit
-    if usage.disk_bytes is not None and usage.disk_bytes >= disk_bytes - _DISK_SLACK_BYTES:
-        return Limit.DISK
     return next((limit for words, limit in _WORDS if words in error_text), None)
+
+
+def _is_full(held: Held, usage: Usage) -> bool:
+    return usage.disk_bytes is not None and usage.disk_bytes >= (held.limits.disk_mib << 20) - _DISK_SLACK_BYTES

@@ -25,7 +25,7 @@ from paddock.model import (
 )
 
 from . import _validate
-from ._attribution import struck
+from ._attribution import counted, struck
 from ._capture import Capture, kept
 from ._collect import Collector
 from ._conduct import Conduct
@@ -59,11 +59,11 @@ class Execs:
         if spec.stdin is not (action.input is not None):
             # There is nobody to write to a pipe but `input`: without one the command reads an end, not for ever.
             spec = msgspec.structs.replace(spec, stdin=action.input is not None)
-        before = held.strikes
         spool = f"{self._remains.outputs}/{row.id}/{id}"
         out = Capture(action.capture_bytes, spool + ".out")
         err = Capture(action.capture_bytes, spool + ".err")
         try:
+            before = await counted(held)
             handle = await held.instance.start(spec, id=id, background=False)
             try:
                 most, redaction = held.limits.output_mib << 20, self._leases.redaction(row.id)
@@ -108,8 +108,8 @@ class Execs:
         if row.sandbox.policy is not None:
             await self._conduct.command(action, row, entry)
         id = ExecId(mint(Noun.EXEC))
-        before = held.strikes
         try:
+            before = await counted(held)
             spec = await self._leases.in_environment(row, action.spec)
             handle = await held.instance.start(spec, id=id, background=action.background)
         except SandboxDied:
@@ -130,10 +130,11 @@ class Execs:
     async def attach(self, action: AttachExec, entry: Entry) -> ExecHandle:
         row, held = await self._sandboxes.use(action.sandbox, entry)
         try:
+            before = await counted(held)  # of what struck earlier, nobody knows whether it ran then
             handle = await held.instance.attach(ExecId(action.exec))
         except SandboxDied:
             raise await self._live.dead(row) from None
-        return self._guarded(handle, row, held, entry, held.strikes, timeout_seconds=None, background=True, typed=True)
+        return self._guarded(handle, row, held, entry, before, timeout_seconds=None, background=True, typed=True)
 
     def _guarded(
         self,

@@ -47,9 +47,9 @@ class Live:
         self._has_made = False
         """One that is to end with this program."""
 
-    def admit(self, row: Row, backend: Backend, instance: Instance, strikes: Mapping[Limit, int] | None = None) -> Held:
+    def admit(self, row: Row, backend: Backend, instance: Instance) -> Held:
         """Once the tasks are closed nobody watches it: `aclose` has to follow."""
-        held = self._held[row.id] = Held(row, backend, instance, strikes or {})
+        held = self._held[row.id] = Held(row, backend, instance)
         self._has_made |= row.holder == self.holder and not row.sandbox.spec.persistent
         if self._tasks.closed:
             return held
@@ -215,6 +215,11 @@ class Live:
             return usage
         return msgspec.structs.replace(usage, disk_bytes=self._pool().usage(held.id).used_bytes)
 
+    async def settled_disk(self, held: Held) -> Usage:
+        """The same of now, with what was deleted given back: the kernel counts that some seconds later by itself."""
+        await asyncio.to_thread(self._pool().settle)
+        return self.with_disk(held, await held.instance.usage())
+
     async def release(self, id: SandboxId) -> None:
         """Lets go of an instance, which lives on if it does."""
         held = self._held.pop(id, None)
@@ -283,16 +288,8 @@ class Live:
                 raise _silent(row)
             now = await self.ended(row, None if ending is _GONE else ending)
             raise died(now.sandbox) if has_ended(now) else _silent(row)
-        try:
-            # What struck before we came is not the fault of the next command.
-            strikes = (await instance.usage()).strikes
-        except BaseException as error:
-            await instance.aclose()
-            if isinstance(error, SandboxDied):
-                raise await self.dead(row) from None
-            raise
         self._reached(row)
-        return self.admit(row, backend, instance, strikes)
+        return self.admit(row, backend, instance)
 
     async def _watch(self, held: Held) -> None:
         try:

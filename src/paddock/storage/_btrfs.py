@@ -8,7 +8,7 @@ import os
 import time
 from contextlib import suppress
 
-from paddock.errors import InvalidState, PaddockError
+from paddock.errors import InvalidState, PaddockError, PlatformError
 from paddock.linux import btrfs
 from paddock.model import Check, PoolSpace
 from paddock.storage._base import TreeUsage
@@ -133,6 +133,12 @@ class BtrfsPool(Directories):
                 raise tree_error(error, name, "delete") from error
             super().delete(name)  # it holds other subvolumes, or we may not destroy it: entry by entry
         self._forget(group)
+
+    def settle(self) -> None:
+        try:
+            btrfs.sync(self._fd)
+        except OSError as error:
+            raise PlatformError(f"the pool could not be written to its disk: {error.strerror}") from error
 
     def usage(self, name: str) -> TreeUsage:
         tree = self.open(name)

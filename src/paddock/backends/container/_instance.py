@@ -15,6 +15,7 @@ from paddock.backends._stillness import Stillness
 from paddock.backends._trusted import environment
 from paddock.errors import PaddockError, SandboxDied
 from paddock.linux import caps
+from paddock.linux.foreign_cgroup import Refusals
 from paddock.model import Check, ExecHandle, ExecId, ExecSpec, Process, Usage
 
 from . import _life
@@ -70,6 +71,9 @@ class ContainerInstance(GuestInstance):
             return await asyncio.to_thread(_life.usage, self._life.record)
         except OSError:
             raise self.lost_error() from None
+
+    def refusals(self) -> Refusals:
+        return Refusals(self._life.record.pid)
 
     async def processes(self) -> tuple[Process, ...]:
         return await asyncio.to_thread(_life.table, self._life.record)

@@ -12,6 +12,7 @@ from paddock.backends._guest import GuestConnection
 from paddock.backends.jail import _look
 from paddock.backends.jail._rest import Resting
 from paddock.errors import InvalidState, SandboxDied
+from paddock.linux.foreign_cgroup import Refusals
 from paddock.model import Check, ExecHandle, ExecId, ExecSpec, Limit, Process, SandboxId, Template, Usage
 
 if TYPE_CHECKING:
@@ -64,6 +65,11 @@ class JailInstance(Resting):
         answer.pop("re")
         strikes = {Limit(k): v for k, v in cast("dict[str, int | None]", answer.pop("strikes", {})).items() if v}
         return Usage(**answer, strikes=strikes)
+
+    def refusals(self) -> Refusals:
+        if "memory" in self._backend.keeper.facts.get("watched", ()):
+            return super().refusals()  # what the keeper kills, no group counts
+        return Refusals(self._backend.record(self.id).pid)
 
     async def processes(self) -> tuple[Process, ...]:
         return await asyncio.to_thread(_look.table, self._backend.record(self.id))

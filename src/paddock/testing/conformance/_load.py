@@ -6,7 +6,9 @@ import asyncio
 import errno
 import os
 
-from paddock.errors import SandboxDied
+import pytest
+
+from paddock.errors import SandboxDied, SandboxError
 from paddock.model import Limit, Limits
 
 from ._box import finish
@@ -133,6 +135,22 @@ class LimitConformance(Bench):
         assert count < 40
         assert number == 11
         assert (await box.instance.usage()).strikes.get(Limit.PROCESSES, 0) >= 1
+
+    @guarantee(Limit.PROCESSES)
+    async def test_a_command_for_which_there_is_no_process_names_the_ceiling(self, lab: Lab) -> None:
+        box = await lab.box(limits=Limits(processes=40))
+        full = await box.start_python(
+            "import os, time\ntry:\n    while os.fork(): pass\n"
+            "except OSError: print('full', flush=True)\ntime.sleep(600)"
+        )
+        assert full.stdout is not None
+        async with asyncio.timeout(60):
+            assert await full.stdout.read(16) == b"full\n"
+        with pytest.raises(SandboxError) as refused:
+            await box.run("true")
+        assert refused.value.details["limit"] == Limit.PROCESSES
+        await full.kill()
+        assert (await box.run("true")).status.code == 0
 
     @guarantee(Limit.PROCESSES)
     async def test_a_fork_bomb_is_killed_and_the_sandbox_answers(self, lab: Lab) -> None:
