@@ -11,6 +11,7 @@ import pytest
 
 from paddock import Mount, MountMode
 from paddock.errors import InvalidArgument
+from paddock.keeper.layout import TREE_ID_BASE
 from paddock.testing.trees import describe
 from tests.conftest import SandboxFactory
 
@@ -55,6 +56,19 @@ def test_a_read_write_one_changes_the_hosts_files_as_their_owner(sandbox: Sandbo
     box.exec("echo changed > README; echo made > new", check=True)
     assert (project / "README").read_text() == "changed\n"
     assert (project / "new").stat().st_uid == project.stat().st_uid
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("owner", [TREE_ID_BASE, TREE_ID_BASE + 33, TREE_ID_BASE + 1000])
+def test_a_directory_that_a_sandbox_has_made_can_be_written_by_user_and_root(
+    sandbox: SandboxFactory, project: Path, owner: int
+) -> None:
+    os.chown(project, owner, owner)
+    box = sandbox(mounts=[Mount(source=str(project), mode=MountMode.READ_WRITE)])
+    box.exec("mkdir mine", check=True)
+    box.exec("mkdir theirs", user="root", check=True)
+    assert box.exec("stat -c %u mine theirs", check=True).stdout == "1000\n0\n"
+    assert (project / "mine").stat().st_uid == owner
 
 
 def test_several_at_once_one_inside_the_other(sandbox: SandboxFactory, project: Path, tmp_path: Path) -> None:

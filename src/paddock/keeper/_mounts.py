@@ -15,7 +15,7 @@ from contextlib import contextmanager, nullcontext
 from paddock.keeper._errors import MountError
 from paddock.keeper._house import House
 from paddock.keeper._plan import JailPlan, Mount
-from paddock.keeper.layout import ORDINARY_ID
+from paddock.keeper.layout import ID_COUNT, ORDINARY_ID
 from paddock.linux import fsids, mounts, namespaces, overlay
 from paddock.linux.namespaces import IdMap
 
@@ -35,7 +35,8 @@ def _make(house: House, plan: JailPlan, number: int, mount: Mount, slot: int | N
     try:
         host, info = _open_host(house, mount, late)
         if slot is not None:
-            show_as(host, info, house.slots.base(slot), plan)
+            base = house.slots.base(slot)
+            show_as(host, info, base, plan, stored=house.stored(slot) if mount.mode == "rw" else None)
         elif (plan.user.uid, plan.user.gid) != (ORDINARY_ID, ORDINARY_ID):
             raise MountError(
                 f"{mount.source!r} cannot be mounted for user {plan.user.name!r}: an ordinary user's own files are"
@@ -90,15 +91,38 @@ def _among_host_mounts(house: House) -> Generator[None]:
         namespaces.setns(house.home.mounts, namespaces.NEWNS)
 
 
-def show_as(host: int, info: os.stat_result, base: int, plan: JailPlan) -> None:
-    """Files of the one who owns `info` are the default user's on this detached mount, those of others nobody's."""
-    uids = (IdMap(info.st_uid, base + plan.user.uid, 1),)
-    gids = (IdMap(info.st_gid, base + plan.user.gid, 1),)
+def show_as(host: int, info: os.stat_result, base: int, plan: JailPlan, *, stored: int | None = None) -> None:
+    """Files of the one who owns `info` are the default user's on this detached mount, those of others nobody's.
+
+    With `stored` the sandbox's other users can create files in it, which belong to `stored` and their id: the kernel
+    maps no two ids to one. A program that serves files for a sandbox creates them as root before it gives them away.
+    """
+    uids = _ids(info.st_uid, plan.user.uid, base, stored)
+    gids = _ids(info.st_gid, plan.user.gid, base, stored)
     owner = namespaces.id_mapping_namespace(uids, gids)
     try:
         mounts.set_attributes(host, userns_fd=owner)
     finally:
         os.close(owner)
+
+
+def _ids(outside: int, inside: int, base: int, stored: int | None) -> list[IdMap]:
+    """Map `outside` to `inside`; with `stored`, also all others to themselves. What `outside` would be then is what
+    `inside` would be else.
+    """
+    maps = [IdMap(outside, base + inside, 1)]
+    if stored is None:
+        return maps
+    first, taken = 0, outside - stored
+    if not 0 <= taken < ID_COUNT:
+        taken = inside
+    if taken != inside:
+        maps.append(IdMap(stored + inside, base + taken, 1))
+    for apart in (*sorted({inside, taken}), ID_COUNT):
+        if apart > first:
+            maps.append(IdMap(stored + first, base + first, apart - first))
+        first = apart + 1
+    return maps
 
 
 def _layered(

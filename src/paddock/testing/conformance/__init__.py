@@ -28,6 +28,7 @@ from ._lab import guarantee as guarantee
 from ._life import LifeConformance as LifeConformance
 from ._load import LimitConformance as LimitConformance
 from ._load import LoadConformance as LoadConformance
+from ._mounts import MountConformance as MountConformance
 from ._names import NameConformance as NameConformance
 from ._pausing import PauseConformance as PauseConformance
 from ._ports import PortConformance as PortConformance
@@ -47,6 +48,7 @@ class BackendConformance(
     SearchConformance,
     NameConformance,
     ArchiveConformance,
+    MountConformance,
     PortConformance,
     LifeConformance,
     AdoptionConformance,
