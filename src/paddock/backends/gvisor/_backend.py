@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import json
 from collections.abc import AsyncGenerator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import msgspec
@@ -34,6 +34,7 @@ _KEY_FILE = "gvisor.key"
 _BAKING_SECONDS = 120.0
 _NOBODY = 65534
 _MIB = 1 << 20
+_TMP = "/tmp"  # noqa: S108 (inside)
 # The sentry and the gofer hold descriptors for each file in use, and ask for the limit once, at their start.
 _OPEN_FILES = 65536
 # What a process inside is for the kernel outside, which counts threads: a traced one with some, and those of the sentry
@@ -194,8 +195,15 @@ class GvisorBackend(VesselBackend):
 
     def _saves(self, found: _probe.Found, plan: SandboxPlan | None = None) -> bool:
         """Whether its memory can be saved: not that of one whose sockets are the jail's, and not where the sentry opens
-        files itself (where all have one id): a state that was saved so forgets what was mounted where."""
-        return saves(found.date) and self.root_user and (plan is None or not plan.exits)
+        files itself (where all have one id): a state that was saved so forgets what was mounted where. With a mount
+        at /tmp or below it, neither: runsc hides an empty /tmp below one of its own, and the state that is baked has
+        that, since its /tmp is empty.
+        """
+        if plan is not None and (
+            plan.exits or any(PurePosixPath(m.target).is_relative_to(_TMP) for m in plan.spec.mounts)
+        ):
+            return False
+        return saves(found.date) and self.root_user
 
     # baking
 

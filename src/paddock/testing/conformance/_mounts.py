@@ -42,6 +42,16 @@ class MountConformance(Bench):
             owner = directory.stat().st_uid
             assert {path.lstat().st_uid for path in directory.rglob("*")} == {owner}
 
+    @guarantee("mounts")
+    async def test_a_directory_can_be_mounted_below_tmp(self, lab: Lab) -> None:
+        with _directory() as directory:
+            (directory / "file").write_text("seen\n")
+            mount = Mount(source=str(directory), target="/tmp/below/it", mode=MountMode.READ_WRITE)
+            for _ in range(2):  # what is made once for all of a kind is taken by the second
+                box = await lab.box(mounts=(mount,))
+                done = await box.sh("cat /tmp/below/it/file && echo mine >/tmp/mine && cat /tmp/mine")
+                assert (done.err, done.text) == (b"", "seen\nmine")
+
     @guarantee("mounts", "root_user")
     async def test_what_root_creates_in_a_writable_directory_is_nobodys_else(self, lab: Lab) -> None:
         with _directory() as directory:
