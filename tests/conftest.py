@@ -1,6 +1,7 @@
 """Fixtures that every room shares, and the look at what the tests have left behind.
 
-`state_dir` is a private, empty state directory. `sandbox` makes real sandboxes in one that a session shares.
+`state_dir` is a private, empty state directory. Take it in tests that kill a keeper or a gateway, fill the disk, or
+count what lies there. `module_state` is one for all tests of a module. `sandbox` makes sandboxes in the session's.
 """
 
 from __future__ import annotations
@@ -192,6 +193,35 @@ def keepers(state_dir: Path) -> list[int]:
 def state_dir() -> Generator[Path]:
     with private_state() as directory:
         yield directory
+
+
+@pytest.fixture(scope="module")
+def state_of_module() -> Generator[Path]:
+    """What `module_state` shares. A module that needs a special one overrides this."""
+    with private_state() as directory:
+        yield directory
+
+
+@pytest.fixture
+def module_state(state_of_module: Path) -> Generator[Path]:
+    """The state directory that the tests of a module share, with one pool, keeper and `host` template.
+
+    A test fails if it leaves a sandbox alive. `private_state` looks for all else after the last test.
+    """
+    with no_new_sandbox(state_of_module):
+        yield state_of_module
+
+
+@contextlib.contextmanager
+def no_new_sandbox(state_dir: Path, *, seconds: float = orphans.PATIENCE_SECONDS) -> Generator[None]:
+    """Fails if the block leaves a sandbox alive in this state directory. One that lived before it may live on."""
+    before = live_sandboxes(state_dir)
+
+    def left() -> list[str]:
+        return [name for name in live_sandboxes(state_dir) if name not in before]
+
+    yield
+    assert orphans.wait_until(lambda: not left(), seconds=seconds), f"sandboxes that nobody killed: {left()}"
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -32,7 +32,7 @@ class Yard:
     def plan(
         self,
         *,
-        ttl_seconds: float = 60,
+        ttl_seconds: float = 600,
         limits: Limits | None = None,
         trees: tuple[TreeMount, ...] = (),
         exits: bool = False,
@@ -72,8 +72,8 @@ async def run(instance: Instance, *argv: str, user: str | None = None) -> tuple[
 
 
 @asynccontextmanager
-async def open_yard(state_dir: Path, *, for_tests: bool = True, driver: str | None = None) -> AsyncGenerator[Yard]:
-    config = prepare(state_dir, driver=driver)
+async def open_yard(state_dir: Path, *, for_tests: bool = True) -> AsyncGenerator[Yard]:
+    config = prepare(state_dir)
     async with AsyncExitStack() as stack:  # a descriptor of the pool that is left open here keeps its loop device
         backend = JailBackend(state_dir, for_tests=for_tests)
         stack.push_async_callback(backend.aclose)
@@ -87,11 +87,8 @@ async def open_yard(state_dir: Path, *, for_tests: bool = True, driver: str | No
 Play = Callable[[Callable[[Yard], Awaitable[T]]], T]
 
 
-@pytest.fixture
-def play(state_dir: Path) -> Callable[[Callable[[Yard], Coroutine[Any, Any, Any]]], Any]:
-    """Runs a scene in a yard of its own; the fixture `state_dir` looks for what is left of it."""
-
-    def perform(scene: Callable[[Yard], Coroutine[Any, Any, Any]]) -> Any:
+def player(state_dir: Path) -> Play[Any]:
+    def perform(scene: Callable[[Yard], Awaitable[Any]]) -> Any:
         async def act() -> Any:
             async with open_yard(state_dir) as yard:
                 return await scene(yard)
@@ -99,3 +96,15 @@ def play(state_dir: Path) -> Callable[[Callable[[Yard], Coroutine[Any, Any, Any]
         return asyncio.run(act())
 
     return perform
+
+
+@pytest.fixture
+def play(module_state: Path) -> Play[Any]:
+    """Runs a scene in a yard of its own, on the pool and the keeper of the module."""
+    return player(module_state)
+
+
+@pytest.fixture
+def private_play(state_dir: Path) -> Play[Any]:
+    """Runs a scene on a pool and a keeper of its own, which it may kill."""
+    return player(state_dir)

@@ -179,7 +179,7 @@ def test_who_has_taken_the_gateways_port_gets_no_exits_until_it_is_free(play: Pl
 
 
 @pytest.mark.root
-def test_the_next_keeper_makes_exits_for_a_sandbox_that_runs(play: Play) -> None:
+def test_the_next_keeper_makes_exits_for_a_sandbox_that_runs(private_play: Play) -> None:
     async def scene(yard: Yard) -> None:
         instance = await yard.create()
         os.kill(int(yard.backend.keeper.facts["pid"]), signal.SIGKILL)
@@ -191,7 +191,7 @@ def test_the_next_keeper_makes_exits_for_a_sandbox_that_runs(play: Play) -> None
             close(exits)
         await instance.kill()
 
-    play(scene)
+    private_play(scene)
 
 
 @pytest.mark.root
@@ -295,7 +295,7 @@ def test_what_was_asked_of_one_sandbox_is_not_given_of_another_under_its_id(play
 
 
 @pytest.mark.root
-def test_the_next_keeper_listens_again_where_nobody_does(play: Play) -> None:
+def test_the_next_keeper_listens_again_where_nobody_does(private_play: Play) -> None:
     async def scene(yard: Yard) -> None:
         instance = await yard.create(exits=True)
         os.kill(int(yard.backend.keeper.facts["pid"]), signal.SIGKILL)
@@ -306,11 +306,13 @@ def test_the_next_keeper_listens_again_where_nobody_does(play: Play) -> None:
             close(exits)
         await instance.kill()
 
-    play(scene)
+    private_play(scene)
 
 
 @pytest.mark.root
-def test_the_next_keeper_leaves_the_sockets_to_a_gateway_that_has_them_and_takes_over_after_it(play: Play) -> None:
+def test_the_next_keeper_leaves_the_sockets_to_a_gateway_that_has_them_and_takes_over_after_it(
+    private_play: Play,
+) -> None:
     async def scene(yard: Yard) -> None:
         instance = await yard.create(exits=True)
         exits = await taken(yard, instance)
@@ -325,11 +327,11 @@ def test_the_next_keeper_leaves_the_sockets_to_a_gateway_that_has_them_and_takes
             close(exits)
         await instance.kill()
 
-    play(scene)
+    private_play(scene)
 
 
 @pytest.mark.user
-def test_an_ordinary_users_next_keeper_says_that_the_exits_are_lost(play: Play) -> None:
+def test_an_ordinary_users_next_keeper_says_that_the_exits_are_lost(private_play: Play) -> None:
     async def scene(yard: Yard) -> None:
         instance = await yard.create(exits=True)
         os.kill(int(yard.backend.keeper.facts["pid"]), signal.SIGKILL)
@@ -337,7 +339,7 @@ def test_an_ordinary_users_next_keeper_says_that_the_exits_are_lost(play: Play) 
             await yard.backend.exits(instance.id, 0)
         await instance.kill()
 
-    play(scene)
+    private_play(scene)
 
 
 def test_programs_in_a_sandbox_with_exits_speak_with_each_other_as_ever(play: Play) -> None:

@@ -20,7 +20,7 @@ from paddock.keeper import layout
 from paddock.linux import mountinfo, proc
 from paddock.model import Limit, Limits, SandboxId
 from paddock.testing.leaks import Snapshot, wait_until_clean
-from tests.conftest import keepers, private_state
+from tests.conftest import keepers, no_new_sandbox, private_state
 from tests.keeper.conftest import Yard, open_yard, run
 from tests.orphans import wait_until
 
@@ -52,14 +52,14 @@ def state_of(state_dir: Path, id: str) -> dict[str, Any]:
 @pytest.mark.root
 @pytest.mark.parametrize("step", [*(f"keeper:{step}" for step in KEEPER_STEPS), *CHILD_STEPS])
 def test_a_create_that_fails_at_any_step_leaves_nothing_and_the_next_one_works(
-    step: str, play: Play, state_dir: Path
+    step: str, play: Play, module_state: Path
 ) -> None:
     async def scene(yard: Yard) -> None:
         yard.backend.fault = step
         plan = yard.plan(exits=True)
         with pytest.raises(InternalError, match="InjectedFault"):
             await yard.backend.create(plan)
-        assert fresh_state(state_dir) == set()
+        assert fresh_state(module_state) == set()
         yard.pool.delete(plan.tree)
         yard.backend.fault = ""
         instance = await yard.create()
@@ -71,12 +71,12 @@ def test_a_create_that_fails_at_any_step_leaves_nothing_and_the_next_one_works(
 
 @pytest.mark.root
 @pytest.mark.parametrize("step", CHILD_STEPS)
-def test_a_child_that_is_killed_at_any_step_leaves_nothing(step: str, play: Play, state_dir: Path) -> None:
+def test_a_child_that_is_killed_at_any_step_leaves_nothing(step: str, play: Play, module_state: Path) -> None:
     async def scene(yard: Yard) -> None:
         yard.backend.fault = f"{step}!"
         with pytest.raises(InternalError, match="died before it was ready"):
             await yard.create()
-        assert fresh_state(state_dir) == set()
+        assert fresh_state(module_state) == set()
 
     play(scene)
 
@@ -84,7 +84,7 @@ def test_a_child_that_is_killed_at_any_step_leaves_nothing(step: str, play: Play
 @pytest.mark.root
 @pytest.mark.parametrize("step", KEEPER_STEPS)
 def test_a_keeper_that_is_killed_at_any_step_of_a_create_leaves_nothing_after_the_next_start(
-    step: str, play: Play, state_dir: Path
+    step: str, private_play: Play, state_dir: Path
 ) -> None:
     async def scene(yard: Yard) -> None:
         neighbour = await yard.create()
@@ -102,10 +102,10 @@ def test_a_keeper_that_is_killed_at_any_step_of_a_create_leaves_nothing_after_th
         assert (await run(neighbour, "echo", "still here"))[1] == b"still here\n"
         await neighbour.kill()
 
-    play(scene)
+    private_play(scene)
 
 
-def test_a_dead_keeper_loses_no_sandbox_and_the_next_one_can_kill_it(play: Play) -> None:
+def test_a_dead_keeper_loses_no_sandbox_and_the_next_one_can_kill_it(private_play: Play) -> None:
     async def scene(yard: Yard) -> None:
         instance = await yard.create()
         os.kill(keeper_pid(yard), signal.SIGKILL)
@@ -116,10 +116,10 @@ def test_a_dead_keeper_loses_no_sandbox_and_the_next_one_can_kill_it(play: Play)
         await adopted.kill()
         assert await yard.backend.adopt(instance.id) is None
 
-    play(scene)
+    private_play(scene)
 
 
-def test_who_waits_for_an_end_hears_of_it_although_the_keeper_died(play: Play, state_dir: Path) -> None:
+def test_who_waits_for_an_end_hears_of_it_although_the_keeper_died(private_play: Play, state_dir: Path) -> None:
     async def scene(yard: Yard) -> None:
         instance = await yard.create()
         waiting = asyncio.ensure_future(instance.wait_ended())
@@ -132,12 +132,12 @@ def test_who_waits_for_an_end_hears_of_it_although_the_keeper_died(play: Play, s
         assert keeper_pid(yard) != first
         await yard.backend.forget(instance.id)
 
-    play(scene)
+    private_play(scene)
 
 
-def test_a_deadline_is_kept_with_no_service_alive(state_dir: Path) -> None:
+def test_a_deadline_is_kept_with_no_service_alive(module_state: Path) -> None:
     async def create() -> SandboxId:
-        async with open_yard(state_dir) as yard:
+        async with open_yard(module_state) as yard:
             instance = await yard.create(ttl_seconds=3)
             await instance.aclose()
             return instance.id
@@ -145,16 +145,16 @@ def test_a_deadline_is_kept_with_no_service_alive(state_dir: Path) -> None:
     id = asyncio.run(create())
 
     async def look() -> Any:
-        async with open_yard(state_dir) as yard:
+        async with open_yard(module_state) as yard:
             ending = (await yard.backend.living())[id]
             await yard.backend.forget(id)
             return ending
 
-    assert wait_until(lambda: not (state_dir / layout.RUN / id).exists())
+    assert wait_until(lambda: not (module_state / layout.RUN / id).exists())
     assert asyncio.run(look()).limit is Limit.TTL
 
 
-def test_a_deadline_is_kept_with_neither_service_nor_keeper_alive(play: Play, state_dir: Path) -> None:
+def test_a_deadline_is_kept_with_neither_service_nor_keeper_alive(private_play: Play, state_dir: Path) -> None:
     async def scene(yard: Yard) -> None:
         instance = await yard.create(ttl_seconds=3)
         record = state_of(state_dir, instance.id)
@@ -170,14 +170,14 @@ def test_a_deadline_is_kept_with_neither_service_nor_keeper_alive(play: Play, st
         assert (await yard.backend.living())[instance.id] is not None
         await yard.backend.forget(instance.id)
 
-    play(scene)
+    private_play(scene)
 
 
 @pytest.mark.slow
-def test_a_deadline_is_kept_although_the_keeper_is_stopped(play: Play, state_dir: Path) -> None:
+def test_a_deadline_is_kept_although_the_keeper_is_stopped(play: Play, module_state: Path) -> None:
     async def scene(yard: Yard) -> None:
         instance = await yard.create(ttl_seconds=3)
-        record = state_of(state_dir, instance.id)
+        record = state_of(module_state, instance.id)
         os.kill(keeper_pid(yard), signal.SIGSTOP)
         try:
             stat = Path(f"/proc/{record['pid']}/stat")
@@ -190,7 +190,7 @@ def test_a_deadline_is_kept_although_the_keeper_is_stopped(play: Play, state_dir
     play(scene)
 
 
-def test_a_later_deadline_replaces_the_earlier_one_in_pid_1_too(play: Play, state_dir: Path) -> None:
+def test_a_later_deadline_replaces_the_earlier_one_in_pid_1_too(private_play: Play, state_dir: Path) -> None:
     async def scene(yard: Yard) -> None:
         instance = await yard.create(ttl_seconds=5)
         await instance.set_deadline(proc.boottime() + 60)
@@ -199,15 +199,15 @@ def test_a_later_deadline_replaces_the_earlier_one_in_pid_1_too(play: Play, stat
         assert (await run(instance, "sleep", "7"))[0].code == 0
         await instance.kill()
 
-    play(scene)
+    private_play(scene)
 
 
-def test_the_death_of_pid_1_is_told_to_every_service_that_watches(play: Play, state_dir: Path) -> None:
+def test_the_death_of_pid_1_is_told_to_every_service_that_watches(play: Play, module_state: Path) -> None:
     async def scene(yard: Yard) -> None:
         instance = await yard.create()
         waiting = asyncio.ensure_future(instance.wait_ended())
         await asyncio.sleep(0)
-        os.kill(state_of(state_dir, instance.id)["pid"], signal.SIGKILL)
+        os.kill(state_of(module_state, instance.id)["pid"], signal.SIGKILL)
         assert "pid 1" in (await asyncio.wait_for(waiting, 10)).reason
         await yard.backend.forget(instance.id)
 
@@ -261,11 +261,21 @@ def test_a_test_that_fails_when_it_has_killed_the_keeper_leaves_nothing() -> Non
     wait_until_clean(before, state, ignore=("descriptors",))
 
 
+def test_a_test_that_leaves_a_sandbox_in_the_directory_of_its_module_fails(tmp_path: Path) -> None:
+    run = tmp_path / layout.RUN
+    (run / "sb_before").mkdir(parents=True)
+    with no_new_sandbox(tmp_path, seconds=0):
+        (run / "sb_ended").mkdir()
+        (run / "sb_ended").rmdir()
+    with pytest.raises(AssertionError, match="nobody killed: \\['sb_left'\\]"), no_new_sandbox(tmp_path, seconds=0):
+        (run / "sb_left").mkdir()
+
+
 @pytest.mark.root
-def test_the_host_sees_nothing_of_the_pool_in_its_own_mounts(play: Play, state_dir: Path) -> None:
+def test_the_host_sees_nothing_of_the_pool_in_its_own_mounts(play: Play, module_state: Path) -> None:
     async def scene(yard: Yard) -> None:
         instance = await yard.create()
-        assert not [mount for mount in mountinfo.read() if os.fsencode(state_dir) in mount.mount_point]
+        assert not [mount for mount in mountinfo.read() if os.fsencode(module_state) in mount.mount_point]
         await instance.kill()
 
     play(scene)
@@ -319,15 +329,15 @@ def test_a_spare_that_dies_in_waiting_is_missed_by_nobody(play: Play) -> None:
 
 
 @pytest.mark.root
-def test_a_death_that_can_not_be_written_down_is_told_all_the_same(play: Play, state_dir: Path) -> None:
+def test_a_death_that_can_not_be_written_down_is_told_all_the_same(play: Play, module_state: Path) -> None:
     async def scene(yard: Yard) -> None:
         instance = await yard.create()
-        (state_dir / layout.RUN / f"{instance.id}.ended.new").mkdir()  # in the way of the record
-        os.kill(state_of(state_dir, instance.id)["pid"], signal.SIGKILL)
+        (module_state / layout.RUN / f"{instance.id}.ended.new").mkdir()  # in the way of the record
+        os.kill(state_of(module_state, instance.id)["pid"], signal.SIGKILL)
         async with asyncio.timeout(60):
             ending = await instance.wait_ended()
         assert ending.reason == "its pid 1 ended"
         assert instance.id not in await yard.backend.living()
-        (state_dir / layout.RUN / f"{instance.id}.ended.new").rmdir()
+        (module_state / layout.RUN / f"{instance.id}.ended.new").rmdir()
 
     play(scene)

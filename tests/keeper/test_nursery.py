@@ -69,7 +69,7 @@ def want_spares(state_dir: Path, count: object) -> None:
 
 
 def test_more_spares_than_one_are_made_when_it_is_quiet_and_no_more_than_are_wanted(
-    play: Play, state_dir: Path
+    private_play: Play, state_dir: Path
 ) -> None:
     async def scene(yard: Yard) -> None:
         await (await yard.create()).kill()
@@ -82,13 +82,13 @@ def test_more_spares_than_one_are_made_when_it_is_quiet_and_no_more_than_are_wan
             await instance.kill()
 
     want_spares(state_dir, 3)
-    play(scene)
+    private_play(scene)
 
 
-def test_a_number_of_spares_that_is_none_is_refused(play: Play, state_dir: Path) -> None:
+def test_a_number_of_spares_that_is_none_is_refused(private_play: Play, state_dir: Path) -> None:
     async def scene(yard: Yard) -> None:
         await yard.create()
 
     want_spares(state_dir, "many")
     with pytest.raises(KeeperUnavailable, match="spares must be a number"):
-        play(scene)
+        private_play(scene)

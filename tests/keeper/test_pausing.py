@@ -96,7 +96,7 @@ def test_what_is_paused_does_nothing_until_it_is_resumed(play: Scene) -> None:
     play(scene)
 
 
-def test_it_stands_still_whatever_becomes_of_the_service_and_the_keeper(play: Scene) -> None:
+def test_it_stands_still_whatever_becomes_of_the_service_and_the_keeper(private_play: Scene) -> None:
     async def scene(yard: Yard) -> None:
         box = await yard.create()
         await count(box)
@@ -114,7 +114,7 @@ def test_it_stands_still_whatever_becomes_of_the_service_and_the_keeper(play: Sc
         await runs(yard, box)
         await box.kill()
 
-    play(scene)
+    private_play(scene)
 
 
 def test_it_dies_when_it_is_killed_and_when_its_time_is_over(play: Scene) -> None:
@@ -154,7 +154,7 @@ def test_its_files_can_be_copied_and_it_still_stands(play: Scene) -> None:
     play(scene)
 
 
-def test_what_nobody_keeps_awake_is_paused_when_it_has_been_idle(play: Scene) -> None:
+def test_what_nobody_keeps_awake_is_paused_when_it_has_been_idle(private_play: Scene) -> None:
     async def scene(yard: Yard) -> None:
         box = await yard.create(idle_seconds=0.2)
         first, second = await box.stay_awake(), await box.stay_awake()
@@ -173,7 +173,7 @@ def test_what_nobody_keeps_awake_is_paused_when_it_has_been_idle(play: Scene) ->
         await becomes_idle(box)
         await box.kill()
 
-    play(scene)
+    private_play(scene)
 
 
 def test_a_service_that_is_gone_keeps_nothing_awake(play: Scene) -> None:

@@ -65,11 +65,11 @@ def test_all_limits_are_in_place_before_the_first_command(play: Play) -> None:
     play(scene)
 
 
-def test_the_keeper_leaves_when_nothing_is_left(play: Play, state_dir: Path) -> None:
+def test_the_keeper_leaves_when_nothing_is_left(private_play: Play, state_dir: Path) -> None:
     async def scene(yard: Yard) -> None:
         instance = await yard.create()
         await instance.kill()
 
-    play(scene)
+    private_play(scene)
     # Ten idle seconds after the last sandbox and the last service.
     assert orphans.wait_until(lambda: not (state_dir / layout.KEEPER_SOCKET).exists(), seconds=30)

@@ -29,7 +29,7 @@ def cgroup_of(pid: int) -> str:
 
 
 @pytest.mark.usefixtures("unit")
-def test_the_keeper_has_a_unit_of_its_own_and_every_limit_holds(play: Play) -> None:
+def test_the_keeper_has_a_unit_of_its_own_and_every_limit_holds(private_play: Play) -> None:
     async def scene(yard: Yard) -> None:
         instance = await yard.create()
         pid = int(yard.backend.keeper.facts["pid"])
@@ -39,11 +39,11 @@ def test_the_keeper_has_a_unit_of_its_own_and_every_limit_holds(play: Play) -> N
         assert (await instance.usage()).processes
         await instance.kill()
 
-    play(scene)
+    private_play(scene)
 
 
 @pytest.mark.usefixtures("unit")
-def test_the_next_keeper_finds_the_groups_of_the_one_before_in_another_unit(play: Play) -> None:
+def test_the_next_keeper_finds_the_groups_of_the_one_before_in_another_unit(private_play: Play) -> None:
     async def scene(yard: Yard) -> None:
         instance = await yard.create()
         first = int(yard.backend.keeper.facts["pid"])
@@ -55,7 +55,7 @@ def test_the_next_keeper_finds_the_groups_of_the_one_before_in_another_unit(play
         assert (await run(instance, "echo", "on"))[1] == b"on\n"
         await instance.kill()
 
-    play(scene)
+    private_play(scene)
 
 
 def test_the_profile_that_doctor_prints_names_the_program_that_runs_us() -> None:

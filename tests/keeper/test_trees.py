@@ -3,38 +3,59 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
-from collections.abc import Awaitable, Callable
+import shutil
+from collections.abc import Awaitable, Callable, Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from paddock.backends import Instance, TreeMount
-from paddock.errors import InvalidArgument, PlatformError
+from paddock.errors import InvalidArgument, PaddockError, PlatformError
 from paddock.keeper import layout
 from paddock.keeper.layout import TREE_ID_BASE
 from paddock.model import ExecId, ExecSpec, Limits, Noun, mint
-from paddock.storage import Pool
+from paddock.storage import Pool, prepare
 from paddock.testing.trees import Root, describe
+from tests.conftest import private_state
 from tests.keeper.conftest import Yard, open_yard, run
 
 Scene = Callable[[Yard], Awaitable[Any]]
 
 
-@pytest.fixture(params=["the best", "overlay", "copy"])
-def play(request: pytest.FixtureRequest, state_dir: Path) -> Callable[[Scene], Any]:
-    """Runs a scene on a pool of each driver."""
-    driver = None if request.param == "the best" else request.param
+@pytest.fixture(scope="module", params=["the best", "overlay", "copy"])
+def state_of_module(request: pytest.FixtureRequest) -> Generator[Path]:
+    """One for each driver."""
+    with private_state() as directory:
+        prepare(directory, driver=None if request.param == "the best" else request.param)
+        yield directory
+
+
+@pytest.fixture
+def play(module_state: Path) -> Callable[[Scene], Any]:
+    """Runs a scene; its trees are deleted after it."""
 
     def perform(scene: Scene) -> Any:
         async def act() -> Any:
-            async with open_yard(state_dir, driver=driver) as yard:
-                return await scene(yard)
+            async with open_yard(module_state) as yard:
+                try:
+                    return await scene(yard)
+                finally:
+                    clear(yard)
 
         return asyncio.run(act())
 
     return perform
+
+
+def clear(yard: Yard) -> None:
+    for name in yard.pool.names():
+        if not name.startswith(Noun.TEMPLATE):
+            with contextlib.suppress(PaddockError):  # a scene that failed has left a sandbox over it
+                yard.pool.delete(name)
+    shutil.rmtree(yard.state_dir / layout.REPOSITORIES, ignore_errors=True)
 
 
 async def once(yard: Yard, script: str, *trees: TreeMount, user: str | None = None) -> str:
