@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import shutil
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -13,6 +15,8 @@ import pytest
 
 from paddock.backends import Instance, SandboxPlan, TreeMount
 from paddock.backends.jail import JailBackend
+from paddock.errors import PaddockError
+from paddock.keeper import layout
 from paddock.linux import proc
 from paddock.model import ExecId, ExecSpec, ExitStatus, Limits, Noun, SandboxId, SandboxSpec, mint
 from paddock.storage import Pool, Templates, open_pool, prepare
@@ -55,6 +59,15 @@ class Yard:
 
     async def create(self, **changes: Any) -> Instance:
         return await self.backend.create(self.plan(**changes))
+
+
+def clear(yard: Yard) -> None:
+    """Deletes all trees but templates, so that the next test can use their names."""
+    for name in yard.pool.names():
+        if not name.startswith(Noun.TEMPLATE):
+            with contextlib.suppress(PaddockError):  # a scene that failed has left a sandbox over it
+                yard.pool.delete(name)
+    shutil.rmtree(yard.state_dir / layout.REPOSITORIES, ignore_errors=True)
 
 
 async def run(instance: Instance, *argv: str, user: str | None = None) -> tuple[ExitStatus, bytes]:

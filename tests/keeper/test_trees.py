@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import shutil
 from collections.abc import Awaitable, Callable, Generator
 from pathlib import Path
 from typing import Any
@@ -13,14 +11,14 @@ from typing import Any
 import pytest
 
 from paddock.backends import Instance, TreeMount
-from paddock.errors import InvalidArgument, PaddockError, PlatformError
+from paddock.errors import InvalidArgument, PlatformError
 from paddock.keeper import layout
 from paddock.keeper.layout import TREE_ID_BASE
 from paddock.model import ExecId, ExecSpec, Limits, Noun, mint
 from paddock.storage import Pool, prepare
 from paddock.testing.trees import Root, describe
 from tests.conftest import private_state
-from tests.keeper.conftest import Yard, open_yard, run
+from tests.keeper.conftest import Yard, clear, open_yard, run
 
 Scene = Callable[[Yard], Awaitable[Any]]
 
@@ -48,14 +46,6 @@ def play(module_state: Path) -> Callable[[Scene], Any]:
         return asyncio.run(act())
 
     return perform
-
-
-def clear(yard: Yard) -> None:
-    for name in yard.pool.names():
-        if not name.startswith(Noun.TEMPLATE):
-            with contextlib.suppress(PaddockError):  # a scene that failed has left a sandbox over it
-                yard.pool.delete(name)
-    shutil.rmtree(yard.state_dir / layout.REPOSITORIES, ignore_errors=True)
 
 
 async def once(yard: Yard, script: str, *trees: TreeMount, user: str | None = None) -> str:

@@ -30,10 +30,11 @@ from tests.egress.rig import eventually
 from tests.keeper.conftest import Yard, open_yard
 from tests.keeper.conftest import run as execute
 
+# The gateway would wait two seconds for the first words of a silent caller, to refuse it in its own protocol.
 _CALL = """
 import socket
 try:
-    with socket.create_connection(("192.0.2.7", 443), 60) as s: print(len(s.recv(1)))
+    with socket.create_connection(("192.0.2.7", 443), 60) as s: s.sendall(bytes(30)); print(len(s.recv(1)))
 except ConnectionError as error: print(type(error).__name__)
 """
 REFUSED = (b"ConnectionResetError\n", b"ConnectionRefusedError\n", b"0\n")
@@ -95,7 +96,7 @@ async def trusted(instance: Instance) -> bytes:
     return (await execute(instance, "sh", "-c", 'head -n12 "$SSL_CERT_FILE"'))[1]
 
 
-def test_who_is_open_is_served_and_its_programs_have_the_authority(state_dir: Path) -> None:
+def test_who_is_open_is_served_and_its_programs_have_the_authority(module_state: Path) -> None:
     async def scene(yard: Yard) -> None:
         async with doors_of(yard) as doors:
             instance = await yard.create(exits=True)
@@ -105,7 +106,7 @@ def test_who_is_open_is_served_and_its_programs_have_the_authority(state_dir: Pa
             await doors.close(row_of(instance))
             await instance.kill()
 
-    play(state_dir, scene)
+    play(module_state, scene)
 
 
 def test_a_gateway_that_is_killed_is_replaced_and_whoever_called_meanwhile_is_served(state_dir: Path) -> None:
@@ -130,7 +131,7 @@ def test_a_gateway_that_is_killed_is_replaced_and_whoever_called_meanwhile_is_se
 
 
 def test_a_secret_that_is_rotated_before_the_gateway_has_the_door_reaches_it(
-    state_dir: Path, monkeypatch: pytest.MonkeyPatch
+    module_state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = [b"first", b"second", b"third"]  # another is set each time that one looks, and then no more
     ordered: list[bytes | None] = []
@@ -159,7 +160,7 @@ def test_a_secret_that_is_rotated_before_the_gateway_has_the_door_reaches_it(
             await instance.kill()
 
     monkeypatch.setattr(GatewayClient, "order", noted)
-    play(state_dir, scene)
+    play(module_state, scene)
 
 
 def test_nothing_is_ordered_of_a_gateway_that_has_not_yet_answered(state_dir: Path) -> None:
@@ -224,7 +225,7 @@ def test_another_service_takes_a_door_over_as_it_is(state_dir: Path) -> None:
 
 
 def test_of_two_services_that_open_a_door_again_the_quicker_one_is_trusted(
-    state_dir: Path, monkeypatch: pytest.MonkeyPatch
+    module_state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both had it, and the gateway died; the slower one had asked for it before it was there."""
     order = GatewayClient.order
@@ -246,7 +247,7 @@ def test_of_two_services_that_open_a_door_again_the_quicker_one_is_trusted(
             await instance.kill()
 
     monkeypatch.setattr(GatewayClient, "order", too_early)
-    play(state_dir, scene)
+    play(module_state, scene)
 
 
 def test_a_keeper_and_a_gateway_that_die_together_are_both_replaced(state_dir: Path) -> None:

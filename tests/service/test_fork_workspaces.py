@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -30,8 +30,10 @@ from paddock.policy import local_policy
 from paddock.service import Service
 from paddock.service._store import Row
 from paddock.service._workspace_tree import WorkspaceTree
+from paddock.storage import prepare
 from paddock.testing.trees import Root
-from tests.keeper.conftest import Yard, open_yard
+from tests.conftest import private_state
+from tests.keeper.conftest import Yard, clear, open_yard
 
 # Each number is written to the sandbox's own tree first, then to its workspace.
 WRITER = """
@@ -72,13 +74,21 @@ class Stage:
             await self.service.perform(KillSandbox(sandbox=id), ME)
 
 
-@pytest.fixture(params=["the best", "overlay", "copy"])
-def play(request: pytest.FixtureRequest, state_dir: Path) -> Callable[[Scene], None]:
+@pytest.fixture(scope="module", params=["the best", "overlay", "copy"])
+def state_of_module(request: pytest.FixtureRequest) -> Generator[Path]:
+    """One for each driver."""
+    with private_state() as directory:
+        prepare(directory, driver=None if request.param == "the best" else request.param)
+        yield directory
+
+
+@pytest.fixture
+def play(module_state: Path) -> Callable[[Scene], None]:
     """Runs a scene over a workspace `ws_1` that was derived from the base `bs_1`."""
 
     @asynccontextmanager
     async def stage() -> AsyncGenerator[Stage]:
-        async with open_yard(state_dir, driver=None if request.param == "the best" else request.param) as yard:
+        async with open_yard(module_state) as yard:
             yard.pool.create("bs_1")
             with Root(yard.pool, "bs_1") as root:
                 (root / "base").write_text("base\n")
@@ -87,7 +97,7 @@ def play(request: pytest.FixtureRequest, state_dir: Path) -> Callable[[Scene], N
                         os.chown(root / path, TREE_ID_BASE + 1000, TREE_ID_BASE + 1000)
             tree = WorkspaceTree("ws_1", yard.pool.derive("bs_1", "ws_1"))
             service = Service(
-                state_dir,
+                module_state,
                 backends=[yard.backend],
                 pool=lambda: yard.pool,
                 templates=yard.templates,
@@ -100,6 +110,7 @@ def play(request: pytest.FixtureRequest, state_dir: Path) -> Callable[[Scene], N
                 for box in await service.perform(ListSandboxes(), ME):
                     await service.perform(KillSandbox(sandbox=box.id), ME)
                 await service.aclose()
+                clear(yard)
 
     def perform(scene: Scene) -> None:
         async def act() -> None:
