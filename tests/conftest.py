@@ -111,8 +111,10 @@ def private_state(*, ignore: tuple[str, ...] = ()) -> Generator[Path]:
         stop_gateway(directory)
         wait_until_clean(before, directory, ignore=("files", *ignore))
         assert not alive, f"sandboxes that nobody killed: {alive}"
-    finally:
+    except BaseException:
         succeed_keeper(directory)
+        raise
+    finally:
         shutil.rmtree(directory, ignore_errors=True)
 
 

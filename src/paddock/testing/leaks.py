@@ -98,12 +98,12 @@ def _owned_processes(root: Path, marker: str | None) -> set[int]:
     owned: set[int] = set()
     for pid in _all_pids():
         try:
-            parents[pid] = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+            parents[pid] = int(_read(f"/proc/{pid}/stat").rpartition(b")")[2].split()[1])
             spaces[pid] = _link(f"/proc/{pid}/ns/pid")
-            arguments = Path(f"/proc/{pid}/cmdline").read_bytes()
+            marked = marker is not None and marker.encode() in _read(f"/proc/{pid}/cmdline")
         except OSError:
             continue
-        if (marker is not None and marker.encode() in arguments) or _holds_something_of(pid, root, sockets):
+        if marked or _holds_something_of(pid, root, sockets):
             owned.add(pid)
     owned.discard(os.getpid())
     return _with_kin(owned, parents, spaces)
@@ -171,9 +171,10 @@ def _keepers_group(state_dir: Path) -> str:
 
 
 def _cgroups(names: list[str]) -> Iterator[str]:
+    mounted = Path("/proc/self/mountinfo").read_text().splitlines()
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         number, controllers, path = line.split(":", 2)
-        base = _hierarchy(number, controllers)
+        base = _hierarchy(number, controllers, mounted)
         if base is None:
             continue
         for directory, children, _ in os.walk(base / path.lstrip("/")):
@@ -182,9 +183,9 @@ def _cgroups(names: list[str]) -> Iterator[str]:
                     yield f"{directory}/{child}"
 
 
-def _hierarchy(number: str, controllers: str) -> Path | None:
+def _hierarchy(number: str, controllers: str, mounted: list[str]) -> Path | None:
     wanted = set(controllers.removeprefix("name=").split(","))
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+    for line in mounted:
         words, _, rest = line.partition(" - ")
         kind, _, options = rest.split(" ", 2)
         if kind == "cgroup2" if number == "0" else kind == "cgroup" and wanted <= set(re.split(r"[,=]", options)):
@@ -234,6 +235,18 @@ def _nft_tables() -> Iterator[str]:
 
 def _all_pids() -> Iterator[int]:
     return (int(name) for name in os.listdir("/proc") if name.isdigit())
+
+
+def _read(path: str) -> bytes:
+    """Read a whole file of /proc with few system calls: there is one for each process of the machine."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        content = b""
+        while part := os.read(fd, 1 << 16):
+            content += part
+        return content
+    finally:
+        os.close(fd)
 
 
 def _link(path: str) -> str:
