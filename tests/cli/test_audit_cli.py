@@ -14,6 +14,12 @@ import pytest
 
 
 @pytest.fixture
+def state_dir(module_state: Path) -> Path:
+    """All calls of this module look at one state directory."""
+    return module_state
+
+
+@pytest.fixture
 def environment(state_dir: Path) -> dict[str, str]:
     return {**os.environ, "PADDOCK_STATE_DIR": str(state_dir)}
 

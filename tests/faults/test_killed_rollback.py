@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,6 +35,12 @@ STEPS = {
         "JailBackend.create = late\n"
     ),
 }
+
+
+@pytest.fixture
+def state_dir(module_state: Path) -> Path:
+    """No test here kills a keeper."""
+    return module_state
 
 
 @pytest.mark.parametrize(("step", "workspace"), [*((step, True) for step in STEPS), ("before the kill", False)])

@@ -19,12 +19,18 @@ Start = Callable[..., Any]
 LIST = "say(found={s.id: s.state for s in Sandbox.list(ended=True)})"
 
 
+@pytest.fixture
+def state_dir(module_state: Path) -> Path:
+    """No test here kills a keeper."""
+    return module_state
+
+
 def test_an_ordinary_sandbox_of_a_killed_program_dies_by_its_ttl(program: Start, state_dir: Path) -> None:
     marker = _marker()
     first = program(
         "s = Sandbox.create(level='jail', ttl_seconds=600)\n"
         f"p = s.start(['sh', '-c', 'sleep 600; : {marker}'], background=True)\n"
-        "s.extend(4); say(id=s.id); input()"  # from now on: to make it may take longer
+        "s.extend(2); say(id=s.id); input()"  # from now on: to make it may take longer
     )
     id = first.hears()["id"]
     first.kill()
@@ -57,7 +63,7 @@ def test_a_persistent_sandbox_of_a_killed_program_is_found_with_all_it_had(progr
 def test_the_timeout_of_a_background_command_of_a_killed_program_holds(program: Start) -> None:
     marker = _marker()
     first = program(
-        "s = Sandbox.create(level='jail', persistent=True, name='kept', ttl_seconds=120)\n"
+        "s = Sandbox.create(level='jail', persistent=True, name='timed', ttl_seconds=120)\n"
         f"p = s.start(['sh', '-c', 'setsid sleep 600 & sleep 600; : {marker}'], background=True, timeout_seconds=6)\n"
         "say(exec=p.id); input()"
     )
@@ -66,7 +72,7 @@ def test_the_timeout_of_a_background_command_of_a_killed_program_holds(program: 
     assert _processes(marker)
     _until(lambda: not _processes(marker), "it was ended with nobody there")
     later = program(
-        "s = Sandbox.connect('kept'); status = s.attach({!r}).wait(); left = s.exec('pgrep sleep').stdout; s.kill()\n"
+        "s = Sandbox.connect('timed'); status = s.attach({!r}).wait(); left = s.exec('pgrep sleep').stdout; s.kill()\n"
         "say(limit=status.limit, signal=status.signal, left=left)".format(facts["exec"])
     ).hears()
     assert later == {"limit": "time", "signal": 9, "left": ""}
