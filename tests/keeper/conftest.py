@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import shutil
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -59,6 +60,13 @@ class Yard:
 
     async def create(self, **changes: Any) -> Instance:
         return await self.backend.create(self.plan(**changes))
+
+
+def configure(state_dir: Path, driver: str | None = None, **changes: object) -> None:
+    """Prepares a state directory whose next keeper finds these values in `keeper.json`."""
+    prepare(state_dir, driver=driver)
+    config = json.loads((state_dir / layout.KEEPER_CONFIG).read_bytes())
+    (state_dir / layout.KEEPER_CONFIG).write_text(json.dumps({**config, **changes}))
 
 
 def clear(yard: Yard) -> None:

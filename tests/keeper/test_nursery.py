@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -12,15 +11,14 @@ from typing import Any, cast
 import pytest
 
 from paddock.errors import KeeperUnavailable
-from paddock.keeper import _spare, layout
+from paddock.keeper import _house, _spare
 from paddock.keeper._door import Door
 from paddock.keeper._errors import JailError
 from paddock.keeper._nursery import MOST_AT_ONCE, Nursery
 from paddock.keeper._plan import SAMPLE, JailPlan
 from paddock.keeper._trace import Steps
 from paddock.linux.undo import UndoStack
-from paddock.storage import prepare
-from tests.keeper.conftest import Yard, run
+from tests.keeper.conftest import Yard, configure, run
 from tests.orphans import wait_until
 
 Play = Callable[[Callable[[Yard], Any]], Any]
@@ -62,12 +60,6 @@ def test_all_who_wait_are_answered_when_no_further_spare_can_be_made(monkeypatch
         voice.close()
 
 
-def want_spares(state_dir: Path, count: object) -> None:
-    prepare(state_dir)
-    config = json.loads((state_dir / layout.KEEPER_CONFIG).read_bytes())
-    (state_dir / layout.KEEPER_CONFIG).write_text(json.dumps({**config, "spares": count}))
-
-
 def test_more_spares_than_one_are_made_when_it_is_quiet_and_no_more_than_are_wanted(
     private_play: Play, state_dir: Path
 ) -> None:
@@ -81,7 +73,7 @@ def test_more_spares_than_one_are_made_when_it_is_quiet_and_no_more_than_are_wan
             assert (await run(instance, "true"))[0].code == 0
             await instance.kill()
 
-    want_spares(state_dir, 3)
+    configure(state_dir, spares=3)
     private_play(scene)
 
 
@@ -89,6 +81,12 @@ def test_a_number_of_spares_that_is_none_is_refused(private_play: Play, state_di
     async def scene(yard: Yard) -> None:
         await yard.create()
 
-    want_spares(state_dir, "many")
+    configure(state_dir, spares="many")
     with pytest.raises(KeeperUnavailable, match="spares must be a number"):
         private_play(scene)
+
+
+@pytest.mark.parametrize("seconds", [0, -1, "2", True, 1e9])
+def test_a_time_of_the_keeper_that_is_none_is_refused(seconds: object) -> None:
+    with pytest.raises(ValueError, match="idle_seconds must be a number"):
+        _house._seconds({"idle_seconds": seconds}, "idle_seconds", 10.0)  # pyright: ignore[reportPrivateUsage]

@@ -13,7 +13,7 @@ from paddock.keeper import _posture, layout
 from paddock.linux import landlock, proc
 from paddock.model import Limits
 from tests import orphans
-from tests.keeper.conftest import Yard, run
+from tests.keeper.conftest import Yard, configure, run
 
 Play = Callable[[Callable[[Yard], Any]], Any]
 
@@ -70,6 +70,6 @@ def test_the_keeper_leaves_when_nothing_is_left(private_play: Play, state_dir: P
         instance = await yard.create()
         await instance.kill()
 
+    configure(state_dir, idle_seconds=0.5)
     private_play(scene)
-    # Ten idle seconds after the last sandbox and the last service.
     assert orphans.wait_until(lambda: not (state_dir / layout.KEEPER_SOCKET).exists(), seconds=30)

@@ -114,6 +114,7 @@ def test_a_keeper_looks_at_the_clock_soon_after_the_machine_slept() -> None:
     )
     nursery = SimpleNamespace(deadlines=lambda: [])
     keeper = SimpleNamespace(
+        _house=SimpleNamespace(idle_seconds=10.0),
         _idle_since=0.0,
         _connections={1},
         _undertaker=undertaker,

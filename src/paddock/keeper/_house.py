@@ -39,6 +39,7 @@ from paddock.linux.namespaces import IdMap
 from paddock.linux.subordinate_ids import SubordinateIds
 
 MOST_SPARES = 64
+IDLE_SECONDS, WATCH_SECONDS, MOST_SECONDS = 10.0, 2.0, 3600.0
 PLACES = "keeper"  # below the state directory: what the keeper and its spares need of it, seen by nobody else
 
 
@@ -67,6 +68,10 @@ class House:
     records: Records
     spares: int
     spare_count: int
+    idle_seconds: float
+    """So long the keeper stays when no sandbox and no service is left."""
+    watch_seconds: float
+    """Between two looks at what a sandbox has on disk, and how many files."""
     mount_point: bytes
     stage: bytes
     home: Door
@@ -168,6 +173,8 @@ def _furnish(
         mount_point=empty,
         spares=_clear(places / "spares"),
         spare_count=spare_count,
+        idle_seconds=_seconds(config, "idle_seconds", IDLE_SECONDS),
+        watch_seconds=_seconds(config, "watch_seconds", WATCH_SECONDS),
         stage=os.fsencode(places / "stage"),
         home=_home(),
         dev_tree=dev_tree,
@@ -228,6 +235,13 @@ def _spare_count(config: dict[str, Any]) -> int:
     if type(count) is not int or not 0 <= count <= MOST_SPARES:
         raise ValueError(f"keeper.json: spares must be a number from 0 to {MOST_SPARES}, not {count!r}")
     return count
+
+
+def _seconds(config: dict[str, Any], name: str, usual: float) -> float:
+    seconds = config.get(name, usual)
+    if type(seconds) not in (int, float) or not 0 < seconds <= MOST_SECONDS:
+        raise ValueError(f"keeper.json: {name} must be a number above 0, at most {MOST_SECONDS:g}, not {seconds!r}")
+    return float(seconds)
 
 
 def _open_groups(state: Path) -> tuple[cgroups.Base | None, tuple[str, ...]]:

@@ -26,8 +26,6 @@ from paddock.keeper._usage import usage_of
 from paddock.keeper._watch import Watch
 from paddock.linux import btrfs, proc
 
-IDLE_SECONDS = 10.0
-WATCH_SECONDS = 2.0
 RECORDING_SECONDS = 15.0
 LONGEST_SLEEP_SECONDS = 60.0
 KILLED = Ended(limit=None, reason="it was killed")
@@ -89,6 +87,7 @@ class Keeper:
             house.signal,
             memory=not house.held >= {"memory", "pids"},
             disk=not on_btrfs,
+            disk_seconds=house.watch_seconds,
         )
         self._watches: list[Callable[[list[Life]], None]] = []
         if house.groups is not None:
@@ -149,11 +148,11 @@ class Keeper:
         if busy or self._connections:
             self._idle_since = proc.boottime()
             return False
-        return proc.boottime() - self._idle_since >= IDLE_SECONDS
+        return proc.boottime() - self._idle_since >= self._house.idle_seconds
 
     def _timeout(self) -> float:
         now = proc.boottime()
-        times = [self._idle_since + IDLE_SECONDS] if not self._connections else []
+        times = [self._idle_since + self._house.idle_seconds] if not self._connections else []
         if (deadline := self._undertaker.next_deadline()) is not None:
             times.append(deadline)
         if (removal := self._undertaker.next_removal()) is not None:
@@ -174,7 +173,7 @@ class Keeper:
         self._undertaker.remove_groups(now)
         if self._watches and self._undertaker.lives and now >= self._watch_at:
             some, part = self._undertaker.next_to_watch()
-            self._watch_at = now + WATCH_SECONDS * part
+            self._watch_at = now + self._house.watch_seconds * part
             for watch in self._watches:
                 watch(some)
         self._limits_watch.look(now)

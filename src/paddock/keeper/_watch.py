@@ -17,7 +17,6 @@ from paddock.keeper._records import Ended, Record
 from paddock.linux import pidfd, proc, sock_diag
 
 MEMORY_SECONDS = 0.25
-DISK_SECONDS = 2.0
 SLICE_SECONDS = 0.02  # between two steps of a walk, each of about a millisecond
 SHARE = 10  # looking takes at most this part of the keeper's time
 OURS = 8  # processes of a sandbox that serve it: pid 1, agents, and what an agent is just starting
@@ -55,7 +54,7 @@ class Seen:
 
 class Watch:
     """`end(life, ended)` ends a sandbox, `send(pidfd, number)` signals a process. `memory` and `disk` say whether they
-    are to be looked at at all."""
+    are to be looked at at all, `disk_seconds` how long after the last look."""
 
     def __init__(
         self,
@@ -66,6 +65,7 @@ class Watch:
         *,
         memory: bool,
         disk: bool,
+        disk_seconds: float,
     ) -> None:
         self._pool = pool
         self._lives = lives
@@ -73,6 +73,7 @@ class Watch:
         self._send = send
         self.memory = memory and proc.shows_children()
         self.disk = disk
+        self._disk_seconds = disk_seconds
         self._seen: dict[str, Seen] = {}
         self._memory_at = 0.0
         self._disk_at = 0.0
@@ -93,7 +94,7 @@ class Watch:
                 self._look_at_memory(life, self._of(life))
             self._memory_at = _later(now, MEMORY_SECONDS)
         if self.disk and now >= self._disk_at:
-            self._disk_at = now + DISK_SECONDS
+            self._disk_at = now + self._disk_seconds
             for life in self._open():
                 self._disk_at = min(self._disk_at, self._step(life, self._of(life)))
         for id in self._seen.keys() - self._lives.keys():
@@ -168,11 +169,11 @@ class Watch:
             name, size, count = next(seen.walk)
         except StopIteration:
             seen.walk = None
-            seen.walk_at = start + max(DISK_SECONDS, seen.walked * SHARE)
+            seen.walk_at = start + max(self._disk_seconds, seen.walked * SHARE)
             return seen.walk_at
         except _measure.TooDeep:
             self._end(life, Ended(limit="inodes", reason="its directories are nested too deeply to be measured"))
-            return start + DISK_SECONDS
+            return start + self._disk_seconds
         seen.walked += proc.boottime() - start
         record = life.record
         most: float | None = record.limits["disk_bytes"]
