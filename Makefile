@@ -42,6 +42,7 @@ check: ## format, lint, types, architecture, generated code
 	$(BIN)/lint-imports
 	$(BIN)/python tools/unasync.py --check
 	$(BIN)/python tools/reference.py --check
+	$(BIN)/python tools/guarantees.py --check
 	$(BIN)/pytest -q -p no:cacheprovider -m pure tests/style # `make test` runs the documents' examples
 
 fix: setup ## whatever a tool can put right
@@ -49,6 +50,7 @@ fix: setup ## whatever a tool can put right
 	$(BIN)/ruff check --quiet --fix $(STYLE)
 	$(BIN)/python tools/unasync.py
 	$(BIN)/python tools/reference.py
+	$(BIN)/python tools/guarantees.py
 
 bench: ## what it costs, beside what else there is (ARGS="--only cycle", ARGS=--peers)
 	@tools/bootstrap bench

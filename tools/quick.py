@@ -46,7 +46,7 @@ TESTS = {
     "tests/": "",
     "tools/": "tools",
 }
-ALWAYS = "style/test_clocks.py style/test_errors.py style/test_modes.py style/test_rooms.py style/test_specification.py"
+ALWAYS = "style/test_clocks.py style/test_errors.py style/test_modes.py style/test_rooms.py style/test_guarantees.py"
 
 
 def tests_for(changed: list[str]) -> list[str]:
