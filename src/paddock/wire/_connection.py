@@ -1,0 +1,101 @@
+"""A blocking connection that carries one request at a time."""
+
+from __future__ import annotations
+
+import array
+import socket
+from collections import deque
+from collections.abc import Sequence
+
+from ._frames import MAX_DESCRIPTORS, MAX_REPLY, Frame, Inbox, Kind, WireError, close_all, pack
+
+_CHUNK = 1 << 18
+_ANCILLARY = socket.CMSG_LEN(MAX_DESCRIPTORS * array.array("i").itemsize)
+
+
+class Connection:
+    """For one thread at a time. OSError where the socket fails, WireError where the peer does not keep the protocol."""
+
+    def __init__(self, peer: socket.socket, *, max_body: int = MAX_REPLY) -> None:
+        self._peer = peer
+        self._inbox = Inbox(max_body)
+        self._ready: deque[Frame] = deque()
+        self._was_read = False
+        """The first of them has been returned."""
+        self._channel = 0
+
+    def next_channel(self) -> int:
+        """A number that no earlier request of this connection has."""
+        self._channel = self._channel % 0xFFFF_FFFF + 1
+        return self._channel
+
+    def send(
+        self, kind: Kind, channel: int, body: bytes = b"", *, descriptors: Sequence[int] = (), flags: int = 0
+    ) -> None:
+        frame = pack(kind, channel, body, descriptors=descriptors, flags=flags)
+        sent = send_some(self._peer, frame, descriptors)
+        if sent < len(frame):
+            self._peer.sendall(memoryview(frame)[sent:])
+
+    def receive(self) -> Frame | None:
+        """The next frame; None at the end of the connection, between two frames."""
+        if self._was_read:
+            self._was_read = False
+            self._ready.popleft()
+        while not self._ready:
+            data, descriptors, lost = receive_some(self._peer)
+            if not data:
+                if not self._inbox.is_empty:
+                    raise WireError("the connection ended in the middle of a frame")
+                return None
+            self._ready.extend(self._inbox.feed(data, descriptors, lost=lost))
+        self._was_read = True
+        return self._ready[0]
+
+    def unread(self) -> None:
+        """The next `receive` returns the latest frame once more: an exception may have come before anybody had it."""
+        self._was_read = False
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the peer has closed it, or sent what nobody asked for, since the last request."""
+        try:
+            self._peer.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            pass
+        return True
+
+    def detach(self) -> socket.socket:
+        """The socket itself, for another reader. Nothing may be under way."""
+        return self._peer
+
+    def close(self) -> None:
+        if self._was_read:
+            self._ready.popleft()  # whoever has it closes its descriptors
+            self._was_read = False
+        for frame in self._ready:
+            close_all(frame.descriptors)
+        self._inbox.close()
+        self._peer.close()
+
+
+def send_some(peer: socket.socket, data: bytes | memoryview, descriptors: Sequence[int] = ()) -> int:
+    """As much as one call takes; `descriptors` go with the first byte. The number of bytes."""
+    if not descriptors:
+        return peer.send(data)
+    rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors).tobytes())
+    return peer.sendmsg([data], [rights])
+
+
+def receive_some(peer: socket.socket) -> tuple[bytes, list[int], bool]:
+    """What has come, its descriptors, close-on-exec, and whether some were lost for want of room (recvmsg(2))."""
+    data, messages, flags, _ = peer.recvmsg(_CHUNK, _ANCILLARY, socket.MSG_CMSG_CLOEXEC)
+    if not messages and not flags & socket.MSG_CTRUNC:
+        return data, [], False
+    descriptors = array.array("i")
+    for level, kind, content in messages:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            descriptors.frombytes(content[: len(content) - len(content) % descriptors.itemsize])
+    return data, list(descriptors), bool(flags & socket.MSG_CTRUNC)
