@@ -20,7 +20,7 @@ from bench.contest import Contender, contest
 from bench.plan import Plan
 from bench.report import OUT, Section
 from bench.worker import TOTAL
-from paddock._compose import connector
+from paddock.client import default_transport
 from paddock.model import CreateSandbox, DeleteWorkspace, ExecSpec, KillSandbox, OpenWorkspace, RunExec, SandboxSpec
 
 FEW, MANY = 3_000, 8_000
@@ -39,7 +39,7 @@ class Task:
     """A workspace for a new task, a sandbox over it, its first `git status`; the repository was used before."""
 
     def __init__(self, mirror: str) -> None:
-        self._url, self._transport = f"file://{mirror}", connector.connect()
+        self._url, self._transport = f"file://{mirror}", default_transport()
         self._numbers = itertools.count()
         self.once()
 

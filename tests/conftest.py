@@ -22,6 +22,7 @@ import hypothesis
 import pytest
 
 from paddock.backends.jail import KeeperClient
+from paddock.client import session, stop_daemon
 from paddock.errors import KeeperUnavailable
 from paddock.keeper import _wire, layout
 from paddock.testing.leaks import Snapshot, wait_until_clean
@@ -107,15 +108,23 @@ def private_state(*, ignore: tuple[str, ...] = ()) -> Generator[Path]:
         # One that has just reached its deadline goes by itself.
         orphans.wait_until(lambda: not live_sandboxes(directory))
         alive = live_sandboxes(directory)
+        leave_session(directory)
         stop_keeper(directory)
         stop_gateway(directory)
         wait_until_clean(before, directory, ignore=("files", *ignore))
         assert not alive, f"sandboxes that nobody killed: {alive}"
     except BaseException:
+        leave_session(directory)
         succeed_keeper(directory)
         raise
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def leave_session(state_dir: Path) -> None:
+    """End this process's session with the daemon of this directory, and the daemon."""
+    session(state_dir).close()
+    stop_daemon(state_dir)
 
 
 def live_sandboxes(state_dir: Path) -> list[str]:
@@ -229,16 +238,11 @@ def no_new_sandbox(state_dir: Path, *, seconds: float = orphans.PATIENCE_SECONDS
 @pytest.fixture(scope="session")
 def shared_state() -> Generator[Path]:
     """The state directory of the sandboxes that `sandbox` makes: one pool and one keeper for all."""
-    from paddock._compose import connector
-
     # It lives as long as the session: descriptors that other tests open meanwhile are not its own.
     with private_state(ignore=("descriptors",)) as directory, pytest.MonkeyPatch.context() as patch:
         patch.setenv("PADDOCK_STATE_DIR", str(directory))
         patch.delenv("PADDOCK_URL", raising=False)
-        try:
-            yield directory
-        finally:
-            connector.close()
+        yield directory
 
 
 @pytest.fixture

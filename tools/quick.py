@@ -26,6 +26,7 @@ TESTS = {
     "src/paddock/backends/vessel/": "backends/test_vessel.py",
     "src/paddock/cli/": "cli/test_cli.py cli/test_policy_cli.py cli/test_completion.py cli/test_secret.py",
     "src/paddock/client/": "client",
+    "src/paddock/daemon/": "daemon client",
     "src/paddock/egress/": "egress",
     "src/paddock/eval/": "eval",
     "src/paddock/guest/": "guest contract/test_jail_backend.py",
@@ -43,6 +44,7 @@ TESTS = {
     "src/paddock/storage/images/": "images",
     "src/paddock/storage/repositories/": "repositories/test_acquire.py repositories/test_remote.py",
     "src/paddock/testing/": "contract",
+    "src/paddock/wire/": "wire daemon",
     "tests/": "",
     "tools/": "tools",
 }

@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from paddock._compose import AsyncSandbox as AsyncSandbox
-    from paddock._compose import AsyncWorkspace as AsyncWorkspace
-    from paddock._compose import Sandbox as Sandbox
-    from paddock._compose import Workspace as Workspace
-    from paddock._compose import local as local
-    from paddock._compose import local_async as local_async
+    from paddock.client import AsyncSandbox as AsyncSandbox
+    from paddock.client import AsyncWorkspace as AsyncWorkspace
+    from paddock.client import Sandbox as Sandbox
+    from paddock.client import Workspace as Workspace
+    from paddock.client import local as local
+    from paddock.client import local_async as local_async
     from paddock.errors import CommandFailed as CommandFailed
     from paddock.errors import PaddockError as PaddockError
     from paddock.model import ExecResult as ExecResult
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0.dev0"
 
 _HOMES = {
-    "AsyncSandbox": "paddock._compose",
-    "AsyncWorkspace": "paddock._compose",
+    "AsyncSandbox": "paddock.client",
+    "AsyncWorkspace": "paddock.client",
     "CommandFailed": "paddock.errors",
     "ExecResult": "paddock.model",
     "ExitStatus": "paddock.model",
@@ -45,12 +45,12 @@ _HOMES = {
     "MountMode": "paddock.model",
     "PaddockError": "paddock.errors",
     "PtySize": "paddock.model",
-    "Sandbox": "paddock._compose",
+    "Sandbox": "paddock.client",
     "State": "paddock.model",
     "Usage": "paddock.model",
-    "Workspace": "paddock._compose",
-    "local": "paddock._compose",
-    "local_async": "paddock._compose",
+    "Workspace": "paddock.client",
+    "local": "paddock.client",
+    "local_async": "paddock.client",
 }
 __all__ = [
     "AsyncSandbox",

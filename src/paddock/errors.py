@@ -25,6 +25,8 @@
     - Unrecorded              the audit log cannot be written, so nothing was done
     - ResourceExhausted       the machine is out of disk, memory, descriptors, ids
     - KeeperUnavailable
+    - DaemonUnavailable       it does not start, or does not answer
+    - DaemonLost              it died before it answered: nobody knows whether it was done
     - GatewayUnavailable      it died before it answered; while a service lives another one is started
     - ModelFailed             the endpoint of a language model gave no answer that can be used
     - InternalError
@@ -158,6 +160,13 @@ class GatewayUnavailable(PlatformError, code="gateway_unavailable", status=503):
 
 
 class KeeperUnavailable(PlatformError, code="keeper_unavailable", status=503): ...
+
+
+class DaemonUnavailable(PlatformError, code="daemon_unavailable", status=503): ...
+
+
+class DaemonLost(PlatformError, code="daemon_lost", status=503):
+    """The outcome is unknown, and asking again may do it twice: look first."""
 
 
 class ModelFailed(PlatformError, code="model_failed", status=502): ...

@@ -6,31 +6,29 @@ What was asked of the door is written to `DIRECTORY/performed` at the end.
 from __future__ import annotations
 
 import sys
-from contextlib import AsyncExitStack
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from paddock import _compose
 from paddock.cli import main
+from paddock.client import session
+from paddock.keeper.layout import default_state_dir
 from paddock.model import AuditReport
-from tests.client.door import FakeDoor
+from tests.client.door import FakeDoor, Served
 
-
-async def open_fake(path: Path, stack: AsyncExitStack) -> FakeDoor:
-    door = FakeDoor(path)
-    if (path / "useless").exists():
-        door.jail = "missing"
-        door.audit = AuditReport(ok=False, segments=1, records=2, head="abc", problem="line 3\x1b]0;title\x07")
-
-    def report() -> None:
-        text = "".join(f"{type(action).__name__}\n" for action in door.performed)
-        (path / "performed").write_text(text + f"open {len(door.open)}\n")
-
-    stack.callback(report)
-    return door
-
-
-_compose.connector = _compose.LocalConnector(open_fake)
-_compose.install(_compose.connector)
-raise SystemExit(main(sys.argv[2:]))
+state_dir = default_state_dir()
+state_dir.mkdir(parents=True, exist_ok=True)
+door = FakeDoor(state_dir)
+if (state_dir / "useless").exists():
+    door.jail = "missing"
+    door.audit = AuditReport(ok=False, segments=1, records=2, head="abc", problem="line 3\x1b]0;title\x07")
+served = Served(door, state_dir)
+try:
+    code = main(sys.argv[2:])
+except SystemExit as ended:
+    code = ended.code
+session(state_dir).close()
+served.close()
+text = "".join(f"{type(action).__name__}\n" for action in door.performed)
+(state_dir / "performed").write_text(text + f"open {len(door.open)}\n")
+raise SystemExit(code)

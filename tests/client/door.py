@@ -6,12 +6,20 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
+import threading
 import time
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
-from paddock.client import AsyncLocalTransport, Home, LocalTransport, LoopThread
+from paddock.client import AsyncCalls, AsyncDaemonTransport, Calls, DaemonTransport
+from paddock.client import Session as ClientSession
+from paddock.daemon._listener import SOCKET, Listener
+from paddock.daemon._requests import Requests
+from paddock.daemon._sessions import Session
 from paddock.errors import FileError, InvalidArgument, NotFound
+from paddock.linux import local_sockets
 from paddock.model import (
     Action,
     AuditReport,
@@ -44,8 +52,10 @@ from paddock.model import (
     UploadTree,
     VerifyAudit,
     WriteFile,
+    codec,
     mint,
 )
+from paddock.wire import PROTOCOL
 
 
 class FakeDoor:
@@ -285,15 +295,69 @@ def _status(returncode: int) -> ExitStatus:
     return ExitStatus(code=returncode) if returncode >= 0 else ExitStatus(signal=-returncode)
 
 
+class Served:
+    """A door behind the daemon's own listener, on an event loop of its own thread."""
+
+    def __init__(self, door: FakeDoor, state_dir: Path) -> None:
+        self.door = door
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._on_loop(self._listen(state_dir))
+
+    def close(self) -> None:
+        """Ends every connection, waits for what that undoes, and for what ends with the sessions."""
+        self._on_loop(self._stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _on_loop(self, work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    async def _listen(self, state_dir: Path) -> None:
+        requests = Requests(self.door, Principal("local:test"), owned=lambda session, sandbox: None, control=_control)
+        self._listener = Listener(requests, greet=_greet, ended=self._ended)
+        self._endings: set[asyncio.Task[None]] = set()
+        self._listener.listen(state_dir)
+
+    def _ended(self, session: Session) -> None:
+        self._endings.add(asyncio.get_running_loop().create_task(self._let_go(session)))
+
+    async def _let_go(self, session: Session) -> None:
+        for opened in session.handles.values():
+            await opened.let_go()
+
+    async def _stop(self) -> None:
+        await self._listener.aclose()
+        if self._endings:
+            await asyncio.wait(self._endings)
+
+
+def _greet(hello: codec.Hello) -> codec.Welcome:
+    return codec.Welcome(protocol=PROTOCOL, version="test", instance="test", pid=os.getpid())
+
+
+async def _control(what: str, session: Session) -> None:
+    raise InvalidArgument(what)
+
+
 class Rig:
-    """A door, the loop that it lives on, and both transports to it."""
+    """A door, what serves it, and both transports to it."""
 
     def __init__(self, root: Path) -> None:
         self.door = FakeDoor(root)
-        self.loop = LoopThread("rig")
-        self.home = Home(loop=self.loop, door=self.door, principal=Principal("local:test"))
-        self.transport = LocalTransport(lambda: self.home)
-        self.async_transport = AsyncLocalTransport(lambda: self.home)
+        self._served = Served(self.door, root)
+        self.session = ClientSession(root)
+        self.transport = DaemonTransport(Calls(self.session))
+        self.async_transport = AsyncDaemonTransport(AsyncCalls(self.session))
+
+    def connect(self) -> socket.socket:
+        """A raw connection that does not block."""
+        peer = local_sockets.connect(self.door.root, SOCKET)
+        assert peer is not None
+        return peer
 
     def close(self) -> None:
-        self.loop.stop()
+        self.session.close()
+        self._served.close()

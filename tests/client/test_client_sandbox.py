@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from paddock.client import AsyncSandbox, Sandbox
-from paddock.errors import CommandFailed, InvalidArgument, NotConfigured, NotFound, SandboxDied
+from paddock.errors import CommandFailed, InvalidArgument, NotFound, SandboxDied
 from paddock.model import CreateSandbox, KillSandbox, Level, RunExec, State
 from tests.client.door import Rig
 
@@ -130,12 +130,6 @@ def test_reprs_say_what_one_wants_to_know(rig: Rig) -> None:
         assert repr(process) == f"<Process {process.id} pid {process.pid} runs>"
         process.wait()
         assert repr(process).endswith("ended with 0>")
-
-
-def test_without_the_composition_root_the_client_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paddock.client._default._installed", [])
-    with pytest.raises(NotConfigured, match="from paddock import Sandbox"):
-        Sandbox.create()
 
 
 def test_both_colours_have_the_same_surface() -> None:

@@ -45,7 +45,7 @@ def test_importing_the_client_does_not_import_a_service() -> None:
 
 def test_a_first_command_loads_nothing_but_what_it_needs() -> None:
     """Each of these takes as long as several sandboxes: the guest and the keeper are other processes."""
-    needed = "paddock._compose, paddock.backends.jail, paddock.policy, paddock.service, paddock.storage"
+    needed = "paddock.daemon._main, paddock.backends.jail, paddock.policy, paddock.service, paddock.storage"
     heavy = (
         "importlib.metadata",
         "paddock.client._unpack",

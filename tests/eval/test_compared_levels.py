@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from paddock._compose import connector
+from paddock.client import default_transport
 from paddock.errors import InvalidArgument, LevelUnavailable
 from paddock.eval import levels
 from paddock.keeper import layout
@@ -56,7 +56,7 @@ def test_nothing_is_left_of_what_lured(tmp_path: Path) -> None:
 def test_a_comparison_has_a_figure_or_its_reason_for_each_step_and_is_shown_in_each_way(
     shared_state: Path, tmp_path: Path
 ) -> None:
-    found = levels.compare(["process", "jail"], rounds=1, transport=connector.connect())
+    found = levels.compare(["process", "jail"], rounds=1, transport=default_transport())
     walls = {one.level: {figure.name: figure for figure in one.figures} for one in found.levels}
     assert set(walls["jail"]) >= {
         "create",

@@ -18,15 +18,14 @@ import contextlib
 import json
 import os
 import signal
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from paddock import Sandbox
-from paddock._compose import LocalConnector, open_service
-from paddock.client import LocalTransport
+from paddock.client import DaemonTransport, default_transport
 from paddock.errors import GuestLost, LevelUnavailable, SandboxDied
 from paddock.linux import proc
 from paddock.model import ExecResult
@@ -47,16 +46,14 @@ def steps(request: pytest.FixtureRequest) -> Steps:
 
 
 @pytest.fixture
-def transport(state_dir: Path) -> Generator[LocalTransport]:
-    connector = LocalConnector(open_service)
-    yield connector.connect(state_dir)
-    connector.close()
+def transport(state_dir: Path) -> DaemonTransport:
+    return default_transport(state_dir)
 
 
 class Scene:
     """A sandbox and the processes that serve it."""
 
-    def __init__(self, state_dir: Path, transport: LocalTransport) -> None:
+    def __init__(self, state_dir: Path, transport: DaemonTransport) -> None:
         try:
             self.box = Sandbox.create(level="jail", ttl_seconds=120, transport=transport)
         except LevelUnavailable as error:
@@ -107,7 +104,7 @@ def _forty_two(operation: Operation) -> bool:
 
 
 @pytest.mark.parametrize("victim", ["agent", "init", "keeper"])
-def test_an_exec(victim: str, steps: Steps, state_dir: Path, transport: LocalTransport) -> None:
+def test_an_exec(victim: str, steps: Steps, state_dir: Path, transport: DaemonTransport) -> None:
     def run(scene: Scene) -> Callable[[], object]:
         return lambda: scene.box.exec("echo $((6 * 7))")
 
@@ -135,7 +132,7 @@ def test_an_exec(victim: str, steps: Steps, state_dir: Path, transport: LocalTra
 
 
 @pytest.mark.parametrize("victim", ["keeper", "agent", "init"])
-def test_a_kill(victim: str, steps: Steps, state_dir: Path, transport: LocalTransport) -> None:
+def test_a_kill(victim: str, steps: Steps, state_dir: Path, transport: DaemonTransport) -> None:
     scene = Scene(state_dir, transport)
     count = _count(Stepper(scene.keeper), Operation(scene.box.kill))
     assert count > 20
@@ -180,7 +177,7 @@ WORK = {
 
 @pytest.mark.parametrize("work", WORK)
 def test_a_service(
-    work: str, steps: Steps, state_dir: Path, transport: LocalTransport, program: Callable[..., Any]
+    work: str, steps: Steps, state_dir: Path, transport: DaemonTransport, program: Callable[..., Any]
 ) -> None:
     def start() -> tuple[Any, dict[str, Any], Stepper, Operation]:
         made = program(PROGRAM + WORK[work].format(marker=f"paddock-step-{os.getpid()}"))
@@ -215,14 +212,14 @@ def test_a_service(
     _nothing_is_left_after_the_next_start(before, state_dir, transport)
 
 
-def _goes_on(id: str, transport: LocalTransport) -> None:
+def _goes_on(id: str, transport: DaemonTransport) -> None:
     box = Sandbox.connect(id, transport=transport)
     assert box.exec("echo next").stdout == "next\n"
     assert wait_until(lambda: box.exec("pgrep -f paddock-step -c").stdout.strip() in ("0", "1"))
     box.kill()
 
 
-def _nothing_is_left_after_the_next_start(before: Snapshot, state_dir: Path, transport: LocalTransport) -> None:
+def _nothing_is_left_after_the_next_start(before: Snapshot, state_dir: Path, transport: DaemonTransport) -> None:
     Sandbox.create(level="jail", ttl_seconds=60, transport=transport).kill()
     assert wait_until(lambda: not live_sandboxes(state_dir))
     # Another keeper has other processes and mounts; whatever is left at its end the fixture `state_dir` sees.

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from paddock import Sandbox
-from paddock._compose import LocalConnector, open_service
-from paddock.client import LocalTransport
+from paddock.client import DaemonTransport, default_transport
 from paddock.errors import LevelUnavailable
 from tests.conftest import keepers
 from tests.faults.stepping import Operation, Stepper
@@ -44,10 +43,8 @@ def steps(request: pytest.FixtureRequest) -> Steps:
 
 
 @pytest.fixture
-def transport(state_dir: Path) -> Generator[LocalTransport]:
-    connector = LocalConnector(open_service)
-    yield connector.connect(state_dir)
-    connector.close()
+def transport(state_dir: Path) -> DaemonTransport:
+    return default_transport(state_dir)
 
 
 def _count(stepper: Stepper, operation: Operation) -> int:
@@ -59,7 +56,7 @@ def _count(stepper: Stepper, operation: Operation) -> int:
     return count
 
 
-def _works(box: Sandbox, transport: LocalTransport) -> None:
+def _works(box: Sandbox, transport: DaemonTransport) -> None:
     """As whoever comes next sees it."""
     (told,) = [found.state for found in Sandbox.list(transport=transport) if found.id == box.id]
     assert told in ("running", "paused")
@@ -71,7 +68,7 @@ def _works(box: Sandbox, transport: LocalTransport) -> None:
 
 
 @pytest.mark.parametrize("work", ["pause", "resume"])
-def test_the_keeper(work: str, steps: Steps, state_dir: Path, transport: LocalTransport) -> None:
+def test_the_keeper(work: str, steps: Steps, state_dir: Path, transport: DaemonTransport) -> None:
     def begin() -> tuple[Sandbox, Stepper, Operation]:
         try:
             box = Sandbox.create(level="jail", ttl_seconds=120, transport=transport)
@@ -99,7 +96,7 @@ def test_the_keeper(work: str, steps: Steps, state_dir: Path, transport: LocalTr
 
 @pytest.mark.parametrize("work", WORK)
 def test_the_service(
-    work: str, steps: Steps, state_dir: Path, transport: LocalTransport, program: Callable[..., Any]
+    work: str, steps: Steps, state_dir: Path, transport: DaemonTransport, program: Callable[..., Any]
 ) -> None:
     before, asked = WORK[work]
 

@@ -25,7 +25,7 @@ from typing import Any
 import pytest
 
 from paddock import Sandbox, Workspace
-from paddock._compose import connector
+from paddock.client import default_transport
 from paddock.errors import ResourceExhausted, SandboxDied, Unsupported
 from paddock.keeper import layout
 from paddock.keeper._records import Records
@@ -33,6 +33,7 @@ from paddock.linux import processes
 from paddock.storage import _room
 from tests.conftest import SandboxFactory, keepers, live_sandboxes
 from tests.faults.conftest import Program
+from tests.in_process import in_process
 from tests.levels.test_moving import LIMITS
 from tests.orphans import wait_until
 
@@ -142,7 +143,7 @@ class Machine:
 @pytest.fixture
 def machine(sandbox: SandboxFactory, shared_state: Path) -> Generator[Callable[[], Machine]]:
     """Makes one over the workspace of the test; nothing of any is left at its end."""
-    workspace = Workspace.open("sleeps-on-disk", transport=connector.connect(shared_state))
+    workspace = Workspace.open("sleeps-on-disk", transport=default_transport(shared_state))
     names = _names(shared_state)
     boxes: list[Sandbox] = []
 
@@ -178,19 +179,14 @@ def _emulators(state_dir: Path, id: str) -> list[int]:
 
 def _names(state_dir: Path) -> frozenset[str]:
     """Of the trees that come and go with sandboxes."""
-    service: Any = connector.home(state_dir).door
-    names = service._rooms.storage._pool().names()
+    with in_process(state_dir) as daemon:
+        names = daemon.service._rooms.storage._pool().names()
     return frozenset(name for name in names if name.startswith(("sb_", "sn_", "rb_", "mm_", "wv_")))
 
 
 def _sweep(state_dir: Path) -> None:
-    home = connector.home(state_dir)
-    service: Any = home.door
-
-    async def sweep() -> None:
-        assert await service.expiry.once(), "who had the lease is dead"
-
-    home.loop.run(sweep)
+    with in_process(state_dir) as daemon:
+        assert daemon.run(daemon.service.expiry.once), "who had the lease is dead"
 
 
 def _some(count: int, most: int) -> Iterator[int]:

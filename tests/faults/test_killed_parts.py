@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 from paddock import Sandbox
-from paddock._compose import LocalConnector, open_service
-from paddock.client import LocalTransport
+from paddock.client import Calls, DaemonTransport, Session, default_transport
 from paddock.errors import GuestLost, LevelUnavailable, PaddockError, SandboxDied, SandboxError
 from paddock.model import Limit, Limits
 from paddock.testing.leaks import Snapshot, wait_until_clean
@@ -26,15 +25,12 @@ from tests.orphans import descriptors, none_lost
 
 
 @pytest.fixture
-def transport(state_dir: Path) -> Generator[LocalTransport]:
-    """A service of the test's own."""
-    connector = LocalConnector(open_service)
-    yield connector.connect(state_dir)
-    connector.close()
+def transport(state_dir: Path) -> DaemonTransport:
+    return default_transport(state_dir)
 
 
 @pytest.fixture
-def jail(transport: LocalTransport) -> Generator[Sandbox]:
+def jail(transport: DaemonTransport) -> Generator[Sandbox]:
     try:
         made = Sandbox.create(level="jail", ttl_seconds=60, transport=transport)
     except (LevelUnavailable, NotImplementedError) as error:
@@ -50,7 +46,7 @@ def test_a_sandbox_lives_on_when_its_keeper_is_killed(jail: Sandbox, state_dir: 
     assert jail.refresh().state == "running"
 
 
-def test_a_new_keeper_takes_over_what_lives(jail: Sandbox, transport: LocalTransport, state_dir: Path) -> None:
+def test_a_new_keeper_takes_over_what_lives(jail: Sandbox, transport: DaemonTransport, state_dir: Path) -> None:
     _kill_keeper(state_dir)
     with Sandbox.create(level="jail", transport=transport) as second:
         assert second.exec("echo two").stdout == "two\n"
@@ -124,7 +120,7 @@ def test_who_kills_everybody_inside_kills_commands_and_not_the_sandbox(jail: San
 
 
 @pytest.mark.root
-def test_the_memory_ceiling_is_named_when_it_was_what_killed_the_agent(transport: LocalTransport) -> None:
+def test_the_memory_ceiling_is_named_when_it_was_what_killed_the_agent(transport: DaemonTransport) -> None:
     limits = Limits(memory_mib=48, tmp_mib=512)
     with Sandbox.create(level="jail", ttl_seconds=60, limits=limits, transport=transport) as box:
         foreground, background = box.start("sleep 600"), box.start("sleep 600", background=True)
@@ -163,7 +159,7 @@ def test_who_stops_everybody_inside_does_not_stop_the_sandbox(jail: Sandbox) -> 
     other.close()
 
 
-def test_a_stopped_agent_stops_nobody_else(jail: Sandbox, transport: LocalTransport) -> None:
+def test_a_stopped_agent_stops_nobody_else(jail: Sandbox, transport: DaemonTransport) -> None:
     """A sandbox that says nothing must not hold up another one, nor its own kill."""
     (workload,) = _processes(_marked(jail))
     os.kill(_parent(workload), signal.SIGSTOP)
@@ -173,28 +169,26 @@ def test_a_stopped_agent_stops_nobody_else(jail: Sandbox, transport: LocalTransp
     assert jail.state == "killed"
 
 
-def test_two_services_that_kill_one_sandbox_at_once_both_succeed(transport: LocalTransport, state_dir: Path) -> None:
-    other = LocalConnector(open_service)
-    try:
-        second = other.connect(state_dir)
-        for _ in range(8):
-            mine = Sandbox.create(level="jail", ttl_seconds=60, transport=transport)
-            theirs = Sandbox.connect(mine.id, transport=second)
-            assert theirs.exec("echo both").stdout == mine.exec("echo both").stdout == "both\n"
-            killers = [Operation(box.kill) for box in (mine, theirs)]
-            for killer in killers:
-                killer.end()
-            assert [killer.error for killer in killers] == [None, None]
-            for box in (mine, theirs):
-                assert box.refresh().state == "killed"
-                assert box.info.reason
-        assert live_sandboxes(state_dir) == []
-        assert not list((state_dir / "run").iterdir()), "nothing waits to be forgotten"
-    finally:
-        other.close()
+def test_two_clients_that_kill_one_sandbox_at_once_both_succeed(transport: DaemonTransport, state_dir: Path) -> None:
+    second = DaemonTransport(Calls(Session(state_dir)))  # a session of its own
+    for _ in range(8):
+        mine = Sandbox.create(level="jail", ttl_seconds=60, transport=transport)
+        theirs = Sandbox.connect(mine.id, transport=second)
+        assert theirs.exec("echo both").stdout == mine.exec("echo both").stdout == "both\n"
+        killers = [Operation(box.kill) for box in (mine, theirs)]
+        for killer in killers:
+            killer.end()
+        assert [killer.error for killer in killers] == [None, None]
+        for box in (mine, theirs):
+            assert box.refresh().state == "killed"
+            assert box.info.reason
+    assert live_sandboxes(state_dir) == []
+    assert not list((state_dir / "run").iterdir()), "nothing waits to be forgotten"
 
 
-def test_a_killed_keeper_leaves_no_half_made_sandbox(jail: Sandbox, transport: LocalTransport, state_dir: Path) -> None:
+def test_a_killed_keeper_leaves_no_half_made_sandbox(
+    jail: Sandbox, transport: DaemonTransport, state_dir: Path
+) -> None:
     jail.kill()
     before = Snapshot.take(state_dir)
     for n in range(6):

@@ -15,68 +15,59 @@ from typing import Any
 import pytest
 
 from paddock import Sandbox, Workspace
-from paddock._compose import LocalConnector, open_service
 from paddock.backends.jail import _trials
+from paddock.client import default_transport, stop_daemon
 from paddock.errors import LevelUnavailable, PaddockError, ResourceExhausted, SandboxDied, Unrecorded
 from paddock.keeper import layout
 from paddock.linux import cgroups
 from paddock.model import CheckStorage, CollectGarbage, Diagnose
 from paddock.storage import prepare
-from tests.conftest import keepers, live_sandboxes, private_state, stop_keeper
+from tests.conftest import keepers, leave_session, live_sandboxes, private_state, stop_keeper
+from tests.in_process import in_process
 from tests.orphans import descriptors, none_lost, wait_until
 
 
-@pytest.fixture
-def connector(state_dir: Path) -> Generator[LocalConnector]:
-    """Services of the test's own, closed before anybody looks for what is left in `state_dir`."""
-    made = LocalConnector(open_service)
-    yield made
-    made.close()
-
-
-def _create(connector: LocalConnector, state_dir: Path) -> Sandbox:
+def _create(state_dir: Path) -> Sandbox:
     try:
-        return Sandbox.create(level="jail", ttl_seconds=60, transport=connector.connect(state_dir))
+        return Sandbox.create(level="jail", ttl_seconds=60, transport=default_transport(state_dir))
     except (LevelUnavailable, NotImplementedError) as error:
         pytest.skip(f"no jail here: {error}")
 
 
 @pytest.mark.root
-def test_what_cannot_be_recorded_is_not_done(connector: LocalConnector, state_dir: Path) -> None:
-    _create(connector, state_dir).kill()
+def test_what_cannot_be_recorded_is_not_done(state_dir: Path) -> None:
+    _create(state_dir).kill()
     audit = state_dir / layout.AUDIT
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k,nr_inodes=1", "none", str(audit)], check=True)
     try:
-        fresh = LocalConnector(open_service)
-        try:
-            with pytest.raises(Unrecorded):
-                Sandbox.create(level="jail", transport=fresh.connect(state_dir))
-        finally:
-            fresh.close()
+        stop_daemon(state_dir)  # the next one opens the log anew
+        with pytest.raises(Unrecorded):
+            Sandbox.create(level="jail", transport=default_transport(state_dir))
+        stop_daemon(state_dir)
         assert live_sandboxes(state_dir) == []
     finally:
         subprocess.run(["umount", str(audit)], check=True)
-    sandbox = _create(connector, state_dir)
+    sandbox = _create(state_dir)
     assert sandbox.exec("echo again").stdout == "again\n"
     sandbox.kill()
 
 
 @pytest.mark.root
-def test_a_full_state_directory_is_a_typed_error_and_recovers(connector: LocalConnector) -> None:
+def test_a_full_state_directory_is_a_typed_error_and_recovers() -> None:
     with private_state() as directory:
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m,mode=700", "none", str(directory)], check=True)
         try:
-            _create(connector, directory).kill()
+            _create(directory).kill()
             ballast = directory / "ballast"
             _fill(ballast)
             with pytest.raises(PaddockError):
-                Sandbox.create(level="jail", transport=connector.connect(directory)).kill()
+                Sandbox.create(level="jail", transport=default_transport(directory)).kill()
             assert live_sandboxes(directory) == []
             ballast.unlink()
-            sandbox = _create(connector, directory)
+            sandbox = _create(directory)
             assert sandbox.exec("echo again").stdout == "again\n"
             sandbox.kill()
-            connector.close()
+            leave_session(directory)
         finally:
             stop_keeper(directory)
             subprocess.run(["umount", "-l", str(directory)], check=True)
@@ -89,44 +80,35 @@ def use_up(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.root
-def test_on_a_full_disk_nothing_new_begins_and_kill_works(connector: LocalConnector) -> None:
+def test_on_a_full_disk_nothing_new_begins_and_kill_works() -> None:
     with private_state() as directory:
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m,mode=700", "none", str(directory)], check=True)
         try:
-            here, there = (_create(connector, directory) for _ in range(2))
+            here, there = (_create(directory) for _ in range(2))
             _fill(directory / "ballast")
             with pytest.raises(PaddockError):
                 use_up(here)
             here.kill()
             assert here.state == "killed"
-            elsewhere = LocalConnector(open_service)  # another program, such as the command line
-            try:
-                with contextlib.suppress(PaddockError):
-                    there = Sandbox.connect(there.id, transport=elsewhere.connect(directory))
-                there.kill()
-            finally:
-                elsewhere.close()
+            there.kill()
             assert wait_until(lambda: live_sandboxes(directory) == [])
             (directory / "ballast").unlink()
             assert here.refresh().state == "killed"
-            connector.close()
+            leave_session(directory)
         finally:
             stop_keeper(directory)
             subprocess.run(["umount", "-l", str(directory)], check=True)
 
 
-def test_without_descriptors_a_command_fails_typed_and_works_again_later(
-    connector: LocalConnector, state_dir: Path
-) -> None:
-    sandbox = _create(connector, state_dir)
+def test_without_descriptors_a_stream_fails_typed_and_works_again_later(state_dir: Path) -> None:
+    sandbox = _create(state_dir)
     sandbox.exec("true")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
     try:
         with pytest.raises(ResourceExhausted):
-            sandbox.exec("true")
-        with pytest.raises(ResourceExhausted):
             sandbox.start("cat", stdin=True)
+        assert sandbox.exec("echo needs none").stdout == "needs none\n"
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert sandbox.exec("echo again").stdout == "again\n"
@@ -135,11 +117,11 @@ def test_without_descriptors_a_command_fails_typed_and_works_again_later(
 
 
 @pytest.mark.root
-def test_on_a_full_disk_the_next_keeper_starts_and_knows_what_died(connector: LocalConnector) -> None:
+def test_on_a_full_disk_the_next_keeper_starts_and_knows_what_died() -> None:
     with private_state() as directory:
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m,mode=700", "none", str(directory)], check=True)
         try:
-            living, dead = (_create(connector, directory) for _ in range(2))
+            living, dead = (_create(directory) for _ in range(2))
             record = json.loads((directory / layout.RUN / dead.id / "state.json").read_bytes())
             _fill(directory / "ballast")
             for pid in (*keepers(directory), int(record["pid"])):
@@ -155,30 +137,30 @@ def test_on_a_full_disk_the_next_keeper_starts_and_knows_what_died(connector: Lo
             assert dead.refresh().state in ("killed", "failed")
             assert dead.info.reason
             assert live_sandboxes(directory) == []
-            connector.close()
+            leave_session(directory)
         finally:
             stop_keeper(directory)
             subprocess.run(["umount", "-l", str(directory)], check=True)
 
 
 @pytest.mark.root
-def test_a_full_pool_refuses_loses_nothing_and_has_room_again(connector: LocalConnector) -> None:
+def test_a_full_pool_refuses_loses_nothing_and_has_room_again() -> None:
     with private_state() as directory:
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2500m,mode=700", "none", str(directory)], check=True)
         try:
             if prepare(directory, image_bytes=1 << 30).image is None:
                 pytest.skip("no image can be made here")
-            transport = connector.connect(directory)
-            kept = _create(connector, directory)
+            transport = default_transport(directory)
+            kept = _create(directory)
             kept.exec("echo precious >file; sync file", cwd="/workspace", check=True)
-            fillers = [_create(connector, directory)]
+            fillers = [_create(directory)]
             refusal: ResourceExhausted | None = None
             while refusal is None:
                 # Each takes what there is, and the pool grows for the next one, as far as the disk goes.
                 fill = "i=0; while fallocate -l 64M $i; do i=$((i+1)); done; yes | head -c 200M >rest"
                 assert not fillers[-1].exec(fill, cwd="/workspace").ok
                 try:
-                    fillers.append(_create(connector, directory))
+                    fillers.append(_create(directory))
                 except ResourceExhausted as error:
                     refusal = error
             assert len(fillers) > 1, "it grew"
@@ -199,7 +181,7 @@ def test_a_full_pool_refuses_loses_nothing_and_has_room_again(connector: LocalCo
             assert not [c for c in transport.perform(CheckStorage(scrub=True)) if c.status == "missing"]
             child.kill()
             kept.kill()
-            connector.close()
+            leave_session(directory)
         finally:
             stop_keeper(directory)
             subprocess.run(["umount", "-l", str(directory)], check=True)
@@ -252,15 +234,15 @@ def test_with_a_full_table_of_processes_every_call_says_so_and_later_ones_work(
     assert live_sandboxes(state_dir) == []
 
 
-def test_however_few_descriptors_there_are_nothing_is_half_made(connector: LocalConnector, state_dir: Path) -> None:
-    _create(connector, state_dir).kill()
+def test_however_few_descriptors_there_are_nothing_is_half_made(state_dir: Path) -> None:
+    _create(state_dir).kill()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     used = max(map(int, os.listdir("/proc/self/fd")))
     outcomes: set[str] = set()
     for most in range(3, used + 16, 3):  # a number may be free below the highest that is used
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
         try:
-            with Sandbox.create(level="jail", ttl_seconds=60, transport=connector.connect(state_dir)) as box:
+            with Sandbox.create(level="jail", ttl_seconds=60, transport=default_transport(state_dir)) as box:
                 box.filesystem.write("file", "content")
                 assert box.filesystem.read_text("file") == "content"
                 outcomes.add(box.exec("echo fine").stdout)
@@ -268,36 +250,33 @@ def test_however_few_descriptors_there_are_nothing_is_half_made(connector: Local
             outcomes.add(error.code)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        assert not [s for s in Sandbox.list(transport=connector.connect(state_dir)) if s.state != "killed"]
+        assert not [s for s in Sandbox.list(transport=default_transport(state_dir)) if s.state != "killed"]
     assert outcomes == {"resource_exhausted", "fine\n"}
     assert live_sandboxes(state_dir) == []
 
 
-def test_a_hundred_lives_leave_no_descriptor_in_the_service(connector: LocalConnector, state_dir: Path) -> None:
+def test_a_hundred_lives_leave_no_descriptor_in_client_and_daemon(state_dir: Path) -> None:
     def life() -> None:
-        sandbox = _create(connector, state_dir)
+        sandbox = _create(state_dir)
         sandbox.exec("true")
         sandbox.filesystem.write("f", "x")
         sandbox.kill()
 
-    for _ in range(3):
-        life()
-    before = len(descriptors())
-    for _ in range(30):
-        life()
-    assert none_lost(before + 2)
+    with in_process(state_dir):
+        for _ in range(3):
+            life()
+        before = len(descriptors())
+        for _ in range(30):
+            life()
+        assert none_lost(before + 2)
 
 
-def test_a_damaged_record_of_a_sandbox_stops_nobody(connector: LocalConnector, state_dir: Path) -> None:
-    first = _create(connector, state_dir)
+def test_a_damaged_record_of_a_sandbox_stops_nobody(state_dir: Path) -> None:
+    first = _create(state_dir)
     (state_dir / layout.RUN / first.id / "state.json").write_bytes(b'{"id": ')
-    fresh = LocalConnector(open_service)
-    try:
-        second = _create(fresh, state_dir)
-        assert second.exec("echo fine").stdout == "fine\n"
-        second.kill()
-    finally:
-        fresh.close()
+    second = _create(state_dir)
+    assert second.exec("echo fine").stdout == "fine\n"
+    second.kill()
     first.kill()
     assert first.state == "killed"
 
@@ -324,16 +303,17 @@ def small_disk(state_dir: Path, tmp_path: Path) -> Generator[Path]:
         prepare(state_dir, image_bytes=1 << 30)
         yield state_dir
     finally:
+        leave_session(state_dir)
         stop_keeper(state_dir)
         subprocess.run(["umount", state_dir], check=True)
 
 
 @pytest.mark.root
 def test_sandboxes_are_made_again_after_the_disk_below_the_pool_was_full(
-    small_disk: Path, connector: LocalConnector
+    small_disk: Path,
 ) -> None:
     """The kernel keeps the error of a write that failed, and refuses volatile overlays until a program has taken it."""
-    transport = connector.connect(small_disk)
+    transport = default_transport(small_disk)
     workspace = Workspace.open("full", transport=transport)
     victim = Sandbox.create(level="jail", workspace="full", ttl_seconds=300, transport=transport)
     with (small_disk / "filler").open("wb", buffering=0) as filler, contextlib.suppress(OSError):

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from paddock._compose import open_service
 from paddock.audit import AuditLog
 from paddock.backends._base import TreeMount
+from paddock.daemon._compose import Node
 from paddock.errors import InvalidArgument, InvalidState, PlatformError
 from paddock.model import (
     Acquired,
@@ -72,9 +72,10 @@ class Rig:
 @asynccontextmanager
 async def opened(state_dir: Path) -> AsyncGenerator[Rig]:
     async with AsyncExitStack() as stack:
-        service = await open_service(state_dir, stack)
-        assert isinstance(service, Service)
-        yield Rig(service)
+        node = Node(state_dir)
+        stack.push_async_callback(node.aclose)
+        await node.open()
+        yield Rig(node.service)
 
 
 def audited(state_dir: Path) -> set[str]:
@@ -379,6 +380,7 @@ async def test_a_pool_driver_that_is_asked_for_is_taken_or_refused(
         assert rig.pool.driver == "copy"
     monkeypatch.setenv("PADDOCK_POOL_DRIVER", "overlay")  # its trees are where they are
     async with AsyncExitStack() as stack:
-        service = await open_service(state_dir, stack)
+        node = Node(state_dir)
+        stack.push_async_callback(node.aclose)
         with pytest.raises(InvalidState, match="on copy, not on overlay"):
-            await service.perform(CreateSandbox(), ME)
+            await node.perform(CreateSandbox(), ME)

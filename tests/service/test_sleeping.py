@@ -21,10 +21,10 @@ def used(box: Sandbox) -> float:
 
 
 def events(box: Sandbox) -> list[str]:
-    from paddock._compose import connector
+    from paddock.client import default_transport
     from paddock.model import ListAudit
 
-    found = connector.connect().perform(ListAudit(sandbox=box.id))
+    found = default_transport().perform(ListAudit(sandbox=box.id))
     return [record.action for record in found if record.action.startswith("sandbox.")]
 
 

@@ -15,6 +15,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.in_process import in_process
+
 PATIENCE_SECONDS = 90.0
 
 
@@ -83,8 +85,9 @@ LOOK = "find . -type f -exec sha256sum {} + | sort"
 
 def _serve() -> None:
     from paddock import Sandbox
-    from paddock._compose import connector, default_state_dir
+    from paddock.client import default_transport
     from paddock.errors import PaddockError
+    from paddock.keeper.layout import default_state_dir
     from paddock.model import (
         CheckStorage,
         CollectGarbage,
@@ -101,7 +104,7 @@ def _serve() -> None:
         SandboxSpec,
     )
 
-    transport = connector.connect()
+    transport = default_transport()
 
     def create(name: str, snapshot: str | None, workspace: str | None) -> str:
         spec = SandboxSpec(name=name, snapshot=snapshot, workspace=workspace, persistent=True, ttl_seconds=1200)
@@ -119,12 +122,13 @@ def _serve() -> None:
         return Sandbox.connect(id).exec(command, cwd="/workspace", check=True).stdout.split()[0]
 
     def sweep() -> bool:
-        home = connector.home(default_state_dir())
-        return home.loop.run(home.door.expiry.once)  # type: ignore[attr-defined]
+        with in_process(default_state_dir()) as daemon:
+            return daemon.run(daemon.service.expiry.once)
 
     def evict(name: str) -> None:
-        home, id = connector.home(default_state_dir()), transport.perform(GetWorkspace(workspace=name)).id
-        home.loop.run(home.door._rooms.workspaces.evictions.evict, id)  # type: ignore[attr-defined]
+        id = transport.perform(GetWorkspace(workspace=name)).id
+        with in_process(default_state_dir()) as daemon:
+            daemon.run(daemon.service._rooms.workspaces.evictions.evict, id)
 
     operations = {
         "open": lambda name: transport.perform(OpenWorkspace(name=name)).id,

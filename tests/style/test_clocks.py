@@ -26,6 +26,8 @@ READERS = {
     "cli/_status.py": "`pinned_until`",
     "cli/_up.py": "`observed_at`, as people say it",
     "cli/_workspaces.py": "`used_at` and `pinned_until`, as people say them",
+    "cli/_daemon.py": "how long it has been running, in words",
+    "daemon/_main.py": "when it started, for people",
     "egress/_authority.py": "when a certificate begins and ends",
     "backends/microvm/_backend.py": "what the clock of a machine that was baked is set to",
     "egress/_page_memory.py": "how long a page holds, by the wall clock that its dates are of",

@@ -55,13 +55,8 @@ def whole(ids: SubordinateIds) -> Generator[Path]:
 @pytest.fixture(scope="session")
 def whole_shared(ids: SubordinateIds) -> Generator[Path]:
     """The state directory of `create`'s sandboxes."""
-    from paddock._compose import connector
-
     with whole_state(ids) as directory:
-        try:
-            yield directory
-        finally:
-            connector.close()
+        yield directory
 
 
 @pytest.fixture

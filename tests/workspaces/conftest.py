@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from paddock.errors import NotFound
+from tests.in_process import in_process
 
 if TYPE_CHECKING:
     from paddock import Sandbox, Workspace
@@ -112,11 +113,10 @@ def opened(shared_state: Path) -> Generator[Opener]:
 @pytest.fixture
 def evict(shared_state: Path) -> Callable[[Workspace], None]:
     """Takes one out of the pool."""
-    from paddock import _compose
 
     def run(workspace: Workspace) -> None:
-        home = _compose.connector.home(shared_state)
-        home.loop.run(home.door._rooms.workspaces.evictions.evict, workspace.id)  # type: ignore[attr-defined]
+        with in_process(shared_state) as daemon:
+            daemon.run(daemon.service._rooms.workspaces.evictions.evict, workspace.id)
 
     return run
 

@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from paddock import Sandbox, Workspace, _compose
+from paddock import Sandbox, Workspace
 from paddock.errors import InvalidState
 from paddock.linux import btrfs
 from paddock.testing.trees import Root
 from tests.conftest import keepers
 from tests.faults.conftest import program as program  # a fixture
 from tests.faults.test_restart import _on_the_next_boot, _power_off
+from tests.in_process import in_process
 from tests.orphans import wait_until
 from tests.workspaces.conftest import Opener
 
@@ -124,10 +125,10 @@ def test_its_disk_limit_is_the_workspaces_own(opened: Opener, sandbox: Callable[
 
 
 def one_enforces() -> set[str]:
-    from paddock._compose import connector
+    from paddock.client import default_transport
     from paddock.model import Diagnose
 
-    checks = connector.connect().perform(Diagnose()).checks
+    checks = default_transport().perform(Diagnose()).checks
     return {check.name for check in checks if check.area == "storage" and check.status == "ok"}
 
 
@@ -136,37 +137,37 @@ def test_one_with_read_only_subvolumes_is_not_copied_in_part_and_is_deleted_whol
     opened: Opener, over: Callable[[Workspace], Sandbox], shared_state: Path
 ) -> None:
     """Nothing inside can make one any more: here the host does, as a sandbox of an earlier paddock could."""
-    home = _compose.connector.home(shared_state)
-    pool = home.door._rooms.workspaces._custody._pool()  # type: ignore[attr-defined]
-    if pool.driver != "btrfs":
-        pytest.skip(f"this pool is {pool.driver}: it has no subvolumes")
-    workspace = opened()
-    sandbox = over(workspace)
-    sandbox.exec("mkdir /workspace/d", check=True)
-    with Root(pool, workspace.id) as root:
-        place = os.open(root / "d", os.O_RDONLY | os.O_DIRECTORY)
-        btrfs.create_subvolume(place, b"nested")
-        os.chown(root / "d/nested", (root / "d").stat().st_uid, (root / "d").stat().st_gid)
-        nested = os.open("nested", os.O_RDONLY | os.O_DIRECTORY, dir_fd=place)
-        sandbox.exec("echo kept >/workspace/d/nested/file", check=True)
-        btrfs.set_read_only(nested, True)
-        for copy in (sandbox.fork, sandbox.snapshot):
-            with pytest.raises(InvalidState, match="subvolumes"):
-                copy()
-        btrfs.set_read_only(nested, False)
-        # As the error says.
-        sandbox.exec(
-            "for d in $(find /workspace -inum 256); do cp -a $d $d.new && rm -r $d; done", check=True, user="root"
-        )
-        child = sandbox.fork()
-        assert child.exec("cat /workspace/d/nested.new/file").stdout == "kept\n"
-        child.kill()
-        btrfs.create_subvolume(place, b"again")
-        again = os.open("again", os.O_RDONLY | os.O_DIRECTORY, dir_fd=place)
-        btrfs.set_read_only(again, True)
-        for fd in (place, nested, again):
-            os.close(fd)
-    sandbox.kill()
-    workspace.delete(discard=True)
-    assert workspace.id not in pool.names()
-    assert pool.unfinished() == ()
+    with in_process(shared_state) as daemon:
+        pool = daemon.service._rooms.workspaces._custody._pool()
+        if pool.driver != "btrfs":
+            pytest.skip(f"this pool is {pool.driver}: it has no subvolumes")
+        workspace = opened()
+        sandbox = over(workspace)
+        sandbox.exec("mkdir /workspace/d", check=True)
+        with Root(pool, workspace.id) as root:
+            place = os.open(root / "d", os.O_RDONLY | os.O_DIRECTORY)
+            btrfs.create_subvolume(place, b"nested")
+            os.chown(root / "d/nested", (root / "d").stat().st_uid, (root / "d").stat().st_gid)
+            nested = os.open("nested", os.O_RDONLY | os.O_DIRECTORY, dir_fd=place)
+            sandbox.exec("echo kept >/workspace/d/nested/file", check=True)
+            btrfs.set_read_only(nested, True)
+            for copy in (sandbox.fork, sandbox.snapshot):
+                with pytest.raises(InvalidState, match="subvolumes"):
+                    copy()
+            btrfs.set_read_only(nested, False)
+            # As the error says.
+            sandbox.exec(
+                "for d in $(find /workspace -inum 256); do cp -a $d $d.new && rm -r $d; done", check=True, user="root"
+            )
+            child = sandbox.fork()
+            assert child.exec("cat /workspace/d/nested.new/file").stdout == "kept\n"
+            child.kill()
+            btrfs.create_subvolume(place, b"again")
+            again = os.open("again", os.O_RDONLY | os.O_DIRECTORY, dir_fd=place)
+            btrfs.set_read_only(again, True)
+            for fd in (place, nested, again):
+                os.close(fd)
+        sandbox.kill()
+        workspace.delete(discard=True)
+        assert workspace.id not in pool.names()
+        assert pool.unfinished() == ()

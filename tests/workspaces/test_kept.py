@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from paddock import Sandbox, Workspace, _compose
+from paddock import Sandbox, Workspace
+from paddock.client import default_transport
 from paddock.errors import InvalidState, PaddockError
 from paddock.model import DeleteRepository, WorkspaceState
 from tests.workspaces.conftest import Opener, Origin, look
@@ -208,7 +209,7 @@ def test_g11_a_repository_is_needed_by_what_is_evicted_though_its_pin_was_lost(
     evict(workspace)
     other.delete()
     pin.unlink()
-    transport = _compose.connector.connect()
+    transport = default_transport()
     with pytest.raises(InvalidState, match=workspace.id):
         transport.perform(DeleteRepository(repository=pin.parents[2].name))
     assert over(workspace).exec("git fsck && git status --porcelain", check=True).stdout == ""
@@ -228,7 +229,7 @@ def test_a_snapshot_keeps_the_history_of_a_workspace_that_is_gone(
     origin.git("branch", "--quiet", "--delete", "--force", "main")
     moved = opened(url=origin.url, max_age_seconds=0)  # and so does what was fetched of it
     assert moved.info.commit != commit
-    transport = _compose.connector.connect()
+    transport = default_transport()
     (repository,) = (path.parents[2].name for path in shared_state.glob(f"repositories/*/refs/pins/{moved.id}"))
     moved.delete()
     with pytest.raises(InvalidState, match=snapshot.id):

@@ -37,12 +37,12 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def _list(options: argparse.Namespace) -> int:
-    from paddock._compose import connector
+    from paddock.client import default_transport
     from paddock.model import ListApprovals
 
     if options.watch:
         return _watch(options)
-    found = connector.connect().perform(ListApprovals(all=options.all))
+    found = default_transport().perform(ListApprovals(all=options.all))
     if options.json:
         _render.document(found)
     elif found:
@@ -58,10 +58,10 @@ def _row(one: Approval) -> tuple[str, ...]:
 
 def _watch(options: argparse.Namespace) -> int:
     """One line for each, when it is asked."""
-    from paddock._compose import connector
+    from paddock.client import default_transport
     from paddock.model import ListApprovals
 
-    transport, seen = connector.connect(), set[str]()
+    transport, seen = default_transport(), set[str]()
     while True:
         for one in transport.perform(ListApprovals(all=options.all)):
             if one.id in seen:
@@ -75,28 +75,28 @@ def _watch(options: argparse.Namespace) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
-    from paddock._compose import connector
+    from paddock.client import default_transport
     from paddock.model import ListApprovals
 
-    (one,) = connector.connect().perform(ListApprovals(approval=options.approval))
+    (one,) = default_transport().perform(ListApprovals(approval=options.approval))
     _tell(one, as_json=options.json)
     return 0
 
 
 def _approve(options: argparse.Namespace) -> int:
-    from paddock._compose import connector
+    from paddock.client import default_transport
     from paddock.model import GrantApproval
 
-    _tell(connector.connect().perform(GrantApproval(approval=options.approval)), as_json=options.json)
+    _tell(default_transport().perform(GrantApproval(approval=options.approval)), as_json=options.json)
     return 0
 
 
 def _deny(options: argparse.Namespace) -> int:
-    from paddock._compose import connector
+    from paddock.client import default_transport
     from paddock.model import DenyApproval
 
     action = DenyApproval(approval=options.approval, reason=options.reason)
-    _tell(connector.connect().perform(action), as_json=options.json)
+    _tell(default_transport().perform(action), as_json=options.json)
     return 0
 
 

@@ -38,11 +38,11 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def _add(options: argparse.Namespace) -> int:
-    from paddock._compose import connector
+    from paddock.client import default_transport
     from paddock.model import AddArtifact
 
     action = AddArtifact(workspace=options.workspace, path=options.path, name=options.name)
-    artifact = connector.connect().perform(action)
+    artifact = default_transport().perform(action)
     if options.json:
         _render.document(artifact)
     else:
@@ -51,10 +51,10 @@ def _add(options: argparse.Namespace) -> int:
 
 
 def _list(options: argparse.Namespace) -> int:
-    from paddock._compose import connector
+    from paddock.client import default_transport
     from paddock.model import ListArtifacts
 
-    found = connector.connect().perform(ListArtifacts(workspace=options.workspace))
+    found = default_transport().perform(ListArtifacts(workspace=options.workspace))
     if options.json:
         _render.document(found)
     elif found:
@@ -64,13 +64,13 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _get(options: argparse.Namespace) -> int:
-    from paddock._compose import connector
+    from paddock.client import default_transport
     from paddock.errors import InvalidArgument
     from paddock.model import GetArtifact
 
     if options.json and options.output is None:
         raise InvalidArgument("stdout holds the content or a document, not both", hint="-o FILE")
-    reader = connector.connect().perform(GetArtifact(workspace=options.workspace, name=options.name))
+    reader = default_transport().perform(GetArtifact(workspace=options.workspace, name=options.name))
     sys.stdout.flush()
     descriptor = 1
     if options.output is not None:
@@ -88,10 +88,10 @@ def _get(options: argparse.Namespace) -> int:
 
 
 def _remove(options: argparse.Namespace) -> int:
-    from paddock._compose import connector
+    from paddock.client import default_transport
     from paddock.model import RemoveArtifact
 
-    connector.connect().perform(RemoveArtifact(workspace=options.workspace, name=options.name))
+    default_transport().perform(RemoveArtifact(workspace=options.workspace, name=options.name))
     if options.json:
         _render.document({"removed": options.name})
     return 0

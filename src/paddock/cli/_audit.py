@@ -74,10 +74,10 @@ def _add_list(parser: argparse.ArgumentParser) -> None:
 
 
 def list_some(options: argparse.Namespace) -> int:
-    from paddock._compose import connector
+    from paddock.client import default_transport
     from paddock.model import ListAudit
 
-    records = connector.connect().perform(
+    records = default_transport().perform(
         ListAudit(
             sandbox=options.sandbox,
             tag=options.action,
@@ -109,10 +109,10 @@ def _row(record: AuditRecord) -> tuple[str, ...]:
 
 
 def show_one(options: argparse.Namespace) -> int:
-    from paddock._compose import connector
+    from paddock.client import default_transport
     from paddock.model import ListAudit
 
-    records = connector.connect().perform(ListAudit(ref=options.ref))
+    records = default_transport().perform(ListAudit(ref=options.ref))
     if not records:
         raise NotFound(f"there is no record {options.ref!r}", hint="`paddock audit ls` shows the refs of records")
     record = records[0]
@@ -157,10 +157,10 @@ def verify(options: argparse.Namespace) -> int:
 
 def _verified(options: argparse.Namespace) -> AuditReport:
     if options.path is None and not options.public_key:
-        from paddock._compose import connector
+        from paddock.client import default_transport
         from paddock.model import VerifyAudit
 
-        return connector.connect().perform(VerifyAudit())
+        return default_transport().perform(VerifyAudit())
     from paddock.audit import read_public_key, verify
     from paddock.keeper.layout import AUDIT, default_state_dir
 
@@ -194,10 +194,10 @@ def _tell_signatures(report: AuditReport) -> None:
 
 
 def show_key(options: argparse.Namespace) -> int:
-    from paddock._compose import connector
+    from paddock.client import default_transport
     from paddock.model import GetAuditKey
 
-    key = connector.connect().perform(GetAuditKey())
+    key = default_transport().perform(GetAuditKey())
     if options.json:
         _render.document(key)
     else:
@@ -206,10 +206,10 @@ def show_key(options: argparse.Namespace) -> int:
 
 
 def show_statement(options: argparse.Namespace) -> int:
-    from paddock._compose import connector
+    from paddock.client import default_transport
     from paddock.model import GetAuditStatement
 
-    statement = connector.connect().perform(GetAuditStatement(sandbox=options.sandbox))
+    statement = default_transport().perform(GetAuditStatement(sandbox=options.sandbox))
     if options.payload:
         import base64
         import json

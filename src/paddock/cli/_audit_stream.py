@@ -126,9 +126,9 @@ def export(options: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _lines(action: StreamAudit) -> Generator[Iterator[bytes]]:
-    from paddock._compose import connector
+    from paddock.client import default_transport
 
-    reader = connector.connect().perform(action)
+    reader = default_transport().perform(action)
 
     def lines() -> Iterator[bytes]:
         rest = b""

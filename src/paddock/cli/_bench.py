@@ -31,7 +31,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from paddock._compose import connector
+    from paddock.client import default_transport
     from paddock.eval import levels
 
     file = None if options.output is None else Path(options.output)
@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
         options.level,
         rounds=levels.ROUNDS if options.rounds is None else options.rounds,
         template=options.template,
-        transport=connector.connect(),
+        transport=default_transport(),
         on_step=_render.note,
     )
     if file is not None:

@@ -43,10 +43,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def push(options: argparse.Namespace, branch: str | None) -> PushedBranch:
-    from paddock._compose import connector
+    from paddock.client import default_transport
     from paddock.model import PushBranch
 
-    return connector.connect().perform(
+    return default_transport().perform(
         PushBranch(
             workspace=options.workspace,
             branch=branch,

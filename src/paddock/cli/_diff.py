@@ -9,7 +9,7 @@ from ._changes import add_form, show
 from ._values import add_sandbox
 
 if TYPE_CHECKING:
-    from paddock.client import LocalTransport
+    from paddock.client import DaemonTransport
     from paddock.model import MountDiff, WorkspaceDiff
 
 
@@ -44,14 +44,14 @@ def target_and_paths(options: argparse.Namespace) -> tuple[str | None, tuple[str
 
 
 def run(options: argparse.Namespace) -> int:
-    from paddock._compose import connector
+    from paddock.client import default_transport
 
-    diff = _diff(connector.connect(), options)
+    diff = _diff(default_transport(), options)
     show(options, diff, diff.changes, diff.patch)
     return 0
 
 
-def _diff(transport: LocalTransport, options: argparse.Namespace) -> MountDiff | WorkspaceDiff:
+def _diff(transport: DaemonTransport, options: argparse.Namespace) -> MountDiff | WorkspaceDiff:
     from paddock.model import DiffMount, DiffWorkspace
 
     target, paths = target_and_paths(options)
@@ -60,7 +60,7 @@ def _diff(transport: LocalTransport, options: argparse.Namespace) -> MountDiff |
     return transport.perform(DiffMount(sandbox=options.sandbox, target=target, paths=paths, patch=options.patch))
 
 
-def _is_mounted(transport: LocalTransport, name: str) -> bool:
+def _is_mounted(transport: DaemonTransport, name: str) -> bool:
     """A sandbox without a workspace, and with a directory of the host."""
     from paddock.errors import NotFound
     from paddock.model import GetSandbox

@@ -39,7 +39,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from paddock._compose import connector
+    from paddock.client import default_transport
     from paddock.model import Diagnose, Level
 
     if options.storage:
@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
     if options.scrub or options.repair:
         raise WrongUsage("--scrub and --repair are about the pool", "paddock doctor --storage")
     with progress("looking at this machine"):
-        diagnosis = connector.connect().perform(Diagnose(run=True, levels=tuple(map(Level, options.level))))
+        diagnosis = default_transport().perform(Diagnose(run=True, levels=tuple(map(Level, options.level))))
     if options.json:
         _render.document(diagnosis)
     else:
@@ -62,10 +62,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _storage(options: argparse.Namespace) -> int:
-    from paddock._compose import connector
+    from paddock.client import default_transport
     from paddock.model import CheckStorage
 
-    checks = connector.connect().perform(CheckStorage(scrub=options.scrub or None, repair=options.repair))
+    checks = default_transport().perform(CheckStorage(scrub=options.scrub or None, repair=options.repair))
     if options.json:
         _render.document(checks)
     else:

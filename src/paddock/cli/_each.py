@@ -22,9 +22,9 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def perform(options: argparse.Namespace, action: Callable[[str], Action[Sandbox]]) -> int:
     """Each is tried, whatever becomes of the others."""
-    from paddock._compose import connector
+    from paddock.client import default_transport
 
-    transport = connector.connect()
+    transport = default_transport()
     done: list[Sandbox] = []
     failed: PaddockError | None = None
     for name in options.sandboxes:

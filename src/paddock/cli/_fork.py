@@ -21,12 +21,12 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from paddock._compose import connector
+    from paddock.client import default_transport
     from paddock.model import ForkSandbox
 
     # Whatever the parent is: this program ends at once.
     action = ForkSandbox(sandbox=options.sandbox, count=options.count, ttl_seconds=options.ttl, persistent=True)
-    children = connector.connect().perform(action)
+    children = default_transport().perform(action)
     if options.json:
         _render.document(children)
     else:

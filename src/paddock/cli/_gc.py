@@ -19,10 +19,10 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from paddock._compose import connector
+    from paddock.client import default_transport
     from paddock.model import CollectGarbage
 
-    report = connector.connect().perform(CollectGarbage(dry_run=options.dry_run))
+    report = default_transport().perform(CollectGarbage(dry_run=options.dry_run))
     if options.json:
         _render.document(report)
         return 0

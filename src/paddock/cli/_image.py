@@ -32,12 +32,11 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def _pull(options: argparse.Namespace) -> int:
-    from paddock._compose import connector
-    from paddock.client import absolute_template
+    from paddock.client import absolute_template, default_transport
     from paddock.model import PullImage
 
     with progress("fetching the image"):
-        image = connector.connect().perform(PullImage(reference=absolute_template(options.image)))
+        image = default_transport().perform(PullImage(reference=absolute_template(options.image)))
     if options.json:
         _render.document(image)
         return 0
@@ -48,10 +47,10 @@ def _pull(options: argparse.Namespace) -> int:
 
 
 def _list(options: argparse.Namespace) -> int:
-    from paddock._compose import connector
+    from paddock.client import default_transport
     from paddock.model import ListImages
 
-    found = connector.connect().perform(ListImages())
+    found = default_transport().perform(ListImages())
     if options.json:
         _render.document(found)
     elif found:
@@ -63,11 +62,10 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _remove(options: argparse.Namespace) -> int:
-    from paddock._compose import connector
-    from paddock.client import absolute_template
+    from paddock.client import absolute_template, default_transport
     from paddock.model import RemoveImage
 
-    transport = connector.connect()
+    transport = default_transport()
     for image in options.image:
         transport.perform(RemoveImage(image=absolute_template(image)))
     if options.json:

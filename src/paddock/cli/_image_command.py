@@ -40,9 +40,8 @@ def complete(options: argparse.Namespace) -> None:
 
 
 def _image(reference: str) -> Image:
-    from paddock._compose import connector
-    from paddock.client import absolute_template
+    from paddock.client import absolute_template, default_transport
     from paddock.model import PullImage
 
     with progress("looking at the image"):
-        return connector.connect().perform(PullImage(reference=absolute_template(reference), refresh=False))
+        return default_transport().perform(PullImage(reference=absolute_template(reference), refresh=False))

@@ -25,10 +25,10 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from paddock._compose import connector
+    from paddock.client import default_transport
     from paddock.model import InspectSandbox
 
-    known = connector.connect().perform(InspectSandbox(sandbox=options.sandbox))
+    known = default_transport().perform(InspectSandbox(sandbox=options.sandbox))
     if options.json:
         _render.document(known)
     else:

@@ -20,10 +20,10 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from paddock._compose import connector
+    from paddock.client import default_transport
     from paddock.model import DiffWorkspace
 
-    diff = connector.connect().perform(DiffWorkspace(workspace=options.workspace, patch=True))
+    diff = default_transport().perform(DiffWorkspace(workspace=options.workspace, patch=True))
     if options.json:
         _render.document(diff)
         return 0

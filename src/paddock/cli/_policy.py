@@ -168,12 +168,12 @@ def run_schema(options: argparse.Namespace) -> int:
 
 
 def run_set(options: argparse.Namespace) -> int:
-    from paddock._compose import connector
+    from paddock.client import default_transport
     from paddock.model import SetPolicy
     from paddock.policy.egress import load
 
     document = None if options.file is None else load(_file(options.file)).document
-    sandbox = connector.connect().perform(
+    sandbox = default_transport().perform(
         SetPolicy(sandbox=options.sandbox, policy=document, expect_revision=options.expect)
     )
     if options.json:
@@ -184,10 +184,10 @@ def run_set(options: argparse.Namespace) -> int:
 
 
 def run_show(options: argparse.Namespace) -> int:
-    from paddock._compose import connector
+    from paddock.client import default_transport
     from paddock.model import GetPolicy
 
-    found = connector.connect().perform(GetPolicy(sandbox=options.sandbox))
+    found = default_transport().perform(GetPolicy(sandbox=options.sandbox))
     if options.json:
         _render.document(found)
     elif found.document is None:

@@ -27,12 +27,12 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from paddock._compose import connector
+    from paddock.client import default_transport
     from paddock.model import OpenPullRequest
 
     options.message = options.message or options.title
     pushed = push(options, options.branch)
-    request = connector.connect().perform(
+    request = default_transport().perform(
         OpenPullRequest(
             workspace=options.workspace,
             title=options.title,

@@ -27,7 +27,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from paddock._compose import connector
+    from paddock.client import default_transport
     from paddock.model import PromoteMount
 
     target, paths = target_and_paths(options)
@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
         force=options.force,
         dry_run=options.dry_run,
     )
-    done = connector.connect().perform(action)
+    done = default_transport().perform(action)
     if options.json:
         _render.document(done)
         return 0

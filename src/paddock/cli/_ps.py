@@ -26,10 +26,10 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from paddock._compose import connector
+    from paddock.client import default_transport
     from paddock.model import ListProcesses
 
-    found = connector.connect().perform(ListProcesses(sandbox=options.sandbox))
+    found = default_transport().perform(ListProcesses(sandbox=options.sandbox))
     if options.json:
         _render.document(found)
     else:

@@ -23,17 +23,17 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def _start(options: argparse.Namespace) -> int:
-    from paddock._compose import connector
+    from paddock.client import default_transport
     from paddock.model import StartRecording
 
-    connector.connect().perform(StartRecording(sandbox=options.sandbox))
+    default_transport().perform(StartRecording(sandbox=options.sandbox))
     if options.json:
         _render.document({"sandbox": options.sandbox})
     return 0
 
 
 def _take(options: argparse.Namespace) -> int:
-    from paddock._compose import connector
+    from paddock.client import default_transport
     from paddock.errors import InvalidArgument
     from paddock.model import TakeRecording
     from paddock.policy.egress import write_cassette
@@ -47,7 +47,7 @@ def _take(options: argparse.Namespace) -> int:
         raise InvalidArgument(f"{options.file!r} cannot be made: {error.strerror}") from None
     with opened:
         try:
-            taken = connector.connect().perform(TakeRecording(sandbox=options.sandbox))
+            taken = default_transport().perform(TakeRecording(sandbox=options.sandbox))
         except BaseException:
             file.unlink()
             raise

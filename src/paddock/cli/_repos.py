@@ -40,10 +40,10 @@ def _add_fetch(parser: argparse.ArgumentParser) -> None:
 
 
 def list_all(options: argparse.Namespace) -> int:
-    from paddock._compose import connector
+    from paddock.client import default_transport
     from paddock.model import ListRepositories
 
-    found = connector.connect().perform(ListRepositories())
+    found = default_transport().perform(ListRepositories())
     if options.json:
         _render.document(found)
     elif found:
@@ -59,12 +59,12 @@ def list_all(options: argparse.Namespace) -> int:
 
 
 def fetch(options: argparse.Namespace) -> int:
-    from paddock._compose import connector
+    from paddock.client import default_transport
     from paddock.model import AcquireRepository
 
     url = options.url if ":" in options.url else os.path.abspath(options.url)
     with progress("looking at the repository"):
-        acquired = connector.connect().perform(
+        acquired = default_transport().perform(
             AcquireRepository(url=url, ref=options.ref, max_age_seconds=options.max_age)
         )
     if options.json:
@@ -75,10 +75,10 @@ def fetch(options: argparse.Namespace) -> int:
 
 
 def remove_some(options: argparse.Namespace) -> int:
-    from paddock._compose import connector
+    from paddock.client import default_transport
     from paddock.model import DeleteRepository
 
-    transport = connector.connect()
+    transport = default_transport()
     for repository in options.repository:
         transport.perform(DeleteRepository(repository=repository))
     if options.json:

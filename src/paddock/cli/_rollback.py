@@ -17,10 +17,10 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from paddock._compose import connector
+    from paddock.client import default_transport
     from paddock.model import RollbackSandbox
 
-    info = connector.connect().perform(RollbackSandbox(sandbox=options.sandbox, snapshot=options.snapshot))
+    info = default_transport().perform(RollbackSandbox(sandbox=options.sandbox, snapshot=options.snapshot))
     if options.json:
         _render.document(info)
     else:

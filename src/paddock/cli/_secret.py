@@ -39,10 +39,10 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def _set(options: argparse.Namespace) -> int:
-    from paddock._compose import connector
+    from paddock.client import default_transport
     from paddock.model import SetSecret
 
-    secret = connector.connect().perform(SetSecret(name=options.name, value=_read(options.name)))
+    secret = default_transport().perform(SetSecret(name=options.name, value=_read(options.name)))
     _show(secret, as_json=options.json)
     return 0
 
@@ -66,10 +66,10 @@ def _show(secret: Secret, *, as_json: bool) -> None:
 
 
 def _list(options: argparse.Namespace) -> int:
-    from paddock._compose import connector
+    from paddock.client import default_transport
     from paddock.model import ListSecrets
 
-    found = connector.connect().perform(ListSecrets())
+    found = default_transport().perform(ListSecrets())
     if options.json:
         _render.document(found)
     elif found:
@@ -85,10 +85,10 @@ def _when(at: float | None) -> str:
 
 
 def _remove(options: argparse.Namespace) -> int:
-    from paddock._compose import connector
+    from paddock.client import default_transport
     from paddock.model import RemoveSecret
 
-    transport = connector.connect()
+    transport = default_transport()
     for name in options.name:
         transport.perform(RemoveSecret(name=name))
     if options.json:
@@ -97,10 +97,10 @@ def _remove(options: argparse.Namespace) -> int:
 
 
 def _rekey(options: argparse.Namespace) -> int:
-    from paddock._compose import connector
+    from paddock.client import default_transport
     from paddock.model import RotateVaultKey
 
-    count = connector.connect().perform(RotateVaultKey())
+    count = default_transport().perform(RotateVaultKey())
     if options.json:
         _render.document({"sealed": count})
     else:

@@ -17,10 +17,10 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from paddock._compose import connector
+    from paddock.client import default_transport
     from paddock.model import CreateSnapshot
 
-    snapshot = connector.connect().perform(CreateSnapshot(sandbox=options.sandbox, name=options.name))
+    snapshot = default_transport().perform(CreateSnapshot(sandbox=options.sandbox, name=options.name))
     if options.json:
         _render.document(snapshot)
     else:

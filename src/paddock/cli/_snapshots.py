@@ -18,10 +18,10 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from paddock._compose import connector
+    from paddock.client import default_transport
     from paddock.model import DeleteSnapshot, ListSnapshots
 
-    transport = connector.connect()
+    transport = default_transport()
     for snapshot in options.delete:
         transport.perform(DeleteSnapshot(snapshot=snapshot))
     if options.delete:

@@ -43,9 +43,9 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from paddock._compose import connector
+    from paddock.client import default_transport
 
-    looks = _looks(connector.connect(), options)
+    looks = _looks(default_transport(), options)
     try:
         if options.json:
             for samples in looks:

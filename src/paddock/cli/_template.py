@@ -16,10 +16,10 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def _list(options: argparse.Namespace) -> int:
-    from paddock._compose import connector
+    from paddock.client import default_transport
     from paddock.model import ListImages, ListTemplates
 
-    transport = connector.connect()
+    transport = default_transport()
     names = [*transport.perform(ListTemplates()), *(image.reference for image in transport.perform(ListImages()))]
     if options.json:
         _render.document(names)

@@ -61,6 +61,7 @@ VERBS: dict[str, Verb] = {
     "kill": Verb("_kill", "end sandboxes at once and for good", names=True),
     "gc": Verb("_gc", "delete what nobody needs; --dry-run says what and why"),
     "doctor": Verb("_doctor", "what this machine can do, and how to mend what it cannot"),
+    "daemon": Verb("_daemon", "the process that owns this state directory: status, stop, restart, logs"),
     "audit": Verb("_audit", "the record of what was asked, decided and done", names=True),
     "eval": Verb("_eval", "whether what is promised holds here: prompt injection, played"),
     "bench": Verb("_bench", "what the levels of this machine cost and stop, side by side"),

@@ -29,10 +29,10 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from paddock._compose import connector
+    from paddock.client import default_transport
     from paddock.model import InspectSandbox, ListAudit
 
-    transport = connector.connect()
+    transport = default_transport()
     known = None if options.sandbox is None else transport.perform(InspectSandbox(sandbox=options.sandbox))
     id = None if known is None else known.sandbox.id
     trouble = transport.perform(ListAudit(sandbox=id, trouble=True, limit=_MOST))

@@ -1,23 +1,26 @@
 """The SDK. The asynchronous side is written, the synchronous one generated from it."""
 
 from ._async.changes import AsyncChanges as AsyncChanges
+from ._async.daemon import AsyncDaemonTransport as AsyncDaemonTransport
+from ._async.daemon import default_async_transport as default_async_transport
 from ._async.filesystem import AsyncFilesystem as AsyncFilesystem
-from ._async.local import AsyncLocalTransport as AsyncLocalTransport
 from ._async.process import AsyncProcess as AsyncProcess
 from ._async.process import AsyncReader as AsyncReader
 from ._async.process import AsyncWriter as AsyncWriter
 from ._async.sandbox import AsyncSandbox as AsyncSandbox
 from ._async.transport import AsyncTransport as AsyncTransport
 from ._async.workspace import AsyncWorkspace as AsyncWorkspace
-from ._bridge import LoopThread as LoopThread
+from ._async_calls import AsyncCalls as AsyncCalls
+from ._calls import Calls as Calls
 from ._command import absolute_template as absolute_template
-from ._default import Connector as Connector
-from ._default import install as install
-from ._home import Door as Door
-from ._home import Home as Home
+from ._control import daemon_status as daemon_status
+from ._control import stop_daemon as stop_daemon
+from ._session import Session as Session
+from ._session import session as session
 from ._sync.changes import Changes as Changes
+from ._sync.daemon import DaemonTransport as DaemonTransport
+from ._sync.daemon import default_transport as default_transport
 from ._sync.filesystem import Filesystem as Filesystem
-from ._sync.local import LocalTransport as LocalTransport
 from ._sync.process import Process as Process
 from ._sync.process import Reader as Reader
 from ._sync.process import Writer as Writer
@@ -25,3 +28,6 @@ from ._sync.sandbox import Sandbox as Sandbox
 from ._sync.transport import Transport as Transport
 from ._sync.workspace import Workspace as Workspace
 from ._transfer import TransferReport as TransferReport
+
+local = default_transport
+local_async = default_async_transport

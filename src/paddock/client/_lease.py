@@ -4,34 +4,42 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Callable
 
-from paddock.model import ExecHandle
+from paddock.model import codec
 
-from ._bridge import LoopThread
-from ._home import ending
+from ._session import handle_methods
 
 
 class Lease:
     """Held by a handle and by each of its streams: who keeps a stream keeps the command. The last one lets go.
 
-    With `warn`, somebody is told who drops a command that may still run: that kills it.
+    With `warns`, whoever drops a command that may still run is told: that kills it.
     """
 
-    def __init__(self, loop: LoopThread, handle: ExecHandle, *, warn: bool) -> None:
-        self._loop, self._handle, self._warn = loop, handle, warn
+    def __init__(self, give_up: Callable[[bytes], None], handle: codec.Handle, *, warns: bool) -> None:
+        self._give_up, self._handle, self._warns = give_up, handle, warns
         self._held = True
+
+    @classmethod
+    def none(cls) -> Lease:
+        """Of a stream that something else closes."""
+        lease = cls(lambda body: None, codec.Handle(handle=0), warns=False)
+        lease.end()
+        return lease
 
     def over(self) -> None:
         """The command has ended: nobody is surprised any more."""
-        self._warn = False
+        self._warns = False
 
-    def end(self) -> None:
-        """The handle is closed in order."""
-        self._held = False
+    def end(self) -> bool:
+        """The handle is closed in order. Whether it was open."""
+        was_held, self._held = self._held, False
+        return was_held
 
     def __del__(self) -> None:
         if not self._held or sys.is_finalizing():
             return
-        if self._warn:
+        if self._warns:
             warnings.warn(f"command {self._handle.id} was never closed", ResourceWarning, stacklevel=2, source=self)
-        self._loop.give_up(ending, self._handle)
+        self._give_up(handle_methods(self._handle.handle, "close"))

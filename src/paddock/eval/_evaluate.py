@@ -6,10 +6,10 @@ import fcntl
 import os
 import shutil
 from collections.abc import Callable, Generator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
-from paddock._compose import LocalConnector, open_service
+from paddock.client import default_transport, stop_daemon
 from paddock.errors import InvalidArgument, InvalidState
 from paddock.keeper import layout
 from paddock.policy.egress import load
@@ -45,12 +45,11 @@ def evaluate(
     scenarios = choose(names)
     document = load(OWN if policy is None else policy).document
     state = layout.default_state_dir() / NAME if state_dir is None else state_dir
-    service = LocalConnector(open_service)
-    with _alone(state), _canary_of_host(state) as (host, file), World(state) as world, closing(service):
+    with _alone(state), _canary_of_host(state) as (host, file), World(state) as world, _daemon_of(state):
         loaded = with_canaries(document, file.parent)
         source = Canary("source", "src/pricing.py", mint(), loaded.gits)
         stage = Stage(
-            transport=service.connect(state),
+            transport=default_transport(state),
             world=world,
             policy=loaded.document,
             canaries=(*loaded.canaries, source, host),
@@ -86,6 +85,16 @@ def _alone(state: Path) -> Generator[None]:
         raise InvalidState(f"another evaluation uses {state}", hint="wait until it has ended") from None
     finally:
         os.close(lock)
+
+
+@contextmanager
+def _daemon_of(state: Path) -> Generator[None]:
+    """One that is started in the block, with the canary in its environment, and ends with it."""
+    stop_daemon(state)
+    try:
+        yield
+    finally:
+        stop_daemon(state)
 
 
 @contextmanager

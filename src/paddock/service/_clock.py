@@ -23,16 +23,17 @@ def boot_id() -> str:
 
 def holder_id() -> str:
     """This service among all that ever were: boot, process, start of the process, and a number of its own."""
-    return f"{boot_id()}:{os.getpid()}:{_start_time(os.getpid())}:{os.urandom(4).hex()}"
+    return f"{boot_id()}:{os.getpid()}:{start_time(os.getpid())}:{os.urandom(4).hex()}"
 
 
 def holder_alive(holder: str) -> bool:
     """True while the process of that service lives. A pid that was used again has another start time."""
     boot, pid, start, _ = (*holder.split(":"), "", "", "", "")[:4]
-    return boot == boot_id() and pid.isdecimal() and _start_time(int(pid)) == start
+    return boot == boot_id() and pid.isdecimal() and start_time(int(pid)) == start
 
 
-def _start_time(pid: int) -> str | None:
+def start_time(pid: int) -> str | None:
+    """Field 22 of proc_pid_stat(5): with the pid and the boot it names a process. None if there is no such process."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:

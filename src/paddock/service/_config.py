@@ -12,16 +12,18 @@ from paddock.keeper.layout import CONFIG, LEVELS
 from paddock.model import Level
 
 _LEVELS = ("container", "jail", "gvisor", "microvm")
-ACCEPTED = {"level": f"one of {', '.join(_LEVELS)}"}
+ACCEPTED = {"level": f"one of {', '.join(_LEVELS)}", "idle_exit_seconds": "1 or more"}
 """Each key and what it may be."""
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     level: Level = Level.JAIL
+    idle_exit_seconds: float = 600.0
+    """So long after its last session and its last running sandbox the daemon leaves."""
 
     def shown(self) -> dict[str, str]:
         """Return each key with the value that is in force."""
-        return {"level": self.level.value}
+        return {"level": self.level.value, "idle_exit_seconds": f"{self.idle_exit_seconds:g}"}
 
 
 def read_config(state_dir: Path) -> Config:
@@ -45,7 +47,10 @@ def read_config(state_dir: Path) -> Config:
     level = values.get("level", Config().level)
     if level not in _LEVELS:
         raise _refused(file, f"level = {level!r} isn't valid")
-    return Config(level=Level(level))
+    idle = values.get("idle_exit_seconds", Config().idle_exit_seconds)
+    if isinstance(idle, bool) or not isinstance(idle, int | float) or not 1 <= idle < 1e9:
+        raise _refused(file, f"idle_exit_seconds = {idle!r} isn't valid")
+    return Config(level=Level(level), idle_exit_seconds=float(idle))
 
 
 def _refused(file: Path, why: str) -> InvalidArgument:

@@ -46,6 +46,8 @@ class Live:
         self._adopting: dict[SandboxId, asyncio.Task[Held]] = {}
         self._has_made = False
         """One that is to end with this program."""
+        self.ends_own = True
+        """Closing ends what was made here and is not persistent."""
 
     def admit(self, row: Row, backend: Backend, instance: Instance) -> Held:
         """Once the tasks are closed nobody watches it: `aclose` has to follow."""
@@ -237,7 +239,7 @@ class Live:
         failed = await asyncio.gather(
             *(self._leave(held) for held in tuple(self._held.values())), return_exceptions=True
         )
-        unheld = [row for row in self._store.list() if self._ends_here(row)] if self._has_made else ()
+        unheld = [row for row in self._store.list() if self._ends_here(row)] if self._has_made and self.ends_own else ()
         failed += await asyncio.gather(*map(self._end_unheld, unheld), return_exceptions=True)
         for error in failed:  # each has been tried by now
             if isinstance(error, BaseException):
@@ -245,6 +247,23 @@ class Live:
 
     def _ends_here(self, row: Row) -> bool:
         return row.state in LIVE and row.holder == self.holder and not row.sandbox.spec.persistent
+
+    async def end(self, id: SandboxId) -> None:
+        """End one whose program has ended, unless it has ended by itself."""
+        row = self._store.get(id)
+        if row is None or row.state not in LIVE:
+            return
+        held = self.get(row)
+        if held is None:
+            await self._end_unheld(row)
+            return
+        held.dying = True
+        try:
+            with contextlib.suppress(SandboxDied):
+                await held.instance.kill()
+            await self._remains.settle(row, _PROGRAM_ENDED)
+        finally:
+            await self.release(id)
 
     async def _end_unheld(self, row: Row) -> None:
         """It sleeps on disk, or another service has made it again since: it was made here, and ends here."""
@@ -263,7 +282,7 @@ class Live:
 
     async def _leave(self, held: Held) -> None:
         row = self._store.get(held.id)
-        mine = row is not None and row.holder == self.holder and not row.sandbox.spec.persistent
+        mine = self.ends_own and row is not None and row.holder == self.holder and not row.sandbox.spec.persistent
         try:
             same = row is not None and row.incarnation == held.row.incarnation
             if row is not None and same and not has_ended(row) and (mine or not held.backend.capabilities.adopt):

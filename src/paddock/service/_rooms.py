@@ -14,6 +14,7 @@ from paddock.model import (
     Noun,
     SandboxId,
 )
+from paddock.model.caller import environment
 from paddock.storage._base import Pool
 from paddock.storage.secret_sources import Fetcher
 
@@ -99,7 +100,7 @@ class Rooms:
     ) -> None:
 
         def fetchers(owner: str) -> Fetcher:
-            return Fetcher(os.environ, lambda name: self.secrets.value(owner, name), clock.wall)
+            return Fetcher(environment(), lambda name: self.secrets.value(owner, name), clock.wall)
 
         holder = holder_id()
         leases = self.leases = Leases(

@@ -17,6 +17,8 @@ from paddock.model import (
     Action,
     AnyAction,
     Principal,
+    SandboxId,
+    State,
 )
 from paddock.policy import Policy
 from paddock.storage._base import Pool
@@ -119,6 +121,14 @@ class Service:
         finally:
             self._performers.discard(task)
 
+    async def end(self, id: SandboxId) -> None:
+        """End a sandbox whose program has ended. Nothing happens to one that has ended by itself."""
+        await self._rooms.live.end(id)
+
+    def has_running(self) -> bool:
+        """Whether any sandbox runs, or is being made or restored."""
+        return any(row.state in (State.CREATING, State.RESTORING, State.RUNNING) for row in self._store.list())
+
     def start(self) -> None:
         """Begins the sweeps, in the loop that runs. The first create does not wait for the past to be put in order."""
         if self._closed:
@@ -135,11 +145,15 @@ class Service:
     ) -> None:
         await self.aclose()
 
-    async def aclose(self) -> None:
-        """Idempotent. What is under way is cancelled and undone, open outcomes are recorded, instances are let go."""
+    async def aclose(self, *, ends_own: bool = True) -> None:
+        """Idempotent. What is under way is cancelled and undone, open outcomes are recorded, instances are let go.
+
+        Without `ends_own` the sandboxes that are not persistent live on too: the next service takes them over.
+        """
         if self._closed:
             return
         self._closed = True
+        self._rooms.live.ends_own = ends_own
         others = self._performers - {asyncio.current_task()}
         for task in others:
             task.cancel()

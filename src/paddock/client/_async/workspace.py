@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from paddock.client._default import default_async_transport
 from paddock.model import (
     DeleteWorkspace,
     DiffWorkspace,
@@ -20,6 +19,7 @@ from paddock.model import (
 )
 from paddock.model import Workspace as WorkspaceInfo
 
+from .daemon import default_async_transport
 from .transport import AsyncTransport
 
 

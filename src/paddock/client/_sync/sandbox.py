@@ -8,7 +8,6 @@ from types import TracebackType
 from typing import Literal, Self, overload
 
 from paddock.client._command import absolute, absolute_template, checked, exec_spec
-from paddock.client._default import default_transport
 from paddock.client._policy import PolicySource, policy_document
 from paddock.errors import InvalidArgument, SandboxDied
 from paddock.model import (
@@ -49,6 +48,7 @@ from paddock.model import (
 from paddock.model import Sandbox as SandboxInfo
 from paddock.model import Snapshot as SnapshotInfo
 
+from .daemon import default_transport
 from .filesystem import Filesystem
 from .process import Process, Reader
 from .transport import Transport

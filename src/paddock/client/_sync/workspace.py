@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from paddock.client._default import default_transport
 from paddock.model import (
     DeleteWorkspace,
     DiffWorkspace,
@@ -21,6 +20,7 @@ from paddock.model import (
 )
 from paddock.model import Workspace as WorkspaceInfo
 
+from .daemon import default_transport
 from .transport import Transport
 
 

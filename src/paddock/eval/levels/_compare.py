@@ -9,8 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from paddock._compose import connector
-from paddock.client import Sandbox, Transport
+from paddock.client import Sandbox, Transport, default_transport
 from paddock.errors import InvalidArgument, LevelUnavailable
 from paddock.keeper import layout
 from paddock.model import Diagnose, Diagnosis, Level
@@ -67,7 +66,7 @@ def compare(
     """
     if rounds < 1:
         raise InvalidArgument(f"rounds={rounds} must be 1 or more", field="rounds")
-    transport = transport or connector.connect()
+    transport = transport or default_transport()
     diagnosis = transport.perform(Diagnose())
     levels, absent = _choose(names, diagnosis)
     load = os.getloadavg()[0]

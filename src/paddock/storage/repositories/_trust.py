@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from paddock.errors import NotConfigured
+from paddock.model.caller import git_environment
 
 _OURS, _EVERYBODYS = "GIT_SSL_CAINFO", ("SSL_CERT_FILE", "CURL_CA_BUNDLE")
 
@@ -14,8 +15,8 @@ ADVICE = f"name the file with its authority's certificate in {_OURS} where paddo
 
 def authorities() -> Path | None:
     """The file of certificates that stands in place of the machine's. NotConfigured: one is named that is none."""
-    path = os.environ.get(_OURS, "")
+    path = git_environment().get(_OURS, "")
     if path and not os.path.isfile(path):
         raise NotConfigured(f"{_OURS} is {path!r}, and that is no file")
-    named = (path, *(os.environ.get(name, "") for name in _EVERYBODYS))
+    named = (path, *(git_environment().get(name, "") for name in _EVERYBODYS))
     return next((Path(os.path.realpath(path)) for path in named if path and os.path.isfile(path)), None)

@@ -1,0 +1,238 @@
+"""The transport to the daemon, and the handles that its answers open. The bytes of a handle flow through descriptors
+whose other ends the daemon has; everything else that it does is a call."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any, cast
+
+from paddock.client._async_calls import AsyncCalls, AsyncPipe
+from paddock.client._lease import Lease
+from paddock.client._session import REPEATABLE, handle_methods, request_of, session, undo_of
+from paddock.model import (
+    Action,
+    AttachExec,
+    ConnectPort,
+    DownloadTree,
+    ExecId,
+    ExitStatus,
+    FileChange,
+    FileInfo,
+    GetArtifact,
+    KillSandbox,
+    PtySize,
+    ReadFile,
+    ReadOutput,
+    StartExec,
+    StreamAudit,
+    UploadTree,
+    WatchFiles,
+    WriteFile,
+    codec,
+)
+from paddock.wire import Frame, close_all
+
+
+class AsyncDaemonTransport:
+    """Carries actions to the daemon. A call that is interrupted or cancelled has been undone when it ends."""
+
+    def __init__(self, calls: AsyncCalls) -> None:
+        self._calls = calls
+
+    async def perform(self, action: Action[Any]) -> Any:
+        body, descriptors = request_of(action)
+        try:
+            frame = await self._calls.ask(
+                body,
+                descriptors,
+                repeatable=isinstance(action, REPEATABLE),
+                cancels=not isinstance(action, KillSandbox),
+                undo=lambda late: undo_of(action, late),
+                name=type(action).__name__,
+            )
+        finally:
+            close_all(descriptors)
+        match action:
+            case StartExec(background=background):
+                return _Exec(self._calls, frame, kills=not background)
+            case AttachExec():
+                return _Exec(self._calls, frame, kills=False)
+            case ReadFile() | DownloadTree() | ReadOutput() | GetArtifact() | StreamAudit():
+                return _Reader(_opened(self._calls, frame), method="end")
+            case WriteFile() | UploadTree():
+                return _Writer(_opened(self._calls, frame))
+            case ConnectPort():
+                return _Both(_opened(self._calls, frame))
+            case WatchFiles():
+                return _Changes(self._calls, frame)
+            case _:
+                return codec.decode_result(frame.body, type(action))
+
+    async def control(self, what: str) -> bytes:
+        """`status`, `stop` or `restart` of the daemon itself."""
+        return (await self._calls.ask(codec.encode(codec.Request(control=what)), ())).body
+
+    async def aclose(self) -> None:
+        """Nothing: the session is this process's, not this transport's."""
+
+
+def default_async_transport(state_dir: str | os.PathLike[str] | None = None) -> AsyncDaemonTransport:
+    """The transport to the daemon of `state_dir`, or of the default one. The first call starts it."""
+    return AsyncDaemonTransport(AsyncCalls(session(state_dir)))
+
+
+class _Stream:
+    """A descriptor, and the handle that ends it."""
+
+    def __init__(self, calls: AsyncCalls, handle: int, descriptor: int) -> None:
+        self.calls, self.handle = calls, handle
+        self.pipe = AsyncPipe(descriptor)
+
+    async def call(self, method: str, *, cancels: bool = True, sent: int | None = None) -> bytes:
+        return await self.calls.call(self.handle, method, cancels=cancels, sent=sent)
+
+
+def _opened(calls: AsyncCalls, frame: Frame) -> _Stream:
+    handle: codec.Handle = codec.decode(frame.body, codec.Handle)
+    return _Stream(calls, handle.handle, frame.descriptors[0])
+
+
+class _Reader:
+    """`method` tells, at the end of the bytes, whether they are all. Without a `lease` the handle is closed with it."""
+
+    def __init__(self, stream: _Stream, *, method: str, lease: Lease | None = None) -> None:
+        self._stream, self._method, self._lease = stream, method, lease
+        self._ended = False
+
+    async def read(self, size: int = 65536) -> bytes:
+        if self._ended:
+            return b""
+        data = await self._stream.pipe.read(size)
+        if not data and size:
+            await self._stream.call(self._method)
+            self._ended = True
+        return data
+
+    async def aclose(self) -> None:
+        if self._stream.pipe.close() and self._lease is None:
+            await self._stream.call("close", cancels=False)
+
+    def drop(self) -> None:
+        """Its handle is closed."""
+        self._stream.pipe.close()
+
+    def __del__(self) -> None:
+        if self._lease is None and not sys.is_finalizing() and self._stream.pipe.close():
+            self._stream.calls.give_up(handle_methods(self._stream.handle, "close"))
+
+
+class _Writer:
+    """`prefix` is the name of the stream, where the handle has others."""
+
+    def __init__(self, stream: _Stream, *, prefix: str = "", lease: Lease | None = None) -> None:
+        self._stream, self._prefix, self._lease = stream, prefix, lease
+        self.sent = 0
+
+    async def write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            try:
+                written = await self._stream.pipe.write(view)
+            except BrokenPipeError:
+                await self._stream.call(f"{self._prefix}close", sent=self.sent)  # raises what broke it, if it was ours
+                raise
+            self.sent += written
+            view = view[written:]
+
+    async def aclose(self) -> FileInfo | None:
+        if not self._stream.pipe.close():
+            return None
+        return codec.decode(await self._stream.call(f"{self._prefix}close", sent=self.sent), FileInfo | None)
+
+    async def abort(self) -> None:
+        self._stream.pipe.close()
+        await self._stream.call(f"{self._prefix}abort", cancels=False)
+
+    def drop(self) -> None:
+        """Its handle is closed."""
+        self._stream.pipe.close()
+
+    def __del__(self) -> None:
+        if self._lease is None and not sys.is_finalizing() and self._stream.pipe.close():
+            self._stream.calls.give_up(handle_methods(self._stream.handle, "abort"))
+
+
+class _Both(_Reader):
+    """A connection to a port."""
+
+    def __init__(self, stream: _Stream) -> None:
+        super().__init__(stream, method="end")
+        self._writer = _Writer(stream, lease=Lease.none())
+
+    async def write(self, data: bytes) -> None:
+        await self._writer.write(data)
+
+    async def write_eof(self) -> None:
+        await self._stream.call("eof", sent=self._writer.sent)
+
+    async def abort(self) -> None:
+        self._stream.pipe.close()
+        await self._stream.call("abort", cancels=False)
+
+
+class _Changes:
+    def __init__(self, calls: AsyncCalls, frame: Frame) -> None:
+        self._calls = calls
+        self._handle: int = codec.decode(frame.body, codec.Handle).handle
+        self._open = True
+
+    async def next(self) -> tuple[FileChange, ...]:
+        return codec.decode(await self._calls.call(self._handle, "next"), tuple[FileChange, ...])
+
+    async def aclose(self) -> None:
+        if self._open:
+            self._open = False
+            await self._calls.call(self._handle, "close", cancels=False)
+
+    def __del__(self) -> None:
+        if self._open and not sys.is_finalizing():
+            self._calls.give_up(handle_methods(self._handle, "close"))
+
+
+class _Exec:
+    def __init__(self, calls: AsyncCalls, frame: Frame, *, kills: bool) -> None:
+        handle: codec.Handle = codec.decode(frame.body, codec.Handle)
+        self.id = ExecId(cast("str", handle.id))
+        self.pid = cast("int", handle.pid)
+        self._calls, self._handle = calls, handle.handle
+        self._lease = lease = Lease(calls.give_up, handle, warns=kills)
+        streams = {
+            name: _Stream(calls, handle.handle, descriptor)
+            for name, descriptor in zip(handle.streams, frame.descriptors, strict=True)
+        }
+        stdin, stdout, stderr = (streams.get(name) for name in ("stdin", "stdout", "stderr"))
+        self.stdin = None if stdin is None else _Writer(stdin, prefix="stdin.", lease=lease)
+        self.stdout = None if stdout is None else _Reader(stdout, method="stdout.end", lease=lease)
+        self.stderr = None if stderr is None else _Reader(stderr, method="stderr.end", lease=lease)
+
+    async def wait(self) -> ExitStatus:
+        status: ExitStatus = codec.decode(await self._calls.call(self._handle, "wait"), ExitStatus)
+        self._lease.over()
+        return status
+
+    async def signal(self, number: int) -> None:
+        await self._calls.call(self._handle, "signal", number=number)
+
+    async def kill(self) -> None:
+        await self._calls.call(self._handle, "kill", cancels=False)
+
+    async def resize(self, size: PtySize) -> None:
+        await self._calls.call(self._handle, "resize", size=size)
+
+    async def aclose(self) -> None:
+        if self._lease.end():
+            await self._calls.call(self._handle, "close", cancels=False)
+            for stream in (self.stdin, self.stdout, self.stderr):
+                if stream is not None:
+                    stream.drop()

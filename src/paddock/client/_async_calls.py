@@ -1,0 +1,241 @@
+"""Calls on an event loop: one connection for each loop, any number of calls on it at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from paddock.errors import DaemonLost, InvalidState
+from paddock.model import codec
+from paddock.wire import MAX_REPLY, NO_REPLY, Frame, Inbox, Kind, WireError, close_all, pack, receive_some, send_some
+
+from ._session import Session, Undo, answered, handle_methods, lost, nothing
+
+_log = logging.getLogger("paddock")
+
+
+class AsyncCalls:
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.give_up = session.give_up
+        self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Multiplexed] = weakref.WeakKeyDictionary()
+
+    async def call(self, handle: int, method: str, *, cancels: bool = True, **fields: Any) -> bytes:
+        """A method of a handle; what it returns, encoded."""
+        return (await self.ask(handle_methods(handle, method, **fields), (), cancels=cancels)).body
+
+    async def ask(
+        self,
+        body: bytes,
+        descriptors: tuple[int, ...],
+        *,
+        repeatable: bool = False,
+        cancels: bool = True,
+        undo: Undo = nothing,
+        name: str = "a call",
+    ) -> Frame:
+        for attempt in range(2):
+            connection = await self._connected()
+            try:
+                frame = await connection.ask(body, descriptors, cancels=cancels, undo=undo)
+            except (OSError, WireError) as error:
+                if not repeatable or attempt:
+                    raise lost(name, error) from None
+                continue
+            return answered(frame, self.give_up)
+        raise DaemonLost("the daemon died twice before it answered", hint="paddock daemon logs")
+
+    async def _connected(self) -> _Multiplexed:
+        loop = asyncio.get_running_loop()
+        found = self._loops.get(loop)
+        if found is not None and found.is_open:
+            return found
+        # One of the session's own, which stays: what this process has made lives as long as it, not as this loop.
+        connection = await asyncio.to_thread(self._session.take)
+        self._session.give_back(connection)
+        opened = await asyncio.to_thread(self._session.open_socket)
+        found = self._loops.get(loop)
+        if found is not None and found.is_open:
+            opened.close()
+            return found
+        found = self._loops[loop] = _Multiplexed(opened, loop)
+        return found
+
+
+class _Multiplexed:
+    """A greeted connection on one event loop."""
+
+    def __init__(self, peer: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
+        peer.setblocking(False)
+        self._peer, self._loop, self._pid = peer, loop, os.getpid()
+        self._inbox = Inbox(MAX_REPLY)
+        self._answers: dict[int, asyncio.Future[Frame]] = {}
+        self._unsent: deque[tuple[memoryview, tuple[int, ...]]] = deque()
+        self._channel = 0
+        self._closed = False
+        loop.add_reader(peer.fileno(), self._readable)
+
+    @property
+    def is_open(self) -> bool:
+        return not self._closed and self._pid == os.getpid()
+
+    async def ask(self, body: bytes, descriptors: tuple[int, ...], *, cancels: bool, undo: Undo) -> Frame:
+        """OSError, WireError where the connection ends first."""
+        self._channel += 1
+        channel = self._channel
+        answer = self._answers[channel] = self._loop.create_future()
+        try:
+            self._send(Kind.OPEN, channel, body, descriptors)
+            return await asyncio.shield(answer)
+        except asyncio.CancelledError:
+            if not answer.done() and cancels:
+                self._send(Kind.CLOSE, channel, b"")
+            if cancels:
+                with contextlib.suppress(OSError, WireError):
+                    for body in undo(await answer):
+                        self._channel += 1
+                        self._send(Kind.OPEN, self._channel, body, flags=NO_REPLY)
+            raise
+        finally:
+            del self._answers[channel]
+
+    def close(self, error: Exception) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if self._pid == os.getpid():
+            self._loop.remove_reader(self._peer.fileno())
+            self._loop.remove_writer(self._peer.fileno())
+        self._peer.close()
+        self._inbox.close()
+        for _, descriptors in self._unsent:
+            close_all(descriptors)
+        self._unsent.clear()
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_exception(error)
+                answer.exception()
+
+    def _send(
+        self, kind: Kind, channel: int, body: bytes, descriptors: tuple[int, ...] = (), *, flags: int = 0
+    ) -> None:
+        if self._closed:
+            raise ConnectionResetError("the connection to the daemon has ended")
+        kept = tuple(map(os.dup, descriptors))  # the caller closes its own when it likes
+        self._unsent.append((memoryview(pack(kind, channel, body, descriptors=descriptors, flags=flags)), kept))
+        if len(self._unsent) == 1:
+            self._writable()
+
+    def _writable(self) -> None:
+        try:
+            while self._unsent:
+                data, descriptors = self._unsent[0]
+                sent = send_some(self._peer, data, descriptors)
+                close_all(descriptors)
+                if sent < len(data):
+                    self._unsent[0] = (data[sent:], ())
+                else:
+                    self._unsent.popleft()
+        except BlockingIOError:
+            self._loop.add_writer(self._peer.fileno(), self._writable)
+            return
+        except OSError as error:
+            self.close(error)
+            return
+        self._loop.remove_writer(self._peer.fileno())
+
+    def _readable(self) -> None:
+        try:
+            data, descriptors, lost = receive_some(self._peer)
+            if not data:
+                self.close(ConnectionResetError("the daemon closed the connection"))
+                return
+            frames = self._inbox.feed(data, descriptors, lost=lost)
+        except BlockingIOError:
+            return
+        except (OSError, WireError) as error:
+            self.close(error)
+            return
+        for frame in frames:
+            answer = self._answers.get(frame.channel)
+            if frame.kind is Kind.CONTROL:
+                said: dict[str, str] = codec.decode(frame.body, dict[str, str])
+                _log.info("%s", said.get("progress", ""))
+            elif answer is not None and not answer.done():
+                answer.set_result(frame)
+                continue
+            close_all(frame.descriptors)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):
+            self._peer.close()
+
+
+class AsyncPipe:
+    """A descriptor that does not block, whose other end is the daemon's. From any event loop."""
+
+    def __init__(self, descriptor: int) -> None:
+        os.set_blocking(descriptor, False)
+        self._descriptor = descriptor
+        self._waiting: dict[asyncio.Future[None], Callable[[int], object]] = {}
+
+    async def read(self, size: int) -> bytes:
+        while True:
+            try:
+                return os.read(self._open(), size)
+            except BlockingIOError:
+                loop = asyncio.get_running_loop()
+                await self._ready(loop.add_reader, loop.remove_reader)
+
+    async def write(self, data: memoryview) -> int:
+        while True:
+            try:
+                return os.write(self._open(), data)
+            except BlockingIOError:
+                loop = asyncio.get_running_loop()
+                await self._ready(loop.add_writer, loop.remove_writer)
+
+    def close(self) -> bool:
+        """Whether it was open. Who waits for it is told InvalidState."""
+        if self._descriptor < 0:
+            return False
+        for waiting, remove in tuple(self._waiting.items()):
+            remove(self._descriptor)
+            if not waiting.done():
+                waiting.get_loop().call_soon_threadsafe(_wake, waiting)
+        os.close(self._descriptor)
+        self._descriptor = -1
+        return True
+
+    def _open(self) -> int:
+        if self._descriptor < 0:
+            raise InvalidState("this stream is closed")
+        return self._descriptor
+
+    async def _ready(self, add: Callable[..., object], remove: Callable[[int], object]) -> None:
+        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        descriptor = self._open()
+        add(descriptor, _wake, ready)
+        self._waiting[ready] = remove
+        try:
+            await ready
+        finally:
+            del self._waiting[ready]
+            if descriptor == self._descriptor:
+                remove(descriptor)
+
+    def __del__(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

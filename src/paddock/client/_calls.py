@@ -1,0 +1,140 @@
+"""Calls that block: sockets and pipes, no event loop and no thread."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from paddock.errors import DaemonLost, InvalidState
+from paddock.model import codec
+from paddock.wire import NO_REPLY, Connection, Frame, Kind, WireError, close_all
+
+from ._session import Session, Undo, answered, handle_methods, lost, nothing
+
+_log = logging.getLogger("paddock")
+
+
+class Calls:
+    """Any number of threads may use it; each call has a connection for itself.
+
+    A call that a signal handler's exception interrupts, Ctrl-C for one, is cancelled: the exception is raised when the
+    daemon has undone it. A second one does not wait for that.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.give_up = session.give_up
+
+    def call(self, handle: int, method: str, *, cancels: bool = True, **fields: Any) -> bytes:
+        """A method of a handle; what it returns, encoded."""
+        return self.ask(handle_methods(handle, method, **fields), (), cancels=cancels).body
+
+    def ask(
+        self,
+        body: bytes,
+        descriptors: tuple[int, ...],
+        *,
+        repeatable: bool = False,
+        cancels: bool = True,
+        undo: Undo = nothing,
+        name: str = "a call",
+    ) -> Frame:
+        """The REPLY. Raises the daemon's error; DaemonLost where it died before it answered."""
+        for attempt in range(2):
+            connection = self._session.take()
+            channel = connection.next_channel()
+            problem: Exception | None = None
+            try:
+                connection.send(Kind.OPEN, channel, body, descriptors=descriptors)
+                frame = self._answer(connection, channel)
+            except (OSError, WireError) as error:
+                frame, problem = None, error
+            except BaseException:
+                self._interrupted(connection, channel, cancels, undo)
+                raise
+            if frame is not None:
+                self._session.give_back(connection)
+                return answered(frame, self.give_up)
+            connection.close()
+            if not repeatable or attempt:
+                raise lost(name, problem)
+        raise DaemonLost("the daemon died twice before it answered", hint="paddock daemon logs")
+
+    def _answer(self, connection: Connection, channel: int) -> Frame | None:
+        while (frame := connection.receive()) is not None:
+            if frame.channel == channel and frame.kind is not Kind.CONTROL:
+                return frame
+            if frame.kind is Kind.CONTROL and frame.channel == channel:
+                said: dict[str, str] = codec.decode(frame.body, dict[str, str])
+                _log.info("%s", said.get("progress", ""))
+            close_all(frame.descriptors)
+        return None
+
+    def _interrupted(self, connection: Connection, channel: int, cancels: bool, undo: Undo) -> None:
+        """Cancel what was asked and wait until it is undone. An exception in here ends the wait, and the connection."""
+        frame = None
+        try:
+            if cancels:
+                connection.unread()
+                connection.send(Kind.CLOSE, channel)
+                frame = self._answer(connection, channel)
+        except (OSError, WireError):
+            pass
+        finally:
+            if frame is None:
+                connection.close()  # a request that the daemon is not told to cancel by name ends with its connection
+        if frame is not None:
+            for body in undo(frame):
+                connection.send(Kind.OPEN, connection.next_channel(), body, flags=NO_REPLY)
+            self._session.give_back(connection)
+
+
+class Pipe:
+    """A descriptor whose other end is the daemon's.
+
+    A thread may close it while another reads: the number is given back to the kernel when nobody uses it any more, so
+    that it never means another file.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._lock = threading.Lock()
+        self._users = 0
+        self._closed = False
+
+    def read(self, size: int) -> bytes:
+        return self._used(lambda descriptor: os.read(descriptor, size))
+
+    def write(self, data: bytes | memoryview) -> int:
+        return self._used(lambda descriptor: os.write(descriptor, data))
+
+    def close(self) -> bool:
+        """Whether it was open."""
+        with self._lock:
+            was_open, self._closed = not self._closed, True
+            self._let_go()
+        return was_open
+
+    def _used(self, use: Callable[[int], Any]) -> Any:
+        with self._lock:
+            if self._closed:
+                raise InvalidState("this stream is closed")
+            self._users += 1
+        try:
+            return use(self._descriptor)
+        finally:
+            with self._lock:
+                self._users -= 1
+                self._let_go()
+
+    def _let_go(self) -> None:
+        if self._closed and not self._users and self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __del__(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)

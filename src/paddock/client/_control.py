@@ -1,0 +1,82 @@
+"""What can be asked about the daemon itself. Nothing here starts one."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import time
+from pathlib import Path
+
+from paddock.errors import DaemonUnavailable
+from paddock.model import codec
+
+from . import _daemon
+from ._calls import Calls
+from ._session import Session
+from ._sync.daemon import DaemonTransport
+
+_LEAVE_SECONDS = 60.0
+
+
+class _NoDaemon(Exception):
+    pass
+
+
+def daemon_status(state_dir: Path) -> codec.Status | None:
+    """None where there is no daemon."""
+    try:
+        return codec.decode(_control(state_dir, "status"), codec.Status)
+    except _NoDaemon:
+        return None
+
+
+def stop_daemon(state_dir: Path, *, ends_sessions: bool = True) -> bool:
+    """Have the daemon leave, and wait until it has. Whether there was one.
+
+    With `ends_sessions` the sandboxes that are not persistent end with it. Without, the next daemon takes over the
+    sessions of living programs. Commands in the background and persistent sandboxes go on in both cases.
+    """
+    try:
+        _control(state_dir, "stop" if ends_sessions else "restart")
+    except _NoDaemon:
+        return False
+    deadline = time.monotonic() + _LEAVE_SECONDS
+    pause = 0.002
+    while not _is_free(state_dir):
+        if time.monotonic() > deadline:
+            raise DaemonUnavailable(
+                "the daemon was told to leave, and still holds its lock", hint=f"see {state_dir / _daemon.LOG}"
+            )
+        time.sleep(pause)
+        pause = min(pause * 2, 0.05)
+    return True
+
+
+def _control(state_dir: Path, what: str) -> bytes:
+    session = Session(state_dir, _existing)
+    try:
+        return DaemonTransport(Calls(session)).control(what)
+    finally:
+        session.close()
+
+
+def _existing(state_dir: Path) -> socket.socket:
+    peer = _daemon.connect(state_dir, start=False)
+    if peer is None:
+        raise _NoDaemon
+    return peer
+
+
+def _is_free(state_dir: Path) -> bool:
+    try:
+        lock = os.open(state_dir / _daemon.LOCK, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return True
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(lock)
+    return True

@@ -1,0 +1,183 @@
+"""Find the daemon of a state directory; start it where there is none.
+
+The lock is the only judge of whether there is one: a daemon holds it from before its first line to its last, so whoever
+gets it may start the next. A slow answer, a missing file or a dead pid never is a reason to.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from paddock.errors import DaemonUnavailable, NotConfigured
+from paddock.linux import local_sockets
+
+SOCKET = "daemon.sock"
+LOCK = "daemon.lock"
+LOG = "daemon.log"
+WAIT_SECONDS = 120.0
+"""For one that starts or leaves. The first start on a machine makes a pool."""
+
+_BOOTSTRAP = (
+    "import sys,json;o=json.load(sys.stdin);sys.path[:0]=o['path'];from paddock.daemon._main import main;main(o)"
+)
+_CARRIED = frozenset(
+    (
+        *("DBUS_SESSION_BUS_ADDRESS", "DOCKER_CONFIG", "DOCKER_HOST", "CONTAINER_HOST", "HOME", "LANG", "LOGNAME"),
+        *("PATH", "SHELL", "SSH_AUTH_SOCK", "SSH_ASKPASS", "SSL_CERT_DIR", "SSL_CERT_FILE", "TMPDIR", "TZ", "USER"),
+        # By these, runners of continuous integration find what a job has left (actions/runner#598).
+        *("BUILD_ID", "JENKINS_NODE_COOKIE", "RUNNER_TRACKING_ID"),
+    )
+)
+_ENGINES = frozenset(("CONTAINER_HOST", "DBUS_SESSION_BUS_ADDRESS", "DOCKER_CONFIG", "DOCKER_HOST", "TMPDIR"))
+_PREFIXES = ("PADDOCK_", "GIT_", "VAULT_", "XDG_")
+_NOT_CARRIED = frozenset({"PADDOCK_STATE_DIR", "PADDOCK_URL", "PADDOCK_API_KEY", "PADDOCK_DOOR"})
+
+
+def connect(state_dir: Path, *, start: bool = True) -> socket.socket | None:
+    """A blocking connection; None if there is no daemon and `start` is false. Raises why there can be none."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    pause = 0.002
+    while True:
+        peer = _try(state_dir)
+        if peer is not None:
+            return peer
+        if not start and not (state_dir / LOCK).exists():
+            return None
+        lock = _lock(state_dir)
+        if lock is not None:
+            try:
+                peer = _try(state_dir)
+                if peer is not None:  # it started, and left its lock, since we asked: it serves until its last client
+                    return peer
+                if not start:
+                    return None
+                _start(state_dir, lock)
+            finally:
+                os.close(lock)
+            continue
+        if time.monotonic() > deadline:
+            raise DaemonUnavailable(
+                f"the daemon of {state_dir} holds its lock and does not listen",
+                hint=f"see {state_dir / LOG}; `paddock daemon status` names its process",
+            )
+        time.sleep(pause)
+        pause = min(pause * 2, 0.05)
+
+
+def find_or_start(state_dir: Path) -> socket.socket:
+    """A blocking connection to the daemon of `state_dir`. Raises why there can be none."""
+    peer = connect(state_dir)
+    assert peer is not None
+    return peer
+
+
+def environment() -> dict[str, str]:
+    """What a daemon that this process starts is configured by."""
+    return {name: value for name, value in os.environ.items() if _is_carried(name)}
+
+
+def configuring() -> dict[str, str]:
+    """What the daemon goes by for all of its clients. The rest comes with the requests that need it."""
+    return {name: value for name, value in environment().items() if name.startswith("PADDOCK_") or name in _ENGINES}
+
+
+def _is_carried(name: str) -> bool:
+    if name in _NOT_CARRIED:
+        return False
+    return name in _CARRIED or name.startswith(_PREFIXES) or name.lower().endswith("_proxy")
+
+
+def _try(state_dir: Path) -> socket.socket | None:
+    try:
+        peer = local_sockets.connect(state_dir, SOCKET)
+    except FileNotFoundError:  # the directory itself
+        return None
+    if peer is not None:
+        peer.setblocking(True)
+    return peer
+
+
+def _lock(state_dir: Path) -> int | None:
+    """The daemon's lock, or None where a daemon has it."""
+    try:
+        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = os.open(state_dir / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise NotConfigured(
+            f"the state directory {state_dir} cannot be used: {error.strerror}",
+            hint="PADDOCK_STATE_DIR names another one",
+        ) from None
+    owner = os.fstat(lock).st_uid
+    if owner != os.geteuid():
+        os.close(lock)
+        raise NotConfigured(
+            f"the state directory {state_dir} belongs to uid {owner}, and this program runs as {os.geteuid()}",
+            hint="run it as that user, or set PADDOCK_STATE_DIR",
+        )
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(lock)
+        if error.errno in (errno.EAGAIN, errno.EACCES):
+            return None
+        raise NotConfigured(
+            f"{state_dir} cannot be locked: {error.strerror}", hint="a network file system? set PADDOCK_STATE_DIR"
+        ) from None
+    return lock
+
+
+def _start(state_dir: Path, lock: int) -> None:
+    """Returns when the new daemon listens; it has the lock. Raises what kept it from starting."""
+    import json
+    import subprocess
+
+    reading, writing = os.pipe2(os.O_CLOEXEC)
+    log = os.open(state_dir / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        options: dict[str, Any] = {"path": _path(), "state": str(state_dir.absolute()), "lock": lock, "ready": writing}
+        child = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _BOOTSTRAP],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            pass_fds=(lock, writing),
+            env=environment(),
+            cwd="/",
+            start_new_session=True,
+        )
+        os.close(writing)
+        writing = -1
+        assert child.stdin is not None
+        try:
+            with child.stdin:
+                child.stdin.write(json.dumps(options).encode())
+        except BrokenPipeError:
+            pass
+        said = bytearray()
+        while part := os.read(reading, 65536):
+            said += part
+        child.wait()  # it has forked: the daemon is nobody's child
+    finally:
+        for descriptor in (reading, writing, log):
+            if descriptor >= 0:
+                os.close(descriptor)
+    if not said:
+        raise DaemonUnavailable("the daemon died while it started", hint=f"see {state_dir / LOG}")
+    if bytes(said) != b"{}":
+        from paddock.model import codec
+
+        raise codec.decode_error(bytes(said))
+
+
+def _path() -> list[str]:
+    """Where the daemon finds paddock and what it needs: never the current directory."""
+    source = str(Path(__file__).parents[2])
+    packages = [place for place in sys.path if os.path.isabs(place) and "-packages" in place]
+    return [source, *packages]

@@ -1,0 +1,335 @@
+"""This process's session with the daemon of one state directory: what its two transports share."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+from paddock import __version__
+from paddock.errors import DaemonLost, DaemonUnavailable, NotConfigured, exhaustion
+from paddock.keeper.layout import default_state_dir
+from paddock.model import (
+    AcquireRepository,
+    Action,
+    AnyAction,
+    CheckStorage,
+    CreateSandbox,
+    Diagnose,
+    FindFiles,
+    ForkSandbox,
+    GetAuditKey,
+    GetAuditStatement,
+    GetPolicy,
+    GetSandbox,
+    GetUsage,
+    GetWorkspace,
+    GrepFiles,
+    InspectSandbox,
+    InspectWorkspace,
+    KillSandbox,
+    ListApprovals,
+    ListArtifacts,
+    ListAudit,
+    ListExecs,
+    ListFiles,
+    ListImages,
+    ListProcesses,
+    ListRepositories,
+    ListSandboxes,
+    ListSecrets,
+    ListSnapshots,
+    ListTemplates,
+    ListWorkspaces,
+    OpenPullRequest,
+    OpenWorkspace,
+    PushBranch,
+    ReadFile,
+    RunExec,
+    SetPolicy,
+    StatFile,
+    VerifyAudit,
+    codec,
+)
+from paddock.model.caller import is_git_variable
+from paddock.wire import NO_REPLY, PROTOCOL, Connection, Frame, Kind, WireError, close_all
+
+from . import _daemon
+
+Undo = Callable[[Frame], list[bytes]]
+"""From an answer that came although its caller had left to the requests that give it back."""
+
+INLINE_INPUT = 64 * 1024
+"""Longer input of `exec` travels as a memfd (memfd_create(2)), not in the frame."""
+REPEATABLE: tuple[type[Action[Any]], ...] = (
+    CheckStorage,
+    Diagnose,
+    FindFiles,
+    GetAuditKey,
+    GetAuditStatement,
+    GetPolicy,
+    GetSandbox,
+    GetUsage,
+    GetWorkspace,
+    GrepFiles,
+    InspectSandbox,
+    InspectWorkspace,
+    KillSandbox,
+    ListApprovals,
+    ListArtifacts,
+    ListAudit,
+    ListExecs,
+    ListFiles,
+    ListImages,
+    ListProcesses,
+    ListRepositories,
+    ListSandboxes,
+    ListSecrets,
+    ListSnapshots,
+    ListTemplates,
+    ListWorkspaces,
+    ReadFile,
+    StatFile,
+    VerifyAudit,
+)
+"""What may be asked twice: it changes nothing, or the second time nothing more."""
+_ATTEMPTS = 5
+
+_log = logging.getLogger("paddock")
+
+
+class Session:
+    """Connections to the daemon. A forked child drops its parent's and begins a session of its own.
+
+    Taking and giving back a connection needs no lock: `list.pop` and `list.append` are single steps of the interpreter,
+    so a finalizer may use them at any point.
+    """
+
+    def __init__(self, state_dir: Path, connect: Callable[[Path], socket.socket] | None = None) -> None:
+        self._idle: list[Connection] = []
+        self.state_dir = state_dir
+        self._connect = connect or _daemon.find_or_start
+        self._starting = threading.Lock()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pid, self.token = os.getpid(), os.urandom(16).hex()
+        self._idle: list[Connection] = []
+        self._told = False
+
+    def take(self) -> Connection:
+        """A connection that nobody else uses until it is given back."""
+        if self._pid != os.getpid():
+            self._starting = threading.Lock()  # another thread of the parent may hold the old one
+            for inherited in self._idle:
+                inherited.close()
+            self._begin()
+        while (connection := self.take_idle()) is not None:
+            if not connection.is_stale:
+                return connection
+            connection.close()
+        return self._open()
+
+    def give_up(self, body: bytes) -> None:
+        """Send a request and wait for nothing. For finalizers: takes no lock, raises nothing."""
+        try:
+            connection = self.take_idle()
+            if connection is not None:
+                connection.send(Kind.OPEN, connection.next_channel(), body, flags=NO_REPLY)
+                self.give_back(connection)
+        except Exception:  # the daemon is gone, and the handle with it
+            pass
+
+    def take_idle(self) -> Connection | None:
+        """One that is open and unused, if there is one: for a finalizer, which opens nothing."""
+        try:
+            return self._idle.pop() if self._pid == os.getpid() else None
+        except IndexError:
+            return None
+
+    def close(self) -> None:
+        """End the session: what is not persistent ends with it. The next call begins another one."""
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+    def give_back(self, connection: Connection) -> None:
+        if self._pid == os.getpid():
+            self._idle.append(connection)
+
+    def open_socket(self) -> socket.socket:
+        """A greeted connection that is not of this session's pool."""
+        return self._open().detach()
+
+    def _open(self) -> Connection:
+        with self._starting:  # of many threads that find no daemon one starts it
+            for _ in range(_ATTEMPTS):
+                try:
+                    connection = Connection(self._connect(self.state_dir))
+                except OSError as error:
+                    exhausted = exhaustion(error)
+                    if exhausted is None:
+                        raise
+                    raise exhausted from None
+                try:
+                    if self.greet(connection):
+                        return connection
+                except BaseException:
+                    connection.close()
+                    raise
+                connection.close()
+        raise DaemonUnavailable(
+            "the daemon ends each connection before it answers", hint=f"see {self.state_dir / _daemon.LOG}"
+        )
+
+    def hello(self) -> bytes:
+        return codec.encode(
+            codec.Hello(protocol=PROTOCOL, version=__version__, session=self.token, environment=_daemon.configuring())
+        )
+
+    def greet(self, connection: Connection) -> bool:
+        """False where the daemon was just leaving. Its refusal is raised."""
+        try:
+            connection.send(Kind.HELLO, 0, self.hello())
+            frame = connection.receive()
+        except (OSError, WireError):
+            return False
+        if frame is None:
+            return False
+        self.welcomed(frame)
+        return True
+
+    def welcomed(self, frame: Frame) -> None:
+        """Raises the daemon's refusal; says once by what the daemon is configured otherwise than this process."""
+        close_all(frame.descriptors)
+        if frame.kind is not Kind.HELLO:
+            raise codec.decode_error(frame.body)
+        welcome: codec.Welcome = codec.decode(frame.body, codec.Welcome)
+        for notice in welcome.notices:
+            _log.warning("%s", notice)
+        if welcome.differs and not self._told:
+            self._told = True
+            _log.warning(
+                "the daemon was started with another value of %s; to have it take yours: paddock daemon restart",
+                ", ".join(welcome.differs),
+            )
+
+
+_sessions: dict[Path, Session] = {}
+
+
+def session(state_dir: str | os.PathLike[str] | None = None) -> Session:
+    """This process's with the daemon of `state_dir`, or of the default one. NotConfigured."""
+    if state_dir is None and os.environ.get("PADDOCK_URL"):
+        raise NotConfigured(
+            "PADDOCK_URL is set, and this paddock cannot use a server yet: servers come with a later version",
+            hint="unset PADDOCK_URL",
+        )
+    path = default_state_dir() if state_dir is None else Path(state_dir).absolute()
+    found = _sessions.get(path)
+    return found if found is not None else _sessions.setdefault(path, Session(path))
+
+
+def request_of(action: Action[Any]) -> tuple[bytes, tuple[int, ...]]:
+    """The body of an OPEN, and the descriptors that go along, which the caller closes when they are sent."""
+    if isinstance(action, RunExec) and action.input is not None and len(action.input) > INLINE_INPUT:
+        from msgspec.structs import replace
+
+        body = codec.encode(codec.Request(action=replace(action, input=None), has_input=True))
+        return body, (_memory(action.input),)
+    variables = _environment(action)
+    return codec.encode(codec.Request(action=cast("AnyAction", action), environment=variables)), ()
+
+
+def handle_methods(handle: int, method: str, **fields: Any) -> bytes:
+    return codec.encode(codec.Request(call=codec.Call(handle=handle, method=method, **fields)))
+
+
+def undo_of(action: Action[Any], frame: Frame) -> list[bytes]:
+    """Requests that give back what came although its caller had left. Closes the frame's descriptors."""
+    close_all(frame.descriptors)
+    if frame.kind is not Kind.REPLY:
+        return []
+    if isinstance(action, CreateSandbox) and not action.idempotency_key:
+        return [_kill(codec.decode_result(frame.body, CreateSandbox).id)]
+    if isinstance(action, ForkSandbox):
+        return [_kill(child.id) for child in codec.decode_result(frame.body, ForkSandbox)]
+    if frame.descriptors:
+        return [_let_go(frame)]
+    return []
+
+
+def nothing(late: Frame) -> list[bytes]:
+    """The undo of a call that needs none."""
+    close_all(late.descriptors)
+    return []
+
+
+def answered(frame: Frame, give_up: Callable[[bytes], None]) -> Frame:
+    """The REPLY with all its descriptors. Raises the daemon's error, or ResourceExhausted."""
+    if frame.kind is Kind.ERROR:
+        raise codec.decode_error(frame.body)
+    if frame.lost:
+        close_all(frame.descriptors)
+        give_up(_let_go(frame))
+        exhausted = exhaustion(OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
+        assert exhausted is not None
+        raise exhausted
+    return frame
+
+
+def lost(name: str, error: BaseException | None) -> DaemonLost:
+    return DaemonLost(
+        f"the daemon died before it answered {name}: it may have been done or not" + (f" ({error})" if error else ""),
+        hint="look first (`paddock ls`), then ask again",
+    )
+
+
+def _let_go(frame: Frame) -> bytes:
+    handle: codec.Handle = codec.decode(frame.body, codec.Handle)
+    return handle_methods(handle.handle, "abort" if handle.streams == ("in",) else "close")
+
+
+def _kill(sandbox: str) -> bytes:
+    return codec.encode(codec.Request(action=KillSandbox(sandbox=sandbox)))
+
+
+def _memory(data: bytes) -> int:
+    descriptor = os.memfd_create("paddock-input", os.MFD_CLOEXEC)
+    view = memoryview(data)
+    try:
+        while view:
+            view = view[os.write(descriptor, view) :]
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _environment(action: Action[Any]) -> dict[str, str]:
+    """The caller's values of what its request needs: its git's settings, the variables that its policy names."""
+    if isinstance(action, AcquireRepository | OpenWorkspace | PushBranch | OpenPullRequest | InspectWorkspace):
+        return {name: value for name, value in os.environ.items() if is_git_variable(name)}
+    policy = action.spec.policy if isinstance(action, CreateSandbox) else None
+    if isinstance(action, SetPolicy):
+        policy = action.policy
+    if policy is None:
+        return {}
+    names: set[str] = set()
+    for rule in policy.secrets.values():
+        source = rule.source
+        if source.github_app is not None:
+            source = source.github_app.private_key
+        if source.env is not None:
+            names.add(source.env)
+        if source.vault is not None:
+            names |= {"VAULT_ADDR", "VAULT_TOKEN", "VAULT_NAMESPACE", "HOME"}
+    return {name: os.environ[name] for name in names if name in os.environ}

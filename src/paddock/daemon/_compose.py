@@ -1,0 +1,168 @@
+"""The composition root: the one module that names concrete classes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from copy import copy
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from paddock.errors import NotConfigured, PaddockError, ResourceExhausted
+from paddock.keeper import layout
+from paddock.model import Action, Principal, Template, is_image
+
+if TYPE_CHECKING:
+    from paddock.backends._base import Backend
+    from paddock.backends.jail import JailBackend
+    from paddock.storage import Pool, Templates
+    from paddock.storage.images import Images
+    from paddock.storage.repositories import Proof, Remote
+
+R = TypeVar("R")
+_log = logging.getLogger("paddock")
+"""What takes long says so here, at the level of information."""
+
+
+class Node:
+    """The service of a state directory, and what it is made of. `open` it, `start` it, `aclose` it.
+
+    A pool that could not be opened is tried again by the next request: what was in the way may be gone.
+    """
+
+    def __init__(self, state_dir: Path) -> None:
+        from paddock.backends.jail import JailBackend
+        from paddock.policy import local_policy
+        from paddock.service import Service, forget_figures, read_config
+
+        config = self.config = read_config(state_dir)
+        told = forget_figures(state_dir, config)
+        self.notices = [told] if told else []
+        """What the first client is told."""
+        self._jail = jail = JailBackend(state_dir)
+        self._storage = storage = _Storage(state_dir)
+        self._opening = asyncio.Lock()
+        self.service = Service(
+            state_dir,
+            backends=lambda: chain((jail,), _other_backends(state_dir)),
+            pool=storage.pool,
+            templates=storage,
+            images=storage.images,
+            policy=local_policy(os.getuid()),
+            config=config,
+            credentials=_own_credential,
+            gateway=True,
+        )
+
+    async def open(self) -> None:
+        """Open the pool. ResourceExhausted; any other failure is told to the requests that need the pool."""
+        await self._storage.open(self._jail)
+
+    async def perform(self, action: Action[R], principal: Principal) -> R:
+        if not self._storage.is_open:
+            async with self._opening:
+                if not self._storage.is_open:
+                    await self.open()
+        return await self.service.perform(action, principal)
+
+    async def aclose(self, *, ends_own: bool = True) -> None:
+        async with AsyncExitStack() as closing:
+            closing.callback(self._storage.close)
+            closing.push_async_callback(self._jail.aclose)
+            await self.service.aclose(ends_own=ends_own)
+
+
+async def _own_credential(principal: Principal, remote: Remote) -> Proof | None:
+    """Use the git credentials of the user who runs the daemon."""
+    from paddock.storage.repositories import ambient
+
+    return await ambient(remote)
+
+
+def _other_backends(state_dir: Path) -> Iterator[Backend]:
+    """What is installed beside the jail: ours and other people's alike."""
+    from paddock.backends import load, names
+
+    for name in names():
+        if name != "jail":
+            try:
+                yield load(name)(state_dir)
+            except (ImportError, AttributeError) as error:  # somebody's backend must not take the others down
+                warnings.warn(f"backend {name!r} cannot be loaded: {error}", RuntimeWarning, stacklevel=2)
+
+
+class _Storage:
+    """The pool and its templates. Where they cannot be opened, who needs them is told why, and `doctor` works."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self._state_dir = state_dir
+        self._pool: Pool | None = None
+        self._templates: Templates | None = None
+        self._images: Images | None = None
+        self._problem: PaddockError = NotConfigured("the pool is not open")
+
+    async def open(self, jail: JailBackend) -> None:
+        from paddock.storage import Templates, open_pool, prepare
+
+        if not (self._state_dir / layout.KEEPER_CONFIG).exists():
+            _log.info("making the pool of this state directory")
+
+        try:
+            forced = os.environ.get("PADDOCK_POOL_DRIVER")
+            config = await asyncio.to_thread(prepare, self._state_dir, driver=forced)  # the first time: makes an image
+            # Where the pool is an image, only the keeper has it mounted.
+            self._pool = open_pool(self._state_dir, config, os.dup(await jail.pool()))
+        except ResourceExhausted:
+            raise  # that will pass: the next call opens everything anew
+        except PaddockError as error:
+            self._problem = error
+        else:
+            self._templates = Templates(self._pool, self._state_dir)
+
+    @property
+    def is_open(self) -> bool:
+        return self._pool is not None
+
+    def pool(self) -> Pool:
+        if self._pool is None:
+            raise copy(self._problem)
+        return self._pool
+
+    def get(self, name: str) -> Template:
+        if is_image(name):
+            return self.images().get(name, _log.info).template
+        self.pool()
+        assert self._templates is not None
+        return self._templates.get(name, progress=_log.info)
+
+    def images(self) -> Images:
+        if self._images is None:
+            from paddock.storage.images import Images  # most sandboxes need none
+
+            self._images = Images(self.pool(), self._state_dir)
+        return self._images
+
+    def names(self) -> tuple[str, ...]:
+        return self._templates.names() if self._templates else ()
+
+    def versions(self) -> frozenset[str]:
+        return self._templates.versions() if self._templates else frozenset()
+
+    def is_version(self, tree: str) -> bool:
+        return self._templates is not None and self._templates.is_version(tree)
+
+    def discard(self, tree: str) -> bool:
+        return self._templates is not None and self._templates.discard(tree)
+
+    def close(self) -> None:
+        if self._images is not None:
+            self._images.close()
+        if self._templates is not None:
+            self._templates.close()
+        if self._pool is not None:
+            self._pool.close()

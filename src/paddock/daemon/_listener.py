@@ -1,0 +1,284 @@
+"""The daemon's socket: connections, their frames, and the sessions they belong to."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import re
+import socket
+import struct
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from paddock.errors import InternalError, InvalidArgument, InvalidState, PaddockError, PolicyDenied, exhaustion
+from paddock.linux.local_sockets import reached
+from paddock.model import codec
+from paddock.wire import MAX_REQUEST, NO_REPLY, Frame, Inbox, Kind, WireError, close_all, pack, receive_some, send_some
+
+from ._requests import Requests
+from ._sessions import Session
+
+SOCKET = "daemon.sock"
+_BACKLOG = 1024
+_UNREAD_BYTES = 4 << 20
+"""Of a client that does not read its answers: no request of it is read before it has."""
+_BUSY_SECONDS = 0.1
+_TOKEN = re.compile(r"[0-9a-f]{32}")
+
+
+class Leaving(Exception):
+    """The daemon is about to leave: the client that greets it starts the next one."""
+
+
+class Listener:
+    """Accepts clients of this user and of root. `greet` makes the answer to a HELLO; `ended` is told of sessions."""
+
+    def __init__(
+        self, requests: Requests, *, greet: Callable[[codec.Hello], codec.Welcome], ended: Callable[[Session], None]
+    ) -> None:
+        self.requests, self._greet, self._ended = requests, greet, ended
+        self.sessions: dict[str, Session] = {}
+        self.tasks: set[asyncio.Task[None]] = set()
+        self._connections: set[_Connection] = set()
+        self._socket: socket.socket | None = None
+
+    def listen(self, directory: Path) -> None:
+        """Binds beside the name and renames over it, so that no client ever finds the name missing or dead."""
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        staged = f"{SOCKET}.{os.getpid()}"
+        (directory / staged).unlink(missing_ok=True)
+        with reached(directory) as short:
+            listener.bind(f"{short}/{staged}")
+        listener.listen(_BACKLOG)
+        (directory / staged).rename(directory / SOCKET)
+        self._socket = listener
+        asyncio.get_running_loop().add_reader(listener.fileno(), self._accept)
+
+    def adopt(self, session: Session) -> None:
+        """One of before this daemon, whose process lives."""
+        self.sessions[session.token] = session
+
+    def stop(self) -> None:
+        """No new connections, after those that wait have been taken: a client whose connection ends before it is
+        answered starts the next daemon."""
+        if self._socket is None:
+            return
+        listener, self._socket = self._socket, None
+        asyncio.get_running_loop().remove_reader(listener.fileno())
+        with contextlib.suppress(OSError):
+            listener.shutdown(socket.SHUT_RD)
+        listener.close()
+
+    async def aclose(self, *, cancel: bool = True) -> None:
+        """Cancels what is under way, waits for it to be undone, and closes every connection."""
+        self.stop()
+        tasks = self.tasks - {task for task in (asyncio.current_task(),) if task is not None}
+        if cancel:
+            for task in tasks:
+                task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        for connection in tuple(self._connections):
+            connection.close()
+
+    def session(self, token: str, pid: int) -> Session:
+        """The one with this token, which only its own process knows. InvalidArgument."""
+        if not _TOKEN.fullmatch(token):
+            raise InvalidArgument("a session's token is 32 hexadecimal digits")
+        found = self.sessions.get(token)
+        if found is None:
+            found = self.sessions[token] = Session(token, pid, self._session_ended)
+        elif found.pid != pid:
+            raise InvalidArgument(f"this session is of process {found.pid}, and this is {pid}")
+        return found
+
+    def forget(self, connection: _Connection) -> None:
+        self._connections.discard(connection)
+
+    def _session_ended(self, session: Session) -> None:
+        if self.sessions.get(session.token) is session:
+            del self.sessions[session.token]
+        for connection in tuple(session.connections):
+            if isinstance(connection, _Connection):
+                connection.close()
+        self._ended(session)
+
+    def _accept(self) -> None:
+        listener = self._socket
+        while listener is not None:
+            try:
+                peer, _ = listener.accept()
+            except BlockingIOError:
+                return
+            except OSError:  # out of descriptors: the queue holds them, and asking at once would find the same
+                loop = asyncio.get_running_loop()
+                loop.remove_reader(listener.fileno())
+                loop.call_later(_BUSY_SECONDS, self._again)
+                return
+            self._connections.add(_Connection(peer, self, self._greet))
+            listener = self._socket
+
+    def _again(self) -> None:
+        if self._socket is not None:
+            asyncio.get_running_loop().add_reader(self._socket.fileno(), self._accept)
+
+
+class _Connection:
+    """One client's connection: reads frames, starts a task for each OPEN, writes answers as the client takes them."""
+
+    def __init__(self, peer: socket.socket, listener: Listener, greet: Callable[[codec.Hello], codec.Welcome]) -> None:
+        peer.setblocking(False)
+        self._peer, self._listener, self._greet = peer, listener, greet
+        self._pid, uid, _ = struct.unpack("=3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        self._is_allowed = uid in (os.geteuid(), 0)
+        self._inbox = Inbox(MAX_REQUEST)
+        self._session: Session | None = None
+        self._open: dict[int, asyncio.Task[None]] = {}
+        self._unsent: deque[tuple[memoryview, tuple[int, ...]]] = deque()
+        self._unsent_bytes = 0
+        self._reads = self._closed = False
+        self._read(True)
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._read(False)
+        asyncio.get_running_loop().remove_writer(self._peer.fileno())
+        self._peer.close()
+        self._inbox.close()
+        for _, descriptors in self._unsent:
+            close_all(descriptors)
+        self._unsent.clear()
+        for task in self._open.values():
+            task.cancel()
+        self._listener.forget(self)
+        if self._session is not None:
+            self._session.disconnected(self)
+
+    def _read(self, wanted: bool) -> None:
+        if wanted == self._reads:
+            return
+        self._reads = wanted
+        loop = asyncio.get_running_loop()
+        if wanted:
+            loop.add_reader(self._peer.fileno(), self._readable)
+        else:
+            loop.remove_reader(self._peer.fileno())
+
+    def _readable(self) -> None:
+        try:
+            data, descriptors, lost = receive_some(self._peer)
+            if not data:
+                self.close()
+                return
+            for frame in self._inbox.feed(data, descriptors, lost=lost):
+                self._take(frame)
+        except BlockingIOError:
+            return
+        except (OSError, WireError):
+            self.close()
+
+    def _take(self, frame: Frame) -> None:
+        if self._closed:
+            close_all(frame.descriptors)
+        elif frame.lost:
+            close_all(frame.descriptors)
+            exhausted = exhaustion(OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
+            assert exhausted is not None
+            self._send(Kind.ERROR, frame.channel, codec.encode_error(exhausted))
+        elif frame.kind is Kind.HELLO and self._session is None:
+            close_all(frame.descriptors)
+            self._hello(frame)
+        elif frame.kind is Kind.OPEN and self._session is not None and frame.channel not in self._open:
+            self._start(self._session, frame)
+        elif frame.kind is Kind.CLOSE and self._session is not None:
+            close_all(frame.descriptors)
+            if (task := self._open.get(frame.channel)) is not None:
+                task.cancel()
+            else:  # its answer and this have crossed; a client that has lost that answer must not wait for another
+                self._send(Kind.ERROR, frame.channel, codec.encode_error(InvalidState("it was answered before")))
+        else:
+            close_all(frame.descriptors)
+            raise WireError(f"{frame.kind.name} on channel {frame.channel}")
+
+    def _hello(self, frame: Frame) -> None:
+        try:
+            if not self._is_allowed:
+                raise PolicyDenied("this daemon is another user's", hint="use a state directory of your own")
+            hello = codec.decode(frame.body, codec.Hello)
+            welcome = self._greet(hello)
+            session = self._listener.session(hello.session, self._pid)
+        except Leaving:
+            self.close()
+        except msgspec.MsgspecError as error:
+            self._send(Kind.ERROR, 0, codec.encode_error(InvalidArgument(f"not a greeting: {error}")))
+        except PaddockError as error:
+            self._send(Kind.ERROR, 0, codec.encode_error(error))
+        else:
+            self._session = session
+            session.connections.add(self)
+            self._send(Kind.HELLO, 0, codec.encode(welcome))
+
+    def _start(self, session: Session, frame: Frame) -> None:
+        channel, answers = frame.channel, not frame.flags & NO_REPLY
+
+        def reply(kind: Kind, body: bytes, descriptors: tuple[int, ...] = ()) -> None:
+            nonlocal answered
+            answered = answered or kind is not Kind.CONTROL
+            if answers and not self._closed:
+                self._send(kind, channel, body, descriptors)
+            else:
+                close_all(descriptors)
+
+        task = asyncio.get_running_loop().create_task(self._listener.requests.answer(session, frame, reply))
+        self._open[channel] = task
+        self._listener.tasks.add(task)
+        answered = False
+
+        def done(task: asyncio.Task[None]) -> None:
+            close_all(frame.descriptors)
+            del self._open[channel]
+            self._listener.tasks.discard(task)
+            if not answered:  # cancelled, perhaps before its first step
+                reply(Kind.ERROR, codec.encode_error(InternalError("the request was cancelled")))
+            if not task.cancelled():
+                task.exception()
+
+        task.add_done_callback(done)
+
+    def _send(self, kind: Kind, channel: int, body: bytes, descriptors: tuple[int, ...] = ()) -> None:
+        """The descriptors are closed here once they are on their way."""
+        frame = pack(kind, channel, body, descriptors=descriptors)
+        self._unsent.append((memoryview(frame), descriptors))
+        self._unsent_bytes += len(frame)
+        if len(self._unsent) == 1:
+            self._writable()
+        if self._unsent_bytes > _UNREAD_BYTES:
+            self._read(False)
+
+    def _writable(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while self._unsent:
+                data, descriptors = self._unsent[0]
+                sent = send_some(self._peer, data, descriptors)
+                self._unsent_bytes -= sent
+                close_all(descriptors)
+                if sent < len(data):
+                    self._unsent[0] = (data[sent:], ())
+                else:
+                    self._unsent.popleft()
+        except BlockingIOError:
+            loop.add_writer(self._peer.fileno(), self._writable)
+            return
+        except OSError:
+            self.close()
+            return
+        loop.remove_writer(self._peer.fileno())
+        self._read(True)

@@ -1,0 +1,242 @@
+"""The daemon's process, from its first line to its last. `docs/design/daemon.md` has the order of steps and why."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paddock import __version__
+from paddock.errors import InvalidArgument, NotConfigured, PaddockError, exhaustion
+from paddock.keeper.layout import CONFIG
+from paddock.model import Principal, Sandbox, codec
+from paddock.service._clock import boot_id, start_time
+from paddock.wire import PROTOCOL
+
+from ._code import Code
+from ._listener import Leaving, Listener
+from ._process import detach
+from ._requests import ProgressHandler, Requests
+from ._sessions import Session, SessionFiles, all_of
+
+SESSIONS = "sessions"
+LOG = "daemon.log"
+_LOG_BYTES = 10 << 20
+_CLOSE_SECONDS = 20.0
+
+_log = logging.getLogger("paddock")
+
+if TYPE_CHECKING:
+    from paddock.service import Service
+
+
+def main(options: dict[str, Any]) -> None:
+    """Serve the state directory `options["state"]`. The lock is descriptor `lock`, held already; what goes wrong before
+    the first client can be served is written to descriptor `ready`."""
+    lock, ready = int(options["lock"]), int(options["ready"])
+    code = 0
+    try:
+        kept = detach()
+        for descriptor in (lock, ready):
+            os.set_inheritable(descriptor, False)
+        state_dir = Path(options["state"])
+        _open_log(state_dir)
+        if kept:
+            _log.warning("this daemon keeps its first caller's %s: the kernel does not let it go", ", ".join(kept))
+        asyncio.run(_until_told(Daemon(state_dir), ready))
+    except PaddockError as error:
+        _tell(ready, codec.encode_error(error))
+        code = 1
+    except (OSError, RuntimeError) as error:
+        _log.exception("the daemon could not go on")
+        _tell(ready, codec.encode_error(exhaustion(error) or error))
+        code = 1
+    except BaseException as error:
+        _log.exception("the daemon could not go on")
+        _tell(ready, codec.encode_error(error))
+        code = 1
+    logging.shutdown()
+    os._exit(code)  # threads that hang in a call to a registry keep nobody; the lock falls with the process
+
+
+class Daemon:
+    """One state directory's service, and who uses it."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self._state_dir = state_dir
+        self._principal = Principal(f"local:{os.getuid()}")
+        self._instance, self._started, self._boot = os.urandom(8).hex(), time.time(), boot_id()
+        self._code = Code(state_dir / CONFIG)
+        self._files = SessionFiles(state_dir / SESSIONS)
+        self._ends_own = self._closing = False
+        self._ending: set[asyncio.Task[None]] = set()
+        self._idle: asyncio.TimerHandle | None = None
+        self._over = asyncio.Event()
+
+    async def run(self, ready: int) -> None:
+        from ._compose import Node
+
+        node = self._node = Node(self._state_dir)
+        requests = Requests(node, self._principal, owned=self._owned, control=self._control)
+        self._listener = Listener(requests, greet=self._greet, ended=self._session_ended)
+        try:
+            await node.open()
+            self._take_up_sessions()
+            node.service.start()
+            self._listener.listen(self._state_dir)
+            _tell(ready, b"{}")
+            self._look_whether_idle()
+            await self._over.wait()
+        finally:
+            await self._close()
+
+    @property
+    def service(self) -> Service:
+        return self._node.service
+
+    def leave(self) -> None:
+        """Ends `run`: what lives goes on, and the next daemon takes over."""
+        self._over.set()
+
+    async def _close(self) -> None:
+        self._closing = True
+        self._listener.stop()
+        await self._listener.aclose()
+        for session in tuple(self._listener.sessions.values()):
+            session.end()
+        if self._ending:
+            await asyncio.wait(self._ending, timeout=_CLOSE_SECONDS)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._node.aclose(ends_own=False), _CLOSE_SECONDS)
+
+    def _take_up_sessions(self) -> None:
+        """Of the daemon before: a session lives as long as its process, whether it calls again or not."""
+        for row in tuple(self._files.read()):
+            if row.boot_id == self._boot and start_time(row.pid) == row.start_time:
+                session = self._listener.session(row.token, row.pid)
+                session.sandboxes.update(row.sandboxes)
+                session.has_asked = True
+            else:
+                self._files.forget(row.token)
+                self._begin(self._end_sandboxes(set(row.sandboxes)))
+
+    def _greet(self, hello: codec.Hello) -> codec.Welcome:
+        if hello.protocol != PROTOCOL:
+            raise NotConfigured(
+                f"this program is paddock {hello.version}, and the daemon of {self._state_dir} is {__version__}: they"
+                " do not understand each other",
+                hint="paddock daemon restart",
+            )
+        is_outdated = hello.version != __version__ or self._code.has_changed()
+        if is_outdated and not self._is_used(hello.session):
+            self._over.set()
+            raise Leaving
+        differs = tuple(name for name, value in hello.environment.items() if os.environ.get(name, "") != value)
+        notices, self._node.notices = tuple(self._node.notices), []
+        if is_outdated and hello.session not in self._listener.sessions:
+            notices += (
+                f"the daemon (pid {os.getpid()}) started before its code or config.toml changed;"
+                " to replace it: paddock daemon restart",
+            )
+        return codec.Welcome(
+            protocol=PROTOCOL,
+            version=__version__,
+            instance=self._instance,
+            pid=os.getpid(),
+            differs=differs,
+            notices=notices,
+        )
+
+    def _owned(self, session: Session, sandbox: Sandbox) -> None:
+        if not sandbox.spec.persistent and sandbox.ended_at is None and sandbox.id not in session.sandboxes:
+            session.sandboxes.add(sandbox.id)
+            self._files.write(session, self._boot)
+
+    def _session_ended(self, session: Session) -> None:
+        if self._closing and not self._ends_own:
+            return  # its file tells the next daemon of it
+        others: set[str] = set()
+        for other in self._listener.sessions.values():
+            others |= other.sandboxes
+        self._begin(self._end_session(session, set(session.sandboxes) - others))
+
+    async def _end_session(self, session: Session, sandboxes: set[Any]) -> None:
+        await all_of(opened.let_go() for opened in session.handles.values())
+        session.handles.clear()
+        await self._end_sandboxes(sandboxes)
+        self._files.forget(session.token)
+        if session.has_asked:
+            self._look_whether_idle()
+
+    async def _end_sandboxes(self, sandboxes: set[Any]) -> None:
+        for error in await all_of(self._node.service.end(id) for id in sandboxes):
+            _log.error("a sandbox could not be ended with its program: %s", error)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+    def _is_used(self, by: str | None = None) -> bool:
+        """By somebody, or by a session other than `by`."""
+        sessions = [one for one in self._listener.sessions.values() if one.has_asked and one.token != by]
+        return bool(sessions) or bool(self._ending) or self._node.service.has_running()
+
+    def _look_whether_idle(self) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+        self._idle = asyncio.get_running_loop().call_later(self._node.config.idle_exit_seconds, self._leave_if_idle)
+
+    def _leave_if_idle(self) -> None:
+        if self._is_used():
+            self._look_whether_idle()
+        else:
+            self._over.set()
+
+    async def _control(self, what: str, session: Session) -> object:
+        match what:
+            case "status":
+                return codec.Status(
+                    pid=os.getpid(),
+                    version=__version__,
+                    instance=self._instance,
+                    started_at=self._started,
+                    state_dir=str(self._state_dir),
+                    sessions=len(self._listener.sessions),
+                    requests=len(self._listener.tasks) - 1,
+                    idle_exit_seconds=self._node.config.idle_exit_seconds,
+                )
+            case "stop" | "restart":
+                self._ends_own = what == "stop"
+                asyncio.get_running_loop().call_soon(self._over.set)  # after this answer
+                return None
+            case _:
+                raise InvalidArgument(f"the daemon knows no {what!r}")
+
+
+async def _until_told(daemon: Daemon, ready: int) -> None:
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, daemon.leave)
+    await daemon.run(ready)
+
+
+def _open_log(state_dir: Path) -> None:
+    from logging.handlers import RotatingFileHandler
+
+    handler = RotatingFileHandler(state_dir / LOG, maxBytes=_LOG_BYTES, backupCount=1)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(process)d %(levelname)s %(message)s"))
+    root = logging.getLogger()
+    root.addHandler(handler)
+    _log.setLevel(logging.INFO)
+    _log.addHandler(ProgressHandler())
+
+
+def _tell(ready: int, said: bytes) -> None:
+    with contextlib.suppress(OSError):
+        os.write(ready, said)
+        os.close(ready)

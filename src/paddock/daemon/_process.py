@@ -1,0 +1,48 @@
+"""A process that leaves behind what its first caller gave it: session, signals, umask, limits, priority."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import resource
+import signal
+
+
+def detach() -> list[str]:
+    """Become nobody's child, in a session of its own. What could not be left behind, in words."""
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    os.umask(0o022)  # nobody else enters the state directory; what is written outside is as people are used to
+    os.chdir("/")
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_IGN)
+    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    gc.set_threshold(50_000, 50, 50)
+    kept: list[str] = []
+    _reset("nice", lambda: os.setpriority(os.PRIO_PROCESS, 0, 0), os.getpriority(os.PRIO_PROCESS, 0) > 0, kept)
+    _reset(
+        "scheduler",
+        lambda: os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0)),
+        os.sched_getscheduler(0) != 0,
+        kept,
+    )
+    with contextlib.suppress(OSError):
+        os.sched_setaffinity(0, range(os.cpu_count() or 1))
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as adjust:
+        adjust.write("0")
+    return kept
+
+
+def _reset(name: str, change: object, needed: bool, kept: list[str]) -> None:
+    if not needed:
+        return
+    try:
+        change()  # type: ignore[operator]
+    except OSError:
+        kept.append(name)

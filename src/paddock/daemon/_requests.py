@@ -1,0 +1,195 @@
+"""One request of a client: decode it, perform it, answer it; undo what came after its caller had gone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any, Protocol, TypeVar, cast
+
+import msgspec
+
+from paddock.errors import InvalidArgument, PaddockError, exhaustion
+from paddock.model import (
+    Action,
+    AttachExec,
+    ConnectPort,
+    CreateSandbox,
+    DownloadTree,
+    ForkSandbox,
+    GetArtifact,
+    GetSandbox,
+    KillSandbox,
+    Principal,
+    ReadFile,
+    ReadOutput,
+    RunExec,
+    Sandbox,
+    StartExec,
+    StreamAudit,
+    UploadTree,
+    WatchFiles,
+    WriteFile,
+    codec,
+)
+from paddock.model.caller import ENVIRONMENT
+from paddock.wire import Frame, Kind
+
+from ._handles import Opened, OpenedExec, OpenedReader, OpenedStream, OpenedWatch, OpenedWriter
+from ._sessions import Session, all_of
+
+R = TypeVar("R")
+MAX_INPUT = 1 << 30
+_log = logging.getLogger("paddock")
+_progress: ContextVar[Callable[[str], None] | None] = ContextVar("progress", default=None)
+
+
+class Api(Protocol):
+    """What the daemon listens for: a `Service`, or what a test puts in its place."""
+
+    async def perform(self, action: Action[R], principal: Principal) -> R: ...
+
+
+class Reply(Protocol):
+    """Sends one frame of the request's channel; what the client no longer wants is dropped."""
+
+    def __call__(self, kind: Kind, body: bytes, descriptors: tuple[int, ...] = ()) -> None: ...
+
+
+class ProgressHandler(logging.Handler):
+    """Sends what the library says in its log while it works for a request to the client of that request."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        send = _progress.get()
+        if send is not None:
+            send(record.getMessage())
+
+
+_OPENED: tuple[tuple[tuple[type[Action[Any]], ...], Callable[[int, Any], Opened]], ...] = (
+    ((StartExec, AttachExec), OpenedExec),
+    ((ReadFile, DownloadTree, ReadOutput, GetArtifact, StreamAudit), OpenedReader),
+    ((WriteFile, UploadTree), OpenedWriter),
+    ((ConnectPort,), OpenedStream),
+    ((WatchFiles,), OpenedWatch),
+)
+
+
+class Requests:
+    """What the connections of one daemon ask, and what `control` answers about the daemon itself."""
+
+    def __init__(
+        self,
+        api: Api,
+        principal: Principal,
+        *,
+        owned: Callable[[Session, Sandbox], None],
+        control: Callable[[str, Session], Any],
+    ) -> None:
+        self._api, self._principal, self._owned, self._control = api, principal, owned, control
+
+    async def answer(self, session: Session, frame: Frame, reply: Reply) -> None:
+        """One REPLY or ERROR, unless it is cancelled."""
+        loop = asyncio.get_running_loop()
+
+        def progress(said: str) -> None:  # from any thread
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(reply, Kind.CONTROL, codec.encode({"progress": said[:1000]}))
+
+        _progress.set(progress)
+        try:
+            request = codec.decode(frame.body, codec.Request)
+            await self._perform(session, request, frame, reply)
+        except msgspec.MsgspecError as error:
+            reply(Kind.ERROR, codec.encode_error(InvalidArgument(f"not a request: {error}")))
+        except PaddockError as error:
+            reply(Kind.ERROR, codec.encode_error(error))
+        except Exception as error:
+            exhausted = exhaustion(error) if isinstance(error, OSError | RuntimeError) else None
+            if exhausted is None and not isinstance(error, OSError):
+                _log.exception("a request failed")
+            reply(Kind.ERROR, codec.encode_error(exhausted or error))
+
+    async def _perform(self, session: Session, request: codec.Request, frame: Frame, reply: Reply) -> None:
+        session.has_asked |= request.control is None
+        if request.call is not None:
+            reply(Kind.REPLY, codec.encode(await self._call(session, request.call)))
+        elif request.control is not None:
+            reply(Kind.REPLY, codec.encode(await self._control(request.control, session)))
+        elif request.action is not None:
+            await self._act(session, cast("Action[Any]", request.action), request, frame, reply)
+        else:
+            raise InvalidArgument("a request without an action")
+
+    async def _call(self, session: Session, call: codec.Call) -> object:
+        opened = session.handle(call.handle)
+        result = await opened.call(call)
+        if call.method in ("close", "abort"):
+            session.handles.pop(call.handle, None)
+        return result
+
+    async def _act(
+        self, session: Session, action: Action[Any], request: codec.Request, frame: Frame, reply: Reply
+    ) -> None:
+        if request.has_input and isinstance(action, RunExec):
+            data = await asyncio.to_thread(_read_all, frame.descriptors[0])
+            action = msgspec.structs.replace(action, input=data)
+        ENVIRONMENT.set(request.environment)
+        performing = asyncio.ensure_future(self._api.perform(action, self._principal))
+        try:
+            result = await asyncio.shield(performing)
+        except asyncio.CancelledError:
+            if not isinstance(action, KillSandbox):  # a kill is final, whether somebody waits for it or not
+                performing.cancel()
+            await asyncio.wait((performing,))
+            if not performing.cancelled() and performing.exception() is None:
+                await self._undo(action, performing.result())
+            raise
+        self._keep(session, action, result)
+        opened = _open(session, action, result)
+        if opened is None:
+            reply(Kind.REPLY, codec.encode(result))
+        else:
+            reply(Kind.REPLY, codec.encode(opened.reply), opened.descriptors)
+
+    def _keep(self, session: Session, action: Action[Any], result: object) -> None:
+        if isinstance(action, CreateSandbox | GetSandbox):
+            self._owned(session, cast("Sandbox", result))
+        elif isinstance(action, ForkSandbox):
+            for child in cast("tuple[Sandbox, ...]", result):
+                self._owned(session, child)
+
+    async def _undo(self, action: Action[Any], result: Any) -> None:
+        """Gives back what a client asked for and left before it came."""
+        made: tuple[Sandbox, ...] = ()
+        if isinstance(action, CreateSandbox) and not action.idempotency_key:
+            made = (result,)
+        elif isinstance(action, ForkSandbox):
+            made = result
+        elif hasattr(result, "abort"):
+            await result.abort()
+        elif hasattr(result, "aclose"):
+            await result.aclose()
+        await all_of(self._api.perform(KillSandbox(sandbox=one.id), self._principal) for one in made)
+
+
+def _open(session: Session, action: Action[Any], result: Any) -> Opened | None:
+    for kinds, make in _OPENED:
+        if isinstance(action, kinds):
+            number = session.next_handle()
+            opened = session.handles[number] = make(number, result)
+            return opened
+    return None
+
+
+def _read_all(descriptor: int) -> bytes:
+    """A memfd of the client's, from its start."""
+    size = os.fstat(descriptor).st_size
+    if size > MAX_INPUT:
+        raise InvalidArgument(f"an input of {size} bytes", hint=f"at most {MAX_INPUT}: write it into a file")
+    data = bytearray()
+    while len(data) < size and (part := os.pread(descriptor, size - len(data), len(data))):
+        data += part
+    return bytes(data)

@@ -1,0 +1,127 @@
+"""A session is a client process: its connections, the handles it has open, and the sandboxes that end with it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable, Coroutine, Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from paddock.errors import InvalidState
+from paddock.linux import pidfd
+from paddock.model import SandboxId
+from paddock.service._clock import start_time
+
+from ._handles import Opened
+
+
+class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What a session leaves on disk for the next daemon: which process it is, and what ends with it."""
+
+    token: str
+    pid: int
+    start_time: str
+    boot_id: str
+    sandboxes: tuple[SandboxId, ...] = ()
+
+
+class Session:
+    def __init__(self, token: str, pid: int, ended: Callable[[Session], None]) -> None:
+        self.token, self.pid = token, pid
+        self.start_time = start_time(pid)
+        self.connections: set[object] = set()
+        self.handles: dict[int, Opened] = {}
+        self.sandboxes: set[SandboxId] = set()
+        self.has_asked = False
+        """For more than how the daemon is."""
+        self._ended: Callable[[Session], None] | None = ended
+        self._number = 0
+        self._process = self._watch()
+
+    def next_handle(self) -> int:
+        self._number += 1
+        return self._number
+
+    def handle(self, number: int) -> Opened:
+        opened = self.handles.get(number)
+        if opened is None:
+            raise InvalidState(
+                "the handle was closed, or the daemon restarted since",
+                hint="wait first; a background command can be attached to again, by its id",
+            )
+        return opened
+
+    def disconnected(self, connection: object) -> None:
+        self.connections.discard(connection)
+        if not self.connections:
+            self.end()
+
+    def end(self) -> None:
+        """The process has died, or closed its last connection, whichever comes first. Idempotent."""
+        self.stop_watching()
+        ended, self._ended = self._ended, None
+        if ended is not None:
+            ended(self)
+
+    def stop_watching(self) -> None:
+        if self._process is not None:
+            asyncio.get_running_loop().remove_reader(self._process)
+            os.close(self._process)
+            self._process = None
+
+    def _watch(self) -> int | None:
+        """A forked child may keep the connection open when the process has died: the pidfd tells (pidfd_open(2)). A
+        process in another pid namespace is seen as 0, and only the end of its connections tells."""
+        if self.pid <= 0:
+            return None
+        try:
+            descriptor = pidfd.open(self.pid)
+        except OSError:
+            return None
+        asyncio.get_running_loop().add_reader(descriptor, self.end)
+        return descriptor
+
+
+class SessionFiles:
+    """One file for each session that has sandboxes. The daemon is their only writer."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def write(self, session: Session, boot_id: str) -> None:
+        place = self._directory / f"{session.token}.json"
+        if not session.sandboxes or session.start_time is None:
+            place.unlink(missing_ok=True)
+            return
+        row = SessionRow(
+            token=session.token,
+            pid=session.pid,
+            start_time=session.start_time,
+            boot_id=boot_id,
+            sandboxes=tuple(session.sandboxes),
+        )
+        self._directory.mkdir(mode=0o700, exist_ok=True)
+        staged = place.with_suffix(".new")
+        staged.write_bytes(msgspec.json.encode(row))
+        staged.rename(place)
+
+    def forget(self, token: str) -> None:
+        (self._directory / f"{token}.json").unlink(missing_ok=True)
+
+    def read(self) -> Iterable[SessionRow]:
+        for place in sorted(self._directory.glob("*")):
+            if place.suffix == ".json":
+                with contextlib.suppress(msgspec.DecodeError):
+                    yield msgspec.json.decode(place.read_bytes(), type=SessionRow)
+            else:
+                place.unlink(missing_ok=True)
+
+
+async def all_of(work: Iterable[Coroutine[Any, Any, object]]) -> list[BaseException]:
+    """Each to its end; the errors."""
+    results = await asyncio.gather(*work, return_exceptions=True)
+    return [result for result in results if isinstance(result, BaseException)]

@@ -1,0 +1,246 @@
+"""Who starts the daemon, what ends with a client, and what a daemon leaves to the next one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from paddock import Sandbox
+from paddock.client import daemon_status, default_transport, session, stop_daemon
+from paddock.errors import DaemonLost, InvalidArgument, NotConfigured, SandboxDied
+from tests.daemon.conftest import Start, daemon_pid
+from tests.orphans import wait_until
+
+_HOLDS = "box = Sandbox.create(level='jail', ttl_seconds=300)\nsay(box.id)\nsys.stdin.readline()\n"
+
+
+_SAYS_ON = "say(box.exec('printf on').stdout)\nsys.stdin.readline()\n"
+
+
+def _lives(sandbox: str, state_dir: Path) -> bool:
+    return (state_dir / "run" / sandbox).is_dir()
+
+
+def test_of_many_clients_that_come_at_once_one_starts_the_daemon(state_dir: Path, program: Start) -> None:
+    waits = "sys.stdin.readline()\nSandbox.list()\nsay(1)\nsys.stdin.readline()\n"
+    programs = [program("say(0)\n" + waits) for _ in range(8)]
+    for one in programs:
+        assert one.hears() == "0"
+    assert daemon_status(state_dir) is None, "to import paddock starts nothing"
+    for one in programs:
+        one.tell()
+    for one in programs:
+        assert one.hears() == "1"
+    status = daemon_status(state_dir)
+    assert status is not None
+    assert status.sessions == len(programs) + 1
+    assert (state_dir / "daemon.log").read_text().count("making the pool") == 1
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@pytest.mark.parametrize("how", ["killed", "ended", "killed with a child that holds its connections"])
+def test_what_is_not_persistent_ends_with_its_program(how: str, state_dir: Path, program: Start) -> None:
+    forks = "if not os.fork():\n    time.sleep(600)\n" if "child" in how else ""
+    held = program(
+        "stays = Sandbox.create(level='jail', persistent=True, ttl_seconds=300)\nsay(stays.id)\n"
+        "box = Sandbox.create(level='jail', ttl_seconds=300)\nsay(box.id)\n" + forks + "say(1)\nsys.stdin.readline()\n"
+    )
+    stays, ends = held.hears(), held.hears()
+    held.hears()
+    children = _children(held.process.pid)
+    if how == "ended":
+        held.tell()
+        held.process.wait(60)
+    else:
+        held.kill()
+    try:
+        assert wait_until(lambda: not _lives(ends, state_dir))
+        assert _lives(stays, state_dir)
+        transport = default_transport(state_dir)
+        with pytest.raises(SandboxDied, match="the program that made it ended"):
+            Sandbox.connect(ends, transport=transport)
+        Sandbox.connect(stays, transport=transport).kill()
+    finally:
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+
+
+def test_a_sandbox_ends_with_the_last_program_that_connected_to_it(state_dir: Path, program: Start) -> None:
+    first = program(_HOLDS)
+    id = first.hears()
+    second = program(f"box = Sandbox.connect({id!r})\nsay(1)\nsys.stdin.readline()\n{_SAYS_ON}")
+    second.hears()
+    first.kill()
+    transport = default_transport(state_dir)
+    assert wait_until(lambda: _sessions(state_dir) == 2)  # the second one's and this one's
+    assert transport is not None
+    second.tell()
+    assert second.hears() == "on"
+    second.kill()
+    assert wait_until(lambda: not _lives(id, state_dir))
+
+
+def _sessions(state_dir: Path) -> int:
+    status = daemon_status(state_dir)
+    assert status is not None
+    return status.sessions
+
+
+def test_a_killed_daemon_takes_nothing_with_it_and_the_next_one_knows_the_sessions(
+    state_dir: Path, program: Start
+) -> None:
+    silent, calls = program(_HOLDS), program(_HOLDS + "say(box.exec('cat f').stdout)\nsys.stdin.readline()\n")
+    first, second = silent.hears(), calls.hears()
+    transport = default_transport(state_dir)
+    box = Sandbox.create(level="jail", ttl_seconds=300, transport=transport)
+    process = box.start("sleep 0.2; echo kept; sleep 300", background=True)
+    box.filesystem.write("f", "content")
+    old = daemon_pid(state_dir)
+    os.kill(old, signal.SIGKILL)
+    assert box.filesystem.read_text("f") == "content"
+    assert daemon_pid(state_dir) != old
+    with box.attach(process.id) as again:
+        assert again.stdout.read(100) == b"kept\n"
+    assert _lives(first, state_dir)
+    silent.kill()  # it has not called since: the daemon that knows it is dead
+    assert wait_until(lambda: not _lives(first, state_dir))
+    calls.kill()
+    assert wait_until(lambda: not _lives(second, state_dir))
+    box.kill()
+
+
+def test_sandboxes_of_a_program_that_dies_while_there_is_no_daemon_end_with_the_next(
+    state_dir: Path, program: Start
+) -> None:
+    held = program(_HOLDS)
+    id = held.hears()
+    os.kill(daemon_pid(state_dir), signal.SIGKILL)
+    held.kill()
+    assert _lives(id, state_dir)
+    assert [one.id for one in Sandbox.list(transport=default_transport(state_dir))] in ([], [id])
+    assert wait_until(lambda: not _lives(id, state_dir))
+
+
+def test_a_restart_loses_no_sandbox_and_no_background_command(state_dir: Path) -> None:
+    transport = default_transport(state_dir)
+    box = Sandbox.create(level="jail", ttl_seconds=300, transport=transport)
+    box.exec("mkfifo gate")
+    process = box.start("echo before; read line < gate; echo after", background=True)
+    old = daemon_pid(state_dir)
+    assert stop_daemon(state_dir, ends_sessions=False)
+    assert daemon_status(state_dir) is None
+    assert box.exec("echo here").stdout == "here\n"
+    assert daemon_pid(state_dir) != old
+    with box.attach(process.id) as again:
+        assert again.stdout.read(100) == b"before\n"
+    box.kill()
+
+
+def test_stop_ends_what_is_not_persistent(state_dir: Path) -> None:
+    transport = default_transport(state_dir)
+    box = Sandbox.create(level="jail", ttl_seconds=300, transport=transport)
+    stays = Sandbox.create(level="jail", ttl_seconds=300, persistent=True, transport=transport)
+    assert stop_daemon(state_dir)
+    assert not _lives(box.id, state_dir)
+    assert stays.exec("echo on").stdout == "on\n"
+    stays.kill()
+    assert stop_daemon(state_dir)
+    assert not stop_daemon(state_dir), "and starts none to stop it"
+
+
+def test_what_is_under_way_when_the_daemon_dies_is_said_to_be_unknown(state_dir: Path, program: Start) -> None:
+    waits = program(
+        "box = Sandbox.create(level='jail', ttl_seconds=300)\nbox.exec('mkfifo gate')\nsay(box.id)\n"
+        "try:\n    box.exec('echo started > f; read line < gate')\nexcept Exception as error:\n    say(error.code)\n"
+        "say(box.exec('printf started').stdout)\nsys.stdin.readline()\n"
+    )
+    id = waits.hears()
+    box = Sandbox.connect(id, transport=default_transport(state_dir))
+    assert wait_until(lambda: box.filesystem.exists("f"))
+    os.kill(daemon_pid(state_dir), signal.SIGKILL)
+    assert waits.hears() == DaemonLost.code
+    assert waits.hears() == "started"
+    box.kill()
+
+
+def test_an_idle_daemon_leaves_and_the_next_call_starts_another(state_dir: Path) -> None:
+    (state_dir / "config.toml").write_text("idle_exit_seconds = 1\n")
+    default_transport(state_dir).control("status")
+    old = daemon_pid(state_dir)
+    session(state_dir).close()
+    assert wait_until(lambda: daemon_status(state_dir) is None)
+    Sandbox.list(transport=default_transport(state_dir))
+    assert daemon_pid(state_dir) != old
+
+
+def test_an_idle_daemon_makes_room_when_its_settings_change_and_a_busy_one_says_so(
+    state_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    transport = default_transport(state_dir)
+    with Sandbox.create(level="jail", ttl_seconds=300, transport=transport):
+        old = daemon_pid(state_dir)
+        (state_dir / "config.toml").write_text('level = "jail"\n')
+        session(state_dir).close()
+        box = Sandbox.create(level="jail", persistent=True, ttl_seconds=300, transport=transport)
+    session(state_dir).close()
+    Sandbox.connect(box.id, transport=transport)
+    assert daemon_pid(state_dir) == old
+    assert "paddock daemon restart" in caplog.text
+    box.kill()
+    session(state_dir).close()
+    assert wait_until(lambda: daemon_status(state_dir) is None)
+    Sandbox.list(transport=transport)
+    assert daemon_pid(state_dir) != old
+
+
+def test_why_a_daemon_cannot_start_is_said_to_the_one_who_starts_it(state_dir: Path) -> None:
+    (state_dir / "config.toml").write_text("levle = 1\n")
+    for _ in range(2):
+        with pytest.raises(InvalidArgument, match="there is no key 'levle'"):
+            Sandbox.list(transport=default_transport(state_dir))
+    (state_dir / "config.toml").unlink()
+    assert Sandbox.list(transport=default_transport(state_dir)) == ()
+
+
+@pytest.mark.root
+def test_a_state_directory_of_another_user_is_refused_and_nothing_is_written_there(state_dir: Path) -> None:
+    os.chown(state_dir, 12345, 12345)
+    (state_dir / "daemon.lock").touch()
+    os.chown(state_dir / "daemon.lock", 12345, 12345)
+    with pytest.raises(NotConfigured, match="uid 12345"):
+        Sandbox.list(transport=default_transport(state_dir))
+    assert sorted(path.name for path in state_dir.iterdir()) == ["daemon.lock"]
+    (state_dir / "daemon.lock").unlink()
+    os.chown(state_dir, 0, 0)
+
+
+def test_a_spoilt_caller_does_not_spoil_the_daemon(state_dir: Path) -> None:
+    text = (
+        "import os, signal\nos.umask(0)\nos.nice(5)\nos.chdir('/usr')\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])\n"
+        "signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
+        "from paddock import Sandbox\nSandbox.list()\n"
+    )
+    spoilt = {"SECRET_OF_THE_CALLER": "x", "PYTHONPATH": "/nowhere"}
+    environment = os.environ | {"PADDOCK_STATE_DIR": str(state_dir)} | spoilt
+    subprocess.run([sys.executable, "-c", text], check=True, env=environment)
+    pid = daemon_pid(state_dir)
+    status = Path(f"/proc/{pid}/status").read_text()
+    fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+    assert fields["Umask"] == "0022"
+    assert int(fields["SigBlk"], 16) == 0
+    assert not int(fields["SigIgn"], 16) >> (signal.SIGCHLD - 1) & 1
+    assert os.readlink(f"/proc/{pid}/cwd") == "/"
+    environ = Path(f"/proc/{pid}/environ").read_bytes()
+    assert b"SECRET_OF_THE_CALLER" not in environ
+    assert b"PYTHONPATH" not in environ
+    if os.geteuid() == 0:
+        assert os.getpriority(os.PRIO_PROCESS, pid) == 0
