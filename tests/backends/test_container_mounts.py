@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import socket
+import stat
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pytest
 from paddock.backends import TreeMount
 from paddock.backends.container import ContainerBackend
 from paddock.errors import InvalidArgument, PaddockError, Unsupported
+from paddock.keeper.layout import TREE_ID_BASE
 from paddock.model import Mount, MountMode, SandboxId, SandboxSpec
 from paddock.testing.conformance import Box
 from tests.backends.containers import ContainerHarness
@@ -74,16 +76,36 @@ def test_each_mode_is_what_it_is_in_a_jail(containers: ContainerHarness, host: P
 
 
 def test_root_inside_has_no_power_over_what_is_others(containers: ContainerHarness, host: Path) -> None:
+    attempts = ("chown 0:0 secret", "chown 1000:1000 secret", "chmod 777 secret", "cat secret", "mknod d c 1 3")
+
     async def main() -> None:
         mounts = [Mount(source=str(host), target=f"/srv/{mode}", mode=mode) for mode in MountMode]
         async with backend_of(containers) as backend, with_mounts(containers, backend, *mounts) as box:
             for mode in MountMode:
-                for attempt in ("cat secret", "chown 0:0 file", "chmod 777 secret", "touch made", "mknod d c 1 3"):
-                    if mode is COW and attempt in ("touch made", "chown 0:0 file"):
-                        continue  # in its own layer
+                for attempt in attempts:
                     done = await box.sh(f"cd /srv/{mode} && {attempt}", user="root")
                     assert done.status.code, (mode, attempt)
+            for attempt in ("touch made", "chown 0:0 file"):
+                assert (await box.sh(f"cd /srv/ro && {attempt}", user="root")).status.code, attempt
             assert sorted(os.listdir(host)) == ["file", "secret"]
+            secret = (host / "secret").stat()
+            assert (secret.st_uid, secret.st_gid, stat.S_IMODE(secret.st_mode)) == (0, 0, 0o600)
+
+    asyncio.run(main())
+
+
+def test_what_root_inside_makes_in_a_writable_directory_belongs_to_no_account(
+    containers: ContainerHarness, host: Path
+) -> None:
+    """So a set-user-id program of root inside gives a host user who runs it the rights of no account."""
+
+    async def main() -> None:
+        mount = Mount(source=str(host), target="/srv/rw", mode=READ_WRITE)
+        async with backend_of(containers) as backend, with_mounts(containers, backend, mount) as box:
+            done = await box.sh("cd /srv/rw && cp /bin/true run && chmod 6755 run", user="root")
+            assert done.status.code == 0, done.err
+            info = (host / "run").stat()
+            assert (info.st_uid, info.st_gid, stat.S_IMODE(info.st_mode)) == (TREE_ID_BASE, TREE_ID_BASE, 0o6755)
 
     asyncio.run(main())
 

@@ -28,6 +28,15 @@ def verdict(name: str, *arguments: int, machine: str = "x86_64", foreign_targets
     return seccomp.run(program, AUDIT_ARCH[machine], _syscall_names.numbers(machine)[name], arguments)
 
 
+@pytest.mark.parametrize("machine", MACHINES)
+def test_owners_of_files_stay_where_the_profile_is_told_so(machine: str) -> None:
+    known = _syscall_names.numbers(machine)
+    for name in {"chown", "fchown", "lchown", "fchownat"} & set(known):
+        for owners, expected in ((True, ALLOW), (False, EPERM)):
+            program = seccomp_profile.build(machine, owners=owners)
+            assert seccomp.run(program, AUDIT_ARCH[machine], known[name], (0, 0, 0, 0, 0)) == expected
+
+
 # ---- the table
 
 

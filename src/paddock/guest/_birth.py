@@ -5,7 +5,7 @@ runs yet. So nothing of the host can be called by anybody in the container, and 
 
 `{"init": 0, "agents": {"user": {"listen": 1, ...}}}`: numbers of the descriptors that come with it, in their order;
 `limits`: resource limits by their number (getrlimit(2)); `idle`: seconds after which it is paused if nobody uses it, or
-0; `filter`: a program for seccomp(2), in hexadecimal digits, which holds for all but pid 1.
+0; `filter` of an agent: a program for seccomp(2), in hexadecimal digits, which holds for it and all that it starts.
 """
 
 from __future__ import annotations
@@ -51,7 +51,6 @@ def run_born(path: str) -> NoReturn:
 
 def _live(voice: socket.socket) -> NoReturn:
     config, listeners = _receive(voice)
-    filter = bytes.fromhex(config["filter"])
     for name, value in config["limits"].items():  # an engine without root may pass over what it was asked for
         _limit(int(name), int(value))
     fields: dict[str, Any] = config["agents"]
@@ -61,7 +60,7 @@ def _live(voice: socket.socket) -> NoReturn:
         pid = os.fork()
         if pid == 0:
             try:
-                _become(agents[name], fields[name], filter)
+                _become(agents[name], fields[name])
             except BaseException as error:
                 report(error)
             finally:
@@ -106,7 +105,7 @@ def _limit(number: int, value: int) -> None:
     resource.setrlimit(number, (least, least))
 
 
-def _become(listener: socket.socket, fields: Any, filter: bytes) -> NoReturn:
+def _become(listener: socket.socket, fields: Any) -> NoReturn:
     # The files of a process that may not be looked into are root's (proc(5)): opened while it may.
     set_dumpable(True)
     oom_score = os.open(b"/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
@@ -125,7 +124,7 @@ def _become(listener: socket.socket, fields: Any, filter: bytes) -> NoReturn:
         may_switch_user=fields["may_switch_user"],
         oom_score=oom_score,
     )
-    install_filter(filter)  # beside the engine's, which lets more through
+    install_filter(bytes.fromhex(fields["filter"]))  # beside the engine's, which lets more through
     run_agent(listener, config)
 
 

@@ -204,17 +204,24 @@ def verdicts(machine: str, *, foreign_targets: bool = True) -> dict[str, Verdict
     return {name: verdict for name, verdict in table.items() if name in known}
 
 
-def build(machine: str, *, foreign_targets: bool = True) -> bytes:
+_OWNERS = ("chown", "fchown", "lchown", "fchownat")
+
+
+def build(machine: str, *, foreign_targets: bool = True, owners: bool = True) -> bytes:
     """The program for `machine` ("x86_64" or "aarch64").
 
     Limits, priorities and schedulers of pid 1 are out of reach. `foreign_targets=False` refuses to set those of any
-    process but the caller: for the mode where the processes that run a sandbox have the uid of its programs. Other
+    process but the caller: for the mode where the processes that run a sandbox have the uid of its programs.
+    `owners=False` refuses to change the owners of files: chown(2) on an id-mapped mount takes any file whose owner
+    isn't mapped from a caller with CAP_CHOWN in the machine's first user namespace. Other
     architectures (32-bit programs) are killed; numbers that the profile does not know, those of x32 among them, are
     ENOSYS.
     """
     known = names.numbers(machine)
-    by_number = {known[name]: v for name, v in verdicts(machine, foreign_targets=foreign_targets).items()}
-    return compile(AUDIT_ARCH[machine], by_number, _ENOSYS)
+    table = verdicts(machine, foreign_targets=foreign_targets)
+    if not owners:
+        table |= {name: _EPERM for name in _OWNERS if name in table}
+    return compile(AUDIT_ARCH[machine], {known[name]: verdict for name, verdict in table.items()}, _ENOSYS)
 
 
 _SYSTEM_V = ("shmget", "msgget", "semget")

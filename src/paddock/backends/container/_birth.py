@@ -24,7 +24,7 @@ from paddock.errors import PlatformError
 from paddock.guest._birth import READY
 from paddock.guest._frames import dump_json
 from paddock.linux import seccomp_profile
-from paddock.model import User
+from paddock.model import MountMode, User
 
 from ._options import resource_limits
 from ._records import BIRTH
@@ -119,30 +119,31 @@ def orders(plan: SandboxPlan, held: frozenset[str]) -> Any:
     user = template.user(None)
     assert user is not None
     root = template.user("0") or User(name="root", uid=0, gid=0, home="/root")
+    owners = all(mount.mode is not MountMode.READ_WRITE for mount in plan.spec.mounts)
     return {
         "init": 0,
         "deadline": plan.deadline,
         "idle": plan.spec.idle_seconds or 0.0,
-        "filter": _filter(),
         "limits": {
             str(getattr(resource, f"RLIMIT_{name.upper()}")): value
             for name, value in resource_limits(plan, held).items()
         },
         "agents": {
-            "user": _agent(plan, 1, user, env),
-            "root": {**_agent(plan, 2, root, env), "may_switch_user": True},
-            "carrier": _agent(plan, 3, root, {}),
+            "user": _agent(plan, 1, user, env, _filter(owners)),
+            "root": {**_agent(plan, 2, root, env, _filter(owners)), "may_switch_user": True},
+            "carrier": _agent(plan, 3, root, {}, _filter(owners=True)),  # lays out the files of a copy: see `_lay`
         },
     }
 
 
 @cache
-def _filter() -> str:
-    """The jail's own."""
-    return seccomp_profile.build(os.uname().machine).hex()
+def _filter(owners: bool) -> str:
+    """Build the jail's own filter. It refuses chown(2) without `owners`: beside a directory of the host that can be
+    written, since root inside a container has its capabilities in the machine's first user namespace."""
+    return seccomp_profile.build(os.uname().machine, owners=owners).hex()
 
 
-def _agent(plan: SandboxPlan, listener: int, user: User, env: dict[str, str]) -> dict[str, Any]:
+def _agent(plan: SandboxPlan, listener: int, user: User, env: dict[str, str], filter: str) -> dict[str, Any]:
     return {
         "listen": listener,
         "user": _entry(user),
@@ -151,6 +152,7 @@ def _agent(plan: SandboxPlan, listener: int, user: User, env: dict[str, str]) ->
         "env": {**env, "HOME": user.home, "USER": user.name, "LOGNAME": user.name},
         "users": [_entry(other) for other in plan.template.users],
         "may_switch_user": False,
+        "filter": filter,
     }
 
 

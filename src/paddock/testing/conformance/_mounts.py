@@ -8,6 +8,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from paddock.model import Mount, MountMode
 
 from ._lab import Bench, Lab, guarantee
@@ -58,6 +60,26 @@ class MountConformance(Bench):
             await _works(lab, directory, user="root")
             owner = directory.stat().st_uid
             assert all(uid == owner or uid >= _NO_PERSONS for uid in (p.lstat().st_uid for p in directory.rglob("*")))
+
+    @guarantee("mounts", "root_user")
+    async def test_root_takes_no_file_of_another_owner_in_a_writable_directory(self, lab: Lab) -> None:
+        if os.getuid() != 0:
+            pytest.skip("only root can make files of two owners")
+        with _directory() as directory:
+            other = directory / "other"
+            other.write_text("of another owner")
+            other.chmod(0o600)
+            before = other.stat()
+            box = await lab.box(mounts=(Mount(source=str(directory), target="/srv/it", mode=MountMode.READ_WRITE),))
+            user = box.plan.template.user(None)
+            assert user is not None
+            for attempt in ("chown 0:0", f"chown {user.uid}:{user.gid}", "chmod 666"):
+                # What chown says doesn't count: gVisor's says that it was done.
+                done = await box.sh(f'{attempt} "$1"; cat "$1"; echo changed >>"$1"', "/srv/it/other", user="root")
+                assert done.text == "", attempt
+            assert other.read_text() == "of another owner"
+            after = other.stat()
+            assert (after.st_uid, after.st_gid, after.st_mode) == (before.st_uid, before.st_gid, before.st_mode)
 
 
 async def _works(lab: Lab, directory: Path, *, user: str | None) -> None:
