@@ -223,11 +223,11 @@ for one in n p f c; do ulimit -$one; done
 class _Listening(GvisorBackend):
     """Asks what waits for its name when it has rehearsed."""
 
-    names: tuple[bytes, ...] = ()
+    heard: tuple[bytes, ...] = ()
 
     async def rehearse(self, plan: SandboxPlan, instance: VesselInstance) -> None:
         await super().rehearse(plan, instance)
-        self.names += (await output(instance, "hostname"),)
+        self.heard += (await output(instance, "hostname"),)
 
 
 def test_what_waits_has_been_renewed_once(sandboxes: GvisorHarness) -> None:
@@ -241,7 +241,7 @@ def test_what_waits_has_been_renewed_once(sandboxes: GvisorHarness) -> None:
         room = Room(sandboxes, backend)
         try:
             await room.stock()
-            assert backend.names == (b"waiting\n",)
+            assert backend.heard == (b"waiting\n",)
         finally:
             await room.close()
 
