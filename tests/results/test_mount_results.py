@@ -21,6 +21,7 @@ from paddock.storage._lines import Work
 from paddock.storage._patch import Side, piece
 from paddock.testing.trees import describe
 from tests.conftest import SandboxFactory
+from tests.in_process import in_process
 
 WORK = r"""
 printf 'one\nTWO\nthree\n' > text; printf '\000\001binary' > image; rm gone; rm -r old
@@ -236,7 +237,7 @@ def test_a_link_that_comes_between_is_not_followed(sandbox: SandboxFactory, proj
 
 
 def test_a_link_that_comes_when_all_was_looked_at_is_not_followed_even_within_the_directory(
-    sandbox: SandboxFactory, project: Path, monkeypatch: pytest.MonkeyPatch
+    sandbox: SandboxFactory, shared_state: Path, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("way", "other"):
         (project / name).mkdir()
@@ -249,7 +250,7 @@ def test_a_link_that_comes_when_all_was_looked_at_is_not_followed_even_within_th
         return promote(changes, plan)
 
     monkeypatch.setattr(MountChanges, "promote", late)
-    with pytest.raises(InvalidState, match="no directory of the host's"):
+    with in_process(shared_state), pytest.raises(InvalidState, match="no directory of the host's"):
         box.promote_mount()
     assert list((project / "other").iterdir()) == []
 
