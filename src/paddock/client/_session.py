@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 import os
 import socket
 import threading
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from paddock import __version__
-from paddock.errors import DaemonLost, DaemonUnavailable, NotConfigured, exhaustion
+from paddock.errors import DaemonLost, DaemonUnavailable, InvalidArgument, NotConfigured, exhaustion
 from paddock.keeper.layout import default_state_dir
 from paddock.model import (
     AcquireRepository,
@@ -240,6 +241,7 @@ def session(state_dir: str | os.PathLike[str] | None = None) -> Session:
 
 def request_of(action: Action[Any]) -> tuple[bytes, tuple[int, ...]]:
     """The body of an OPEN, and the descriptors that go along, which the caller closes when they are sent."""
+    _refuse_non_finite(action)
     if isinstance(action, RunExec) and action.input is not None and len(action.input) > INLINE_INPUT:
         from msgspec.structs import replace
 
@@ -312,6 +314,22 @@ def _memory(data: bytes) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def _refuse_non_finite(value: object, name: str = "") -> None:
+    """Raise InvalidArgument for NaN and infinity. JSON lacks them: the daemon would read null, so a default."""
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise InvalidArgument(f"{name}={value} isn't a finite number", field=name)
+    elif isinstance(value, tuple | list):
+        for item in cast("tuple[object, ...]", value):
+            _refuse_non_finite(item, name)
+    elif isinstance(value, dict):
+        for key, item in cast("dict[object, object]", value).items():
+            _refuse_non_finite(item, f"{name}.{key}")
+    else:
+        for field in getattr(value, "__struct_fields__", ()):
+            _refuse_non_finite(getattr(value, field), f"{name}.{field}".removeprefix(".").removeprefix("spec."))
 
 
 def _environment(action: Action[Any]) -> dict[str, str]:
