@@ -1,4 +1,4 @@
-"""Who has used how much processor time: the caller, its children, the keeper, what is inside the sandboxes.
+"""Count processor time: of the caller, its children, the daemon, the keeper, and what is inside the sandboxes.
 
 Imports nothing of paddock: that is the revision which is measured.
 Not counted: threads of the kernel that work for nobody in particular (loop device, removal of groups and trees).
@@ -19,10 +19,11 @@ _TICK = os.sysconf("SC_CLK_TCK")
 
 
 class Account:
-    """Of the calling process and, with `state`, of the keeper of that state directory and its sandboxes."""
+    """Count the calling process and, with `state`, that directory's daemon, its keeper and its sandboxes."""
 
     def __init__(self, state: Path | None = None) -> None:
         self._state = state
+        self._daemon: int | None = None
         self._keeper: int | None = None
         self._group: Path | None = None
 
@@ -36,6 +37,9 @@ class Account:
         children = resource.getrusage(resource.RUSAGE_CHILDREN)
         seconds = {"caller": time.process_time(), "children": children.ru_utime + children.ru_stime}
         if self._state is not None:
+            if self._daemon is None or not os.path.exists(f"/proc/{self._daemon}"):
+                self._daemon = _listener(self._state / "daemon.sock")
+            seconds["daemon"] = sum(_of_process(self._daemon)) if self._daemon is not None else 0.0
             if self._keeper is None or not os.path.exists(f"/proc/{self._keeper}"):
                 self._keeper = keeper_pid(self._state)
                 self._group = _group_of(self._state, self._keeper)
@@ -81,11 +85,11 @@ def _of_keeper(pid: int | None) -> tuple[float, float]:
 
 
 def _of_process(pid: int) -> tuple[float, float]:
-    """Of a process, which has one thread, and of the children that it has waited for."""
+    """Return the seconds of a process, and of the children that it has waited for."""
     fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     own, waited_for = ((int(fields[n]) + int(fields[n + 1])) / _TICK for n in (11, 13))
-    with suppress(OSError):  # nanoseconds instead of ticks
-        own = int(Path(f"/proc/{pid}/schedstat").read_bytes().split()[0]) * 1e-9
+    with suppress(OSError):  # nanoseconds instead of ticks; the number is clock_getcpuclockid(3)'s, for all threads
+        own = time.clock_gettime(~pid << 3 | 2)
     return own, waited_for
 
 

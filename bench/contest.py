@@ -20,6 +20,7 @@ from typing import IO, Any, cast
 
 from bench.account import keeper_pid
 from bench.worker import TOTAL
+from paddock.client import stop_daemon
 from paddock.keeper import _wire
 
 ROOT = Path(__file__).parent.parent
@@ -137,6 +138,7 @@ class Worker:
         cast("IO[str]", self._process.stdout).close()
         self._log.close()
         if self._state is not None:
+            stop_daemon(self._state)
             stop_keeper(self._state)
 
 
