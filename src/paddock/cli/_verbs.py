@@ -125,7 +125,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         options.paths += unknown  # argparse takes them in one place only, before the options or after
     elif unknown:
         raise _unknown(root, asked, unknown)
-    if getattr(options, "command", None):
+    if isinstance(getattr(options, "command", None), list) and options.command:
         _refuse_late_options(verb_parser(root, asked), arguments, options.command)
     return options
 
