@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import hashlib
 import os
 import signal
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from paddock import AsyncSandbox, Limit, PtySize, Sandbox
+from paddock import AsyncSandbox, Limit, PtySize, Sandbox, local_async
 from paddock.errors import FileError, NotFound, SandboxDied
 from tests.orphans import wait_until
 
@@ -239,3 +241,15 @@ def test_the_programs_of_the_guide_run_with_only_the_import_changed(shared_state
     assert done.returncode == 0, done.stderr
     assert ("hello from" if name == "step1" else "'stdout': '42\\n'") in done.stdout
     assert Sandbox.list() == ()
+
+
+def test_a_forgotten_asynchronous_transport_closes_its_socket_without_a_warning(shared_state: Path) -> None:
+    transport = local_async()
+    cycle: list[object] = [transport]
+    cycle.append(cycle)
+    asyncio.run(AsyncSandbox.list(transport=transport))
+    del transport, cycle
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        gc.collect()
+    assert [str(one.message) for one in said if issubclass(one.category, ResourceWarning)] == []

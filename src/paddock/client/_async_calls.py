@@ -80,6 +80,7 @@ class _Multiplexed:
         self._unsent: deque[tuple[memoryview, tuple[int, ...]]] = deque()
         self._channel = 0
         self._closed = False
+        weakref.finalize(self, peer.close)  # not __del__: the collector may finalize the socket of a cycle first
         loop.add_reader(peer.fileno(), self._readable)
 
     @property
@@ -172,10 +173,6 @@ class _Multiplexed:
                 answer.set_result(frame)
                 continue
             close_all(frame.descriptors)
-
-    def __del__(self) -> None:
-        with contextlib.suppress(Exception):
-            self._peer.close()
 
 
 class AsyncPipe:
