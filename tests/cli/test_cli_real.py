@@ -16,7 +16,9 @@ from pathlib import Path
 import pytest
 
 from paddock.backends.jail import JailBackend
+from paddock.client import stop_daemon
 from paddock.storage import open_pool, prepare
+from tests.client.test_exports import HEAVY_FOR_A_CLIENT, loaded
 from tests.conftest import SandboxFactory
 
 Paddock = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -205,7 +207,13 @@ def test_what_the_owner_has_set_is_read_at_the_first_use_and_a_mistake_in_it_is_
     assert "is a microvm from now on" in paddock("ls").stderr
     assert paddock("ls").stderr == ""
     (tmp_path / "config.toml").write_text("level = 1\n")
+    stop_daemon(tmp_path)  # it reads the file when it starts
     refused = paddock("ls")
     assert refused.returncode == 125
     assert f"{tmp_path}/config.toml: level = 1 isn't valid" in refused.stderr
     (tmp_path / "config.toml").unlink()
+
+
+def test_running_a_command_loads_nothing_of_the_daemon(shared_state: Path) -> None:
+    run = "from paddock.cli import main; assert main(['run', '--', 'true']) == 0"
+    assert loaded(run, HEAVY_FOR_A_CLIENT) == []

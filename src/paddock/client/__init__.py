@@ -1,16 +1,12 @@
-"""The SDK. The asynchronous side is written, the synchronous one generated from it."""
+"""The SDK. The asynchronous side is written, the synchronous one generated from it.
 
-from ._async.changes import AsyncChanges as AsyncChanges
-from ._async.daemon import AsyncDaemonTransport as AsyncDaemonTransport
-from ._async.daemon import default_async_transport as default_async_transport
-from ._async.filesystem import AsyncFilesystem as AsyncFilesystem
-from ._async.process import AsyncProcess as AsyncProcess
-from ._async.process import AsyncReader as AsyncReader
-from ._async.process import AsyncWriter as AsyncWriter
-from ._async.sandbox import AsyncSandbox as AsyncSandbox
-from ._async.transport import AsyncTransport as AsyncTransport
-from ._async.workspace import AsyncWorkspace as AsyncWorkspace
-from ._async_calls import AsyncCalls as AsyncCalls
+The asynchronous names are resolved on first use: asyncio takes as long to import as all of the synchronous side.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from ._calls import Calls as Calls
 from ._command import absolute_template as absolute_template
 from ._control import daemon_status as daemon_status
@@ -29,5 +25,47 @@ from ._sync.transport import Transport as Transport
 from ._sync.workspace import Workspace as Workspace
 from ._transfer import TransferReport as TransferReport
 
+if TYPE_CHECKING:
+    from ._async.changes import AsyncChanges as AsyncChanges
+    from ._async.daemon import AsyncDaemonTransport as AsyncDaemonTransport
+    from ._async.daemon import default_async_transport as default_async_transport
+    from ._async.filesystem import AsyncFilesystem as AsyncFilesystem
+    from ._async.process import AsyncProcess as AsyncProcess
+    from ._async.process import AsyncReader as AsyncReader
+    from ._async.process import AsyncWriter as AsyncWriter
+    from ._async.sandbox import AsyncSandbox as AsyncSandbox
+    from ._async.transport import AsyncTransport as AsyncTransport
+    from ._async.workspace import AsyncWorkspace as AsyncWorkspace
+    from ._async_calls import AsyncCalls as AsyncCalls
+    from ._async.daemon import default_async_transport as local_async
+
 local = default_transport
-local_async = default_async_transport
+_ASYNCHRONOUS = {
+    "AsyncCalls": "._async_calls",
+    "AsyncChanges": "._async.changes",
+    "AsyncDaemonTransport": "._async.daemon",
+    "AsyncFilesystem": "._async.filesystem",
+    "AsyncProcess": "._async.process",
+    "AsyncReader": "._async.process",
+    "AsyncSandbox": "._async.sandbox",
+    "AsyncTransport": "._async.transport",
+    "AsyncWorkspace": "._async.workspace",
+    "AsyncWriter": "._async.process",
+    "default_async_transport": "._async.daemon",
+    "local_async": "._async.daemon",
+}
+
+
+def __getattr__(name: str) -> object:
+    home = _ASYNCHRONOUS.get(name)
+    if home is None:
+        raise AttributeError(f"module 'paddock.client' has no attribute {name!r}")
+    from importlib import import_module
+
+    source = "default_async_transport" if name == "local_async" else name
+    value = globals()[name] = getattr(import_module(home, __name__), source)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_ASYNCHRONOUS})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from typing import BinaryIO, Literal, ParamSpec, TypeAlias, TypeVar, cast
@@ -22,6 +21,8 @@ def run_blocking(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) ->
 
 
 async def arun_blocking(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    import asyncio
+
     return await asyncio.to_thread(function, *args, **kwargs)
 
 
@@ -56,5 +57,7 @@ async def achunks(content: AsyncContent) -> AsyncIterator[bytes]:
         for data in iterator:
             yield data
         return
+    import asyncio
+
     while (data := await asyncio.to_thread(next, iterator, None)) is not None:
         yield data
