@@ -11,8 +11,7 @@ from types import FrameType
 from paddock.errors import PaddockError
 
 from . import _render
-from ._haste import hurry, leave
-from ._verbs import VERBS, WrongUsage, parse
+from ._verbs import WrongUsage, parse
 
 FAILED = 125
 WRONG_USAGE = 2
@@ -21,23 +20,13 @@ CLOSED_PIPE = 128 + signal.SIGPIPE
 
 
 def run(arguments: Sequence[str] | None) -> int:
-    """`arguments` None: those of this process, which is there for nothing else."""
-    if arguments is not None:
-        return _run(list(arguments), alone=False)
-    try:
-        return _run(sys.argv[1:], alone=True)
-    finally:
-        leave()
-
-
-def _run(words: list[str], *, alone: bool) -> int:
+    """Run one verb. Without `arguments`, take this process's own."""
+    words = sys.argv[1:] if arguments is None else list(arguments)
     try:
         options = parse(words)
     except WrongUsage as wrong:
         _render.problem("usage", wrong.message, wrong.hint, as_json=_asks_for_json(words))
         return WRONG_USAGE
-    if alone and not VERBS[words[0]].bare:
-        hurry()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)
     as_json = getattr(options, "json", False)

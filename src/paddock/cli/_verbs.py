@@ -11,15 +11,11 @@ from paddock import __version__
 
 
 class Verb(NamedTuple):
-    """`module` has `add(parser)`; `names` says whether completion offers ids and names of sandboxes.
-
-    `bare`: it asks no service for anything.
-    """
+    """`module` has `add(parser)`; `names` says whether completion offers ids and names of sandboxes."""
 
     module: str
     help: str
     names: bool = False
-    bare: bool = False
 
 
 VERBS: dict[str, Verb] = {
@@ -65,7 +61,7 @@ VERBS: dict[str, Verb] = {
     "audit": Verb("_audit", "the record of what was asked, decided and done", names=True),
     "eval": Verb("_eval", "whether what is promised holds here: prompt injection, played"),
     "bench": Verb("_bench", "what the levels of this machine cost and stop, side by side"),
-    "completion": Verb("_completion", "completion of verbs, options, ids and names, for bash, zsh and fish", bare=True),
+    "completion": Verb("_completion", "completion of verbs, options, ids and names, for bash, zsh and fish"),
 }
 
 _EPILOG = """\
