@@ -1,4 +1,4 @@
-"""`paddock daemon`: the process that owns this state directory. Nobody has to start it: the first use does."""
+"""`paddock daemon`: the process that owns this state directory. The first use starts it."""
 
 from __future__ import annotations
 
@@ -6,28 +6,53 @@ import argparse
 import time
 
 from . import _render
-from ._values import add_json
+from ._values import add_json, positive
+
+_LOG_LINES = 50
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "The daemon of this state directory. The first use starts it, and it leaves ten minutes after the last session"
-        " and the last running sandbox."
+        "The daemon owns this state directory: it makes sandboxes, decides and records. The first use starts it. It"
+        " leaves by itself, ten minutes after the last program and the last running sandbox."
     )
-    verbs = parser.add_subparsers(metavar="ACTION", required=True)
-    status = verbs.add_parser("status", help="whether it runs, and who uses it")
-    add_json(status)
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    status = actions.add_parser(
+        "status",
+        help="whether it runs, and how many programs use it; starts none",
+        description="Say whether the daemon runs, and how many programs use it. Starts none. The exit code is 0"
+        " either way.",
+        allow_abbrev=False,
+    )
     status.set_defaults(run=_status)
-    stop = verbs.add_parser("stop", help="end it, and all sandboxes that are not persistent")
-    add_json(stop)
+    stop = actions.add_parser(
+        "stop",
+        help="end it, and all sandboxes that aren't persistent",
+        description="End the daemon, and all sandboxes that aren't persistent. Persistent ones and their background"
+        " commands go on. Returns when it has ended; the next use starts another one.",
+        allow_abbrev=False,
+    )
     stop.set_defaults(run=_stop)
-    restart = verbs.add_parser("restart", help="replace it; sandboxes and background commands go on")
-    add_json(restart)
+    restart = actions.add_parser(
+        "restart",
+        help="replace it; sandboxes and background commands go on",
+        description="Replace the daemon, after a change of config.toml, of its environment or of paddock itself."
+        " Sandboxes and background commands go on; calls that are under way fail with DaemonLost.",
+        allow_abbrev=False,
+    )
     restart.set_defaults(run=_restart)
-    logs = verbs.add_parser("logs", help="what it has logged")
-    logs.add_argument("-n", "--lines", type=int, default=50, metavar="N", help="the last N lines (50)")
-    add_json(logs)
+    logs = actions.add_parser(
+        "logs",
+        help="what it has logged; starts none",
+        description="Print what the daemons of this state directory have logged. Starts none.",
+        allow_abbrev=False,
+    )
+    logs.add_argument(
+        "-n", "--lines", type=positive, default=_LOG_LINES, metavar="N", help=f"the last N lines ({_LOG_LINES})"
+    )
     logs.set_defaults(run=_logs)
+    for action in (status, stop, restart, logs):
+        add_json(action)
 
 
 def _status(options: argparse.Namespace) -> int:
@@ -42,49 +67,42 @@ def _status(options: argparse.Namespace) -> int:
         _render.line(f"no daemon runs for {state_dir}; the next use starts one")
     else:
         minutes = (time.time() - found.started_at) / 60
-        _render.line(f"running   pid {found.pid}, version {found.version}, for {minutes:.0f} min")
+        _render.line(f"running   pid {found.pid}, paddock {found.version}, for {minutes:.0f} min")
         _render.line(f"state     {found.state_dir}")
-        _render.line(f"sessions  {found.sessions}, {found.requests} requests under way")
+        _render.line(f"used by   {found.sessions} other programs, {found.requests} requests under way")
+        _render.line(f"leaves    {found.idle_exit_seconds:.0f} s after the last program and the last running sandbox")
     return 0
 
 
 def _stop(options: argparse.Namespace) -> int:
-    return _leave(options, ends_sessions=True)
-
-
-def _restart(options: argparse.Namespace) -> int:
-    from paddock.client import default_transport
-
-    _leave(options, ends_sessions=False, says=False)
-    default_transport().control("status")
-    return _status(options)
-
-
-def _leave(options: argparse.Namespace, *, ends_sessions: bool, says: bool = True) -> int:
     from paddock.client import stop_daemon
     from paddock.keeper.layout import default_state_dir
 
-    was_running = stop_daemon(default_state_dir(), ends_sessions=ends_sessions)
-    if says and options.json:
+    was_running = stop_daemon(default_state_dir())
+    if options.json:
         _render.document({"was_running": was_running})
-    elif says:
+    else:
         _render.line("stopped" if was_running else "no daemon was running")
     return 0
 
 
-def _logs(options: argparse.Namespace) -> int:
-    from collections import deque
-
+def _restart(options: argparse.Namespace) -> int:
+    from paddock.client import default_transport, stop_daemon
     from paddock.keeper.layout import default_state_dir
 
-    try:
-        with open(default_state_dir() / "daemon.log", errors="replace") as log:
-            lines = [line.rstrip("\n") for line in deque(log, maxlen=max(options.lines, 0))]
-    except FileNotFoundError:
-        lines = []
+    stop_daemon(default_state_dir(), ends_sessions=False)
+    default_transport().control("status")  # the first call starts one
+    return _status(options)
+
+
+def _logs(options: argparse.Namespace) -> int:
+    from paddock.client import daemon_log
+    from paddock.keeper.layout import default_state_dir
+
+    lines = daemon_log(default_state_dir(), options.lines)
     if options.json:
         _render.document({"lines": lines})
     else:
         for line in lines:
-            _render.line(line)
+            _render.line(_render.escape(line))
     return 0

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ._calls import Calls as Calls
 from ._command import absolute_template as absolute_template
+from ._control import daemon_log as daemon_log
 from ._control import daemon_status as daemon_status
 from ._control import stop_daemon as stop_daemon
 from ._session import Session as Session
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
     from ._async.transport import AsyncTransport as AsyncTransport
     from ._async.workspace import AsyncWorkspace as AsyncWorkspace
     from ._async_calls import AsyncCalls as AsyncCalls
-    from ._async.daemon import default_async_transport as local_async
+
+    local_async = default_async_transport
 
 local = default_transport
 _ASYNCHRONOUS = {

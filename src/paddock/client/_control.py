@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import socket
 import time
+from collections import deque
 from pathlib import Path
 
 from paddock.errors import DaemonUnavailable
@@ -51,6 +53,15 @@ def stop_daemon(state_dir: Path, *, ends_sessions: bool = True) -> bool:
         time.sleep(pause)
         pause = min(pause * 2, 0.05)
     return True
+
+
+def daemon_log(state_dir: Path, lines: int) -> list[str]:
+    """Return the last `lines` of what the daemons of this directory have logged, the oldest first."""
+    last: deque[str] = deque(maxlen=lines)
+    for name in (f"{_daemon.LOG}.1", _daemon.LOG):
+        with contextlib.suppress(FileNotFoundError), open(state_dir / name, errors="replace") as log:
+            last.extend(line.rstrip("\n") for line in log)
+    return list(last)
 
 
 def _control(state_dir: Path, what: str) -> bytes:

@@ -51,6 +51,7 @@ def main(options: dict[str, Any]) -> None:
             _log.warning("this daemon keeps its first caller's %s: the kernel does not let it go", ", ".join(kept))
         asyncio.run(_until_told(Daemon(state_dir), ready))
     except PaddockError as error:
+        _log.error("the daemon could not start: %s", error.message)
         _tell(ready, codec.encode_error(error))
         code = 1
     except (OSError, RuntimeError) as error:
@@ -91,6 +92,7 @@ class Daemon:
             node.service.start()
             self._listener.listen(self._state_dir)
             _tell(ready, b"{}")
+            _log.info("the daemon of %s listens: paddock %s", self._state_dir, __version__)
             self._look_whether_idle()
             await self._over.wait()
         finally:
@@ -100,8 +102,9 @@ class Daemon:
     def service(self) -> Service:
         return self._node.service
 
-    def leave(self) -> None:
-        """Ends `run`: what lives goes on, and the next daemon takes over."""
+    def leave(self, why: str = "SIGTERM") -> None:
+        """End `run`: what lives goes on, and the next daemon takes over."""
+        _log.info("the daemon leaves: %s", why)
         self._over.set()
 
     async def _close(self) -> None:
@@ -135,7 +138,7 @@ class Daemon:
             )
         is_outdated = hello.version != __version__ or self._code.has_changed()
         if is_outdated and not self._is_used(hello.session):
-            self._over.set()
+            self.leave("its code or config.toml has changed, and no other program uses it")
             raise Leaving
         differs = tuple(name for name, value in hello.environment.items() if os.environ.get(name, "") != value)
         notices, self._node.notices = tuple(self._node.notices), []
@@ -197,7 +200,7 @@ class Daemon:
         if self._is_used():
             self._look_whether_idle()
         else:
-            self._over.set()
+            self.leave(f"idle for {self._node.config.idle_exit_seconds:.0f} s")
 
     async def _control(self, what: str, session: Session) -> object:
         match what:
@@ -208,13 +211,13 @@ class Daemon:
                     instance=self._instance,
                     started_at=self._started,
                     state_dir=str(self._state_dir),
-                    sessions=len(self._listener.sessions),
+                    sessions=sum(one.pid != session.pid for one in self._listener.sessions.values()),
                     requests=len(self._listener.tasks) - 1,
                     idle_exit_seconds=self._node.config.idle_exit_seconds,
                 )
             case "stop" | "restart":
                 self._ends_own = what == "stop"
-                asyncio.get_running_loop().call_soon(self._over.set)  # after this answer
+                asyncio.get_running_loop().call_soon(self.leave, what)  # after this answer
                 return None
             case _:
                 raise InvalidArgument(f"the daemon knows no {what!r}")

@@ -79,7 +79,7 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """What `paddock daemon status` shows."""
+    """What `paddock daemon status` shows. `sessions` counts those of other processes than the caller's."""
 
     pid: int
     version: str
