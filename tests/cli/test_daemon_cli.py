@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Generator
 from pathlib import Path
 
@@ -13,6 +15,8 @@ import pytest
 
 from paddock import Sandbox
 from paddock.client import default_transport, stop_daemon
+from paddock.model import codec
+from paddock.wire import PROTOCOL, Connection, Kind
 from tests.conftest import private_state
 
 
@@ -66,6 +70,30 @@ def test_status_names_the_daemon_and_counts_the_programs_that_use_it(state_dir: 
         "used by   1 other programs, 0 requests under way",
         "leaves    600 s after the last program and the last running sandbox",
     ]
+
+
+@pytest.mark.parametrize(("action", "said"), [("status", "no daemon runs"), ("stop", "stopped")])
+def test_a_daemon_that_leaves_before_it_answers_is_none_that_was_lost(action: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "daemon.lock").touch()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "daemon.sock"))
+        listener.listen()
+
+        def greet_and_leave() -> None:
+            client = Connection(listener.accept()[0])
+            client.receive()
+            welcome = codec.Welcome(protocol=PROTOCOL, version="", instance="", pid=1, differs=(), notices=())
+            client.send(Kind.HELLO, 0, codec.encode(welcome))
+            client.receive()
+            (tmp_path / "daemon.sock").unlink()
+            client.close()
+
+        daemon = threading.Thread(target=greet_and_leave)
+        daemon.start()
+        done = paddock(tmp_path, "daemon", action)
+        daemon.join()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(said)
 
 
 def test_restart_replaces_the_daemon_and_keeps_what_runs_and_stop_ends_it(state_dir: Path) -> None:

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from pathlib import Path
 
-from paddock.errors import DaemonUnavailable
+from paddock.errors import DaemonLost, DaemonUnavailable
 from paddock.model import codec
 
 from . import _daemon
@@ -43,6 +43,8 @@ def stop_daemon(state_dir: Path, *, ends_sessions: bool = True) -> bool:
         _control(state_dir, "stop" if ends_sessions else "restart")
     except _NoDaemon:
         return False
+    except DaemonLost:  # it has begun to leave by itself
+        pass
     deadline = time.monotonic() + _LEAVE_SECONDS
     pause = 0.002
     while not _is_free(state_dir):

@@ -71,7 +71,8 @@ class AsyncDaemonTransport:
 
     async def control(self, what: str) -> bytes:
         """`status`, `stop` or `restart` of the daemon itself."""
-        return (await self._calls.ask(codec.encode(codec.Request(control=what)), ())).body
+        body = codec.encode(codec.Request(control=what))
+        return (await self._calls.ask(body, (), repeatable=what == "status", name=f"daemon {what}")).body
 
     async def aclose(self) -> None:
         """Nothing: the session is this process's, not this transport's."""

@@ -72,7 +72,8 @@ class DaemonTransport:
 
     def control(self, what: str) -> bytes:
         """`status`, `stop` or `restart` of the daemon itself."""
-        return (self._calls.ask(codec.encode(codec.Request(control=what)), ())).body
+        body = codec.encode(codec.Request(control=what))
+        return (self._calls.ask(body, (), repeatable=what == "status", name=f"daemon {what}")).body
 
     def close(self) -> None:
         """Nothing: the session is this process's, not this transport's."""
