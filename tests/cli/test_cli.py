@@ -254,17 +254,6 @@ def test_help_imports_nothing_heavy() -> None:
     assert b"paddock.client" not in bare.stdout
 
 
-def test_a_process_of_its_own_leaves_out_what_the_verb_does_not_need(state_dir: Path) -> None:
-    script = (
-        "import gc, sys\nfrom paddock.cli import main\nsys.argv = ['paddock', 'ls']\nassert main() == 0\n"
-        "print(sys.modules['msgspec._utils']._get_type_hints.__module__, gc.get_freeze_count() > 0)\n"
-        "import typing_extensions"
-    )
-    environ = {"PADDOCK_STATE_DIR": str(state_dir)}
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, text=True, env=environ)
-    assert done.stdout.splitlines()[-1] == "typing True"
-
-
 def test_called_by_another_program_it_changes_nothing_of_that_process() -> None:
     script = (
         "import gc, sys\nfrom paddock.cli import main\nmain(['ls', '--bogus'])\n"
