@@ -38,6 +38,7 @@ def test_asynchronous_requests_are_left_to_the_machine(attacker: Attacker) -> No
 
 
 def test_huge_pages_are_left_to_the_machine(attacker: Attacker) -> None:
+    """Where no control group counts memory, memfd_create and shmget may be no system calls at all."""
     answers = attacker.probe(
         "libc.mmap.restype = ctypes.c_void_p\n"
         "def mapped(flags):\n"
@@ -46,7 +47,8 @@ def test_huge_pages_are_left_to_the_machine(attacker: Attacker) -> None:
         "answer([mapped(0x40000), mapped(0x40000 | 21 << 26), call(319, b'x', 4), call(319, b'x', 4 | 2 << 26),\n"
         "        call(29, 0, 2 << 20, 0o5600), mapped(0)])"
     )
-    assert answers == ["ENOMEM"] * 5 + ["allowed"]
+    assert (answers[:2], answers[5]) == (["ENOMEM"] * 2, "allowed")
+    assert set(answers[2:5]) <= {"ENOMEM", "ENOSYS"}
 
 
 def test_the_file_systems_of_the_machine_are_not_flushed(attacker: Attacker, tmp_path: Path) -> None:
