@@ -19,6 +19,7 @@ _CAPABILITIES = tuple(
 _INITIAL = {"CAP_SETPCAP": 8, "CAP_SYS_ADMIN": 21}
 INITIAL = tuple(_INITIAL.values())
 _TO_BECOME_ANOTHER = ("CAP_KILL", "CAP_SETGID", "CAP_SETUID")
+_TO_NAME_IT = "CAP_DAC_OVERRIDE"  # /etc/hosts is that user's too
 _MIB = 1 << 20
 # From about then on a sentry opens files itself, unless it is told not to, and is told who serves which mount.
 _WHO_SERVES_SINCE = 20240101
@@ -76,7 +77,7 @@ def specification(
     bounding = (*(_CAPABILITIES if uid == 0 else ()), *_INITIAL)
     # gVisor gives a first process that is not root no capability. So init is root even where all else is one user's,
     # who its agents become.
-    first = bounding if uid == 0 else (*bounding, *_TO_BECOME_ANOTHER)
+    first = bounding if uid == 0 else (*bounding, *_TO_BECOME_ANOTHER, _TO_NAME_IT)
     return {
         "ociVersion": "1.0.2",
         "hostname": hostname,
