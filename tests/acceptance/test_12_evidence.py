@@ -20,10 +20,12 @@ from securesystemslib.dsse import Envelope
 from securesystemslib.signer import SSlibKey
 
 from paddock.audit import MOST_RECORDS, read_public_key, read_records, verify
+from paddock.client import stop_daemon
 from paddock.keeper import layout
 from paddock.model import ListAudit
 from tests.audit.record_schema import wrong
 from tests.conftest import SandboxFactory, gateway_pid
+from tests.daemon.conftest import daemon_pid
 from tests.orphans import wait_until
 
 from .rig import ADDRESS, Internet, Records
@@ -145,7 +147,7 @@ def paddock(state_dir: Path, tmp_path: Path) -> Paddock:
 
 @pytest.fixture
 def burst(state_dir: Path, internet: Internet) -> Generator[subprocess.Popen[str]]:
-    """A service that writes files as fast as it can, and a sandbox of it that calls out as fast as it can."""
+    """A program that writes files as fast as it can, and a sandbox of it that calls out as fast as it can."""
     populate(internet)
     environment = {**os.environ, "PADDOCK_STATE_DIR": str(state_dir)}
     argv = [sys.executable, "-c", BURST]
@@ -167,7 +169,7 @@ def _segment_of(directory: Path, action: str) -> Path:
     return max(directory.glob("*.jsonl"), key=lambda path: path.read_bytes().count(f'"action":"{action}"'.encode()))
 
 
-def test_nothing_is_lost_with_service_and_gateway_killed_and_nothing_can_be_changed_afterwards(
+def test_nothing_is_lost_with_daemon_and_gateway_killed_and_nothing_can_be_changed_afterwards(
     burst: subprocess.Popen[str], paddock: Paddock, state_dir: Path, internet: Internet, tmp_path: Path
 ) -> None:
     id, *_ = _told(burst.stdout, 40)
@@ -175,6 +177,7 @@ def test_nothing_is_lost_with_service_and_gateway_killed_and_nothing_can_be_chan
     gateway = gateway_pid(state_dir)
     assert gateway is not None
     os.kill(gateway, 9)
+    os.kill(daemon_pid(state_dir), 9)
     burst.kill()
     assert burst.stdout is not None
     written = 39 + len([line for line in burst.stdout.read().splitlines(keepends=True) if line.endswith("\n")])
@@ -195,7 +198,7 @@ def test_nothing_is_lost_with_service_and_gateway_killed_and_nothing_can_be_chan
     _assert_stated(json.loads(paddock("audit", "statement", id)), public, records, id)
     report = verify(directory, [public])
     assert report.ok, report
-    assert report.signed > report.records - 20, "by the service that came after, those of the dead too"
+    assert report.signed > report.records - 20, "by the daemon that came after, those of the dead too"
     assert verify(tmp_path / "out.jsonl", [public]).ok
     for action in ("egress.dial", "file.write"):
         _assert_shown(directory, _segment_of(directory, action).name, public, tmp_path)
@@ -308,13 +311,14 @@ def test_with_no_room_for_the_log_nothing_begins_and_what_runs_reaches_nobody(
             print("once more", file=program.stdin)
             assert _told(program.stdout, 1) != ["0"]
             assert arrived(internet) == there, "the wire is silent"
-            assert _told(program.stdout, 1) == ["running"], "a service that can't record has done nothing"
+            assert _told(program.stdout, 1) == ["running"], "a daemon that can't record has done nothing"
             (audit / "filler").unlink()
             print("room", file=program.stdin)
             assert _told(program.stdout, 1) == ["hello"]
         report = verify(audit)
         assert report.ok, report
     finally:
+        stop_daemon(state_dir)  # it holds files of the log open
         pid = gateway_pid(state_dir)
         if pid is not None:
             os.kill(pid, 9)

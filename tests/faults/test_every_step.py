@@ -5,9 +5,9 @@ The table: what is done; whose steps are counted, one system call after the othe
 | done | steps of | killed |
 |---|---|---|
 | exec | agent | agent, pid 1, keeper |
-| exec | service | service |
+| exec | daemon | daemon |
 | kill | keeper | keeper, agent, pid 1 |
-| kill | service | service |
+| kill | daemon | daemon |
 
 (Those of a create have names: tests/keeper/test_jail.py.) All steps take minutes: by default some, spread over all.
 """
@@ -20,17 +20,17 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from paddock import Sandbox
 from paddock.client import DaemonTransport, default_transport
-from paddock.errors import GuestLost, LevelUnavailable, SandboxDied
+from paddock.errors import DaemonLost, GuestLost, LevelUnavailable, SandboxDied
 from paddock.linux import proc
 from paddock.model import ExecResult
 from paddock.testing.leaks import Snapshot, wait_until_clean
 from tests.conftest import keepers, live_sandboxes
+from tests.daemon.conftest import daemon_pid
 from tests.faults.stepping import Operation, Stepper
 from tests.orphans import wait_until
 
@@ -161,59 +161,46 @@ def test_a_kill(victim: str, steps: Steps, state_dir: Path, transport: DaemonTra
     _nothing_is_left_after_the_next_start(before, state_dir, transport)
 
 
-PROGRAM = """
-import threading
-s = Sandbox.create(level="jail", ttl_seconds=120, persistent=True)
-s.exec("true")
-(loop,) = [t.native_id for t in threading.enumerate() if t.name == "paddock"]
-say(id=s.id, tid=loop)
-input()
-"""
-WORK = {
-    "exec": "r = s.exec('echo $((6 * 7)); : {marker}'); say(done=r.stdout)\ninput()",
-    "kill": "s.kill(); say(done=s.state)\ninput()",
+MARKER = f"paddock-step-{os.getpid()}"
+WORK: dict[str, Callable[[Sandbox], object]] = {
+    "exec": lambda box: box.exec(f"echo $((6 * 7)); : {MARKER}"),
+    "kill": lambda box: box.kill(),
 }
 
 
 @pytest.mark.parametrize("work", WORK)
-def test_a_service(
-    work: str, steps: Steps, state_dir: Path, transport: DaemonTransport, program: Callable[..., Any]
-) -> None:
-    def start() -> tuple[Any, dict[str, Any], Stepper, Operation]:
-        made = program(PROGRAM + WORK[work].format(marker=f"paddock-step-{os.getpid()}"))
-        facts = made.hears()
-        stepper = Stepper(facts["tid"])
-        made.go_on()
-        return made, facts, stepper, Operation(made.process.stdout.readline)
+def test_the_daemon(work: str, steps: Steps, state_dir: Path, transport: DaemonTransport) -> None:
+    def start() -> tuple[Sandbox, int, Stepper, Operation]:
+        box = Sandbox.create(level="jail", ttl_seconds=120, transport=transport)
+        box.exec("true")
+        daemon = daemon_pid(state_dir)
+        return box, daemon, Stepper(daemon), Operation(lambda: WORK[work](box))
 
-    made, facts, stepper, operation = start()
+    box, _, stepper, operation = start()
     count = _count(stepper, operation)
     assert count > 20
-    made.kill()
-    Sandbox.connect(facts["id"], transport=transport).kill() if work == "exec" else None
+    box.kill()
     before = Snapshot.take(state_dir)
     for step in steps(count):
-        made, facts, stepper, operation = start()
+        box, daemon, stepper, operation = start()
         stepper.go(step, lambda operation=operation: operation.done)
-        made.process.send_signal(signal.SIGKILL)
+        os.kill(daemon, signal.SIGKILL)
         stepper.killed()
         operation.end()
-        made.close()
-        found = {s.id: s for s in Sandbox.list(ended=True, transport=transport)}[facts["id"]]
-        if found.state == "running":
+        assert operation.error is None or isinstance(operation.error, DaemonLost), (step, operation.error)
+        if work == "exec" or box.refresh().state == "running":
             with (
                 contextlib.suppress(SandboxDied) if work == "kill" else contextlib.nullcontext()
             ):  # death was on its way
-                _goes_on(found.id, transport)
+                _goes_on(box)
         else:
-            assert (found.state, work) == ("killed", "kill"), (step, found)
-            assert found.info.reason, step
+            assert box.state == "killed", step
+            assert box.info.reason, step
         assert wait_until(lambda: not live_sandboxes(state_dir)), step
     _nothing_is_left_after_the_next_start(before, state_dir, transport)
 
 
-def _goes_on(id: str, transport: DaemonTransport) -> None:
-    box = Sandbox.connect(id, transport=transport)
+def _goes_on(box: Sandbox) -> None:
     assert box.exec("echo next").stdout == "next\n"
     assert wait_until(lambda: box.exec("pgrep -f paddock-step -c").stdout.strip() in ("0", "1"))
     box.kill()

@@ -1,4 +1,4 @@
-"""kill -9 of keeper and service at every step of a pause and of a resumption: the next use finds it awake, or wakes it.
+"""kill -9 of keeper and daemon at every step of a pause and of a resumption: the next use finds it awake, or wakes it.
 
 All steps take minutes: by default some, spread over all.
 """
@@ -9,31 +9,24 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from paddock import Sandbox
 from paddock.client import DaemonTransport, default_transport
-from paddock.errors import LevelUnavailable
+from paddock.errors import DaemonLost, LevelUnavailable
 from tests.conftest import keepers
+from tests.daemon.conftest import daemon_pid
 from tests.faults.stepping import Operation, Stepper
 
 pytestmark = pytest.mark.root  # an ordinary user may not trace a keeper
 SOME = 2
 Steps = Callable[[int], Iterator[int]]
-PROGRAM = """
-import threading
-s = Sandbox.create(level="jail", ttl_seconds=120, persistent=True)
-s.exec("true")
-{before}
-(loop,) = [t.native_id for t in threading.enumerate() if t.name == "paddock"]
-say(id=s.id, tid=loop)
-input()
-{work}; say(done=s.state)
-input()
-"""
-WORK = {"pause": ("", "s.pause()"), "resume": ("s.pause()", "s.resume()"), "wake": ("s.pause()", "s.exec('true')")}
+WORK: dict[str, Callable[[Sandbox], object]] = {
+    "pause": lambda box: box.pause(),
+    "resume": lambda box: box.resume(),
+    "wake": lambda box: box.exec("true"),
+}
 
 
 @pytest.fixture(params=["some", pytest.param("all", marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
@@ -95,28 +88,24 @@ def test_the_keeper(work: str, steps: Steps, state_dir: Path, transport: DaemonT
 
 
 @pytest.mark.parametrize("work", WORK)
-def test_the_service(
-    work: str, steps: Steps, state_dir: Path, transport: DaemonTransport, program: Callable[..., Any]
-) -> None:
-    before, asked = WORK[work]
+def test_the_daemon(work: str, steps: Steps, state_dir: Path, transport: DaemonTransport) -> None:
+    def begin() -> tuple[Sandbox, int, Stepper, Operation]:
+        box = Sandbox.create(level="jail", ttl_seconds=120, transport=transport)
+        box.exec("true")
+        if work != "pause":
+            box.pause()
+        daemon = daemon_pid(state_dir)
+        return box, daemon, Stepper(daemon), Operation(lambda: WORK[work](box))
 
-    def begin() -> tuple[Any, Any, Stepper, Operation]:
-        made = program(PROGRAM.format(before=before, work=asked))
-        facts = made.hears()
-        stepper = Stepper(facts["tid"])
-        made.go_on()
-        return made, facts, stepper, Operation(made.process.stdout.readline)
-
-    made, facts, stepper, operation = begin()
+    box, _, stepper, operation = begin()
     count = _count(stepper, operation)
     assert count > 5
-    made.kill()
-    Sandbox.connect(facts["id"], transport=transport).kill()
+    box.kill()
     for step in steps(count):
-        made, facts, stepper, operation = begin()
+        box, daemon, stepper, operation = begin()
         stepper.go(step, lambda operation=operation: operation.done)
-        made.process.send_signal(signal.SIGKILL)
+        os.kill(daemon, signal.SIGKILL)
         stepper.killed()
         operation.end()
-        made.close()
-        _works(Sandbox.connect(facts["id"], transport=transport), transport)
+        assert operation.error is None or isinstance(operation.error, DaemonLost), (step, operation.error)
+        _works(box, transport)

@@ -5,12 +5,12 @@ that waits returns, too. So no step has to be named in the product, and none is 
 of them: it counts in memory, in its tree and in its workspace, and what was lost anywhere on the way is missing in the
 end.
 
-The table: what is done; who is killed at a step of the service that does it.
+The table: what is done; who is killed at a step of the daemon that does it, on a thread of a program.
 
 | done | killed |
 |---|---|
-| sleep | service, keeper, VMM |
-| wake | service, keeper |
+| sleep | daemon, keeper, VMM |
+| wake | daemon, keeper |
 
 All steps take many minutes: by default a few. Below, what else may come between.
 """
@@ -56,15 +56,18 @@ threading.setprofile(step)
 """
 PROGRAM = """
 from paddock.errors import PaddockError
-s = Sandbox.connect({id!r})
-at, victim = {at}, {victim} or os.getpid()
-seen, error = 0, None
-try:
-    {work}
-except PaddockError as failure:
-    error = failure.code
-count, seen = seen, -1
-say(count=count, error=error)
+from pathlib import Path
+from tests.in_process import in_process
+with in_process(Path(os.environ["PADDOCK_STATE_DIR"])):
+    s = Sandbox.connect({id!r})
+    at, victim = {at}, {victim} or os.getpid()
+    seen, error = 0, None
+    try:
+        {work}
+    except PaddockError as failure:
+        error = failure.code
+    count, seen = seen, -1
+    say(count=count, error=error)
 """
 SLEEPS = """
 s = Sandbox.connect({id!r})
@@ -124,7 +127,7 @@ class Machine:
         return [pid for id in live_sandboxes(self.state_dir) for pid in _emulators(self.state_dir, id)]
 
     def do(self, work: str, at: int = 0, victim: int = 0) -> tuple[dict[str, Any] | None, str]:
-        """In a service of its own, killing at that step: what it says, if it lives, and how the machine is told."""
+        """In a daemon of its own, killing at that step: what it says, if it lives, and how the machine is told."""
         if work == "wake":
             self.box.pause(to_disk=True)
             assert self.emulators() == []
@@ -203,7 +206,7 @@ def _count(machine: Machine, work: str) -> int:
     return int(said["count"])
 
 
-def _service_dies(machine: Machine, work: str, step: int) -> None:
+def _daemon_dies(machine: Machine, work: str, step: int) -> None:
     said, state = machine.do(work, step)
     assert said is None
     assert state in ("running", "paused", "restoring"), step
@@ -222,18 +225,18 @@ def _keeper_dies(machine: Machine, work: str, step: int, state_dir: Path) -> Non
 def test_some_steps(machine: Callable[[], Machine], shared_state: Path) -> None:
     one = machine()
     for work, step in SOME:
-        _service_dies(one, work, step)
+        _daemon_dies(one, work, step)
     _keeper_dies(one, "sleep", 28, shared_state)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("work", WORK)
-def test_the_service(work: str, machine: Callable[[], Machine]) -> None:
+def test_the_daemon(work: str, machine: Callable[[], Machine]) -> None:
     one = machine()
     # Threads may take turns otherwise, and the last returns be one fewer; after them nothing is done.
     for step in range(1, _count(one, work) - 1):
-        _service_dies(one, work, step)
+        _daemon_dies(one, work, step)
 
 
 @pytest.mark.slow
@@ -275,18 +278,19 @@ def test_without_room_it_goes_on_or_sleeps_on(machine: Callable[[], Machine], mo
         for name, value in (("_PART", 1), ("_MOST_BELOW_AN_IMAGE", 1 << 60), ("_MOST_BELOW_TREES", 1 << 60)):
             monkeypatch.setattr(_room, name, value)
 
-    full()
-    with pytest.raises(ResourceExhausted, match="kept free"):
+    with in_process(one.state_dir):
+        full()
+        with pytest.raises(ResourceExhausted, match="kept free"):
+            one.box.pause(to_disk=True)
+        one.goes_on()
+        monkeypatch.undo()
         one.box.pause(to_disk=True)
-    one.goes_on()
-    monkeypatch.undo()
-    one.box.pause(to_disk=True)
-    full()
-    with pytest.raises(ResourceExhausted, match="kept free"):
-        one.box.exec("true")
-    assert (one.box.refresh().state, one.emulators()) == ("paused", [])
-    monkeypatch.undo()
-    one.goes_on()
+        full()
+        with pytest.raises(ResourceExhausted, match="kept free"):
+            one.box.exec("true")
+        assert (one.box.refresh().state, one.emulators()) == ("paused", [])
+        monkeypatch.undo()
+        one.goes_on()
 
 
 @pytest.mark.slow
@@ -315,7 +319,7 @@ def test_asleep_it_is_copied_taken_back_and_killed_as_awake(machine: Callable[[]
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_put_to_sleep_by_one_service_and_used_by_another_it_loses_nothing(machine: Callable[[], Machine]) -> None:
+def test_put_to_sleep_by_one_program_and_used_by_another_it_loses_nothing(machine: Callable[[], Machine]) -> None:
     """Who waits for a command in it may be told that it was put to sleep meanwhile, and the command has ended."""
     one = machine()
     other = Program(one.state_dir, SLEEPS.format(id=one.box.id))

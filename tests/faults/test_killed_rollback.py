@@ -1,4 +1,7 @@
-"""A rollback whose service is killed half-way: the next service does the rest."""
+"""A rollback whose daemon is killed half-way: the next daemon does the rest.
+
+The daemon is on a thread of the program, where its functions can be replaced (`tests/in_process.py`).
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,10 @@ from typing import Any
 
 import pytest
 
+HOSTS = (
+    "import os\nfrom pathlib import Path\nfrom tests.in_process import in_process\n"
+    "host = in_process(Path(os.environ['PADDOCK_STATE_DIR']))\n"
+)
 DIE = "import os, signal\nasync def die(*_): os.kill(os.getpid(), signal.SIGKILL)\n"
 LATE = "def late(*a, **k):\n    real(*a, **k)\n    os.kill(os.getpid(), signal.SIGKILL)\n"
 WHEN_LISTED = """
@@ -44,11 +51,11 @@ def state_dir(module_state: Path) -> Path:
 
 
 @pytest.mark.parametrize(("step", "workspace"), [*((step, True) for step in STEPS), ("before the kill", False)])
-def test_it_is_finished_by_the_next_service(step: str, workspace: bool, program: Callable[..., Any]) -> None:
+def test_the_next_daemon_finishes_it(step: str, workspace: bool, program: Callable[..., Any]) -> None:
     """With a workspace, there are two trees that have to come to the same end."""
     options, path = ("workspace='task', ", "/workspace/file") if workspace else ("", "file")
     first = program(
-        "from paddock import Workspace\n"
+        HOSTS + "host.__enter__()\nfrom paddock import Workspace\n"
         "Workspace.open('task')\n"
         f"s = Sandbox.create(level='jail', persistent=True, name='kept', {options}ttl_seconds=120)\n"
         f"write = lambda text: [s.filesystem.write(path, text) for path in ('own', {path!r})]\n"
@@ -59,12 +66,12 @@ def test_it_is_finished_by_the_next_service(step: str, workspace: bool, program:
     first.go_on()
     assert first.ends() == -9
     later = program(
-        WHEN_LISTED + "import time\nfrom paddock import Workspace\n"
+        HOSTS + WHEN_LISTED + "host.__enter__()\nimport time\nfrom paddock import Workspace\n"
         "s = Sandbox.list()[0]\nstates = [s.state]\nlisted.set()\n"
         "until = time.monotonic() + 60\n"
         "while s.refresh().state == 'restoring' and time.monotonic() < until: time.sleep(0.05)\n"
         f"texts = [s.filesystem.read_text(path) for path in ('own', {path!r})]\n"
         "s.delete_snapshot('good'); s.kill(); Workspace.open('task').delete(discard=True)\n"
-        "say(id=s.id, first=states[0], texts=texts)"
+        "say(id=s.id, first=states[0], texts=texts); host.__exit__(None, None, None)"
     ).hears()
     assert later == {"id": id, "first": "restoring", "texts": ["good", "good"]}

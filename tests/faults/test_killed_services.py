@@ -1,10 +1,11 @@
-"""kill -9 of whoever uses paddock: nothing is left, and what the next one says is true."""
+"""kill -9 of the daemon and of the programs that use it: nothing is left, and the next daemon tells the truth."""
 
 from __future__ import annotations
 
 import os
 import random
 import secrets
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +13,10 @@ from typing import Any
 
 import pytest
 
+from paddock.client import stop_daemon
 from paddock.testing.leaks import Snapshot, wait_until_clean
-from tests.conftest import keepers, live_sandboxes
+from tests.conftest import keepers, live_sandboxes, stop_keeper
+from tests.daemon.conftest import daemon_pid
 
 Start = Callable[..., Any]
 LIST = "say(found={s.id: s.state for s in Sandbox.list(ended=True)})"
@@ -25,7 +28,7 @@ def state_dir(module_state: Path) -> Path:
     return module_state
 
 
-def test_an_ordinary_sandbox_of_a_killed_program_dies_by_its_ttl(program: Start, state_dir: Path) -> None:
+def test_an_ordinary_sandbox_of_a_killed_daemon_dies_by_its_ttl(program: Start, state_dir: Path) -> None:
     marker = _marker()
     first = program(
         "s = Sandbox.create(level='jail', ttl_seconds=600)\n"
@@ -33,6 +36,7 @@ def test_an_ordinary_sandbox_of_a_killed_program_dies_by_its_ttl(program: Start,
         "s.extend(2); say(id=s.id); input()"  # from now on: to make it may take longer
     )
     id = first.hears()["id"]
+    os.kill(daemon_pid(state_dir), signal.SIGKILL)
     first.kill()
     _until(lambda: not live_sandboxes(state_dir), "the sandbox died by its deadline")
     assert not _processes(marker)
@@ -40,7 +44,7 @@ def test_an_ordinary_sandbox_of_a_killed_program_dies_by_its_ttl(program: Start,
     assert later["found"].get(id) in ("killed", "failed")
 
 
-def test_a_persistent_sandbox_of_a_killed_program_is_found_with_all_it_had(program: Start) -> None:
+def test_a_persistent_sandbox_of_a_killed_daemon_is_found_with_all_it_had(program: Start, state_dir: Path) -> None:
     first = program(
         "s = Sandbox.create(level='jail', persistent=True, name='kept', ttl_seconds=120)\n"
         "s.filesystem.write('file', 'content')\n"
@@ -48,6 +52,7 @@ def test_a_persistent_sandbox_of_a_killed_program_is_found_with_all_it_had(progr
         "say(id=s.id, exec=p.id); input()"
     )
     facts = first.hears()
+    os.kill(daemon_pid(state_dir), signal.SIGKILL)
     first.kill()
     later = program(
         "s = Sandbox.connect('kept')\n"
@@ -60,7 +65,7 @@ def test_a_persistent_sandbox_of_a_killed_program_is_found_with_all_it_had(progr
     assert later == {"id": facts["id"], "content": "content", "out": "early\nlate\n", "code": 0, "state": "killed"}
 
 
-def test_the_timeout_of_a_background_command_of_a_killed_program_holds(program: Start) -> None:
+def test_the_timeout_of_a_background_command_of_a_killed_daemon_holds(program: Start, state_dir: Path) -> None:
     marker = _marker()
     first = program(
         "s = Sandbox.create(level='jail', persistent=True, name='timed', ttl_seconds=120)\n"
@@ -68,6 +73,7 @@ def test_the_timeout_of_a_background_command_of_a_killed_program_holds(program: 
         "say(exec=p.id); input()"
     )
     facts = first.hears()
+    os.kill(daemon_pid(state_dir), signal.SIGKILL)
     first.kill()
     assert _processes(marker)
     _until(lambda: not _processes(marker), "it was ended with nobody there")
@@ -79,11 +85,12 @@ def test_the_timeout_of_a_background_command_of_a_killed_program_holds(program: 
 
 
 @pytest.mark.parametrize("step", ["create", "exec", "write", "upload", "kill"])
-def test_a_program_killed_in_the_middle_of_anything_leaves_nothing(
+def test_a_program_or_daemon_killed_in_the_middle_of_anything_leaves_nothing(
     step: str, program: Start, state_dir: Path, tmp_path: Path
 ) -> None:
     program("with Sandbox.create(level='jail') as s: say(ready=True)").hears()  # the pool and the keeper are there
     _until(lambda: not live_sandboxes(state_dir), "the first sandbox is gone")
+    _everything_leaves(state_dir)
     before, marker = Snapshot.take(state_dir), _marker()
     (tmp_path / "big").write_bytes(bytes(8 << 20))
     body = {
@@ -94,15 +101,18 @@ def test_a_program_killed_in_the_middle_of_anything_leaves_nothing(
         "kill": "say(go=1)\nwhile True:\n    Sandbox.create(level='jail', ttl_seconds=3).kill()",
     }[step]
     dice = random.Random(step)
-    for _ in range(4):
+    for kills_daemon in (False, True) * 2:
         victim = program("s = Sandbox.create(level='jail', ttl_seconds=3)\n" + body)
         victim.hears()
         time.sleep(dice.random() * 0.3)  # where it is hit is chance; that it is hit is the test
+        if kills_daemon:
+            os.kill(daemon_pid(state_dir), signal.SIGKILL)
         victim.kill()
     _until(lambda: not live_sandboxes(state_dir), "all died by their deadline")
     found = program(LIST).hears()["found"]
     assert not {id: state for id, state in found.items() if state in ("running", "creating")}
     assert not _processes(marker)
+    _everything_leaves(state_dir)
     wait_until_clean(before, state_dir, ignore=["files", "descriptors"])
 
 
@@ -137,13 +147,6 @@ def test_a_sandbox_made_by_one_program_is_used_and_killed_by_another(program: St
     assert first.hears() == {"died": True, "state": "killed"}
 
 
-def test_a_program_that_ends_in_order_leaves_no_sandbox(program: Start, state_dir: Path) -> None:
-    one = program("s = Sandbox.create(level='jail', ttl_seconds=600); say(id=s.id)")
-    one.hears()
-    assert one.ends() == 0
-    _until(lambda: not live_sandboxes(state_dir), "it died with its program")
-
-
 def test_a_program_that_raises_leaves_no_sandbox(program: Start, state_dir: Path) -> None:
     one = program(
         "with Sandbox.create(level='jail', ttl_seconds=600) as s:\n    say(id=s.id)\n    raise RuntimeError('oops')"
@@ -151,6 +154,11 @@ def test_a_program_that_raises_leaves_no_sandbox(program: Start, state_dir: Path
     one.hears()
     assert one.ends() == 1
     assert live_sandboxes(state_dir) == []
+
+
+def _everything_leaves(state_dir: Path) -> None:
+    stop_daemon(state_dir)
+    stop_keeper(state_dir)
 
 
 def _marker() -> str:

@@ -1,4 +1,4 @@
-"""What a sandbox has synced is there again, whatever died: service, keeper, guest, sandbox, machine."""
+"""What a sandbox has synced is there again, whatever died: daemon, keeper, guest, sandbox, machine."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from paddock.errors import InvalidState
 from paddock.linux import btrfs
 from paddock.testing.trees import Root
 from tests.conftest import keepers
+from tests.daemon.conftest import daemon_pid
 from tests.faults.conftest import program as program  # a fixture
 from tests.faults.test_restart import _on_the_next_boot, _power_off
 from tests.in_process import in_process
@@ -54,17 +55,19 @@ say(said=said, out=out, sandbox=info.sandbox, epoch=info.epoch)
 """
 
 
-@pytest.mark.parametrize("victims", ["service", "keeper", "guest", "everything"])
+@pytest.mark.parametrize("victims", ["daemon", "keeper", "guest", "everything"])
 def test_g8_what_was_synced_is_there_whoever_was_killed(
     program: Callable[..., Any], state_dir: Path, victims: str
 ) -> None:
     first = program(BEFORE)
     facts = first.hears()
     guest = int(json.loads((state_dir / "run" / facts["id"] / "state.json").read_bytes())["pid"])
-    pids = {"service": [], "keeper": keepers(state_dir), "guest": [guest], "everything": [*keepers(state_dir), guest]}
+    daemon = [daemon_pid(state_dir)]
+    pids = {"daemon": daemon, "keeper": keepers(state_dir), "guest": [guest]}
+    pids["everything"] = [pid for part in pids.values() for pid in part]
     for pid in pids[victims]:
         os.kill(pid, signal.SIGKILL)
-    if victims in ("service", "everything"):
+    if victims in ("daemon", "everything"):
         first.kill()
     else:
         first.close()
