@@ -65,6 +65,8 @@ class AsyncCalls:
         if found is not None and found.is_open:
             opened.close()
             return found
+        for ended in [one for one in self._loops if one.is_closed()]:
+            self._loops.pop(ended).close(ConnectionResetError("the event loop was closed"))
         found = self._loops[loop] = _Multiplexed(opened, loop)
         return found
 
