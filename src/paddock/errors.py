@@ -26,7 +26,7 @@
     - ResourceExhausted       the machine is out of disk, memory, descriptors, ids
     - KeeperUnavailable
     - DaemonUnavailable       it does not start, or does not answer
-    - DaemonLost              it died before it answered: nobody knows whether it was done
+    - DaemonLost              it died before it answered, so the outcome is unknown
     - GatewayUnavailable      it died before it answered; while a service lives another one is started
     - ModelFailed             the endpoint of a language model gave no answer that can be used
     - InternalError

@@ -95,8 +95,8 @@ class Calls:
 class Pipe:
     """A descriptor whose other end is the daemon's.
 
-    A thread may close it while another reads: the number is given back to the kernel when nobody uses it any more, so
-    that it never means another file.
+    One thread may close it while another reads. The descriptor is closed when no thread uses it any more, so its number
+    never means another file in between.
     """
 
     def __init__(self, descriptor: int) -> None:

@@ -1,7 +1,7 @@
 """Find the daemon of a state directory; start it where there is none.
 
-The lock is the only judge of whether there is one: a daemon holds it from before its first line to its last, so whoever
-gets it may start the next. A slow answer, a missing file or a dead pid never is a reason to.
+The lock alone decides whether there is a daemon. A daemon holds it from before its first line to its last, so a process
+that gets it may start the next one. A slow answer, a missing file or a dead pid is no reason to start one.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def _start(state_dir: Path, lock: int) -> None:
         said = bytearray()
         while part := os.read(reading, 65536):
             said += part
-        child.wait()  # it has forked: the daemon is nobody's child
+        child.wait()  # it has forked: the daemon isn't this process's child
     finally:
         for descriptor in (reading, writing, log):
             if descriptor >= 0:

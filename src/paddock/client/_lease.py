@@ -14,7 +14,7 @@ from ._session import handle_methods
 class Lease:
     """Held by a handle and by each of its streams: who keeps a stream keeps the command. The last one lets go.
 
-    With `warns`, whoever drops a command that may still run is told: that kills it.
+    With `warns`, dropping a command that may still run is a ResourceWarning: it kills the command.
     """
 
     def __init__(self, give_up: Callable[[bytes], None], handle: codec.Handle, *, warns: bool) -> None:

@@ -124,7 +124,7 @@ class Session:
         self._told = False
 
     def take(self) -> Connection:
-        """A connection that nobody else uses until it is given back."""
+        """Return a connection for this caller alone, until it gives it back."""
         if self._pid != os.getpid():
             self._starting = threading.Lock()  # another thread of the parent may hold the old one
             for inherited in self._idle:
@@ -154,7 +154,7 @@ class Session:
             return None
 
     def close(self) -> None:
-        """End the session: what is not persistent ends with it. The next call begins another one."""
+        """End the session, and with it the sandboxes that aren't persistent. The next call begins another one."""
         idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()

@@ -92,7 +92,7 @@ def _other_backends(state_dir: Path) -> Iterator[Backend]:
         if name != "jail":
             try:
                 yield load(name)(state_dir)
-            except (ImportError, AttributeError) as error:  # somebody's backend must not take the others down
+            except (ImportError, AttributeError) as error:  # one broken plug-in must not take the other backends down
                 warnings.warn(f"backend {name!r} cannot be loaded: {error}", RuntimeWarning, stacklevel=2)
 
 

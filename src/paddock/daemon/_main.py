@@ -63,7 +63,7 @@ def main(options: dict[str, Any]) -> None:
         _tell(ready, codec.encode_error(error))
         code = 1
     logging.shutdown()
-    os._exit(code)  # threads that hang in a call to a registry keep nobody; the lock falls with the process
+    os._exit(code)  # doesn't wait for threads that hang in a call to a registry; the lock falls with the process
 
 
 class Daemon:
@@ -187,7 +187,7 @@ class Daemon:
         task.add_done_callback(self._ending.discard)
 
     def _is_used(self, by: str | None = None) -> bool:
-        """By somebody, or by a session other than `by`."""
+        """Whether a session uses it, other than `by`, or a sandbox runs."""
         sessions = [one for one in self._listener.sessions.values() if one.has_asked and one.token != by]
         return bool(sessions) or bool(self._ending) or self._node.service.has_running()
 

@@ -10,11 +10,11 @@ import signal
 
 
 def detach() -> list[str]:
-    """Become nobody's child, in a session of its own. What could not be left behind, in words."""
+    """Detach from the parent, in a session of its own. Returns names of what the kernel didn't let go of."""
     if os.fork():
         os._exit(0)
     os.setsid()
-    os.umask(0o022)  # nobody else enters the state directory; what is written outside is as people are used to
+    os.umask(0o022)  # the state directory is 0700; files written outside it get the usual modes
     os.chdir("/")
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)

@@ -141,7 +141,7 @@ class Requests:
         try:
             result = await asyncio.shield(performing)
         except asyncio.CancelledError:
-            if not isinstance(action, KillSandbox):  # a kill is final, whether somebody waits for it or not
+            if not isinstance(action, KillSandbox):  # a kill is final, even if its caller has gone
                 performing.cancel()
             await asyncio.wait((performing,))
             if not performing.cancelled() and performing.exception() is None:

@@ -58,7 +58,7 @@ class Connection:
 
     @property
     def is_stale(self) -> bool:
-        """Whether the peer has closed it, or sent what nobody asked for, since the last request."""
+        """Whether the peer has closed it, or sent a frame unasked, since the last request."""
         try:
             self._peer.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -73,7 +73,7 @@ class Connection:
 
     def close(self) -> None:
         if self._was_read:
-            self._ready.popleft()  # whoever has it closes its descriptors
+            self._ready.popleft()  # its receiver closes its descriptors
             self._was_read = False
         for frame in self._ready:
             close_all(frame.descriptors)

@@ -25,7 +25,7 @@ MAX_REPLY = 1 << 30
 """Bytes of the daemon's body: what `exec` captured, in base64."""
 MAX_DESCRIPTORS = 8
 NO_REPLY = 1
-"""A flag of OPEN: nobody waits for the answer, and none is sent."""
+"""A flag of OPEN: the client doesn't wait for an answer, and the daemon sends none."""
 
 _HEADER = Struct("<IHHIBBH")
 HEADER_BYTES = _HEADER.size
