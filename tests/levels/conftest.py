@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from paddock import Limit, Limits, Sandbox, local
+from paddock.client import stop_daemon
 from paddock.errors import NotFound, Unsupported
 from paddock.model import InspectSandbox
 from tests.backends.engines import podman_service
@@ -23,10 +25,11 @@ def level(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def engine() -> Generator[None]:
-    """For containers: Podman with a store of its own."""
+def engine(shared_state: Path) -> Generator[None]:
+    """For containers: Podman with a store of its own, of which the next daemon knows."""
     with podman_service() as service, pytest.MonkeyPatch.context() as patch:
         patch.setenv("DOCKER_HOST", f"unix://{service.socket}")
+        stop_daemon(shared_state, ends_sessions=False)
         yield
 
 
