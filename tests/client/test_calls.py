@@ -31,9 +31,9 @@ def interrupt_when(ready: Callable[[], bool]) -> threading.Thread:
 
 
 def test_control_c_ends_the_command_and_then_the_sandbox(rig: Rig) -> None:
-    watcher = interrupt_when(lambda: any(isinstance(action, RunExec) for action in rig.door.performed))
+    watcher = interrupt_when((rig.door.root / "started").exists)
     with pytest.raises(KeyboardInterrupt), Sandbox.create(transport=rig.transport) as sandbox:
-        sandbox.exec("sleep 60")
+        sandbox.exec(": > started; exec sleep 60")
     watcher.join()
     assert [type(action) for action in rig.door.cancelled] == [RunExec]
     assert rig.door.sandboxes[sandbox.id].state is State.KILLED

@@ -25,7 +25,8 @@ class Connection:
         self._channel = 0
 
     def next_channel(self) -> int:
-        """A number that no earlier request of this connection has."""
+        """A number that no earlier request of this connection has. The answer to the one before is done with."""
+        self._drop_read()
         self._channel = self._channel % 0xFFFF_FFFF + 1
         return self._channel
 
@@ -39,9 +40,7 @@ class Connection:
 
     def receive(self) -> Frame | None:
         """The next frame; None at the end of the connection, between two frames."""
-        if self._was_read:
-            self._was_read = False
-            self._ready.popleft()
+        self._drop_read()
         while not self._ready:
             data, descriptors, lost = receive_some(self._peer)
             if not data:
@@ -55,6 +54,12 @@ class Connection:
     def unread(self) -> None:
         """The next `receive` returns the latest frame once more: an exception may have come before anybody had it."""
         self._was_read = False
+
+    def _drop_read(self) -> None:
+        """Its receiver has it by now, and closes its descriptors."""
+        if self._was_read:
+            self._was_read = False
+            self._ready.popleft()
 
     @property
     def is_stale(self) -> bool:
@@ -72,9 +77,7 @@ class Connection:
         return self._peer
 
     def close(self) -> None:
-        if self._was_read:
-            self._ready.popleft()  # its receiver closes its descriptors
-            self._was_read = False
+        self._drop_read()
         for frame in self._ready:
             close_all(frame.descriptors)
         self._inbox.close()
