@@ -7,6 +7,7 @@ import gc
 import os
 import resource
 import signal
+from collections.abc import Callable
 
 
 def detach() -> list[str]:
@@ -39,10 +40,10 @@ def detach() -> list[str]:
     return kept
 
 
-def _reset(name: str, change: object, needed: bool, kept: list[str]) -> None:
+def _reset(name: str, change: Callable[[], object], needed: bool, kept: list[str]) -> None:
     if not needed:
         return
     try:
-        change()  # type: ignore[operator]
+        change()
     except OSError:
         kept.append(name)
