@@ -11,6 +11,7 @@ import contextlib
 import os
 import signal
 import socket
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -91,7 +92,7 @@ class Input:
         await asyncio.wait((self._task,))
 
 
-class Opened:
+class Opened(ABC):
     """One handle of a session: `reply` and `descriptors` are what the client is given."""
 
     reply: HandleReply
@@ -106,9 +107,9 @@ class Opened:
             raise InvalidArgument(f"this handle has no method {call.method!r}")
         return await method(call)
 
+    @abstractmethod
     async def let_go(self) -> None:
         """The client has gone, or never had it."""
-        raise NotImplementedError
 
 
 class OpenedReader(Opened):

@@ -147,8 +147,12 @@ class Requests:
             if not performing.cancelled() and performing.exception() is None:
                 await self._undo(action, performing.result())
             raise
-        self._keep(session, action, result)
-        opened = _open(session, action, result)
+        try:
+            self._keep(session, action, result)
+            opened = _open(session, action, result)
+        except Exception:  # no room to note whose it is, no descriptor for its streams: its caller never gets it
+            await self._undo(action, result)
+            raise
         if opened is None:
             reply(Kind.REPLY, codec.encode(result))
         else:

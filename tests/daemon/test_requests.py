@@ -1,0 +1,55 @@
+"""What the daemon can't hand over is undone before its caller hears of it."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from paddock.daemon._requests import Requests
+from paddock.daemon._sessions import Session
+from paddock.model import Action, CreateSandbox, ExecSpec, Principal, Sandbox, StartExec, State, codec
+from paddock.wire import Frame, Kind
+from tests.client.door import FakeDoor
+
+
+def _no_room(session: Session, sandbox: Sandbox) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+async def _control(what: str, session: Session) -> None: ...
+
+
+async def _ask(door: FakeDoor, action: Action[object]) -> list[tuple[Kind, bytes]]:
+    answers: list[tuple[Kind, bytes]] = []
+    requests = Requests(door, Principal("local:test"), owned=_no_room, control=_control)
+    frame = Frame(Kind.OPEN, 1, codec.encode(codec.Request(action=action)))  # type: ignore[arg-type]
+    await requests.answer(
+        Session("0" * 32, 0, lambda session: None),
+        frame,
+        lambda kind, body, descriptors=(): answers.append((kind, body)),
+    )
+    return answers
+
+
+def test_a_sandbox_that_cannot_be_noted_is_killed(tmp_path: Path) -> None:
+    door = FakeDoor(tmp_path)
+    ((kind, body),) = asyncio.run(_ask(door, CreateSandbox()))
+    assert kind is Kind.ERROR
+    assert b"resource_exhausted" in body
+    assert [info.state for info in door.sandboxes.values()] == [State.KILLED]
+
+
+def test_a_command_for_which_there_is_no_pipe_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> tuple[int, int]:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr("paddock.daemon._handles.pipe", none)
+    door = FakeDoor(tmp_path)
+    ((kind, body),) = asyncio.run(_ask(door, StartExec(sandbox="s", spec=ExecSpec(argv=("sleep", "60")))))
+    assert kind is Kind.ERROR
+    assert b"resource_exhausted" in body
+    assert not door.open
