@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from paddock.errors import AlreadyExists, NotConfigured, ResourceExhausted
+from paddock.errors import AlreadyExists, InternalError, NotConfigured, ResourceExhausted
 from paddock.model import Level, Sandbox, SandboxId, SandboxSpec, State
-from paddock.service._store import SCHEMA_VERSION, Key, Row, Store
+from paddock.service import _schema
+from paddock.service._store import Key, Row, Store
 from paddock.service._workspace_tree import WorkspaceTree
 
 
@@ -61,35 +62,55 @@ def test_what_is_stored_comes_back_equal(tmp_path: Path) -> None:
     again.close()
 
 
-def test_the_migrations_make_what_the_tables_say(tmp_path: Path) -> None:
-    Store(tmp_path / "db").close()
-    from alembic.autogenerate import compare_metadata
-    from alembic.migration import MigrationContext
-    from alembic.script import ScriptDirectory
-    from sqlalchemy import create_engine, pool
-
-    from paddock.service import migrations
-    from paddock.service._tables import metadata
-
-    engine = create_engine(f"sqlite:///{tmp_path / 'db'}", poolclass=pool.NullPool)
-    with engine.connect() as connection:
-        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
-    engine.dispose()
-    revisions = list(ScriptDirectory(str(Path(migrations.__file__).parent)).walk_revisions())
-    assert len(revisions) == SCHEMA_VERSION
+@pytest.mark.parametrize("version", range(1, _schema.VERSION))
+def test_a_file_of_each_version_before_comes_to_the_schema_of_a_new_one(tmp_path: Path, version: int) -> None:
+    _made_by(tmp_path / "old", version)
+    for name in ("old", "new"):
+        Store(tmp_path / name).close()
+    assert _tables(tmp_path / "old") == _tables(tmp_path / "new")
 
 
-def test_sqlalchemy_and_alembic_are_not_imported_where_nothing_is_to_migrate(tmp_path: Path) -> None:
-    Store(tmp_path / "db").close()
-    code = (
-        "import sys, pathlib, paddock.service; from paddock.service._store import Store\n"
-        "Store(pathlib.Path(sys.argv[1])).close()\n"
-        "print([m for m in ('sqlalchemy', 'alembic', 'rich', 'pytest') if m in sys.modules])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "db")], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "[]"
+def test_what_a_file_of_a_version_before_has_is_kept(tmp_path: Path) -> None:
+    """The values are those that the first version with workspaces, policies and secrets wrote; with the note that it
+    kept of its migrations."""
+    _made_by(tmp_path / "db", 11)
+    store = Store(tmp_path / "new")
+    store.add(row("sb_a", name="n", workspace=WorkspaceTree("ws_1", ("bs_1",), "rp_1")))
+    (values,) = store.execute("SELECT * FROM sandboxes", ()).fetchall()
+    columns = [column[1] for column in store.execute("PRAGMA table_info(sandboxes)", ()).fetchall()]
+    store.close()
+    db = sqlite3.connect(tmp_path / "db")
+    db.execute("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)")
+    db.execute("INSERT INTO alembic_version VALUES ('0011')")
+    marks = ", ".join("?" * len(columns))
+    db.execute(f"INSERT INTO sandboxes ({', '.join(columns)}) VALUES ({marks})", values)
+    db.commit()
+    db.close()
+    store = Store(tmp_path / "db")
+    assert store.get("sb_a") == row("sb_a", name="n", workspace=WorkspaceTree("ws_1", ("bs_1",), "rp_1"))
+    store.close()
+    assert "alembic_version" not in {name for name, _ in _tables(tmp_path / "db")}
+
+
+def _made_by(path: Path, version: int) -> None:
+    """A database as that version left it."""
+    db = sqlite3.connect(path)
+    for script in _schema.SCRIPTS[:version]:
+        db.executescript(script)
+    db.execute(f"PRAGMA user_version = {version}")
+    db.close()
+
+
+def _tables(path: Path) -> dict[tuple[str, str], tuple[object, ...]]:
+    db = sqlite3.connect(path)
+    found = {
+        (name, kind): tuple(sorted(str(column[1:]) for column in db.execute(f"PRAGMA table_info({name})")))
+        if kind == "table"
+        else (sql,)
+        for name, kind, sql in db.execute("SELECT name, type, sql FROM sqlite_master").fetchall()
+    }
+    db.close()
+    return found
 
 
 def test_services_that_start_at_once_migrate_once(tmp_path: Path) -> None:
@@ -108,18 +129,13 @@ def test_a_newer_schema_is_refused_with_the_next_step(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_migration_has_not_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from paddock.service import migrations
-
-    real = migrations.command.upgrade
-
-    def half(*arguments: object) -> None:
-        real(*arguments)  # pyright: ignore
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(migrations.command, "upgrade", half)
-    with pytest.raises(KeyboardInterrupt):
+    _made_by(tmp_path / "db", 3)
+    before = _tables(tmp_path / "db")
+    monkeypatch.setattr(_schema, "SCRIPTS", (*_schema.SCRIPTS, "CREATE TABLE more (id); no SQL"))
+    with pytest.raises(InternalError, match="syntax error"):
         Store(tmp_path / "db")
     monkeypatch.undo()
+    assert _tables(tmp_path / "db") == before
     store = Store(tmp_path / "db")
     assert store.list() == ()
     store.close()

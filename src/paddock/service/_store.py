@@ -1,9 +1,7 @@
 # ruff: noqa: S608 (statements are put together from the constants below, never from values)
 """Control state in one SQLite file: the only SQL.
 
-The statements are plain and go through the standard library: to import SQLAlchemy takes as long as to make fifteen
-sandboxes (180 ms here). The schema is SQLAlchemy's and Alembic's (`_tables.py`, `migrations/`), which are imported only
-when a file has another schema version; a test holds the two together.
+The statements are plain and go through the standard library; the schema is in `_schema.py`.
 
 Durability: a write that returned survives `kill -9` of every process; after a power loss the last writes may be missing
 (WAL with synchronous=NORMAL), never torn. That is enough: no sandbox survives a power loss either.
@@ -24,9 +22,9 @@ import msgspec
 from paddock.errors import AlreadyExists, InternalError, NotConfigured, PaddockError, ResourceExhausted
 from paddock.model import Level, Limit, Sandbox, SandboxId, SandboxSpec, State
 
+from . import _schema
 from ._workspace_tree import WorkspaceTree
 
-SCHEMA_VERSION = 11
 LIVING = (State.CREATING, State.RESTORING, State.RUNNING, State.PAUSED)
 
 _COLUMNS = (
@@ -109,8 +107,7 @@ class Store:
             fcntl.flock(fd, fcntl.LOCK_EX)
             with _translated(path):
                 self._db = _connect(path, busy_seconds)
-                if self._version() != SCHEMA_VERSION:
-                    self._migrate()
+                self._migrate()
         finally:
             os.close(fd)
 
@@ -264,20 +261,16 @@ class Store:
                 raise
             self._db.execute("COMMIT")
 
-    def _version(self) -> int:
-        return int(self._db.execute("PRAGMA user_version").fetchone()[0])
-
     def _migrate(self) -> None:
-        version = self._version()
-        if version > SCHEMA_VERSION:
+        version = int(self._db.execute("PRAGMA user_version").fetchone()[0])
+        if version > _schema.VERSION:
             self._db.close()
             raise NotConfigured(
-                f"{self.path} was written by a newer paddock (schema {version}, this one knows {SCHEMA_VERSION})",
+                f"{self.path} was written by a newer paddock (schema {version}, this one knows {_schema.VERSION})",
                 hint="upgrade paddock",
             )
-        from .migrations import upgrade
-
-        upgrade(self.path, SCHEMA_VERSION)
+        if version < _schema.VERSION:
+            _schema.upgrade(self._db)
 
 
 def _connect(path: Path, busy_seconds: float) -> sqlite3.Connection:
