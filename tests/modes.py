@@ -19,7 +19,7 @@ PURE = {
     " recording refusal registry registry_crates registry_debian registry_filters resolver revisions secret_flow"
     " streaming swap synthetic websocket world",
     "eval": "canaries",
-    "guest": "ferry firecracker frames fuse_state fuse_wire hostile_host idle_lines renewal seal",
+    "guest": "frames fuse_state fuse_wire hostile_host idle_lines renewal seal",
     "images": "registry tar",
     "keeper": "plan wire",
     "loop": "budget trace verdict",
@@ -37,7 +37,7 @@ PURE = {
 ONCE = {
     "backends": "container_birth container_copies container_endings container_images container_lay container_mounts"
     " container_trees files gvisor_memory gvisor_platforms killed_agent microvm microvm_accelerator"
-    " microvm_conformance microvm_faults microvm_vmm process stillness stopped_agent threads vessel waiting"
+    " microvm_conformance microvm_faults process stillness stopped_agent threads vessel waiting"
     " waiting_faults waiting_trees",  # tests/levels runs each level as the ordinary user too
     "bench": "*",
     "cli": "*",

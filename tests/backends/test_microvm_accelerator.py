@@ -12,7 +12,7 @@ from paddock.backends import SandboxPlan
 from paddock.backends.jail._backend import JailInstance
 from paddock.backends.microvm import MicrovmBackend, _accelerator, _kernel, _qemu
 from paddock.backends.microvm._bake import Ingredients
-from paddock.backends.microvm._vmm import Machine
+from paddock.backends.microvm._qemu import Machine
 from paddock.errors import NotConfigured, SandboxError
 from paddock.keeper._plan import JailPlan
 from paddock.model import SandboxSpec, Template
@@ -92,7 +92,7 @@ def test_a_state_is_for_one_accelerator_one_processor_and_one_boot(tmp_path: Pat
     def made(accelerator: str, processor: str = "", boot_id: str = "") -> Ingredients:
         return Ingredients(
             kernel=_kernel.Kernel(programs, tmp_path),
-            vmm=_qemu.Qemu(programs, "7.2.0"),
+            qemu=_qemu.Qemu(programs, "7.2.0"),
             machine=Machine(memory_mib=128, processors=1, accelerator=accelerator),
             template=template,
             limits=SMALL,

@@ -191,7 +191,7 @@ def test_the_deadline_takes_everything_along(tmp_path):
 
 @pytest.mark.parametrize(
     "modules",
-    [("_start",), ("_pilot", "_pilot_microvm", "_vmm_qemu", "_shares"), ("_pilot", "_pilot_gvisor")],
+    [("_start",), ("_pilot", "_pilot_microvm", "_qemu", "_shares"), ("_pilot", "_pilot_gvisor")],
     ids=lambda m: m[-1],
 )
 def test_it_loads_nothing_of_the_library_that_costs_more_than_it_gives(modules: tuple[str, ...]) -> None:

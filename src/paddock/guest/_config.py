@@ -12,7 +12,6 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from ._line import LineEnd
-from ._quay import Quay
 
 
 class UserEntry(NamedTuple):
@@ -59,8 +58,8 @@ class InitConfig(NamedTuple):
     `deadline` is in seconds of CLOCK_BOOTTIME; `grace_seconds` later init ends by itself. In place of its socket
     `control` may be the end of a line, and an agent with none has a line as well: it is started at once, whenever
     there is none. `frail`: all ends with the first agent that dies. Those of `attending` are started while all others
-    are held still, and ended when they are held no more. Of a virtual machine: the `quays` of its lines, and what opens
-    the stream by which `files` come.
+    are held still, and ended when they are held no more. Of a virtual machine: what opens the stream by which `files`
+    come.
     """
 
     control: socket.socket | LineEnd
@@ -70,5 +69,4 @@ class InitConfig(NamedTuple):
     eager: tuple[str, ...] = ("user",)
     grace_seconds: float = 1.0
     attending: tuple[str, ...] = ()
-    quays: tuple[Quay, ...] = ()
     files: Callable[[], int] | None = None

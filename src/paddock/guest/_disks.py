@@ -6,8 +6,8 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from ._frames import Json
+from ._place import Place
 from ._view import Owner, Source, write_view
-from ._vmm import Place
 
 if TYPE_CHECKING:
     from ._pilot import Pilot
@@ -35,5 +35,4 @@ def _source(fields: Any) -> Source:
         without=frozenset(fields.get("without", ())),
         owners=None if owners is None else {path: Owner(*owner) for path, owner in owners.items()},
         nobody=int(fields.get("nobody", -1)),
-        readable=fields.get("readable") is True,
     )

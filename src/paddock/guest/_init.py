@@ -64,8 +64,7 @@ def run_init(
 def _descriptors(config: InitConfig) -> tuple[int, ...]:
     control = config.control
     own = (control.reader, control.writer) if isinstance(control, LineEnd) else (control.fileno(),)
-    moored = (fd for quay in config.quays for fd in quay.descriptors())
-    return (*own, *moored, *(listener.fileno() for listener in config.agents.values() if listener is not None))
+    return (*own, *(listener.fileno() for listener in config.agents.values() if listener is not None))
 
 
 def kill_descendants() -> None:
@@ -132,8 +131,6 @@ class Init:
         if self._rest is not None:
             self._rest.begin(self._loop)
         self._set_deadline(self._config.deadline)
-        for quay in self._config.quays:
-            quay.open(self._loop)
         control = self._config.control
         if isinstance(control, LineEnd):
             Line(self._loop, control, self._open, self._loop.stop)

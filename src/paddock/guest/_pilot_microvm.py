@@ -1,7 +1,7 @@
 """What the pilot of a virtual machine does beside its lines: has its disks made (`_disks`) and its files served
-(`_shares`), and has what runs it (`_vmm`) load a state or save one.
+(`_shares`), and has QEMU (`_qemu`) load a state or save one.
 
-Files of the machine, in the sandbox's own tree (`_vmm.Place`): `disk`, `view` and `table` (see `_view`), its memory;
+Files of the machine, in the sandbox's own tree (`_place.Place`): `disk`, `view` and `table` (see `_view`), its memory;
 `state` and `lines` while it stands.
 """
 
@@ -17,7 +17,8 @@ from ._connection import Channel, Handler
 from ._faults import Fault
 from ._frames import Json
 from ._freeze import Freeze
-from ._vmm import Done, Place, Vmm
+from ._place import Done, Place
+from ._qemu import Qemu
 
 if TYPE_CHECKING:
     from ._pilot import Pilot
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Course:
-    """Options: `vmm`, which is told all of them; `place`; `stamp`: which machine a state is for; `memory`: the image to
+    """Options: those of `_qemu`; `place`; `stamp`: which machine a state is for; `memory`: the image to
     which it belongs; `exports`: see `_shares`; and, for a machine that boots, `make`: `sources` of its view, and
     `disk`: a command that makes one."""
 
@@ -41,26 +42,25 @@ class Course:
         self._disks: Any = None if self._make is None else import_module(f"{__package__}._disks")
         shows = bool(options.get("exports")) or pilot.waits
         self._files: Any = import_module(f"{__package__}._shares") if shows else None
-        module: Any = import_module(f"{__package__}._vmm_{options['vmm']}")
-        self._vmm: Vmm = module.Vmm(pilot, self._place, options, boots=self._make is not None)
+        self._qemu = Qemu(pilot, self._place, options, boots=self._make is not None)
 
     def start(self, ends: dict[str, int]) -> list[int]:
         if self._make is not None:
             self._disks.make(self._pilot, self._place, self._make)
         else:
             self._pilot.resume(*self._place.lines())
-        pid = self._vmm.start(ends)
+        pid = self._qemu.start(ends)
         if self._make is not None:
-            self._vmm.boot(self._begun)
+            self._qemu.boot(self._begun)
         else:
-            self._vmm.load(self._loaded)
+            self._qemu.load(self._loaded)
         exports: Any = self._options.get("exports")
         return [pid, self._show(exports)] if exports else [pid]
 
     def _show(self, exports: Any) -> int:
         """The pid of who does."""
         self._shares = shares = self._files.Shares(
-            self._pilot.loop, self._vmm.files, exports, self._place.path("files")
+            self._pilot.loop, self._qemu.files, exports, self._place.path("files")
         )
         return shares.pid
 
@@ -82,7 +82,7 @@ class Course:
         return self._frozen
 
     def ending(self) -> None:
-        self._vmm.close()
+        self._qemu.close()
 
     # standing
 
@@ -120,7 +120,7 @@ class Course:
         # The memory knows this view: its copy comes along, whatever is baked later.
         why = _tried(lambda: self._place.own("view", "table"))
         if why is None:
-            self._vmm.save(None if image is None else image.fd, saved)
+            self._qemu.save(None if image is None else image.fd, saved)
         else:
             done(why)
 
@@ -142,7 +142,7 @@ class Course:
     def _go_on(self, done: Done) -> None:
         why = _tried(self._place.forget)
         if why is None:
-            self._vmm.go_on(done)
+            self._qemu.go_on(done)
         else:
             done(why)
 

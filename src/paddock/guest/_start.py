@@ -5,21 +5,17 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
-from collections.abc import Callable
 from typing import Any, NoReturn
 
 from . import _machine as machine
-from ._agent import prepare_process, run_agent, run_agent_on, run_agent_on_line
+from ._agent import run_agent, run_agent_on, run_agent_on_line
 from ._birth import run_born
 from ._config import AgentConfig, InitConfig, UserEntry
 from ._faults import report
-from ._fuse_relay import protect
 from ._init import run_init
 from ._kernel import set_dumpable, shed
 from ._line import LineEnd
-from ._loop import Loop
 from ._mark import new_mark
-from ._quay import Quay
 from ._seal import seal_imports
 
 
@@ -67,9 +63,7 @@ def serve(config: Any) -> NoReturn:
 def _run_on_lines(config: Any) -> NoReturn:
     set_dumpable(False)  # its memory is no command's, whoever runs it
     mark = new_mark()
-    quays: list[Quay] = []
-    ends = {name: _line_end(where, mark, quays) for name, where in config["streams"].items()}
-    files, carried = _files(config.get("machine", {}).get("files"))
+    ends = {name: _line_end(where, mark) for name, where in config["streams"].items()}
     configs = {name: _agent_config(agent) for name, agent in config["agents"].items()}
     served: set[str] = set()
 
@@ -92,59 +86,27 @@ def _run_on_lines(config: Any) -> NoReturn:
         agents=dict.fromkeys(configs),
         deadline=float(config["deadline"]),
         eager=tuple(configs),
-        quays=tuple(quays),
-        files=files,
+        files=lambda: _open_files(config.get("machine", {}).get("files")),
     )
     try:
         kept = (fd for end in ends.values() for fd in (end.reader, end.writer))
-        run_init(plan, start_agent, lambda: None, keep=(*kept, *carried))
+        run_init(plan, start_agent, lambda: None, keep=tuple(kept))
     except BaseException as error:
         report(error)
         os._exit(1)
 
 
-def _line_end(where: Any, mark: bytes, quays: list[Quay]) -> LineEnd:
+def _line_end(where: Any, mark: bytes) -> LineEnd:
     """Above 2: no word of anybody's must ever get onto a line."""
-    if isinstance(where, str) and where.startswith("vsock:"):
-        quays.append(_moored(where))
-        fd = quays[-1].line.fileno()
-        return LineEnd(reader=_moved(fd), writer=_moved(fd), mark=mark)
     reader, writer = _stream(where)
     moved = _moved(reader)
     other = moved if writer == reader else _moved(writer)
     return LineEnd(reader=moved, writer=other, mark=mark, device=isinstance(where, str))
 
 
-def _moored(where: str) -> Quay:
-    return Quay(int(where.removeprefix("vsock:")))
-
-
-def _files(where: str | None) -> tuple[Callable[[], int], tuple[int, ...]]:
-    """What opens the stream by which files come, and what it needs. A port is there for the asking."""
-    if where is None or where.startswith("port:"):
-        return lambda: machine.port((where or "port:paddock.files").removeprefix("port:")), ()
-    quay = _moored(where)
-
-    def open_stream() -> int:
-        if os.fork() == 0:
-            _carry(quay)
-        return os.dup(quay.line.fileno())
-
-    return open_stream, quay.descriptors()
-
-
-def _carry(quay: Quay) -> NoReturn:
-    """In a process of its own: init looks at files, too, and must not wait for what it would have to carry."""
-    try:
-        prepare_process(keep=quay.descriptors())
-        protect()
-        loop = Loop()
-        quay.open(loop)
-        loop.run()
-    except BaseException as error:
-        report(error)
-    finally:
-        os._exit(1)
+def _open_files(where: str | None) -> int:
+    """The stream by which files come: a port is there for the asking."""
+    return machine.port((where or "port:paddock.files").removeprefix("port:"))
 
 
 def _moved(fd: int) -> int:

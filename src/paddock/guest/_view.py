@@ -42,7 +42,7 @@ class Source:
     """The directory `place` of this machine, seen at `path` of the view, less the names `without` at its top.
 
     `owners` say whose files are below a path of the view, longest path first; None: the files' own. `nobody` is who
-    appears as the owner of what is root's. `readable`: without the files that we may not read.
+    appears as the owner of what is root's.
     """
 
     place: str
@@ -50,7 +50,6 @@ class Source:
     without: frozenset[str] = frozenset()
     owners: Mapping[str, Owner] | None = None
     nobody: int = -1
-    readable: bool = False
 
 
 @dataclass(slots=True)
@@ -118,8 +117,6 @@ def _descend(
             continue
         info = entry.stat(follow_symlinks=False)
         if stat.S_IFMT(info.st_mode) not in _TYPES:
-            continue
-        if source.readable and stat.S_ISREG(info.st_mode) and not os.access(entry.path, os.R_OK):
             continue
         child = _node(info, source, f"{path}/{entry.name}", entry.path, seen)
         into.children[os.fsencode(entry.name)] = child

@@ -16,11 +16,11 @@ from typing import Any
 import msgspec
 
 from paddock.backends._base import Capabilities, Exits, SandboxPlan
-from paddock.backends.microvm import _accelerator, _kernel, _qemu, _selection, _shares
+from paddock.backends.microvm import _accelerator, _kernel, _qemu, _shares
 from paddock.backends.microvm._bake import Ingredients
 from paddock.backends.microvm._images import Images
+from paddock.backends.microvm._qemu import PLACE, Machine, processors
 from paddock.backends.microvm._trust import Trust
-from paddock.backends.microvm._vmm import PLACE, Machine, processors
 from paddock.backends.vessel import Orders, VesselBackend, VesselInstance, nobodys
 from paddock.errors import LevelUnavailable, PaddockError, ResourceExhausted, SandboxError, Unsupported
 from paddock.keeper._plan import KVM, JailPlan, User
@@ -68,21 +68,15 @@ class MicrovmBackend(VesselBackend):
             memory=True,
             mounts=True,
             trees=True,
-            exits=self._network(),
+            exits=True,
         )
-
-    def _network(self) -> bool:
-        try:
-            return _selection.vmm().network
-        except PaddockError:
-            return True  # there is none, and the probe says so
 
     @property
     def edition(self) -> str:
         try:
             accelerator = self._accelerator()
             name = accelerator.name if accelerator.proven else "untried"
-            return f"{_selection.vmm().edition}, kernel {_kernel.find().release}, {name}"
+            return f"{_qemu.find().edition}, kernel {_kernel.find().release}, {name}"
         except PaddockError:
             return ""
 
@@ -90,7 +84,7 @@ class MicrovmBackend(VesselBackend):
         if os.uname().machine != "x86_64":
             return f"virtual machines are x86_64 ones here, and this is {os.uname().machine}"
         try:
-            _kernel.find().chain(_selection.vmm().modules)
+            _kernel.find().chain(_qemu.find().modules)
             _mkfs()
             self._accelerator()
         except PaddockError as error:
@@ -103,7 +97,7 @@ class MicrovmBackend(VesselBackend):
             return (
                 Check(area="level", name="microvm", status="missing", detail=why, fix=self.remedy(why) or _remedy()),
             )
-        how = f"{self.edition}: {self._accelerator().words}; {_selection.words()}"
+        how = f"{self.edition}: {self._accelerator().words}"
         slept = "what is paused keeps its memory; `paddock pause --to-disk` gives it back"
         return (
             Check(area="level", name="microvm", status="ok", detail=how, fix=None),
@@ -134,8 +128,8 @@ class MicrovmBackend(VesselBackend):
             "machine_id": uuid.uuid4().hex,
             "entropy": os.urandom(_ENTROPY_BYTES).hex(),
             "wall_clock": time.time(),
-            "mac": _own_address().hex() if self._network() else None,
-            "network": plan.exits if self._network() else None,
+            "mac": _own_address().hex(),
+            "network": plan.exits,
             "limits": {
                 "open_files": limits.open_files,
                 "processes": limits.processes,
@@ -156,8 +150,6 @@ class MicrovmBackend(VesselBackend):
         await super().become(plan, instance)
 
     async def exits(self, id: SandboxId, incarnation: int, *, make: bool = False) -> Exits | None:
-        if make and not self._network():
-            raise Unsupported(f"{_selection.vmm().edition} gives no way out", hint="machines that run in QEMU have one")
         found = await super().exits(id, incarnation, make=make)
         if make and found is not None and (instance := await self.adopt(id)) is not None:
             try:
@@ -172,13 +164,7 @@ class MicrovmBackend(VesselBackend):
     # baking
 
     def _accelerator(self) -> _accelerator.Choice:
-        choice = _accelerator.choose(self.directory, _programs())
-        if choice.name != _accelerator.KVM and not _selection.vmm().emulates:
-            raise LevelUnavailable(
-                f"{_selection.vmm().edition} runs machines on KVM only; here, {choice.words}",
-                hint=f"without {_selection.SETTING} machines run in QEMU",
-            )
-        return choice
+        return _accelerator.choose(self.directory, _programs())
 
     async def _machine(self, plan: SandboxPlan) -> tuple[str, Ingredients]:
         """The baked one for this plan; the first that is baked shows whether KVM boots anything here."""
@@ -193,10 +179,6 @@ class MicrovmBackend(VesselBackend):
             try:
                 baked = await self._baked(plan, made_of, trial=True)
             except PaddockError as error:
-                if not made_of.vmm.emulates:
-                    if isinstance(error, SandboxError):  # the machine's own end, not that of what it needs
-                        _accelerator.failed(self.directory, _programs(), error.message)
-                    raise
                 made_of = await self._ingredients(plan, _accelerator.TCG)
                 baked = await self._baked(plan, made_of)  # where this fails as well, it was not for KVM
                 _accelerator.failed(self.directory, _programs(), error.message)
@@ -223,13 +205,13 @@ class MicrovmBackend(VesselBackend):
         native = accelerator == _accelerator.KVM
         cores = processors(limits.cpus)
         machine = Machine(memory_mib=limits.memory_mib, processors=cores, accelerator=accelerator)
-        vmm = _selection.vmm()
+        qemu = _qemu.find()
         anybody = msgspec.structs.replace(plan, spec=msgspec.structs.replace(plan.spec, env={}), exits=False)
-        found = vmm.streams(self.identities)
+        found = qemu.streams(self.identities)
         streams: dict[str, object] = {name: found[name] for name in self.identities}
         return Ingredients(
             kernel=_kernel.find(),
-            vmm=vmm,
+            qemu=qemu,
             machine=machine,
             template=plan.template,
             limits=limits,
@@ -355,15 +337,13 @@ def _dressed(jail: JailPlan, made_of: Ingredients, baked: tuple[str, ...]) -> Ja
         trees=(*jail.trees, made_of.tree()),
         open_files=max(jail.open_files, 4096),
         disk_bytes=disk_bytes,
-        file_bytes=max(made_of.vmm.largest_view, disk_bytes) if made_of.vmm.largest_view else jail.file_bytes,
         devices=(KVM,) if made_of.machine.accelerator == _accelerator.KVM else (),
     )
 
 
 def _orders(made_of: Ingredients, plan: SandboxPlan, env: dict[str, str], *, boot: bool, memory: str = "") -> Orders:
     options: dict[str, Any] = {
-        "vmm": made_of.vmm.name,
-        **made_of.vmm.options(made_of.machine, made_of.guest["streams"], boot=boot),
+        **made_of.qemu.options(made_of.machine, made_of.guest["streams"], boot=boot),
         "place": PLACE,
         "stamp": made_of.stamp,
         "memory": memory,
@@ -380,7 +360,7 @@ def _own_address() -> bytes:
 
 
 def _programs() -> tuple[str, str]:
-    return (_selection.vmm().stamp, _kernel.find().stamp)
+    return (_qemu.find().stamp, _kernel.find().stamp)
 
 
 def _mkfs() -> str:
@@ -392,7 +372,7 @@ def _mkfs() -> str:
 
 def _remedy() -> str:
     try:
-        _selection.vmm()
+        _qemu.find()
         _mkfs()
     except PaddockError as error:
         return error.hint or _qemu.PACKAGES

@@ -15,7 +15,7 @@ from typing import Any
 
 from paddock.backends.microvm import _initramfs
 from paddock.backends.microvm._kernel import Kernel
-from paddock.backends.microvm._vmm import BOOT, PLACE, Machine, Vmm
+from paddock.backends.microvm._qemu import BOOT, PLACE, Machine, Qemu
 from paddock.keeper._plan import Tree
 from paddock.model import Limits, Template
 from paddock.storage._kit import manifest
@@ -37,7 +37,7 @@ class Ingredients:
     is the proof that KVM still boots something."""
 
     kernel: Kernel
-    vmm: Vmm
+    qemu: Qemu
     machine: Machine
     template: Template
     limits: Limits
@@ -54,7 +54,7 @@ class Ingredients:
         """Which machine a state is for."""
         accelerator = f"{self.machine.accelerator} on {self.processor}" if self.processor else self.machine.accelerator
         how = f"{accelerator}, {self.machine.processors} processors, {self.machine.memory_mib} MiB"
-        return f"{self.vmm.stamp} ({how}, format {_VERSION}) with Linux {self.kernel.stamp}"
+        return f"{self.qemu.stamp} ({how}, format {_VERSION}) with Linux {self.kernel.stamp}"
 
     def recipe(self, boot: Callable[[str], None]) -> Recipe:
         """`boot(tree)` has a machine boot in that tree and leave its state there."""
@@ -84,8 +84,6 @@ class Ingredients:
         if self.template.host_usr:
             sources.append({"place": "/usr", "path": "/usr", "without": ["local"], "owners": {"/": (0, 0)}})
         options = ("-E", "lazy_itable_init=1,lazy_journal_init=1,nodiscard,root_owner=0:0", "-m", "0")
-        if self.vmm.largest_view:
-            sources = [{**source, "readable": True} for source in sources]
         return {
             "sources": sources,
             "disk_bytes": self.limits.disk_mib * _MIB,
@@ -102,9 +100,9 @@ class Ingredients:
         return Tree(name=first, target=TEMPLATE, writable=False, layers=tuple(others))
 
     def _boot_files(self) -> Manifest:
-        modules = self.kernel.chain(self.vmm.modules)
+        modules = self.kernel.chain(self.qemu.modules)
         machine = {
-            "files": self.vmm.streams(())["files"],
+            "files": self.qemu.streams(())["files"],
             "modules": _initramfs.module_places(modules),
             "directories": self._directories(),
         }
@@ -114,7 +112,7 @@ class Ingredients:
             "vm": Entry("directory", 0o700),
             "vm/boot": Entry("directory", 0o700),
             "vm/boot/initrd": Entry("file", 0o600, _initramfs.build(manifest(), modules, config)),
-            "vm/boot/kernel": Entry("file", 0o600, self.vmm.kernel(self.kernel)),
+            "vm/boot/kernel": Entry("file", 0o600, self.kernel.image.read_bytes()),
         }
 
     def _directories(self) -> dict[str, tuple[int, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import subprocess
@@ -12,47 +13,59 @@ from pathlib import Path
 from typing import Any
 
 from paddock.backends.microvm._initramfs import ARGUMENTS
-from paddock.backends.microvm._kernel import Kernel
-from paddock.backends.microvm._vmm import BOOT, PLACE, Machine, kernel_arguments
 from paddock.errors import NotConfigured
 
+PLACE = "/vm"
+BOOT = (f"{PLACE}/boot/kernel", f"{PLACE}/boot/initrd")
 PACKAGES = "apt-get install --no-install-recommends qemu-system-x86 e2fsprogs"
 PROGRAM = Path("/usr/bin/qemu-system-x86_64")
 _VERSION = re.compile(r"version (\d+)\.(\d+)\.(\d+)")
 _OLDEST = (7, 0, 0)
 _SECONDS = 30
+_MIB = 1 << 20
+_KERNEL_ARGUMENTS = "console=ttyS0 quiet loglevel=3 panic=-1 tsc=reliable no_timer_check random.trust_cpu=on rdinit="
 _MEMORY, _DISK = f"{PLACE}/ram", f"{PLACE}/disk"
 _PORTS = ("init", "user", "root", "files")
 # Descriptors of QEMU's that the pilot makes: the identities' streams follow each other in the order of _PORTS.
 _FIRST_PORT, _FILES, _MONITOR, _BLOCKS = 3, 6, 7, 8
 
 
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What must be the same when a machine is made and when its state is loaded."""
+
+    memory_mib: int
+    processors: int
+    accelerator: str
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.memory_mib * _MIB
+
+
 @dataclass(frozen=True)
 class Qemu:
     program: Path
     version: str
-    name = "qemu"
     modules = ("virtio_pci", "virtio_blk", "virtio_console", "virtio_net", "virtio_rng", "erofs", "overlay", "fuse")
-    network = True
-    emulates = True
-    largest_view = 0
 
     @property
     def edition(self) -> str:
+        """Name and version, for people."""
         return f"qemu {self.version}"
 
     @property
     def stamp(self) -> str:
+        """Which one it is, to the byte: a state is for that one only."""
         info = self.program.stat()
         return f"QEMU {self.version} {info.st_size} {info.st_mtime_ns}"
 
-    def kernel(self, kernel: Kernel) -> bytes:
-        return kernel.image.read_bytes()
-
     def streams(self, identities: Iterable[str]) -> dict[str, str]:
+        """Where the guest finds its lines, and `files`."""
         return {name: f"port:paddock.{name}" for name in (*identities, "files")}
 
     def options(self, machine: Machine, identities: Iterable[str], *, boot: bool) -> dict[str, Any]:
+        """What the pilot is told of it, beside what every course is."""
         return {
             "argv": self.command(machine, boot=boot),
             "streams": {name: _FIRST_PORT + _PORTS.index(name) for name in identities},
@@ -65,7 +78,7 @@ class Qemu:
         kernel, initrd = BOOT
         mapped = "share=on" if boot else "share=off,reserve=off"
         start = (
-            ("-kernel", kernel, "-initrd", initrd, "-append", kernel_arguments(ARGUMENTS))
+            ("-kernel", kernel, "-initrd", initrd, "-append", _kernel_arguments(ARGUMENTS))
             if boot
             else ("-S", "-incoming", "defer")
         )
@@ -126,3 +139,11 @@ def _disk(name: str, description: str) -> tuple[str, ...]:
 def _port(fd: int, name: str) -> tuple[str, ...]:
     device = f"virtserialport,chardev={name},name=paddock.{name}"
     return ("-chardev", f"socket,id={name},fd={fd}", "-device", device)
+
+
+def _kernel_arguments(arguments: tuple[str, ...]) -> str:
+    return f"{_KERNEL_ARGUMENTS}{arguments[0]} -- {' '.join(arguments[1:])}"
+
+
+def processors(cpus: float) -> int:
+    return max(1, min(math.ceil(cpus), os.cpu_count() or 1))

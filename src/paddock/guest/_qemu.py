@@ -23,8 +23,8 @@ from ._blocks import BlockServer, View
 from ._frames import Json
 from ._freeze import NO_ROOM
 from ._lending import Lending
+from ._place import Done, Place
 from ._qmp import Awaited, Command, Failed, Monitor, Script
-from ._vmm import Done, Place
 
 if TYPE_CHECKING:
     from ._pilot import Pilot
@@ -33,7 +33,7 @@ _EVENTS = {"capabilities": [{"capability": "events", "state": True}]}
 _ENDED = Awaited("MIGRATION", "status", ("completed", "failed", "cancelled"))
 
 
-class Vmm:
+class Qemu:
     def __init__(self, pilot: Pilot, place: Place, options: Json, *, boots: bool) -> None:
         self._pilot, self._place, self._boots = pilot, place, boots
         self._options: Any = options

@@ -1,50 +1,13 @@
-"""What runs a virtual machine, as its course sees it, and the place of its files.
-
-One module for each: `_vmm_<name>.Vmm`. What such a program is like, and by which means it is told, stays in there.
-"""
+"""The files of a virtual machine, in the place that its sandbox's tree has for them."""
 
 from __future__ import annotations
 
 import json
 import os
-import socket
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Callable
 
 Done = Callable[[str | None], None]
 """`done(None)`: it is so. `done(why)`: it is not, and why, for people to read (`_freeze.NO_ROOM`: the disk is full)."""
-
-
-class Vmm(Protocol):
-    """Made with the pilot, the `Place`, what the course was told (`options`), and whether the machine `boots` or is
-    loaded. The course asks for one thing at a time."""
-
-    def start(self, ends: Mapping[str, int]) -> int:
-        """The pid of the program, started. `ends` are the machine's ends of the lines. It makes what it needs beside
-        view and disk, or sees that what it needs is there: OSError, ValueError."""
-        ...
-
-    @property
-    def files(self) -> socket.socket:
-        """The stream to what carries files in the machine (`_fuse_relay`), from `start` on."""
-        ...
-
-    def boot(self, done: Done) -> None: ...
-
-    def load(self, done: Done) -> None:
-        """The machine of `state` stands, and can go on."""
-        ...
-
-    def save(self, image: int | None, done: Done) -> None:
-        """The machine stands. Its devices are in `state.new`, and its memory is in the file `image`, which held that
-        with which it was loaded; without, in `ram`, where it booted."""
-        ...
-
-    def go_on(self, done: Done) -> None: ...
-
-    def close(self) -> None:
-        """The program has ended. Whoever waits for something is told."""
-        ...
 
 
 class Place:
