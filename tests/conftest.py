@@ -25,8 +25,8 @@ from paddock.backends.jail import KeeperClient
 from paddock.client import session, stop_daemon
 from paddock.errors import KeeperUnavailable
 from paddock.keeper import _wire, layout
-from paddock.testing.leaks import Snapshot, wait_until_clean
 from tests import modes, orphans
+from tests.conformance.leaks import Snapshot, wait_until_clean
 
 if TYPE_CHECKING:
     from paddock.client import Sandbox

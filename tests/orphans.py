@@ -1,6 +1,6 @@
 """Processes that outlive what started them: found by putting a parent above the whole session.
 
-What else a test may leave behind is looked for by `paddock.testing.leaks`.
+What else a test may leave behind is looked for by `tests.conformance.leaks`.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ INTRO = """\
 # Guarantees
 
 Each row is a promise, and tests show it. `.venv/bin/python tools/guarantees.py ISO-01` prints the tests of a row.
-The suite in `src/paddock/testing` runs once for each level, from `tests/contract` and `tests/backends`.
+The suite in `tests/conformance` runs once for each level, from `tests/contract` and `tests/backends`.
 
 - **Levels**: where the promise holds. *all* means `container`, `jail`, `gvisor` and `microvm`, never `process`. Where
   only the host's side matters, the tests use the jail.

@@ -43,9 +43,9 @@ TESTS = {
     "src/paddock/storage/forges/": "results/test_forges.py",
     "src/paddock/storage/images/": "images",
     "src/paddock/storage/repositories/": "repositories/test_acquire.py repositories/test_remote.py",
-    "src/paddock/testing/": "contract",
     "src/paddock/wire/": "wire daemon",
     "tests/": "",
+    "tests/conformance/": "contract",
     "tools/": "tools",
 }
 ALWAYS = "style/test_clocks.py style/test_errors.py style/test_modes.py style/test_rooms.py style/test_guarantees.py"

@@ -12,8 +12,8 @@ import pytest
 from paddock.backends import SandboxPlan
 from paddock.backends.microvm import MicrovmBackend
 from paddock.model import Limits, Noun, SandboxId, SandboxSpec, mint
-from paddock.testing.conformance._box import Box
 from tests.backends.vessels import VesselHarness, furnished
+from tests.conformance._box import Box
 from tests.conftest import private_state
 
 SECONDS = 300

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from paddock.testing.conformance import (
+from tests.backends.containers import ContainerHarness
+from tests.conformance import (
     AdoptionConformance,
     BackendConformance,
     FileConformance,
@@ -13,7 +14,6 @@ from paddock.testing.conformance import (
     LimitConformance,
     PauseConformance,
 )
-from tests.backends.containers import ContainerHarness
 
 
 class _OnAnEngine:

@@ -13,9 +13,9 @@ import pytest
 from paddock.backends.container import ContainerBackend
 from paddock.errors import PaddockError
 from paddock.model import Noun, SandboxId, SandboxSpec, mint
-from paddock.testing.conformance import Box
 from tests.backends.containers import ContainerHarness
 from tests.backends.test_container_engine import backend_of
+from tests.conformance import Box
 
 MAKE = r"""
 import os, subprocess

@@ -23,7 +23,7 @@ from paddock.backends.container._remains import Remains
 from paddock.errors import PlatformError
 from paddock.linux import proc
 from paddock.model import SandboxId, Template, User
-from paddock.testing.conformance import eventually
+from tests.conformance import eventually
 
 T = TypeVar("T")
 ID = SandboxId("sb_0000000000000001")

@@ -25,9 +25,9 @@ from paddock.backends.container._records import Record, Records
 from paddock.errors import PaddockError, PlatformError, SandboxDied, Unsupported
 from paddock.linux import proc
 from paddock.model import Limits, Mount, SandboxSpec
-from paddock.testing.conformance import Box, eventually
 from tests.backends.containers import ContainerHarness
 from tests.backends.engines import PodmanService
+from tests.conformance import Box, eventually
 from tests.orphans import descriptors, none_lost
 
 

@@ -13,9 +13,9 @@ import pytest
 from paddock.errors import Unsupported
 from paddock.model import SandboxSpec, Template, User
 from paddock.storage._recipe import Entry, Manifest, write_manifest
-from paddock.testing.conformance import Box
 from tests.backends.containers import ContainerHarness
 from tests.backends.engines import PodmanService
+from tests.conformance import Box
 
 USERS = (User(name="root", uid=0, gid=0, home="/root"), User(name="user", uid=1000, gid=1000, home="/home/user"))
 

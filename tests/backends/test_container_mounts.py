@@ -18,9 +18,9 @@ from paddock.backends.container import ContainerBackend
 from paddock.errors import InvalidArgument, PaddockError, Unsupported
 from paddock.keeper.layout import TREE_ID_BASE
 from paddock.model import Mount, MountMode, SandboxId, SandboxSpec
-from paddock.testing.conformance import Box
 from tests.backends.containers import ContainerHarness
 from tests.backends.test_container_engine import backend_of
+from tests.conformance import Box
 
 pytestmark = pytest.mark.root
 

@@ -10,9 +10,9 @@ import pytest
 from paddock.backends.container import _life
 from paddock.errors import SandboxError
 from paddock.linux import proc
-from paddock.testing.conformance import eventually
 from tests.backends.containers import ContainerHarness
 from tests.backends.test_container_engine import backend_of, boxed
+from tests.conformance import eventually
 
 _BREEDING = """
 import os, subprocess, threading

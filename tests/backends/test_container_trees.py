@@ -20,9 +20,9 @@ from paddock.keeper import layout
 from paddock.keeper._records import Records
 from paddock.keeper._undertaker import UNFINISHED
 from paddock.model import SandboxId, SandboxSpec
-from paddock.testing.conformance import Box, eventually
 from tests.backends.containers import ContainerHarness
 from tests.backends.engines import PodmanService
+from tests.conformance import Box, eventually
 
 WRITTEN = r"""
 set -e

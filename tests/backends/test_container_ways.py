@@ -15,9 +15,9 @@ from paddock.backends.container import ContainerBackend, _ways
 from paddock.errors import PlatformError, SandboxDied, Unsupported
 from paddock.keeper._exit_rules import TCP_PORT
 from paddock.model import SandboxSpec
-from paddock.testing.conformance import Box
 from tests.backends.containers import ContainerHarness
 from tests.backends.test_container_engine import backend_of, boxed, left
+from tests.conformance import Box
 from tests.orphans import descriptors, none_lost
 
 

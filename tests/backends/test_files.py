@@ -31,8 +31,8 @@ from paddock.model import (
     WatchFiles,
     WriteFile,
 )
-from paddock.testing.conformance import eventually
 from tests.backends.boxes import sandbox
+from tests.conformance import eventually
 
 ODD = b"odd \xff\n name".decode("utf-8", "surrogateescape")
 

@@ -18,7 +18,10 @@ from paddock.backends.vessel import VesselInstance
 from paddock.errors import LevelUnavailable, SandboxDied, Unsupported
 from paddock.linux import proc, processes
 from paddock.model import Limits, PtySize
-from paddock.testing.conformance import (
+from tests.backends.test_vessel import output
+from tests.backends.test_waiting import Room, state_of
+from tests.backends.vessels import VesselHarness, furnished
+from tests.conformance import (
     AdoptionConformance,
     ArchiveConformance,
     BackendConformance,
@@ -31,9 +34,6 @@ from paddock.testing.conformance import (
     LimitConformance,
     eventually,
 )
-from tests.backends.test_vessel import output
-from tests.backends.test_waiting import Room, state_of
-from tests.backends.vessels import VesselHarness, furnished
 from tests.conftest import private_state
 
 

@@ -18,9 +18,9 @@ from paddock.errors import PaddockError, Unsupported
 from paddock.guest._saved import Saved
 from paddock.keeper._plan import JailPlan
 from paddock.model import Limits, Noun, SandboxId, SandboxSpec, mint
-from paddock.testing.conformance import _host
-from paddock.testing.conformance._box import Box
 from tests.backends.vessels import VesselHarness, furnished
+from tests.conformance import _host
+from tests.conformance._box import Box
 from tests.conftest import private_state
 
 SECONDS = 300

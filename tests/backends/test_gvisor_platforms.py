@@ -18,9 +18,9 @@ from paddock.backends.gvisor import GvisorBackend, _backend, _platforms, _probe,
 from paddock.backends.gvisor._bundle import flags
 from paddock.errors import LevelUnavailable, ResourceExhausted
 from paddock.linux import proc, processes
-from paddock.testing.conformance import Box
 from tests.backends.test_gvisor_memory import Family, MemoryHarness, play
 from tests.backends.vessels import furnished
+from tests.conformance import Box
 from tests.conftest import private_state
 from tests.orphans import wait_until
 

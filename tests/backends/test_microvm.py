@@ -14,11 +14,11 @@ import pytest
 from paddock.errors import PaddockError
 from paddock.model import Limit, Mount
 from paddock.storage._memories import Memories
-from paddock.testing.conformance import AdoptionConformance, eventually
-from paddock.testing.conformance._box import Box
 from tests.backends.microvms import Family, MicrovmHarness, bake, microvm_harness, play
 from tests.backends.test_waiting import Room, state_of
 from tests.backends.test_waiting_trees import Desk
+from tests.conformance import AdoptionConformance, eventually
+from tests.conformance._box import Box
 
 SECONDS = 300
 # Holds a number in memory, a connection with itself, and a file whose end is nowhere but in memory; says what it has

@@ -6,8 +6,8 @@ from collections.abc import Generator
 
 import pytest
 
-from paddock.testing.conformance import BackendConformance
 from tests.backends.microvms import MicrovmHarness, bake, microvm_harness
+from tests.conformance import BackendConformance
 
 
 @pytest.fixture(scope="module")

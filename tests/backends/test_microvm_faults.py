@@ -20,9 +20,9 @@ from paddock.linux import processes
 from paddock.model import ExecId, ExecSpec
 from paddock.storage import _memories
 from paddock.storage._memories import PREFIX, Memories
-from paddock.testing.conformance._box import Box
-from paddock.testing.conformance._lab import eventually
 from tests.backends.microvms import Family, MicrovmHarness, microvm_harness, play
+from tests.conformance._box import Box
+from tests.conformance._lab import eventually
 
 _PARENT = 'test "$(cat /tmp/kept)" = kept && echo lives'
 

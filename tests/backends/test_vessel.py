@@ -19,13 +19,13 @@ from paddock.errors import PaddockError, SandboxDied, SandboxError
 from paddock.guest._frames import VERSION
 from paddock.linux import proc
 from paddock.model import ExecId, ExecSpec, Limits, Noun, SandboxSpec, mint
-from paddock.testing.conformance import (
+from tests.backends.vessels import PlainVessel, VesselHarness, furnished, processes
+from tests.conformance import (
     BackendConformance,
     StreamConformance,
     _host,
     eventually,
 )
-from tests.backends.vessels import PlainVessel, VesselHarness, furnished, processes
 from tests.conftest import private_state
 
 

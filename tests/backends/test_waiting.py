@@ -26,9 +26,9 @@ from paddock.model import Limits, Mount, MountMode, Noun, SandboxId, SandboxSpec
 from paddock.service._collectors import AbandonedVessels
 from paddock.storage import Templates, open_pool, prepare
 from paddock.storage._waiting_trees import WAITING, keep
-from paddock.testing.conformance import eventually
 from tests.backends.test_vessel import output
 from tests.backends.vessels import PlainVessel, VesselHarness, pool_of, processes
+from tests.conformance import eventually
 from tests.conftest import private_state
 
 LIMITS = Limits(disk_mib=256)

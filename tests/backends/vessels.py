@@ -20,7 +20,7 @@ from paddock.linux import proc
 from paddock.model import Level, Noun, SandboxId, SandboxSpec, mint
 from paddock.storage import Pool, Templates, open_pool, prepare
 from paddock.storage._kit import COMMAND
-from paddock.testing.conformance import _host
+from tests.conformance import _host
 
 
 class PlainVessel(VesselBackend):

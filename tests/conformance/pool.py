@@ -23,7 +23,7 @@ import pytest
 from paddock.errors import AlreadyExists, InvalidArgument, NotFound, ResourceExhausted
 from paddock.keeper.layout import TREE_ID_BASE
 from paddock.storage import Pool
-from paddock.testing.trees import Root, describe, everything_in, exit_code, fill_with_hostility, in_child
+from tests.conformance.trees import Root, describe, everything_in, exit_code, fill_with_hostility, in_child
 
 MIB = 1 << 20
 NO_NAMES = ("", "sb", "sb_", "SB_1", "sb_1/..", "../sb_1", ".sb_1", "sb_1\n", "sb_-", "s_1", "sb_é", "sb_" + "1" * 61)

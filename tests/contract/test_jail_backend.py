@@ -12,8 +12,8 @@ from paddock.backends import SandboxPlan
 from paddock.backends.jail import JailBackend
 from paddock.model import Noun, SandboxId, SandboxSpec, mint
 from paddock.storage import Pool, Templates
-from paddock.testing.conformance import BackendConformance
 from tests.backends.vessels import furnished
+from tests.conformance import BackendConformance
 from tests.conftest import private_state
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from paddock.testing.leaks import Snapshot, wait_until_clean
+from tests.conformance.leaks import Snapshot, wait_until_clean
 
 SLEEPER = [sys.executable, "-c", "import time; print(flush=True); time.sleep(600)"]
 

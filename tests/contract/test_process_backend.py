@@ -12,7 +12,7 @@ import pytest
 from paddock.backends import SandboxPlan
 from paddock.backends.process import ProcessBackend
 from paddock.model import Noun, SandboxId, SandboxSpec, Template, User, mint
-from paddock.testing.conformance import (
+from tests.conformance import (
     BackendConformance,
     KillConformance,
     LifeConformance,

@@ -28,7 +28,7 @@ from paddock.client import DaemonTransport, default_transport
 from paddock.errors import DaemonLost, GuestLost, LevelUnavailable, SandboxDied
 from paddock.linux import proc
 from paddock.model import ExecResult
-from paddock.testing.leaks import Snapshot, wait_until_clean
+from tests.conformance.leaks import Snapshot, wait_until_clean
 from tests.conftest import keepers, live_sandboxes
 from tests.daemon.conftest import daemon_pid
 from tests.faults.stepping import Operation, Stepper

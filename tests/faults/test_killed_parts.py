@@ -18,7 +18,7 @@ from paddock import Sandbox
 from paddock.client import Calls, DaemonTransport, Session, default_transport
 from paddock.errors import GuestLost, LevelUnavailable, PaddockError, SandboxDied, SandboxError
 from paddock.model import Limit, Limits
-from paddock.testing.leaks import Snapshot, wait_until_clean
+from tests.conformance.leaks import Snapshot, wait_until_clean
 from tests.conftest import keepers, live_sandboxes
 from tests.faults.stepping import Operation
 from tests.orphans import descriptors, none_lost

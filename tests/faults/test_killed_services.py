@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from paddock.client import stop_daemon
-from paddock.testing.leaks import Snapshot, wait_until_clean
+from tests.conformance.leaks import Snapshot, wait_until_clean
 from tests.conftest import keepers, live_sandboxes, stop_keeper
 from tests.daemon.conftest import daemon_pid
 

@@ -25,7 +25,7 @@ from paddock.storage.images import ImageLimits, Images
 from paddock.storage.images._documents import Config, Manifest, SavedImage, decode, decode_config, decode_index
 from paddock.storage.images._records import Record
 from paddock.storage.images._reference import parse
-from paddock.testing.trees import Root
+from tests.conformance.trees import Root
 from tests.images.layouts import (
     GROUP,
     PASSWD,

@@ -19,7 +19,7 @@ from paddock.errors import InternalError, PaddockError
 from paddock.keeper import layout
 from paddock.linux import mountinfo, proc
 from paddock.model import Limit, Limits, SandboxId
-from paddock.testing.leaks import Snapshot, wait_until_clean
+from tests.conformance.leaks import Snapshot, wait_until_clean
 from tests.conftest import keepers, no_new_sandbox, private_state
 from tests.keeper.conftest import Yard, configure, open_yard, run
 from tests.orphans import wait_until

@@ -12,7 +12,7 @@ import pytest
 from paddock import Mount, MountMode
 from paddock.errors import InvalidArgument
 from paddock.keeper.layout import TREE_ID_BASE
-from paddock.testing.trees import describe
+from tests.conformance.trees import describe
 from tests.conftest import SandboxFactory
 
 OVERLAID = (MountMode.COPY_ON_WRITE, MountMode.READ_ONLY)

@@ -16,7 +16,7 @@ from paddock.keeper import layout
 from paddock.keeper.layout import TREE_ID_BASE
 from paddock.model import ExecId, ExecSpec, Limits, Noun, mint
 from paddock.storage import Pool
-from paddock.testing.trees import Root, describe
+from tests.conformance.trees import Root, describe
 from tests.conftest import private_state
 from tests.keeper.conftest import Yard, clear, configure, open_yard, run
 

@@ -19,7 +19,7 @@ from paddock.model import ChangeKind, ListAudit
 from paddock.storage import MountChanges, Plan
 from paddock.storage._lines import Work
 from paddock.storage._patch import Side, piece
-from paddock.testing.trees import describe
+from tests.conformance.trees import describe
 from tests.conftest import SandboxFactory
 from tests.in_process import in_process
 

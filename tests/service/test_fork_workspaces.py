@@ -31,7 +31,7 @@ from paddock.service import Service
 from paddock.service._store import Row
 from paddock.service._workspace_tree import WorkspaceTree
 from paddock.storage import prepare
-from paddock.testing.trees import Root
+from tests.conformance.trees import Root
 from tests.conftest import private_state
 from tests.keeper.conftest import Yard, clear, open_yard
 

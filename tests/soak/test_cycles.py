@@ -8,7 +8,7 @@ import pytest
 
 import paddock
 from paddock.keeper import layout
-from paddock.testing.leaks import Snapshot
+from tests.conformance.leaks import Snapshot
 from tests.conftest import SandboxFactory, keepers
 from tests.orphans import wait_until
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from paddock.keeper.layout import KEEPER_CONFIG
 from paddock.linux import mounts, namespaces
 from paddock.storage import Pool, PoolConfig, keeper_open_pool, open_pool, prepare
-from paddock.testing.trees import exit_code
+from tests.conformance.trees import exit_code
 
 GIB = 1 << 30
 

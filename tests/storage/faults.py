@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Callable
 
-from paddock.testing.trees import exit_code, in_child
+from tests.conformance.trees import exit_code, in_child
 
 _STEPS = ("open", "os.", "fcntl.", "subprocess.", "shutil.", "tempfile.", "ctypes.call_function")
 

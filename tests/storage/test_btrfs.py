@@ -18,7 +18,7 @@ from paddock.linux import btrfs
 from paddock.model import PoolSpace
 from paddock.storage import open_pool
 from paddock.storage._btrfs import BtrfsPool
-from paddock.testing.trees import Root, everything_in, exit_code, in_child
+from tests.conformance.trees import Root, everything_in, exit_code, in_child
 from tests.storage.drivers import GIB, Keeper, prepare
 
 pytestmark = pytest.mark.root

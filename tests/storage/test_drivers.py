@@ -12,7 +12,7 @@ import pytest
 from paddock.errors import NotConfigured
 from paddock.storage import PoolConfig, open_pool
 from paddock.storage._copy import CopyPool
-from paddock.testing.pool import PoolConformance
+from tests.conformance.pool import PoolConformance
 from tests.storage.drivers import DriverHarness
 
 

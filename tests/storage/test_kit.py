@@ -15,7 +15,7 @@ from paddock.guest._frames import VERSION, Decoder, Kind, pack
 from paddock.storage import Templates, open_pool, prepare
 from paddock.storage._kit import COMMAND, PLACE, manifest, recipe
 from paddock.storage._recipe import Manifest
-from paddock.testing.trees import Root
+from tests.conformance.trees import Root
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from paddock.keeper import layout
 from paddock.linux import loop
 from paddock.storage import _copy, _probe, open_pool, prepare
 from paddock.storage._config import Reason
-from paddock.testing.trees import exit_code, in_child
+from tests.conformance.trees import exit_code, in_child
 from tests.storage.drivers import GIB, Keeper
 from tests.storage.faults import killed_before_step
 

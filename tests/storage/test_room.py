@@ -18,8 +18,8 @@ from paddock.linux import loop
 from paddock.model import Check
 from paddock.storage import Pool, PoolConfig, open_pool, prepare
 from paddock.storage._config import store
-from paddock.testing.pool import PoolConformance
-from paddock.testing.trees import Root
+from tests.conformance.pool import PoolConformance
+from tests.conformance.trees import Root
 from tests.orphans import wait_until
 from tests.storage.drivers import GIB, DriverHarness, Keeper
 

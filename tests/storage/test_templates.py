@@ -16,7 +16,7 @@ from paddock.errors import NotConfigured, NotFound, Unsupported
 from paddock.linux import mounts, namespaces
 from paddock.storage import Pool, Templates, open_pool, prepare
 from paddock.storage._host import manifest
-from paddock.testing.trees import Root, exit_code, in_child
+from tests.conformance.trees import Root, exit_code, in_child
 from tests.storage.faults import killed_before_step
 
 

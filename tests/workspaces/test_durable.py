@@ -15,7 +15,7 @@ import pytest
 from paddock import Sandbox, Workspace
 from paddock.errors import InvalidState
 from paddock.linux import btrfs
-from paddock.testing.trees import Root
+from tests.conformance.trees import Root
 from tests.conftest import keepers
 from tests.daemon.conftest import daemon_pid
 from tests.faults.conftest import program as program  # a fixture

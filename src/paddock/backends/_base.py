@@ -1,4 +1,4 @@
-"""The contract of a backend. `paddock.testing.conformance` checks every promise made here."""
+"""The contract of a backend. `tests.conformance` checks every promise made here."""
 
 from __future__ import annotations
 
