@@ -26,7 +26,10 @@ from paddock.client import session, stop_daemon
 from paddock.errors import KeeperUnavailable
 from paddock.keeper import _wire, layout
 from tests import modes, orphans
-from tests.conformance.leaks import Snapshot, wait_until_clean
+
+# Before they are first imported, or their assertions would fail without saying what they compared.
+pytest.register_assert_rewrite("tests.conformance")
+from tests.conformance.leaks import Snapshot, wait_until_clean  # noqa: E402
 
 if TYPE_CHECKING:
     from paddock.client import Sandbox

@@ -11,11 +11,6 @@ backend doesn't claim in its `capabilities` is skipped with that reason.
 
 from __future__ import annotations
 
-import pytest
-
-# Before they are first imported, or their assertions would fail without saying what they compared.
-pytest.register_assert_rewrite(__name__)
-
 from ._adoption import AdoptionConformance as AdoptionConformance
 from ._archives import ArchiveConformance as ArchiveConformance
 from ._background import BackgroundConformance as BackgroundConformance
