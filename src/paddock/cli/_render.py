@@ -7,15 +7,11 @@ import select
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, TextIO
 
 from paddock.errors import PaddockError
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-
 _COLUMNS = 80
+_LEAST_COLUMN = 8
 
 
 def escape(text: str) -> str:
@@ -94,15 +90,29 @@ def table(
     headings: Sequence[str], rows: Sequence[Sequence[str]], *, marks: Sequence[str] = (), beside: bool = False
 ) -> None:
     """`marks` colours the first column: ok, weak or missing per row. `beside` the output: on stderr."""
-    cells = [[escape(cell) for cell in row] for row in rows]
     stream = sys.stderr if beside else sys.stdout
-    if stream.isatty():
-        _rich_table(headings, cells, marks, stream)
-        return
-    widths = [max(map(len, column)) for column in zip(headings, *cells, strict=True)]
-    for row in (headings, *cells):
-        padded = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        print("  ".join(padded).rstrip(), file=stream)
+    width = _width(stream.fileno()) if stream.isatty() else None
+    for row in _table(headings, [[escape(cell) for cell in row] for row in rows], width, marks):
+        print(row, file=stream)
+
+
+def _table(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], width: int | None, marks: Sequence[str] = ()
+) -> list[str]:
+    """The lines of a table. With a `width` they are no longer than that: the widest columns are wrapped."""
+    from textwrap import wrap
+
+    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+    while width is not None and sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > _LEAST_COLUMN:
+        widths[widths.index(max(widths))] -= 1
+    lines: list[str] = []
+    for row, mark in zip((headings, *rows), ("", *marks, *[""] * (len(rows) - len(marks))), strict=True):
+        parts = [wrap(cell, size, break_on_hyphens=False) or [""] for cell, size in zip(row, widths, strict=True)]
+        for number in range(max(map(len, parts))):
+            cells = [part[number] if number < len(part) else "" for part in parts]
+            text = "  ".join(map(str.ljust, cells, widths)).rstrip()
+            lines.append(text.replace(cells[0], _coloured(cells[0], mark), 1) if mark and cells[0] else text)
+    return lines
 
 
 def checklist(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -114,27 +124,31 @@ def checklist(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     *leads, last = headings
     widths = [max(map(len, column)) for column in zip(leads, *(row[:-2] for row in cells), strict=True)]
     indent = sum(widths) + 2 * len(widths)
-    width = _width() if sys.stdout.isatty() else _COLUMNS
+    width = _width(1) if sys.stdout.isatty() else _COLUMNS
     print("  ".join([*map(str.ljust, leads, widths), last]))
     for *names, detail, fix in cells:
         first, *more = wrap(detail, max(width - indent, 20), break_on_hyphens=False) or [""]
-        print("  ".join([*map(str.ljust, names, widths), first]).rstrip().replace(names[0], _coloured(names[0]), 1))
+        print(
+            "  ".join([*map(str.ljust, names, widths), first])
+            .rstrip()
+            .replace(names[0], _coloured(names[0], names[0]), 1)
+        )
         for text in [*more, *([f"fix: {fix}"] if fix else [])]:
             print(" " * indent + text)
 
 
-def _width() -> int:
+def _width(descriptor: int) -> int:
     try:
-        return os.get_terminal_size(1).columns or _COLUMNS
+        return os.get_terminal_size(descriptor).columns or _COLUMNS
     except OSError:
         return _COLUMNS
 
 
-def _coloured(status: str) -> str:
-    colour = {"ok": 32, "weak": 33, "missing": 31}.get(status)
+def _coloured(text: str, mark: str) -> str:
+    colour = {"ok": 32, "weak": 33, "missing": 31}.get(mark)
     if colour is None or not sys.stdout.isatty() or "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb":
-        return status
-    return f"\x1b[{colour}m{status}\x1b[0m"
+        return text
+    return f"\x1b[{colour}m{text}\x1b[0m"
 
 
 def facts(rows: Sequence[tuple[str, str]]) -> None:
@@ -146,11 +160,15 @@ def facts(rows: Sequence[tuple[str, str]]) -> None:
 
 def live_table(headings: Sequence[str], looks: Iterable[Sequence[Sequence[str]]]) -> None:
     """One table that changes in its place, on a terminal."""
-    from rich.live import Live
-
-    with Live(auto_refresh=False, transient=False) as live:
-        for rows in looks:
-            live.update(_rich(headings, [[escape(cell) for cell in row] for row in rows], ()), refresh=True)
+    shown = 0
+    for rows in looks:
+        size = os.get_terminal_size(1)
+        lines = _table(headings, [[escape(cell) for cell in row] for row in rows], size.columns or _COLUMNS)
+        lines = lines[: max(size.lines - 1, 1)]  # what has scrolled away can't be written over
+        back = f"\x1b[{shown}F\x1b[J" if shown else ""  # up so many lines, and clear from there (ECMA-48: CPL, ED)
+        sys.stdout.write(back + "".join(f"{text}\n" for text in lines))
+        sys.stdout.flush()
+        shown = len(lines)
 
 
 def span(seconds: float) -> str:
@@ -173,24 +191,6 @@ def size(number: float | None) -> str:
             return f"{number:.0f} {unit}" if unit == "B" or number >= 10 else f"{number:.1f} {unit}"
         number /= 1024
     return f"{number:.1f} GiB"
-
-
-def _rich_table(headings: Sequence[str], rows: Sequence[Sequence[str]], marks: Sequence[str], stream: TextIO) -> None:
-    from rich.console import Console
-
-    Console(file=stream).print(_rich(headings, rows, marks))
-
-
-def _rich(headings: Sequence[str], rows: Sequence[Sequence[str]], marks: Sequence[str]) -> Table:
-    from rich.table import Table
-    from rich.text import Text
-
-    colours = {"ok": "green", "weak": "yellow", "missing": "red"}
-    shown = Table(*headings, box=None, header_style="bold", pad_edge=False)
-    for number, row in enumerate(rows):
-        style = colours.get(marks[number], "") if marks else ""
-        shown.add_row(Text(row[0], style=style), *(Text(cell) for cell in row[1:]))
-    return shown
 
 
 def _visible(character: str) -> str:
