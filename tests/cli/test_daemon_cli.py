@@ -62,6 +62,7 @@ def test_status_names_the_daemon_and_counts_the_programs_that_use_it(state_dir: 
     said = answer(state_dir, "status")
     daemon = said["daemon"]
     assert said["running"] is True
+    assert {"stops", "last_stop"} <= daemon.keys()
     assert (daemon["state_dir"], daemon["sessions"], daemon["idle_exit_seconds"]) == (str(state_dir), 1, 600)
     lines = paddock(state_dir, "daemon", "status").stdout.splitlines()
     assert lines[0].startswith(f"running   pid {daemon['pid']}, paddock ")

@@ -24,6 +24,7 @@ from ._listener import Leaving, Listener
 from ._process import detach
 from ._requests import ProgressHandler, Requests
 from ._sessions import Session, SessionFiles, all_of
+from ._watchdog import Watchdog
 
 SESSIONS = "sessions"
 LOG = "daemon.log"
@@ -49,7 +50,9 @@ def main(options: dict[str, Any]) -> None:
         _open_log(state_dir)
         if kept:
             _log.warning("this daemon keeps its first caller's %s: the kernel does not let it go", ", ".join(kept))
-        asyncio.run(_until_told(Daemon(state_dir), ready))
+        watchdog = Watchdog()
+        with asyncio.Runner(loop_factory=watchdog.new_loop) as runner:
+            runner.run(_until_told(Daemon(state_dir, watchdog), ready))
     except PaddockError as error:
         _log.error("the daemon could not start: %s", error.message)
         _tell(ready, codec.encode_error(error))
@@ -69,8 +72,8 @@ def main(options: dict[str, Any]) -> None:
 class Daemon:
     """One state directory's service, and who uses it."""
 
-    def __init__(self, state_dir: Path) -> None:
-        self._state_dir = state_dir
+    def __init__(self, state_dir: Path, watchdog: Watchdog) -> None:
+        self._state_dir, self._watchdog = state_dir, watchdog
         self._principal = Principal(f"local:{os.getuid()}")
         self._instance, self._started, self._boot = os.urandom(8).hex(), time.time(), boot_id()
         self._code = Code(state_dir / CONFIG)
@@ -91,6 +94,7 @@ class Daemon:
             self._take_up_sessions()
             node.service.start()
             self._listener.listen(self._state_dir)
+            self._watchdog.start()
             _tell(ready, b"{}")
             _log.info("the daemon of %s listens: paddock %s", self._state_dir, __version__)
             self._look_whether_idle()
@@ -214,6 +218,8 @@ class Daemon:
                     sessions=sum(one.pid != session.pid for one in self._listener.sessions.values()),
                     requests=len(self._listener.tasks) - 1,
                     idle_exit_seconds=self._node.config.idle_exit_seconds,
+                    stops=self._watchdog.stops,
+                    last_stop=self._watchdog.last_stop,
                 )
             case "stop" | "restart":
                 self._ends_own = what == "stop"

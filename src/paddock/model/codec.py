@@ -79,7 +79,8 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """What `paddock daemon status` shows. `sessions` counts those of other processes than the caller's."""
+    """What `paddock daemon status` shows. `sessions` counts those of other processes than the caller's,
+    `stops` how often the event loop stood still, and `last_stop` is the line of code that held it."""
 
     pid: int
     version: str
@@ -89,6 +90,8 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     sessions: int
     requests: int
     idle_exit_seconds: float
+    stops: int = 0
+    last_stop: str = ""
 
 
 class _Error(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
