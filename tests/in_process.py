@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from paddock.client import default_transport, stop_daemon
 from paddock.daemon._main import Daemon
+from paddock.daemon._watchdog import Watchdog
 from paddock.service import Service
 
 R = TypeVar("R")
@@ -42,12 +43,17 @@ def in_process(state_dir: Path) -> Generator[InProcess]:
     reading, writing = os.pipe2(os.O_CLOEXEC)
     started: list[tuple[Daemon, asyncio.AbstractEventLoop]] = []
 
-    async def run() -> None:
-        daemon = Daemon(state_dir)
+    async def run(watchdog: Watchdog) -> None:
+        daemon = Daemon(state_dir, watchdog)
         started.append((daemon, asyncio.get_running_loop()))
         await daemon.run(writing)
 
-    thread = threading.Thread(target=lambda: asyncio.run(run()), daemon=True)
+    def serve() -> None:
+        watchdog = Watchdog()
+        with asyncio.Runner(loop_factory=watchdog.new_loop) as runner:
+            runner.run(run(watchdog))
+
+    thread = threading.Thread(target=serve, daemon=True)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         thread.start()
