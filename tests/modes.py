@@ -30,7 +30,7 @@ PURE = {
     " malware_lists policies providers reconcile rollback rollback_races sandboxes secret_leases secret_policies"
     " secrets sleeping_states store wall_clock workspace_trees workspaces",
     "storage": "secret_sources vault",
-    "style": "clocks errors guarantees modes orphans rooms",
+    "style": "clocks errors guarantees modes no_forks orphans rooms",
     "tools": "quick reference",
 }
 # Needs sandboxes, but the part that differs for an ordinary user is proved elsewhere.

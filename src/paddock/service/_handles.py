@@ -52,6 +52,7 @@ class GuardedExec:
         stdin = None if inner.stdin is None else _RousingWriter(inner.stdin, self._rouse)
         self._stdin = stdin if stdin is None or typed else _CountedWriter(stdin)
         self._recorded: dict[str, object] | None = None
+        self._closing = False
         self._end = tasks.start(self._supervise(), name=f"exec {inner.id}")
 
     @property
@@ -103,23 +104,36 @@ class GuardedExec:
         await self._live.rouse(self._row)
 
     async def aclose(self) -> None:
+        if self._end.done():
+            await self._close_inner()
+            if self._recorded is not None and self._recorded != (passed := self._passed()):
+                self._recorded = passed  # it ended before all was read of what it had printed
+                self._entry.afterwards("exec.streams", passed)
+            return
+        # First, so that whoever waits hears that the handle was closed, however quickly the command ends by that.
+        self._closing = True
+        self._end.cancel()
+        await asyncio.wait((self._end,))
+        try:
+            await self._close_inner()
+        except BaseException as error:
+            self._entry.failed(error)
+            raise
+        self._done({"let_go": self._background, "killed": not self._background})
+
+    async def _close_inner(self) -> None:
         try:
             await self._inner.aclose()
         except GuestProtocolError as error:
             raise await self._live.disobeyed(self._held, error) from None
-        if not self._end.done():
-            self._done({"let_go": self._background, "killed": not self._background})
-            self._end.cancel()
-        elif self._recorded is not None and self._recorded != (passed := self._passed()):
-            self._recorded = passed  # it ended before all was read of what it had printed
-            self._entry.afterwards("exec.streams", passed)
 
     async def _supervise(self) -> ExitStatus | Exception:
         """Errors are its result: nobody may be waiting, and the record holds them."""
         try:
             status = await self._watch()
         except asyncio.CancelledError:
-            self._done({"let_go": True})
+            if not self._closing:
+                self._done({"let_go": True})
             raise
         except Exception as error:
             self._entry.failed(error)
