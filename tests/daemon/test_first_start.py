@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -31,6 +32,8 @@ from paddock.model import (
 )
 from paddock.service._clock import boot_id
 from paddock.service._store import Store
+from tests.conftest import gateway_pid
+from tests.daemon.conftest import daemon_pid
 from tests.databases import schema_of
 
 _OLD = Path(__file__).parents[1] / "data" / "state_f1f7b83"
@@ -106,6 +109,17 @@ def test_work_goes_on_in_a_workspace_of_an_older_paddock(old_state: Path) -> Non
     with Sandbox.create(level="jail", workspace="fix", transport=default_transport(old_state)) as box:
         assert box.filesystem.read_text("/workspace/README.md") == "# project\nmore\n"
         assert box.exec("git -C /workspace log --format=%s").stdout == "first\n"
+
+
+def test_a_gateway_that_outlives_its_daemon_is_no_older_program(state_dir: Path) -> None:
+    policy = {"egress": {"allow": [{"host": "api.test", "methods": ["GET"], "paths": ["/**"]}]}}
+    with Sandbox.create(level="jail", policy=policy, transport=default_transport(state_dir)) as box:
+        gateway, old = gateway_pid(state_dir), daemon_pid(state_dir)
+        assert gateway is not None
+        os.kill(old, signal.SIGKILL)
+        assert box.id in {one.id for one in Sandbox.list(transport=default_transport(state_dir))}
+        assert daemon_pid(state_dir) != old
+        assert gateway_pid(state_dir) == gateway
 
 
 # As `audit/_log.py` of that commit holds a segment.
