@@ -44,11 +44,14 @@ _AS_LONG_AS = 900.0
 @pytest.fixture
 def old_state(state_dir: Path) -> Path:
     """The state directory, as if this user had made it in this boot."""
+    shutil.copytree(_OLD / "audit", state_dir / "audit")
     for name in ("keeper.json", "vault.key"):
         shutil.copy(_OLD / name, state_dir)
-        (state_dir / name).chmod(0o600)
-    shutil.copytree(_OLD / "audit", state_dir / "audit")
+    for file in (*state_dir.glob("*"), *state_dir.glob("audit/*")):
+        file.chmod(0o700 if file.is_dir() else 0o600)
     with tarfile.open(_OLD / "trees.tar.gz") as trees:
+        # With its owners, which newer Pythons leave out unless told otherwise. 3.11.2 has no such filters.
+        trees.extraction_filter = getattr(tarfile, "fully_trusted_filter", None)
         trees.extractall(state_dir, numeric_owner=True)
     with closing(sqlite3.connect(state_dir / "paddock.db")) as db:
         db.executescript((_OLD / "state.sql").read_text().replace("local:0", f"local:{os.getuid()}"))
