@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import sqlite3
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from paddock.model import Level, Sandbox, SandboxId, SandboxSpec, State
 from paddock.service import _schema
 from paddock.service._store import Key, Row, Store
 from paddock.service._workspace_tree import WorkspaceTree
+from tests.databases import schema_of
 
 
 def row(
@@ -67,7 +69,7 @@ def test_a_file_of_each_version_before_comes_to_the_schema_of_a_new_one(tmp_path
     _made_by(tmp_path / "old", version)
     for name in ("old", "new"):
         Store(tmp_path / name).close()
-    assert _tables(tmp_path / "old") == _tables(tmp_path / "new")
+    assert schema_of(tmp_path / "old") == schema_of(tmp_path / "new")
 
 
 def test_what_a_file_of_a_version_before_has_is_kept(tmp_path: Path) -> None:
@@ -89,7 +91,7 @@ def test_what_a_file_of_a_version_before_has_is_kept(tmp_path: Path) -> None:
     store = Store(tmp_path / "db")
     assert store.get("sb_a") == row("sb_a", name="n", workspace=WorkspaceTree("ws_1", ("bs_1",), "rp_1"))
     store.close()
-    assert "alembic_version" not in {name for name, _ in _tables(tmp_path / "db")}
+    assert "alembic_version" not in {name for name, _ in schema_of(tmp_path / "db")}
 
 
 def _made_by(path: Path, version: int) -> None:
@@ -101,16 +103,12 @@ def _made_by(path: Path, version: int) -> None:
     db.close()
 
 
-def _tables(path: Path) -> dict[tuple[str, str], tuple[object, ...]]:
-    db = sqlite3.connect(path)
-    found = {
-        (name, kind): tuple(sorted(str(column[1:]) for column in db.execute(f"PRAGMA table_info({name})")))
-        if kind == "table"
-        else (sql,)
-        for name, kind, sql in db.execute("SELECT name, type, sql FROM sqlite_master").fetchall()
-    }
-    db.close()
-    return found
+def test_no_script_has_a_semicolon_within_a_statement() -> None:
+    """`upgrade` splits scripts there."""
+    for script in _schema.SCRIPTS:
+        assert "TRIGGER" not in script.upper()
+        assert not [literal for literal in re.findall("'[^']*'|\"[^\"]*\"", script) if ";" in literal]
+        assert all(map(sqlite3.complete_statement, (f"{one};" for one in script.split(";") if one.strip())))
 
 
 def test_services_that_start_at_once_migrate_once(tmp_path: Path) -> None:
@@ -130,12 +128,12 @@ def test_a_newer_schema_is_refused_with_the_next_step(tmp_path: Path) -> None:
 
 def test_an_interrupted_migration_has_not_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _made_by(tmp_path / "db", 3)
-    before = _tables(tmp_path / "db")
+    before = schema_of(tmp_path / "db")
     monkeypatch.setattr(_schema, "SCRIPTS", (*_schema.SCRIPTS, "CREATE TABLE more (id); no SQL"))
     with pytest.raises(InternalError, match="syntax error"):
         Store(tmp_path / "db")
     monkeypatch.undo()
-    assert _tables(tmp_path / "db") == before
+    assert schema_of(tmp_path / "db") == before
     store = Store(tmp_path / "db")
     assert store.list() == ()
     store.close()

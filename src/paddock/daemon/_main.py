@@ -21,6 +21,7 @@ from paddock.wire import PROTOCOL
 
 from ._code import Code
 from ._listener import Leaving, Listener
+from ._older import refuse_older_programs
 from ._process import detach
 from ._requests import ProgressHandler, Requests
 from ._sessions import Session, SessionFiles, all_of
@@ -86,6 +87,7 @@ class Daemon:
     async def run(self, ready: int) -> None:
         from ._compose import Node
 
+        refuse_older_programs(self._state_dir)
         node = self._node = Node(self._state_dir)
         requests = Requests(node, self._principal, owned=self._owned, control=self._control)
         self._listener = Listener(requests, greet=self._greet, ended=self._session_ended)
