@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import sqlite3
@@ -35,6 +36,7 @@ from paddock.service._store import Store
 from tests.conftest import gateway_pid
 from tests.daemon.conftest import daemon_pid
 from tests.databases import schema_of
+from tests.orphans import wait_until
 
 _OLD = Path(__file__).parents[1] / "data" / "state_f1f7b83"
 _AS_LONG_AS = 900.0
@@ -150,3 +152,26 @@ def test_a_program_of_an_older_paddock_that_still_works_there_is_named(old_state
         assert (old_state / "paddock.db").read_bytes() == before
         older.communicate()
     assert Sandbox.list(transport=default_transport(old_state)) == ()
+
+
+# A program in a sandbox that has made itself a file of the same path, and locks it.
+_PRETENDS = """
+import fcntl, os, sys, time
+os.makedirs(os.path.dirname(sys.argv[1]), exist_ok=True)
+file = open(sys.argv[1], "w")
+fcntl.flock(file, fcntl.LOCK_EX)
+time.sleep(600)
+"""
+
+
+def test_a_program_in_a_sandbox_that_pretends_to_be_one_keeps_no_daemon_from_its_start(state_dir: Path) -> None:
+    default_transport(state_dir).perform(ListWorkspaces())
+    segment = next((state_dir / "audit").glob("*.jsonl"))
+    with Sandbox.create(level="jail", transport=default_transport(state_dir)) as box:
+        background = f"python3 -c {shlex.quote(_PRETENDS)} {segment}"
+        box.start(background, background=True)
+        assert wait_until(lambda: box.exec(["sh", "-c", f"flock -n {segment} true"]).exit_code == 1)
+        old = daemon_pid(state_dir)
+        os.kill(old, signal.SIGKILL)
+        assert box.id in {one.id for one in Sandbox.list(transport=default_transport(state_dir))}
+        assert daemon_pid(state_dir) != old

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from pathlib import Path
 
 from paddock.errors import NotConfigured
@@ -19,11 +19,11 @@ def refuse_older_programs(state_dir: Path) -> None:
     lives. Of today's processes only the gateway does so beside the daemon.
     """
     state_dir = state_dir.resolve()
-    for pid in _lockers():
-        locked = set(_locked(pid))
-        if state_dir / layout.GATEWAY_LOCK in locked:
-            continue
-        if any(path.parent == state_dir / layout.AUDIT and path.suffix == ".jsonl" for path in locked):
+    segments = set((state_dir / layout.AUDIT).glob("*.jsonl"))
+    gateway = state_dir / layout.GATEWAY_LOCK
+    for pid in _lockers() if segments else ():
+        locked = set(_locked(pid, {gateway, *segments}))
+        if locked and gateway not in locked:
             raise NotConfigured(
                 f"a program of an older paddock (pid {pid}) still works in {state_dir}",
                 hint=f"let it finish, or end it: kill {pid}",
@@ -41,19 +41,26 @@ def _lockers() -> list[int]:
     return sorted({int(line[_FIELD_PID]) for line in fields if line[1] == "FLOCK"})
 
 
-def _locked(pid: int) -> Iterator[Path]:
-    """Yield the files that `pid` has locked; none of a process that is dead, dying, or another user's.
+def _locked(pid: int, files: Set[Path]) -> Iterator[Path]:
+    """Yield those of `files` that `pid` has locked; none of a process that is dead, dying, or another user's.
 
-    By path, because /proc/locks names other devices and inodes than stat(2) does on btrfs and overlayfs.
+    The link of a descriptor is not enough: a program in a sandbox may lock a file of its own that has the same path in
+    there. Only stat(2) tells whether that is the file here; /proc/locks names other devices and inodes on btrfs and
+    overlayfs.
     """
     try:
         descriptors = os.listdir(f"/proc/{pid}/fd")
     except OSError:
         return
     for descriptor in descriptors:
+        link = f"/proc/{pid}/fd/{descriptor}"
         try:
-            path = Path(os.readlink(f"/proc/{pid}/fd/{descriptor}"))
-            if "FLOCK" in Path(f"/proc/{pid}/fdinfo/{descriptor}").read_text():
+            path = Path(os.readlink(link))
+            if path in files and path.samefile(link) and "FLOCK" in _fdinfo(pid, descriptor):
                 yield path
         except OSError:
-            continue  # closed meanwhile
+            continue  # closed meanwhile, or there is no such file here
+
+
+def _fdinfo(pid: int, descriptor: str) -> str:
+    return Path(f"/proc/{pid}/fdinfo/{descriptor}").read_text()
