@@ -162,6 +162,8 @@ class Command:
     async def aclose(self) -> None:
         if not self.background:
             await self.end()
+            for _ in range(20):
+                await asyncio.sleep(0)  # as with a real one, others hear of the end before who closes it
 
     async def end(self) -> None:
         await self.kill()

@@ -110,10 +110,8 @@ class GuardedExec:
                 self._recorded = passed  # it ended before all was read of what it had printed
                 self._entry.afterwards("exec.streams", passed)
             return
-        # First, so that whoever waits hears that the handle was closed, however quickly the command ends by that.
         self._closing = True
-        self._end.cancel()
-        await asyncio.wait((self._end,))
+        self._end.cancel()  # before the command is ended: whoever waits for it hears that the handle was closed
         try:
             await self._close_inner()
         except BaseException as error:
