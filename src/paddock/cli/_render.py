@@ -92,8 +92,8 @@ def table(
     """`marks` colours the first column: ok, weak or missing per row. `beside` the output: on stderr."""
     stream = sys.stderr if beside else sys.stdout
     width = _width(stream.fileno()) if stream.isatty() else None
-    for row in _table(headings, [[escape(cell) for cell in row] for row in rows], width, marks):
-        print(row, file=stream)
+    for text in _table(headings, [[escape(cell) for cell in row] for row in rows], width, marks):
+        print(text, file=stream)
 
 
 def _table(
@@ -111,7 +111,7 @@ def _table(
         for number in range(max(map(len, parts))):
             cells = [part[number] if number < len(part) else "" for part in parts]
             text = "  ".join(map(str.ljust, cells, widths)).rstrip()
-            lines.append(text.replace(cells[0], _coloured(cells[0], mark), 1) if mark and cells[0] else text)
+            lines.append(text.replace(cells[0], _coloured(cells[0], mark), 1) if width and mark and cells[0] else text)
     return lines
 
 
