@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import pty
+import re
 import shlex
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from paddock.cli._values import command, mebibytes, mount, seconds
 from paddock.cli._verbs import VERBS, option_names, parse, parser, verb_parser
 from paddock.errors import InvalidArgument
 from tests.cli.command_line import Paddock, argv, environment, started
+from tests.cli.screen import screen
 
 
 def performed(directory: Path) -> list[str]:
@@ -146,6 +148,37 @@ def test_a_checklist_fits_80_columns_and_a_fix_stays_in_one_piece(capsys: pytest
     assert lines[-2:] == ["missing  gvisor  no", f"                 fix: {fix}"]
     assert max(map(len, lines[:-1])) <= 80
     assert " ".join(lines[1:-2]).split()[2:] == ["word"] * 40
+
+
+_TABLE = """
+from paddock.cli._render import live_table, table
+rows = [("ok", "word " * 20, "x"), ("missing", "a" * 70, "y")]
+table(("STATUS", "DETAIL", "LAST"), rows, marks=("ok", "missing"))
+print("--")
+live_table(("STATUS", "DETAIL", "LAST"), (rows[:number] for number in (1, 2)))
+"""
+
+
+def test_a_table_fits_the_terminal_and_one_that_changes_is_written_over() -> None:
+    with screen(python=("-c", _TABLE), columns=40) as terminal:
+        assert terminal.ends() == 0
+        still, _, changing = terminal.shown.decode().replace("\r\n", "\n").partition("--\n")
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", still)
+    assert max(map(len, plain.splitlines())) == 40
+    assert plain.count("word") == 20
+    assert plain.count("a") == 70
+    assert "\x1b[32mok\x1b[0m" in still
+    assert "\x1b[31mmissing\x1b[0m" in still
+    first, second = changing.split("\x1b[J")
+    rows, back, rest = first.rpartition("\x1b[")
+    assert (back, rest) == ("\x1b[", f"{len(rows.splitlines())}F")
+    assert second.startswith("STATUS")
+    assert second.count("a") == 70
+
+
+def test_a_table_that_goes_into_a_file_is_neither_wrapped_nor_coloured(capsys: pytest.CaptureFixture[str]) -> None:
+    _render.table(("STATUS", "DETAIL"), [("ok", "word  " * 40)], marks=("ok",))
+    assert capsys.readouterr().out == f"STATUS  DETAIL\nok      {('word  ' * 40).rstrip()}\n"
 
 
 def test_doctor_shows_no_level_that_is_for_tests_alone(paddock: Paddock) -> None:
