@@ -78,10 +78,10 @@ def test_what_a_file_of_a_version_before_has_is_kept(tmp_path: Path) -> None:
     _made_by(tmp_path / "db", 11)
     store = Store(tmp_path / "new")
     store.add(row("sb_a", name="n", workspace=WorkspaceTree("ws_1", ("bs_1",), "rp_1")))
-    (values,) = store.execute("SELECT * FROM sandboxes", ()).fetchall()
-    columns = [column[1] for column in store.execute("PRAGMA table_info(sandboxes)", ()).fetchall()]
-    store.close()
     db = sqlite3.connect(tmp_path / "db")
+    columns = [column[1] for column in db.execute("PRAGMA table_info(sandboxes)").fetchall()]
+    (values,) = store.execute(f"SELECT {', '.join(columns)} FROM sandboxes", ()).fetchall()
+    store.close()
     db.execute("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)")
     db.execute("INSERT INTO alembic_version VALUES ('0011')")
     marks = ", ".join("?" * len(columns))

@@ -26,6 +26,7 @@ from paddock.model import (
     Template,
 )
 
+from ._base import Paused
 from ._guest_connection import GuestConnection
 from ._guest_exec import Exited, attach, output, start_background, start_foreground
 from ._guest_files import perform
@@ -144,10 +145,10 @@ class GuestInstance:
     async def accept(self, path: str) -> ByteStream:
         return await accept(await self.connection("user"), path)
 
-    async def pause(self) -> None:
+    async def pause(self) -> Paused:
         raise _restless()
 
-    async def resume(self) -> None:
+    async def resume(self) -> float:
         raise _restless()
 
     async def stay_awake(self) -> Callable[[], None]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import socket
 import weakref
@@ -13,12 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 from paddock.errors import DaemonLost, InvalidState
-from paddock.model import codec
 from paddock.wire import MAX_REPLY, NO_REPLY, Frame, Inbox, Kind, WireError, close_all, pack, receive_some, send_some
 
-from ._session import Session, Undo, answered, handle_methods, lost, nothing
-
-_log = logging.getLogger("paddock")
+from ._session import Session, Undo, answered, handle_methods, lost, nothing, tell
 
 
 class AsyncCalls:
@@ -169,8 +165,7 @@ class _Multiplexed:
         for frame in frames:
             answer = self._answers.get(frame.channel)
             if frame.kind is Kind.CONTROL:
-                said: dict[str, str] = codec.decode(frame.body, dict[str, str])
-                _log.info("%s", said.get("progress", ""))
+                tell(frame.body)
             elif answer is not None and not answer.done():
                 answer.set_result(frame)
                 continue

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from collections.abc import Callable
 from typing import Any
 
 from paddock.errors import DaemonLost, InvalidState
-from paddock.model import codec
 from paddock.wire import NO_REPLY, Connection, Frame, Kind, WireError, close_all
 
-from ._session import Session, Undo, answered, handle_methods, lost, nothing
-
-_log = logging.getLogger("paddock")
+from ._session import Session, Undo, answered, handle_methods, lost, nothing, tell
 
 
 class Calls:
@@ -68,8 +64,7 @@ class Calls:
             if frame.channel == channel and frame.kind is not Kind.CONTROL:
                 return frame
             if frame.kind is Kind.CONTROL and frame.channel == channel:
-                said: dict[str, str] = codec.decode(frame.body, dict[str, str])
-                _log.info("%s", said.get("progress", ""))
+                tell(frame.body)
             close_all(frame.descriptors)
         return None
 

@@ -275,6 +275,13 @@ def nothing(late: Frame) -> list[bytes]:
     return []
 
 
+def tell(body: bytes) -> None:
+    """Log what the daemon says while it works: a warning, or what takes long."""
+    said: dict[str, str] = codec.decode(body, dict[str, str])
+    for kind, words in said.items():
+        _log.log(logging.WARNING if kind == "warning" else logging.INFO, "%s", words)
+
+
 def answered(frame: Frame, give_up: Callable[[bytes], None]) -> Frame:
     """The REPLY with all its descriptors. Raises the daemon's error, or ResourceExhausted."""
     if frame.kind is Kind.ERROR:

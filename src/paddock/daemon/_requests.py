@@ -44,7 +44,7 @@ from ._sessions import Session, all_of
 R = TypeVar("R")
 MAX_INPUT = 1 << 30
 _log = logging.getLogger("paddock")
-_progress: ContextVar[Callable[[str], None] | None] = ContextVar("progress", default=None)
+_progress: ContextVar[Callable[[str, str], None] | None] = ContextVar("progress", default=None)
 
 
 class Api(Protocol):
@@ -60,12 +60,13 @@ class Reply(Protocol):
 
 
 class ProgressHandler(logging.Handler):
-    """Sends what the library says in its log while it works for a request to the client of that request."""
+    """Sends what the library says in its log while it works for a request to the client of that request: what takes
+    long, as information, and warnings."""
 
     def emit(self, record: logging.LogRecord) -> None:
         send = _progress.get()
         if send is not None:
-            send(record.getMessage())
+            send("warning" if record.levelno == logging.WARNING else "progress", record.getMessage())
 
 
 _OPENED: tuple[tuple[tuple[type[Action[Any]], ...], Callable[[int, Any], Opened]], ...] = (
@@ -94,9 +95,9 @@ class Requests:
         """One REPLY or ERROR, unless it is cancelled."""
         loop = asyncio.get_running_loop()
 
-        def progress(said: str) -> None:  # from any thread
+        def progress(kind: str, said: str) -> None:  # from any thread
             with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(reply, Kind.CONTROL, codec.encode({"progress": said[:1000]}))
+                loop.call_soon_threadsafe(reply, Kind.CONTROL, codec.encode({kind: said[:1000]}))
 
         _progress.set(progress)
         try:

@@ -46,6 +46,8 @@ ORDINARY_ID = 1000
 # Sandboxes run with uids RUN_ID_BASE + slot * 65536 + id; idmapped mounts translate.
 RUN_ID_BASE = 0x6000_0000
 ID_COUNT = 65536
+# For how long a paused sandbox is kept where `config.toml` says nothing.
+RETENTION_SECONDS = 30 * 86_400.0
 
 DATABASE = "paddock.db"
 AUDIT = "audit"

@@ -90,14 +90,16 @@ class KillSandbox(Action[Sandbox], frozen=True, tag="sandbox.kill"):
 
 
 class PauseSandbox(Action[Sandbox], frozen=True, tag="sandbox.pause"):
-    """All its processes stand still until it is resumed or used; its time to live goes on. Idempotent.
+    """All its processes stand still until it is resumed or used, and so does its TTL. Idempotent.
 
-    `to_disk`: its memory is written to disk and given back, where its level can; what somebody is at in it at that
-    moment is lost to him, and goes on inside when it is woken.
+    InvalidState while commands run in it, in the background too, unless `force`: they stand still with it.
+    `to_disk`: its memory is written to disk and given back, where its level can. A caller who has a command or a stream
+    open loses it, and the command goes on inside when the sandbox is woken.
     """
 
     sandbox: str
     to_disk: bool = False
+    force: bool = False
 
 
 class ResumeSandbox(Action[Sandbox], frozen=True, tag="sandbox.resume"):

@@ -18,6 +18,8 @@ class Limit(StrEnum):
     OUTPUT = "output"
     TIME = "time"
     TTL = "ttl"
+    RETENTION = "retention"
+    """It was paused, and nobody resumed it for as long as paused sandboxes are kept."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -56,7 +56,7 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     With `snapshot` (an id, a unique prefix of one, or a name) it starts with those files, on the template and the
     mounts that they were made on. With `workspace` (an id, a unique prefix of one, or a name) that one is at
     `/workspace`, and no other living sandbox may write it.
-    One that nobody has used for `idle_seconds` is paused until somebody does; its `ttl_seconds` go on counting.
+    One that nobody has used for `idle_seconds` is paused until somebody does. While it is paused its TTL stands still.
     Without `policy` it has no network; one from a snapshot has the snapshot's.
     """
 
@@ -97,3 +97,7 @@ class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
     """The sandbox or the snapshot whose files it started with."""
     policy: str | None = None
     """The revision of its policy, which `spec` does not repeat; None: it has no network."""
+    kept_until: float | None = None
+    """While it is paused: when it ends, unless it is resumed before. `expires_at` says the same."""
+    left_seconds: float | None = None
+    """While it is paused: what is left of its TTL, which goes on when it is resumed."""

@@ -20,7 +20,7 @@ from paddock.model import SandboxId, State
 from paddock.storage._base import Pool
 
 from . import _copies
-from ._clock import Clock, boot_id
+from ._clock import Clock
 from ._egress import Egress
 from ._gate import Entry
 from ._lifecycle import Lifecycle
@@ -33,6 +33,7 @@ from ._snapshot_store import SnapshotRow
 from ._snapshots import Snapshots
 from ._store import Row, Store
 from ._tasks import Tasks
+from ._ttl import hibernated, running
 from ._workspace_tree import own_trees
 
 ASLEEP = "it sleeps on disk"
@@ -56,28 +57,32 @@ class DiskSleep:
         egress: Egress,
         audit: AuditLog,
         clock: Clock,
+        retention_seconds: float,
     ) -> None:
+        self._retention = retention_seconds
         self._store, self._lifecycle, self._live, self._backends = store, lifecycle, live, backends
         self._pool, self._snapshots, self._tasks, self._rebirth = pool, snapshots, tasks, rebirth
         self._egress, self._audit, self._clock = egress, audit, clock
         self._rollback = rollback
         self._waking: dict[SandboxId, asyncio.Task[None]] = {}
 
-    async def sleep(self, row: Row, held: Held) -> Row:
+    async def sleep(self, row: Row, held: Held, *, force: bool = False) -> Row:
         """Unsupported, ResourceExhausted, SandboxDied, InvalidState: it goes on as it was."""
         _check(row, held.backend)
         async with held.turning:
             try:
-                return await self._sleep(self._store.get(row.id) or row, held)
+                return await self._sleep(self._store.get(row.id) or row, held, force=force)
             except (InvalidState, SandboxDied):
                 now = await self.settled(self._store.get(row.id) or row)
                 if now.asleep:  # another service was quicker
                     return now
                 raise
 
-    async def _sleep(self, row: Row, held: Held) -> Row:
+    async def _sleep(self, row: Row, held: Held, *, force: bool) -> Row:
         if held.row.incarnation != row.incarnation:
             raise InvalidState(f"sandbox {row.id} was made again meanwhile", sandbox=row.id)
+        if not force:
+            await self._live.sleeping.refuse_while_busy(row, held)
         taken: Row | None = None
         ended = False
         with ExitStack() as until_asleep:
@@ -167,7 +172,7 @@ class DiskSleep:
         with self._in_hand(taken):
             backend = self._backends.named(row.sandbox.backend)
             try:
-                taken = self._in_this_boot(taken)
+                taken = running(taken, self._clock)
                 snapshot = self._snapshot_of(taken)
                 trees = self._rebirth.trees(taken, snapshot)
                 await asyncio.to_thread(_copies.make, self._pool(), [tree.copy for tree in trees], anew=True)
@@ -175,9 +180,12 @@ class DiskSleep:
                 instance = await self._rebirth.bear(taken, next, backend, snapshot, trees)
             except BaseException:
                 _copies.discard(self._pool(), besides(taken))
+                if self._clock.boottime() >= taken.deadline:  # its TTL was over on the way
+                    self._store.set_deadline(taken)
                 await self._lie_down(taken, row.holder, backend)
                 raise
             try:
+                self._store.set_deadline(taken)
                 await self._rebirth.admit(taken, next, backend, instance, holder=row.holder)
             except InvalidState:  # killed meanwhile
                 now = self._store.get(row.id) or row
@@ -201,7 +209,7 @@ class DiskSleep:
 
     def _take(self, row: Row, only_from: Container[State], snapshot: str | None) -> Row:
         """It is ours alone from here on: who has seen it as it was before can do nothing to it. InvalidState."""
-        return self._lifecycle.move(
+        taken = self._lifecycle.move(
             row,
             State.RESTORING,
             restoring=snapshot,
@@ -209,6 +217,10 @@ class DiskSleep:
             incarnation=row.incarnation + 1,
             only_from=only_from,
         )
+        stands = hibernated(taken, self._clock, self._retention)
+        if stands is not taken:
+            self._store.set_deadline(stands)
+        return stands
 
     async def _lie_down(self, taken: Row, holder: str, backend: Backend) -> Row:
         """Nothing of it runs any more. SandboxDied: it was killed meanwhile."""
@@ -224,15 +236,6 @@ class DiskSleep:
                 self._snapshots.forget_sleep(taken.id)
                 raise died(now.sandbox) from None
             raise
-
-    def _in_this_boot(self, row: Row) -> Row:
-        """What sleeps on disk outlives the machine's own restart, and so does its time."""
-        boot = boot_id()
-        if row.boot_id == boot:
-            return row
-        deadline = self._clock.boottime() + max(0.0, row.sandbox.expires_at - self._clock.wall())
-        self._store.set_deadline(row.id, expires_at=row.sandbox.expires_at, deadline=deadline, boot_id=boot)
-        return msgspec.structs.replace(row, deadline=deadline, boot_id=boot)
 
     def _for_sleep(self, row: Row) -> bool:
         found = None if row.restoring is None else self._snapshots.get(row.restoring)

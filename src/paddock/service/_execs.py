@@ -76,7 +76,8 @@ class Execs:
                     redaction=redaction,
                     stillness=held.instance.stillness,
                 )
-                status = await collector.run(spec.timeout_seconds)
+                with held.telling_of_pauses():
+                    status = await collector.run(spec.timeout_seconds)
             finally:
                 await handle.aclose()
             limit = await struck(self._live, held, status, before, err.ending() or out.ending())

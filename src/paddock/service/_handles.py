@@ -77,7 +77,8 @@ class GuardedExec:
 
     async def wait(self) -> ExitStatus:
         try:
-            ended = await asyncio.shield(self._end)
+            with self._held.telling_of_pauses():
+                ended = await asyncio.shield(self._end)
         except asyncio.CancelledError:
             if self._end.cancelled():
                 raise InvalidState("the handle was closed", hint="wait first, or attach again") from None

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from contextlib import AbstractContextManager
 
 from paddock.backends._base import Backend, Instance
 
 from ._store import Row
+
+_log = logging.getLogger("paddock")
 
 
 class Held:
@@ -22,3 +26,9 @@ class Held:
         """Somebody is killing it, and will record that."""
         self.turning = asyncio.Lock()
         """Taken while it is paused or woken from here: of many that use it at once, one wakes it."""
+
+    def telling_of_pauses(self) -> AbstractContextManager[None]:
+        """While the block lasts, the caller for whom it works is told when the sandbox is paused."""
+        name = self.row.sandbox.spec.name or self.id
+        said = "sandbox %s is paused, and the command that you wait for stands still: paddock resume %s"
+        return self.instance.stillness.heard(lambda: _log.warning(said, name, name))

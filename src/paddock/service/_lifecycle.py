@@ -56,6 +56,8 @@ class Lifecycle:
                     incarnation=incarnation,
                 ):
                     sandbox = replace(row.sandbox, state=to, ended_at=ended_at, limit=limit, reason=reason)
+                    if ended_at is not None:
+                        sandbox = replace(sandbox, kept_until=None, left_seconds=None)
                     own = row.incarnation if incarnation is None else incarnation
                     return replace(row, sandbox=sandbox, restoring=restoring, holder=holder, incarnation=own)
             elif current:

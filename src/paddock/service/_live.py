@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Generator, Mapping
 
 import msgspec
 
-from paddock.backends._base import Backend, Ending, Instance
+from paddock.backends._base import Backend, Ending, Instance, Paused
 from paddock.errors import GuestProtocolError, PaddockError, SandboxDied, Unsupported
 from paddock.model import Limit, SandboxId, State, Usage
 from paddock.storage._base import Pool
@@ -95,7 +95,7 @@ class Live:
 
     async def check_all(self, rows: tuple[Row, ...], *, paused: bool = True) -> tuple[Row, ...]:
         said: dict[str, Mapping[SandboxId, Ending | None]] = {}
-        still: dict[str, frozenset[SandboxId]] = {}
+        still: dict[str, Mapping[SandboxId, Paused]] = {}
         checked: list[Row] = []
         for row in rows:
             if row.state is State.CREATING and not self.is_being_made(row):
@@ -139,7 +139,9 @@ class Live:
     async def _asleep(self, row: Row) -> Row:
         if not self._remains.overdue(row):
             return row
-        return await self._remains.settle(row, Ending(limit=Limit.TTL, reason="its time to live was over"))
+        if row.sandbox.left_seconds is None:  # it ended while it was being woken, or in an old version's time
+            return await self._remains.settle(row, Ending(limit=Limit.TTL, reason="its time to live was over"))
+        return await self._remains.settle(row, Ending(limit=Limit.RETENTION, reason=_UNUSED))
 
     @contextlib.contextmanager
     def making(self, id: SandboxId) -> Generator[None]:
@@ -338,4 +340,5 @@ def _away(row: Row) -> SandboxDied:
 LIVE = (State.RUNNING, State.PAUSED)
 _GONE = Ending(limit=None, reason="")
 _PROGRAM_ENDED = Ending(limit=None, reason="the program that made it ended")
+_UNUSED = "it was paused, and nobody resumed it for as long as paused ones are kept"
 _CAUSE_SECONDS = 3.0

@@ -40,7 +40,7 @@ class Birth(msgspec.Struct, frozen=True):
     protect: tuple[str, ...] = ()
     """What nobody inside may change: of a fork what its parent has, whether or not it has the policy."""
 
-    def plan(self) -> SandboxPlan:
+    def plan(self, retention_seconds: float) -> SandboxPlan:
         row, spec = self.row, self.row.sandbox.spec
         return SandboxPlan(
             id=row.id,
@@ -55,6 +55,7 @@ class Birth(msgspec.Struct, frozen=True):
             exits=row.sandbox.policy is not None,
             begun=bool(spec.snapshot or row.sandbox.origin or row.incarnation),
             protect=self.protect,
+            retention_seconds=retention_seconds,
         )
 
 
@@ -70,7 +71,9 @@ class Making:
         clock: Clock,
         egress: Egress,
         leases: Leases,
+        retention_seconds: float,
     ) -> None:
+        self._retention = retention_seconds
         self._egress, self._leases = egress, leases
         self._store, self._lifecycle, self._live = store, lifecycle, live
         self._pool, self._tasks, self._clock = pool, tasks, clock
@@ -162,7 +165,7 @@ class Making:
         return instances
 
     def _plan(self, birth: Birth) -> SandboxPlan:
-        plan = birth.plan()
+        plan = birth.plan(self._retention)
         return plan if birth.policy is None else self._leases.furnished(plan)
 
     async def _kill_unborn(self, backend: Backend, instance: Instance) -> None:

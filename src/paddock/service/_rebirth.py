@@ -45,7 +45,9 @@ class Rebirth:
         egress: Egress,
         policies: Policies,
         leases: Leases,
+        retention_seconds: float,
     ) -> None:
+        self._retention = retention_seconds
         self._store, self._lifecycle, self._live, self._pool = store, lifecycle, live, pool
         self._egress, self._policies, self._leases = egress, policies, leases
 
@@ -72,7 +74,7 @@ class Rebirth:
             self._check_ours(row)
             _put_in_place(self._pool(), trees)
         await asyncio.to_thread(_copies.discard, self._pool(), [tree.copy.name for tree in trees])
-        plan = self._leases.furnished((await self._birth(next, snapshot, backend)).plan())
+        plan = self._leases.furnished((await self._birth(next, snapshot, backend)).plan(self._retention))
         instance = await backend.create(plan)
         try:
             if row.sandbox.spec.nested:

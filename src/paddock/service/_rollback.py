@@ -17,7 +17,7 @@ from paddock.model import RollbackSandbox, Sandbox, SandboxId, State
 from paddock.storage._base import Pool
 
 from . import _copies
-from ._clock import holder_alive
+from ._clock import Clock, holder_alive
 from ._gate import Entry
 from ._lifecycle import Lifecycle
 from ._live import LIVE, Held, Live
@@ -28,6 +28,7 @@ from ._snapshot_store import SnapshotRow
 from ._snapshots import Snapshots
 from ._store import Row, Store
 from ._tasks import Tasks
+from ._ttl import running
 from ._workspace_tree import WorkspaceTree, own_trees
 
 
@@ -43,7 +44,9 @@ class Rollback:
         snapshots: Snapshots,
         tasks: Tasks,
         rebirth: Rebirth,
+        clock: Clock,
     ) -> None:
+        self._clock = clock
         self._store, self._lifecycle, self._live, self._backends = store, lifecycle, live, backends
         self._pool, self._snapshots, self._tasks, self._rebirth = pool, snapshots, tasks, rebirth
         self._resuming: dict[SandboxId, asyncio.Task[None]] = {}
@@ -155,6 +158,8 @@ class Rollback:
 
     async def _lay(self, row: Row, backend: Backend, snapshot: SnapshotRow, trees: Sequence[Beside], maker: str) -> Row:
         """The trees of a dead sandbox become those of the snapshot, and it lives again."""
+        row = running(row, self._clock)
+        self._store.set_deadline(row)
         next = msgspec.structs.replace(row, incarnation=row.incarnation + 1)
         try:
             instance = await self._rebirth.bear(row, next, backend, snapshot, trees)

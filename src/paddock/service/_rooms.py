@@ -142,7 +142,9 @@ class Rooms:
         )
         self.asking = Asking(store=store, policies=policies, approvals=self.approvals)
         allotment = Allotment(store, clock)
-        sleeping = Sleeping(store=store, lifecycle=lifecycle, audit=audit)
+        sleeping = Sleeping(
+            store=store, lifecycle=lifecycle, audit=audit, clock=clock, without_values=leases.without_values
+        )
         live = self.live = Live(
             holder=holder,
             store=store,
@@ -177,6 +179,7 @@ class Rooms:
             bases=self.shelf.bases,
             repositories=lambda: self.shelf.repositories,
         )
+        retention_seconds = config.paused_retention_days * 86_400
         making = Making(
             store=store,
             lifecycle=lifecycle,
@@ -186,6 +189,7 @@ class Rooms:
             clock=clock,
             egress=egress,
             leases=leases,
+            retention_seconds=retention_seconds,
         )
         rows = SnapshotStore(store)
         snapshots = self.snapshots = Snapshots(
@@ -201,7 +205,14 @@ class Rooms:
             policies=policies,
         )
         rebirth = Rebirth(
-            store=store, lifecycle=lifecycle, live=live, pool=pool, egress=egress, policies=policies, leases=leases
+            store=store,
+            lifecycle=lifecycle,
+            live=live,
+            pool=pool,
+            egress=egress,
+            policies=policies,
+            leases=leases,
+            retention_seconds=retention_seconds,
         )
         rollback = self.rollback = Rollback(
             store=store,
@@ -212,6 +223,7 @@ class Rooms:
             snapshots=snapshots,
             tasks=tasks,
             rebirth=rebirth,
+            clock=clock,
         )
         disk_sleep = DiskSleep(
             store=store,
@@ -226,6 +238,7 @@ class Rooms:
             egress=egress,
             audit=audit,
             clock=clock,
+            retention_seconds=retention_seconds,
         )
         self.sandboxes = Sandboxes(
             store=store,

@@ -63,6 +63,7 @@ from ._remains import Remains, died, has_ended
 from ._snapshots import Snapshots
 from ._store import Key, Row, Store
 from ._tasks import Tasks
+from ._ttl import running
 from ._workspace_tree import Workspaces
 
 _LEAST_PREFIX = 6
@@ -176,14 +177,14 @@ class Sandboxes:
         _validate.check_ttl(action.ttl_seconds)
         row, held = await self.use(action.sandbox, entry)
         deadline = self._clock.boottime() + action.ttl_seconds
-        expires_at = self._clock.wall() + action.ttl_seconds
         try:
             await held.instance.set_deadline(deadline)
         except SandboxDied:
             raise await self._live.dead(row) from None
-        if not self._store.set_deadline(row.id, expires_at=expires_at, deadline=deadline):
+        row = running(row, self._clock, deadline)
+        if not self._store.set_deadline(row):
             raise await self._live.dead(row)
-        return msgspec.structs.replace(row.sandbox, expires_at=expires_at)
+        return row.sandbox
 
     async def kill(self, action: KillSandbox, entry: Entry) -> Sandbox:
         row = self.find(action.sandbox, entry)
@@ -198,7 +199,7 @@ class Sandboxes:
                 return row.sandbox
         row, held = await self.reach(action.sandbox, entry)
         turn = self._disk_sleep.sleep if action.to_disk else self._live.sleeping.pause
-        return await self._turned(turn(row, held), row)
+        return await self._turned(turn(row, held, force=action.force), row)
 
     async def resume(self, action: ResumeSandbox, entry: Entry) -> Sandbox:
         row, held = await self.reach(action.sandbox, entry)

@@ -231,6 +231,10 @@ CREATE INDEX sandbox_secrets_by_stored ON sandbox_secrets (owner, stored);
     """
 DROP TABLE IF EXISTS alembic_version;
     """,
+    # 13: What is left of the TTL of a paused sandbox.
+    """
+ALTER TABLE sandboxes ADD COLUMN left_seconds FLOAT;
+    """,
 )
 VERSION = len(SCRIPTS)
 

@@ -29,7 +29,8 @@ LIVING = (State.CREATING, State.RESTORING, State.RUNNING, State.PAUSED)
 
 _COLUMNS = (
     "id, owner, name, state, level, backend, template, spec, created_at, expires_at, ended_at, limit_name, reason,"
-    " origin, deadline, boot_id, holder, restoring, workspace, layers, incarnation, policy"
+    " origin, deadline, boot_id, holder, restoring, workspace, layers, incarnation, policy,"
+    " left_seconds"
 )
 _SELECT = f"SELECT {_COLUMNS} FROM sandboxes"
 _ALIVE = "state IN ('creating', 'restoring', 'running', 'paused')"
@@ -51,7 +52,7 @@ class Row(msgspec.Struct, frozen=True):
 
     sandbox: Sandbox
     deadline: float
-    """CLOCK_BOOTTIME seconds, of the boot `boot_id`."""
+    """CLOCK_BOOTTIME seconds, of the boot `boot_id`. That of its retention, where its TTL stands still."""
     boot_id: str
     holder: str
     """The service that made it, or that is restoring it."""
@@ -193,12 +194,13 @@ class Store:
                 db.execute("DELETE FROM idempotency_keys WHERE sandbox = ?", (id,))
         return bool(done)
 
-    def set_deadline(self, id: str, *, expires_at: float, deadline: float, boot_id: str | None = None) -> bool:
-        sql = (
-            "UPDATE sandboxes SET expires_at = ?, deadline = ?, boot_id = coalesce(?, boot_id)"
-            f" WHERE id = ? AND {_ALIVE}"
-        )
-        return bool(self.execute(sql, (expires_at, deadline, boot_id, id)).rowcount)
+    def set_deadline(self, row: Row) -> bool:
+        """Record when it ends, and what is left of its TTL, as `row` has it. False if it has ended."""
+        times = "expires_at = ?, deadline = ?, boot_id = ?, left_seconds = ?"
+        sql = f"UPDATE sandboxes SET {times} WHERE id = ? AND {_ALIVE}"
+        sandbox = row.sandbox
+        values = (sandbox.expires_at, row.deadline, row.boot_id, sandbox.left_seconds, row.id)
+        return bool(self.execute(sql, values).rowcount)
 
     def lease(self, name: str) -> tuple[str, int, float] | None:
         """Who holds it, the epoch, and until when (CLOCK_BOOTTIME seconds of the holder's boot)."""
@@ -338,6 +340,7 @@ def _values(row: Row) -> tuple[object, ...]:
         " ".join(row.layers),
         row.incarnation,
         s.policy,
+        s.left_seconds,
     )
 
 
@@ -365,7 +368,10 @@ def _row(values: tuple[Any, ...]) -> Row:
         layers,
         incarnation,
         policy,
+        left_seconds,
     ) = values
+    if ended_at is not None:
+        left_seconds = None
     return Row(
         Sandbox(
             id=SandboxId(id),
@@ -382,6 +388,8 @@ def _row(values: tuple[Any, ...]) -> Row:
             owner=owner,
             origin=origin,
             policy=policy,
+            kept_until=None if left_seconds is None else expires_at,
+            left_seconds=left_seconds,
         ),
         deadline,
         boot_id,

@@ -124,6 +124,7 @@ def orders(plan: SandboxPlan, held: frozenset[str]) -> Any:
         "init": 0,
         "deadline": plan.deadline,
         "idle": plan.spec.idle_seconds or 0.0,
+        "retention": plan.retention_seconds,
         "limits": {
             str(getattr(resource, f"RLIMIT_{name.upper()}")): value
             for name, value in resource_limits(plan, held).items()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from paddock.backends._base import Ending
+from paddock.backends._base import Ending, Paused
 from paddock.backends._guest import GuestConnection, GuestInstance
 from paddock.backends._stillness import Stillness
 from paddock.backends._trusted import environment
@@ -82,13 +82,13 @@ class ContainerInstance(GuestInstance):
         allowed = caps.mask_of(*(getattr(caps, name) for name in CAPABILITIES))
         return await asyncio.to_thread(_life.posture, self._life.record, allowed)
 
-    async def pause(self) -> None:
-        """Pid 1 goes on, and holds the deadline."""
-        await self._life.rest.pause()
+    async def pause(self) -> Paused:
+        """Pid 1 goes on, and holds the deadline of the retention."""
+        return await self._life.rest.pause()
 
-    async def resume(self) -> None:
+    async def resume(self) -> float:
         await self._backend.unpause(self._life)
-        await self._life.rest.resume()
+        return await self._life.rest.resume()
 
     async def stay_awake(self) -> Callable[[], None]:
         if self.stillness.now:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from paddock.backends._base import Backend, Capabilities, Ending, Exits, SandboxPlan
+from paddock.backends._base import Backend, Capabilities, Ending, Exits, Paused, SandboxPlan
 from paddock.backends._trusted import environment
 from paddock.backends.jail import _probe
 from paddock.backends.jail._instance import JailInstance as JailInstance
@@ -189,6 +189,7 @@ class JailBackend:
             exits=plan.exits,
             protect=plan.protect,
             idle_seconds=plan.spec.idle_seconds or 0.0,
+            retention_seconds=plan.retention_seconds,
             kind=self.name,
             trace=self.trace,
             fault=self.fault,
@@ -240,9 +241,10 @@ class JailBackend:
         # Of those that ended without anybody's knowing what they were, each backend tells.
         return {**_endings(answer, (self.name, "")), **dict.fromkeys(self._mine(answer))}
 
-    async def paused(self) -> frozenset[SandboxId]:
+    async def paused(self) -> Mapping[SandboxId, Paused]:
         answer = await self.keeper.request("list")
-        return self.rest.listed(answer) & self._mine(answer)
+        mine = self._mine(answer)
+        return {id: paused for id, paused in self.rest.listed(answer).items() if id in mine}
 
     def _mine(self, answer: Message) -> frozenset[SandboxId]:
         kinds = cast("dict[str, str]", answer["kinds"])

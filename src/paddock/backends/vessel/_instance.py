@@ -218,9 +218,9 @@ class VesselInstance(JailInstance):
         finally:
             os.close(turn)
 
-    async def resume(self) -> None:
+    async def resume(self) -> float:
         self._resumptions += 1
-        await super().resume()
+        return await super().resume()
 
     async def stay_awake(self) -> Callable[[], None]:
         self._resumptions += 1

@@ -323,16 +323,21 @@ class Sandbox:
         self._info = self._transport.perform(action)
         return self._info.policy
 
-    def pause(self, *, to_disk: bool = False) -> None:
-        """All that runs in it stands still until `resume`, or until somebody uses it: by a command, a file, a port, or
-        by writing to a running command. Its TTL goes on, and it dies on time; the timeouts of its commands don't.
+    def pause(self, *, to_disk: bool = False, force: bool = False) -> None:
+        """Stop all that runs in the sandbox until `resume`, or until it is used: by a command, a file, a port, or by
+        writing to a running command. Its TTL and the timeouts of its commands stand still meanwhile.
 
-        Streams stay open. Idempotent. Unsupported where its level can't.
+        paddock keeps a paused sandbox for 30 days (`paused_retention_days` in `config.toml`): `info.kept_until` says
+        until when, `info.left_seconds` how much of the TTL is left.
+
+        InvalidState names the commands that run in it, in the background too. With `force` they stand still with it,
+        and a caller who waits for one is told in the log and waits on. Streams stay open. Idempotent. Unsupported where
+        the level can't.
 
         With `to_disk` (a microVM) its memory is given back as well, and the next use wakes it where it stood. What
-        runs goes on then; but who waits for a command, or has a stream open, loses it: SandboxDied.
+        runs goes on then; but a caller who waits for a command, or has a stream open, loses it: SandboxDied.
         """
-        self._info = self._transport.perform(PauseSandbox(sandbox=self.id, to_disk=to_disk))
+        self._info = self._transport.perform(PauseSandbox(sandbox=self.id, to_disk=to_disk, force=force))
 
     def resume(self) -> None:
         """Idempotent."""
