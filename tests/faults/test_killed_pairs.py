@@ -59,7 +59,9 @@ SAMPLED = random.Random(SEED).sample(HISTORIES, SAMPLE)
 @pytest.mark.parametrize(
     ("verb", "pair"),
     [
-        pytest.param(*history, id="-".join((history[0], *history[1])), marks=() if history in SAMPLED else pytest.mark.slow)
+        pytest.param(
+            *history, id="-".join((history[0], *history[1])), marks=() if history in SAMPLED else pytest.mark.slow
+        )
         for history in HISTORIES
     ],
 )
@@ -92,7 +94,8 @@ def test_two_that_are_killed_in_a_verb_leave_nothing_half_done(
 
 def _program(box: Sandbox, verb: str) -> str:
     return (
-        f"from paddock.errors import PaddockError\nbox = Sandbox.connect({box.id!r})\nsay(ready=1)\nsys.stdin.readline()\n"
+        f"from paddock.errors import PaddockError\nbox = Sandbox.connect({box.id!r})\n"
+        "say(ready=1)\nsys.stdin.readline()\n"
         f"try:\n    say(result=str({verb}))\n"
         "except PaddockError as error:\n    say(code=error.code, message=error.message)\nsys.stdin.readline()\n"
     )
