@@ -14,7 +14,7 @@ from paddock.backends._base import Paused
 from paddock.backends._guest import GuestConnection
 from paddock.backends._guest_channel import Channel
 from paddock.backends._stillness import Stillness
-from paddock.errors import InvalidState, PaddockError, SandboxDied, SandboxError
+from paddock.errors import PaddockError, PlatformError, SandboxDied, SandboxError
 
 from ._records import Record, Records
 
@@ -105,7 +105,7 @@ class Rest:
 
     @contextlib.asynccontextmanager
     async def hold(self, seconds: int) -> AsyncGenerator[None]:
-        """It stands still for as long as the block takes; InvalidState at its end if it did not throughout."""
+        """It stands still for as long as the block takes; PlatformError at its end if it did not throughout."""
         try:
             channel = await self._open({"op": "hold", "seconds": seconds})
         except OSError:
@@ -116,7 +116,9 @@ class Rest:
             await self._check()
             yield
             if channel.has_ended:
-                raise InvalidState(f"the sandbox did not stand still for as long as it took ({seconds} s at most)")
+                raise PlatformError(
+                    f"the sandbox did not stand still for as long as it took ({seconds} s at most)", hint="try again"
+                )
         finally:
             channel.close()
         with channel.attended():
