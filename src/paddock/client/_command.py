@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-from msgspec.structs import replace
-
 from paddock.errors import CommandFailed, InvalidArgument
-from paddock.model import LOCAL_IMAGES, ExecResult, ExecSpec, Mount, PtySize
+from paddock.model import LOCAL_IMAGES, ExecResult, ExecSpec, Mount, PtySize, replace
 
 
 def exec_spec(

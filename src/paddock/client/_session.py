@@ -15,48 +15,7 @@ from typing import Any, cast
 from paddock import __version__
 from paddock.errors import DaemonLost, DaemonUnavailable, InvalidArgument, NotConfigured, exhaustion
 from paddock.keeper.layout import default_state_dir
-from paddock.model import (
-    AcquireRepository,
-    Action,
-    AnyAction,
-    CheckStorage,
-    CreateSandbox,
-    Diagnose,
-    FindFiles,
-    ForkSandbox,
-    GetAuditKey,
-    GetAuditStatement,
-    GetPolicy,
-    GetSandbox,
-    GetUsage,
-    GetWorkspace,
-    GrepFiles,
-    InspectSandbox,
-    InspectWorkspace,
-    KillSandbox,
-    ListApprovals,
-    ListArtifacts,
-    ListAudit,
-    ListExecs,
-    ListFiles,
-    ListImages,
-    ListProcesses,
-    ListRepositories,
-    ListSandboxes,
-    ListSecrets,
-    ListSnapshots,
-    ListTemplates,
-    ListWorkspaces,
-    OpenPullRequest,
-    OpenWorkspace,
-    PushBranch,
-    ReadFile,
-    RunExec,
-    SetPolicy,
-    StatFile,
-    VerifyAudit,
-    codec,
-)
+from paddock.model import Action, CreateSandbox, ForkSandbox, KillSandbox, RunExec, codec, replace
 from paddock.model.caller import is_git_variable
 from paddock.wire import NO_REPLY, PROTOCOL, Connection, Frame, Kind, WireError, close_all
 
@@ -67,38 +26,10 @@ Undo = Callable[[Frame], list[bytes]]
 
 INLINE_INPUT = 64 * 1024
 """Longer input of `exec` travels as a memfd (memfd_create(2)), not in the frame."""
-REPEATABLE: tuple[type[Action[Any]], ...] = (
-    CheckStorage,
-    Diagnose,
-    FindFiles,
-    GetAuditKey,
-    GetAuditStatement,
-    GetPolicy,
-    GetSandbox,
-    GetUsage,
-    GetWorkspace,
-    GrepFiles,
-    InspectSandbox,
-    InspectWorkspace,
-    KillSandbox,
-    ListApprovals,
-    ListArtifacts,
-    ListAudit,
-    ListExecs,
-    ListFiles,
-    ListImages,
-    ListProcesses,
-    ListRepositories,
-    ListSandboxes,
-    ListSecrets,
-    ListSnapshots,
-    ListTemplates,
-    ListWorkspaces,
-    ReadFile,
-    StatFile,
-    VerifyAudit,
+_BY_GIT = frozenset(
+    ("repository.acquire", "workspace.branch", "workspace.open", "workspace.pull_request", "workspace.status")
 )
-"""What may be asked twice: it changes nothing, or the second time nothing more."""
+"""The actions that the caller's git settings are for."""
 _ATTEMPTS = 5
 
 _log = logging.getLogger("paddock")
@@ -243,12 +174,10 @@ def request_of(action: Action[Any]) -> tuple[bytes, tuple[int, ...]]:
     """The body of an OPEN, and the descriptors that go along, which the caller closes when they are sent."""
     _refuse_non_finite(action)
     if isinstance(action, RunExec) and action.input is not None and len(action.input) > INLINE_INPUT:
-        from msgspec.structs import replace
-
         body = codec.encode(codec.Request(action=replace(action, input=None), has_input=True))
         return body, (_memory(action.input),)
     variables = _environment(action)
-    return codec.encode(codec.Request(action=cast("AnyAction", action), environment=variables)), ()
+    return codec.encode(codec.Request(action=action, environment=variables)), ()
 
 
 def handle_methods(handle: int, method: str, **fields: Any) -> bytes:
@@ -328,17 +257,15 @@ def _refuse_non_finite(value: object, name: str = "") -> None:
         for key, item in cast("dict[object, object]", value).items():
             _refuse_non_finite(item, f"{name}.{key}")
     else:
-        for field in getattr(value, "__struct_fields__", ()):
+        for field in getattr(value, "__fields__", None) or getattr(value, "__struct_fields__", ()):
             _refuse_non_finite(getattr(value, field), f"{name}.{field}".removeprefix(".").removeprefix("spec."))
 
 
 def _environment(action: Action[Any]) -> dict[str, str]:
     """The caller's values of what its request needs: its git's settings, the variables that its policy names."""
-    if isinstance(action, AcquireRepository | OpenWorkspace | PushBranch | OpenPullRequest | InspectWorkspace):
+    if action.TAG in _BY_GIT:
         return {name: value for name, value in os.environ.items() if is_git_variable(name)}
-    policy = action.spec.policy if isinstance(action, CreateSandbox) else None
-    if isinstance(action, SetPolicy):
-        policy = action.policy
+    policy = action.spec.policy if isinstance(action, CreateSandbox) else getattr(action, "policy", None)
     if policy is None:
         return {}
     names: set[str] = set()

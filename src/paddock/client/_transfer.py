@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-import msgspec
+from paddock.model import Value
 
 Moved: TypeAlias = Callable[[int], object]
 """Told how many bytes have just gone."""
 
 
-class TransferReport(msgspec.Struct, frozen=True, kw_only=True):
+class TransferReport(Value):
     """`entries` counts files, directories and links; `skipped` names what was passed over, as untrusted text."""
 
     entries: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-import msgspec
+from .value import Value
 
 
 class Limit(StrEnum):
@@ -20,7 +20,7 @@ class Limit(StrEnum):
     TTL = "ttl"
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Limits(Value, forbid_unknown_fields=True):
     """Ceilings of one sandbox. All are set before its first instruction.
 
     `cpus` is a share of processor time per wall time (1.5 = one and a half cores);
@@ -39,7 +39,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     output_mib: int = 256
 
 
-class Usage(msgspec.Struct, frozen=True, kw_only=True):
+class Usage(Value):
     """What a sandbox uses now. None: this machine cannot tell."""
 
     memory_bytes: int | None = None

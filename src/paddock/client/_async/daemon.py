@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from paddock.client._async_calls import AsyncCalls, AsyncPipe
 from paddock.client._lease import Lease
-from paddock.client._session import REPEATABLE, handle_methods, request_of, session, undo_of
+from paddock.client._session import handle_methods, request_of, session, undo_of
 from paddock.model import (
     Action,
     AttachExec,
@@ -46,7 +46,7 @@ class AsyncDaemonTransport:
             frame = await self._calls.ask(
                 body,
                 descriptors,
-                repeatable=isinstance(action, REPEATABLE),
+                repeatable=action.REPEATABLE,
                 cancels=not isinstance(action, KillSandbox),
                 undo=lambda late: undo_of(action, late),
                 name=type(action).__name__,
