@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import threading
-from collections.abc import Callable
-from typing import Any
+from _thread import allocate_lock
 
 from paddock.errors import DaemonLost, InvalidState
 from paddock.model import codec
 from paddock.wire import NO_REPLY, Connection, Frame, Kind, WireError, close_all
 
-from ._session import Session, Undo, answered, handle_methods, lost, nothing
+from ._session import answered, handle_methods, log, lost, nothing
 
-_log = logging.getLogger("paddock")
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ._session import Session, Undo
 
 
 class Calls:
@@ -69,7 +71,7 @@ class Calls:
                 return frame
             if frame.kind is Kind.CONTROL and frame.channel == channel:
                 said: dict[str, str] = codec.decode(frame.body, dict[str, str])
-                _log.info("%s", said.get("progress", ""))
+                log().info("%s", said.get("progress", ""))
             close_all(frame.descriptors)
         return None
 
@@ -101,7 +103,7 @@ class Pipe:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._lock = threading.Lock()
+        self._lock = allocate_lock()
         self._users = 0
         self._closed = False
 

@@ -13,10 +13,13 @@ import socket
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from paddock.errors import DaemonUnavailable, NotConfigured
 from paddock.linux import local_sockets
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 SOCKET = "daemon.sock"
 LOCK = "daemon.lock"

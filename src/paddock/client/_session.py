@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import errno
-import logging
 import math
 import os
-import socket
-import threading
-from collections.abc import Callable
+from _thread import allocate_lock
 from pathlib import Path
-from typing import Any, cast
 
 from paddock import __version__
 from paddock.errors import DaemonLost, DaemonUnavailable, InvalidArgument, NotConfigured, exhaustion
@@ -21,8 +17,15 @@ from paddock.wire import NO_REPLY, PROTOCOL, Connection, Frame, Kind, WireError,
 
 from . import _daemon
 
-Undo = Callable[[Frame], list[bytes]]
-"""From an answer that came although its caller had left to the requests that give it back."""
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import logging
+    import socket
+    from collections.abc import Callable
+    from typing import Any, TypeAlias
+
+    Undo: TypeAlias = Callable[[Frame], list[bytes]]
+    """From an answer that came although its caller had left to the requests that give it back."""
 
 INLINE_INPUT = 64 * 1024
 """Longer input of `exec` travels as a memfd (memfd_create(2)), not in the frame."""
@@ -32,7 +35,12 @@ _BY_GIT = frozenset(
 """The actions that the caller's git settings are for."""
 _ATTEMPTS = 5
 
-_log = logging.getLogger("paddock")
+
+def log() -> logging.Logger:
+    """The library's. Most programs never need it, and it takes long to import."""
+    import logging
+
+    return logging.getLogger("paddock")
 
 
 class Session:
@@ -46,7 +54,7 @@ class Session:
         self._idle: list[Connection] = []
         self.state_dir = state_dir
         self._connect = connect or _daemon.find_or_start
-        self._starting = threading.Lock()
+        self._starting = allocate_lock()
         self._begin()
 
     def _begin(self) -> None:
@@ -57,7 +65,7 @@ class Session:
     def take(self) -> Connection:
         """Return a connection for this caller alone, until it gives it back."""
         if self._pid != os.getpid():
-            self._starting = threading.Lock()  # another thread of the parent may hold the old one
+            self._starting = allocate_lock()  # another thread of the parent may hold the old one
             for inherited in self._idle:
                 inherited.close()
             self._begin()
@@ -146,10 +154,10 @@ class Session:
             raise codec.decode_error(frame.body)
         welcome: codec.Welcome = codec.decode(frame.body, codec.Welcome)
         for notice in welcome.notices:
-            _log.warning("%s", notice)
+            log().warning("%s", notice)
         if welcome.differs and not self._told:
             self._told = True
-            _log.warning(
+            log().warning(
                 "the daemon was started with another value of %s; to have it take yours: paddock daemon restart",
                 ", ".join(welcome.differs),
             )
@@ -251,10 +259,12 @@ def _refuse_non_finite(value: object, name: str = "") -> None:
         if not math.isfinite(value):
             raise InvalidArgument(f"{name}={value} isn't a finite number", field=name)
     elif isinstance(value, tuple | list):
-        for item in cast("tuple[object, ...]", value):
+        items: tuple[object, ...] | list[object] = value
+        for item in items:
             _refuse_non_finite(item, name)
     elif isinstance(value, dict):
-        for key, item in cast("dict[object, object]", value).items():
+        entries: dict[object, object] = value
+        for key, item in entries.items():
             _refuse_non_finite(item, f"{name}.{key}")
     else:
         for field in getattr(value, "__fields__", None) or getattr(value, "__struct_fields__", ()):

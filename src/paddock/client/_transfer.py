@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeAlias
-
 from paddock.model import Value
 
-Moved: TypeAlias = Callable[[int], object]
-"""Told how many bytes have just gone."""
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeAlias
+
+    Moved: TypeAlias = Callable[[int], object]
+    """Told how many bytes have just gone."""
 
 
 class TransferReport(Value):

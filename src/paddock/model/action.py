@@ -21,15 +21,17 @@ else:
 class Action(Value, Generic[R_co]):
     """Something asked. Subclasses are the closed union `AnyAction`.
 
-    `TAG` is its name in messages, policies and records. `REPEATABLE`: it may be asked twice, because it changes
-    nothing, or the second time nothing more.
+    `TAG` is its name in messages, policies and records, `RESULT` the R, or the text of it. `REPEATABLE`: it may be
+    asked twice, because it changes nothing, or the second time nothing more.
     """
 
     if TYPE_CHECKING:
         TAG: ClassVar[str]
         REPEATABLE: ClassVar[bool]
+        RESULT: ClassVar[Any]
         __orig_bases__: ClassVar[tuple[Any, ...]]
 
     def __init_subclass__(cls, *, tag: str, repeatable: bool = False) -> None:
         super().__init_subclass__(forbid_unknown_fields=True)
         cls.TAG, cls.REPEATABLE = tag, repeatable
+        cls.RESULT = cls.__orig_bases__[0].__args__[0]

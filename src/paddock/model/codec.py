@@ -147,7 +147,7 @@ def decode(data: bytes, kind: type[R] | Any) -> R:
 
 def result_type(action: type[Action[Any]]) -> Any:
     """The R of `Action[R]`."""
-    return meaning(action.__orig_bases__[0].__args__[0], action.__module__)
+    return meaning(action.RESULT, action.__module__)
 
 
 def decode_result(data: bytes, action: type[Action[R]]) -> R:
