@@ -6,11 +6,10 @@ import errno
 import math
 import os
 from _thread import allocate_lock
-from pathlib import Path
 
 from paddock import __version__
 from paddock.errors import DaemonLost, DaemonUnavailable, InvalidArgument, NotConfigured, exhaustion
-from paddock.keeper.layout import default_state_dir
+from paddock.keeper.layout import default_state
 from paddock.model import Action, CreateSandbox, ForkSandbox, KillSandbox, RunExec, codec, replace
 from paddock.model.caller import is_git_variable
 from paddock.wire import NO_REPLY, PROTOCOL, Connection, Frame, Kind, WireError, close_all
@@ -50,9 +49,11 @@ class Session:
     so a finalizer may use them at any point.
     """
 
-    def __init__(self, state_dir: Path, connect: Callable[[Path], socket.socket] | None = None) -> None:
+    def __init__(
+        self, state_dir: str | os.PathLike[str], connect: Callable[[str], socket.socket] | None = None
+    ) -> None:
         self._idle: list[Connection] = []
-        self.state_dir = state_dir
+        self.state_dir = os.fspath(state_dir)
         self._connect = connect or _daemon.find_or_start
         self._starting = allocate_lock()
         self._begin()
@@ -127,7 +128,7 @@ class Session:
                     raise
                 connection.close()
         raise DaemonUnavailable(
-            "the daemon ends each connection before it answers", hint=f"see {self.state_dir / _daemon.LOG}"
+            "the daemon ends each connection before it answers", hint=f"see {os.path.join(self.state_dir, _daemon.LOG)}"
         )
 
     def hello(self) -> bytes:
@@ -163,7 +164,7 @@ class Session:
             )
 
 
-_sessions: dict[Path, Session] = {}
+_sessions: dict[str, Session] = {}
 
 
 def session(state_dir: str | os.PathLike[str] | None = None) -> Session:
@@ -173,7 +174,7 @@ def session(state_dir: str | os.PathLike[str] | None = None) -> Session:
             "PADDOCK_URL is set, and this paddock cannot use a server yet: servers come with a later version",
             hint="unset PADDOCK_URL",
         )
-    path = default_state_dir() if state_dir is None else Path(state_dir).absolute()
+    path = default_state() if state_dir is None else os.path.join(os.getcwd(), state_dir)
     found = _sessions.get(path)
     return found if found is not None else _sessions.setdefault(path, Session(path))
 
