@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
-import logging
 import os
 import sys
 import threading
 import time
-from collections.abc import Generator
 
 from . import _render
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import logging
+    from collections.abc import Generator
 
 _PATIENCE_SECONDS = 1.0
 _STEP_SECONDS = 0.2
@@ -42,7 +44,9 @@ class Progress:
         if self._over.wait(_PATIENCE_SECONDS):
             return
         with contextlib.suppress(OSError):
-            for mark in itertools.cycle(_MARKS):
+            from itertools import cycle
+
+            for mark in cycle(_MARKS):
                 os.write(2, f"\r\x1b[K{mark} {self._line()}".encode())
                 if self._over.wait(_STEP_SECONDS):
                     break
@@ -59,15 +63,15 @@ class Progress:
         return text[: max(columns - 3, 10)]
 
 
-class _Listener(logging.Handler):
+def _listener(progress: Progress) -> logging.Handler:
     """The library says in its log what takes long."""
+    import logging
 
-    def __init__(self, progress: Progress) -> None:
-        super().__init__(logging.INFO)
-        self._progress = progress
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            progress.said = record.getMessage()
 
-    def emit(self, record: logging.LogRecord) -> None:
-        self._progress.said = record.getMessage()
+    return Listener(logging.INFO)
 
 
 @contextlib.contextmanager
@@ -77,7 +81,9 @@ def progress(said: str) -> Generator[Progress]:
     if not (sys.stderr is not None and sys.stderr.isatty()):  # pyright: ignore[reportUnnecessaryComparison]
         yield shown
         return
-    logger, listener = logging.getLogger("paddock"), _Listener(shown)
+    import logging
+
+    logger, listener = logging.getLogger("paddock"), _listener(shown)
     level = logger.level
     logger.addHandler(listener)
     logger.setLevel(logging.INFO)
