@@ -14,8 +14,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Literal
 
-    from .exec import ExecSpec
-    from .sandbox import Level
+    from .exec import ExecInfo, ExecResult, ExecSpec
+    from .garbage import GarbageReport
+    from .limits import Usage
+    from .reports import AuditKey, AuditRecord, AuditReport, AuditStatement, Check, Diagnosis, Inspection, Process
+    from .sandbox import Level, Sandbox
+    from .snapshot import Snapshot
+    from .streams import ByteReader, ExecHandle
 
 
 class CreateSandbox(Action["Sandbox"], tag="sandbox.create"):

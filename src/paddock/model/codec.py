@@ -45,7 +45,7 @@ class Call(Value, forbid_unknown_fields=True, omit_defaults=True):
 
     def __post_init__(self) -> None:
         if self.sent is not None and self.sent < 0:
-            raise ValueError("Expected `int` >= 0")
+            raise ValueError("Expected `sent` >= 0")
 
 
 class Request(Value, forbid_unknown_fields=True, omit_defaults=True):
@@ -221,7 +221,15 @@ def _wrong(wanted: str, found: object) -> Malformed:
     return Malformed(f"Expected `{wanted}`, got `{_NAMES[type(found)]}`")
 
 
-_NAMES = {dict: "object", list: "array", str: "str", int: "int", float: "float", bool: "bool", NoneType: "null"}
+_NAMES: dict[Any, str] = {
+    dict: "object",
+    list: "array",
+    str: "str",
+    int: "int",
+    float: "float",
+    bool: "bool",
+    NoneType: "null",
+}
 
 
 def _exactly(kind: type) -> Reader:
@@ -271,7 +279,8 @@ def _reader(kind: Any) -> Reader:
 
 
 def _new_reader(kind: Any) -> Reader:
-    origin, of = getattr(kind, "__origin__", None), getattr(kind, "__args__", ())
+    origin: Any = getattr(kind, "__origin__", None)
+    of: tuple[Any, ...] = getattr(kind, "__args__", ())
     if isinstance(kind, UnionType) and NoneType in of and len(of) == 2:
         return _optional(_reader(of[0] if of[1] is NoneType else of[1]))
     if isinstance(kind, GenericAlias):

@@ -5,6 +5,9 @@ from __future__ import annotations
 from .action import Action
 
 TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .files import FileInfo, GrepMatch
+    from .streams import ByteReader, ByteStream, ByteWriter, ChangeStream
 
 
 class ReadFile(Action["ByteReader"], tag="file.read", repeatable=True):

@@ -8,6 +8,7 @@ from .value import Value
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .policy import PolicyDocument
+    from .sandbox import Sandbox
 
 
 class PolicyRevision(Value):

@@ -5,6 +5,9 @@ from __future__ import annotations
 from .action import Action
 
 TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .results import Artifact, MountDiff, Promotion, PullRequest, PushedBranch, WorkspaceDiff
+    from .streams import ByteReader
 
 
 class DiffMount(Action["MountDiff"], tag="mount.diff"):

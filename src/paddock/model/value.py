@@ -108,7 +108,7 @@ class Value:
         return type(self)(**{**self.__dict__, **changes})
 
 
-def replace(value: T, **changes: Any) -> T:
+def replace(value: T, /, **changes: Any) -> T:
     """Another one like `value`, with `changes`. Takes msgspec's structs too."""
     return value.__replace__(**changes)
 
@@ -126,7 +126,8 @@ def is_optional(kind: type[Value], name: str) -> bool:
 
 def meaning(annotation: Any, module: str) -> Any:
     """A type, or the text of one. What `module` imports for type checkers only is looked up in the model."""
-    return eval(annotation, vars(sys.modules[module]), _Names()) if isinstance(annotation, str) else annotation
+    names: Any = _Names()
+    return eval(annotation, vars(sys.modules[module]), names) if isinstance(annotation, str) else annotation
 
 
 def _annotation(kind: type[Value], name: str) -> tuple[type, Any]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from .action import Action
 
 TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .workspace import Workspace, WorkspaceStatus
 
 
 class OpenWorkspace(Action["Workspace"], tag="workspace.open"):
