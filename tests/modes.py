@@ -32,6 +32,7 @@ PURE = {
     "storage": "secret_sources vault",
     "style": "clocks errors guarantees modes no_forks orphans rooms",
     "tools": "quick reference",
+    "wire": "codec",
 }
 # Needs sandboxes, but the part that differs for an ordinary user is proved elsewhere.
 ONCE = {

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import socket
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paddock.errors import DaemonLost, InvalidState
 from paddock.model import codec
 from paddock.wire import MAX_REPLY, NO_REPLY, Frame, Inbox, Kind, WireError, close_all, pack, receive_some, send_some
 
-from ._session import Session, Undo, answered, handle_methods, lost, nothing
+from ._session import Session, answered, handle_methods, log, lost, nothing
 
-_log = logging.getLogger("paddock")
+if TYPE_CHECKING:
+    from ._session import Undo
 
 
 class AsyncCalls:
@@ -170,7 +170,7 @@ class _Multiplexed:
             answer = self._answers.get(frame.channel)
             if frame.kind is Kind.CONTROL:
                 said: dict[str, str] = codec.decode(frame.body, dict[str, str])
-                _log.info("%s", said.get("progress", ""))
+                log().info("%s", said.get("progress", ""))
             elif answer is not None and not answer.done():
                 answer.set_result(frame)
                 continue
