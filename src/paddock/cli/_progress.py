@@ -63,13 +63,16 @@ class Progress:
         return text[: max(columns - 3, 10)]
 
 
-def _listener(progress: Progress) -> logging.Handler:
-    """The library says in its log what takes long."""
+def _listener(progress: Progress, warnings: list[str]) -> logging.Handler:
+    """The library says in its log what takes long, and warns of what the caller should know afterwards."""
     import logging
 
     class Listener(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            progress.said = record.getMessage()
+            if record.levelno >= logging.WARNING:
+                warnings.append(record.getMessage())
+            else:
+                progress.said = record.getMessage()
 
     return Listener(logging.INFO)
 
@@ -83,7 +86,8 @@ def progress(said: str) -> Generator[Progress]:
         return
     import logging
 
-    logger, listener = logging.getLogger("paddock"), _listener(shown)
+    warnings: list[str] = []
+    logger, listener = logging.getLogger("paddock"), _listener(shown, warnings)
     level = logger.level
     logger.addHandler(listener)
     logger.setLevel(logging.INFO)
@@ -94,3 +98,5 @@ def progress(said: str) -> Generator[Progress]:
         shown.stop()
         logger.removeHandler(listener)
         logger.setLevel(level)
+        for warning in warnings:
+            _render.note(warning)

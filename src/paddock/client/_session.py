@@ -74,7 +74,7 @@ class Session:
             if not connection.is_stale:
                 return connection
             connection.close()
-        return self._open()
+        return self.open()
 
     def give_up(self, body: bytes) -> None:
         """Send a request and wait for nothing. For finalizers: takes no lock, raises nothing."""
@@ -108,9 +108,10 @@ class Session:
 
     def open_socket(self) -> socket.socket:
         """A greeted connection that is not of this session's pool."""
-        return self._open().detach()
+        return self.open().detach()
 
-    def _open(self) -> Connection:
+    def open(self) -> Connection:
+        """Return a new connection, greeted."""
         with self._starting:  # of many threads that find no daemon one starts it
             for _ in range(_ATTEMPTS):
                 try:
@@ -181,12 +182,18 @@ def session(state_dir: str | os.PathLike[str] | None = None) -> Session:
 
 def request_of(action: Action[Any]) -> tuple[bytes, tuple[int, ...]]:
     """The body of an OPEN, and the descriptors that go along, which the caller closes when they are sent."""
-    _refuse_non_finite(action)
     if isinstance(action, RunExec) and action.input is not None and len(action.input) > INLINE_INPUT:
-        body = codec.encode(codec.Request(action=replace(action, input=None), has_input=True))
+        body = _encoded(codec.Request(action=replace(action, input=None), has_input=True))
         return body, (_memory(action.input),)
-    variables = _environment(action)
-    return codec.encode(codec.Request(action=action, environment=variables)), ()
+    return _encoded(codec.Request(action=action, environment=_environment(action))), ()
+
+
+def _encoded(request: codec.Request) -> bytes:
+    try:
+        return codec.encode(request)
+    except ValueError:
+        _refuse_non_finite(request.action)
+        raise
 
 
 def handle_methods(handle: int, method: str, **fields: Any) -> bytes:
@@ -255,17 +262,17 @@ def _memory(data: bytes) -> int:
 
 
 def _refuse_non_finite(value: object, name: str = "") -> None:
-    """Raise InvalidArgument for NaN and infinity. JSON lacks them: the daemon would read null, so a default."""
+    """Raise InvalidArgument for NaN and infinity, which JSON lacks."""
+    from typing import cast
+
     if isinstance(value, float):
         if not math.isfinite(value):
             raise InvalidArgument(f"{name}={value} isn't a finite number", field=name)
     elif isinstance(value, tuple | list):
-        items: tuple[object, ...] | list[object] = value
-        for item in items:
+        for item in cast("tuple[object, ...]", value):
             _refuse_non_finite(item, name)
     elif isinstance(value, dict):
-        entries: dict[object, object] = value
-        for key, item in entries.items():
+        for key, item in cast("dict[object, object]", value).items():
             _refuse_non_finite(item, f"{name}.{key}")
     else:
         for field in getattr(value, "__fields__", None) or getattr(value, "__struct_fields__", ()):

@@ -232,6 +232,12 @@ _NAMES: dict[Any, str] = {
 }
 
 
+def _entries(found: object) -> dict[str, Any]:
+    if type(found) is not dict:
+        raise _wrong("object", found)
+    return cast("dict[str, Any]", found)
+
+
 def _exactly(kind: type) -> Reader:
     def read(found: object) -> object:
         if type(found) is not kind:
@@ -309,7 +315,7 @@ def _array(of: Any) -> Reader:
         if type(found) is not list:
             raise _wrong("array", found)
         try:
-            return tuple(map(read, found))
+            return tuple(map(read, cast("list[Any]", found)))
         except Malformed as error:
             raise error.below("[...]") from None
 
@@ -319,11 +325,9 @@ def _array(of: Any) -> Reader:
 def _mapping(key: Any, of: Any) -> Reader:
     read_key, read = _reader(key), _reader(of)
 
-    def read_all(found: Any) -> dict[Any, Any]:
-        if type(found) is not dict:
-            raise _wrong("object", found)
+    def read_all(found: object) -> dict[Any, Any]:
         try:
-            return {read_key(name): read(item) for name, item in found.items()}
+            return {read_key(name): read(item) for name, item in _entries(found).items()}
         except Malformed as error:
             raise error.below("[...]") from None
 
@@ -355,9 +359,8 @@ def _object(kind: type[Value]) -> Reader:
             readers[name] = _reader(field_type(kind, name))
         return readers[name](item)
 
-    def read(found: Any) -> Value:
-        if type(found) is not dict:
-            raise _wrong("object", found)
+    def read(given: object) -> Value:
+        found = _entries(given)
         value = kind.__new__(kind)
         own = value.__dict__
         for name, default in kind.__fields__.items():
@@ -382,11 +385,10 @@ def _object(kind: type[Value]) -> Reader:
     return read
 
 
-def _action(found: Any) -> Action[Any]:
+def _action(given: object) -> Action[Any]:
     from .any_action import BY_TAG
 
-    if type(found) is not dict:
-        raise _wrong("object", found)
+    found = _entries(given)
     tag = found.pop("action", None)
     if tag is None:
         raise Malformed("Object missing required field `action`")

@@ -31,23 +31,16 @@ class _DataclassFields:
     """Makes the `dataclasses.Field` objects of a class when something asks for them."""
 
     def __get__(self, value: Value | None, kind: type[Value]) -> dict[str, Any]:
-        from dataclasses import field, make_dataclass
+        from dataclasses import field, fields, make_dataclass
 
         kind.__annotations__ = {name: field_type(kind, name) for name in kind.__fields__}
-        made = make_dataclass(
-            kind.__name__,
-            [
-                (name, kind.__annotations__[name])
-                if default is REQUIRED
-                else (name, kind.__annotations__[name], field(default_factory=dict))
-                if type(default) is dict
-                else (name, kind.__annotations__[name], field(default=default))
-                for name, default in kind.__fields__.items()
-            ],
-            kw_only=True,
-        )
-        kind.__dataclass_fields__ = made.__dataclass_fields__
-        return kind.__dataclass_fields__
+        parts: list[Any] = []
+        for name, default in kind.__fields__.items():
+            how = {} if default is REQUIRED else {"default_factory": dict} if default == {} else {"default": default}
+            parts.append((name, kind.__annotations__[name], field(**how)))
+        made = {part.name: part for part in fields(make_dataclass(kind.__name__, parts, kw_only=True))}
+        kind.__dataclass_fields__ = made
+        return made
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)

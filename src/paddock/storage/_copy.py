@@ -8,9 +8,9 @@ from pathlib import Path
 
 from paddock.model import Check, replace
 from paddock.storage._overlay import OverlayPool
-from paddock.storage._porter import by_porter
 from paddock.storage._probe import is_refused_overlay
 from paddock.storage._probe import overlay as probe_overlay
+from paddock.storage._worker import by_worker
 
 
 class CopyPool(OverlayPool):
@@ -19,7 +19,7 @@ class CopyPool(OverlayPool):
     driver = "copy"
     overlay = False
 
-    @by_porter
+    @by_worker
     def create(
         self, name: str, *, layers: tuple[str, ...] = (), limit_bytes: int | None = None, mounts: int = 0
     ) -> None:
@@ -39,7 +39,7 @@ class CopyPool(OverlayPool):
             pool = replace(pool, detail=said, fix="PADDOCK_STATE_DIR=DIRECTORY paddock doctor")
         return pool, *more
 
-    @by_porter
+    @by_worker
     def derive(self, source: str, name: str, *, limit_bytes: int | None = None) -> tuple[str, ...]:
         self.snapshot(source, name, limit_bytes=limit_bytes)
         return ()
