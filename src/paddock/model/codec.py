@@ -184,8 +184,7 @@ def plain(value: object) -> object:
         own = value.__dict__
         if value.__omits_defaults__:
             return {name: own[name] for name, default in value.__fields__.items() if own[name] != default}
-        fields = {name: own[name] for name in value.__fields__}
-        return {"action": value.TAG, **fields} if isinstance(value, Action) else fields
+        return {"action": value.TAG, **own} if isinstance(value, Action) else own
     if isinstance(value, bytes):
         return binascii.b2a_base64(value, newline=False).decode()
     if hasattr(value, "__struct_fields__"):
@@ -352,21 +351,20 @@ def _object(kind: type[Value]) -> Reader:
     optional = {name for name in kind.__fields__ if is_optional(kind, name)}
     checked = getattr(kind, "__post_init__", None)
 
-    def read_field(name: str, item: object) -> object:
-        if item is None and name in optional:
-            return None
-        if name not in readers:
-            readers[name] = _reader(field_type(kind, name))
-        return readers[name](item)
-
     def read(given: object) -> Value:
         found = _entries(given)
         value = kind.__new__(kind)
         own = value.__dict__
         for name, default in kind.__fields__.items():
             if name in found:
+                item = found[name]
+                if item is None and name in optional:
+                    own[name] = None
+                    continue
+                if name not in readers:
+                    readers[name] = _reader(field_type(kind, name))
                 try:
-                    own[name] = read_field(name, found[name])
+                    own[name] = readers[name](item)
                 except Malformed as error:
                     raise error.below(f".{name}") from None
             elif default is REQUIRED:
