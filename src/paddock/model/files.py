@@ -30,6 +30,7 @@ class FileInfo(_Named):
     """`path` is absolute inside the sandbox; bytes that are not UTF-8 appear as surrogate escapes.
     `mode` holds the permission bits only; `modified_at` is seconds since the epoch."""
 
+    path: str
     kind: FileKind
     size_bytes: int = 0
     mode: int = 0
@@ -50,6 +51,7 @@ class FileInfo(_Named):
 
 
 class GrepMatch(_Named):
+    path: str
     line_number: int
     line: str
 
@@ -57,4 +59,5 @@ class GrepMatch(_Named):
 class FileChange(_Named):
     """`kind` is created, modified, removed, moved_from, moved_to, or overflow (events were lost: look again)."""
 
+    path: str
     kind: str
