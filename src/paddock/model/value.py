@@ -36,7 +36,9 @@ class _DataclassFields:
         kind.__annotations__ = {name: field_type(kind, name) for name in kind.__fields__}
         parts: list[Any] = []
         for name, default in kind.__fields__.items():
-            how = {} if default is REQUIRED else {"default_factory": dict} if default == {} else {"default": default}
+            how: dict[str, Any] = (
+                {} if default is REQUIRED else {"default_factory": dict} if default == {} else {"default": default}
+            )
             parts.append((name, kind.__annotations__[name], field(**how)))
         made = {part.name: part for part in fields(make_dataclass(kind.__name__, parts, kw_only=True))}
         kind.__dataclass_fields__ = made
