@@ -49,7 +49,7 @@ class Calls:
         A request that didn't reach it whole was not started: it is sent once more. So is one that was lost, if it is
         `repeatable`. The second one takes a new connection: the others may be those of the daemon that is dying.
         """
-        problem: Exception | None = None
+        problem = ""  # its text: the exception would keep the callers' frames, and the streams in them, alive
         for connect in (self._session.take, self._session.open):
             connection = connect()
             channel = connection.next_channel()
@@ -59,7 +59,7 @@ class Calls:
                 is_sent = True
                 frame = self._answer(connection, channel)
             except (OSError, WireError) as error:
-                frame, problem = None, error
+                frame, problem = None, str(error)
             except BaseException:
                 self._interrupted(connection, channel, cancels, undo)
                 raise

@@ -233,7 +233,7 @@ def answered(frame: Frame, give_up: Callable[[bytes], None]) -> Frame:
     return frame
 
 
-def lost(name: str, error: BaseException | None) -> DaemonLost:
+def lost(name: str, error: object) -> DaemonLost:
     return DaemonLost(
         f"the daemon died before it answered {name}: it may have been done or not" + (f" ({error})" if error else ""),
         hint="look first (`paddock ls`), then ask again",
