@@ -6,8 +6,7 @@ and `paddock --help` pay for nothing else.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from paddock.client import AsyncSandbox as AsyncSandbox
     from paddock.client import AsyncWorkspace as AsyncWorkspace
@@ -80,10 +79,7 @@ def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'paddock' has no attribute {name!r}")
-    from importlib import import_module
-
-    value = getattr(import_module(home), name)
-    globals()[name] = value
+    value = globals()[name] = getattr(__import__(home, fromlist=(name,)), name)
     return value
 
 

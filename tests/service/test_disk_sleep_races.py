@@ -8,7 +8,6 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import msgspec
 import pytest
 import service_world
 from service_world import ME, Place, Rig
@@ -16,7 +15,16 @@ from test_disk_sleep import HERE, Sleeper
 from test_workspace_trees import OneWorkspace
 
 from paddock.errors import InvalidState, KeeperUnavailable, SandboxDied
-from paddock.model import CreateSnapshot, KillSandbox, PauseSandbox, RollbackSandbox, RunExec, SnapshotId, State
+from paddock.model import (
+    CreateSnapshot,
+    KillSandbox,
+    PauseSandbox,
+    RollbackSandbox,
+    RunExec,
+    SnapshotId,
+    State,
+    replace,
+)
 from paddock.service._clock import Clock
 from paddock.service._snapshot_store import SnapshotStore
 
@@ -34,7 +42,7 @@ async def test_who_wakes_it_lets_what_others_put_it_to_sleep_on_be(rig: Rig, ove
         await box.sleep()
         snapshots, live = SnapshotStore(service._store), service._rooms.live
         (own,) = snapshots.list(box.id)
-        later = msgspec.structs.replace(own, snapshot=msgspec.structs.replace(own.snapshot, id=SnapshotId("sn_later")))
+        later = replace(own, snapshot=replace(own.snapshot, id=SnapshotId("sn_later")))
         admit = live.admit
 
         def begun_in_this_moment(*of: Any) -> Any:

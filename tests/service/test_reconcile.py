@@ -5,7 +5,6 @@ import os
 import sys
 from collections.abc import Mapping
 
-import msgspec
 import pytest
 from service_world import HOST, ME, Rig, World, WorldBackend, until
 
@@ -90,7 +89,7 @@ async def test_a_create_whose_service_died_is_undone(rig: Rig) -> None:
         await dead.wait()
         row = service._store.get(made.id)
         assert row is not None
-        left = Sandbox(**{**msgspec.structs.asdict(row.sandbox), "id": "sb_11111111", "state": State.CREATING})
+        left = Sandbox(**{**vars(row.sandbox), "id": "sb_11111111", "state": State.CREATING})
         service._store.add(Row(left, row.deadline, row.boot_id, f"{row.boot_id}:{dead.pid}:1:x"))
         rig.pool.create("sb_11111111")
         await service.expiry.once()

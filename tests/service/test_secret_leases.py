@@ -8,7 +8,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
 import pytest
 from service_world import ME, Rig, until
 
@@ -29,6 +28,7 @@ from paddock.model import (
     SecretValue,
     SetSecret,
     StartExec,
+    replace,
 )
 from paddock.policy import Policy, allow
 from paddock.service import Service
@@ -124,7 +124,6 @@ async def test_who_is_nobody_of_this_machine_uses_nothing_of_it(rig: Rig) -> Non
     async with rig.service(policy=everybody) as service:
         sandbox = await service.perform(CreateSandbox(), ME)
         row = row_of(service, sandbox)
-        from msgspec.structs import replace
 
         row = replace(row, sandbox=replace(row.sandbox, owner="tenant:7"))
         sources = (
@@ -180,7 +179,7 @@ async def test_a_secret_that_cannot_be_had_here_hinders_no_command(rig: Rig, mon
         await kept(service)
         monkeypatch.setenv("OF_THE_MAKER", "of-the-maker")
         sandbox = await made(service, both, persistent=True)
-        row = msgspec.structs.replace(row_of(service, sandbox), sandbox=msgspec.structs.replace(sandbox, policy="1"))
+        row = replace(row_of(service, sandbox), sandbox=replace(sandbox, policy="1"))
         monkeypatch.delenv("OF_THE_MAKER")
         env = (await leases_of(other).in_environment(row, TRUE)).env
         assert env.keys() == {"TOKEN", "OWN"}
@@ -198,11 +197,11 @@ async def test_a_gateway_is_given_what_another_service_has_added(rig: Rig) -> No
     async with rig.service() as service, rig.service() as other:
         await kept(service)
         sandbox = await made(service)
-        row = msgspec.structs.replace(row_of(service, sandbox), sandbox=msgspec.structs.replace(sandbox, policy="1"))
+        row = replace(row_of(service, sandbox), sandbox=replace(sandbox, policy="1"))
         assert [one.name for one in from_bytes(await leases_of(service).packed(row))] == ["TOKEN"]
         await kept(other, b"of-another", name="OTHER")
         await leases_of(other).extend(row, both)
-        row = msgspec.structs.replace(row, sandbox=msgspec.structs.replace(sandbox, policy="2"))
+        row = replace(row, sandbox=replace(sandbox, policy="2"))
         assert [one.name for one in from_bytes(await leases_of(service).packed(row))] == ["TOKEN", "NEW"]
 
 
@@ -217,18 +216,18 @@ async def test_a_gateway_is_given_nothing_of_a_source_that_another_service_has_r
 
     async with rig.service() as service, rig.service() as other:
         sandbox = await made(service, of("first"))
-        row = msgspec.structs.replace(row_of(service, sandbox), sandbox=msgspec.structs.replace(sandbox, policy="1"))
+        row = replace(row_of(service, sandbox), sandbox=replace(sandbox, policy="1"))
         (before,) = from_bytes(await leases_of(service).packed(row))
         assert before.value == SecretValue(b"the-value-of-first")
         await leases_of(other).extend(row, of("second"))
-        row = msgspec.structs.replace(row, sandbox=msgspec.structs.replace(sandbox, policy="2"))
+        row = replace(row, sandbox=replace(sandbox, policy="2"))
         (after,) = from_bytes(await leases_of(service).packed(row))
-        assert after == msgspec.structs.replace(before, value=SecretValue(b"the-value-of-second"))
+        assert after == replace(before, value=SecretValue(b"the-value-of-second"))
         third = {"TOKEN": SecretRule(source=SecretSource(env="OF_ANOTHER"), bind=BIND)}
         with monkeypatch.context() as there:
             there.setenv("OF_ANOTHER", "of-another-program")
             await leases_of(other).extend(row, third)
-        row = msgspec.structs.replace(row, sandbox=msgspec.structs.replace(sandbox, policy="3"))
+        row = replace(row, sandbox=replace(sandbox, policy="3"))
         (after,) = from_bytes(await leases_of(service).packed(row))
         assert after.value is None  # and everything else has its way out: nobody is left who could open it with more
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any
 
-from paddock.model import AnyAction
+from paddock.model.any_action import BY_TAG
 
 EGRESS = {
     "name": "a query to the resolver, once for each name and revision",
@@ -91,7 +91,7 @@ _REQUIRED = ("seq", "time", "boottime", "writer", "kind", "action", "prev", "sha
 
 def actions() -> tuple[str, ...]:
     """What a principal can ask for."""
-    return tuple(sorted(str(action.__struct_config__.tag) for action in get_args(AnyAction)))
+    return tuple(sorted(BY_TAG))
 
 
 def schema() -> dict[str, Any]:

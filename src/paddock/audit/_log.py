@@ -83,7 +83,7 @@ class AuditLog:
         """Returns the number that the outcome refers to."""
         return self._append(
             "decision",
-            action.__struct_config__.tag,  # pyright: ignore[reportArgumentType]
+            action.TAG,
             principal=principal.id,
             allowed=verdict.allowed,
             rule=verdict.rule,

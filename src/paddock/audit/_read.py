@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import msgspec
 
-from paddock.model import AuditRecord, ListAudit, nested_principal
+from paddock.model import AuditRecord, ListAudit, nested_principal, replace
 
 from ._log import SUFFIX
 
@@ -119,7 +119,7 @@ def _record(path: Path, first: _Line, outcome: _Line | None) -> AuditRecord:
     )
     if outcome is None:
         return record
-    return msgspec.structs.replace(
+    return replace(
         record,
         ended_at=outcome.time / 1e9,
         ok=outcome.ok,

@@ -119,8 +119,6 @@ def show_one(options: argparse.Namespace) -> int:
     if options.json:
         _render.document(record)
         return 0
-    import msgspec
-
     facts = [("ref", record.ref), ("time", _render.when(record.at)), ("action", record.action)]
     facts += [(name, value) for name in ("principal", "sandbox") if (value := getattr(record, name))]
     if record.allowed is not None:
@@ -131,7 +129,7 @@ def show_one(options: argparse.Namespace) -> int:
     if record.message:
         facts.append(("message", record.message))
     for heading, values in (("asked", record.detail), ("came of it", record.result)):
-        facts += [(f"{heading}: {name}", msgspec.json.encode(value).decode()) for name, value in values.items()]
+        facts += [(f"{heading}: {name}", _render.as_json(value)) for name, value in values.items()]
     _render.facts(facts)
     return 0
 

@@ -48,23 +48,24 @@ def problem(code: str, message: str, hint: str | None, *, as_json: bool) -> None
 
 def document(value: object) -> None:
     """One JSON document."""
-    import msgspec
-
-    try:
-        encoded = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
-    except UnicodeEncodeError:  # names that are not UTF-8
-        import json
-
-        encoded = json.dumps(msgspec.to_builtins(value), indent=2)
-    sys.stdout.write(encoded + "\n")
+    sys.stdout.write(as_json(value, indent=2) + "\n")
 
 
 def json_line(value: object) -> None:
     """One JSON document on a line of its own, at once."""
-    import msgspec
-
-    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+    sys.stdout.write(as_json(value) + "\n")
     sys.stdout.flush()
+
+
+def as_json(value: object, indent: int | None = None) -> str:
+    import json
+
+    from paddock.model.codec import plain
+
+    separators = (",", ": " if indent else ":")
+    text = json.dumps(value, ensure_ascii=False, indent=indent, separators=separators, default=plain)
+    # Names that are not UTF-8 have lone surrogates, which are escaped.
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def raw(descriptor: int, data: bytes) -> None:

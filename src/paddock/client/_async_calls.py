@@ -9,12 +9,15 @@ import socket
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paddock.errors import DaemonLost, InvalidState
 from paddock.wire import MAX_REPLY, NO_REPLY, Frame, Inbox, Kind, WireError, close_all, pack, receive_some, send_some
 
-from ._session import Session, Undo, answered, handle_methods, lost, nothing, tell
+from ._session import Session, answered, handle_methods, lost, nothing, tell
+
+if TYPE_CHECKING:
+    from ._session import Undo
 
 
 class AsyncCalls:

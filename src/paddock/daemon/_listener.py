@@ -13,8 +13,6 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
-
 from paddock.errors import (
     InternalError,
     InvalidArgument,
@@ -234,7 +232,7 @@ class _Connection:
             session = self._listener.session(hello.session, self._pid)
         except Leaving:
             self.close()
-        except msgspec.MsgspecError as error:
+        except codec.Malformed as error:
             self._send(Kind.ERROR, 0, codec.encode_error(InvalidArgument(f"not a greeting: {error}")))
         except PaddockError as error:
             self._send(Kind.ERROR, 0, codec.encode_error(error))

@@ -10,8 +10,6 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, Protocol, TypeVar, cast
 
-import msgspec
-
 from paddock.errors import InvalidArgument, PaddockError, exhaustion
 from paddock.model import (
     Action,
@@ -34,6 +32,7 @@ from paddock.model import (
     WatchFiles,
     WriteFile,
     codec,
+    replace,
 )
 from paddock.model.caller import ENVIRONMENT
 from paddock.wire import Frame, Kind
@@ -103,7 +102,7 @@ class Requests:
         try:
             request = codec.decode(frame.body, codec.Request)
             await self._perform(session, request, frame, reply)
-        except msgspec.MsgspecError as error:
+        except codec.Malformed as error:
             reply(Kind.ERROR, codec.encode_error(InvalidArgument(f"not a request: {error}")))
         except PaddockError as error:
             reply(Kind.ERROR, codec.encode_error(error))
@@ -120,7 +119,7 @@ class Requests:
         elif request.control is not None:
             reply(Kind.REPLY, codec.encode(await self._control(request.control, session)))
         elif request.action is not None:
-            await self._act(session, cast("Action[Any]", request.action), request, frame, reply)
+            await self._act(session, request.action, request, frame, reply)
         else:
             raise InvalidArgument("a request without an action")
 
@@ -136,7 +135,7 @@ class Requests:
     ) -> None:
         if request.has_input and isinstance(action, RunExec):
             data = await asyncio.to_thread(_read_all, frame.descriptors[0])
-            action = msgspec.structs.replace(action, input=data)
+            action = replace(action, input=data)
         ENVIRONMENT.set(request.environment)
         performing = asyncio.ensure_future(self._api.perform(action, self._principal))
         try:

@@ -35,7 +35,10 @@ vault.lock            held while a secret is sealed, or that key changed
 from __future__ import annotations
 
 import os
-from pathlib import Path
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
 
 # Files of trees are stored with these owners (root mode): far from the uids of people, so that a set-user-id
 # file in a tree never is one of root's, and equal for all sandboxes, so that a fork needs no chown.
@@ -90,10 +93,17 @@ DEFAULT_SPARES = 2
 
 
 def default_state_dir() -> Path:
+    """The same as a Path, which takes long to import."""
+    from pathlib import Path
+
+    return Path(default_state())
+
+
+def default_state() -> str:
     """PADDOCK_STATE_DIR; else the system's for root, the user's own for everybody else."""
     if given := os.environ.get("PADDOCK_STATE_DIR"):
-        return Path(given).absolute()
+        return os.path.join(os.getcwd(), given)
     if os.geteuid() == 0:
-        return Path("/var/lib/paddock")
+        return "/var/lib/paddock"
     state = os.environ.get("XDG_STATE_HOME", "")
-    return (Path(state) if os.path.isabs(state) else Path.home() / ".local" / "state") / "paddock"
+    return os.path.join(state if os.path.isabs(state) else os.path.expanduser("~/.local/state"), "paddock")

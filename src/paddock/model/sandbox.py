@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-import msgspec
+from .limits import Limits
+from .value import Value
 
-from .ids import SandboxId
-from .limits import Limit, Limits
-from .mounts import Mount
-from .policy import PolicyDocument
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .ids import SandboxId
+    from .limits import Limit
+    from .mounts import Mount
+    from .policy import PolicyDocument
 
 
 class Level(StrEnum):
@@ -47,7 +50,7 @@ LEGAL: dict[State, frozenset[State]] = {
 }
 
 
-class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SandboxSpec(Value, forbid_unknown_fields=True):
     """What a caller asks for.
 
     `level=None` takes the default level, which is `jail` unless `config.toml` says otherwise (`paddock doctor`).
@@ -76,7 +79,7 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     idle_seconds: float | None = None
 
 
-class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
+class Sandbox(Value):
     """A sandbox as the records know it. Times are seconds since the epoch."""
 
     id: SandboxId

@@ -9,11 +9,9 @@ import asyncio
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
-from msgspec.structs import replace
-
 from paddock.audit import AuditLog
 from paddock.errors import InvalidState
-from paddock.model import WorkspaceId, WorkspaceState
+from paddock.model import WorkspaceId, WorkspaceState, replace
 from paddock.storage._base import Pool
 from paddock.storage._kept import KeptArchives
 

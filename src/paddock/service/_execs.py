@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import msgspec
-
 from paddock.errors import GuestProtocolError, InvalidState, NotFound, SandboxDied
 from paddock.model import (
     AttachExec,
@@ -22,6 +20,7 @@ from paddock.model import (
     SignalExec,
     StartExec,
     mint,
+    replace,
 )
 
 from . import _validate
@@ -58,7 +57,7 @@ class Execs:
         spec = await self._leases.in_environment(row, action.spec)
         if spec.stdin is not (action.input is not None):
             # There is nobody to write to a pipe but `input`: without one the command reads an end, not for ever.
-            spec = msgspec.structs.replace(spec, stdin=action.input is not None)
+            spec = replace(spec, stdin=action.input is not None)
         spool = f"{self._remains.outputs}/{row.id}/{id}"
         out = Capture(action.capture_bytes, spool + ".out")
         err = Capture(action.capture_bytes, spool + ".err")
@@ -89,7 +88,7 @@ class Execs:
             out.close()
             err.close()
         if limit is not status.limit:
-            status = msgspec.structs.replace(status, limit=limit)
+            status = replace(status, limit=limit)
         result = ExecResult(id=id, status=status, out=out.output(), err=err.output())
         entry.done(
             {

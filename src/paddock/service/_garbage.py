@@ -14,7 +14,7 @@ import msgspec
 
 from paddock.errors import InvalidState, PaddockError
 from paddock.keeper.layout import GARBAGE_LOCK
-from paddock.model import GarbageItem, GarbageReport, PoolSpace
+from paddock.model import GarbageItem, GarbageReport, PoolSpace, replace
 from paddock.storage._base import Pool
 from paddock.storage._config import Watermarks
 
@@ -63,7 +63,7 @@ class Garbage:
             report = await self._collect((*self._sweepers, *self._collectors), dry_run=False)
             pool = self._pool()
             await asyncio.to_thread(pool.trim)
-            return msgspec.structs.replace(report, after=await asyncio.to_thread(pool.space))
+            return replace(report, after=await asyncio.to_thread(pool.space))
 
     async def sweep(self) -> None:
         """What costs nothing to find; all of it, when the pool has become too full. It grows first, if it can."""
@@ -120,7 +120,7 @@ class _Room:
 
     def gain(self, size: int) -> None:
         size = min(size, self.space.used_bytes)
-        self.space = msgspec.structs.replace(
+        self.space = replace(
             self.space,
             used_bytes=self.space.used_bytes - size,
             available_bytes=self.space.available_bytes + size,
@@ -148,4 +148,4 @@ def _take_lock(fd: int) -> bool:
 
 
 def _kept(item: GarbageItem, why: str) -> GarbageItem:
-    return msgspec.structs.replace(item, kept_because=why)
+    return replace(item, kept_because=why)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from msgspec.structs import replace
-
 from paddock.errors import InvalidState, NotFound
-from paddock.model import LEGAL, Limit, State
+from paddock.model import LEGAL, Limit, State, replace
 
 from ._clock import Clock
 from ._store import Row, Store

@@ -7,11 +7,9 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Coroutine, Generator, Mapping
 
-import msgspec
-
 from paddock.backends._base import Backend, Ending, Instance, Paused
 from paddock.errors import GuestProtocolError, PaddockError, SandboxDied, Unsupported
-from paddock.model import Limit, SandboxId, State, Usage
+from paddock.model import Limit, SandboxId, State, Usage, replace
 from paddock.storage._base import Pool
 
 from ._clock import holder_alive
@@ -217,7 +215,7 @@ class Live:
         """What its tree uses, where the backend leaves that to the pool."""
         if usage.disk_bytes is not None:
             return usage
-        return msgspec.structs.replace(usage, disk_bytes=self._pool().usage(held.id).used_bytes)
+        return replace(usage, disk_bytes=self._pool().usage(held.id).used_bytes)
 
     async def settled_disk(self, held: Held) -> Usage:
         """The same of now, with what was deleted given back: the kernel counts that some seconds later by itself."""

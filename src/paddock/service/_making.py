@@ -12,7 +12,7 @@ import msgspec
 
 from paddock.backends._base import Backend, Instance, SandboxPlan
 from paddock.errors import InvalidState, PaddockError
-from paddock.model import Level, Noun, Principal, SandboxId, SandboxSpec, State, Template, mint
+from paddock.model import Level, Noun, Principal, SandboxId, SandboxSpec, State, Template, mint, replace
 from paddock.model import Sandbox as SandboxInfo
 from paddock.storage._base import Pool
 
@@ -45,7 +45,7 @@ class Birth(msgspec.Struct, frozen=True):
         return SandboxPlan(
             id=row.id,
             hostname=spec.name or row.id.replace("_", "-"),
-            spec=msgspec.structs.replace(spec, env=Nested.environment(spec)) if spec.nested else spec,
+            spec=replace(spec, env=Nested.environment(spec)) if spec.nested else spec,
             template=self.template,
             tree=row.id,
             deadline=row.deadline,
@@ -96,7 +96,7 @@ class Making:
         id = SandboxId(mint(Noun.SANDBOX))
         sandbox = SandboxInfo(
             id=id,
-            spec=spec if spec.policy is None else msgspec.structs.replace(spec, policy=None),
+            spec=spec if spec.policy is None else replace(spec, policy=None),
             state=State.CREATING,
             level=level,
             backend=backend,

@@ -45,6 +45,7 @@ from paddock.model import (
     Usage,
     is_image,
     nested_principal,
+    replace,
 )
 from paddock.storage._base import Pool
 
@@ -116,7 +117,7 @@ class Sandboxes:
             backend.capabilities.require(need, backend.name)
         if source is not None:
             if backend.capabilities.memory and spec.limits == Limits():  # what has memory has a size
-                spec = msgspec.structs.replace(spec, limits=source.snapshot.spec.limits)
+                spec = replace(spec, limits=source.snapshot.spec.limits)
             self._snapshots.fits(source, spec.limits, backend, self._backends)
         if spec.mounts:
             self._check_layers(spec.mounts)
@@ -347,8 +348,8 @@ class Sandboxes:
             return self._store.get(row.id) or row
         except ResourceExhausted:
             self._remains.unrecorded[row.id] = reason
-            ended = msgspec.structs.replace(row.sandbox, state=State.KILLED, reason=reason, ended_at=self._clock.wall())
-            return msgspec.structs.replace(row, sandbox=ended)
+            ended = replace(row.sandbox, state=State.KILLED, reason=reason, ended_at=self._clock.wall())
+            return replace(row, sandbox=ended)
 
     async def _made_before(self, id: SandboxId, same: bool) -> Sandbox:
         """What the first call with that key made; waits for it if it is still at it, here or in another service."""

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from paddock.errors import AlreadyExists, InternalError, NotConfigured, PaddockError, ResourceExhausted
-from paddock.model import Level, Limit, Sandbox, SandboxId, SandboxSpec, State
+from paddock.model import Level, Limit, Sandbox, SandboxId, SandboxSpec, State, replace
 
 from . import _schema
 from ._workspace_tree import WorkspaceTree
@@ -79,7 +79,7 @@ class Row(msgspec.Struct, frozen=True):
 
     def told_as(self, state: State) -> Row:
         """What callers are to see, where it is known to be otherwise than it is recorded."""
-        return msgspec.structs.replace(self, sandbox=msgspec.structs.replace(self.sandbox, state=state))
+        return replace(self, sandbox=replace(self.sandbox, state=state))
 
 
 class Key(msgspec.Struct, frozen=True):

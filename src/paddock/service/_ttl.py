@@ -6,9 +6,8 @@ functions return is not recorded yet: `Store.set_deadline` does that.
 
 from __future__ import annotations
 
-from msgspec.structs import replace
-
 from paddock.backends._base import Paused
+from paddock.model import replace
 
 from ._clock import Clock, boot_id
 from ._store import Row

@@ -7,8 +7,6 @@ import contextlib
 from collections.abc import AsyncGenerator, Callable
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from paddock.backends._base import Ending, Paused
 from paddock.backends._guest import GuestConnection, GuestInstance
 from paddock.backends._stillness import Stillness
@@ -16,7 +14,7 @@ from paddock.backends._trusted import environment
 from paddock.errors import PaddockError, SandboxDied
 from paddock.linux import caps
 from paddock.linux.foreign_cgroup import Refusals
-from paddock.model import Check, ExecHandle, ExecId, ExecSpec, Process, Usage
+from paddock.model import Check, ExecHandle, ExecId, ExecSpec, Process, Usage, replace
 
 from . import _life
 from ._life import Life
@@ -46,7 +44,7 @@ class ContainerInstance(GuestInstance):
 
     async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> ExecHandle:
         if self._life.late:  # its environment says nothing of them
-            spec = msgspec.structs.replace(spec, env={**environment(TRUSTED), **spec.env})
+            spec = replace(spec, env={**environment(TRUSTED), **spec.env})
         return await super().start(spec, id=id, background=background)
 
     async def set_deadline(self, deadline: float) -> None:

@@ -24,7 +24,7 @@ from paddock.errors import KeeperUnavailable, PaddockError, SandboxDied
 from paddock.keeper import _trust_places, layout
 from paddock.keeper._plan import JailPlan, Mount, Tree, User
 from paddock.keeper._records import Record, Records
-from paddock.model import Check, ExecSpec, Level, Limit, SandboxId, Template
+from paddock.model import Check, ExecSpec, Level, Limit, SandboxId, Template, replace
 
 R = TypeVar("R")
 _MIB = 1 << 20
@@ -278,7 +278,7 @@ class JailBackend:
     def furnished(self, id: SandboxId, spec: ExecSpec) -> ExecSpec:
         if id not in self._late:
             return spec
-        return msgspec.structs.replace(spec, env={**_CERTIFICATES, **spec.env})
+        return replace(spec, env={**_CERTIFICATES, **spec.env})
 
     def socket(self, id: SandboxId, identity: str) -> Path:
         return self._state / layout.RUN / id / f"{identity}.sock"
