@@ -227,4 +227,7 @@ def test_what_the_owner_has_set_is_read_at_the_first_use_and_a_mistake_in_it_is_
 
 def test_running_a_command_loads_nothing_of_the_daemon(shared_state: Path) -> None:
     run = "from paddock.cli import main; assert main(['run', '--', 'true']) == 0"
-    assert loaded(run, HEAVY_FOR_A_CLIENT) == []
+    assert set(loaded(run, HEAVY_FOR_A_CLIENT)) <= {
+        "argparse",
+        "threading",
+    }  # its options, and the command's two streams

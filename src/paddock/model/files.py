@@ -23,7 +23,7 @@ class _Named(Value):
     def __post_init__(self) -> None:
         """Run by decoders: guests say these."""
         if len(self.path) > _PATH_MAX:
-            raise ValueError(f"a path of more than {_PATH_MAX} characters")
+            raise ValueError(f"Expected `path` of length <= {_PATH_MAX}")
 
 
 class FileInfo(_Named):
@@ -43,7 +43,7 @@ class FileInfo(_Named):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.target is not None and len(self.target) > _PATH_MAX:
-            raise ValueError(f"a target of more than {_PATH_MAX} characters")
+            raise ValueError(f"Expected `target` of length <= {_PATH_MAX}")
 
     @property
     def name(self) -> str:
