@@ -12,7 +12,12 @@ from paddock.keeper.layout import CONFIG, LEVELS
 from paddock.model import Level
 
 _LEVELS = ("container", "jail", "gvisor", "microvm")
-ACCEPTED = {"level": f"one of {', '.join(_LEVELS)}", "idle_exit_seconds": "1 or more"}
+ACCEPTED = {
+    "level": f"one of {', '.join(_LEVELS)}",
+    "idle_exit_seconds": "1 or more",
+    "audit_mib": "0 (no limit) or more",
+    "audit_days": "0 (no limit) or more",
+}
 """Each key and what it may be."""
 
 
@@ -20,10 +25,18 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     level: Level = Level.JAIL
     idle_exit_seconds: float = 600.0
     """So long after its last session and its last running sandbox the daemon leaves."""
+    audit_mib: int = 512
+    audit_days: int = 90
+    """The audit log keeps no more, and nothing older. 0: without limit."""
 
     def shown(self) -> dict[str, str]:
         """Return each key with the value that is in force."""
-        return {"level": self.level.value, "idle_exit_seconds": f"{self.idle_exit_seconds:g}"}
+        return {
+            "level": self.level.value,
+            "idle_exit_seconds": f"{self.idle_exit_seconds:g}",
+            "audit_mib": str(self.audit_mib),
+            "audit_days": str(self.audit_days),
+        }
 
 
 def read_config(state_dir: Path) -> Config:
@@ -50,7 +63,12 @@ def read_config(state_dir: Path) -> Config:
     idle = values.get("idle_exit_seconds", Config().idle_exit_seconds)
     if isinstance(idle, bool) or not isinstance(idle, int | float) or not 1 <= idle < 1e9:
         raise _refused(file, f"idle_exit_seconds = {idle!r} isn't valid")
-    return Config(level=Level(level), idle_exit_seconds=float(idle))
+    kept: dict[str, int] = {}
+    for key in ("audit_mib", "audit_days"):
+        kept[key] = values.get(key, getattr(Config(), key))
+        if type(kept[key]) is not int or not 0 <= kept[key] < 1e9:
+            raise _refused(file, f"{key} = {kept[key]!r} isn't valid")
+    return Config(level=Level(level), idle_exit_seconds=float(idle), **kept)
 
 
 def _refused(file: Path, why: str) -> InvalidArgument:
