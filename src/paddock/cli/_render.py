@@ -56,15 +56,28 @@ def document(value: object) -> None:
         import json
 
         encoded = json.dumps(msgspec.to_builtins(value), indent=2)
-    sys.stdout.write(encoded + "\n")
+    sys.stdout.write(_escaped_json(encoded) + "\n")
 
 
 def json_line(value: object) -> None:
     """One JSON document on a line of its own, at once."""
     import msgspec
 
-    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+    sys.stdout.write(_escaped_json(msgspec.json.encode(value).decode()) + "\n")
     sys.stdout.flush()
+
+
+def _escaped_json(encoded: str) -> str:
+    """The same document without what drives a terminal: DEL, the controls of C1, marks of direction."""
+    if encoded.isascii() and "\x7f" not in encoded:
+        return encoded
+    return "".join(one if one.isprintable() or one == "\n" else _units(one) for one in encoded)
+
+
+def _units(character: str) -> str:
+    """In UTF-16, as JSON has them."""
+    units = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{int.from_bytes(units[at : at + 2]):04x}" for at in range(0, len(units), 2))
 
 
 def raw(descriptor: int, data: bytes) -> None:
