@@ -9,8 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from paddock.client import AsyncProcess as AsyncProcess
     from paddock.client import AsyncSandbox as AsyncSandbox
     from paddock.client import AsyncWorkspace as AsyncWorkspace
+    from paddock.client import Process as Process
     from paddock.client import Sandbox as Sandbox
     from paddock.client import Workspace as Workspace
     from paddock.client import local as local
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0.dev0"
 
 _HOMES = {
+    "AsyncProcess": "paddock.client",
     "AsyncSandbox": "paddock.client",
     "AsyncWorkspace": "paddock.client",
     "CommandFailed": "paddock.errors",
@@ -44,6 +47,7 @@ _HOMES = {
     "Mount": "paddock.model",
     "MountMode": "paddock.model",
     "PaddockError": "paddock.errors",
+    "Process": "paddock.client",
     "PtySize": "paddock.model",
     "Sandbox": "paddock.client",
     "State": "paddock.model",
@@ -53,6 +57,7 @@ _HOMES = {
     "local_async": "paddock.client",
 }
 __all__ = [
+    "AsyncProcess",
     "AsyncSandbox",
     "AsyncWorkspace",
     "CommandFailed",
@@ -65,6 +70,7 @@ __all__ = [
     "Mount",
     "MountMode",
     "PaddockError",
+    "Process",
     "PtySize",
     "Sandbox",
     "State",
