@@ -40,6 +40,13 @@ def test_every_name_is_there() -> None:
         assert getattr(paddock, name) is getattr(importlib.import_module(home), name)
 
 
+def test_what_a_program_has_to_name_in_its_types_is_there() -> None:
+    from paddock import AsyncProcess, AsyncSandbox, Process, Sandbox
+
+    assert Sandbox.attach.__annotations__["return"] == Process.__name__
+    assert AsyncSandbox.attach.__annotations__["return"] == AsyncProcess.__name__
+
+
 def test_both_colours_are_exported_in_pairs() -> None:
     names = {name for name in dir(paddock.client) if name[0].isupper()}
     asynchronous = {name.removeprefix("Async") for name in names if name.startswith("Async")}

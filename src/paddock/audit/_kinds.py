@@ -27,6 +27,8 @@ EVENTS = {
     "approval.asked": "a person is asked",
     "approval.used": "a person's yes was used up",
     "approval.webhook": "nobody could be told that a person is asked",
+    "audit.removed": "closed parts of the log are removed: they are too old, or the log is too large",
+    "audit.retention": "closed parts of the log could not be packed or removed",
     "audit.broken": "a segment does not follow from what was signed before",
     "audit.close": "its writer let the segment go",
     "audit.open": "a writer took the segment; `heads` are the last records of the others, `signed` is the last head",

@@ -144,6 +144,8 @@ def verify(options: argparse.Namespace) -> int:
         what = "; a part of a log, what is there" if report.part else ""
         _render.line(f"ok: {report.records} records in {report.segments} segments, head {report.head} ({took}){what}")
         _tell_signatures(report)
+        for segment, first in report.removed.items():
+            _render.line(f"{_render.escape(segment)} begins at record {first}: retention removed the earlier ones")
         if report.problem:
             _render.line(_render.escape(report.problem))
     else:

@@ -64,8 +64,21 @@ def as_json(value: object, indent: int | None = None) -> str:
 
     separators = (",", ": " if indent else ":")
     text = json.dumps(value, ensure_ascii=False, indent=indent, separators=separators, default=plain)
-    # Names that are not UTF-8 have lone surrogates, which are escaped.
-    return text.encode("utf-8", "backslashreplace").decode()
+    return _escaped_json(text)
+
+
+def _escaped_json(encoded: str) -> str:
+    """The same document without what drives a terminal: DEL, the controls of C1, marks of direction. Lone surrogates, of
+    names that are not UTF-8, are escaped too."""
+    if encoded.isascii() and "\x7f" not in encoded:
+        return encoded
+    return "".join(one if one.isprintable() or one == "\n" else _units(one) for one in encoded)
+
+
+def _units(character: str) -> str:
+    """In UTF-16, as JSON has them."""
+    units = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{int.from_bytes(units[at : at + 2]):04x}" for at in range(0, len(units), 2))
 
 
 def raw(descriptor: int, data: bytes) -> None:

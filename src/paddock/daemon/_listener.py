@@ -61,6 +61,7 @@ class Listener:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         staged = f"{SOCKET}.{os.getpid()}"
         (directory / staged).unlink(missing_ok=True)
+        os.fchmod(listener.fileno(), 0o600)  # its name has this mode from the start
         with reached(directory) as short:
             listener.bind(f"{short}/{staged}")
         listener.listen(_BACKLOG)

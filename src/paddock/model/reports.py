@@ -135,7 +135,8 @@ class AuditReport(Value):
 
     `signed` records are vouched for by `heads` signed heads, the last made at `signed_at`, with `keys` (SHA-256 of the
     public keys); behind those, records that were cut off at the end would not be missed. Of a `part` (of an export that
-    leaves something out) what is there is checked, and `gaps` says in how many places something is not.
+    leaves something out) what is there is checked, and `gaps` says in how many places something is not. `removed`:
+    segments whose first records retention removed, and the number of the first that is there.
     """
 
     ok: bool
@@ -150,3 +151,4 @@ class AuditReport(Value):
     keys: tuple[str, ...] = ()
     part: bool = False
     gaps: int = 0
+    removed: dict[str, int] = {}

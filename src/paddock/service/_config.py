@@ -16,6 +16,8 @@ ACCEPTED = {
     "level": f"one of {', '.join(_LEVELS)}",
     "idle_exit_seconds": "1 or more",
     "paused_retention_days": "more than 0",
+    "audit_mib": "0 (no limit) or more",
+    "audit_days": "0 (no limit) or more",
 }
 """Each key and what it may be."""
 _MOST_DAYS = 36_500
@@ -27,6 +29,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """So long after its last session and its last running sandbox the daemon leaves."""
     paused_retention_days: float = RETENTION_SECONDS / 86_400
     """For how long a paused sandbox is kept."""
+    audit_mib: int = 512
+    audit_days: int = 90
+    """The audit log keeps no more, and nothing older. 0: without limit."""
 
     def shown(self) -> dict[str, str]:
         """Return each key with the value that is in force."""
@@ -34,6 +39,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             "level": self.level.value,
             "idle_exit_seconds": f"{self.idle_exit_seconds:g}",
             "paused_retention_days": f"{self.paused_retention_days:g}",
+            "audit_mib": str(self.audit_mib),
+            "audit_days": str(self.audit_days),
         }
 
 
@@ -64,7 +71,12 @@ def read_config(state_dir: Path) -> Config:
     days = values.get("paused_retention_days", Config().paused_retention_days)
     if isinstance(days, bool) or not isinstance(days, int | float) or not 0 < days <= _MOST_DAYS:
         raise _refused(file, f"paused_retention_days = {days!r} isn't valid")
-    return Config(level=Level(level), idle_exit_seconds=float(idle), paused_retention_days=float(days))
+    kept: dict[str, int] = {}
+    for key in ("audit_mib", "audit_days"):
+        kept[key] = values.get(key, getattr(Config(), key))
+        if type(kept[key]) is not int or not 0 <= kept[key] < 1e9:
+            raise _refused(file, f"{key} = {kept[key]!r} isn't valid")
+    return Config(level=Level(level), idle_exit_seconds=float(idle), paused_retention_days=float(days), **kept)
 
 
 def _refused(file: Path, why: str) -> InvalidArgument:

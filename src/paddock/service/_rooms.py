@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -264,7 +265,14 @@ class Rooms:
             sandboxes=self.sandboxes, live=live, remains=remains, tasks=tasks, leases=leases, conduct=conduct
         )
         self.files = Files(sandboxes=self.sandboxes, live=live, conduct=conduct)
-        self.evidence = Evidence(state_dir, audit, os.environ, clock)
+        self.evidence = Evidence(
+            state_dir,
+            audit,
+            os.environ,
+            clock,
+            most_bytes=config.audit_mib * 2**20 or math.inf,
+            most_seconds=config.audit_days * 86_400.0 or math.inf,
+        )
         self.reports = Reports(
             state_dir,
             store=store,

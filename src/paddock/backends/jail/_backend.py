@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from paddock.backends._base import Backend, Capabilities, Ending, Exits, Paused, SandboxPlan
+from paddock.backends._hints import hints
 from paddock.backends._trusted import environment
 from paddock.backends.jail import _probe
 from paddock.backends.jail._instance import JailInstance as JailInstance
@@ -24,7 +25,7 @@ from paddock.errors import KeeperUnavailable, PaddockError, SandboxDied
 from paddock.keeper import _trust_places, layout
 from paddock.keeper._plan import JailPlan, Mount, Tree, User
 from paddock.keeper._records import Record, Records
-from paddock.model import Check, ExecSpec, Level, Limit, SandboxId, Template, replace
+from paddock.model import Check, ExecSpec, Level, Limit, Limits, SandboxId, Template, replace
 
 R = TypeVar("R")
 _MIB = 1 << 20
@@ -167,6 +168,10 @@ class JailBackend:
                     return
             await self.keeper.request("kill", id=plan.id, incarnation=plan.incarnation)
 
+    def hints(self, limits: Limits) -> dict[str, str]:
+        """Return the variables that tell of limits which can't be seen inside."""
+        return hints(limits)
+
     def jail_plan(self, plan: SandboxPlan) -> JailPlan:
         template, limits = plan.template, plan.spec.limits
         return JailPlan(
@@ -178,7 +183,12 @@ class JailBackend:
             users=tuple(User(name=u.name, uid=u.uid, gid=u.gid, home=u.home) for u in template.users),
             default_user=template.default_user,
             workdir=template.workdir,
-            env={**(_CERTIFICATES if plan.exits else {}), **template.env, **plan.spec.env},
+            env={
+                **self.hints(limits),
+                **(_CERTIFICATES if plan.exits else {}),
+                **template.env,
+                **plan.spec.env,
+            },
             template=msgspec.json.encode(template).decode(),
             deadline=plan.deadline,
             parent=plan.parent or "",
