@@ -144,7 +144,10 @@ from .results import Artifact as Artifact
 from .results import Change as Change
 from .results import ChangeKind as ChangeKind
 from .results import MountDiff as MountDiff
+from .results import PlannedChange as PlannedChange
+from .results import PlannedNode as PlannedNode
 from .results import Promotion as Promotion
+from .results import PromotionPlan as PromotionPlan
 from .results import PullRequest as PullRequest
 from .results import PushedBranch as PushedBranch
 from .results import WorkspaceDiff as WorkspaceDiff
@@ -165,6 +168,7 @@ from .streams import ByteStream as ByteStream
 from .streams import ByteWriter as ByteWriter
 from .streams import ChangeStream as ChangeStream
 from .streams import ExecHandle as ExecHandle
+from .streams import PromotionHandle as PromotionHandle
 from .template import Template as Template
 from .template import User as User
 from .workspace import MOST_NAMES as MOST_NAMES

@@ -18,6 +18,7 @@ from paddock.errors import BY_CODE, InternalError, PaddockError
 from .action import Action
 from .actions import AnyAction
 from .exec import PtySize
+from .results import PromotionPlan
 
 R = TypeVar("R")
 
@@ -54,6 +55,8 @@ class Handle(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     streams: tuple[str, ...] = ()
     id: str | None = None
     pid: int | None = None
+    plan: PromotionPlan | None = None
+    """What the caller writes on the host, from the directory that came along."""
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

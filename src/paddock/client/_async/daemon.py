@@ -8,7 +8,9 @@ import sys
 from typing import Any, cast
 
 from paddock.client._async_calls import AsyncCalls, AsyncPipe
+from paddock.client._blocking import arun_blocking
 from paddock.client._lease import Lease
+from paddock.client._promote import promote
 from paddock.client._session import REPEATABLE, handle_methods, request_of, session, undo_of
 from paddock.model import (
     Action,
@@ -21,6 +23,8 @@ from paddock.model import (
     FileInfo,
     GetArtifact,
     KillSandbox,
+    PromoteMount,
+    Promotion,
     PtySize,
     ReadFile,
     ReadOutput,
@@ -66,6 +70,8 @@ class AsyncDaemonTransport:
                 return _Both(_opened(self._calls, frame))
             case WatchFiles():
                 return _Changes(self._calls, frame)
+            case PromoteMount():
+                return await _promote(self._calls, frame)
             case _:
                 return codec.decode_result(frame.body, type(action))
 
@@ -81,6 +87,20 @@ class AsyncDaemonTransport:
 def default_async_transport(state_dir: str | os.PathLike[str] | None = None) -> AsyncDaemonTransport:
     """The transport to the daemon of `state_dir`, or of the default one. The first call starts it."""
     return AsyncDaemonTransport(AsyncCalls(session(state_dir)))
+
+
+async def _promote(calls: AsyncCalls, frame: Frame) -> Promotion:
+    """Write on the host what the daemon's plan says, and tell the daemon that it is done."""
+    handle: codec.Handle = codec.decode(frame.body, codec.Handle)
+    try:
+        try:
+            assert handle.plan is not None
+            await arun_blocking(promote, handle.plan, *frame.descriptors)
+        finally:
+            close_all(frame.descriptors)
+        return codec.decode(await calls.call(handle.handle, "finish", cancels=False), Promotion)
+    finally:
+        await calls.call(handle.handle, "close", cancels=False)
 
 
 class _Stream:

@@ -9,7 +9,9 @@ import sys
 from typing import Any, cast
 
 from paddock.client._calls import Calls, Pipe
+from paddock.client._blocking import run_blocking
 from paddock.client._lease import Lease
+from paddock.client._promote import promote
 from paddock.client._session import REPEATABLE, handle_methods, request_of, session, undo_of
 from paddock.model import (
     Action,
@@ -22,6 +24,8 @@ from paddock.model import (
     FileInfo,
     GetArtifact,
     KillSandbox,
+    PromoteMount,
+    Promotion,
     PtySize,
     ReadFile,
     ReadOutput,
@@ -67,6 +71,8 @@ class DaemonTransport:
                 return _Both(_opened(self._calls, frame))
             case WatchFiles():
                 return _Changes(self._calls, frame)
+            case PromoteMount():
+                return _promote(self._calls, frame)
             case _:
                 return codec.decode_result(frame.body, type(action))
 
@@ -82,6 +88,20 @@ class DaemonTransport:
 def default_transport(state_dir: str | os.PathLike[str] | None = None) -> DaemonTransport:
     """The transport to the daemon of `state_dir`, or of the default one. The first call starts it."""
     return DaemonTransport(Calls(session(state_dir)))
+
+
+def _promote(calls: Calls, frame: Frame) -> Promotion:
+    """Write on the host what the daemon's plan says, and tell the daemon that it is done."""
+    handle: codec.Handle = codec.decode(frame.body, codec.Handle)
+    try:
+        try:
+            assert handle.plan is not None
+            run_blocking(promote, handle.plan, *frame.descriptors)
+        finally:
+            close_all(frame.descriptors)
+        return codec.decode(calls.call(handle.handle, "finish", cancels=False), Promotion)
+    finally:
+        calls.call(handle.handle, "close", cancels=False)
 
 
 class _Stream:
