@@ -334,13 +334,16 @@ def _refuse_non_finite(value: object, name: str = "") -> None:
 
 def _environment(action: Action[Any]) -> dict[str, str]:
     """The caller's values of what its request needs: its git's settings, the variables that its policy names."""
-    if isinstance(action, AcquireRepository | OpenWorkspace | PushBranch | OpenPullRequest | InspectWorkspace):
-        return {name: value for name, value in os.environ.items() if is_git_variable(name)}
+    git: dict[str, str] = {}
+    if isinstance(action, AcquireRepository | OpenWorkspace | PushBranch | OpenPullRequest | InspectWorkspace) or (
+        isinstance(action, CreateSandbox) and action.spec.workspace is not None  # its submodules may be fetched
+    ):
+        git = {name: value for name, value in os.environ.items() if is_git_variable(name)}
     policy = action.spec.policy if isinstance(action, CreateSandbox) else None
     if isinstance(action, SetPolicy):
         policy = action.policy
     if policy is None:
-        return {}
+        return git
     names: set[str] = set()
     for rule in policy.secrets.values():
         source = rule.source
@@ -350,4 +353,4 @@ def _environment(action: Action[Any]) -> dict[str, str]:
             names.add(source.env)
         if source.vault is not None:
             names |= {"VAULT_ADDR", "VAULT_TOKEN", "VAULT_NAMESPACE", "HOME"}
-    return {name: os.environ[name] for name in names if name in os.environ}
+    return git | {name: os.environ[name] for name in names if name in os.environ}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import urllib.request
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ import msgspec
 
 from paddock.errors import PlatformError
 from paddock.linux.own_addresses import is_own
+from paddock.model.caller import environment
 from paddock.policy.egress import is_public
 
 from ._remote import SSH, Remote
@@ -53,7 +53,7 @@ def _host(remote: Remote) -> str:
 
 def _has_proxy(remote: Remote) -> bool:
     """The proxy looks the name up then, and connects."""
-    proxies = {name.lower() for name, value in os.environ.items() if value}
-    if remote.scheme == "git" or not {f"{remote.scheme}_proxy", "all_proxy"} & proxies:
+    given = {name.lower(): value for name, value in environment().items() if value}
+    if remote.scheme == "git" or not {f"{remote.scheme}_proxy", "all_proxy"} & given.keys():
         return False
-    return not urllib.request.proxy_bypass(_host(remote))
+    return not urllib.request.proxy_bypass_environment(_host(remote), {"no": given.get("no_proxy", "")})
