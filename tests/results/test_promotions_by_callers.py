@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import signal
 import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from paddock import Mount, Sandbox, local
+from paddock import AsyncSandbox, Mount, Sandbox, local
+from paddock.client import _promote
 from paddock.model import ListAudit
 from tests.conftest import SandboxFactory
 
@@ -146,3 +150,36 @@ def test_a_caller_killed_at_any_step_leaves_whole_files_and_the_next_promotion_g
     box.exec("echo more >> text", check=True)
     box.promote_mount()  # what those who were killed had written is known to be the sandbox's
     assert (project / "text").read_text() == new["text"] + "more\n"
+
+
+def test_a_caller_who_is_cancelled_waits_for_what_is_being_written(
+    sandbox: SandboxFactory, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box = changed(sandbox, project, "echo new > text")
+    begun, go_on = threading.Event(), threading.Event()
+    apply = _promote._Writer.apply  # pyright: ignore[reportPrivateUsage]
+
+    def held_up(*arguments: Any) -> None:
+        begun.set()
+        go_on.wait()
+        apply(*arguments)
+
+    async def play() -> None:
+        other = await AsyncSandbox.connect(box.id)
+        promotion = asyncio.ensure_future(other.promote_mount())
+        await asyncio.to_thread(begun.wait)
+        promotion.cancel()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not promotion.done()
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await promotion
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_promote._Writer, "apply", held_up)  # pyright: ignore[reportPrivateUsage]
+        asyncio.run(play())
+    assert (project / "text").read_text() == "new\n"
+    box.exec("echo newer > text", check=True)
+    box.promote_mount()
+    assert (project / "text").read_text() == "newer\n"

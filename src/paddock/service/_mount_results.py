@@ -59,7 +59,7 @@ class MountResults:
             return plan
 
         def end(changes: MountChanges, plan: Plan) -> Mapping[bytes, str]:
-            steps = promoting.steps()
+            steps = promoting.noted()
             if not steps:
                 return {}
             promoted, digests = changes.taken_over(plan, steps)
@@ -73,8 +73,8 @@ class MountResults:
                 await promoting.written.wait()
             finally:  # also where the daemon leaves meanwhile
                 digests = await _to_the_end(end, changes, plan)
-            if error := promoting.missing():
-                entry.failed(error)
+            if promoting.missing is not None:
+                entry.failed(promoting.missing)
             else:
                 entry.done(_recorded(mount, plan, digests))
 
@@ -148,6 +148,8 @@ class Promoting:
         self.plan = PromotionPlan(source="", directory=(0, 0), changes=())
         self.layer = self.journal = -1
         self.written = asyncio.Event()
+        self.missing: PlatformError | None = None
+        """Set when it has ended before all was done."""
         self._begun: asyncio.Future[Plan] = asyncio.get_running_loop().create_future()
         self._told = told
 
@@ -169,24 +171,21 @@ class Promoting:
             self._let_go()
             await self.task
 
-    def steps(self) -> list[tuple[int, ...]]:
-        """As the caller noted them. He may write there what he likes: it is about his own files."""
+    def noted(self) -> list[tuple[int, ...]]:
+        """The caller's steps. He may note what he likes: it is about his own files."""
         most = len(self.plan.changes)
         lines = os.pread(self.journal, _LINE_BYTES * most, 0).splitlines()[:most]
         steps = [tuple(map(int, line.split())) for line in lines if _STEP.fullmatch(line)]
-        return [step for step in steps if step[0] < most]
-
-    def missing(self) -> PlatformError | None:
-        done, all_of_them = len({step[0] for step in self.steps()}), len(self.plan.changes)
-        if done == all_of_them:
-            return None
-        return PlatformError(f"{done} of {all_of_them} changes were taken over", hint="call again")
+        steps = [step for step in steps if step[0] < most]
+        done = len({step[0] for step in steps})
+        if done < most:
+            self.missing = PlatformError(f"{done} of {most} changes were taken over", hint="call again")
+        return steps
 
     async def finish(self) -> Promotion:
-        missing = self.missing()
         await self.aclose()
-        if missing is not None:
-            raise missing
+        if self.missing is not None:
+            raise self.missing
         return self._told(self._begun.result())
 
     async def aclose(self) -> None:

@@ -8,7 +8,7 @@ import sys
 from typing import Any, cast
 
 from paddock.client._async_calls import AsyncCalls, AsyncPipe
-from paddock.client._blocking import arun_blocking
+from paddock.client._blocking import arun_whole
 from paddock.client._lease import Lease
 from paddock.client._promote import promote
 from paddock.client._session import REPEATABLE, handle_methods, request_of, session, undo_of
@@ -95,7 +95,7 @@ async def _promote(calls: AsyncCalls, frame: Frame) -> Promotion:
     try:
         try:
             assert handle.plan is not None
-            await arun_blocking(promote, handle.plan, *frame.descriptors)
+            await arun_whole(promote, handle.plan, *frame.descriptors)
         finally:
             close_all(frame.descriptors)
         return codec.decode(await calls.call(handle.handle, "finish", cancels=False), Promotion)

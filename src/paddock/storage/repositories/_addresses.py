@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import socket
-import urllib.request
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
@@ -56,4 +56,15 @@ def _has_proxy(remote: Remote) -> bool:
     given = {name.lower(): value for name, value in environment().items() if value}
     if remote.scheme == "git" or not {f"{remote.scheme}_proxy", "all_proxy"} & given.keys():
         return False
-    return not urllib.request.proxy_bypass_environment(_host(remote), {"no": given.get("no_proxy", "")})
+    direct = given.get("no_proxy", "").lower().replace(",", " ").split()
+    return not any(_is_of(_host(remote).lower(), name.lstrip(".")) for name in direct)
+
+
+def _is_of(host: str, name: str) -> bool:
+    """Whether curl takes a host for one of this name of `no_proxy` (CURLOPT_NOPROXY)."""
+    if name == "*" or host == name or host.endswith(f".{name}"):
+        return True
+    try:
+        return ipaddress.ip_address(host) in ipaddress.ip_network(name, strict=False)
+    except ValueError:
+        return False
