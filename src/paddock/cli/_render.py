@@ -68,8 +68,10 @@ def as_json(value: object, indent: int | None = None) -> str:
 
 
 def _escaped_json(encoded: str) -> str:
-    """The same document without what drives a terminal: DEL, the controls of C1, marks of direction. Lone surrogates, of
-    names that are not UTF-8, are escaped too."""
+    """The same document without what drives a terminal: DEL, the controls of C1, marks of direction.
+
+    Lone surrogates, of names that are not UTF-8, are escaped too.
+    """
     if encoded.isascii() and "\x7f" not in encoded:
         return encoded
     return "".join(one if one.isprintable() or one == "\n" else _units(one) for one in encoded)

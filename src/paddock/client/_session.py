@@ -31,7 +31,7 @@ INLINE_INPUT = 64 * 1024
 _BY_GIT = frozenset(
     ("repository.acquire", "workspace.branch", "workspace.open", "workspace.pull_request", "workspace.status")
 )
-"""The actions that the caller's git settings are for."""
+"""The actions that the caller's git settings are for, and a create over a workspace, whose submodules may be fetched."""
 _ATTEMPTS = 5
 
 
@@ -288,11 +288,12 @@ def _refuse_non_finite(value: object, name: str = "") -> None:
 
 def _environment(action: Action[Any]) -> dict[str, str]:
     """The caller's values of what its request needs: its git's settings, the variables that its policy names."""
-    if action.TAG in _BY_GIT:
-        return {name: value for name, value in os.environ.items() if is_git_variable(name)}
+    git: dict[str, str] = {}
+    if action.TAG in _BY_GIT or (isinstance(action, CreateSandbox) and action.spec.workspace is not None):
+        git = {name: value for name, value in os.environ.items() if is_git_variable(name)}
     policy = action.spec.policy if isinstance(action, CreateSandbox) else getattr(action, "policy", None)
     if policy is None:
-        return {}
+        return git
     names: set[str] = set()
     for rule in policy.secrets.values():
         source = rule.source
@@ -302,4 +303,4 @@ def _environment(action: Action[Any]) -> dict[str, str]:
             names.add(source.env)
         if source.vault is not None:
             names |= {"VAULT_ADDR", "VAULT_TOKEN", "VAULT_NAMESPACE", "HOME"}
-    return {name: os.environ[name] for name in names if name in os.environ}
+    return git | {name: os.environ[name] for name in names if name in os.environ}

@@ -22,6 +22,7 @@ from paddock.model import (
     GetSandbox,
     KillSandbox,
     Principal,
+    PromoteMount,
     ReadFile,
     ReadOutput,
     RunExec,
@@ -37,7 +38,7 @@ from paddock.model import (
 from paddock.model.caller import ENVIRONMENT
 from paddock.wire import Frame, Kind
 
-from ._handles import Opened, OpenedExec, OpenedReader, OpenedStream, OpenedWatch, OpenedWriter
+from ._handles import Opened, OpenedExec, OpenedPromotion, OpenedReader, OpenedStream, OpenedWatch, OpenedWriter
 from ._sessions import Session, all_of
 
 R = TypeVar("R")
@@ -74,6 +75,7 @@ _OPENED: tuple[tuple[tuple[type[Action[Any]], ...], Callable[[int, Any], Opened]
     ((WriteFile, UploadTree), OpenedWriter),
     ((ConnectPort,), OpenedStream),
     ((WatchFiles,), OpenedWatch),
+    ((PromoteMount,), OpenedPromotion),
 )
 
 

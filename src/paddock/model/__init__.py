@@ -151,7 +151,10 @@ if TYPE_CHECKING:
     from .results import Change as Change
     from .results import ChangeKind as ChangeKind
     from .results import MountDiff as MountDiff
+    from .results import PlannedChange as PlannedChange
+    from .results import PlannedNode as PlannedNode
     from .results import Promotion as Promotion
+    from .results import PromotionPlan as PromotionPlan
     from .results import PullRequest as PullRequest
     from .results import PushedBranch as PushedBranch
     from .results import WorkspaceDiff as WorkspaceDiff
@@ -172,6 +175,7 @@ if TYPE_CHECKING:
     from .streams import ByteWriter as ByteWriter
     from .streams import ChangeStream as ChangeStream
     from .streams import ExecHandle as ExecHandle
+    from .streams import PromotionHandle as PromotionHandle
     from .template import Template as Template
     from .template import User as User
     from .value import Value as Value
@@ -229,11 +233,14 @@ HOMES = {
             "AddArtifact DiffMount DiffWorkspace GetArtifact ListArtifacts OpenPullRequest PromoteMount "
             "PushBranch RemoveArtifact"
         ),
-        "results": "Artifact Change ChangeKind MountDiff Promotion PullRequest PushedBranch WorkspaceDiff",
+        "results": (
+            "Artifact Change ChangeKind MountDiff PlannedChange PlannedNode Promotion PromotionPlan PullRequest "
+            "PushedBranch WorkspaceDiff"
+        ),
         "sandbox": "LEGAL Level Sandbox SandboxSpec State",
         "secret": "ListSecrets RemoveSecret RotateVaultKey Secret SecretValue SetSecret",
         "snapshot": "Snapshot",
-        "streams": "ByteReader ByteStream ByteWriter ChangeStream ExecHandle",
+        "streams": "ByteReader ByteStream ByteWriter ChangeStream ExecHandle PromotionHandle",
         "template": "Template User",
         "value": "Value replace",
         "workspace": "MOST_NAMES Workspace WorkspaceState WorkspaceStatus",

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from typing import Any, TypeAlias, TypeVar, cast
 
     from .exec import PtySize
+    from .results import PromotionPlan
 
     R = TypeVar("R")
     Reader: TypeAlias = Callable[[Any], Any]
@@ -67,6 +68,8 @@ class Handle(Value, omit_defaults=True):
     streams: tuple[str, ...] = ()
     id: str | None = None
     pid: int | None = None
+    plan: PromotionPlan | None = None
+    """What the caller writes on the host, from the directory that came along."""
 
 
 class Hello(Value, omit_defaults=True):

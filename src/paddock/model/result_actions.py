@@ -21,8 +21,9 @@ class DiffMount(Action["MountDiff"], tag="mount.diff"):
 
 
 class PromoteMount(Action["Promotion"], tag="mount.promote"):
-    """Takes those changes over into the host's directory, as the program that the service is part of. All or, if one
-    of them has an obstacle, nothing.
+    """Takes those changes over into the host's directory. All or, if one of them has an obstacle, nothing.
+
+    The daemon answers with a plan, a descriptor of the sandbox's files and a journal; the caller's process writes.
 
     `git` takes over what git's own commands write in `.git`, too; its hooks and its configuration never are. `force`
     prefers the sandbox's where the host has changed a file since."""

@@ -59,6 +59,34 @@ class Promotion(Value):
     dry_run: bool = False
 
 
+class PlannedNode(Value, omit_defaults=True):
+    """What is, or is to be, at one path. `target` is a symbolic link's. `identity` (inode, time of change, size) is the
+    same as long as nobody has written to it or replaced it."""
+
+    kind: FileKind
+    mode: int = 0
+    uid: int = 0
+    gid: int = 0
+    identity: tuple[int, int, int] = (0, 0, 0)
+    target: str | None = None
+
+
+class PlannedChange(Value, omit_defaults=True):
+    """`old` is what the host has at `path`, `new` what the sandbox has; one of them at least."""
+
+    path: str
+    old: PlannedNode | None = None
+    new: PlannedNode | None = None
+
+
+class PromotionPlan(Value):
+    """What the caller's process writes into `source`, which is the directory with this device and inode."""
+
+    source: str
+    directory: tuple[int, int]
+    changes: tuple[PlannedChange, ...]
+
+
 class WorkspaceDiff(Value):
     """What a workspace, or a sandbox's copy of one, holds that the commit it began with has not, by path.
 

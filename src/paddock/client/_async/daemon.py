@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from paddock.model import Action, ExitStatus, FileChange, FileInfo, PtySize
+    from paddock.model import Action, ExitStatus, FileChange, FileInfo, Promotion, PtySize
 
 
 class AsyncDaemonTransport:
@@ -49,6 +49,8 @@ class AsyncDaemonTransport:
                 return _Both(_opened(self._calls, frame))
             case "ChangeStream":
                 return _Changes(self._calls, frame)
+            case "Promotion":
+                return await _promote(self._calls, frame)
             case _:
                 return codec.decode_result(frame.body, type(action))
 
@@ -64,6 +66,24 @@ class AsyncDaemonTransport:
 def default_async_transport(state_dir: str | os.PathLike[str] | None = None) -> AsyncDaemonTransport:
     """The transport to the daemon of `state_dir`, or of the default one. The first call starts it."""
     return AsyncDaemonTransport(AsyncCalls(session(state_dir)))
+
+
+async def _promote(calls: AsyncCalls, frame: Frame) -> Promotion:
+    """Write on the host what the daemon's plan says, and tell the daemon that it is done."""
+    from paddock.client._blocking import arun_whole
+    from paddock.client._promote import promote
+    from paddock.model import Promotion
+
+    handle: codec.Handle = codec.decode(frame.body, codec.Handle)
+    try:
+        try:
+            assert handle.plan is not None
+            await arun_whole(promote, handle.plan, *frame.descriptors)
+        finally:
+            close_all(frame.descriptors)
+        return codec.decode(await calls.call(handle.handle, "finish", cancels=False), Promotion)
+    finally:
+        await calls.call(handle.handle, "close", cancels=False)
 
 
 class _Stream:

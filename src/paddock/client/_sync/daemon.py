@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from paddock.model import Action, ExitStatus, FileChange, FileInfo, PtySize
+    from paddock.model import Action, ExitStatus, FileChange, FileInfo, Promotion, PtySize
 
 
 class DaemonTransport:
@@ -50,6 +50,8 @@ class DaemonTransport:
                 return _Both(_opened(self._calls, frame))
             case "ChangeStream":
                 return _Changes(self._calls, frame)
+            case "Promotion":
+                return _promote(self._calls, frame)
             case _:
                 return codec.decode_result(frame.body, type(action))
 
@@ -65,6 +67,24 @@ class DaemonTransport:
 def default_transport(state_dir: str | os.PathLike[str] | None = None) -> DaemonTransport:
     """The transport to the daemon of `state_dir`, or of the default one. The first call starts it."""
     return DaemonTransport(Calls(session(state_dir)))
+
+
+def _promote(calls: Calls, frame: Frame) -> Promotion:
+    """Write on the host what the daemon's plan says, and tell the daemon that it is done."""
+    from paddock.client._blocking import run_blocking
+    from paddock.client._promote import promote
+    from paddock.model import Promotion
+
+    handle: codec.Handle = codec.decode(frame.body, codec.Handle)
+    try:
+        try:
+            assert handle.plan is not None
+            run_blocking(promote, handle.plan, *frame.descriptors)
+        finally:
+            close_all(frame.descriptors)
+        return codec.decode(calls.call(handle.handle, "finish", cancels=False), Promotion)
+    finally:
+        calls.call(handle.handle, "close", cancels=False)
 
 
 class _Stream:
