@@ -31,7 +31,7 @@ INLINE_INPUT = 64 * 1024
 _BY_GIT = frozenset(
     ("repository.acquire", "workspace.branch", "workspace.open", "workspace.pull_request", "workspace.status")
 )
-"""The actions that the caller's git settings are for, and a create over a workspace, whose submodules may be fetched."""
+"""The actions that the caller's git settings are for. A create over a workspace may fetch its submodules."""
 _ATTEMPTS = 5
 
 
