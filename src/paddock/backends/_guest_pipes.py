@@ -43,6 +43,10 @@ class _Pipe:
         self._flow: Flow | None = None
         """It is moved by the pump, and closed when that is over."""
 
+    @property
+    def closed(self) -> bool:
+        return self._fd < 0
+
     async def _ready(self, watch: Callable[[int, Callable[[], None]], None], unwatch: Callable[[int], bool]) -> None:
         """Waits until the pipe has something, or room, or was closed."""
         self._waiter = self._loop.create_future()

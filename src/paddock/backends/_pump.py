@@ -329,6 +329,7 @@ class Pump:
         self._lock = threading.Lock()
         self._calls: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._wake: int | None = None
+        self.thread: threading.Thread | None = None
         self._epoll: select.epoll | None = None
         self._ready: dict[Flow, None] = {}
         self._waiting: dict[int, Flow] = {}
@@ -357,7 +358,8 @@ class Pump:
             wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
             opened.callback(os.close, wake)
             self._epoll.register(wake, select.EPOLLIN)
-            threading.Thread(target=self._run, args=(self._epoll, wake), name="pump", daemon=True).start()
+            self.thread = threading.Thread(target=self._run, args=(self._epoll, wake), name="pump", daemon=True)
+            self.thread.start()
             self._wake = wake
             opened.pop_all()
 

@@ -77,6 +77,9 @@ _OPENED: tuple[tuple[tuple[type[Action[Any]], ...], Callable[[int, Any, Pump], O
     ((WatchFiles,), OpenedWatch),
 )
 
+_UNDONE = (CreateSandbox, ForkSandbox, KillSandbox, *(kind for kinds, _ in _OPENED for kind in kinds))
+"""What is undone, or done all the same, when its caller leaves before it is answered. The others are cancelled."""
+
 
 class Requests:
     """What the connections of one daemon ask, and what `control` answers about the daemon itself."""
@@ -139,6 +142,11 @@ class Requests:
             data = await asyncio.to_thread(_read_all, frame.descriptors[0])
             action = msgspec.structs.replace(action, input=data)
         ENVIRONMENT.set(request.environment)
+        if not isinstance(action, _UNDONE):
+            result = await self._api.perform(action, self._principal)
+            self._keep(session, action, result)
+            reply(Kind.REPLY, codec.encode(result))
+            return
         performing = asyncio.ensure_future(self._api.perform(action, self._principal))
         try:
             result = await asyncio.shield(performing)
