@@ -79,8 +79,8 @@ def test_bytes_come_out_as_they_went_in_and_are_counted(digests: bool) -> None:
         with ends() as at:
             at.flow.meter = meter = Meter(digests=digests)
             reader = PipeReader(at.given(at.inner[0]))
-            feeding = asyncio.create_task(asyncio.to_thread(write_all, at.given(at.inner[1]), _DATA))
-            reading = asyncio.create_task(asyncio.to_thread(read_all, at.outer[0]))
+            feeding = asyncio.ensure_future(asyncio.to_thread(write_all, at.given(at.inner[1]), _DATA))
+            reading = asyncio.ensure_future(asyncio.to_thread(read_all, at.outer[0]))
             await pour(reader, at.flow)
             at.close(at.outer[1])
             assert await reading == _DATA
@@ -98,8 +98,8 @@ def test_a_digest_says_how_far_it_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         with ends(into=True) as at:
             writer = PipeWriter(at.given(at.inner[1]))
-            feeding = asyncio.create_task(asyncio.to_thread(write_all, at.given(at.outer[1]), _DATA))
-            reading = asyncio.create_task(asyncio.to_thread(read_all, at.inner[0]))
+            feeding = asyncio.ensure_future(asyncio.to_thread(write_all, at.given(at.outer[1]), _DATA))
+            reading = asyncio.ensure_future(asyncio.to_thread(read_all, at.inner[0]))
             await draw(writer, at.flow)
             writer.close()
             assert await reading == _DATA
@@ -114,7 +114,7 @@ def test_a_value_that_comes_in_two_pieces_is_taken_out() -> None:
     async def main() -> None:
         with ends() as at:
             at.flow.meter = Meter(filter=Redaction({b"top-secret-value": b"<gone>"}).stream(escapes=False))
-            pouring = asyncio.create_task(pour(PipeReader(at.given(at.inner[0])), at.flow))
+            pouring = asyncio.ensure_future(pour(PipeReader(at.given(at.inner[0])), at.flow))
             os.write(at.inner[1], b"a top-sec")
             assert await asyncio.to_thread(os.read, at.outer[0], 100) == b"a "
             os.write(at.inner[1], b"ret-value b top-s")
@@ -141,7 +141,7 @@ def test_nothing_passes_while_a_meter_is_blocked() -> None:
         with ends(into=True) as at:
             at.flow.meter = Meter(blocked=lambda: not is_open, unblock=unblock)
             writer = PipeWriter(at.given(at.inner[1]))
-            drawing = asyncio.create_task(draw(writer, at.flow))
+            drawing = asyncio.ensure_future(draw(writer, at.flow))
             os.write(at.outer[1], b"wake")
             await asked.wait()
             os.set_blocking(at.inner[0], False)
@@ -188,7 +188,7 @@ def test_a_stream_ends_at_what_the_pipe_held_when_its_command_ended(early: bool,
     async def main() -> None:
         with ends(flags=flags) as at:
             reader = PipeReader(at.given(at.inner[0]))
-            pouring = None if early else asyncio.create_task(pour(reader, at.flow))
+            pouring = None if early else asyncio.ensure_future(pour(reader, at.flow))
             await asyncio.sleep(0)
             os.write(at.inner[1], b"x" * 100)
             reader.finish()
@@ -221,7 +221,7 @@ def test_a_stream_that_is_closed_does_not_use_its_descriptors_any_more(cancelled
         with ends() as at:
             descriptor = at.given(at.inner[0])
             reader = PipeReader(descriptor)
-            pouring = asyncio.create_task(pour(reader, at.flow))
+            pouring = asyncio.ensure_future(pour(reader, at.flow))
             os.write(at.inner[1], b"x")
             assert await asyncio.to_thread(os.read, at.outer[0], 10) == b"x"
             if cancelled:
@@ -266,7 +266,7 @@ def test_many_streams_share_one_thread_which_ends_with_them() -> None:
         made = [Ends(into=False) for _ in range(20)]
         flows = [Flow(pump, at.outer[1]) for at in made]
         pouring = [
-            asyncio.create_task(pour(PipeReader(at.given(at.inner[0])), flow))
+            asyncio.ensure_future(pour(PipeReader(at.given(at.inner[0])), flow))
             for at, flow in zip(made, flows, strict=True)
         ]
         for at in made:
