@@ -23,6 +23,7 @@ BENCHMARKS = {
     "steps": "where the time of a create goes",
     "crowd": "cycles a second with many callers, and the processor time of each",
     "shell": "`paddock run -- true`, and where its time goes",
+    "daemon": "what a program pays to reach the daemon, and how the daemon bears a crowd",
     "streams": "1 GiB of stdout, a file out and a file in, beside dd",
     "fork": "fork, snapshot and rollback, with few files and with many; a hundred children",
     "levels": "a life, a warm command and a fork at each level, beside runsc, Podman and QEMU",
