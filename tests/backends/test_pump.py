@@ -28,7 +28,7 @@ class Ends:
         self.outer = os.pipe2(os.O_CLOEXEC)
         near = self.outer[0] if into else self.outer[1]
         os.set_blocking(near, False)
-        self.flow = Pump().flow(near)
+        self.flow = Flow(Pump(), near)
 
         self._open = {*self.inner, *self.outer}
 

@@ -198,14 +198,14 @@ class Flow:
         if self._ended or self._asks or not self._begun:
             return
         try:
-            self._move()
-        except BlockingIOError:
-            self._wait()
+            try:
+                self._move()
+            except BlockingIOError:
+                self._wait()
         except Exception as error:
             self._end(error)
-        else:
-            if not (self._ended or self._asks):
-                self._pump.again(self)
+        if not (self._ended or self._asks or self._waits_for >= 0):
+            self._pump.again(self)
 
     def _begin(self) -> None:
         if not self._ended:
@@ -277,7 +277,6 @@ class Flow:
         elif self._ends_at is not None:
             # Somebody else has taken of what was in it when it was to end: there is nothing to wait for.
             self._close()
-            self._pump.again(self)
             return
         else:
             end, mask = self._source, select.EPOLLIN
@@ -334,9 +333,6 @@ class Pump:
         self._ready: dict[Flow, None] = {}
         self._waiting: dict[int, Flow] = {}
         self.flows: set[Flow] = set()
-
-    def flow(self, client: int) -> Flow:
-        return Flow(self, client)
 
     def call(self, function: Callable[..., None], *arguments: Any) -> None:
         """Run it in the thread."""

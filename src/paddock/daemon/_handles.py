@@ -33,7 +33,7 @@ class Output:
 
     def __init__(self, inner: ByteReader, near: int, pump: Pump) -> None:
         self._inner = inner
-        self._task = asyncio.ensure_future(self._run(pump.flow(near)))  # ended by `end`
+        self._task = asyncio.ensure_future(self._run(Flow(pump, near)))  # ended by `end`
         self._task.add_done_callback(lambda _: os.close(near))
 
     async def _run(self, flow: Flow) -> BaseException | None:
@@ -60,7 +60,7 @@ class Input:
     """A stream that the client writes. `near` is closed at its end."""
 
     def __init__(self, inner: ByteWriter, near: int, pump: Pump) -> None:
-        self._inner, self._flow = inner, pump.flow(near)
+        self._inner, self._flow = inner, Flow(pump, near)
         self._task = asyncio.ensure_future(self._run())  # ended by `close` and `abort`
         self._task.add_done_callback(lambda _: os.close(near))
 
