@@ -12,9 +12,11 @@ import pytest
 from service_world import ME, Rig, until
 
 from paddock.backends._base import Ending
+from paddock.backends._pump import Flow, Pump, pour
 from paddock.errors import InvalidArgument, InvalidState, NotFound, SandboxDied
 from paddock.model import (
     AttachExec,
+    ByteReader,
     CreateSandbox,
     ExecResult,
     ExecSpec,
@@ -202,6 +204,50 @@ async def test_a_started_command_keeps_timeout_output_ceiling_and_record(rig: Ri
         await loud.aclose()
         limits = [o["detail"]["status"]["limit"] for o in outcomes(rig, "exec.start")]
         assert limits == ["time", "output"]
+
+
+async def test_what_the_pump_moves_keeps_the_output_limit_and_is_recorded(rig: Rig) -> None:
+    async with rig.service() as service:
+        id = await make(service, output_mib=1)
+        handle = await service.perform(StartExec(sandbox=id, spec=sh("yes")), ME)
+        assert handle.stdout is not None
+        passed = await moved(handle.stdout)
+        assert (await handle.wait()).limit is Limit.OUTPUT
+        await handle.aclose()
+        assert len(passed) > 1 << 20
+        lines = [line for p in (rig.state_dir / "audit").glob("*.jsonl") for line in p.read_text().splitlines()]
+        told = [one["detail"]["out"] for line in lines if "out" in (one := json.loads(line)).get("detail", {})]
+        # The last one is of the handle's end, when more has passed since the command ended.
+        assert told[-1] == {"sha256": hashlib.sha256(passed).hexdigest(), "length": len(passed)}
+
+
+async def test_a_limit_that_only_the_program_names_is_found_in_what_the_pump_moved(rig: Rig) -> None:
+    async with rig.service() as service:
+        id = await make(service)
+        script = "echo 'x: Too many open files' >&2; exit 1"
+        handle = await service.perform(StartExec(sandbox=id, spec=sh(script)), ME)
+        assert handle.stderr is not None
+        moving = asyncio.ensure_future(moved(handle.stderr))
+        assert (await handle.wait()).limit is Limit.OPEN_FILES
+        await moving
+        await handle.aclose()
+
+
+async def moved(reader: ByteReader) -> bytes:
+    """What a client gets of it."""
+    far, near = os.pipe()
+    os.set_blocking(near, False)
+    reading = asyncio.ensure_future(asyncio.to_thread(_read_all, far))
+    try:
+        await pour(reader, Flow(Pump(), near))
+    finally:
+        os.close(near)
+    return await reading
+
+
+def _read_all(descriptor: int) -> bytes:
+    with open(descriptor, "rb") as file:
+        return file.read()
 
 
 async def test_a_foreground_command_that_is_let_go_is_recorded_once(rig: Rig) -> None:

@@ -60,7 +60,7 @@ def describe(action: Action[Any], *, redact: Redact = redact_secrets) -> dict[st
 def _value(value: object, redact: Redact) -> object:
     match value:
         case str():
-            return _bounded(_URL_USER.sub(rf"\g<1>{_GONE}", value), _TEXT_CHARS)
+            return _bounded(_URL_USER.sub(rf"\g<1>{_GONE}", value) if "@" in value else value, _TEXT_CHARS)
         case bytes():
             return digest(value)
         case SecretValue():

@@ -148,11 +148,11 @@ class Channel:
             await self._end.get()
             return reply
 
-    def attended(self, *, works: bool = False) -> Patience:
+    def attended(self, *, works: bool = False, progress: Callable[[], object] = lambda: None) -> Patience:
         """In a `with`: whoever waits meanwhile gets GuestLost when the guest falls silent, or does not come to an end
         with what it `works` at, or else answers at once."""
         seconds = self._connection.work_seconds if works else self._connection.answer_seconds
-        return Patience(self._connection, self, seconds)
+        return Patience(self._connection, self, seconds, progress)
 
     def give_up(self, error: PaddockError) -> None:
         """Lets go without waiting for the guest's last word."""

@@ -37,6 +37,7 @@ from ._guest_channel import Channel
 from ._guest_connection import GuestConnection
 from ._guest_pipes import PipeReader, PipeWriter
 from ._guest_ports import connect
+from ._pump import Flow
 
 T = TypeVar("T")
 _LEAST_OF_A_FILE = 64
@@ -81,6 +82,18 @@ class FileReader:
                 await self._channel.finished()  # was that the end, or did something break?
             return data
 
+    async def pour(self, flow: Flow) -> None:
+        if self._pipe is None:
+            await flow.pour(self.read)
+            return
+        if self._left is not None:
+            flow.end_at(self._left + 1)
+        with self._channel.attended(works=self._works, progress=flow.progress):
+            await self._pipe.pour(flow)
+            if self._left is not None and flow.meter.length > self._left:
+                raise self._channel.breach("more bytes than were asked for")
+            await self._channel.finished()  # was that the end, or did something break?
+
     async def aclose(self) -> None:
         if self._pipe is not None:
             self._pipe.close()
@@ -106,6 +119,17 @@ class FileWriter:
                 return
             try:
                 await self._pipe.write(data)
+            except BrokenPipeError:
+                await self._channel.finished()  # the reason, if there is one
+                raise
+
+    async def draw(self, flow: Flow) -> None:
+        if self._pipe is None:
+            await flow.draw(self.write)
+            return
+        with self._channel.attended(works=self._works, progress=flow.progress):
+            try:
+                await self._pipe.draw(flow)
             except BrokenPipeError:
                 await self._channel.finished()  # the reason, if there is one
                 raise

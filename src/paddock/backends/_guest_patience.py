@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from paddock.errors import GuestLost
@@ -17,16 +18,24 @@ class Patience:
     after `most_seconds` even if it is not.
 
     Half of the first is for silence, the other half for the answer to a ping: work that takes long and says nothing
-    goes on. Time in which the sandbox or this process stands still counts for neither.
+    goes on. Time in which the sandbox or this process stands still counts for neither, and both begin again when
+    `progress` has another value.
     """
 
-    def __init__(self, connection: GuestConnection, channel: Channel, most_seconds: float) -> None:
+    def __init__(
+        self,
+        connection: GuestConnection,
+        channel: Channel,
+        most_seconds: float,
+        progress: Callable[[], object] = lambda: None,
+    ) -> None:
         self._connection = connection
         self._channel = channel
         self._loop = asyncio.get_running_loop()
         self._half = connection.patience_seconds / 2
         self._most = self._left = most_seconds
         self._asked: float | None = None
+        self._progress, self._seen = progress, progress()
 
     def __enter__(self) -> None:
         self._since = self._looked_at = self._loop.time()
@@ -37,7 +46,10 @@ class Patience:
 
     def _look(self) -> None:
         now = self._loop.time()
-        if self._connection.stillness.now:  # it can say nothing, and that is known
+        before, self._seen = self._seen, self._progress()
+        if self._seen != before:
+            self._asked, self._since, self._left = None, now, self._most
+        elif self._connection.stillness.now:  # it can say nothing, and that is known
             self._asked, self._since = None, now
         else:
             self._left -= min(now - self._looked_at, 2 * self._half)  # a look that comes late counts as two at most

@@ -10,6 +10,8 @@ import termios
 from collections.abc import Callable
 from struct import unpack
 
+from ._pump import Flow
+
 _GROWN = 1024 * 1024
 _MUCH = 256 * 1024
 _TURN = 64
@@ -38,6 +40,12 @@ class _Pipe:
         self._waiter: asyncio.Future[None] | None = None
         self._total = 0
         self._turns = 0
+        self._flow: Flow | None = None
+        """It is moved by the pump, and closed when that is over."""
+
+    @property
+    def closed(self) -> bool:
+        return self._fd < 0
 
     async def _ready(self, watch: Callable[[int, Callable[[], None]], None], unwatch: Callable[[int], bool]) -> None:
         """Waits until the pipe has something, or room, or was closed."""
@@ -68,7 +76,9 @@ class _Pipe:
             await asyncio.sleep(0)
 
     def close(self) -> None:
-        if self._fd >= 0:
+        if self._flow is not None:
+            self._flow.stop()
+        elif self._fd >= 0:
             if self._waiter is not None:
                 self._loop.remove_reader(self._fd)
                 self._loop.remove_writer(self._fd)
@@ -117,8 +127,22 @@ class PipeReader(_Pipe):
             return data
         return b""
 
+    async def pour(self, flow: Flow) -> None:
+        if self._fd < 0:
+            return
+        self._flow = flow
+        try:
+            if self._left is not None:
+                flow.end_at(self._left)
+            await flow.pour(self._fd)
+        finally:
+            self._flow = None
+            self.close()
+
     def finish(self) -> None:
-        if self._fd >= 0 and self._left is None:
+        if self._flow is not None:
+            self._flow.cut()
+        elif self._fd >= 0 and self._left is None:
             (self._left,) = unpack("i", fcntl.ioctl(self._fd, termios.FIONREAD, b"\0\0\0\0"))
             if self._left:
                 self._wake()
@@ -139,6 +163,20 @@ class PipeWriter(_Pipe):
             except BlockingIOError:
                 await self._ready(self._loop.add_writer, self._loop.remove_writer)
         await self._give_way()
+
+    async def draw(self, flow: Flow) -> None:
+        """Like `write` of all that comes, and open after it."""
+        if self._fd < 0:
+            raise BrokenPipeError("the stream is closed")
+        self._flow = flow
+        try:
+            await flow.draw(self._fd)
+        finally:
+            self._flow = None
+            if flow.stopped:
+                self.close()
+        if self._fd < 0:
+            raise BrokenPipeError("the stream is closed")
 
     async def abort(self) -> None:
         """What was sent has been read, perhaps: there is nothing to take back."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import signal
 import socket
@@ -15,33 +16,34 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from paddock.backends._pump import Flow, Pump, draw, pour
 from paddock.errors import InvalidArgument, PaddockError
 from paddock.model import ByteReader, ByteStream, ByteWriter, ChangeStream, ExecHandle, PromotionHandle
 from paddock.model.codec import Call
 from paddock.model.codec import Handle as HandleReply
 
-from ._pump import Intake, drain, pipe
-
 Method = Callable[[Call], Coroutine[Any, Any, object]]
 
 
+_PIPE_BYTES = 1 << 20
+
+
 class Output:
-    """A stream that the client reads."""
+    """A stream that the client reads. `near` is closed at its end."""
 
-    def __init__(self, inner: ByteReader, near: int) -> None:
+    def __init__(self, inner: ByteReader, near: int, pump: Pump) -> None:
         self._inner = inner
-        self._task = asyncio.ensure_future(self._run(near))  # ended by `end`
+        self._task = asyncio.ensure_future(self._run(Flow(pump, near)))  # ended by `end`
+        self._task.add_done_callback(lambda _: os.close(near))
 
-    async def _run(self, near: int) -> BaseException | None:
+    async def _run(self, flow: Flow) -> BaseException | None:
         try:
-            await drain(self._inner.read, near)
+            await pour(self._inner, flow)
         except BrokenPipeError:  # the client has closed its end: the command's writes fail from now on
             with contextlib.suppress(PaddockError):
                 await self._inner.aclose()
         except Exception as error:
             return error
-        finally:
-            os.close(near)
         return None
 
     async def end(self, *, wait: bool) -> None:
@@ -55,35 +57,33 @@ class Output:
 
 
 class Input:
-    """A stream that the client writes."""
+    """A stream that the client writes. `near` is closed at its end."""
 
-    def __init__(self, inner: ByteWriter, near: int) -> None:
-        self._inner, self._near = inner, near
-        self._intake = Intake(near, inner.write)
+    def __init__(self, inner: ByteWriter, near: int, pump: Pump) -> None:
+        self._inner, self._flow = inner, Flow(pump, near)
         self._task = asyncio.ensure_future(self._run())  # ended by `close` and `abort`
+        self._task.add_done_callback(lambda _: os.close(near))
 
     async def _run(self) -> BaseException | None:
         try:
-            await self._intake.run()
+            await draw(self._inner, self._flow)
         except Exception as error:
             return error
-        finally:
-            os.close(self._near)
         return None
 
+    async def end(self, sent: int) -> None:
+        """Return when all that the client has sent has been written on, or no more of it will be."""
+        self._flow.end_at(sent)
+        error = await asyncio.shield(self._task)
+        if error is not None and not isinstance(error, BrokenPipeError):  # the client has seen that one itself
+            raise error
+
     async def close(self, sent: int) -> object:
-        await self._intake.arrived(sent)
-        self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            error = await self._task
-            if error is not None and not isinstance(error, BrokenPipeError):  # the client has seen that one itself
-                raise error
+        await self.end(sent)
         return await self._inner.aclose()
 
     async def abort(self) -> None:
-        self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._task
+        await self.stop()
         await self._inner.abort()
 
     async def stop(self) -> None:
@@ -113,10 +113,10 @@ class Opened(ABC):
 
 
 class OpenedReader(Opened):
-    def __init__(self, number: int, inner: ByteReader) -> None:
+    def __init__(self, number: int, inner: ByteReader, pump: Pump) -> None:
         super().__init__()
         far, near = _out()
-        self._inner, self._output = inner, Output(inner, near)
+        self._inner, self._output = inner, Output(inner, near, pump)
         self.reply, self.descriptors = HandleReply(handle=number, streams=("out",)), (far,)
         self.methods = {"end": self._end, "close": self._close}
 
@@ -134,10 +134,10 @@ class OpenedReader(Opened):
 
 
 class OpenedWriter(Opened):
-    def __init__(self, number: int, inner: ByteWriter) -> None:
+    def __init__(self, number: int, inner: ByteWriter, pump: Pump) -> None:
         super().__init__()
         far, near = _in()
-        self._input = Input(inner, near)
+        self._input = Input(inner, near, pump)
         self.reply, self.descriptors = HandleReply(handle=number, streams=("in",)), (far,)
         self.methods = {"close": self._close, "abort": self._abort}
 
@@ -152,29 +152,21 @@ class OpenedWriter(Opened):
 
 
 class OpenedStream(Opened):
-    def __init__(self, number: int, inner: ByteStream) -> None:
+    def __init__(self, number: int, inner: ByteStream, pump: Pump) -> None:
         super().__init__()
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
+        self._socket, theirs = socket.socketpair()
+        self._socket.setblocking(False)
         self._inner = inner
-        self._output = Output(inner, os.dup(ours.fileno()))
-        self._socket = ours
-        self._intake = Intake(ours.fileno(), inner.write)
-        self._task = asyncio.ensure_future(self._take())  # ended by `let_go`
-        self._after = asyncio.ensure_future(self._half_close())  # the same
+        self._output = Output(inner, os.dup(self._socket.fileno()), pump)
+        self._input = Input(inner, os.dup(self._socket.fileno()), pump)
+        self._after = asyncio.ensure_future(self._half_close())  # ended by `_stop`
         self.reply, self.descriptors = HandleReply(handle=number, streams=("both",)), (theirs.detach(),)
         self.methods = {"end": self._end, "close": self._close, "abort": self._abort, "eof": self._eof}
 
-    async def _take(self) -> BaseException | None:
-        try:
-            await self._intake.run()
-        except Exception as error:
-            return error
-        return None
-
     async def _half_close(self) -> None:
         """So that the client sees an end when the service's side has ended."""
-        await self._output.end(wait=True)
+        with contextlib.suppress(Exception):  # `end` tells
+            await self._output.end(wait=True)
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
 
@@ -182,9 +174,7 @@ class OpenedStream(Opened):
         await self._output.end(wait=True)
 
     async def _eof(self, call: Call) -> None:
-        await self._intake.arrived(call.sent or 0)
-        if self._task.done() and (error := self._task.result()) is not None:
-            raise error
+        await self._input.end(call.sent or 0)
         await self._inner.write_eof()
 
     async def _close(self, call: Call) -> None:
@@ -201,14 +191,14 @@ class OpenedStream(Opened):
     async def _stop(self) -> None:
         with contextlib.suppress(Exception):
             await self._output.end(wait=False)
-        for task in (self._task, self._after):
-            task.cancel()
-        await asyncio.wait((self._task, self._after))
+        await self._input.stop()
+        self._after.cancel()
+        await asyncio.wait((self._after,))
         self._socket.close()
 
 
 class OpenedPromotion(Opened):
-    def __init__(self, number: int, inner: PromotionHandle) -> None:
+    def __init__(self, number: int, inner: PromotionHandle, pump: Pump) -> None:
         super().__init__()
         self._inner = inner
         self.reply = HandleReply(handle=number, streams=("layer", "journal"), plan=inner.plan)
@@ -226,7 +216,7 @@ class OpenedPromotion(Opened):
 
 
 class OpenedWatch(Opened):
-    def __init__(self, number: int, inner: ChangeStream) -> None:
+    def __init__(self, number: int, inner: ChangeStream, pump: Pump) -> None:
         super().__init__()
         self._inner = inner
         self.reply, self.descriptors = HandleReply(handle=number), ()
@@ -243,7 +233,7 @@ class OpenedWatch(Opened):
 
 
 class OpenedExec(Opened):
-    def __init__(self, number: int, inner: ExecHandle) -> None:
+    def __init__(self, number: int, inner: ExecHandle, pump: Pump) -> None:
         super().__init__()
         self._inner = inner
         self._input: Input | None = None
@@ -252,13 +242,13 @@ class OpenedExec(Opened):
         descriptors: list[int] = []
         if inner.stdin is not None:
             far, near = _in()
-            self._input = Input(inner.stdin, near)
+            self._input = Input(inner.stdin, near, pump)
             names.append("stdin")
             descriptors.append(far)
         for name, reader in (("stdout", inner.stdout), ("stderr", inner.stderr)):
             if reader is not None:
                 far, near = _out()
-                self._outputs[name] = Output(reader, near)
+                self._outputs[name] = Output(reader, near, pump)
                 names.append(name)
                 descriptors.append(far)
         self.reply = HandleReply(handle=number, streams=tuple(names), id=inner.id, pid=inner.pid)
@@ -320,3 +310,11 @@ def _in() -> tuple[int, int]:
     near, far = pipe()
     os.set_blocking(near, False)
     return far, near
+
+
+def pipe() -> tuple[int, int]:
+    """Ends to read and to write, with as much room as this user may still have (pipe(7))."""
+    reading, writing = os.pipe2(os.O_CLOEXEC)
+    with contextlib.suppress(OSError):  # /proc/sys/fs/pipe-user-pages-soft: the usual 64 KiB do as well
+        fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+    return reading, writing

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -103,6 +104,7 @@ class Daemon:
             _tell(ready, b"{}")
             _log.info("the daemon of %s listens: paddock %s", self._state_dir, __version__)
             self._look_whether_idle()
+            gc.freeze()  # what lives by now lives on: the collector needn't walk over it with each exec
             await self._over.wait()
         finally:
             await self._close()

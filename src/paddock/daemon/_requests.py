@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, Protocol, TypeVar, cast
 
+from paddock.backends._pump import Pump
 from paddock.errors import InvalidArgument, PaddockError, exhaustion
 from paddock.model import (
     Action,
@@ -69,7 +70,7 @@ class ProgressHandler(logging.Handler):
             send("warning" if record.levelno == logging.WARNING else "progress", record.getMessage())
 
 
-_OPENED: tuple[tuple[tuple[type[Action[Any]], ...], Callable[[int, Any], Opened]], ...] = (
+_OPENED: tuple[tuple[tuple[type[Action[Any]], ...], Callable[[int, Any, Pump], Opened]], ...] = (
     ((StartExec, AttachExec), OpenedExec),
     ((ReadFile, DownloadTree, ReadOutput, GetArtifact, StreamAudit), OpenedReader),
     ((WriteFile, UploadTree), OpenedWriter),
@@ -77,6 +78,9 @@ _OPENED: tuple[tuple[tuple[type[Action[Any]], ...], Callable[[int, Any], Opened]
     ((WatchFiles,), OpenedWatch),
     ((PromoteMount,), OpenedPromotion),
 )
+
+_UNDONE = (CreateSandbox, ForkSandbox, KillSandbox, *(kind for kinds, _ in _OPENED for kind in kinds))
+"""What is undone, or done all the same, when its caller leaves before it is answered. The others are cancelled."""
 
 
 class Requests:
@@ -91,6 +95,7 @@ class Requests:
         control: Callable[[str, Session], Any],
     ) -> None:
         self._api, self._principal, self._owned, self._control = api, principal, owned, control
+        self._pump = Pump()
 
     async def answer(self, session: Session, frame: Frame, reply: Reply) -> None:
         """One REPLY or ERROR, unless it is cancelled."""
@@ -139,6 +144,11 @@ class Requests:
             data = await asyncio.to_thread(_read_all, frame.descriptors[0])
             action = replace(action, input=data)
         ENVIRONMENT.set(request.environment)
+        if not isinstance(action, _UNDONE):
+            result = await self._api.perform(action, self._principal)
+            self._keep(session, action, result)
+            reply(Kind.REPLY, codec.encode(result))
+            return
         performing = asyncio.ensure_future(self._api.perform(action, self._principal))
         try:
             result = await asyncio.shield(performing)
@@ -151,7 +161,7 @@ class Requests:
             raise
         try:
             self._keep(session, action, result)
-            opened = _open(session, action, result)
+            opened = self._open(session, action, result)
         except Exception:  # no room to note whose it is, no descriptor for its streams: its caller never gets it
             await self._undo(action, result)
             raise
@@ -167,6 +177,14 @@ class Requests:
             for child in cast("tuple[Sandbox, ...]", result):
                 self._owned(session, child)
 
+    def _open(self, session: Session, action: Action[Any], result: Any) -> Opened | None:
+        for kinds, make in _OPENED:
+            if isinstance(action, kinds):
+                number = session.next_handle()
+                opened = session.handles[number] = make(number, result, self._pump)
+                return opened
+        return None
+
     async def _undo(self, action: Action[Any], result: Any) -> None:
         """Gives back what a client asked for and left before it came."""
         made: tuple[Sandbox, ...] = ()
@@ -179,15 +197,6 @@ class Requests:
         elif hasattr(result, "aclose"):
             await result.aclose()
         await all_of(self._api.perform(KillSandbox(sandbox=one.id), self._principal) for one in made)
-
-
-def _open(session: Session, action: Action[Any], result: Any) -> Opened | None:
-    for kinds, make in _OPENED:
-        if isinstance(action, kinds):
-            number = session.next_handle()
-            opened = session.handles[number] = make(number, result)
-            return opened
-    return None
 
 
 def _read_all(descriptor: int) -> bytes:

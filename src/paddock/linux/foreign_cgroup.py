@@ -24,7 +24,7 @@ def stats(pid: int) -> GroupStats:
 
 
 class Refusals:
-    """How often the kernel has met a process's group at its ceilings. One look takes some ten microseconds."""
+    """How often the kernel has met a process's group at its limits. Its files stay open: each exec asks."""
 
     def __init__(self, pid: int) -> None:
         """OSError: the process is gone, or nothing counts this here."""
@@ -32,12 +32,19 @@ class Refusals:
             by = group.base.by_controller
             if not {"memory", "pids"} <= by.keys():
                 raise FileNotFoundError(f"the group of process {pid} has no ceilings of memory and processes")
-            self._memory = _file(by["memory"], group.name + control.MEMORY_EVENTS[by["memory"].version])
-            self._pids = _file(by["pids"], group.name + b"/pids.events")
+            memory = control.MEMORY_EVENTS[by["memory"].version]
+            self._files: list[int] = []
+            for tree, name in ((by["memory"], memory), (by["pids"], b"/pids.events")):
+                self._files.append(os.open(group.name + name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=tree.fd))
 
     def counts(self) -> tuple[int, int]:
         """Processes killed for memory, and processes refused. OSError: the group is gone."""
-        return _number(self._memory, b"oom_kill"), _number(self._pids, b"max")
+        memory, pids = self._files
+        return _number(memory, b"oom_kill"), _number(pids, b"max")
+
+    def __del__(self) -> None:
+        for file in getattr(self, "_files", ()):
+            os.close(file)
 
 
 def is_frozen(pid: int) -> bool:
@@ -76,10 +83,6 @@ def _group(pid: int) -> Generator[Group]:
         yield Group(Base(trees, {}), name)
 
 
-def _file(tree: Tree, name: bytes) -> bytes:
-    return os.fsencode(tree.path) + b"/" + name
-
-
-def _number(file: bytes, key: bytes) -> int:
-    words = _files.read(file).split()
+def _number(file: int, key: bytes) -> int:
+    words = os.pread(file, 4096, 0).split()
     return int(words[words.index(key) + 1]) if key in words else 0

@@ -8,6 +8,7 @@ import hashlib
 from collections.abc import Coroutine
 from typing import Any
 
+from paddock.backends._guest_pipes import PipeReader
 from paddock.backends._stillness import Stillness, Stopwatch
 from paddock.egress._redact import Redaction
 from paddock.errors import GuestProtocolError
@@ -19,6 +20,8 @@ _READ_BYTES = 1 << 18
 _FEED_BYTES = 1 << 18
 _QUIET_SECONDS = 0.25
 _DEATH_SECONDS = 30.0
+_SOON_SECONDS = 0.002
+"""A pipe holds what a command prints until then. Most have ended, so nothing has to wait for what they print."""
 
 
 class Collector:
@@ -48,19 +51,21 @@ class Collector:
         What it left running may hold its streams open for ever: then it is enough that nothing has come
         for a quarter of a second. Everything that the command itself printed was in the pipe when it ended.
         """
-        pumps = [
-            self._task(self._pump(i, reader, capture)) for i, (reader, capture) in enumerate(self._streams) if reader
-        ]
-        tasks = list(pumps)
+        pumps: list[asyncio.Task[None]] = []
+        timer = asyncio.get_running_loop().call_later(_SOON_SECONDS, self._start, pumps)
+        fed: list[asyncio.Task[None]] = []
         if self._input is not None and self._handle.stdin is not None:
-            tasks.append(self._task(_feed(self._handle.stdin, self._input)))
+            fed.append(self._task(_feed(self._handle.stdin, self._input)))
         try:
             status = await self._wait(timeout_seconds)
+            self._start(pumps)
             await self._drain(pumps)
             for pump in pumps:
                 if pump.done():
                     pump.result()
         finally:
+            timer.cancel()
+            tasks = pumps + fed
             left = [task for task in tasks if not task.done()]
             for task in left:
                 task.cancel()
@@ -72,6 +77,13 @@ class Collector:
         if self.limit is not None:
             status = replace(status, limit=self.limit)
         return status
+
+    def _start(self, pumps: list[asyncio.Task[None]]) -> None:
+        """Read both streams, unless that has begun or they hold nothing and have ended."""
+        if not pumps:
+            for index, (reader, capture) in enumerate(self._streams):
+                if reader is not None and not (isinstance(reader, PipeReader) and reader.closed):
+                    pumps.append(self._task(self._pump(index, reader, capture)))
 
     async def _wait(self, timeout_seconds: float | None) -> ExitStatus:
         if timeout_seconds is None:

@@ -95,6 +95,8 @@ from ._rooms import Rooms
 async def effect(rooms: Rooms, action: AnyAction, entry: Entry) -> object:
     """The union is closed, and every action of it has its case."""
     match action:
+        case RunExec():
+            return await rooms.execs.run(action, entry)
         case CreateSandbox():
             return await rooms.sandboxes.create(action, entry)
         case GetSandbox():
@@ -140,8 +142,6 @@ async def effect(rooms: Rooms, action: AnyAction, entry: Entry) -> object:
             return tuple(sorted(rooms.templates.names()))
         case PromoteChild():
             return await rooms.promotion.promote(action, entry)
-        case RunExec():
-            return await rooms.execs.run(action, entry)
         case StartExec():
             return await rooms.execs.start(action, entry)
         case AttachExec():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from paddock.backends._pump import Meter
 from paddock.errors import GuestProtocolError, InvalidState, NotFound, SandboxDied
 from paddock.model import (
     AttachExec,
@@ -31,12 +32,11 @@ from ._conduct import Conduct
 from ._gate import Entry
 from ._handles import GuardedExec
 from ._live import Held, Live
-from ._redacted import redacted
 from ._remains import Remains
 from ._sandboxes import Sandboxes
 from ._secret_leases import Leases
 from ._store import Row
-from ._streams import RecordedReader
+from ._streams import Outbound, Record
 from ._tasks import Tasks
 
 
@@ -148,7 +148,6 @@ class Execs:
         background: bool,
         typed: bool,
     ) -> GuardedExec:
-        entry.defer()
         return GuardedExec(
             handle,
             row=row,
@@ -186,7 +185,9 @@ class Execs:
                 ) from None
             except SandboxDied:
                 raise await self._live.dead(row) from None
-        return RecordedReader(redacted(inner, self._leases.redaction(row.id)), row, self._live, entry)
+        redaction = self._leases.redaction(row.id)
+        filter = None if redaction is None else redaction.stream(escapes=False)
+        return Outbound(inner, Meter(filter=filter), Record(row, self._live, entry))
 
     async def signal(self, action: SignalExec, entry: Entry) -> None:
         _validate.check_signal(action.signal)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
+from paddock.backends._pump import Meter
 from paddock.errors import SandboxDied
 from paddock.model import (
     Action,
@@ -25,7 +26,7 @@ from ._gate import Entry
 from ._live import Live
 from ._sandboxes import Sandboxes
 from ._store import Row
-from ._streams import RecordedChanges, RecordedReader, RecordedStream, RecordedWriter
+from ._streams import Both, Changes, Inbound, Outbound, Record
 
 R = TypeVar("R")
 
@@ -40,19 +41,20 @@ class Files:
 
     async def read(self, action: ReadFile | DownloadTree, entry: Entry) -> ByteReader:
         row, inner = await self._ask(action, entry)
-        return RecordedReader(inner, row, self._live, entry)
+        return Outbound(inner, Meter(), Record(row, self._live, entry))
 
     async def write(self, action: WriteFile | UploadTree, entry: Entry) -> ByteWriter:
         row, inner = await self._ask(action, entry)
-        return RecordedWriter(inner, row, self._live, entry)
+        record = Record(row, self._live, entry)
+        return Inbound(inner, record.waking(), record)
 
     async def watch(self, action: WatchFiles, entry: Entry) -> ChangeStream:
         row, inner = await self._ask(action, entry)
-        return RecordedChanges(inner, row, self._live, entry)
+        return Changes(inner, Record(row, self._live, entry))
 
     async def connect(self, action: ConnectPort, entry: Entry) -> ByteStream:
         row, inner = await self._ask(action, entry)
-        return RecordedStream(inner, row, self._live, entry)
+        return Both(inner, Record(row, self._live, entry))
 
     async def _ask(self, action: Action[R], entry: Entry) -> tuple[Row, R]:
         _validate.check_file(action)

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 
+from paddock.backends._pump import Meter
 from paddock.backends._stillness import Stopwatch
 from paddock.egress._redact import Redaction
 from paddock.errors import GuestProtocolError, InvalidState, PaddockError, SandboxDied
-from paddock.model import ByteReader, ByteWriter, ExecHandle, ExecId, ExitStatus, FileInfo, Limit, PtySize, replace
+from paddock.model import ByteReader, ByteWriter, ExecHandle, ExecId, ExitStatus, Limit, PtySize, replace
 
 from ._attribution import struck
 from ._collect import end
 from ._gate import Entry
 from ._live import Held, Live
-from ._redacted import redacted
 from ._store import Row
+from ._streams import Inbound, Outbound, Record
 from ._tasks import Tasks
-
-_DIGESTED_BYTES = 1 << 20
 
 
 class GuardedExec:
@@ -44,11 +42,23 @@ class GuardedExec:
         self._inner, self._row, self._held, self._live, self._entry = inner, row, held, live, entry
         self._tasks, self._before, self._timeout, self._background = tasks, before, timeout_seconds, background
         self._limit: Limit | None = None
-        self._read_bytes = 0
-        self._stdout = None if inner.stdout is None else _CountedReader(redacted(inner.stdout, redaction), self._count)
-        self._stderr = None if inner.stderr is None else _CountedReader(redacted(inner.stderr, redaction), self._count)
-        stdin = None if inner.stdin is None else _RousingWriter(inner.stdin, self._rouse)
-        self._stdin = stdin if stdin is None or typed else _CountedWriter(stdin)
+        entry.defer()
+        record = Record(row, live, None)
+        meters = [
+            Meter(
+                filter=None if redaction is None else redaction.stream(escapes=False),
+                keeps_end=is_error,
+                blocked=self._has_printed_too_much,
+                unblock=self._end_for_output,
+            )
+            for is_error in (False, True)
+        ]
+        self._stdout = None if inner.stdout is None else Outbound(inner.stdout, meters[0], record)
+        self._stderr = None if inner.stderr is None else Outbound(inner.stderr, meters[1], record)
+        self._meters, self._most = meters, held.limits.output_mib << 20
+        waking = record.waking(digests=not typed)
+        self._stdin = None if inner.stdin is None else Inbound(inner.stdin, waking, record)
+        self._written = None if typed or inner.stdin is None else waking
         self._recorded: dict[str, object] | None = None
         self._closing = False
         self._end = tasks.start(self._supervise(), name=f"exec {inner.id}")
@@ -159,13 +169,17 @@ class GuardedExec:
             return status
         if self._limit is not None:
             return replace(status, limit=self._limit)
-        error_text = b"" if self._stderr is None else bytes(self._stderr.ending)
+        if self._stderr is not None and self._stderr.flow is not None and status.code != 0:
+            await self._stderr.flow.caught_up()
+        error_text = self._meters[1].ending
         limit = await struck(self._live, self._held, status, self._before, error_text)
         return status if limit is status.limit else replace(status, limit=limit)
 
-    async def _count(self, size: int) -> None:
-        self._read_bytes += size
-        if self._read_bytes > self._held.limits.output_mib << 20 and self._limit is None:
+    def _has_printed_too_much(self) -> bool:
+        return self._limit is None and self._meters[0].length + self._meters[1].length > self._most
+
+    async def _end_for_output(self) -> None:
+        if self._has_printed_too_much():
             self._limit = Limit.OUTPUT
             with contextlib.suppress(PaddockError):
                 await self._inner.kill()
@@ -177,72 +191,6 @@ class GuardedExec:
     def _passed(self) -> dict[str, object]:
         """Only what the caller has read and written is known."""
         streams = (("out", self._stdout), ("err", self._stderr))
-        printed = {name: {"sha256": s.digest.hexdigest(), "length": s.total} for name, s in streams if s is not None}
-        written = {"in": self._stdin.told()} if isinstance(self._stdin, _CountedWriter) else {}
+        printed = {name: stream.meter.content() for name, stream in streams if stream is not None}
+        written = {} if self._written is None else {"in": self._written.content()}
         return {"exec": self.id, "pid": self.pid, **written, **printed}
-
-
-class _RousingWriter:
-    """A ByteWriter that wakes the sandbox for what is written to it."""
-
-    def __init__(self, inner: ByteWriter, rouse: Callable[[], Awaitable[None]]) -> None:
-        self._inner, self._rouse = inner, rouse
-
-    async def write(self, data: bytes) -> None:
-        await self._rouse()
-        await self._inner.write(data)
-
-    async def aclose(self) -> FileInfo | None:
-        await self._rouse()
-        return await self._inner.aclose()
-
-    async def abort(self) -> None:
-        await self._inner.abort()
-
-
-class _CountedReader:
-    """A ByteReader that tells how much was read and remembers the end."""
-
-    def __init__(self, inner: ByteReader, count: Callable[[int], Awaitable[None]]) -> None:
-        self._inner, self._count = inner, count
-        self.digest = hashlib.sha256()
-        self.total = 0
-        self.ending = bytearray()
-
-    async def read(self, size: int = 65536) -> bytes:
-        data = await self._inner.read(size)
-        if data:
-            self.digest.update(data)
-            self.total += len(data)
-            self.ending = (self.ending + data[-4096:])[-4096:]
-            await self._count(len(data))
-        return data
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
-
-class _CountedWriter:
-    """A ByteWriter that remembers what was taken: all of its length, and the digest of the first MiB, since that of a
-    long input would take as much time again as passing it on."""
-
-    def __init__(self, inner: ByteWriter) -> None:
-        self._inner = inner
-        self.digest = hashlib.sha256()
-        self.total = 0
-
-    async def write(self, data: bytes) -> None:
-        await self._inner.write(data)
-        if self.total < _DIGESTED_BYTES:
-            self.digest.update(data[: _DIGESTED_BYTES - self.total])
-        self.total += len(data)
-
-    def told(self) -> dict[str, object]:
-        part = {"of_first": _DIGESTED_BYTES} if self.total > _DIGESTED_BYTES else {}
-        return {"sha256": self.digest.hexdigest(), "length": self.total, **part}
-
-    async def aclose(self) -> FileInfo | None:
-        return await self._inner.aclose()
-
-    async def abort(self) -> None:
-        await self._inner.abort()

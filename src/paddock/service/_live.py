@@ -68,6 +68,11 @@ class Live:
         if held is not None and held.instance.stillness.now:
             await self.sleeping.rouse(held)
 
+    def is_still(self, row: Row) -> bool:
+        """Whether it is paused at this moment. From any thread."""
+        held = self.get(row)
+        return held is not None and held.instance.stillness.now
+
     async def hold(self, row: Row) -> Held:
         """The instance of a running sandbox. SandboxDied if there is none any more."""
         held = self.get(row)

@@ -1,0 +1,439 @@
+"""One thread moves the bytes of every stream between sandboxes and clients, by splice(2) where it can."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import hashlib
+import os
+import select
+import stat
+import termios
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable
+from struct import unpack
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+from paddock.model import ByteReader, ByteWriter
+
+DIGESTED_BYTES = 64 << 20
+"""A digest covers so much of a stream. The record says so where the stream is longer."""
+_CHUNK = 1 << 20
+_LOOKED_AT = 1 << 18
+_MUCH = 256 * 1024
+_LINGER_SECONDS = 1.0
+_END_BYTES = 4096
+_STEPS = 2 * (_CHUNK // _LOOKED_AT + 1)
+"""A read and a write each, for what a large pipe holds."""
+
+Read: TypeAlias = Callable[[int], Awaitable[bytes]]
+Write: TypeAlias = Callable[[bytes], Awaitable[None]]
+
+
+class Filter(Protocol):
+    """Takes values out of a stream, and holds back what may be the beginning of one."""
+
+    def feed(self, data: bytes) -> bytes: ...
+
+    def end(self) -> bytes: ...
+
+
+def _never() -> bool:
+    return False
+
+
+async def _at_once() -> None: ...
+
+
+class Meter:
+    """Counts what passes through one stream, digests its beginning, and keeps its end with `keeps_end`.
+
+    While `blocked` is true nothing passes: the stream waits for `unblock`, on the event loop. `blocked` is called in
+    the pump's thread.
+    """
+
+    def __init__(
+        self,
+        *,
+        filter: Filter | None = None,
+        digests: bool = True,
+        keeps_end: bool = False,
+        blocked: Callable[[], bool] = _never,
+        unblock: Callable[[], Awaitable[None]] = _at_once,
+    ) -> None:
+        self._filter, self._digests, self._keeps_end = filter, digests, keeps_end
+        self.blocked, self.unblock = blocked, unblock
+        self._digest = hashlib.sha256()
+        self.length = 0
+        self.ending = b""
+
+    @property
+    def looks(self) -> bool:
+        """Whether it has to see the next bytes."""
+        beginning = self._digests and self.length < DIGESTED_BYTES
+        return beginning or self._keeps_end or self._filter is not None
+
+    def feed(self, data: bytes) -> bytes:
+        """What may pass of these bytes; of b"", at the end, what was held back."""
+        if self._filter is None:
+            return data
+        return self._filter.feed(data) if data else self._filter.end()
+
+    def add(self, data: bytes | memoryview) -> None:
+        if self._digests and self.length < DIGESTED_BYTES:
+            self._digest.update(data[: DIGESTED_BYTES - self.length])
+        self.length += len(data)
+        if self._keeps_end:
+            self.ending = (self.ending + bytes(data[-_END_BYTES:]))[-_END_BYTES:]
+
+    def content(self) -> dict[str, object]:
+        """For the record."""
+        part = {"of_first": DIGESTED_BYTES} if self.length > DIGESTED_BYTES else {}
+        return {"sha256": self._digest.hexdigest(), "length": self.length, **part}
+
+
+class Flow:
+    """One stream between a client's descriptor, which does not block, and the sandbox's side: a descriptor of that
+    kind, or a function on the event loop that reads or writes frames. Used once. The descriptors stay their owners',
+    and are used until `pour` or `draw` has returned.
+    """
+
+    def __init__(self, pump: Pump, client: int) -> None:
+        self._pump, self._client = pump, client
+        self._loop = asyncio.get_running_loop()
+        self._done: asyncio.Future[None] = self._loop.create_future()
+        self._asked: asyncio.Task[None] | None = None
+        self.stopped = False
+        self.meter = Meter()
+        # The rest belongs to the pump's thread.
+        self._source: int | Read = -1
+        self._target: int | Write = -1
+        self._splices = self._begun = self._over = self._ended = self._asks = False
+        self._moved = 0
+        self._ends_at: int | None = None
+        self._unsent = memoryview(b"")
+        self._waits_for = -1
+
+    # on the event loop
+
+    async def pour(self, source: int | Read) -> None:
+        """Move all of `source` to the client. BrokenPipeError when the client has closed its end."""
+        await self._run(source, self._client)
+
+    async def draw(self, target: int | Write) -> None:
+        """Move what the client writes to `target`. BrokenPipeError when that is closed."""
+        await self._run(self._client, target)
+
+    def end_at(self, total: int) -> None:
+        """End when so many bytes of the source have been moved, or when it holds no more."""
+        self._pump.call(self._cut, total)
+
+    def cut(self) -> None:
+        """End at what the source holds now, whoever else has its other side."""
+        self._pump.call(self._cut, None)
+
+    def stop(self) -> None:
+        """End now."""
+        self.stopped = True
+        if self._asked is not None:
+            self._asked.cancel()
+        self._pump.call(self._end, None)
+
+    async def caught_up(self) -> None:
+        """Return when the pump has moved what it could of what the source held."""
+        looked: asyncio.Future[None] = self._loop.create_future()
+        self._pump.call(self._look, looked)
+        await asyncio.wait((looked, self._done), return_when=asyncio.FIRST_COMPLETED)
+
+    def progress(self) -> object:
+        """A value that stays the same only while the sandbox's side keeps the stream waiting."""
+        return object() if self._waits_for == self._client else self._moved
+
+    async def _run(self, source: int | Read, target: int | Write) -> None:
+        self._source, self._target = source, target
+        self._splices = _is_pipe(source) and _is_pipe(target)
+        self._pump.call(self._begin)
+        try:
+            await asyncio.shield(self._done)
+        except asyncio.CancelledError:
+            self.stop()
+            await asyncio.wait((self._done,))
+            if not self._done.cancelled():
+                self._done.exception()
+            raise
+        finally:
+            if self._asked is not None and not self._asked.done():
+                await asyncio.wait((self._asked,))
+
+    def _ask(self, function: Callable[..., Awaitable[Any]], then: Callable[[Any], None], *arguments: object) -> None:
+        if not self.stopped:
+            self._asked = self._loop.create_task(self._answer(function, then, arguments))
+
+    async def _answer(
+        self, function: Callable[..., Awaitable[Any]], then: Callable[[Any], None], arguments: tuple[object, ...]
+    ) -> None:
+        try:
+            answer = await function(*arguments)
+        except Exception as error:
+            self._pump.call(self._end, error)
+        else:
+            self._pump.call(self._answered, then, answer)
+
+    def _settle(self, error: BaseException | None) -> None:
+        if self._done.done():
+            return
+        if error is None:
+            self._done.set_result(None)
+        else:
+            self._done.set_exception(error)
+
+    # in the pump's thread
+
+    def step(self) -> None:
+        """Move one piece."""
+        self._pump.forget(self, self._waits_for)
+        self._waits_for = -1
+        if self._ended or self._asks or not self._begun:
+            return
+        try:
+            try:
+                self._move()
+            except BlockingIOError:
+                self._wait()
+        except Exception as error:
+            self._end(error)
+        if not (self._ended or self._asks or self._waits_for >= 0):
+            self._pump.again(self)
+
+    def _begin(self) -> None:
+        if not self._ended:
+            self._begun = True
+            self._pump.flows.add(self)
+            self.step()
+
+    def _move(self) -> None:
+        if self._unsent:
+            self._write()
+        elif self._over:
+            self._end(None)
+        elif self.meter.blocked():
+            self._request(self.meter.unblock, lambda _: None)
+        elif (size := self._wanted()) <= 0:
+            self._close()
+        elif not isinstance(self._source, int):
+            self._request(self._source, self._take, size)
+        elif self._splices and not self.meter.looks:
+            assert isinstance(self._target, int)
+            count = os.splice(self._source, self._target, size, flags=os.SPLICE_F_NONBLOCK)
+            self._count(count)
+            self.meter.length += count
+            if not count:
+                self._close()
+        else:
+            try:
+                self._take(os.read(self._source, min(size, _LOOKED_AT)))
+            except ConnectionResetError:
+                self._close()
+
+    def _wanted(self) -> int:
+        return _CHUNK if self._ends_at is None else min(_CHUNK, self._ends_at - self._moved)
+
+    def _take(self, data: bytes) -> None:
+        self._count(len(data))
+        if data:
+            self._unsent = memoryview(self.meter.feed(data))
+        else:
+            self._close()
+
+    def _close(self) -> None:
+        """Nothing more comes."""
+        self._over = True
+        self._unsent = memoryview(self.meter.feed(b""))
+
+    def _write(self) -> None:
+        if isinstance(self._target, int):
+            self._written(os.write(self._target, self._unsent))
+        else:
+            self._request(self._target, lambda _: self._written(len(self._unsent)), bytes(self._unsent))
+
+    def _written(self, count: int) -> None:
+        self.meter.add(self._unsent[:count])
+        self._unsent = self._unsent[count:]
+
+    def _count(self, count: int) -> None:
+        """Give a pipe through which much moves more room."""
+        if self._moved < _MUCH <= self._moved + count:
+            for end in (self._source, self._target):
+                if isinstance(end, int):
+                    with contextlib.suppress(OSError):  # EPERM: the user's pipes hold too much already
+                        fcntl.fcntl(end, fcntl.F_SETPIPE_SZ, _CHUNK)
+        self._moved += count
+
+    def _wait(self) -> None:
+        if self._unsent or (self._splices and not self.meter.looks and _held(self._source)):
+            end, mask = self._target, select.EPOLLOUT
+        elif self._ends_at is not None:
+            # Somebody else has taken of what was in it when it was to end: there is nothing to wait for.
+            self._close()
+            return
+        else:
+            end, mask = self._source, select.EPOLLIN
+        assert isinstance(end, int)
+        self._waits_for = end
+        self._pump.wait(self, end, mask)
+
+    def _request(
+        self, function: Callable[..., Awaitable[Any]], then: Callable[[Any], None], *arguments: object
+    ) -> None:
+        self._asks = True
+        self._pump.tell(self._loop, self._ask, function, then, *arguments)
+
+    def _answered(self, then: Callable[[Any], None], answer: Any) -> None:
+        if self._ended:
+            return
+        self._asks = False
+        try:
+            then(answer)
+        except Exception as error:
+            self._end(error)
+        else:
+            self.step()
+
+    def _cut(self, total: int | None) -> None:
+        if self._ends_at is None and not self._ended:
+            self._ends_at = self._moved + _held(self._source) if total is None else total
+            self.step()
+
+    def _look(self, looked: asyncio.Future[None]) -> None:
+        for _ in range(_STEPS):
+            self.step()
+            if self._waits_for >= 0 or self._asks or self._ended:
+                break
+        self._pump.tell(self._loop, lambda: looked.done() or looked.set_result(None))
+
+    def _end(self, error: BaseException | None) -> None:
+        if not self._ended:
+            self._ended = True
+            self._pump.forget(self, self._waits_for)
+            self._pump.flows.discard(self)
+            self._pump.tell(self._loop, self._settle, error)
+
+
+class Pump:
+    """The thread. It starts with the first flow, and ends some time after the last one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._calls: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._wake: int | None = None
+        self.thread: threading.Thread | None = None
+        self._epoll: select.epoll | None = None
+        self._ready: dict[Flow, None] = {}
+        self._waiting: dict[int, Flow] = {}
+        self.flows: set[Flow] = set()
+
+    def call(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Run it in the thread."""
+        with self._lock:
+            self._calls.append((function, arguments))
+            if self._wake is not None:
+                os.eventfd_write(self._wake, 1)
+                return
+            try:
+                self._start()
+            except BaseException:
+                self._calls.clear()
+                raise
+
+    def _start(self) -> None:
+        with contextlib.ExitStack() as opened:
+            self._epoll = select.epoll()
+            opened.callback(self._epoll.close)
+            wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            opened.callback(os.close, wake)
+            self._epoll.register(wake, select.EPOLLIN)
+            self.thread = threading.Thread(target=self._run, args=(self._epoll, wake), name="pump", daemon=True)
+            self.thread.start()
+            self._wake = wake
+            opened.pop_all()
+
+    def _run(self, epoll: select.epoll, wake: int) -> None:
+        while True:
+            timeout = 0 if self._ready or self._calls else None if self.flows else _LINGER_SECONDS
+            events = epoll.poll(timeout)
+            if not events and timeout == _LINGER_SECONDS:
+                with self._lock:
+                    if not self._calls:
+                        self._wake = None
+                        break
+            for descriptor, _ in events:
+                if descriptor == wake:
+                    os.eventfd_read(wake)
+                elif (flow := self._waiting.pop(descriptor, None)) is not None:
+                    epoll.unregister(descriptor)
+                    self._ready[flow] = None
+            while self._calls:
+                function, arguments = self._calls.popleft()
+                function(*arguments)
+            ready, self._ready = self._ready, {}
+            for flow in ready:
+                flow.step()
+        epoll.close()
+        os.close(wake)
+
+    # in the thread
+
+    def again(self, flow: Flow) -> None:
+        self._ready[flow] = None
+
+    def wait(self, flow: Flow, descriptor: int, mask: int) -> None:
+        assert self._epoll is not None
+        self._epoll.register(descriptor, mask)
+        self._waiting[descriptor] = flow
+
+    def forget(self, flow: Flow, descriptor: int) -> None:
+        if self._waiting.get(descriptor) is flow:
+            assert self._epoll is not None
+            del self._waiting[descriptor]
+            self._epoll.unregister(descriptor)
+
+    def tell(self, loop: asyncio.AbstractEventLoop, function: Callable[..., object], *arguments: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop was closed
+            loop.call_soon_threadsafe(function, *arguments)
+
+
+@runtime_checkable
+class Pours(Protocol):
+    """A ByteReader that has a flow move its bytes."""
+
+    async def pour(self, flow: Flow) -> None: ...
+
+
+@runtime_checkable
+class Draws(Protocol):
+    """A ByteWriter that has a flow move what the client writes."""
+
+    async def draw(self, flow: Flow) -> None: ...
+
+
+async def pour(reader: ByteReader, flow: Flow) -> None:
+    """All of it to the client; raises what breaks it. BrokenPipeError when the client has closed its end."""
+    await (reader.pour(flow) if isinstance(reader, Pours) else flow.pour(reader.read))
+
+
+async def draw(writer: ByteWriter, flow: Flow) -> None:
+    """What the client writes, to its end. BrokenPipeError when nobody inside reads it."""
+    await (writer.draw(flow) if isinstance(writer, Draws) else flow.draw(writer.write))
+
+
+def _is_pipe(end: object) -> bool:
+    return isinstance(end, int) and stat.S_ISFIFO(os.fstat(end).st_mode)
+
+
+def _held(source: int | Read) -> int:
+    if not isinstance(source, int):
+        return 0
+    (held,) = unpack("i", fcntl.ioctl(source, termios.FIONREAD, b"\0\0\0\0"))
+    return held
