@@ -199,6 +199,25 @@ def test_a_stream_ends_at_what_the_pipe_held_when_its_command_ended(early: bool,
     run(main)
 
 
+def test_a_stream_of_a_limited_length_waits_for_what_is_not_there_yet() -> None:
+    async def main() -> None:
+        with ends() as at:
+            source = at.given(at.inner[1])
+            at.flow.most = 6
+            os.set_blocking(at.inner[0], False)
+            pouring = asyncio.ensure_future(at.flow.pour(at.inner[0]))
+            for part in (b"few", b"more and too many"):
+                await at.flow.caught_up()
+                assert not pouring.done()
+                os.write(source, part)
+            await pouring
+            os.close(source)
+            at.close(at.outer[1])
+            assert read_all(at.outer[0]) == b"fewmor"
+
+    run(main)
+
+
 def test_what_somebody_inside_steals_is_not_waited_for() -> None:
     async def main() -> None:
         with ends() as at:

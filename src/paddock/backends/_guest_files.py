@@ -87,7 +87,7 @@ class FileReader:
             await flow.pour(self.read)
             return
         if self._left is not None:
-            flow.end_at(self._left + 1)
+            flow.most = self._left + 1
         with self._channel.attended(works=self._works, progress=flow.progress):
             await self._pipe.pour(flow)
             if self._left is not None and flow.meter.length > self._left:

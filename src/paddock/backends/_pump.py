@@ -106,6 +106,8 @@ class Flow:
         self._done: asyncio.Future[None] = self._loop.create_future()
         self._asked: asyncio.Task[None] | None = None
         self.stopped = False
+        self.most: int | None = None
+        """End when so many bytes have been moved. Set before `pour`."""
         self.meter = Meter()
         # The rest belongs to the pump's thread.
         self._source: int | Read = -1
@@ -127,7 +129,7 @@ class Flow:
         await self._run(self._client, target)
 
     def end_at(self, total: int) -> None:
-        """End when so many bytes of the source have been moved, or when it holds no more."""
+        """End when so many bytes of the source have been moved. It holds them already: no others are waited for."""
         self._pump.call(self._cut, total)
 
     def cut(self) -> None:
@@ -238,7 +240,7 @@ class Flow:
                 self._close()
 
     def _wanted(self) -> int:
-        return _CHUNK if self._ends_at is None else min(_CHUNK, self._ends_at - self._moved)
+        return min((_CHUNK, *(total - self._moved for total in (self.most, self._ends_at) if total is not None)))
 
     def _take(self, data: bytes) -> None:
         self._count(len(data))
