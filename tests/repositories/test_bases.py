@@ -156,9 +156,9 @@ async def test_who_is_cancelled_or_fails_leaves_neither_row_nor_tree(state_dir: 
             await asyncio.sleep(0)
         asking.cancel()
         await asyncio.wait([asking])
-        assert (await rig.base(acquired)).holder is None  # the maker went on, or the next one began anew
+        assert (await rig.base(acquired)).is_whole  # the maker went on, or the next one began anew
     async with opened(state_dir) as rig:
-        rig.shelf.bases.sweep()
+        rig.shelf.bases.recover()
         assert len([name for name in rig.pool.names() if name.startswith("bs_")]) == 1
         assert [name for name in rig.pool.names() if name.startswith("wk_")] == []
 
@@ -206,12 +206,11 @@ async def test_a_workshop_is_nobodys_sandbox_and_dead_afterwards(state_dir: Path
     assert log.count('"workshop"') >= 3
 
 
-async def test_a_workshop_of_a_dead_service_is_ended_by_the_next_sweep(module_state: Path, origin: Origin) -> None:
+async def test_a_workshop_that_a_dead_daemon_has_left_is_ended_by_the_next(module_state: Path, origin: Origin) -> None:
     async with opened(module_state) as rig:
         base = await rig.base(await rig.acquire(origin))
         async with rig.over(base):
-            rig.service._store.execute("UPDATE workshops SET holder = 'boot:1:1:dead'", ())
-            await rig.service.expiry.once()
+            await rig.service.recover()
             backend = rig.service._backends.choose(None)
             assert {id for id, ending in (await backend.living()).items() if ending is None} == set()
 

@@ -67,7 +67,7 @@ class Grounds:
         """One that is still there when it is recorded that this workspace needs it."""
         while True:
             base = await self._bases.get(acquired, acquired.branch or "", entry)
-            self._store.lie_over(row, (base.id,))
+            self._store.lie_over(row.id, (base.id,))
             if (await self._bases.get(acquired, acquired.branch or "", entry)).id == base.id:
                 return base
 

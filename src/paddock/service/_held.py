@@ -19,6 +19,4 @@ class Held:
         self.door: asyncio.Task[None] | None = None
         """Serves the programs inside that may have children."""
         self.dying = False
-        """Somebody is killing it, and will record that."""
-        self.turning = asyncio.Lock()
-        """Taken while it is paused or woken from here: of many that use it at once, one wakes it."""
+        """A verb is killing it, and will record that."""

@@ -11,6 +11,8 @@ from enum import Enum, auto
 from types import TracebackType
 from typing import Self
 
+PATIENCE_SECONDS = 30.0
+
 
 class Overtaken(Exception):
     """A kill cancelled the verb that held the lane of `id`. The kill runs next."""
@@ -29,11 +31,16 @@ class _Mode(Enum):
 class Lanes:
     """The lane of each id. A lane exists while someone holds it or waits for it."""
 
-    def __init__(self) -> None:
+    def __init__(self, patience_seconds: float = PATIENCE_SECONDS) -> None:
         self._lanes: dict[str, _Lane] = {}
+        self._patience = patience_seconds
 
     def __len__(self) -> int:
         return len(self._lanes)
+
+    def is_free(self, id: str) -> bool:
+        """Nobody holds it, or waits for it."""
+        return id not in self._lanes
 
     def shared(self, id: str) -> Hold:
         """Hold the lane together with others. Excludes `exclusive`."""
@@ -46,16 +53,18 @@ class Lanes:
     def overtake(self, id: str) -> Hold:
         """Cancel the exclusive holder, wait for its end, and hold the lane ahead of the queue.
 
-        Doesn't wait for shared holders: what they wait for is about to end.
+        Doesn't wait for shared holders: what they wait for is about to end. Waits `patience_seconds` for the end of an
+        exclusive one, whose undo may hang, and then takes the lane beside it.
         """
-        return Hold(self._lanes, id, _Mode.OVERTAKING)
+        return Hold(self._lanes, id, _Mode.OVERTAKING, self._patience)
 
 
 class Hold:
     """One task's hold on a lane, for one `async with` block."""
 
-    def __init__(self, lanes: dict[str, _Lane], id: str, mode: _Mode) -> None:
+    def __init__(self, lanes: dict[str, _Lane], id: str, mode: _Mode, patience_seconds: float | None = None) -> None:
         self._lanes, self.id, self.mode = lanes, id, mode
+        self.patience_seconds = patience_seconds
         self.overtaken = False
         """A kill has cancelled this holder."""
 
@@ -140,8 +149,12 @@ class _Lane:
         else:
             self._queue.append(waiting)
         try:
-            await granted
+            await asyncio.wait((granted,), timeout=hold.patience_seconds)
+            if not granted.done():
+                self._queue.remove(waiting)
+                self._holds.add(hold)
         except BaseException:
+            granted.cancel()
             self._holds.discard(hold)  # granted in the moment of the cancellation
             if waiting in self._queue:
                 self._queue.remove(waiting)

@@ -23,7 +23,7 @@ from ._approval_store import ApprovalStore
 from ._approvals import Approvals
 from ._asking import Asking
 from ._bell import bell
-from ._clock import Clock, holder_id
+from ._clock import Clock
 from ._collectors import AbandonedVessels, Memory, OldTemplates, Orphans, Outputs, Packages, Unfinished
 from ._conduct import Conduct
 from ._config import Config
@@ -39,6 +39,7 @@ from ._forks import Forks
 from ._garbage import Garbage
 from ._images import ImageRoom, UnusedImages
 from ._judge import Judge
+from ._lane import Lanes
 from ._lease_store import LeaseStore
 from ._leased_egress import LeasedEgress
 from ._lifecycle import Lifecycle
@@ -52,8 +53,8 @@ from ._policies import Policies
 from ._promotion import Promotion
 from ._providers import Backends, Images, Templates
 from ._rebirth import Rebirth
-from ._reconcile import Reconciler
 from ._recordings import Recordings
+from ._recover import Recovery
 from ._remains import Remains
 from ._reports import Reports
 from ._results import Results
@@ -102,10 +103,8 @@ class Rooms:
         def fetchers(owner: str) -> Fetcher:
             return Fetcher(environment(), lambda name: self.secrets.value(owner, name), clock.wall)
 
-        holder = holder_id()
-        leases = self.leases = Leases(
-            store=LeaseStore(store), fetchers=fetchers, clock=clock, tasks=tasks, audit=audit, holder=holder
-        )
+        lanes = Lanes()
+        leases = self.leases = Leases(store=LeaseStore(store), fetchers=fetchers, clock=clock, tasks=tasks, audit=audit)
         self.secrets = Secrets.wired(state_dir, store=store, clock=clock, rotated=leases.rotated)
         asked = bell(os.environ, audit=audit, clock=clock, tasks=tasks)
         self.approvals = Approvals(store=ApprovalStore(store), clock=clock, audit=audit, asked=asked)
@@ -116,13 +115,11 @@ class Rooms:
                 exits=lambda row: backends.named(row.sandbox.backend).exits(row.id, row.incarnation, make=True),
                 tasks=tasks,
                 audit=audit,
-                judge=Judge(store, self.approvals, holder),
+                judge=Judge(store, self.approvals),
                 secrets=leases.packed,
                 recorded=lambda row: self.policies.recorded(row),
             )
             leases.changed = lambda id, bound: doors.secret(SandboxId(id), bound.name, to_bytes(bound))
-            # One that was made without a policy, and given one by another program, which has ended perhaps.
-            leases.unseen = lambda row: None if doors.has(row) else _reached(self.policies, tasks, row)
         self.recordings = Recordings(self._doors, lambda row: self.policies.resume(row))
         egress = LeasedEgress(egress or NoEgress(), leases)
         lifecycle = Lifecycle(store, clock)
@@ -144,12 +141,12 @@ class Rooms:
         allotment = Allotment(store, clock)
         sleeping = Sleeping(store=store, lifecycle=lifecycle, audit=audit)
         live = self.live = Live(
-            holder=holder,
             store=store,
             backends=backends,
             remains=remains,
             pool=pool,
             tasks=tasks,
+            lanes=lanes,
             serve=Nested(perform, allotment).serve,
             sleeping=sleeping,
             reached=lambda row: _reached(policies, tasks, row),
@@ -163,7 +160,6 @@ class Rooms:
             tasks=tasks,
             clock=clock,
             audit=audit,
-            holder=holder,
             credentials=credentials,
             needed=lambda: needs.by_tree(),
         )
@@ -175,10 +171,10 @@ class Rooms:
             clock=clock,
             workshops=self.shelf.workshops,
             bases=self.shelf.bases,
+            lanes=lanes,
             repositories=lambda: self.shelf.repositories,
         )
         making = Making(
-            store=store,
             lifecycle=lifecycle,
             live=live,
             pool=pool,
@@ -186,25 +182,23 @@ class Rooms:
             clock=clock,
             egress=egress,
             leases=leases,
+            lanes=lanes,
         )
         rows = SnapshotStore(store)
         snapshots = self.snapshots = Snapshots(
-            store=rows, pool=pool, clock=clock, tasks=tasks, holder=holder, changes=changes
-        )
-        self.forks = Forks(
-            store=store,
-            live=live,
-            pool=pool,
-            making=making,
-            snapshots=snapshots,
-            allotment=allotment,
-            policies=policies,
+            store=rows, pool=pool, clock=clock, tasks=tasks, lanes=lanes, changes=changes
         )
         rebirth = Rebirth(
-            store=store, lifecycle=lifecycle, live=live, pool=pool, egress=egress, policies=policies, leases=leases
-        )
-        rollback = self.rollback = Rollback(
             store=store,
+            lifecycle=lifecycle,
+            live=live,
+            pool=pool,
+            egress=egress,
+            policies=policies,
+            leases=leases,
+            tasks=tasks,
+        )
+        rollback = Rollback(
             lifecycle=lifecycle,
             live=live,
             backends=backends,
@@ -243,7 +237,20 @@ class Rooms:
             workspaces=workspaces or self.workspaces,
             has_task=self.workspaces.has_task,
             policies=policies,
+            rollback=rollback,
             disk_sleep=disk_sleep,
+            lanes=lanes,
+        )
+        self.forks = Forks(
+            store=store,
+            live=live,
+            pool=pool,
+            making=making,
+            snapshots=snapshots,
+            allotment=allotment,
+            policies=policies,
+            sandboxes=self.sandboxes,
+            tasks=tasks,
         )
         self.promotion = Promotion(sandboxes=self.sandboxes, live=live)
         conduct = Conduct(policies, self.approvals, OwnFiles(pool))
@@ -287,7 +294,6 @@ class Rooms:
         nouns = (*(noun.value for noun in kinds), BESIDE, SPARE)
         self.templates, self.images = templates, ImageRoom(images, needs)
         self.garbage = Garbage(
-            state_dir,
             pool=pool,
             sweepers=(
                 Unfinished(pool),
@@ -314,26 +320,28 @@ class Rooms:
             garbage=self.garbage,
             nouns=nouns,
         )
-        reconciler = Reconciler(
+        self.recovery = Recovery(
+            state_dir,
             store=store,
+            lifecycle=lifecycle,
             live=live,
             remains=remains,
             backends=backends,
             audit=audit,
+            tasks=tasks,
+            lanes=lanes,
             snapshots=snapshots,
-            rollback=rollback,
             disk_sleep=disk_sleep,
-            garbage=self.garbage,
-            workshops=self.shelf.workshops,
-            bases=self.shelf.bases,
-            workspaces=self.workspaces,
+            evictions=self.workspaces.evictions,
+            shelf=self.shelf,
         )
         self.expiry = Expiry(
             store=store,
-            reconciler=reconciler,
+            live=live,
+            recovery=self.recovery,
+            garbage=self.garbage,
             audit=audit,
             clock=clock,
-            holder=holder,
             period_seconds=period_seconds,
         )
 

@@ -231,6 +231,19 @@ CREATE INDEX sandbox_secrets_by_stored ON sandbox_secrets (owner, stored);
     """
 DROP TABLE IF EXISTS alembic_version;
     """,
+    # 13: One daemon owns the directory: no holders and no leases. What is being made says so.
+    """
+DROP TABLE leases;
+ALTER TABLE sandboxes DROP COLUMN holder;
+ALTER TABLE workspaces DROP COLUMN holder;
+ALTER TABLE workshops DROP COLUMN holder;
+ALTER TABLE snapshots ADD COLUMN is_whole INTEGER DEFAULT 0 NOT NULL;
+UPDATE snapshots SET is_whole = holder IS NULL;
+ALTER TABLE snapshots DROP COLUMN holder;
+ALTER TABLE bases ADD COLUMN is_whole INTEGER DEFAULT 0 NOT NULL;
+UPDATE bases SET is_whole = holder IS NULL;
+ALTER TABLE bases DROP COLUMN holder;
+    """,
 )
 VERSION = len(SCRIPTS)
 
