@@ -23,22 +23,25 @@ from ._gate import Entry
 from ._needs import Need
 from ._spare_trees import SpareTrees, spare_of
 from ._store import Store
-from ._submodules import DEEPEST, Submodules, home_of, mounts
+from ._submodules import DEEPEST, Submodule, Submodules, home_of, mounts
 from ._tasks import Tasks
 from ._workshop import Workshops
 from ._workspace_tree import REPOSITORY, WORKSPACE
 
-_COLUMNS = "id, repository, commit_id, branch, is_whole"
+_COLUMNS = "id, repository, commit_id, branch, submodules, is_whole"
 
 
 class Base(msgspec.Struct, frozen=True):
-    """A tree of the pool that is never written again once it is whole."""
+    """A tree of the pool that is never written again once it is whole. `unfetched` is how many submodules it lacks
+    because they weren't asked for."""
 
     id: BaseId
     repository: RepositoryId
     commit: str
     branch: str
+    submodules: bool
     is_whole: bool = False
+    unfetched: int = 0
 
 
 class Bases:
@@ -59,25 +62,25 @@ class Bases:
         self._needed = needed
         self._repositories, self._store, self._pool, self._workshops = repositories, store, pool, workshops
         self._tasks, self._clock, self._audit = tasks, clock, audit
-        self._making: dict[tuple[str, str, str], asyncio.Task[Base]] = {}
+        self._making: dict[tuple[str, str, str, bool], asyncio.Task[Base]] = {}
         self._spares = SpareTrees(pool, tasks)
 
-    async def get(self, acquired: Acquired, branch: str, entry: Entry | None) -> Base:
+    async def get(self, acquired: Acquired, branch: str, entry: Entry | None, *, submodules: bool = False) -> Base:
         """Return the base of that commit on that branch. The first caller makes it, the others wait for that."""
-        key = (acquired.repository, acquired.commit, branch)
+        key = (acquired.repository, acquired.commit, branch, submodules)
         base = self._find(*key)
         if base is not None and base.is_whole:
             self._store.execute("UPDATE bases SET used_at = ? WHERE id = ?", (self._clock.wall(), base.id))
             return base
         if key not in self._making:
-            making = self._tasks.start(self._make(acquired, branch, entry), name=f"base {branch}", awaited=True)
-            self._making[key] = making
+            work = self._make(acquired, branch, entry, submodules)
+            making = self._making[key] = self._tasks.start(work, name=f"base {branch}", awaited=True)
             making.add_done_callback(lambda _: self._making.pop(key, None))
         return await asyncio.shield(self._making[key])
 
-    def ready(self, acquired: Acquired, branch: str) -> BaseId | None:
+    def ready(self, acquired: Acquired, branch: str, *, submodules: bool) -> BaseId | None:
         """The one that is there, if it is whole."""
-        base = self._find(acquired.repository, acquired.commit, branch)
+        base = self._find(acquired.repository, acquired.commit, branch, submodules)
         return base.id if base is not None and base.is_whole else None
 
     async def derive(self, base: Base, name: str, *, limit_bytes: int) -> tuple[str, ...]:
@@ -91,22 +94,23 @@ class Bases:
         finally:
             self._spares.make(base.id)
 
-    async def _make(self, acquired: Acquired, branch: str, entry: Entry | None) -> Base:
-        base = Base(BaseId(mint(Noun.BASE)), acquired.repository, acquired.commit, branch)
+    async def _make(self, acquired: Acquired, branch: str, entry: Entry | None, submodules: bool) -> Base:
+        base = Base(BaseId(mint(Noun.BASE)), acquired.repository, acquired.commit, branch, submodules)
         self._begin(base)
         try:
             self._pin(base)
             self._pool().create(base.id)
-            await self._fill(base, acquired, entry)
+            unfetched = await self._fill(base, acquired, entry)
             await asyncio.to_thread(self._sync, base.id)
-            self._finish(base)
+            self._finish(base, unfetched)
         except BaseException:
             self.delete(base)
             raise
-        return msgspec.structs.replace(base, is_whole=True)
+        return msgspec.structs.replace(base, is_whole=True, unfetched=unfetched)
 
-    async def _fill(self, base: Base, acquired: Acquired, entry: Entry | None) -> None:
-        """One workshop for the commit, and one more for each depth of submodules: they see other repositories."""
+    async def _fill(self, base: Base, acquired: Acquired, entry: Entry | None) -> int:
+        """Check the commit out in one workshop, and each depth of submodules, which see other repositories, in another.
+        Return how many submodules it lacks because they weren't asked for."""
         own = (
             TreeMount(tree=base.id, target=WORKSPACE, writable=True),
             TreeMount(tree=base.repository, target=REPOSITORY, writable=False),
@@ -115,7 +119,8 @@ class Bases:
         home = home_of(acquired, scope)
         async with self._workshops.open(own, entry) as workshop:
             await check_out(workshop, acquired, base.branch)
-            found = await self._submodules.find(workshop, acquired, "", scope, home)
+            listed = await self._submodules.listed(workshop, acquired, "")
+            found = await self._submodules.fetch(listed, acquired, scope, home) if base.submodules else []
             if not found:
                 await settle(workshop, done, self._clock.wall())
         for depth in range(DEEPEST, 0, -1):
@@ -124,13 +129,14 @@ class Bases:
             async with self._workshops.open((*own, *mounts(found)), entry) as workshop:
                 await self._submodules.lay_out(workshop, found, len(done))
                 done += [submodule.path for submodule, _ in found]
-                below = [
-                    await self._submodules.find(workshop, inner, submodule.path, scope, home)
-                    for submodule, inner in (found if depth > 1 else ())
-                ]
-                found = [pair for pairs in below for pair in pairs]
+                below = list[tuple[Submodule, Acquired]]()
+                for submodule, inner in found if depth > 1 else ():
+                    within = await self._submodules.listed(workshop, inner, submodule.path)
+                    below += await self._submodules.fetch(within, inner, scope, home)
+                found = below
                 if not found:
                     await settle(workshop, done[::-1], self._clock.wall())
+        return 0 if base.submodules else len(listed)
 
     def _scope(self, repository: str) -> str:
         row = self._store.execute("SELECT scope FROM repositories WHERE id = ?", (repository,)).fetchone()
@@ -145,12 +151,13 @@ class Bases:
             if db.execute("SELECT 1 FROM repositories WHERE id = ?", (base.repository,)).fetchone() is None:
                 raise InvalidState(f"repository {base.repository} was deleted", hint="acquire it again")
             db.execute(
-                f"INSERT INTO bases ({_COLUMNS}, created_at, used_at) VALUES (?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
-                (base.id, base.repository, base.commit, base.branch, base.is_whole, now, now),
+                f"INSERT INTO bases ({_COLUMNS}, created_at, used_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
+                (base.id, base.repository, base.commit, base.branch, base.submodules, base.is_whole, now, now),
             )
 
-    def _finish(self, base: Base) -> None:
-        if not self._store.execute("UPDATE bases SET is_whole = 1 WHERE id = ?", (base.id,)).rowcount:
+    def _finish(self, base: Base, unfetched: int) -> None:
+        sql = "UPDATE bases SET is_whole = 1, unfetched = ? WHERE id = ?"
+        if not self._store.execute(sql, (unfetched, base.id)).rowcount:
             raise InvalidState(f"base {base.id} was deleted while it was being made", hint="try again")
 
     def _sync(self, name: str) -> None:
@@ -243,13 +250,13 @@ class Bases:
             self._audit.event("base.unfinished", base=base.id, message="the daemon that made it died; deleted")
             self.delete(base)
 
-    def _find(self, repository: str, commit: str, branch: str) -> Base | None:
-        found = self._all("WHERE repository = ? AND commit_id = ? AND branch = ?", repository, commit, branch)
+    def _find(self, *key: object) -> Base | None:
+        found = self._all("WHERE repository = ? AND commit_id = ? AND branch = ? AND submodules = ?", *key)
         return found[0] if found else None
 
     def _all(self, where: str, *values: object) -> tuple[Base, ...]:
-        rows = self._store.execute(f"SELECT {_COLUMNS} FROM bases {where}", values).fetchall()  # noqa: S608
-        return tuple(Base(*row, is_whole=bool(is_whole)) for *row, is_whole in rows)
+        rows = self._store.execute(f"SELECT {_COLUMNS}, unfetched FROM bases {where}", values).fetchall()  # noqa: S608
+        return tuple(Base(*row) for row in rows)
 
 
 def _kept_because(base: Base, needed: Mapping[str, tuple[Need, ...]]) -> str | None:

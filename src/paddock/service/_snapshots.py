@@ -10,7 +10,7 @@ import msgspec
 
 from paddock.audit import AuditLog
 from paddock.backends._base import Backend, Instance
-from paddock.errors import InvalidArgument, InvalidState, NotFound, SandboxDied
+from paddock.errors import InvalidArgument, InvalidState, KeeperUnavailable, NotFound, SandboxDied
 from paddock.model import (
     CreateSnapshot,
     DeleteSnapshot,
@@ -141,19 +141,26 @@ class Snapshots:
 
     async def copy(self, held: Held, copies: Sequence[Copy]) -> None:
         """Copy the trees of a living sandbox at one instant. The caller holds its lane alone, and deletes the copies if
-        this raises."""
-        async with self._copied(held.instance, copies):
+        this raises. If the keeper dies meanwhile, the sandbox went on while it was copied: copy once more."""
+        try:
+            async with self._copied(held.instance, copies):
+                return
+        except KeeperUnavailable as error:
+            if not error.details.get("lost"):
+                raise
+        async with self._copied(held.instance, copies, anew=True):
             pass
 
     @asynccontextmanager
-    async def _copied(self, instance: Instance, copies: Sequence[Copy]) -> AsyncGenerator[None]:
+    async def _copied(self, instance: Instance, copies: Sequence[Copy], *, anew: bool = False) -> AsyncGenerator[None]:
         """It stands while the block runs, too."""
         pool = self._pool()
         if _copies.much_is_dirty():  # else the kernel would write it while the sandbox stands
             await asyncio.to_thread(_copies.flush, pool, copies)
         async with instance.frozen():
             # In a thread: it writes what is dirty by now. Not left alone half-way: the source would go on meanwhile.
-            await self._tasks.complete(asyncio.to_thread(_copies.make, pool, copies), name=f"copy {instance.id}")
+            copying = asyncio.to_thread(_copies.make, pool, copies, anew=anew)
+            await self._tasks.complete(copying, name=f"copy {instance.id}")
             yield
 
     def find(self, reference: str, owner: str) -> SnapshotRow:

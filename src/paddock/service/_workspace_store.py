@@ -15,10 +15,10 @@ from ._store import Store
 
 _FIELDS = (
     "id, owner, name, state, url, branch, oid, observed_at, repository, base, layers, sandbox, epoch, disk_mib,"
-    " created_at, used_at, pinned_until, kept"
+    " created_at, used_at, pinned_until, submodules, unfetched, kept"
 )
 _SELECT = f"SELECT {_FIELDS} FROM workspaces"
-_INSERT = f"INSERT INTO workspaces ({_FIELDS}) VALUES ({', '.join('?' * 18)})"
+_INSERT = f"INSERT INTO workspaces ({_FIELDS}) VALUES ({', '.join('?' * 20)})"
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -89,7 +89,7 @@ class WorkspaceStore:
         w = row.workspace
         sql = (
             "UPDATE workspaces SET state = ?, branch = ?, oid = ?, observed_at = ?, repository = ?, base = ?,"
-            " layers = ?, kept = ? WHERE id = ?"
+            " layers = ?, kept = ?, unfetched = ? WHERE id = ?"
         )
         values = (
             state.value,
@@ -100,6 +100,7 @@ class WorkspaceStore:
             row.base,
             _encode(row.layers).decode(),
             None if row.kept is None else _encode(row.kept),
+            w.unfetched,
             row.id,
         )
         self._store.execute(sql, values)
@@ -147,13 +148,15 @@ def _values(row: WorkspaceRow) -> tuple[object, ...]:
         w.created_at,
         w.used_at,
         w.pinned_until,
+        w.submodules,
+        w.unfetched,
         None if row.kept is None else _encode(row.kept),
     )
 
 
 def _row(values: tuple[Any, ...]) -> WorkspaceRow:
     id, owner, name, state, url, branch, oid, observed_at, repository, base, layers, *rest = values
-    sandbox, epoch, disk_mib, created_at, used_at, pinned_until, kept = rest
+    sandbox, epoch, disk_mib, created_at, used_at, pinned_until, submodules, unfetched, kept = rest
     workspace = Workspace(
         id=WorkspaceId(id),
         name=name,
@@ -169,6 +172,8 @@ def _row(values: tuple[Any, ...]) -> WorkspaceRow:
         sandbox=sandbox and SandboxId(sandbox),
         epoch=epoch,
         pinned_until=pinned_until,
+        submodules=bool(submodules),
+        unfetched=unfetched,
     )
     return WorkspaceRow(
         workspace, repository, base, _decode_layers(layers), None if kept is None else _decode_kept(kept)

@@ -237,6 +237,7 @@ class Workspaces:
             branch=found and found.branch,
             commit=found and found.commit,
             observed_at=found and found.observed_at,
+            submodules=action.submodules,
         )
         row = WorkspaceRow(workspace, repository=found and found.repository)
         async with self._lanes.exclusive(row.id):
@@ -257,6 +258,7 @@ class Workspaces:
             ("repository", url, workspace.repository),
             ("branch", action.branch, workspace.branch),
             ("disk_mib", action.disk_mib, workspace.disk_mib),
+            ("submodules", True if action.submodules and workspace.unfetched else None, workspace.submodules),
         ):
             if asked is not None and asked != has:
                 raise InvalidState(

@@ -27,7 +27,9 @@ _REMEDY = {
     "EUSERS": "every sandbox has a range of ids of its own: kill some, `paddock ls` lists them",
     "EIO": "the disk below could not write; make room there (df -h) and try again; paddock doctor --storage",
 }
-_REPEATABLE = frozenset({"awake", "deadline", "exits", "forget", "kill", "list", "pause", "rest", "resume", "usage"})
+_REPEATABLE = frozenset(
+    {"awake", "deadline", "exits", "forget", "freeze", "kill", "list", "pause", "rest", "resume", "thaw", "usage"}
+)
 _ERRNO = re.compile(r"\[Errno (\d+)\]")
 Message = dict[str, Any]
 
@@ -211,7 +213,7 @@ class KeeperClient:
         self._inbox.close()
         for future in self._waiting.values():
             if not future.done():
-                future.set_exception(KeeperUnavailable("the keeper went away before it answered"))
+                future.set_exception(KeeperUnavailable("the keeper went away before it answered", lost=True))
         if was_connected:
             self._on_lost()
 
