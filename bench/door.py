@@ -16,8 +16,6 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-import msgspec
-
 from paddock.audit import AuditLog
 from paddock.backends._base import SandboxPlan
 from paddock.model import (
@@ -33,6 +31,7 @@ from paddock.model import (
     RunExec,
     SandboxId,
     SandboxSpec,
+    replace,
 )
 from paddock.policy import local_policy
 from paddock.service import Service
@@ -160,7 +159,7 @@ def store_parts(store: Store, id: str, rounds: int) -> None:
 
     def add() -> None:
         n = next(numbers)
-        sandbox = msgspec.structs.replace(row.sandbox, id=SandboxId(f"sb_{n}"), spec=SandboxSpec())
+        sandbox = replace(row.sandbox, id=SandboxId(f"sb_{n}"), spec=SandboxSpec())
         store.add(Row(sandbox, 1.0, "b"))
 
     show("store: insert a sandbox", timed(rounds, add))

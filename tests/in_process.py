@@ -44,7 +44,7 @@ def in_process(state_dir: Path) -> Generator[InProcess]:
     started: list[tuple[Daemon, asyncio.AbstractEventLoop]] = []
 
     async def run(watchdog: Watchdog) -> None:
-        daemon = Daemon(state_dir, watchdog)
+        daemon = Daemon(state_dir, lock, watchdog)
         started.append((daemon, asyncio.get_running_loop()))
         await daemon.run(writing)
 

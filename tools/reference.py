@@ -202,7 +202,7 @@ def actions_page() -> str:
         tag = next((keyword.value for keyword in node.keywords if keyword.arg == "tag"), None)
         if tag is None:
             continue
-        result = ast.unparse(node.bases[0]).removeprefix("Action[").removesuffix("]")
+        result = ast.unparse(node.bases[0]).removeprefix("Action[").removesuffix("]").strip("'")
         parts += [f"## {ast.literal_eval(tag)}", f"`{node.name}`, gives `{result}`.", ast.get_docstring(node) or ""]
         if rows := [*fields(node)]:
             parts.append("\n".join(["| field | type | default | |", "|---|---|---|---|", *rows]))

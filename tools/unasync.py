@@ -61,6 +61,7 @@ NAMES = {
     "aforked": "forked",
     "agather": "gather",
     "arun_blocking": "run_blocking",
+    "arun_whole": "run_blocking",
     "asynccontextmanager": "contextmanager",
     "atree_search": "tree_search",
     "awithin": "within",

@@ -6,11 +6,12 @@ and `paddock --help` pay for nothing else.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from paddock.client import AsyncProcess as AsyncProcess
     from paddock.client import AsyncSandbox as AsyncSandbox
     from paddock.client import AsyncWorkspace as AsyncWorkspace
+    from paddock.client import Process as Process
     from paddock.client import Sandbox as Sandbox
     from paddock.client import Workspace as Workspace
     from paddock.client import local as local
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0.dev0"
 
 _HOMES = {
+    "AsyncProcess": "paddock.client",
     "AsyncSandbox": "paddock.client",
     "AsyncWorkspace": "paddock.client",
     "CommandFailed": "paddock.errors",
@@ -44,6 +46,7 @@ _HOMES = {
     "Mount": "paddock.model",
     "MountMode": "paddock.model",
     "PaddockError": "paddock.errors",
+    "Process": "paddock.client",
     "PtySize": "paddock.model",
     "Sandbox": "paddock.client",
     "State": "paddock.model",
@@ -53,6 +56,7 @@ _HOMES = {
     "local_async": "paddock.client",
 }
 __all__ = [
+    "AsyncProcess",
     "AsyncSandbox",
     "AsyncWorkspace",
     "CommandFailed",
@@ -65,6 +69,7 @@ __all__ = [
     "Mount",
     "MountMode",
     "PaddockError",
+    "Process",
     "PtySize",
     "Sandbox",
     "State",
@@ -80,10 +85,7 @@ def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'paddock' has no attribute {name!r}")
-    from importlib import import_module
-
-    value = getattr(import_module(home), name)
-    globals()[name] = value
+    value = globals()[name] = getattr(__import__(home, fromlist=(name,)), name)
     return value
 
 

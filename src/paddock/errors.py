@@ -39,7 +39,10 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import ClassVar
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import ClassVar
 
 OUT_OF = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """What the kernel answers when it is the machine that has no more: ResourceExhausted."""

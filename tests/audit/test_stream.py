@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -207,17 +206,14 @@ def test_what_a_record_vouches_for_is_in_the_export_though_it_was_written_meanwh
     class Late(Stream):
         """Between the looks at two segments one grows, and the other begins and vouches for that."""
 
-        def _paths(self) -> list[Path]:
-            found = super()._paths()
-            return found if len(found) > 1 else Growing(found)
-
-    class Growing(list[Path]):
-        def __iter__(self) -> Iterator[Path]:
-            yield audit / first.segment
+        def _ends(self) -> list[tuple[str, int]]:
+            found = super()._ends()
+            if len(found) > 1:
+                return found
             first.event("meanwhile")
             second = AuditLog(audit)
             second.close()
-            yield audit / second.segment
+            return [*found, (second.segment, (audit / second.segment).stat().st_size)]
 
     report = check(tmp_path, exported(Late(audit, Choice(), Cursor()), Choice()), key)
     assert (report.ok, report.segments, report.records) == (True, 2, 4), report

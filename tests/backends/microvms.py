@@ -6,12 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 
-import msgspec
 import pytest
 
 from paddock.backends import SandboxPlan
 from paddock.backends.microvm import MicrovmBackend
-from paddock.model import Limits, Noun, SandboxId, SandboxSpec, mint
+from paddock.model import Limits, Noun, SandboxId, SandboxSpec, mint, replace
 from tests.backends.vessels import VesselHarness, furnished
 from tests.conformance._box import Box
 from tests.conftest import private_state
@@ -29,10 +28,10 @@ class MicrovmHarness(VesselHarness):
     async def plan(self, spec: SandboxSpec) -> SandboxPlan:
         """As small as what is asked for: each size is baked once."""
         asked = spec.limits
-        limits = msgspec.structs.replace(
+        limits = replace(
             asked, memory_mib=SMALL.memory_mib, cpus=SMALL.cpus, disk_mib=SMALL.disk_mib, inodes=SMALL.inodes
         )
-        return await super().plan(msgspec.structs.replace(spec, limits=limits))
+        return await super().plan(replace(spec, limits=limits))
 
 
 class Family:
@@ -54,7 +53,7 @@ class Family:
 
     def copy_plan(self, parent: Box) -> SandboxPlan:
         id = SandboxId(mint(Noun.SANDBOX))
-        return msgspec.structs.replace(parent.plan, id=id, tree=id, hostname=id.replace("_", "-"))
+        return replace(parent.plan, id=id, tree=id, hostname=id.replace("_", "-"))
 
     async def create(self, plan: SandboxPlan) -> Box:
         self._plans.append(plan)

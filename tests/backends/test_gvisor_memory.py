@@ -17,7 +17,7 @@ from paddock.backends.vessel import VesselInstance
 from paddock.errors import PaddockError, Unsupported
 from paddock.guest._saved import Saved
 from paddock.keeper._plan import JailPlan
-from paddock.model import Limits, Noun, SandboxId, SandboxSpec, mint
+from paddock.model import Limits, Noun, SandboxId, SandboxSpec, mint, replace
 from tests.backends.vessels import VesselHarness, furnished
 from tests.conformance import _host
 from tests.conformance._box import Box
@@ -83,7 +83,7 @@ class Family:
     async def copied(self, parent: Box, **changed: object) -> SandboxPlan:
         """A plan for what the parent is now."""
         id = SandboxId(mint(Noun.SANDBOX))
-        plan = msgspec.structs.replace(parent.plan, id=id, tree=id, hostname=id.replace("_", "-"), **changed)
+        plan = replace(parent.plan, id=id, tree=id, hostname=id.replace("_", "-"), **changed)
         async with parent.instance.frozen():
             self.harness.pool.snapshot(parent.plan.tree, plan.tree)
         self._plans.append(plan)
@@ -262,7 +262,7 @@ def test_a_copy_of_another_shape_goes_on_with_its_files(sandboxes: MemoryHarness
         parent = await family.begin()
         await parent.start("sleep", "98765", background=True)
         await parent.sh("echo kept >/home/user/kept")
-        other = msgspec.structs.replace(parent.plan.spec, limits=Limits(open_files=512))
+        other = replace(parent.plan.spec, limits=Limits(open_files=512))
         child = await family.create(await family.copied(parent, spec=other))
         assert (await child.sh("cat /home/user/kept; ulimit -n")).text == "kept\n512"
         assert await child.matching("98765") == []

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from paddock.backends import SandboxPlan, TreeMount
@@ -22,7 +21,7 @@ from paddock.backends.vessel import VesselBackend, VesselInstance
 from paddock.keeper import layout
 from paddock.keeper._records import Records
 from paddock.linux import proc
-from paddock.model import Limits, Mount, MountMode, Noun, SandboxId, SandboxSpec, mint
+from paddock.model import Limits, Mount, MountMode, Noun, SandboxId, SandboxSpec, mint, replace
 from paddock.service._collectors import AbandonedVessels
 from paddock.storage import Templates, open_pool, prepare
 from paddock.storage._waiting_trees import WAITING, keep
@@ -166,7 +165,7 @@ def test_what_was_claimed_outlives_its_service_and_the_next_one_finds_it(harness
 def test_a_claimed_one_ends_by_its_own_deadline_even_when_the_keeper_is_dead(harness: VesselHarness) -> None:
     async def scene(room: Room) -> None:
         await room.stock()
-        plan = msgspec.structs.replace(await room.plan(), deadline=proc.boottime() + 4.0)
+        plan = replace(await room.plan(), deadline=proc.boottime() + 4.0)
         await room.backend.create(plan)
         first = os.pidfd_open(state_of(room, plan.id)["pid"])
         os.kill(int(room.backend.keeper.facts["pid"]), signal.SIGSTOP)
@@ -187,14 +186,14 @@ def test_one_with_a_way_out_waits_with_it_and_is_taken_for_no_other(harness: Ves
     async def scene(room: Room) -> None:
         id = await room.stock()
         without = state_of(room, id)["pid"]
-        plan = msgspec.structs.replace(await room.plan(), exits=True)
+        plan = replace(await room.plan(), exits=True)
         await room.create(plan)
         assert state_of(room, plan.id)["pid"] != without
         await room.backend.waiting.settled()
         assert room.backend.waiting.ready == 2
         (waits,) = (name for name in room.waiting() if state_of(room, name)["exits"])
         first = state_of(room, waits)["pid"]
-        plan = msgspec.structs.replace(await room.plan(), exits=True)
+        plan = replace(await room.plan(), exits=True)
         instance = await room.create(plan)
         assert state_of(room, plan.id)["pid"] == first
         found = await room.backend.exits(plan.id, plan.incarnation)
@@ -240,25 +239,25 @@ def test_one_that_waits_is_not_taken_for_what_it_can_not_be(harness: VesselHarne
         id = await room.stock()
         plan = await room.plan()
         if what == "limits":
-            limits = msgspec.structs.replace(LIMITS, open_files=LIMITS.open_files - 1)
-            plan = msgspec.structs.replace(plan, spec=msgspec.structs.replace(plan.spec, limits=limits))
+            limits = replace(LIMITS, open_files=LIMITS.open_files - 1)
+            plan = replace(plan, spec=replace(plan.spec, limits=limits))
         elif what == "mounts":
             mount = Mount(source=str(tmp_path), target="/here", mode=MountMode.READ_WRITE)
-            plan = msgspec.structs.replace(plan, spec=msgspec.structs.replace(plan.spec, mounts=(mount,)))
+            plan = replace(plan, spec=replace(plan.spec, mounts=(mount,)))
         elif what == "trees":
             name = mint(Noun.WORKSPACE)
             harness.pool.create(name)
-            room.plans.append(msgspec.structs.replace(plan, tree=name))
-            plan = msgspec.structs.replace(plan, trees=(TreeMount(tree=name, target="/workspace", writable=True),))
+            room.plans.append(replace(plan, tree=name))
+            plan = replace(plan, trees=(TreeMount(tree=name, target="/workspace", writable=True),))
         elif what == "protect":
-            plan = msgspec.structs.replace(plan, protect=("/etc/hostname",))
+            plan = replace(plan, protect=("/etc/hostname",))
         else:
             earlier = await room.create(plan)
             assert await output(earlier, "sh", "-c", "echo before > ~/mine") == b""
             await earlier.kill()
             await room.backend.waiting.settled()
             (id,) = room.waiting()
-            plan = msgspec.structs.replace(plan, incarnation=1)
+            plan = replace(plan, incarnation=1)
         first = state_of(room, id)["pid"]
         instance = await room.create(plan)
         assert state_of(room, plan.id)["pid"] != first

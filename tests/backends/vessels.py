@@ -10,14 +10,12 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-import msgspec
-
 from paddock.backends import SandboxPlan
 from paddock.backends.jail import JailBackend
 from paddock.backends.vessel import Child, Orders, VesselBackend
 from paddock.keeper._plan import JailPlan
 from paddock.linux import proc
-from paddock.model import Level, Noun, SandboxId, SandboxSpec, mint
+from paddock.model import Level, Noun, SandboxId, SandboxSpec, mint, replace
 from paddock.storage import Pool, Templates, open_pool, prepare
 from paddock.storage._kit import COMMAND
 from tests.conformance import _host
@@ -33,7 +31,7 @@ class PlainVessel(VesselBackend):
 
     async def orders(self, plan: SandboxPlan, jail: JailPlan) -> Orders:
         streams = {name: number for number, name in enumerate(self.identities, 3)}
-        anybody = msgspec.structs.replace(plan, spec=msgspec.structs.replace(plan.spec, env={}))
+        anybody = replace(plan, spec=replace(plan.spec, env={}))
         lines: dict[str, object] = {name: [number, number] for name, number in streams.items()}
         config = self.guest_config(plan, self.jail_plan(anybody), lines)
         argv = self.argv or (*COMMAND, json.dumps({**config, "marker": plan.id}))

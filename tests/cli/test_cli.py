@@ -137,6 +137,17 @@ def test_nothing_that_is_shown_in_a_table_can_steer_a_terminal(paddock: Paddock,
     assert not set(shown) & {0x1B, 0x07}
 
 
+def test_json_drives_no_terminal_and_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    text = '\x1b[31m \x7f \x85 \x9b31m \u202e \ufeff \U000e0001 ü 漢 🙂 \\ " \n'
+    _render.document({text: [text]})
+    _render.json_line({text: [text]})
+    document, line = capsys.readouterr().out.rsplit("\n", 2)[:2]
+    for shown in (document, line):
+        assert json.loads(shown) == {text: [text]}
+        assert all(one.isprintable() or one == "\n" for one in shown)
+        assert "ü 漢 🙂" in shown
+
+
 def test_a_checklist_fits_80_columns_and_a_fix_stays_in_one_piece(capsys: pytest.CaptureFixture[str]) -> None:
     fix = "apt-get install " + "x" * 100
     _render.checklist(

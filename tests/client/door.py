@@ -133,7 +133,7 @@ class FakeDoor:
                 info = self._find(name)
                 changes = {"state": State.KILLED, "ended_at": time.time()}
                 self.sandboxes[info.id] = Sandbox(
-                    **{field: getattr(info, field) for field in info.__struct_fields__} | changes
+                    **{field: getattr(info, field) for field in info.__fields__} | changes
                 )
                 return self.sandboxes[info.id]
             case RunExec():

@@ -18,6 +18,7 @@ import pytest
 
 from paddock import AsyncSandbox, Limit, PtySize, Sandbox, local_async
 from paddock.errors import FileError, NotFound, SandboxDied
+from tests.client.test_exports import HEAVY_FOR_A_CLIENT, loaded
 from tests.orphans import wait_until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -253,3 +254,9 @@ def test_a_forgotten_asynchronous_transport_closes_its_socket_without_a_warning(
         warnings.simplefilter("always")
         gc.collect()
     assert [str(one.message) for one in said if issubclass(one.category, ResourceWarning)] == []
+
+
+def test_a_program_that_runs_a_command_loads_nothing_of_the_daemon(sandbox: Make) -> None:
+    sandbox()  # the daemon is there
+    code = "from paddock import Sandbox; box = Sandbox.create(); assert box.exec(['true']).ok; box.kill()"
+    assert loaded(code, HEAVY_FOR_A_CLIENT) == []

@@ -7,17 +7,27 @@ import importlib
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
+
+import pytest
 
 import paddock
 import paddock.client
+import paddock.model
 
 
-def declared() -> dict[str, str]:
+def declared(package: ModuleType = paddock) -> dict[str, str]:
     """The names that a type checker sees, with the modules they come from."""
-    tree = ast.parse(Path(paddock.__file__).read_text())
+    tree = ast.parse(Path(str(package.__file__)).read_text())
     block = next(node for node in tree.body if isinstance(node, ast.If))
     imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
     return {alias.name: node.module or "" for node in imports for alias in node.names if alias.asname == alias.name}
+
+
+@pytest.mark.parametrize("package", [paddock.client, paddock.model], ids=lambda package: package.__name__)
+def test_the_names_of_a_package_are_where_type_checkers_see_them(package: ModuleType) -> None:
+    assert declared(package) == {name: home.removeprefix(".") for name, home in package.HOMES.items()}
+    assert all(hasattr(package, name) for name in declared(package))
 
 
 def test_programs_and_type_checkers_see_the_same_names() -> None:
@@ -30,6 +40,13 @@ def test_every_name_is_there() -> None:
         assert getattr(paddock, name) is getattr(importlib.import_module(home), name)
 
 
+def test_what_a_program_has_to_name_in_its_types_is_there() -> None:
+    from paddock import AsyncProcess, AsyncSandbox, Process, Sandbox
+
+    assert Sandbox.attach.__annotations__["return"] == Process.__name__
+    assert AsyncSandbox.attach.__annotations__["return"] == AsyncProcess.__name__
+
+
 def test_both_colours_are_exported_in_pairs() -> None:
     names = {name for name in dir(paddock.client) if name[0].isupper()}
     asynchronous = {name.removeprefix("Async") for name in names if name.startswith("Async")}
@@ -38,19 +55,27 @@ def test_both_colours_are_exported_in_pairs() -> None:
 
 
 HEAVY_FOR_A_CLIENT = (
+    "argparse",
     "asyncio",
     "cryptography",
+    "dataclasses",
     "h2",
+    "inspect",
+    "logging",
+    "msgspec",
     "paddock.backends",
     "paddock.daemon",
     "paddock.policy",
     "paddock.service",
     "paddock.storage",
+    "pathlib",
     "rich",
     "sqlalchemy",
     "sqlite3",
     "ssl",
     "tarfile",
+    "threading",
+    "typing",
     "yaml",
 )
 """The daemon's rooms, and what takes as long to import as all that a client needs."""

@@ -41,6 +41,13 @@ class AdoptionConformance(Bench):
         with pytest.raises(SandboxDied):
             await box.run("true")
 
+    @guarantee("adopt", "root_user")
+    async def test_a_later_service_lists_what_root_has_running(self, lab: Lab) -> None:
+        box = await lab.box()
+        command = await box.start("sleep", "600", background=True, user="root")
+        later = await _adopt(lab, box)
+        assert [one.id for one in await later.instance.execs()] == [command.id]
+
     @guarantee("adopt")
     async def test_the_living_are_seen_by_a_later_service(self, lab: Lab) -> None:
         box = await lab.box()

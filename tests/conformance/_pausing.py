@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 
+import msgspec
 import pytest
 
 from paddock.errors import SandboxDied
@@ -70,13 +70,29 @@ class PauseConformance(Bench):
         await eventually("whoever paused it is told", _told(box))
 
     @guarantee("pause")
-    async def test_a_deadline_strikes_what_is_paused(self, lab: Lab) -> None:
+    async def test_its_ttl_stands_still_while_it_is_paused(self, lab: Lab) -> None:
         box = await lab.box()
-        await box.instance.set_deadline(boot_seconds() + 3)
-        with suppress(SandboxDied):  # on a machine that is that slow
-            await box.instance.pause()
+        await box.instance.set_deadline(first := boot_seconds() + 15)
+        paused = await box.instance.pause()
+        assert paused.left_seconds is not None
+        assert 0 < paused.left_seconds < 15
+        later = lab.second_backend()
+        assert (await later.paused())[box.plan.id] == paused
+        await asyncio.sleep(first + 3 - boot_seconds())  # it is time itself that must not count
+        deadline = await box.instance.resume()
+        assert deadline == pytest.approx(boot_seconds() + paused.left_seconds, abs=5)
+        assert (await box.run("echo", "here")).text == "here"
         async with asyncio.timeout(60):
             assert (await box.instance.wait_ended()).limit == Limit.TTL
+        assert deadline <= boot_seconds()
+
+    @guarantee("pause")
+    async def test_what_nobody_resumes_ends_after_its_retention(self, lab: Lab) -> None:
+        plan = msgspec.structs.replace(await lab.plan(), retention_seconds=1.0)
+        box = lab.keep(Box(await lab.backend.create(plan), plan))
+        await box.instance.pause()
+        async with asyncio.timeout(60):
+            assert (await box.instance.wait_ended()).limit == Limit.RETENTION
 
     @guarantee("idle")
     async def test_what_nobody_keeps_awake_is_paused_after_its_time(self, lab: Lab) -> None:

@@ -45,6 +45,24 @@ def test_of_many_clients_that_come_at_once_one_starts_the_daemon(state_dir: Path
     assert (state_dir / "daemon.log").read_text().count("making the pool") == 1
 
 
+def test_what_the_daemon_writes_is_its_owners_alone(state_dir: Path) -> None:
+    """Also where somebody opens the state directory to others: the database has the values of `env`."""
+    with Sandbox.create(env={"KEY": "value"}, ttl_seconds=60, transport=default_transport(state_dir)) as box:
+        box.exec("head -c 3000000 /dev/zero | tr '\\0' x")
+        box.start("head -c 3000000 /dev/zero | tr '\\0' y", background=True).wait()
+        box.snapshot("one")
+        found = [
+            path
+            for place in state_dir.iterdir()
+            if place.name not in ("pool", "templates", "keeper")  # what others inside are to read, or the kernel's own
+            for path in (place, *(place.rglob("*") if place.is_dir() else ()))
+            if not path.is_symlink() and path.stat().st_mode & 0o077
+        ]
+        names = {path.name for path in state_dir.iterdir()}
+    assert found == []
+    assert {"paddock.db", "sessions", "outputs", "audit", "daemon.sock"} <= names
+
+
 def _children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 

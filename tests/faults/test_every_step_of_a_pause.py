@@ -1,4 +1,5 @@
-"""kill -9 of keeper and daemon at every step of a pause and of a resumption: the next use finds it awake, or wakes it.
+"""kill -9 of keeper and daemon at every step of a pause and of a resumption: the next use finds it awake, or wakes it,
+and its TTL has neither been lost nor begun anew.
 
 All steps take minutes: by default some, spread over all.
 """
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,12 +17,14 @@ import pytest
 from paddock import Sandbox
 from paddock.client import DaemonTransport, default_transport
 from paddock.errors import DaemonLost, LevelUnavailable
+from paddock.model import Sandbox as SandboxInfo
 from tests.conftest import keepers
 from tests.daemon.conftest import daemon_pid
 from tests.faults.stepping import Operation, Stepper
 
 pytestmark = pytest.mark.root  # an ordinary user may not trace a keeper
 SOME = 2
+TTL = 120
 Steps = Callable[[int], Iterator[int]]
 WORK: dict[str, Callable[[Sandbox], object]] = {
     "pause": lambda box: box.pause(),
@@ -49,22 +53,63 @@ def _count(stepper: Stepper, operation: Operation) -> int:
     return count
 
 
+def _left(box: SandboxInfo) -> float:
+    """Of its TTL. At any time since its create it is what it was then, but for the time in which it ran."""
+    age = time.time() - box.created_at
+    left = box.expires_at - time.time() if box.left_seconds is None else box.left_seconds
+    assert (box.left_seconds is None) == (box.kept_until is None) == (box.state == "running")
+    assert TTL - age - 1 <= left <= TTL + 1
+    return left
+
+
 def _works(box: Sandbox, transport: DaemonTransport) -> None:
     """As whoever comes next sees it."""
-    (told,) = [found.state for found in Sandbox.list(transport=transport) if found.id == box.id]
-    assert told in ("running", "paused")
+    (told,) = [found.info for found in Sandbox.list(transport=transport) if found.id == box.id]
+    assert told.state in ("running", "paused")
+    before = _left(told)
     assert box.exec("echo next").stdout == "next\n"
     assert box.refresh().state == "running"
+    assert _left(box.info) <= before + 1
     box.pause()
     assert box.state == "paused"
+    assert _left(box.info) <= before + 1
     box.kill()
+
+
+def test_past_its_ttl_it_lives_with_what_was_left_whoever_was_killed(
+    state_dir: Path, transport: DaemonTransport
+) -> None:
+    box = Sandbox.create(level="jail", ttl_seconds=TTL, persistent=True, transport=transport)
+    idle = Sandbox.create(level="jail", ttl_seconds=TTL, persistent=True, idle_seconds=1, transport=transport)
+    for one in (box, idle):
+        one.extend(10)
+    ends = time.time() + 10
+    box.pause()
+    paused: set[str] = set()
+    while paused != {box.id, idle.id}:
+        time.sleep(0.02)
+        paused = {found.id for found in Sandbox.list(transport=transport) if found.state == "paused"}
+    left = {one.id: one.refresh().left_seconds or 0.0 for one in (box, idle)}
+    assert all(0 < seconds < 10 for seconds in left.values())
+    for pid in (daemon_pid(state_dir), *keepers(state_dir)):
+        os.kill(pid, signal.SIGKILL)
+    time.sleep(max(0.0, ends + 2 - time.time()))  # it is time itself that must not count
+    for one in (box, idle):
+        assert one.refresh().state == "paused"
+        assert one.info.left_seconds == left[one.id]
+        assert one.exec("echo here").stdout == "here\n"
+        assert one.refresh().expires_at <= time.time() + left[one.id]
+        while one.refresh().state not in ("killed", "paused"):  # the idle one falls asleep again
+            time.sleep(0.1)
+    assert (box.info.state, box.info.limit) == ("killed", "ttl")
+    idle.kill()
 
 
 @pytest.mark.parametrize("work", ["pause", "resume"])
 def test_the_keeper(work: str, steps: Steps, state_dir: Path, transport: DaemonTransport) -> None:
     def begin() -> tuple[Sandbox, Stepper, Operation]:
         try:
-            box = Sandbox.create(level="jail", ttl_seconds=120, transport=transport)
+            box = Sandbox.create(level="jail", ttl_seconds=TTL, transport=transport)
         except LevelUnavailable as error:
             pytest.skip(f"no jail here: {error}")
         if work == "resume":
@@ -90,7 +135,7 @@ def test_the_keeper(work: str, steps: Steps, state_dir: Path, transport: DaemonT
 @pytest.mark.parametrize("work", WORK)
 def test_the_daemon(work: str, steps: Steps, state_dir: Path, transport: DaemonTransport) -> None:
     def begin() -> tuple[Sandbox, int, Stepper, Operation]:
-        box = Sandbox.create(level="jail", ttl_seconds=120, transport=transport)
+        box = Sandbox.create(level="jail", ttl_seconds=TTL, transport=transport)
         box.exec("true")
         if work != "pause":
             box.pause()

@@ -21,7 +21,7 @@ control, nobody = socket.socketpair()
 
 class Rest:
     is_held = stands = True
-    def begin(self, loop): self.loop = loop
+    def begin(self, loop, clock): self.loop = loop
     def when_held_no_more(self, call): self.loop.soon(call)
 
 rest, started = Rest(), []

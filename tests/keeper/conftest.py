@@ -42,6 +42,7 @@ class Yard:
         trees: tuple[TreeMount, ...] = (),
         exits: bool = False,
         idle_seconds: float | None = None,
+        retention_seconds: float = layout.RETENTION_SECONDS,
     ) -> SandboxPlan:
         template = self.templates.get("host")
         id = SandboxId(mint(Noun.SANDBOX))
@@ -56,6 +57,7 @@ class Yard:
             deadline=proc.boottime() + ttl_seconds,
             trees=trees,
             exits=exits,
+            retention_seconds=retention_seconds,
         )
 
     async def create(self, **changes: Any) -> Instance:

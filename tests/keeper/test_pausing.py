@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from paddock.backends import Instance
+from paddock.backends._base import Ending
 from paddock.backends.jail._rest import Rest
 from paddock.errors import SandboxDied
 from paddock.linux import proc
@@ -88,7 +89,7 @@ def test_what_is_paused_does_nothing_until_it_is_resumed(play: Scene) -> None:
         assert await stands(yard, box)
         await box.resume()
         await box.resume()
-        assert await yard.backend.paused() == frozenset()
+        assert await yard.backend.paused() == {}
         await runs(yard, box)
         assert (await run(box, "echo", "here"))[1] == b"here\n"
         await box.kill()
@@ -117,16 +118,73 @@ def test_it_stands_still_whatever_becomes_of_the_service_and_the_keeper(private_
     private_play(scene)
 
 
-def test_it_dies_when_it_is_killed_and_when_its_time_is_over(play: Scene) -> None:
+async def passes(deadline: float) -> None:
+    """Returns when that time, of CLOCK_BOOTTIME, is over, and pid 1's patience with it."""
+    await asyncio.sleep(max(0.0, deadline + 1.5 - proc.boottime()))
+
+
+def test_its_ttl_stands_still_and_goes_on_with_what_was_left(private_play: Scene) -> None:
     async def scene(yard: Yard) -> None:
-        killed, expired = await yard.create(), await yard.create(ttl_seconds=3600)
-        for box in (killed, expired):
+        boxes = await yard.create(), await yard.create(idle_seconds=0.2)
+        for box in boxes:
+            await box.set_deadline(first := proc.boottime() + 8)
+        paused = await boxes[0].pause()
+        await becomes_idle(boxes[1])
+        await another_keeper(yard)
+        await passes(first)
+        found = await yard.backend.paused()
+        assert found.keys() == {box.id for box in boxes}
+        assert found[boxes[0].id] == paused
+        deadlines: list[float] = []
+        for box in boxes:
+            left = found[box.id].left_seconds
+            assert left is not None
+            assert 0 < left < 8
+            before = proc.boottime()
+            await box.stay_awake()
+            deadlines.append(await box.resume())
+            assert before + left <= deadlines[-1] <= proc.boottime() + left
+            assert (await run(box, "echo", "here"))[1] == b"here\n"
+        await another_keeper(yard)
+        for box, deadline in zip(boxes, deadlines, strict=True):
+            assert (await box.wait_ended()).limit is Limit.TTL
+            assert deadline <= proc.boottime()
+
+    private_play(scene)
+
+
+def test_pid_1_holds_the_new_deadline_too(private_play: Scene) -> None:
+    """With no keeper there it ends at that, and not at the one before."""
+
+    async def scene(yard: Yard) -> None:
+        box = await yard.create()
+        await box.set_deadline(first := proc.boottime() + 8)
+        await box.pause()
+        await passes(first)
+        deadline = await box.resume()
+        pid = os.pidfd_open(yard.backend.record(box.id).pid)
+        keeper = os.pidfd_open(yard.backend.keeper.facts["pid"])
+        await yard.backend.keeper.aclose()
+        signal.pidfd_send_signal(keeper, signal.SIGKILL)
+        await pidfd_ended(keeper)
+        await pidfd_ended(pid)
+        assert deadline <= proc.boottime()
+        os.close(pid)
+        os.close(keeper)
+        assert (await yard.backend.living())[box.id] == Ending(limit=Limit.TTL, reason="its time to live was over")
+
+    private_play(scene)
+
+
+def test_it_dies_when_it_is_killed_and_when_it_was_kept_for_long_enough(play: Scene) -> None:
+    async def scene(yard: Yard) -> None:
+        killed, kept = await yard.create(), await yard.create(retention_seconds=0.5)
+        for box in (killed, kept):
             await count(box)
             await box.pause()
         await killed.kill()
-        await yard.backend.keeper.request("deadline", id=expired.id, deadline=proc.boottime())
-        assert (await expired.wait_ended()).limit is Limit.TTL
-        for box in (killed, expired):
+        assert (await kept.wait_ended()).limit is Limit.RETENTION
+        for box in (killed, kept):
             with pytest.raises(SandboxDied):
                 await box.pause()
             with pytest.raises(SandboxDied):
@@ -161,7 +219,7 @@ def test_what_nobody_keeps_awake_is_paused_when_it_has_been_idle(private_play: S
         await count(box)
         await runs(yard, box)
         first()
-        assert await yard.backend.paused() == frozenset()
+        assert await yard.backend.paused() == {}
         second()
         await becomes_idle(box)
         assert await stands(yard, box)

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,6 +17,7 @@ from paddock.model import (
     Limits,
     Principal,
     SandboxSpec,
+    replace,
 )
 from paddock.policy import Ceilings, Policy, Rule, allow, deny, local_policy
 
@@ -74,10 +74,10 @@ def test_the_own_uid_may_and_nobody_else() -> None:
         assert not policy.decide(stranger, KILL).allowed
 
 
-@pytest.mark.parametrize("field", Limits.__struct_fields__)
+@pytest.mark.parametrize("field", Limits.__fields__)
 @pytest.mark.parametrize("value", [10**12, float("inf"), float("nan")])
 def test_every_limit_has_a_ceiling(field: str, value: float) -> None:
-    limits = msgspec.structs.replace(Limits(), **{field: value})
+    limits = replace(Limits(), **{field: value})
     decision = local_policy(1000).decide(ME, CreateSandbox(spec=SandboxSpec(limits=limits)))
     assert not decision.allowed
     assert decision.rule == "ceilings"

@@ -14,14 +14,13 @@ from pathlib import Path
 import pytest
 
 from paddock import Mount, MountMode, Sandbox, local
+from paddock.client._promote import promote
 from paddock.errors import InvalidArgument, InvalidState
-from paddock.model import ChangeKind, ListAudit
-from paddock.storage import MountChanges, Plan
+from paddock.model import ChangeKind, ListAudit, PromotionPlan
 from paddock.storage._lines import Work
 from paddock.storage._patch import Side, piece
 from tests.conformance.trees import describe
 from tests.conftest import SandboxFactory
-from tests.in_process import in_process
 
 WORK = r"""
 printf 'one\nTWO\nthree\n' > text; printf '\000\001binary' > image; rm gone; rm -r old
@@ -237,20 +236,19 @@ def test_a_link_that_comes_between_is_not_followed(sandbox: SandboxFactory, proj
 
 
 def test_a_link_that_comes_when_all_was_looked_at_is_not_followed_even_within_the_directory(
-    sandbox: SandboxFactory, shared_state: Path, project: Path, monkeypatch: pytest.MonkeyPatch
+    sandbox: SandboxFactory, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("way", "other"):
         (project / name).mkdir()
     box = changed(sandbox, project, "echo new > way/new")
-    promote = MountChanges.promote
 
-    def late(changes: MountChanges, plan: Plan) -> object:
+    def late(plan: PromotionPlan, layer: int, journal: int) -> None:
         (project / "way").rmdir()
         (project / "way").symlink_to("other")
-        return promote(changes, plan)
+        promote(plan, layer, journal)
 
-    monkeypatch.setattr(MountChanges, "promote", late)
-    with in_process(shared_state), pytest.raises(InvalidState, match="no directory of the host's"):
+    monkeypatch.setattr("paddock.client._sync.daemon.promote", late)
+    with pytest.raises(InvalidState, match="no directory of the host's"):
         box.promote_mount()
     assert list((project / "other").iterdir()) == []
 

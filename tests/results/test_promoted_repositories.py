@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from paddock.client._promote import promote as write
 from paddock.errors import InvalidState
 from paddock.storage import mount_changes
 from paddock.storage._git_index import names_only_work
@@ -121,7 +122,13 @@ def promote(layer: Path, project: Path, *paths: str, with_git: bool = True) -> N
     tree = os.open(layer.parent, os.O_RDONLY)
     try:
         with mount_changes(tree, 0, str(project), paths) as changes:
-            changes.promote(changes.plan(git=with_git, force=True))
+            plan = changes.message(changes.plan(git=with_git, force=True), str(project))
+            inside, journal = changes.open_layer(), os.memfd_create("journal")
+            try:
+                write(plan, inside, journal)
+            finally:
+                os.close(inside)
+                os.close(journal)
     finally:
         os.close(tree)
 

@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from paddock.backends._base import Backend, Capabilities, Ending, Exits, SandboxPlan
+from paddock.backends._base import Backend, Capabilities, Ending, Exits, Paused, SandboxPlan
 from paddock.backends._stillness import Stillness
 from paddock.errors import AlreadyExists, FileError, NotFound, SandboxDied
 from paddock.model import (
@@ -193,17 +193,23 @@ class Place:
         self.stillness = Stillness()
         self.awake: set[object] = set()
         self.deadline = plan.deadline
+        self.left: float | None = None
+        """Of its TTL, while it is paused."""
         self.ended: Ending | None = None
         self.over = asyncio.Event()
 
     def pause(self) -> None:
         if self.runs.is_set():
+            now = time.clock_gettime(time.CLOCK_BOOTTIME)
+            self.left, self.deadline = self.deadline - now, now + self.plan.retention_seconds
             self.pauses += 1
             self.runs.clear()
             self.stillness.begin()
 
     def resume(self) -> None:
         if not self.runs.is_set():
+            assert self.left is not None
+            self.deadline, self.left = time.clock_gettime(time.CLOCK_BOOTTIME) + self.left, None
             self.resumptions += 1
             self.runs.set()
             self.stillness.end()
@@ -251,17 +257,22 @@ class Held:
         finally:
             self._place.frozen -= 1
 
-    async def pause(self) -> None:
+    async def pause(self) -> Paused:
         if self._place.before_pause is not None:
             await self._place.before_pause()
         for _ in range(3):
             await asyncio.sleep(0)  # as with a real one, others do something meanwhile
-        self._live().pause()
+        place = self._live()
+        place.pause()
+        return Paused(place.left, place.deadline)
 
-    async def resume(self) -> None:
+    async def resume(self) -> float:
         await asyncio.sleep(0)
-        self._live().resume()
+        place = self._live()
+        place.resume()
+        deadline = place.deadline
         await asyncio.sleep(0)
+        return deadline
 
     async def stay_awake(self) -> Callable[[], None]:
         await asyncio.sleep(0)
@@ -311,6 +322,9 @@ class Held:
         return (Check(area="posture", name="walls", status="weak", detail="none"),)
 
     async def execs(self) -> tuple[ExecInfo, ...]:
+        for command in self._live().commands.values():
+            if command._process.poll() is not None:
+                await command.wait()
         return tuple(
             ExecInfo(
                 id=c.id, argv=c.spec.argv, pid=c.pid, started_at=c.started_at, background=c.background, status=c.status
@@ -442,8 +456,9 @@ class WorldBackend:
     async def living(self) -> Mapping[SandboxId, Ending | None]:
         return {i: p.ended for i, p in self._world.places.items() if self._adopt or i in self.own}
 
-    async def paused(self) -> frozenset[SandboxId]:
-        return frozenset(i for i, p in self._world.places.items() if not p.runs.is_set())
+    async def paused(self) -> dict[SandboxId, Paused]:
+        places = self._world.places.items()
+        return {i: Paused(p.left, p.deadline) for i, p in places if not p.runs.is_set() and p.ended is None}
 
     async def forget(self, id: SandboxId) -> None:
         place = self._world.places.get(id)

@@ -11,7 +11,6 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
-import msgspec
 import pytest
 from service_world import ME, Rig, until
 
@@ -29,6 +28,7 @@ from paddock.model import (
     Principal,
     Target,
     nested_principal,
+    replace,
 )
 from paddock.policy import Policy, allow
 from paddock.service import Service
@@ -75,7 +75,7 @@ async def test_acceptance_11_approvals_exactly_that_action_once(rig: Rig) -> Non
         assert (shown.id, shown.summary, shown.kind) == (first.id, REQUEST.summary, "host")
         assert (await service.perform(GrantApproval(approval=first.id), ME)).state is ApprovalState.GRANTED
         for change in CHANGES:
-            altered = claim(service, msgspec.structs.replace(REQUEST, **change))
+            altered = claim(service, replace(REQUEST, **change))
             assert not altered.granted, change
         assert claim(service, owner="local:99999").granted is False
         assert claim(service).granted
@@ -142,14 +142,14 @@ async def test_nobody_answers_for_another(rig: Rig) -> None:
 async def test_a_sandbox_cannot_flood_a_person_nor_drive_his_terminal(rig: Rig) -> None:
     async with rig.service() as service:
         for number in range(MOST_WAITING):
-            asked = msgspec.structs.replace(REQUEST, digest=f"{number:064}", summary="\x1b]0;x\x07\u202e" + "a" * 9999)
+            asked = replace(REQUEST, digest=f"{number:064}", summary="\x1b]0;x\x07\u202e" + "a" * 9999)
             assert claim(service, asked).state is ApprovalState.PENDING
-        more = claim(service, msgspec.structs.replace(REQUEST, digest="f" * 64))
+        more = claim(service, replace(REQUEST, digest="f" * 64))
         assert (more.granted, more.state, more.id) == (False, ApprovalState.DENIED, None)
         shown = await pending(service)
         assert len(shown) == MOST_WAITING
         assert all(one.summary.isprintable() and len(one.summary) <= 512 for one in shown)
-        assert claim(service, msgspec.structs.replace(REQUEST, sandbox="sb_2")).state is ApprovalState.PENDING
+        assert claim(service, replace(REQUEST, sandbox="sb_2")).state is ApprovalState.PENDING
 
 
 async def test_an_action_at_the_door_goes_through_once_after_a_yes(rig: Rig) -> None:

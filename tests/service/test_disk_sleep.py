@@ -37,6 +37,7 @@ from paddock.model import (
 )
 from paddock.service import Service
 from paddock.service._clock import Clock
+from paddock.service._config import Config
 
 HERE = ExecSpec(argv=("echo", "here"))
 
@@ -244,22 +245,27 @@ async def test_killed_while_it_wakes_it_stays_dead(rig: Rig, over: OneWorkspace)
 
 
 @pytest.mark.parametrize("look", ["get", "use", "sweep"])
-async def test_its_time_goes_on_and_ends_it(rig: Rig, over: OneWorkspace, look: str) -> None:
+async def test_its_ttl_stands_still_and_its_retention_ends_it(rig: Rig, over: OneWorkspace, look: str) -> None:
     ahead, begun = [0.0], Clock().boottime()
     clock = Clock(boottime=lambda: begun + ahead[0])  # else the second before the end could be over
-    async with rig.service(workspaces=over, memory=True, clock=clock) as service:
+    config = Config(paused_retention_days=0.25)
+    async with rig.service(workspaces=over, memory=True, clock=clock, config=config) as service:
         box = await Sleeper(rig, service).begin(ttl_seconds=300)
+        ahead[0] = 100
         await box.sleep()
-        ahead[0] = 299
+        told = await service.perform(GetSandbox(sandbox=box.id), ME)
+        assert (told.left_seconds, told.kept_until) == (200, told.expires_at)
+        ahead[0] = 99 + 6 * 3600
         assert await box.state() is State.PAUSED
-        ahead[0] = 301
+        ahead[0] = 101 + 6 * 3600
         if look == "use":
             with pytest.raises(SandboxDied):
                 await box.answers()
         elif look == "sweep":
             await service.expiry.once()
         told = await service.perform(GetSandbox(sandbox=box.id), ME)
-        assert (told.state, told.limit) == (State.KILLED, Limit.TTL)
+        assert (told.state, told.limit) == (State.KILLED, Limit.RETENTION)
+        assert (told.left_seconds, told.kept_until) == (None, None)
         assert not [name for name in rig.pool.names() if name.startswith(("sb_", "sn_", "rb_"))]
 
 
@@ -271,8 +277,9 @@ async def test_it_sleeps_through_a_restart_of_the_machine(rig: Rig, over: OneWor
         box = await Sleeper(rig, service).begin(ttl_seconds=300)
         await box.sleep()
         service._store.execute("UPDATE sandboxes SET boot_id = 'before', deadline = 1 WHERE id = ?", (box.id,))
+        ahead[0] = 29 * 86_400
         if over_time:
-            ahead[0] = 301
+            ahead[0] = 31 * 86_400
             assert await box.state() is State.KILLED
             return
         await service.expiry.once()

@@ -193,7 +193,7 @@ def _some(kind: Any, sandbox: str = "x") -> Any:
         "value": SecretValue(b"of a test"),
         "approval": "ap_none",
     }
-    required = [f for f in kind.__struct_fields__ if f in (*fills, "path", "source", "destination")]
+    required = [f for f in kind.__fields__ if f in (*fills, "path", "source", "destination")]
     if kind is CreateSandbox:
         return kind()
     return kind(**{f: fills.get(f, "/nope") for f in required})

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
 
-from paddock.audit import AuditLog, verify
+from paddock.audit import AuditLog, read_records, verify
+from paddock.model import ListAudit
 from paddock.service import _evidence
 from paddock.service._clock import Clock
 from paddock.service._evidence import Evidence
@@ -85,4 +87,32 @@ def test_what_keeps_it_from_signing_is_recorded_once(tmp_path: Path) -> None:
     evidence.sign()
     evidence.sign()
     assert path.read_bytes().count(b'"action":"audit.broken"') == 1
+    log.close()
+
+
+@pytest.mark.parametrize("limit", ["bytes", "seconds"])
+def test_what_is_too_much_or_too_old_is_removed_and_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    monkeypatch.setattr("paddock.audit._log.PART_BYTES", 10_000)
+    directory = tmp_path / "audit"
+    log = AuditLog(directory)
+    limits = {"most_bytes": 20_000.0} if limit == "bytes" else {"most_seconds": -1.0}
+    evidence, free = Evidence(tmp_path, log, {}, Clock(), **limits), Evidence(tmp_path, log, {}, Clock())
+    for number in range(400):
+        log.event("task.failed", message=f"{number} {os.urandom(50).hex()}")
+    free.sign()
+    free.keep()
+    before = sum(path.stat().st_size for path in directory.iterdir())
+    assert before > 40_000
+    assert verify(directory).removed == {}
+    evidence.keep()
+    evidence.sign()
+    report = verify(directory)
+    assert report.ok, report.problem
+    assert report.signed == report.records
+    assert list(report.removed) == [log.segment]
+    assert sum(path.stat().st_size for path in directory.iterdir()) < 30_000
+    (found,) = [r for r in read_records(directory, ListAudit()) if r.action == "audit.removed"]
+    assert found.detail["number"] == len(found.detail["parts"]) > 0
     log.close()

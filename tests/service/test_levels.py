@@ -83,7 +83,13 @@ async def test_the_default_is_the_jail_whatever_was_measured(rig: Rig) -> None:
         assert (await chosen(made), await chosen(made, level=Level.GVISOR)) == ("jail", "gvisor")
         diagnosis = await made.perform(Diagnose(), ME)
         assert diagnosis.default_level == "jail"
-        assert diagnosis.config == {"level": "jail", "idle_exit_seconds": "600"}
+        assert diagnosis.config == {
+            "level": "jail",
+            "idle_exit_seconds": "600",
+            "paused_retention_days": "30",
+            "audit_mib": "512",
+            "audit_days": "90",
+        }
         assert diagnosis.config_file == str(rig.state_dir / CONFIG)
         assert [one.level for one in diagnosis.levels] == ["gvisor", "jail"]
 
@@ -92,7 +98,7 @@ async def test_the_default_is_what_the_owner_has_set(rig: Rig) -> None:
     (rig.state_dir / CONFIG).write_text('level = "gvisor"\n')
     async with service(rig) as made:
         assert (await chosen(made), await chosen(made, level=Level.JAIL)) == ("gvisor", "jail")
-        assert (await made.perform(Diagnose(), ME)).config == {"level": "gvisor", "idle_exit_seconds": "600"}
+        assert (await made.perform(Diagnose(), ME)).config["level"] == "gvisor"
 
 
 async def test_a_default_that_is_missing_or_cannot_do_what_is_asked_is_a_refusal(rig: Rig) -> None:
@@ -153,6 +159,9 @@ async def test_only_the_owner_has_sandboxes_made_for_a_report(rig: Rig) -> None:
         ("level = 'vm'", "level = 'vm' isn't valid"),
         ("level 'jail'", "at line 1"),
         ("level = '\udcff'", "isn't valid TOML"),
+        ("paused_retention_days = 0", "paused_retention_days = 0 isn't valid"),
+        ("paused_retention_days = inf", "paused_retention_days = inf isn't valid"),
+        ("paused_retention_days = '30'", "paused_retention_days = '30' isn't valid"),
     ],
 )
 def test_a_setting_that_says_nothing_is_refused_with_what_is_accepted(tmp_path: Path, text: str, words: str) -> None:
@@ -163,6 +172,12 @@ def test_a_setting_that_says_nothing_is_refused_with_what_is_accepted(tmp_path: 
     assert refused.value.message.startswith(str(tmp_path / CONFIG))
     assert refused.value.hint is not None
     assert "level (one of container, jail, gvisor, microvm)" in refused.value.hint
+
+
+def test_how_long_paused_ones_are_kept_is_read(tmp_path: Path) -> None:
+    assert read_config(tmp_path).paused_retention_days == 30
+    (tmp_path / CONFIG).write_text("paused_retention_days = 0.5")
+    assert read_config(tmp_path).paused_retention_days == 0.5
 
 
 def test_the_first_start_after_the_upgrade_says_once_that_figures_count_no_more(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from paddock.model import (
 
 HOUR = ExecSpec(argv=("sleep", "3600"))
 BESIDE: dict[str, Any] = {
-    "pause": PauseSandbox,
+    "pause": lambda sandbox: PauseSandbox(sandbox=sandbox, force=True),
     "snapshot": CreateSnapshot,
     "fork": ForkSandbox,
     "extend": lambda sandbox: ExtendSandbox(sandbox=sandbox, ttl_seconds=60),

@@ -33,6 +33,7 @@ from paddock.model import (
     SandboxId,
     SandboxSpec,
     State,
+    replace,
 )
 from paddock.service import Clock, Service
 from paddock.service._recover import TABLE, Lives, Recorded, Step
@@ -371,9 +372,10 @@ async def test_what_another_backend_says_of_an_id_is_not_said_of_the_sandbox(rig
         place = other._world.places[made.id] = Place(rig.world.places[made.id].plan, rig.state_dir / "other")
         await place.end(Ending(limit=None, reason="the keeper died while it was being made"))
         service._rooms.recovery._backends._loaded["container"] = other
-        service._store.execute("INSERT INTO sandboxes SELECT 'sb_other', owner, NULL, 'killed', level, 'container',"
-            " template, spec, created_at, expires_at, ended_at, limit_name, reason, deadline, boot_id, origin,"
-            " restoring, workspace, incarnation, layers, policy FROM sandboxes", ())  # fmt: skip
+        row = service._store.get(made.id)
+        assert row is not None
+        sandbox = replace(row.sandbox, id=SandboxId("sb_other"), state=State.KILLED, backend="container", ended_at=1e12)
+        service._store.add(replace(row, sandbox=sandbox))
         await service.expiry.once()
         assert (await service.perform(GetSandbox(sandbox=made.id), ME)).state is State.RUNNING
         assert set(rig.world.places) == set(rig.pool.names()) == {made.id}

@@ -8,7 +8,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
 import pytest
 from service_world import ME, Rig, until
 
@@ -29,6 +28,7 @@ from paddock.model import (
     SecretValue,
     SetSecret,
     StartExec,
+    replace,
 )
 from paddock.policy import Policy, allow
 from paddock.service import Service
@@ -124,8 +124,6 @@ async def test_who_is_nobody_of_this_machine_uses_nothing_of_it(rig: Rig) -> Non
     async with rig.service(policy=everybody) as service:
         sandbox = await service.perform(CreateSandbox(), ME)
         row = row_of(service, sandbox)
-        from msgspec.structs import replace
-
         row = replace(row, sandbox=replace(row.sandbox, owner="tenant:7"))
         sources = (
             SecretSource(env="HOME"),
@@ -180,7 +178,7 @@ async def test_a_secret_that_cannot_be_had_here_hinders_no_command(rig: Rig, mon
         await kept(service)
         monkeypatch.setenv("OF_THE_MAKER", "of-the-maker")
         sandbox = await made(service, both, persistent=True)
-        row = msgspec.structs.replace(row_of(service, sandbox), sandbox=msgspec.structs.replace(sandbox, policy="1"))
+        row = replace(row_of(service, sandbox), sandbox=replace(sandbox, policy="1"))
         await service.perform(RemoveSecret(name="CI"), ME)
     monkeypatch.delenv("OF_THE_MAKER")
     async with rig.service() as service:

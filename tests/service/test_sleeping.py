@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from paddock import Sandbox
-from paddock.errors import InvalidArgument, SandboxDied
+from paddock.errors import InvalidArgument, InvalidState, SandboxDied
 from paddock.model import Limit, PtySize, State
 
 Make = Callable[..., Sandbox]
@@ -40,7 +41,7 @@ def test_a_paused_sandbox_says_so_and_any_use_wakes_it(sandbox: Make) -> None:
         box.resume,
     ]
     for use in uses:
-        box.pause()
+        box.pause(force=True)
         box.pause()
         assert box.state is State.PAUSED
         assert [found.state for found in Sandbox.list() if found.id == box.id] == [State.PAUSED]
@@ -82,11 +83,11 @@ def test_streams_stay_open_and_what_is_written_wakes_it(sandbox: Make) -> None:
         assert terminal.stdin is not None
         echo.stdin.write(b"one\n")
         assert echo.stdout.read() == b"one\n"
-        box.pause()
+        box.pause(force=True)
         echo.stdin.write(b"two\n")
         assert echo.stdout.read() == b"two\n"
         assert box.refresh().state is State.RUNNING
-        box.pause()
+        box.pause(force=True)
         terminal.stdin.write(b"echo $((40+2))\n")
         said = b""
         while b"42" not in said:
@@ -104,7 +105,7 @@ def test_no_timeout_runs_out_while_it_stands_still(sandbox: Make) -> None:
         assert process.stdout.read() == b"here\n"
         while len(box.processes()) < 3:
             pass
-        box.pause()
+        box.pause(force=True)
         time.sleep(16)  # longer than any of the timeouts: it is time itself that must not count
         assert box.refresh().state is State.PAUSED
         box.filesystem.write("/tmp/go", b"")
@@ -116,7 +117,7 @@ def test_no_timeout_runs_out_while_it_stands_still(sandbox: Make) -> None:
 def test_a_timeout_still_holds_after_a_pause(sandbox: Make) -> None:
     box = sandbox()
     with box.start(["sleep", "600"], timeout_seconds=2) as process:
-        box.pause()
+        box.pause(force=True)
         box.resume()
         assert process.wait().limit is Limit.TIME
 
@@ -131,13 +132,72 @@ def test_nothing_wakes_it_when_it_was_killed(sandbox: Make) -> None:
 
 
 @pytest.mark.slow
-def test_its_time_to_live_goes_on_while_it_stands_still(sandbox: Make) -> None:
+def test_its_ttl_stands_still_with_it(sandbox: Make) -> None:
     box = sandbox(ttl_seconds=600)  # a first machine is made as well
     box.extend(15)
     box.pause()
+    left = box.info.left_seconds
+    assert left is not None
+    time.sleep(left + 2)  # longer than its TTL would have lasted: it is time itself that must not count
+    assert box.refresh().left_seconds == left
+    assert box.exec("echo here").stdout == "here\n"
+    assert box.refresh().left_seconds is None
     while box.refresh().state is not State.KILLED:
         time.sleep(0.1)
     assert box.info.limit is Limit.TTL
+
+
+def test_a_paused_one_says_until_when_it_is_kept_and_what_is_left(sandbox: Make) -> None:
+    box = sandbox(ttl_seconds=600)
+    box.pause()
+    asked = time.time()
+    assert box.info.kept_until == box.info.expires_at == pytest.approx(asked + 30 * 86_400, abs=60)
+    assert box.info.left_seconds == pytest.approx(600, abs=60)
+    (listed,) = [found.info for found in Sandbox.list() if found.id == box.id]
+    assert (listed.left_seconds, listed.kept_until) == (box.info.left_seconds, box.info.kept_until)
+    box.resume()
+    assert (box.info.left_seconds, box.info.kept_until) == (None, None)
+    assert box.info.expires_at == pytest.approx(asked + 600, abs=60)
+
+
+def test_a_pause_names_the_commands_that_run_and_stops_none(sandbox: Make) -> None:
+    box = sandbox()
+    with box.start(["sleep", "600"]):
+        box.start("sleep 601; true", background=True).close()
+        with pytest.raises(InvalidState) as refused:
+            box.pause()
+        assert "2 commands run in sandbox" in refused.value.message
+        assert "sleep 600 (ex_" in refused.value.message
+        assert "sleep 601; true (ex_" in refused.value.message
+        assert refused.value.message.count("in the background") == 1
+        assert refused.value.hint == f"pause it all the same: paddock pause {box.id} --force"
+        assert box.refresh().state is State.RUNNING
+        box.pause(force=True)
+        assert box.refresh().state is State.PAUSED
+        box.pause()  # it stands still already
+
+
+def test_whoever_waits_for_a_command_is_told_of_the_pause(sandbox: Make, caplog: pytest.LogCaptureFixture) -> None:
+    box = sandbox()
+    script = "while [ ! -e /tmp/go ]; do sleep 0.1; done"
+
+    def told() -> int:
+        said = f"sandbox {box.id} is paused, and the command that you wait for stands still: paddock resume {box.id}"
+        records = [record for record in caplog.records if record.getMessage() == said]
+        return sum(record.levelno == logging.WARNING for record in records)
+
+    background = box.start(script, background=True)
+    with ThreadPoolExecutor(3) as many:
+        waits = [many.submit(background.wait), many.submit(box.exec, script)]
+        while len(box.processes()) < 2:
+            pass
+        box.pause(force=True)
+        while told() < 2:
+            time.sleep(0.01)
+        assert not any(wait.done() for wait in waits)
+        box.filesystem.write("/tmp/go", b"")
+        assert [wait.result().exit_code for wait in waits] == [0, 0]
+    assert told() == 2
 
 
 def test_a_rollback_of_a_paused_one_runs(sandbox: Make) -> None:

@@ -64,8 +64,8 @@ class Play:
         if verb == "kill":
             self.killed = True
         action = {
-            "pause": PauseSandbox(sandbox=self.id),
-            "sleep on disk": PauseSandbox(sandbox=self.id, to_disk=True),
+            "pause": PauseSandbox(sandbox=self.id, force=True),
+            "sleep on disk": PauseSandbox(sandbox=self.id, to_disk=True, force=True),
             "resume": ResumeSandbox(sandbox=self.id),
             "use": RunExec(sandbox=self.id, spec=ExecSpec(argv=("true",))),
             "look": ListSandboxes(),

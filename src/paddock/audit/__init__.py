@@ -15,11 +15,15 @@ from ._export import record_line as record_line
 from ._export import record_prefix as record_prefix
 from ._heads import HeadSigner as HeadSigner
 from ._log import HEADS as HEADS
-from ._log import SUFFIX as SUFFIX
 from ._log import AuditLog as AuditLog
 from ._log import Durability as Durability
 from ._log import last_signed as last_signed
 from ._ocsf import to_ocsf as to_ocsf
+from ._parts import SUFFIX as SUFFIX
+from ._parts import chains as chains
+from ._parts import outdated as outdated
+from ._parts import pack as pack
+from ._parts import size as size
 from ._read import MOST_RECORDS as MOST_RECORDS
 from ._read import Eyes as Eyes
 from ._read import read_records as read_records

@@ -34,9 +34,12 @@ class Link(msgspec.Struct, frozen=True):
 
 
 class Chain:
-    """Of all records of a segment, from its first."""
+    """Of all records of a segment, from the first that is there."""
 
     gaps = 0
+    begin = 0
+    """The number of that one, and the digest before it: of a record that is gone, unless it is 0."""
+    before = GENESIS
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -54,19 +57,22 @@ class Chain:
     @property
     def end(self) -> int:
         """The number after the last one."""
-        return self.records
+        return self.begin + self.records
 
     def vouched(self, marks: list[int]) -> int:
         """How many records those signed ones vouch for: themselves, and all that their digests cover."""
-        return max(marks, default=-1) + 1
+        return max(0, max(marks, default=-1) + 1 - self.begin)
 
     def accept(self, line: bytes) -> None:
         """Faulty with line and cause."""
-        number = self.records + 1
+        number = self.end + 1
         try:
             opened = unseal(line)
         except Broken as error:
             raise Faulty(self.name, number, str(error)) from None
+        if not self.records and opened.seq > 0:  # whether the rest may be gone, the signed heads tell
+            self.begin, self.before, self.head = opened.seq, opened.prev, opened.prev
+            number = self.end + 1
         if opened.seq != number - 1:
             raise Faulty(self.name, number, f"it is record {opened.seq}, not {number - 1}")
         if opened.prev != self.head:
@@ -77,7 +83,8 @@ class Chain:
 
     def digest(self, seq: int) -> str | None:
         """None: it is not there."""
-        return self._digests[seq * 32 : seq * 32 + 32].hex() or None
+        at = (seq - self.begin) * 32
+        return self._digests[at : at + 32].hex() or None
 
     def _note(self, line: int, fields: dict[str, Any]) -> None:
         if fields.get("action") != "audit.open":

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from paddock.model import Action, ExecSpec, PolicyDocument, SandboxSpec, SecretValue
+from paddock.model import Action, ExecSpec, PolicyDocument, SandboxSpec, SecretValue, Value
 
 Redact: TypeAlias = Callable[[Sequence[str]], list[str]]
 
@@ -82,15 +82,9 @@ def _value(value: object, redact: Redact) -> object:
             return value
 
 
-def _changed(struct: msgspec.Struct) -> Iterator[tuple[str, object]]:
+def _changed(value: Value) -> Iterator[tuple[str, object]]:
     """Fields that differ from the default: the rest is noise in every record."""
-    # kw_only structs: NODEFAULT stands where there is none, and factories are told by their type only.
-    names, defaults = struct.__struct_fields__, struct.__struct_defaults__
-    required = len(names) - len(defaults)
-    for index, name in enumerate(names):
-        value = getattr(struct, name)
-        if index < required or value != defaults[index - required]:
-            yield name, value
+    return ((name, held) for name, default in value.__fields__.items() if (held := getattr(value, name)) != default)
 
 
 def _env(env: Mapping[str, str]) -> dict[str, object]:

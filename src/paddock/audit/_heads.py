@@ -11,12 +11,13 @@ import fcntl
 import hashlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
 
-from ._log import HEADS, ROTATE_BYTES, SUFFIX
+from ._log import HEADS
+from ._parts import PART_BYTES, Part, chains, close_part, first, last, lines, parts, size
 from ._record import GENESIS, Broken, link
 from ._signing import SigningKey, is_signed
 from ._tail import last_line
@@ -34,6 +35,9 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     heads: dict[str, Mark]
     prev: str
     key: str
+    removed: dict[str, list[tuple[int, str]]] = {}
+    """Of segments, and of `heads`: numbers and digests of the last records that retention removed. A removal that was
+    interrupted ended at one of them."""
 
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
@@ -81,23 +85,39 @@ class HeadSigner:
         self.broken: dict[str, str] = {}
         """Segments that do not follow from what was signed before, and where."""
 
-    def sign(self) -> Head | None:
-        """A new head, or None: nothing is new. OSError, NotConfigured."""
-        fd = os.open(self.directory / HEADS, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            line, end = last_line(fd)
-            if end < os.fstat(fd).st_size:
-                os.ftruncate(fd, end)  # its signer died in it: it has vouched for nothing
-            return self._sign(fd, line, end)
-        finally:
-            os.close(fd)
+    def sign(self, remove: Sequence[Part] = ()) -> Head | None:
+        """A new head, or None: nothing is new. OSError, NotConfigured.
 
-    def _sign(self, fd: int, line: bytes, end: int) -> Head | None:
+        These parts, the oldest of their chains, are removed once a head says so: killed before, all of them are there.
+        """
+        path = self.directory / HEADS
+        while True:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX)
+                if not path.exists() or not os.path.samestat(path.stat(), os.fstat(fd)):
+                    continue  # closed by another signer meanwhile
+                line, end = last_line(fd)
+                if end < os.fstat(fd).st_size:
+                    os.ftruncate(fd, end)  # its signer died in it: it has vouched for nothing
+                head = self._sign(fd, line or last(self.directory, HEADS), end, remove)
+                for part in remove:
+                    part.file.unlink(missing_ok=True)
+                if (length := os.fstat(fd).st_size) >= PART_BYTES:
+                    closed = parts(self.directory, HEADS)
+                    close_part(self.directory, HEADS, closed[-1].end if closed else 0, length, None)
+                return head
+            finally:
+                os.close(fd)
+
+    def _sign(self, fd: int, line: bytes, end: int, remove: Sequence[Part]) -> Head | None:
         before = _peek(line) if line else None
         old = {} if before is None else before.heads
-        new = self._marks(fd, old)
-        if all(old.get(name) == mark for name, mark in new.items()):
+        new = self._marks(old)
+        removed = {} if before is None else dict(before.removed)
+        for name in {part.name for part in remove}:
+            removed[name] = _boundaries(self.directory, name, remove)
+        if not remove and all(old.get(name) == mark for name, mark in new.items()):
             return None
         key = self._key()
         head = Head(
@@ -106,51 +126,65 @@ class HeadSigner:
             heads=new,
             prev=line_digest(line) if line else GENESIS,
             key=base64.b64encode(key.public).decode(),
+            removed=removed,
         )
         sealed = seal_head(head, key)
         if os.write(fd, sealed) != len(sealed):
             os.ftruncate(fd, end)
             raise OSError("the signed head was not written whole")
+        if remove:
+            os.fdatasync(fd)
         return head
 
-    def _marks(self, fd: int, old: dict[str, Mark]) -> dict[str, Mark]:
-        """Of the segments that may still grow, and of those that stopped growing since `old`."""
+    def _marks(self, old: dict[str, Mark]) -> dict[str, Mark]:
         new: dict[str, Mark] = {}
-        for path in sorted(self.directory.glob(f"*{SUFFIX}")):
-            mark = old.get(path.name)
-            size = path.stat().st_size
-            if mark is None and size >= ROTATE_BYTES:
-                mark = _find(fd, path.name)
-                if mark is not None and mark[2] == size:
-                    continue
-            mark = mark or (-1, GENESIS, 0)
-            if size != mark[2]:
-                mark, problem = read_on(path, mark)
+        for name in chains(self.directory):
+            mark = old.get(name, (-1, GENESIS, 0))
+            if size(self.directory, name) != mark[2]:
+                mark, problem = read_on(self.directory, name, mark)
                 if problem is not None:
-                    self.broken[path.name] = problem
-            if mark[0] >= 0 and (size < ROTATE_BYTES or mark != old.get(path.name)):
-                new[path.name] = mark
+                    self.broken[name] = problem
+            if mark[0] >= 0:
+                new[name] = mark
         return new
 
 
-def read_on(path: Path, mark: Mark) -> tuple[Mark, str | None]:
+def read_on(directory: Path, name: str, mark: Mark) -> tuple[Mark, str | None]:
     """As far as whole records follow each other; what is wrong with the next, if it is whole."""
     seq, head, end = mark
-    with path.open("rb") as file:
-        if os.fstat(file.fileno()).st_size < end:
-            return mark, f"line {seq + 2}: records that were signed are gone"
-        file.seek(end)
-        for line in file:
-            if not line.endswith(b"\n"):
-                break
-            try:
-                number, prev, own = link(line)
-            except Broken as error:
-                return (seq, head, end), f"line {seq + 2}: {error}"
-            if number != seq + 1 or prev != head:
-                return (seq, head, end), f"line {seq + 2}: it does not follow the record before it"
-            seq, head, end = number, own, end + len(line)
+    if size(directory, name) < end:
+        return mark, f"line {seq + 2}: records that were signed are gone"
+    for after, line in lines(directory, name, end):
+        if not line.endswith(b"\n"):
+            break
+        try:
+            number, prev, own = link(line)
+        except Broken as error:
+            return (seq, head, end), f"line {seq + 2}: {error}"
+        removed = after - len(line) > end  # by retention, before anything was signed
+        if not removed and (number != seq + 1 or prev != head):
+            return (seq, head, end), f"line {seq + 2}: it does not follow the record before it"
+        seq, head, end = number, own, after
     return (seq, head, end), None
+
+
+def _boundaries(directory: Path, name: str, remove: Sequence[Part]) -> list[tuple[int, str]]:
+    """Where the chain begins now, if something was removed before, and where each of these parts ends."""
+    found: list[tuple[int, str]] = []
+    line = first(directory, name)
+    if name == HEADS:
+        head = _peek(line)
+        number, prev = head.n, head.prev
+    else:
+        number, prev, _ = link(line)
+    if number:
+        found.append((number - 1, prev))
+    for part in remove:
+        if part.name == name:
+            line = part.last()
+            number, _, own = (_peek(line).n, "", line_digest(line)) if name == HEADS else link(line)
+            found.append((number, own))
+    return found
 
 
 def _peek(line: bytes) -> Head:
@@ -158,14 +192,3 @@ def _peek(line: bytes) -> Head:
         return _decode(line.rpartition(_SIGNATURE)[0] + b"}")
     except msgspec.MsgspecError as error:
         raise Broken(f"the last signed head cannot be read: {error}") from None
-
-
-def _find(fd: int, name: str) -> Mark | None:
-    """What the last head that names the segment says of it. Only for those that stopped growing."""
-    found: Mark | None = None
-    with open(os.dup(fd), "rb") as file:
-        file.seek(0)
-        for line in file:
-            if name.encode() in line and line.endswith(b"\n"):
-                found = _peek(line).heads.get(name) or found
-    return found

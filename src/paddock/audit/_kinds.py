@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any
 
-from paddock.model import AnyAction
+from paddock.model.any_action import BY_TAG
 
 EGRESS = {
     "name": "a query to the resolver, once for each name and revision",
@@ -27,6 +27,8 @@ EVENTS = {
     "approval.asked": "a person is asked",
     "approval.used": "a person's yes was used up",
     "approval.webhook": "nobody could be told that a person is asked",
+    "audit.removed": "closed parts of the log are removed: they are too old, or the log is too large",
+    "audit.retention": "closed parts of the log could not be packed or removed",
     "audit.broken": "a segment does not follow from what was signed before",
     "audit.close": "its writer let the segment go",
     "audit.open": "a writer took the segment; `heads` are the last records of the others, `signed` is the last head",
@@ -91,7 +93,7 @@ _REQUIRED = ("seq", "time", "boottime", "writer", "kind", "action", "prev", "sha
 
 def actions() -> tuple[str, ...]:
     """What a principal can ask for."""
-    return tuple(sorted(str(action.__struct_config__.tag) for action in get_args(AnyAction)))
+    return tuple(sorted(BY_TAG))
 
 
 def schema() -> dict[str, Any]:

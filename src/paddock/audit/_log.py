@@ -1,5 +1,6 @@
 """The writer. One segment is held by one writer at a time, by a lock on the file; a later writer continues a segment
-that was let go of, so that there are as many segments as there ever were writers at once."""
+that was let go of, so that there are as many segments as there ever were writers at once. A file of it that has become
+long is closed, and the segment goes on in another one."""
 
 from __future__ import annotations
 
@@ -20,13 +21,11 @@ from paddock.linux.reserve import reserve
 from paddock.model import Action, Decision, Principal
 
 from ._digest import Redact, describe, redact_secrets
+from ._parts import PART_BYTES, SUFFIX, begun, chains, close_part, last, parts
 from ._record import GENESIS, Broken, Record, seal, unseal
 from ._tail import last_line
 
-SUFFIX = ".jsonl"
 HEADS = "heads"
-ROTATE_BYTES = 64 << 20
-"""A segment that is longer is not continued by another writer."""
 _KEPT_BYTES = 64 << 10
 _AHEAD_BYTES = 256 << 10
 _ENDS = frozenset({"sandbox.kill", "sandbox.ended", "audit.open", "audit.close"})
@@ -69,6 +68,9 @@ class AuditLog:
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._fd, self.segment, self._seq, self._head, self._size = _take_segment(directory)
+            closed = parts(directory, self.segment)
+            self._begin = closed[-1].end if closed else 0
+            """The segment's bytes before this file; `_size` are those in it."""
             self._room = 0.0
             """Where the bytes end that are promised to this segment."""
             seen: dict[str, object] = {"heads": _heads(directory, self.segment)}
@@ -83,7 +85,7 @@ class AuditLog:
         """Returns the number that the outcome refers to."""
         return self._append(
             "decision",
-            action.__struct_config__.tag,  # pyright: ignore[reportArgumentType]
+            action.TAG,
             principal=principal.id,
             allowed=verdict.allowed,
             rule=verdict.rule,
@@ -152,6 +154,8 @@ class AuditLog:
                 line, own = seal(record)
             except (TypeError, ValueError, RecursionError) as error:
                 raise Unrecorded(f"a record of {action} cannot be encoded: {error}") from error
+            if self._size >= PART_BYTES:
+                self._rotate()
             self._write(line, last=action in _ENDS)
             self._seq, self._head, self._size = seq + 1, own, self._size + len(line)
             return seq
@@ -175,6 +179,31 @@ class AuditLog:
                 if written:
                     self._abandon()  # half a line lies there: nothing may follow it
             raise Unrecorded(f"the audit log cannot be written: {error}", hint=_hint(error)) from error
+
+    def _rotate(self) -> None:
+        """Go on in a new file, with its room on the disk. If that can't be had, this one grows, and the next record
+        tries again."""
+        path, fresh = self.directory / self.segment, begun(self.directory, self.segment)
+        try:
+            fd = os.open(fresh, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError:
+            return
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if math.isfinite(self._room):
+                reserve(fd, 0, _AHEAD_BYTES)
+            os.ftruncate(self._fd, self._size)  # gives its room back
+            close_part(self.directory, path.name, self._begin, self._size, fresh)
+            if self._sync:
+                _sync(self.directory)
+        except OSError:
+            os.close(fd)
+            if not (path.exists() and os.path.samestat(path.stat(), os.fstat(self._fd))):
+                self._abandon()  # the segment is another file's: nothing may follow here
+            return
+        os.close(self._fd)
+        self._fd, self._begin, self._size = fd, self._begin + self._size, 0
+        self._room = min(self._room, _AHEAD_BYTES) if math.isfinite(self._room) else self._room
 
     def _make_room(self, size: int, last: bool) -> None:
         try:
@@ -202,23 +231,30 @@ def _hint(error: Exception) -> str:
     return "nothing is done that cannot be recorded"
 
 
+def _sync(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 def _take_segment(directory: Path) -> tuple[int, str, int, str, int]:
-    """Descriptor, name, next number, head and size of a segment that is now ours."""
+    """Descriptor, name, next number, head and size of a segment's file that is now ours."""
     for path in sorted(directory.glob(f"*{SUFFIX}"), reverse=True):
         fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            size = os.fstat(fd).st_size
-            if size == 0:  # its writer died before the first record
-                return fd, path.name, 0, GENESIS, 0
-            last = last_record(fd, size)
-            if last is not None and size < ROTATE_BYTES:
-                return fd, path.name, last[0] + 1, last[1], size
+            size, still = os.fstat(fd).st_size, path.exists() and os.path.samestat(path.stat(), os.fstat(fd))
+            # Empty: its writer died before the first record, or before the first in this file.
+            found = last_record(fd, size) if size else _numbered(last(directory, path.name)) or (-1, GENESIS)
+            if found is not None and still:
+                return fd, path.name, found[0] + 1, found[1], size
         except OSError as error:
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                 os.close(fd)
                 raise
-        os.close(fd)  # another writer's, full, or torn: what is torn is left as it is, for `verify` to tell
+        os.close(fd)  # another writer's, closed meanwhile, or torn: what is torn is left as it is, for `verify` to tell
     while True:
         name = f"{time.time_ns():020d}-{os.urandom(4).hex()}{SUFFIX}"
         fd = os.open(directory / name, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -248,26 +284,18 @@ def _numbered(line: bytes) -> tuple[int, str] | None:
 def _heads(directory: Path, own: str) -> dict[str, tuple[int, str]]:
     """Number and digest of the last whole record of every other segment."""
     heads: dict[str, tuple[int, str]] = {}
-    for path in sorted(directory.glob(f"*{SUFFIX}")):
+    for name in chains(directory):
         # A torn last line is skipped; the record before it is what can be vouched for.
-        if path.name != own and (head := _numbered(_last_line(path))) is not None:
-            heads[path.name] = head
+        if name != own and (head := _numbered(last(directory, name))) is not None:
+            heads[name] = head
     return heads
 
 
 def last_signed(directory: Path) -> tuple[int, str] | None:
     """Number and digest of the last signed head; that it is sound is for `verify`."""
     try:
-        line = _last_line(directory / HEADS)
+        line = last(directory, HEADS)
     except FileNotFoundError:
         return None
     number = line[5 : line.find(b",")]
     return (int(number), hashlib.sha256(line).hexdigest()) if number.isdigit() else None
-
-
-def _last_line(path: Path) -> bytes:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    try:
-        return last_line(fd)[0]
-    finally:
-        os.close(fd)

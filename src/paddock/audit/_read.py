@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import msgspec
 
-from paddock.model import AuditRecord, ListAudit, nested_principal
+from paddock.model import AuditRecord, ListAudit, nested_principal, replace
 
-from ._log import SUFFIX
+from ._parts import SUFFIX, chains, lines
 
 MOST_RECORDS = 100_000
 _OWN = frozenset({"audit.open", "audit.close"})
@@ -75,37 +75,36 @@ def read_records(
     Without `eyes` everything is shown.
     """
     found: list[AuditRecord] = []
-    for path in sorted(directory.glob(f"*{SUFFIX}")):
-        fitting = (record for record in _segment(path) if _fits(record, wanted, names))
+    for name in chains(directory):
+        fitting = (record for record in _segment(directory, name) if _fits(record, wanted, names))
         found += deque((record for record in fitting if eyes is None or eyes.see(record)), maxlen=wanted.limit)
     found.sort(key=lambda record: record.at)
     return tuple(found[-wanted.limit :])
 
 
-def _segment(path: Path) -> Iterator[AuditRecord]:
+def _segment(directory: Path, name: str) -> Iterator[AuditRecord]:
     """A decision comes when its outcome is there, or at the end."""
     open_decisions: dict[int, _Line] = {}
-    with path.open("rb") as file:
-        for raw in file:
-            try:
-                line = _decode(raw)
-            except msgspec.MsgspecError:
-                continue
-            if line.kind == "decision" and line.allowed:
-                open_decisions[line.seq] = line
-            elif line.kind == "outcome":
-                decision = open_decisions.pop(line.of if line.of is not None else -1, None)
-                if decision is not None:
-                    yield _record(path, decision, line)
-            elif line.action not in _OWN:
-                yield _record(path, line, None)
+    for _, raw in lines(directory, name):
+        try:
+            line = _decode(raw)
+        except msgspec.MsgspecError:
+            continue
+        if line.kind == "decision" and line.allowed:
+            open_decisions[line.seq] = line
+        elif line.kind == "outcome":
+            decision = open_decisions.pop(line.of if line.of is not None else -1, None)
+            if decision is not None:
+                yield _record(name, decision, line)
+        elif line.action not in _OWN:
+            yield _record(name, line, None)
     for decision in open_decisions.values():
-        yield _record(path, decision, None)
+        yield _record(name, decision, None)
 
 
-def _record(path: Path, first: _Line, outcome: _Line | None) -> AuditRecord:
+def _record(name: str, first: _Line, outcome: _Line | None) -> AuditRecord:
     record = AuditRecord(
-        ref=f"{path.name.removesuffix(SUFFIX)}:{first.seq}",
+        ref=f"{name.removesuffix(SUFFIX)}:{first.seq}",
         at=first.time / 1e9,
         kind="event" if first.kind == "event" else "action",
         action=first.action,
@@ -119,7 +118,7 @@ def _record(path: Path, first: _Line, outcome: _Line | None) -> AuditRecord:
     )
     if outcome is None:
         return record
-    return msgspec.structs.replace(
+    return replace(
         record,
         ended_at=outcome.time / 1e9,
         ok=outcome.ok,

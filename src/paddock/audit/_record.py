@@ -11,6 +11,8 @@ from typing import Any
 
 import msgspec
 
+from paddock.model import Value
+
 GENESIS = "0" * 64
 _TAIL = b',"sha256":"%s"}\n'
 _TAIL_LENGTH = len(_TAIL % (b"0" * 64))
@@ -64,6 +66,8 @@ def _builtins(value: object) -> object:
     """What the standard library's encoder cannot write."""
     if isinstance(value, msgspec.Struct):
         return msgspec.structs.asdict(value)
+    if isinstance(value, Value):
+        return vars(value)
     if isinstance(value, (set, frozenset)):
         return sorted(str(v) for v in value)  # pyright: ignore[reportUnknownArgumentType,reportUnknownVariableType]
     return str(value)

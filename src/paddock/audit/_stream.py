@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 import binascii
 import heapq
-import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -14,7 +14,8 @@ import msgspec
 from paddock.errors import InvalidArgument
 
 from ._heads import marks_of
-from ._log import HEADS, SUFFIX
+from ._log import HEADS
+from ._parts import chains, lines, size
 from ._record import Broken
 
 _MOST_AWAITED = 65_536
@@ -97,35 +98,33 @@ class Stream:
 
     def skip(self) -> None:
         """What is there now is not wanted."""
-        for path in self._paths():
-            self.cursor.segments.setdefault(path.name, Position()).offset = path.stat().st_size
-        self.cursor.heads = self._size_of_heads()
+        for name in chains(self._directory):
+            self.cursor.segments.setdefault(name, Position()).offset = size(self._directory, name)
+        try:
+            self.cursor.heads = size(self._directory, HEADS)
+        except FileNotFoundError:
+            self.cursor.heads = 0
 
     def records(self) -> Iterator[Found]:
         """What is new, one segment after the other; and whatever it vouches for, though that was written meanwhile."""
         self._vouched = True
         while self._vouched:
             self._vouched = False
-            for path, size in [(path, path.stat().st_size) for path in self._paths()]:
-                yield from self._segment(path, size)
+            for name, end in self._ends():
+                yield from self._segment(name, end)
 
     def in_order(self) -> Iterator[Found]:
         """What is new, by time."""
-        segments = [self._segment(path, path.stat().st_size) for path in self._paths()]
+        segments = [self._segment(name, end) for name, end in self._ends()]
         yield from heapq.merge(*segments, key=lambda found: found.line.time if found.line else 0)
 
     def heads(self) -> Iterator[bytes]:
         """Of what was read."""
-        try:
-            file = (self._directory / HEADS).open("rb")
-        except FileNotFoundError:
-            return
-        with file:
-            file.seek(self.cursor.heads)
-            for line in file:
+        with suppress(FileNotFoundError):
+            for after, line in lines(self._directory, HEADS, self.cursor.heads):
                 if not line.endswith(b"\n") or not self._covers(line):
                     return
-                self.cursor.heads += len(line)
+                self.cursor.heads = after
                 yield line
 
     def _covers(self, line: bytes) -> bool:
@@ -137,32 +136,24 @@ class Stream:
         read = self.cursor.segments
         return all(name in read and end <= read[name].offset for name, (_, _, end) in marks.items())
 
-    def _paths(self) -> list[Path]:
-        return sorted(self._directory.glob(f"*{SUFFIX}"))
+    def _ends(self) -> list[tuple[str, int]]:
+        return [(name, size(self._directory, name)) for name in chains(self._directory)]
 
-    def _size_of_heads(self) -> int:
-        try:
-            return os.stat(self._directory / HEADS).st_size
-        except FileNotFoundError:
-            return 0
-
-    def _segment(self, path: Path, size: int) -> Iterator[Found]:
-        at = self.cursor.segments.setdefault(path.name, Position())
-        with path.open("rb") as file:
-            file.seek(at.offset)
-            for raw in file:
-                if at.offset + len(raw) > size or not raw.endswith(b"\n"):
-                    return
-                at.offset += len(raw)
-                line = _line(raw)
-                if line is None:  # whole or not, an export of everything holds it
-                    if self._choice.everything:
-                        yield Found(path.name, raw, None)
-                    continue
-                self._vouched = self._vouched or line.action == "audit.open"
-                if self._choice.fits(line, at.awaited):
-                    self._await(line, at)
-                    yield Found(path.name, raw, line)
+    def _segment(self, name: str, end: int) -> Iterator[Found]:
+        at = self.cursor.segments.setdefault(name, Position())
+        for after, raw in lines(self._directory, name, at.offset):
+            if after > end or not raw.endswith(b"\n"):
+                return
+            at.offset = after
+            line = _line(raw)
+            if line is None:  # whole or not, an export of everything holds it
+                if self._choice.everything:
+                    yield Found(name, raw, None)
+                continue
+            self._vouched = self._vouched or line.action == "audit.open"
+            if self._choice.fits(line, at.awaited):
+                self._await(line, at)
+                yield Found(name, raw, line)
 
     def _await(self, line: Line, at: Position) -> None:
         if self._choice.everything or line.kind != "decision" or line.allowed is False:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from paddock.model import AuditFault, AuditReport
@@ -12,7 +13,8 @@ from paddock.model import AuditFault, AuditReport
 from ._chain import Chain, Faulty, Link, PartChain
 from ._export import Heading, HeadLine, RecordLine, parse_line
 from ._heads import line_digest, unseal_head
-from ._log import HEADS, SUFFIX
+from ._log import HEADS
+from ._parts import SUFFIX, chains, lines
 from ._record import GENESIS, Broken
 from ._signing import key_id
 
@@ -30,6 +32,10 @@ class _Reading:
         self.head_digests: list[str] = []
         self._head_numbers: list[int] = []
         self._marks: dict[str, list[int]] = {}
+        self._removed: set[tuple[str, int, str]] = set()
+        """What signed heads say that retention removed: chain, number and digest of the last of it."""
+        self._first_head = 0
+        self._before_heads = GENESIS
 
     def read_on(self, chain: Chain) -> None:
         """More of it may be there by now."""
@@ -43,6 +49,7 @@ class _Reading:
 
     def check(self) -> None:
         self._take_heads()
+        self._check_begins()
         for chain in tuple(self.chains.values()):
             for link in chain.links:
                 self._check(link)
@@ -50,6 +57,17 @@ class _Reading:
                 self._check_signed(chain, line, n, digest)
         if self._trusted and not self.head_digests:
             raise Faulty(HEADS, 1, "nothing was signed with the key that was given", place="")
+
+    def _check_begins(self) -> None:
+        """What is missing at the beginning was removed by retention, or it is a fault."""
+        begins = [(chain.name, chain.begin, chain.before) for chain in self.chains.values()]
+        if self.head_digests and not self.part:
+            begins.append((HEADS, self._first_head, self._before_heads))
+        for name, begin, before in begins:
+            if begin and (name, begin - 1, before) not in self._removed:
+                place = "" if name == HEADS else "segment "
+                cause = f"it is record {begin}, not 0: the records before it are gone, and no signed head says why"
+                raise Faulty(name, 1, cause, place=place)
 
     def _take_heads(self) -> None:
         for raw in self.more_heads():
@@ -60,8 +78,10 @@ class _Reading:
             head, public = unseal_head(raw)
         except Broken as error:
             raise Faulty(HEADS, line, str(error), place="") from None
-        prev = self.head_digests[-1] if self.head_digests else GENESIS
-        follows = head.n == line - 1 and head.prev == prev
+        if not self.head_digests and not self.part:  # `_check_begins` looks at that
+            self._first_head, self._before_heads = head.n, head.prev
+        prev = self.head_digests[-1] if self.head_digests else self._before_heads
+        follows = head.n == self._first_head + line - 1 and head.prev == prev
         if self.part and not follows:
             follows = head.n > (self._head_numbers[-1] if self._head_numbers else -1)
             self.gaps += 1
@@ -69,6 +89,7 @@ class _Reading:
             raise Faulty(HEADS, line, "it does not follow the head before it", place="")
         if self._trusted and public not in self._trusted:
             raise Faulty(HEADS, line, f"it was signed with another key, {key_id(public)}", place="")
+        self._removed.update((name, seq, digest) for name, ends in head.removed.items() for seq, digest in ends)
         for target, (seq, digest, _) in head.heads.items():
             self._check(Link(HEADS, line, target, seq, digest))
             self._marks.setdefault(target, []).append(seq)
@@ -85,6 +106,8 @@ class _Reading:
             if self.part:
                 return
             raise Faulty(link.segment, link.line, f"it vouches for segment {link.target}, which is gone")
+        if link.seq < target.begin:
+            return  # `_check_begins` looks at that
         if link.seq >= target.end:
             self.read_on(target)  # written after it was read here, before the link was
         found = target.digest(link.seq)
@@ -99,12 +122,15 @@ class _Reading:
     def _check_signed(self, chain: Chain, line: int, n: int, digest: str) -> None:
         if self.part:
             return
+        n -= self._first_head
+        if n < 0:
+            return
         if n >= len(self.head_digests):
             self._take_heads()
         if n >= len(self.head_digests):
-            raise Faulty(chain.name, line, f"it has seen signed head {n}, which is gone")
+            raise Faulty(chain.name, line, f"it has seen signed head {n + self._first_head}, which is gone")
         if self.head_digests[n] != digest:
-            raise Faulty(chain.name, line, f"signed head {n} is not the one that it has seen")
+            raise Faulty(chain.name, line, f"signed head {n + self._first_head} is not the one that it has seen")
 
     def report(self, error: Faulty | None = None, unread: str | None = None) -> AuditReport:
         heads = hashlib.sha256()
@@ -127,6 +153,7 @@ class _Reading:
             signed_at=self.signed_at,
             keys=tuple(self.keys),
             part=self.part,
+            removed={chain.name: chain.begin for chain in self.chains.values() if chain.begin},
             gaps=self.gaps + sum(chain.gaps for chain in self.chains.values()),
         )
 
@@ -140,43 +167,33 @@ class _Directory(_Reading):
         self._offsets: dict[str, int] = {}
 
     def read(self) -> None:
-        for path in sorted(self._directory.glob(f"*{SUFFIX}")):
-            self.chains[path.name] = chain = Chain(path.name)
+        for name in chains(self._directory):
+            self.chains[name] = chain = Chain(name)
             self.read_on(chain)
         self.check()
 
     def read_on(self, chain: Chain) -> None:
         chain.torn = False
-        offset = self._offsets.get(chain.name, 0)
-        with (self._directory / chain.name).open("rb") as file:
-            file.seek(offset)
-            for line in file:
-                if not line.endswith(b"\n"):
-                    chain.torn = True
-                    break
-                chain.accept(line)
-                offset += len(line)
-        self._offsets[chain.name] = offset
+        for after, line in lines(self._directory, chain.name, self._offsets.get(chain.name, 0)):
+            if not line.endswith(b"\n"):
+                chain.torn = True
+                break
+            chain.accept(line)
+            self._offsets[chain.name] = after
 
     def find(self, name: str) -> Chain | None:
         """One that was begun after the others were read, too."""
-        path = self._directory / name
-        if name not in self.chains and path.parent == self._directory and path.suffix == SUFFIX and path.is_file():
+        if name not in self.chains and name.endswith(SUFFIX) and name in chains(self._directory):
             self.chains[name] = chain = Chain(name)
             self.read_on(chain)
         return self.chains.get(name)
 
     def more_heads(self) -> Iterator[bytes]:
         """A torn last one has vouched for nothing."""
-        try:
-            file = (self._directory / HEADS).open("rb")
-        except FileNotFoundError:
-            return
-        with file:
-            file.seek(self._offsets.get(HEADS, 0))
-            for line in file:
+        with suppress(FileNotFoundError):
+            for after, line in lines(self._directory, HEADS, self._offsets.get(HEADS, 0)):
                 if line.endswith(b"\n"):
-                    self._offsets[HEADS] = self._offsets.get(HEADS, 0) + len(line)
+                    self._offsets[HEADS] = after
                     yield line
 
 

@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol, TypeVar
 import msgspec
 
 from paddock.errors import Unsupported
+from paddock.keeper.layout import RETENTION_SECONDS
 from paddock.model import (
     Action,
     ByteReader,
@@ -73,6 +74,14 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
             raise Unsupported(f"backend {backend!r} cannot do {feature!r} here", hint="paddock doctor", feature=feature)
 
 
+class Paused(msgspec.Struct, frozen=True):
+    """What is said of a sandbox that stands still: `left_seconds` of its TTL, which stands still too, and until when it
+    is kept, in seconds of CLOCK_BOOTTIME. None: its TTL goes on, which `kept_until` is then."""
+
+    left_seconds: float | None
+    kept_until: float
+
+
 class TreeMount(msgspec.Struct, frozen=True, kw_only=True):
     """The pool's tree of that name at `target`, over the trees `layers` (topmost first).
 
@@ -112,6 +121,8 @@ class SandboxPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Its tree may have files already: it is a fork, of a snapshot, or was taken back to one."""
     protect: tuple[str, ...] = ()
     """Absolute paths that nobody inside may change, of those that are there. Needs the capability `exits`, too."""
+    retention_seconds: float = RETENTION_SECONDS
+    """For how long it is kept while it is paused; then it ends, by Limit.RETENTION."""
 
 
 class Exits(NamedTuple):
@@ -194,14 +205,14 @@ class Instance(Protocol):
         """
         ...
 
-    async def pause(self) -> None:
-        """Returns when no process of it runs. So it stays, whoever lives, until `resume`, `stay_awake` or its end; its
-        deadline holds. Idempotent. Needs the capability `pause`. What stands still can be frozen, looked at and killed.
+    async def pause(self) -> Paused:
+        """Returns when no process of it runs. So it stays, whoever lives, until `resume`, `stay_awake` or its end; so
+        does its TTL. Idempotent. Needs the capability `pause`. What stands still can be frozen, looked at and killed.
         """
         ...
 
-    async def resume(self) -> None:
-        """Idempotent."""
+    async def resume(self) -> float:
+        """The deadline from now on. Idempotent."""
         ...
 
     async def stay_awake(self) -> Callable[[], None]:
@@ -260,7 +271,7 @@ class Backend(Protocol):
         """What the backend holds: None for the living; an Ending for what ended and was not forgotten yet."""
         ...
 
-    async def paused(self) -> frozenset[SandboxId]:
+    async def paused(self) -> Mapping[SandboxId, Paused]:
         """Those of the living that are paused, as the kernel says."""
         ...
 

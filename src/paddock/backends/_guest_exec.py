@@ -204,6 +204,8 @@ class GuestExecHandle:
         if self._channel.has_ended:
             return
         self._channel.close()
+        if self._connection.stillness.now:
+            return  # it ends when the sandbox goes on: to let go of it is no use that wakes it
         try:
             with self._channel.attended():
                 await self._channel.finished()

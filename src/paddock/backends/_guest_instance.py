@@ -26,6 +26,7 @@ from paddock.model import (
     Template,
 )
 
+from ._base import Paused
 from ._guest_connection import GuestConnection
 from ._guest_exec import Exited, attach, output, start_background, start_foreground
 from ._guest_files import perform
@@ -46,6 +47,10 @@ class _ExecItem(msgspec.Struct, frozen=True):
     started_at: float
     background: bool
     status: Exited | None
+
+
+class _Agents(msgspec.Struct, frozen=True):
+    agents: dict[str, int | None]
 
 
 class _Lost(msgspec.Struct, frozen=True):
@@ -122,9 +127,24 @@ class GuestInstance:
 
     async def execs(self) -> tuple[ExecInfo, ...]:
         found: list[ExecInfo] = []
-        for identity in ("user", *(name for name in self._connections if name != "user")):
+        for identity in ("user", *(("root",) if await self._serves_root() else ())):
             found += await _execs(await self.connection(identity))
         return tuple(sorted(found, key=lambda info: info.started_at))
+
+    async def _serves_root(self) -> bool:
+        """Whether root has an agent: pid 1 knows, if an earlier service has used it. To connect would start one."""
+        if not self._root_user or "root" in self._connections:
+            return self._root_user
+        try:
+            control = await self._connect("init")
+        except OSError as error:
+            if error.errno in OUT_OF:
+                raise
+            raise self.lost_error() from None
+        try:
+            return (await control.open({"op": "agents"}).call(_Agents)).agents.get("root") is not None
+        finally:
+            control.close()
 
     async def signal_exec(self, exec: ExecId, number: int) -> None:
         async def signalled(connection: GuestConnection) -> None:
@@ -144,10 +164,10 @@ class GuestInstance:
     async def accept(self, path: str) -> ByteStream:
         return await accept(await self.connection("user"), path)
 
-    async def pause(self) -> None:
+    async def pause(self) -> Paused:
         raise _restless()
 
-    async def resume(self) -> None:
+    async def resume(self) -> float:
         raise _restless()
 
     async def stay_awake(self) -> Callable[[], None]:

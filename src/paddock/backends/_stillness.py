@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from contextvars import copy_context
 
 
 class Stillness:
@@ -13,6 +16,24 @@ class Stillness:
         self._since: float | None = None
         self._runs = asyncio.Event()
         self._runs.set()
+        self._heard: list[Callable[[], object]] = []
+
+    @contextmanager
+    def heard(self, call: Callable[[], object]) -> Generator[None]:
+        """While the block lasts, `call` is called at each beginning of a pause, and now if there is one: in the context
+        of the block."""
+        context = copy_context()
+
+        def begun() -> None:
+            context.run(call)
+
+        if self.now:
+            begun()
+        self._heard.append(begun)
+        try:
+            yield
+        finally:
+            self._heard.remove(begun)
 
     @property
     def now(self) -> bool:
@@ -23,6 +44,8 @@ class Stillness:
         if self._since is None:
             self._since = _now()
             self._runs.clear()
+            for call in tuple(self._heard):
+                call()
 
     def end(self) -> None:
         self._total, self._since = self.seconds, None

@@ -119,8 +119,6 @@ def show_one(options: argparse.Namespace) -> int:
     if options.json:
         _render.document(record)
         return 0
-    import msgspec
-
     facts = [("ref", record.ref), ("time", _render.when(record.at)), ("action", record.action)]
     facts += [(name, value) for name in ("principal", "sandbox") if (value := getattr(record, name))]
     if record.allowed is not None:
@@ -131,7 +129,7 @@ def show_one(options: argparse.Namespace) -> int:
     if record.message:
         facts.append(("message", record.message))
     for heading, values in (("asked", record.detail), ("came of it", record.result)):
-        facts += [(f"{heading}: {name}", msgspec.json.encode(value).decode()) for name, value in values.items()]
+        facts += [(f"{heading}: {name}", _render.as_json(value)) for name, value in values.items()]
     _render.facts(facts)
     return 0
 
@@ -146,6 +144,8 @@ def verify(options: argparse.Namespace) -> int:
         what = "; a part of a log, what is there" if report.part else ""
         _render.line(f"ok: {report.records} records in {report.segments} segments, head {report.head} ({took}){what}")
         _tell_signatures(report)
+        for segment, first in report.removed.items():
+            _render.line(f"{_render.escape(segment)} begins at record {first}: retention removed the earlier ones")
         if report.problem:
             _render.line(_render.escape(report.problem))
     else:

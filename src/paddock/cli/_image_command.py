@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
 from paddock.errors import InvalidArgument
 
 from ._progress import progress
 from ._values import command
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from paddock.model import Image
 

@@ -56,6 +56,9 @@ def _facts(known: Inspection) -> Iterator[tuple[str, str]]:
     yield "made", f"{_render.when(box.created_at)}, {_render.span(now - box.created_at)} ago"
     if box.ended_at is not None:
         yield "ended", f"{_render.when(box.ended_at)}, after {_render.span(box.ended_at - box.created_at)}"
+    elif box.kept_until is not None:
+        yield "kept until", f"{_render.when(box.kept_until)}, unless it is resumed before"
+        yield "ttl", f"{_render.span(box.left_seconds or 0)} left when it is resumed"
     else:
         yield "ends", f"{_render.when(box.expires_at)}, in {_render.span(box.expires_at - now)}"
     yield "persistent", "yes" if spec.persistent else "no: it ends with the program that made it"

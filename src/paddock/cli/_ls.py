@@ -32,5 +32,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _row(info: Sandbox) -> tuple[str, ...]:
     ends = "" if info.ended_at is not None else f"in {_render.span(info.expires_at - time.time())}"
+    if info.kept_until is not None:
+        ends = f"paused, kept until {_render.when(info.kept_until)[:16]}"
     why = info.reason or (str(info.limit) if info.limit else "")
     return info.id, info.spec.name or "", info.state, info.level, info.template, ends, why

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
-import logging
 import os
 import sys
 import threading
 import time
-from collections.abc import Generator
 
 from . import _render
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import logging
+    from collections.abc import Generator
 
 _PATIENCE_SECONDS = 1.0
 _STEP_SECONDS = 0.2
@@ -42,7 +44,9 @@ class Progress:
         if self._over.wait(_PATIENCE_SECONDS):
             return
         with contextlib.suppress(OSError):
-            for mark in itertools.cycle(_MARKS):
+            from itertools import cycle
+
+            for mark in cycle(_MARKS):
                 os.write(2, f"\r\x1b[K{mark} {self._line()}".encode())
                 if self._over.wait(_STEP_SECONDS):
                     break
@@ -59,19 +63,18 @@ class Progress:
         return text[: max(columns - 3, 10)]
 
 
-class _Listener(logging.Handler):
+def _listener(progress: Progress, warnings: list[str]) -> logging.Handler:
     """The library says in its log what takes long, and warns of what the caller should know afterwards."""
+    import logging
 
-    def __init__(self, progress: Progress) -> None:
-        super().__init__(logging.INFO)
-        self._progress = progress
-        self.warnings: list[str] = []
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.levelno >= logging.WARNING:
+                warnings.append(record.getMessage())
+            else:
+                progress.said = record.getMessage()
 
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.levelno >= logging.WARNING:
-            self.warnings.append(record.getMessage())
-        else:
-            self._progress.said = record.getMessage()
+    return Listener(logging.INFO)
 
 
 @contextlib.contextmanager
@@ -81,7 +84,10 @@ def progress(said: str) -> Generator[Progress]:
     if not (sys.stderr is not None and sys.stderr.isatty()):  # pyright: ignore[reportUnnecessaryComparison]
         yield shown
         return
-    logger, listener = logging.getLogger("paddock"), _Listener(shown)
+    import logging
+
+    warnings: list[str] = []
+    logger, listener = logging.getLogger("paddock"), _listener(shown, warnings)
     level = logger.level
     logger.addHandler(listener)
     logger.setLevel(logging.INFO)
@@ -92,5 +98,5 @@ def progress(said: str) -> Generator[Progress]:
         shown.stop()
         logger.removeHandler(listener)
         logger.setLevel(level)
-        for warning in listener.warnings:
+        for warning in warnings:
             _render.note(warning)

@@ -12,4 +12,5 @@ REMEDY = {
     "output": "it printed too much: send its output to a file",
     "time": "give it longer with --timeout",
     "ttl": "give the sandbox longer with --ttl",
+    "retention": "resume it in time, or set paused_retention_days in config.toml (paddock doctor shows its path)",
 }

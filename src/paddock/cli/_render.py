@@ -48,23 +48,39 @@ def problem(code: str, message: str, hint: str | None, *, as_json: bool) -> None
 
 def document(value: object) -> None:
     """One JSON document."""
-    import msgspec
-
-    try:
-        encoded = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
-    except UnicodeEncodeError:  # names that are not UTF-8
-        import json
-
-        encoded = json.dumps(msgspec.to_builtins(value), indent=2)
-    sys.stdout.write(encoded + "\n")
+    sys.stdout.write(as_json(value, indent=2) + "\n")
 
 
 def json_line(value: object) -> None:
     """One JSON document on a line of its own, at once."""
-    import msgspec
-
-    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+    sys.stdout.write(as_json(value) + "\n")
     sys.stdout.flush()
+
+
+def as_json(value: object, indent: int | None = None) -> str:
+    import json
+
+    from paddock.model.codec import plain
+
+    separators = (",", ": " if indent else ":")
+    text = json.dumps(value, ensure_ascii=False, indent=indent, separators=separators, default=plain)
+    return _escaped_json(text)
+
+
+def _escaped_json(encoded: str) -> str:
+    """The same document without what drives a terminal: DEL, the controls of C1, marks of direction.
+
+    Lone surrogates, of names that are not UTF-8, are escaped too.
+    """
+    if encoded.isascii() and "\x7f" not in encoded:
+        return encoded
+    return "".join(one if one.isprintable() or one == "\n" else _units(one) for one in encoded)
+
+
+def _units(character: str) -> str:
+    """In UTF-16, as JSON has them."""
+    units = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{int.from_bytes(units[at : at + 2]):04x}" for at in range(0, len(units), 2))
 
 
 def raw(descriptor: int, data: bytes) -> None:

@@ -7,8 +7,6 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from paddock.errors import InvalidArgument, PaddockError, RequestError
 
@@ -18,7 +16,10 @@ from ._remedies import REMEDY
 from ._terminal import Keyboard, is_terminal, size
 from ._values import command, limits, mounts
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from paddock.client import Process, Sandbox, Writer
     from paddock.model import ExecResult, Limit
 

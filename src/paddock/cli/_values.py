@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import re
 import time
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from paddock.model import Limits, Mount
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import os
 from importlib import import_module
-from typing import NamedTuple, NoReturn
 
 from paddock import __version__
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import NoReturn
 
-class Verb(NamedTuple):
+
+class Verb:
     """`module` has `add(parser)`; `names` says whether completion offers ids and names of sandboxes."""
 
-    module: str
-    help: str
-    names: bool = False
+    def __init__(self, module: str, help: str, names: bool = False) -> None:
+        self.module, self.help, self.names = module, help, names
 
 
 VERBS: dict[str, Verb] = {
@@ -79,6 +82,26 @@ class WrongUsage(Exception):
         self.message, self.hint = message, hint
 
 
+class _Formatter(argparse.HelpFormatter):
+    """Asks for the terminal's width itself: argparse imports the whole of shutil for that, for each option."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=_columns() - 2)
+
+
+class _RootFormatter(_Formatter, argparse.RawDescriptionHelpFormatter):
+    """Leaves the lines of the epilog as they are."""
+
+
+def _columns() -> int:
+    if (columns := os.environ.get("COLUMNS", "")).isdecimal() and int(columns):
+        return int(columns)
+    try:
+        return os.get_terminal_size(1).columns or 80
+    except OSError:
+        return 80
+
+
 class Parser(argparse.ArgumentParser):
     """Raises instead of printing and leaving: errors have one shape, and `--json` is one of it."""
 
@@ -93,13 +116,19 @@ def parser(*loaded: str) -> argparse.ArgumentParser:
         usage=None if loaded else "paddock VERB ...",
         description="Disposable computers for coding agents, on this machine.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_RootFormatter,
         allow_abbrev=False,
     )
     root.add_argument("--version", action="version", version=f"paddock {__version__}")
-    verbs = root.add_subparsers(title="verbs", metavar="VERB", required=True)
+    verbs = root.add_subparsers(title="verbs", metavar="VERB", required=True, prog="paddock")
     for name in loaded or VERBS:
-        one = verbs.add_parser(name, help=VERBS[name].help, description=VERBS[name].help, allow_abbrev=False)
+        one = verbs.add_parser(
+            name,
+            help=VERBS[name].help,
+            description=VERBS[name].help,
+            formatter_class=_Formatter,
+            allow_abbrev=False,
+        )
         if loaded:
             import_module(f"{__package__}.{VERBS[name].module}").add(one)
     return root

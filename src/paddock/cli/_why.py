@@ -70,8 +70,10 @@ def _tell_end(known: Inspection, killer: str | None) -> None:
     box = known.sandbox
     name = f" ({box.spec.name})" if box.spec.name else ""
     if box.ended_at is None:
-        left = _render.span(box.expires_at - time.time())
-        _render.line(_render.escape(f"{box.id}{name} is {box.state}, and ends in {left} if nobody extends it"))
+        until = f"ends in {_render.span(box.expires_at - time.time())} if nobody extends it"
+        if box.kept_until is not None:
+            until = f"is kept until {_render.when(box.kept_until)} if nobody resumes it"
+        _render.line(_render.escape(f"{box.id}{name} is {box.state}, and {until}"))
     else:
         after = _render.span(box.ended_at - box.created_at)
         how = "never came to life" if box.state == "failed" and not known.usage else f"was {box.state}"

@@ -1,31 +1,11 @@
 """The SDK. The asynchronous side is written, the synchronous one generated from it.
 
-The asynchronous names are resolved on first use: asyncio takes as long to import as all of the synchronous side.
+The names are resolved on first use: a program needs one side, and a part of that.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from ._calls import Calls as Calls
-from ._command import absolute_template as absolute_template
-from ._control import daemon_log as daemon_log
-from ._control import daemon_status as daemon_status
-from ._control import stop_daemon as stop_daemon
-from ._session import Session as Session
-from ._session import session as session
-from ._sync.changes import Changes as Changes
-from ._sync.daemon import DaemonTransport as DaemonTransport
-from ._sync.daemon import default_transport as default_transport
-from ._sync.filesystem import Filesystem as Filesystem
-from ._sync.process import Process as Process
-from ._sync.process import Reader as Reader
-from ._sync.process import Writer as Writer
-from ._sync.sandbox import Sandbox as Sandbox
-from ._sync.transport import Transport as Transport
-from ._sync.workspace import Workspace as Workspace
-from ._transfer import TransferReport as TransferReport
-
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ._async.changes import AsyncChanges as AsyncChanges
     from ._async.daemon import AsyncDaemonTransport as AsyncDaemonTransport
@@ -38,11 +18,28 @@ if TYPE_CHECKING:
     from ._async.transport import AsyncTransport as AsyncTransport
     from ._async.workspace import AsyncWorkspace as AsyncWorkspace
     from ._async_calls import AsyncCalls as AsyncCalls
+    from ._calls import Calls as Calls
+    from ._command import absolute_template as absolute_template
+    from ._control import daemon_log as daemon_log
+    from ._control import daemon_status as daemon_status
+    from ._control import stop_daemon as stop_daemon
+    from ._session import Session as Session
+    from ._session import session as session
+    from ._sync.changes import Changes as Changes
+    from ._sync.daemon import DaemonTransport as DaemonTransport
+    from ._sync.daemon import default_transport as default_transport
+    from ._sync.filesystem import Filesystem as Filesystem
+    from ._sync.process import Process as Process
+    from ._sync.process import Reader as Reader
+    from ._sync.process import Writer as Writer
+    from ._sync.sandbox import Sandbox as Sandbox
+    from ._sync.transport import Transport as Transport
+    from ._sync.workspace import Workspace as Workspace
+    from ._transfer import TransferReport as TransferReport
 
-    local_async = default_async_transport
+    local, local_async = default_transport, default_async_transport
 
-local = default_transport
-_ASYNCHRONOUS = {
+HOMES = {
     "AsyncCalls": "._async_calls",
     "AsyncChanges": "._async.changes",
     "AsyncDaemonTransport": "._async.daemon",
@@ -53,21 +50,37 @@ _ASYNCHRONOUS = {
     "AsyncTransport": "._async.transport",
     "AsyncWorkspace": "._async.workspace",
     "AsyncWriter": "._async.process",
+    "Calls": "._calls",
+    "Changes": "._sync.changes",
+    "DaemonTransport": "._sync.daemon",
+    "Filesystem": "._sync.filesystem",
+    "Process": "._sync.process",
+    "Reader": "._sync.process",
+    "Sandbox": "._sync.sandbox",
+    "Session": "._session",
+    "TransferReport": "._transfer",
+    "Transport": "._sync.transport",
+    "Workspace": "._sync.workspace",
+    "Writer": "._sync.process",
+    "absolute_template": "._command",
+    "daemon_log": "._control",
+    "daemon_status": "._control",
     "default_async_transport": "._async.daemon",
-    "local_async": "._async.daemon",
+    "default_transport": "._sync.daemon",
+    "session": "._session",
+    "stop_daemon": "._control",
 }
+"""The module of each name."""
 
 
 def __getattr__(name: str) -> object:
-    home = _ASYNCHRONOUS.get(name)
+    source = {"local": "default_transport", "local_async": "default_async_transport"}.get(name, name)
+    home = HOMES.get(source)
     if home is None:
-        raise AttributeError(f"module 'paddock.client' has no attribute {name!r}")
-    from importlib import import_module
-
-    source = "default_async_transport" if name == "local_async" else name
-    value = globals()[name] = getattr(import_module(home, __name__), source)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(__import__(__name__ + home, fromlist=(source,)), source)
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_ASYNCHRONOUS})
+    return sorted({*globals(), *HOMES, "local", "local_async"})

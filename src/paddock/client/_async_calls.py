@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import socket
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paddock.errors import DaemonLost, InvalidState
-from paddock.model import codec
 from paddock.wire import MAX_REPLY, NO_REPLY, Frame, Inbox, Kind, WireError, close_all, pack, receive_some, send_some
 
-from ._session import Session, Undo, answered, handle_methods, lost, nothing
+from ._session import Session, answered, handle_methods, lost, nothing, tell
 
-_log = logging.getLogger("paddock")
+if TYPE_CHECKING:
+    from ._session import Undo
 
 
 class AsyncCalls:
@@ -169,8 +168,7 @@ class _Multiplexed:
         for frame in frames:
             answer = self._answers.get(frame.channel)
             if frame.kind is Kind.CONTROL:
-                said: dict[str, str] = codec.decode(frame.body, dict[str, str])
-                _log.info("%s", said.get("progress", ""))
+                tell(frame.body)
             elif answer is not None and not answer.done():
                 answer.set_result(frame)
                 continue

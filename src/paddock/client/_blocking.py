@@ -26,6 +26,18 @@ async def arun_blocking(function: Callable[P, R], *args: P.args, **kwargs: P.kwa
     return await asyncio.to_thread(function, *args, **kwargs)
 
 
+async def arun_whole(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """As `arun_blocking`, but a caller who is cancelled waits until it has ended: it uses what he lets go of."""
+    import asyncio
+
+    running = asyncio.ensure_future(asyncio.to_thread(function, *args, **kwargs))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait((running,))
+        raise
+
+
 def open_local(path: str | os.PathLike[str], mode: Literal["rb", "wb"]) -> BinaryIO:
     return open(path, mode)
 

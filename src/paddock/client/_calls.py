@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import threading
-from collections.abc import Callable
-from typing import Any
+from _thread import allocate_lock
 
 from paddock.errors import InvalidState
-from paddock.model import codec
 from paddock.wire import NO_REPLY, Connection, Frame, Kind, WireError, close_all
 
-from ._session import Session, Undo, answered, handle_methods, lost, nothing
+from ._session import answered, handle_methods, lost, nothing, tell
 
-_log = logging.getLogger("paddock")
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from ._session import Session, Undo
 
 
 class Calls:
@@ -47,7 +48,7 @@ class Calls:
         A request that didn't reach it whole was not started: it is sent once more. So is one that was lost, if it is
         `repeatable`. The second one takes a new connection: the others may be those of the daemon that is dying.
         """
-        problem: Exception | None = None
+        problem = ""  # its text: the exception would keep the callers' frames, and the streams in them, alive
         for connect in (self._session.take, self._session.open):
             connection = connect()
             channel = connection.next_channel()
@@ -57,7 +58,7 @@ class Calls:
                 is_sent = True
                 frame = self._answer(connection, channel)
             except (OSError, WireError) as error:
-                frame, problem = None, error
+                frame, problem = None, str(error)
             except BaseException:
                 self._interrupted(connection, channel, cancels, undo)
                 raise
@@ -74,8 +75,7 @@ class Calls:
             if frame.channel == channel and frame.kind is not Kind.CONTROL:
                 return frame
             if frame.kind is Kind.CONTROL and frame.channel == channel:
-                said: dict[str, str] = codec.decode(frame.body, dict[str, str])
-                _log.info("%s", said.get("progress", ""))
+                tell(frame.body)
             close_all(frame.descriptors)
         return None
 
@@ -107,7 +107,7 @@ class Pipe:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._lock = threading.Lock()
+        self._lock = allocate_lock()
         self._users = 0
         self._closed = False
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-
-from msgspec.structs import replace
 
 from paddock.errors import CommandFailed, InvalidArgument
-from paddock.model import LOCAL_IMAGES, ExecResult, ExecSpec, Mount, PtySize
+from paddock.model import ExecSpec, replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from paddock.model import ExecResult, Mount, PtySize
 
 
 def exec_spec(
@@ -62,6 +65,10 @@ def absolute(mount: Mount) -> Mount:
 
 def absolute_template(template: str) -> str:
     """An image's path, which may be relative to this program's directory, as the service needs it."""
+    if ":" not in template:
+        return template
+    from paddock.model import LOCAL_IMAGES
+
     if not template.startswith(LOCAL_IMAGES):
         return template
     transport, _, rest = template.partition(":")

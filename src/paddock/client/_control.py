@@ -74,7 +74,7 @@ def _control(state_dir: Path, what: str) -> bytes:
         session.close()
 
 
-def _existing(state_dir: Path) -> socket.socket:
+def _existing(state_dir: str) -> socket.socket:
     peer = _daemon.connect(state_dir, start=False)
     if peer is None:
         raise _NoDaemon

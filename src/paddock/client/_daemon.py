@@ -12,11 +12,13 @@ import os
 import socket
 import sys
 import time
-from pathlib import Path
-from typing import Any
 
 from paddock.errors import DaemonUnavailable, NotConfigured
 from paddock.linux import local_sockets
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 SOCKET = "daemon.sock"
 LOCK = "daemon.lock"
@@ -40,7 +42,7 @@ _PREFIXES = ("PADDOCK_", "GIT_", "VAULT_", "XDG_")
 _NOT_CARRIED = frozenset({"PADDOCK_STATE_DIR", "PADDOCK_URL", "PADDOCK_API_KEY", "PADDOCK_DOOR"})
 
 
-def connect(state_dir: Path, *, start: bool = True) -> socket.socket | None:
+def connect(state_dir: str, *, start: bool = True) -> socket.socket | None:
     """A blocking connection; None if there is no daemon and `start` is false. Raises why there can be none."""
     deadline = time.monotonic() + WAIT_SECONDS
     pause = 0.002
@@ -48,7 +50,7 @@ def connect(state_dir: Path, *, start: bool = True) -> socket.socket | None:
         peer = _try(state_dir)
         if peer is not None:
             return peer
-        if not start and not (state_dir / LOCK).exists():
+        if not start and not os.path.exists(os.path.join(state_dir, LOCK)):
             return None
         lock = _lock(state_dir)
         if lock is not None:
@@ -65,13 +67,13 @@ def connect(state_dir: Path, *, start: bool = True) -> socket.socket | None:
         if time.monotonic() > deadline:
             raise DaemonUnavailable(
                 f"the daemon of {state_dir} holds its lock and does not listen",
-                hint=f"see {state_dir / LOG}; `paddock daemon status` names its process",
+                hint=f"see {os.path.join(state_dir, LOG)}; `paddock daemon status` names its process",
             )
         time.sleep(pause)
         pause = min(pause * 2, 0.05)
 
 
-def find_or_start(state_dir: Path) -> socket.socket:
+def find_or_start(state_dir: str) -> socket.socket:
     """A blocking connection to the daemon of `state_dir`. Raises why there can be none."""
     peer = connect(state_dir)
     assert peer is not None
@@ -94,7 +96,7 @@ def _is_carried(name: str) -> bool:
     return name in _CARRIED or name.startswith(_PREFIXES) or name.lower().endswith("_proxy")
 
 
-def _try(state_dir: Path) -> socket.socket | None:
+def _try(state_dir: str) -> socket.socket | None:
     try:
         peer = local_sockets.connect(state_dir, SOCKET)
     except FileNotFoundError:  # the directory itself
@@ -104,11 +106,11 @@ def _try(state_dir: Path) -> socket.socket | None:
     return peer
 
 
-def _lock(state_dir: Path) -> int | None:
+def _lock(state_dir: str) -> int | None:
     """The daemon's lock, or None where a daemon has it."""
     try:
-        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = os.open(state_dir / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        os.makedirs(state_dir, mode=0o700, exist_ok=True)
+        lock = os.open(os.path.join(state_dir, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise NotConfigured(
             f"the state directory {state_dir} cannot be used: {error.strerror}",
@@ -133,15 +135,15 @@ def _lock(state_dir: Path) -> int | None:
     return lock
 
 
-def _start(state_dir: Path, lock: int) -> None:
+def _start(state_dir: str, lock: int) -> None:
     """Returns when the new daemon listens; it has the lock. Raises what kept it from starting."""
     import json
     import subprocess
 
     reading, writing = os.pipe2(os.O_CLOEXEC)
-    log = os.open(state_dir / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    log = os.open(os.path.join(state_dir, LOG), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
-        options: dict[str, Any] = {"path": _path(), "state": str(state_dir.absolute()), "lock": lock, "ready": writing}
+        options: dict[str, Any] = {"path": _path(), "state": os.path.abspath(state_dir), "lock": lock, "ready": writing}
         child = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _BOOTSTRAP],
             stdin=subprocess.PIPE,
@@ -169,7 +171,7 @@ def _start(state_dir: Path, lock: int) -> None:
             if descriptor >= 0:
                 os.close(descriptor)
     if not said:
-        raise DaemonUnavailable("the daemon died while it started", hint=f"see {state_dir / LOG}")
+        raise DaemonUnavailable("the daemon died while it started", hint=f"see {os.path.join(state_dir, LOG)}")
     if bytes(said) != b"{}":
         from paddock.model import codec
 
@@ -178,6 +180,6 @@ def _start(state_dir: Path, lock: int) -> None:
 
 def _path() -> list[str]:
     """Where the daemon finds paddock and what it needs: never the current directory."""
-    source = str(Path(__file__).parents[2])
+    source = os.path.abspath(os.path.join(__file__, *[os.pardir] * 3))
     packages = [place for place in sys.path if os.path.isabs(place) and "-packages" in place]
     return [source, *packages]

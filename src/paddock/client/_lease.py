@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
-import warnings
-from collections.abc import Callable
 
 from paddock.model import codec
 
 from ._session import handle_methods
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Lease:
@@ -41,5 +43,7 @@ class Lease:
         if not self._held or sys.is_finalizing():
             return
         if self._warns:
+            import warnings
+
             warnings.warn(f"command {self._handle.id} was never closed", ResourceWarning, stacklevel=2, source=self)
         self._give_up(handle_methods(self._handle.handle, "close"))

@@ -3,105 +3,43 @@
 from __future__ import annotations
 
 import errno
-import logging
 import math
 import os
-import socket
-import threading
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, cast
+from _thread import allocate_lock
 
 from paddock import __version__
 from paddock.errors import DaemonLost, DaemonUnavailable, InvalidArgument, NotConfigured, exhaustion
-from paddock.keeper.layout import default_state_dir
-from paddock.model import (
-    AcquireRepository,
-    Action,
-    AnyAction,
-    CheckStorage,
-    CreateSandbox,
-    Diagnose,
-    FindFiles,
-    ForkSandbox,
-    GetAuditKey,
-    GetAuditStatement,
-    GetPolicy,
-    GetSandbox,
-    GetUsage,
-    GetWorkspace,
-    GrepFiles,
-    InspectSandbox,
-    InspectWorkspace,
-    KillSandbox,
-    ListApprovals,
-    ListArtifacts,
-    ListAudit,
-    ListExecs,
-    ListFiles,
-    ListImages,
-    ListProcesses,
-    ListRepositories,
-    ListSandboxes,
-    ListSecrets,
-    ListSnapshots,
-    ListTemplates,
-    ListWorkspaces,
-    OpenPullRequest,
-    OpenWorkspace,
-    PushBranch,
-    ReadFile,
-    RunExec,
-    SetPolicy,
-    StatFile,
-    VerifyAudit,
-    codec,
-)
+from paddock.keeper.layout import default_state
+from paddock.model import Action, CreateSandbox, ForkSandbox, KillSandbox, RunExec, codec, replace
 from paddock.model.caller import is_git_variable
 from paddock.wire import NO_REPLY, PROTOCOL, Connection, Frame, Kind, WireError, close_all
 
 from . import _daemon
 
-Undo = Callable[[Frame], list[bytes]]
-"""From an answer that came although its caller had left to the requests that give it back."""
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import logging
+    import socket
+    from collections.abc import Callable
+    from typing import Any, TypeAlias
+
+    Undo: TypeAlias = Callable[[Frame], list[bytes]]
+    """From an answer that came although its caller had left to the requests that give it back."""
 
 INLINE_INPUT = 64 * 1024
 """Longer input of `exec` travels as a memfd (memfd_create(2)), not in the frame."""
-REPEATABLE: tuple[type[Action[Any]], ...] = (
-    CheckStorage,
-    Diagnose,
-    FindFiles,
-    GetAuditKey,
-    GetAuditStatement,
-    GetPolicy,
-    GetSandbox,
-    GetUsage,
-    GetWorkspace,
-    GrepFiles,
-    InspectSandbox,
-    InspectWorkspace,
-    KillSandbox,
-    ListApprovals,
-    ListArtifacts,
-    ListAudit,
-    ListExecs,
-    ListFiles,
-    ListImages,
-    ListProcesses,
-    ListRepositories,
-    ListSandboxes,
-    ListSecrets,
-    ListSnapshots,
-    ListTemplates,
-    ListWorkspaces,
-    ReadFile,
-    StatFile,
-    VerifyAudit,
+_BY_GIT = frozenset(
+    ("repository.acquire", "workspace.branch", "workspace.open", "workspace.pull_request", "workspace.status")
 )
-"""What may be asked twice: it changes nothing, or the second time nothing more."""
+"""The actions that the caller's git settings are for. A create over a workspace may fetch its submodules."""
 _ATTEMPTS = 5
 
-_log = logging.getLogger("paddock")
+
+def log() -> logging.Logger:
+    """The library's. Most programs never need it, and it takes long to import."""
+    import logging
+
+    return logging.getLogger("paddock")
 
 
 class Session:
@@ -111,11 +49,13 @@ class Session:
     so a finalizer may use them at any point.
     """
 
-    def __init__(self, state_dir: Path, connect: Callable[[Path], socket.socket] | None = None) -> None:
+    def __init__(
+        self, state_dir: str | os.PathLike[str], connect: Callable[[str], socket.socket] | None = None
+    ) -> None:
         self._idle: list[Connection] = []
-        self.state_dir = state_dir
+        self.state_dir = os.fspath(state_dir)
         self._connect = connect or _daemon.find_or_start
-        self._starting = threading.Lock()
+        self._starting = allocate_lock()
         self._begin()
 
     def _begin(self) -> None:
@@ -126,7 +66,7 @@ class Session:
     def take(self) -> Connection:
         """Return a connection for this caller alone, until it gives it back."""
         if self._pid != os.getpid():
-            self._starting = threading.Lock()  # another thread of the parent may hold the old one
+            self._starting = allocate_lock()  # another thread of the parent may hold the old one
             for inherited in self._idle:
                 inherited.close()
             self._begin()
@@ -189,7 +129,7 @@ class Session:
                     raise
                 connection.close()
         raise DaemonUnavailable(
-            "the daemon ends each connection before it answers", hint=f"see {self.state_dir / _daemon.LOG}"
+            "the daemon ends each connection before it answers", hint=f"see {os.path.join(self.state_dir, _daemon.LOG)}"
         )
 
     def hello(self) -> bytes:
@@ -216,16 +156,16 @@ class Session:
             raise codec.decode_error(frame.body)
         welcome: codec.Welcome = codec.decode(frame.body, codec.Welcome)
         for notice in welcome.notices:
-            _log.warning("%s", notice)
+            log().warning("%s", notice)
         if welcome.differs and not self._told:
             self._told = True
-            _log.warning(
+            log().warning(
                 "the daemon was started with another value of %s; to have it take yours: paddock daemon restart",
                 ", ".join(welcome.differs),
             )
 
 
-_sessions: dict[Path, Session] = {}
+_sessions: dict[str, Session] = {}
 
 
 def session(state_dir: str | os.PathLike[str] | None = None) -> Session:
@@ -235,21 +175,25 @@ def session(state_dir: str | os.PathLike[str] | None = None) -> Session:
             "PADDOCK_URL is set, and this paddock cannot use a server yet: servers come with a later version",
             hint="unset PADDOCK_URL",
         )
-    path = default_state_dir() if state_dir is None else Path(state_dir).absolute()
+    path = default_state() if state_dir is None else os.path.join(os.getcwd(), state_dir)
     found = _sessions.get(path)
     return found if found is not None else _sessions.setdefault(path, Session(path))
 
 
 def request_of(action: Action[Any]) -> tuple[bytes, tuple[int, ...]]:
     """The body of an OPEN, and the descriptors that go along, which the caller closes when they are sent."""
-    _refuse_non_finite(action)
     if isinstance(action, RunExec) and action.input is not None and len(action.input) > INLINE_INPUT:
-        from msgspec.structs import replace
-
-        body = codec.encode(codec.Request(action=replace(action, input=None), has_input=True))
+        body = _encoded(codec.Request(action=replace(action, input=None), has_input=True))
         return body, (_memory(action.input),)
-    variables = _environment(action)
-    return codec.encode(codec.Request(action=cast("AnyAction", action), environment=variables)), ()
+    return _encoded(codec.Request(action=action, environment=_environment(action))), ()
+
+
+def _encoded(request: codec.Request) -> bytes:
+    try:
+        return codec.encode(request)
+    except ValueError:
+        _refuse_non_finite(request.action)
+        raise
 
 
 def handle_methods(handle: int, method: str, **fields: Any) -> bytes:
@@ -276,6 +220,13 @@ def nothing(late: Frame) -> list[bytes]:
     return []
 
 
+def tell(body: bytes) -> None:
+    """Log what the daemon says while it works: a warning, or what takes long."""
+    said: dict[str, str] = codec.decode(body, dict[str, str])
+    for kind, words in said.items():
+        (log().warning if kind == "warning" else log().info)("%s", words)
+
+
 def answered(frame: Frame, give_up: Callable[[bytes], None]) -> Frame:
     """The REPLY with all its descriptors. Raises the daemon's error, or ResourceExhausted."""
     if frame.kind is Kind.ERROR:
@@ -289,7 +240,7 @@ def answered(frame: Frame, give_up: Callable[[bytes], None]) -> Frame:
     return frame
 
 
-def lost(name: str, error: BaseException | None) -> DaemonLost:
+def lost(name: str, error: object) -> DaemonLost:
     return DaemonLost(
         f"the daemon died before it answered {name}: it may have been done or not" + (f" ({error})" if error else ""),
         hint="look first (`paddock ls`), then ask again",
@@ -318,7 +269,9 @@ def _memory(data: bytes) -> int:
 
 
 def _refuse_non_finite(value: object, name: str = "") -> None:
-    """Raise InvalidArgument for NaN and infinity. JSON lacks them: the daemon would read null, so a default."""
+    """Raise InvalidArgument for NaN and infinity, which JSON lacks."""
+    from typing import cast
+
     if isinstance(value, float):
         if not math.isfinite(value):
             raise InvalidArgument(f"{name}={value} isn't a finite number", field=name)
@@ -329,19 +282,18 @@ def _refuse_non_finite(value: object, name: str = "") -> None:
         for key, item in cast("dict[object, object]", value).items():
             _refuse_non_finite(item, f"{name}.{key}")
     else:
-        for field in getattr(value, "__struct_fields__", ()):
+        for field in getattr(value, "__fields__", None) or getattr(value, "__struct_fields__", ()):
             _refuse_non_finite(getattr(value, field), f"{name}.{field}".removeprefix(".").removeprefix("spec."))
 
 
 def _environment(action: Action[Any]) -> dict[str, str]:
     """The caller's values of what its request needs: its git's settings, the variables that its policy names."""
-    if isinstance(action, AcquireRepository | OpenWorkspace | PushBranch | OpenPullRequest | InspectWorkspace):
-        return {name: value for name, value in os.environ.items() if is_git_variable(name)}
-    policy = action.spec.policy if isinstance(action, CreateSandbox) else None
-    if isinstance(action, SetPolicy):
-        policy = action.policy
+    git: dict[str, str] = {}
+    if action.TAG in _BY_GIT or (isinstance(action, CreateSandbox) and action.spec.workspace is not None):
+        git = {name: value for name, value in os.environ.items() if is_git_variable(name)}
+    policy = action.spec.policy if isinstance(action, CreateSandbox) else getattr(action, "policy", None)
     if policy is None:
-        return {}
+        return git
     names: set[str] = set()
     for rule in policy.secrets.values():
         source = rule.source
@@ -351,4 +303,4 @@ def _environment(action: Action[Any]) -> dict[str, str]:
             names.add(source.env)
         if source.vault is not None:
             names |= {"VAULT_ADDR", "VAULT_TOKEN", "VAULT_NAMESPACE", "HOME"}
-    return {name: os.environ[name] for name in names if name in os.environ}
+    return git | {name: os.environ[name] for name in names if name in os.environ}

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeAlias
+from paddock.model import Value
 
-import msgspec
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeAlias
 
-Moved: TypeAlias = Callable[[int], object]
-"""Told how many bytes have just gone."""
+    Moved: TypeAlias = Callable[[int], object]
+    """Told how many bytes have just gone."""
 
 
-class TransferReport(msgspec.Struct, frozen=True, kw_only=True):
+class TransferReport(Value):
     """`entries` counts files, directories and links; `skipped` names what was passed over, as untrusted text."""
 
     entries: int

@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from paddock.errors import InvalidArgument, PaddockError
-from paddock.model import ByteReader, ByteStream, ByteWriter, ChangeStream, ExecHandle
+from paddock.model import ByteReader, ByteStream, ByteWriter, ChangeStream, ExecHandle, PromotionHandle
 from paddock.model.codec import Call
 from paddock.model.codec import Handle as HandleReply
 
@@ -205,6 +205,24 @@ class OpenedStream(Opened):
             task.cancel()
         await asyncio.wait((self._task, self._after))
         self._socket.close()
+
+
+class OpenedPromotion(Opened):
+    def __init__(self, number: int, inner: PromotionHandle) -> None:
+        super().__init__()
+        self._inner = inner
+        self.reply = HandleReply(handle=number, streams=("layer", "journal"), plan=inner.plan)
+        self.descriptors = (os.dup(inner.layer), os.dup(inner.journal))
+        self.methods = {"finish": self._finish, "close": self._close}
+
+    async def _finish(self, call: Call) -> object:
+        return await self._inner.finish()
+
+    async def _close(self, call: Call) -> None:
+        await self.let_go()
+
+    async def let_go(self) -> None:
+        await self._inner.aclose()
 
 
 class OpenedWatch(Opened):

@@ -13,8 +13,6 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
-
 from paddock.errors import (
     InternalError,
     InvalidArgument,
@@ -63,6 +61,7 @@ class Listener:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         staged = f"{SOCKET}.{os.getpid()}"
         (directory / staged).unlink(missing_ok=True)
+        os.fchmod(listener.fileno(), 0o600)  # its name has this mode from the start
         with reached(directory) as short:
             listener.bind(f"{short}/{staged}")
         listener.listen(_BACKLOG)
@@ -234,7 +233,7 @@ class _Connection:
             session = self._listener.session(hello.session, self._pid)
         except Leaving:
             self.close()
-        except msgspec.MsgspecError as error:
+        except codec.Malformed as error:
             self._send(Kind.ERROR, 0, codec.encode_error(InvalidArgument(f"not a greeting: {error}")))
         except PaddockError as error:
             self._send(Kind.ERROR, 0, codec.encode_error(error))

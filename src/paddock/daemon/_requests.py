@@ -10,8 +10,6 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, Protocol, TypeVar, cast
 
-import msgspec
-
 from paddock.errors import InvalidArgument, PaddockError, exhaustion
 from paddock.model import (
     Action,
@@ -24,6 +22,7 @@ from paddock.model import (
     GetSandbox,
     KillSandbox,
     Principal,
+    PromoteMount,
     ReadFile,
     ReadOutput,
     RunExec,
@@ -34,17 +33,18 @@ from paddock.model import (
     WatchFiles,
     WriteFile,
     codec,
+    replace,
 )
 from paddock.model.caller import ENVIRONMENT
 from paddock.wire import Frame, Kind
 
-from ._handles import Opened, OpenedExec, OpenedReader, OpenedStream, OpenedWatch, OpenedWriter
+from ._handles import Opened, OpenedExec, OpenedPromotion, OpenedReader, OpenedStream, OpenedWatch, OpenedWriter
 from ._sessions import Session, all_of
 
 R = TypeVar("R")
 MAX_INPUT = 1 << 30
 _log = logging.getLogger("paddock")
-_progress: ContextVar[Callable[[str], None] | None] = ContextVar("progress", default=None)
+_progress: ContextVar[Callable[[str, str], None] | None] = ContextVar("progress", default=None)
 
 
 class Api(Protocol):
@@ -60,12 +60,13 @@ class Reply(Protocol):
 
 
 class ProgressHandler(logging.Handler):
-    """Sends what the library says in its log while it works for a request to the client of that request."""
+    """Sends what the library says in its log while it works for a request to the client of that request: what takes
+    long, as information, and warnings."""
 
     def emit(self, record: logging.LogRecord) -> None:
         send = _progress.get()
         if send is not None:
-            send(record.getMessage())
+            send("warning" if record.levelno == logging.WARNING else "progress", record.getMessage())
 
 
 _OPENED: tuple[tuple[tuple[type[Action[Any]], ...], Callable[[int, Any], Opened]], ...] = (
@@ -74,6 +75,7 @@ _OPENED: tuple[tuple[tuple[type[Action[Any]], ...], Callable[[int, Any], Opened]
     ((WriteFile, UploadTree), OpenedWriter),
     ((ConnectPort,), OpenedStream),
     ((WatchFiles,), OpenedWatch),
+    ((PromoteMount,), OpenedPromotion),
 )
 
 
@@ -94,15 +96,15 @@ class Requests:
         """One REPLY or ERROR, unless it is cancelled."""
         loop = asyncio.get_running_loop()
 
-        def progress(said: str) -> None:  # from any thread
+        def progress(kind: str, said: str) -> None:  # from any thread
             with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(reply, Kind.CONTROL, codec.encode({"progress": said[:1000]}))
+                loop.call_soon_threadsafe(reply, Kind.CONTROL, codec.encode({kind: said[:1000]}))
 
         _progress.set(progress)
         try:
             request = codec.decode(frame.body, codec.Request)
             await self._perform(session, request, frame, reply)
-        except msgspec.MsgspecError as error:
+        except codec.Malformed as error:
             reply(Kind.ERROR, codec.encode_error(InvalidArgument(f"not a request: {error}")))
         except PaddockError as error:
             reply(Kind.ERROR, codec.encode_error(error))
@@ -119,7 +121,7 @@ class Requests:
         elif request.control is not None:
             reply(Kind.REPLY, codec.encode(await self._control(request.control, session)))
         elif request.action is not None:
-            await self._act(session, cast("Action[Any]", request.action), request, frame, reply)
+            await self._act(session, request.action, request, frame, reply)
         else:
             raise InvalidArgument("a request without an action")
 
@@ -135,7 +137,7 @@ class Requests:
     ) -> None:
         if request.has_input and isinstance(action, RunExec):
             data = await asyncio.to_thread(_read_all, frame.descriptors[0])
-            action = msgspec.structs.replace(action, input=data)
+            action = replace(action, input=data)
         ENVIRONMENT.set(request.environment)
         performing = asyncio.ensure_future(self._api.perform(action, self._principal))
         try:

@@ -106,7 +106,9 @@ class SessionFiles:
         )
         self._directory.mkdir(mode=0o700, exist_ok=True)
         staged = place.with_suffix(".new")
-        staged.write_bytes(msgspec.json.encode(row))
+        fd = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with open(fd, "wb") as file:
+            file.write(msgspec.json.encode(row))
         staged.rename(place)
 
     def forget(self, token: str) -> None:

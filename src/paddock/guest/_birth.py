@@ -78,7 +78,9 @@ def _live(voice: socket.socket) -> NoReturn:
         grace_seconds=0.0,
         attending=("carrier",),
     )
-    run_init(plan, start_agent, ready, keep=(voice.fileno(),), rest=Rest(float(config["idle"])))
+    run_init(
+        plan, start_agent, ready, keep=(voice.fileno(),), rest=Rest(float(config["idle"]), float(config["retention"]))
+    )
 
 
 def _receive(voice: socket.socket) -> tuple[Any, list[socket.socket]]:

@@ -189,8 +189,10 @@ class Connection:
             sent = os.writev(self._fds[1], parts)
         except BlockingIOError:
             sent = 0
-        except OSError:
-            self.drop()
+        except OSError as error:
+            # What a host had sent before it left is still served: after it comes the end of the stream.
+            if self._socket is None or not isinstance(error, BrokenPipeError):
+                self.drop()
             return
         if sent < sum(map(len, parts)):
             self._queue(parts, sent)

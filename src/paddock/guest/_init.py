@@ -115,7 +115,7 @@ class Init:
         self._agents = {name: _Agent(name) for name in config.agents}
         self._connections: set[Connection] = set()
         self._timer: Timer | None = None
-        self._deadline = config.deadline
+        self.deadline = config.deadline
         self._renewal = Renewal(config.files)
         self._children = ChildWatch(self._loop, self._died, self._stopped)
         if os.getpid() != 1:  # pid 1 adopts everybody, and ignores signals that it does not handle
@@ -129,8 +129,8 @@ class Init:
     def set_out(self, ready: Callable[[], None]) -> None:
         """Everything before the first event."""
         if self._rest is not None:
-            self._rest.begin(self._loop)
-        self._set_deadline(self._config.deadline)
+            self._rest.begin(self._loop, self)
+        self.set_deadline(self._config.deadline)
         control = self._config.control
         if isinstance(control, LineEnd):
             Line(self._loop, control, self._open, self._loop.stop)
@@ -250,7 +250,7 @@ class Init:
             value = request.get("boottime")
             if type(value) not in (int, float):
                 raise Fault("invalid_argument", "boottime must be a number")
-            self._set_deadline(float(value))  # pyright: ignore[reportArgumentType]
+            self.set_deadline(float(value))  # pyright: ignore[reportArgumentType]
             channel.reply({})
         elif operation == "lost":
             return self._lost(channel, request)
@@ -292,10 +292,15 @@ class Init:
 
     # the end
 
-    def _set_deadline(self, deadline: float) -> None:
+    def set_deadline(self, deadline: float) -> None:
+        self.deadline = deadline
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.at(deadline + self._config.grace_seconds, self._loop.stop)
+        self._timer = self._loop.at(deadline, self._overdue)
+
+    def _overdue(self) -> None:
+        """Whoever resumes a sandbox has sent the new deadline before it runs: that is read first."""
+        self._timer = self._loop.after(self._config.grace_seconds, self._loop.stop)
 
     def _terminated(self, number: int, frame: object) -> None:
         self._loop.stop()

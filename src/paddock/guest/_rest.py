@@ -1,4 +1,5 @@
-"""Standing still where no keeper sees to it: pid 1 stops all but itself, and goes on holding the deadline.
+"""Standing still where no keeper sees to it: pid 1 stops all but itself, and goes on holding a deadline: that of the
+retention, while the TTL stands still.
 
 `kill(-1, SIGSTOP)` reaches everybody else in the namespace at once, and whoever is just being born (kill(2), fork(2)):
 nobody is left who could have anybody go on. What had been stopped before goes on with the others.
@@ -11,12 +12,13 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 from . import _requests as requests
 from ._connection import Channel, Handler
 from ._faults import Fault
 from ._frames import Json
-from ._loop import Loop, Timer
+from ._loop import Loop, Timer, boottime
 from ._tree import parent_and_state, processes
 
 STOP_SECONDS = 5.0
@@ -25,12 +27,21 @@ _PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.0005, 0.1
 _STANDING = {b"T", b"t", b"Z", b"X", b""}  # stopped, traced, dead (proc_pid_stat(5)), gone
 
 
+class Clock(Protocol):
+    """What holds the deadline."""
+
+    @property
+    def deadline(self) -> float: ...
+    def set_deadline(self, deadline: float) -> None: ...
+
+
 class Rest:
     """Of the whole namespace. Belongs to pid 1, which gives it its loop."""
 
-    def __init__(self, idle_seconds: float) -> None:
-        self._idle_seconds = idle_seconds
-        self._paused = False
+    def __init__(self, idle_seconds: float, retention_seconds: float) -> None:
+        self._idle_seconds, self._retention = idle_seconds, retention_seconds
+        self._left: float | None = None
+        """Of its TTL, while it is paused."""
         self._held: set[_Held] = set()
         self._awake: set[_Awake] = set()
         self._asked: set[_Told] = set()
@@ -38,9 +49,13 @@ class Rest:
         self._later: list[Callable[[], None]] = []
         self._afterwards: list[Callable[[], None]] = []
 
-    def begin(self, loop: Loop) -> None:
-        self._loop = loop
+    def begin(self, loop: Loop, clock: Clock) -> None:
+        self._loop, self._clock = loop, clock
         self._settle()
+
+    @property
+    def _paused(self) -> bool:
+        return self._left is not None
 
     @property
     def stands(self) -> bool:
@@ -67,6 +82,8 @@ class Rest:
             self._pause()
         elif operation == "resume":
             self._resume()
+        elif operation == "times":
+            pass
         elif operation == "hold":
             seconds = requests.number(request, "seconds", low=1, high=LONGEST_HOLD_SECONDS)
             return _Held(self, channel, self._loop, seconds)
@@ -76,21 +93,27 @@ class Rest:
             return _Told(self, channel, requests.flag(request, "paused"))
         else:
             raise Fault("unsupported", f"init cannot do {operation!r}"[:200])
-        channel.reply({})
+        channel.reply(self.times())
         channel.end()
         return None
+
+    def times(self) -> Json:
+        return {"left": self._left, "deadline": self._clock.deadline}
 
     def _pause(self) -> None:
         """Until it is resumed. Whoever keeps it awake goes on keeping it so afterwards."""
         if not self._paused:
             if not self._held:
                 stop()
-            self._paused = True
+            now = boottime()
+            self._left = max(0.0, self._clock.deadline - now)
+            self._clock.set_deadline(now + self._retention)
             self._tell()
 
     def _resume(self) -> None:
-        if self._paused:
-            self._paused = False
+        if self._left is not None:
+            self._clock.set_deadline(boottime() + self._left)
+            self._left = None
             if not self._held:
                 self._go_on()
             self._settle()
@@ -179,7 +202,7 @@ class _Awake(Handler):
     def __init__(self, rest: Rest, channel: Channel) -> None:
         self._rest, self._channel = rest, channel
         rest.keep_awake(self)
-        channel.reply({})
+        channel.reply(rest.times())
 
     def close(self) -> None:
         self._rest.rest(self)
@@ -194,7 +217,7 @@ class _Told(Handler):
         rest.ask(self)
 
     def tell(self, paused: bool) -> None:
-        self._channel.reply({"paused": paused})
+        self._channel.reply({"paused": paused, **self._rest.times()})
         self._channel.end()
 
     def close(self) -> None:

@@ -242,9 +242,9 @@ def _doze(inside: Inside, agents: Agents) -> JailPlan:
     while not poll.poll(seconds * 1000):
         plan = _read_plan(inside, socket.MSG_PEEK)
         if plan is not None:
-            left = plan.deadline + _GRACE_SECONDS - proc.boottime()
+            left = plan.deadline - proc.boottime()
             if left <= 0:
-                os._exit(0)
+                break  # `_serve` ends it, unless it was paused and its new deadline has been sent
             seconds = min(left, _LONGEST_DOZE_SECONDS)
     plan = _read_plan(inside, 0)
     if plan is None or _read(inside, 0) != COMMITTED:

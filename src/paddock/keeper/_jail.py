@@ -312,6 +312,7 @@ def finish(house: House, pending: Pending) -> tuple[Jail, dict[str, float]]:
             parent=plan.parent,
             exits=plan.exits,
             idle_seconds=plan.idle_seconds,
+            retention_seconds=plan.retention_seconds,
             kind=plan.kind,
             devices=list(plan.devices),
         )

@@ -7,7 +7,7 @@ import marshal
 import re
 from typing import Any, cast
 
-from paddock.keeper.layout import ORDINARY_ID
+from paddock.keeper.layout import ORDINARY_ID, RETENTION_SECONDS
 
 _NAME = re.compile(r"[a-z]{2}_[a-z0-9_]{1,60}\Z")
 _KIND = re.compile(r"[a-z]{1,16}(-waiting)?\Z")
@@ -67,7 +67,8 @@ class JailPlan:
     unread. `incarnation` tells sandboxes of one id apart: what is said of one is said of it alone.
     `exits`: it has sockets of the gateway's, and no other way out; without, it has none at all. `protect`: absolute
     paths that nobody inside may change, if they are there. It is paused when nobody has
-    kept it awake for `idle_seconds`; 0: never. `kind` says what it holds: a `jail` the sandbox itself, any
+    kept it awake for `idle_seconds`; 0: never. While it is paused it is kept for `retention_seconds`.
+    `kind` says what it holds: a `jail` the sandbox itself, any
     other another wall, and then it ends with the first of its agents that does. `file_bytes`: the largest file that its
     processes may make, where the wall keeps memory in one; 0: as large as the disk. `devices`: those of the host's
     that it has beside the usual ones. `fault` and `trace` are for tests and benchmarks: the step at which to fail or
@@ -100,6 +101,7 @@ class JailPlan:
     exits: bool = False
     protect: tuple[str, ...] = ()
     idle_seconds: float = 0.0
+    retention_seconds: float = RETENTION_SECONDS
     kind: str = JAIL
     file_bytes: int = 0
     devices: tuple[str, ...] = ()
@@ -183,6 +185,8 @@ def _check(plan: JailPlan) -> None:
             raise PlanError(f"{field} must be positive, not {getattr(plan, field)!r}")
     if not plan.idle_seconds >= 0:
         raise PlanError(f"idle_seconds must not be negative, not {plan.idle_seconds!r}")
+    if not plan.retention_seconds > 0:
+        raise PlanError(f"retention_seconds must be positive, not {plan.retention_seconds!r}")
     for mount in plan.mounts:
         _check_mount(mount)
     for tree in plan.trees:

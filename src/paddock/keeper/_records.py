@@ -9,6 +9,7 @@ import os
 from typing import Any, cast
 
 from paddock.keeper._plan import JAIL, WAITING, is_name
+from paddock.keeper.layout import RETENTION_SECONDS
 
 STATE = "state.json"
 ENDED = ".ended"
@@ -44,6 +45,9 @@ class Record:
     """It is to stand still until it is resumed, whichever keeper there is."""
     idle_seconds: float = 0.0
     """For how long nobody may use it before it is paused; 0: for ever."""
+    retention_seconds: float = RETENTION_SECONDS
+    left_seconds: float | None = None
+    """What is left of its TTL, which stands still while it is paused: `deadline` is that of its retention then."""
     kind: str = JAIL
     devices: list[str] = dataclasses.field(default_factory=list[str])
     """Those of the host's that it has beside what all have."""

@@ -1,5 +1,9 @@
 """Pausing and resuming, when somebody asks for it and when nobody does: what is not kept awake for so long as its plan
-says is paused. What is to stand still is in the record before it does, so that the next keeper knows."""
+says is paused. What is to stand still is in the record before it does, so that the next keeper knows.
+
+The TTL stands still too. What is left of it is in the record, and the deadline is that of the retention. Resumed, the
+record has a new deadline, then pid 1's socket, and then it runs.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from typing import Protocol
 
 from paddock.keeper._freezer import Freezer, Holder
 from paddock.keeper._jail import Jail
+from paddock.keeper._pid_one import send_deadline
 from paddock.keeper._records import Ended, Record, Records
 from paddock.linux import proc
 
@@ -21,12 +26,18 @@ class Living(Protocol):
 
 
 class Rest:
-    """`told(record, paused)` hears of every pause and of every end of one that is no death."""
+    """`told(record, paused)` hears of every pause and of every end of one that is no death, `moved(record)` of each new
+    deadline."""
 
     def __init__(
-        self, records: Records, freezer: Freezer, lives: Mapping[str, Living], told: Callable[[Record, bool], None]
+        self,
+        records: Records,
+        freezer: Freezer,
+        lives: Mapping[str, Living],
+        told: Callable[[Record, bool], None],
+        moved: Callable[[Record], None],
     ) -> None:
-        self._records, self._freezer, self._lives, self._told = records, freezer, lives, told
+        self._records, self._freezer, self._lives, self._told, self._moved = records, freezer, lives, told, moved
         self._awake: dict[str, set[Holder]] = {}
         """Of those that may be paused for idleness: who keeps them awake."""
         self._idle_at: dict[str, float] = {}
@@ -47,13 +58,17 @@ class Rest:
         record = life.record
         if record.paused:
             return
-        record.paused = True
+        now, deadline = proc.boottime(), record.deadline
+        record.paused, record.left_seconds = True, max(0.0, deadline - now)
+        record.deadline = now + record.retention_seconds
         try:
             self._records.write(record)
             self._freezer.pause(record.id, life.jail)
         except OSError:
-            self._not_paused(record)
+            self._not_paused(record, deadline)
             raise
+        finally:
+            self._moved(record)
         self._idle_at.pop(record.id, None)
         self._told(record, True)
 
@@ -62,7 +77,7 @@ class Rest:
         try:
             self._freezer.pause(life.record.id, life.jail)
         except OSError:
-            self._not_paused(life.record)
+            self._goes_on(life.record)
             self._settle(life.record)
 
     def resume(self, life: Living) -> bool:
@@ -70,7 +85,7 @@ class Rest:
         record = life.record
         if not record.paused:
             return False
-        self._not_paused(record)
+        self._goes_on(record)
         self._freezer.resume(record.id)
         self._settle(record)
         self._told(record, False)
@@ -113,8 +128,20 @@ class Rest:
         if record.idle_seconds and not record.paused and not self._awake.get(record.id):
             self._idle_at[record.id] = proc.boottime() + record.idle_seconds
 
-    def _not_paused(self, record: Record) -> None:
-        record.paused = False
+    def _goes_on(self, record: Record) -> None:
+        """Its TTL does: pid 1, which stands still at this moment, finds the new deadline when it runs."""
+        # Without `left_seconds` it was paused by a keeper whose TTLs went on.
+        deadline = record.deadline if record.left_seconds is None else proc.boottime() + record.left_seconds
+        self._not_paused(record, deadline)
+        self._moved(record)
+        try:
+            send_deadline(self._records.directory, record.id, deadline)
+        except OSError:  # it is dead, or ends by the deadline that it has: never too late
+            traceback.print_exc()
+            sys.stderr.flush()
+
+    def _not_paused(self, record: Record, deadline: float) -> None:
+        record.paused, record.left_seconds, record.deadline = False, None, deadline
         try:
             self._records.write(record)
         except OSError:

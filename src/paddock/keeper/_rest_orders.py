@@ -25,11 +25,12 @@ def orders(undertaker: Undertaker) -> dict[str, Order]:
         life = of(message)
         if life is not None:
             undertaker.rest.pause(life)
-        reply({"known": life is not None})
+        reply({"known": life is not None, **_times(life)})
 
     def resume(connection: object, message: Message, reply: Reply) -> None:
         life = of(message)
-        reply({"known": life is not None, "woken": life is not None and undertaker.rest.resume(life)})
+        woken = life is not None and undertaker.rest.resume(life)
+        reply({"known": life is not None, "woken": woken, **_times(life)})
 
     def awake(connection: object, message: Message, reply: Reply) -> None:
         """It is resumed if it is paused, and not paused for idleness until `rest`, or the end of the connection."""
@@ -40,5 +41,8 @@ def orders(undertaker: Undertaker) -> dict[str, Order]:
     def rest(connection: object, message: Message, reply: Reply) -> None:
         undertaker.rest.let_go(str(message["id"]), (connection, int(message["hold"])))
         reply({})
+
+    def _times(life: Life | None) -> Message:
+        return {} if life is None else {"left": life.record.left_seconds, "deadline": life.record.deadline}
 
     return {"pause": pause, "resume": resume, "awake": awake, "rest": rest}

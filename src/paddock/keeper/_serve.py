@@ -367,7 +367,8 @@ class Keeper:
         ended = {id: {"limit": e.limit, "reason": e.reason, "kind": e.kind} for id, e in known.items()}
         living = {id: life.record.incarnation for id, life in self._undertaker.lives.items()}
         kinds = {id: life.record.kind for id, life in self._undertaker.lives.items()}
-        paused = self._undertaker.freezer.paused()
+        standing = [self._undertaker.lives[id].record for id in self._undertaker.freezer.paused()]
+        paused = {record.id: {"left": record.left_seconds, "deadline": record.deadline} for record in standing}
         reply({"living": living, "kinds": kinds, "ended": ended, "paused": paused})
 
     def _forget(self, connection: Connection, message: Message, reply: Reply) -> None:

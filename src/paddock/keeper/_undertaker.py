@@ -16,6 +16,7 @@ from paddock.keeper._errors import JailError
 from paddock.keeper._freezer import Freezer, go_on
 from paddock.keeper._house import House
 from paddock.keeper._jail import Jail
+from paddock.keeper._pid_one import send_deadline
 from paddock.keeper._plan import JAIL
 from paddock.keeper._records import Ended, Record, remove_directory
 from paddock.keeper._rest import Rest
@@ -25,6 +26,7 @@ from paddock.linux import btrfs, cgroups, pidfd, proc
 LOST = Ended(limit=None, reason="it was found dead, and there was no keeper to see why")
 RESTARTED = Ended(limit=None, reason="the machine was restarted")
 EXPIRED = Ended(limit="ttl", reason="its time to live was over")
+UNUSED = Ended(limit="retention", reason="it was paused, and nobody resumed it for as long as paused ones are kept")
 ORPHANED = Ended(limit=None, reason="the sandbox that it belonged to ended")
 UNFINISHED = Ended(limit=None, reason="the keeper died while it was being made", kind="")
 MOST_SOCKET_BYTES = 4 * SOCKET_BYTES
@@ -83,7 +85,7 @@ class Undertaker:
         self._to_watch: list[str] = []
         self._children: dict[str, set[str]] = {}
         self.freezer = Freezer(house.signal)
-        self.rest = Rest(house.records, self.freezer, self.lives, on_rest)
+        self.rest = Rest(house.records, self.freezer, self.lives, on_rest, self._note)
         self._leaving: list[_Leaving] = []
 
     def adopt(self) -> None:
@@ -156,10 +158,15 @@ class Undertaker:
 
     def expire(self, now: float) -> None:
         while (deadline := self.next_deadline()) is not None and deadline <= now:
-            self.end(self.lives[self._deadlines[0][1]], EXPIRED)
+            life = self.lives[self._deadlines[0][1]]
+            self.end(life, UNUSED if life.record.paused else EXPIRED)
 
     def set_deadline(self, life: Life, deadline: float) -> None:
-        life.record.deadline = deadline
+        """Of a paused one it says how much is left."""
+        if life.record.left_seconds is None:
+            life.record.deadline = deadline
+        else:
+            life.record.left_seconds = max(0.0, deadline - proc.boottime())
         self._note(life.record)
         self._house.records.write(life.record)
 
@@ -281,7 +288,7 @@ class Undertaker:
         its = "pid 1" if kind == JAIL else kind
         if group is not None and group.stats().oom_kills:
             return Ended(limit="memory", reason=f"the kernel killed its {its} because memory ran out")
-        if life.record.deadline <= proc.boottime() + 0.01:
+        if not life.record.paused and life.record.deadline <= proc.boottime() + 0.01:
             return EXPIRED
         return Ended(limit=None, reason=f"its {its} ended")
 
@@ -289,7 +296,7 @@ class Undertaker:
         """What can be said of one that died while there was no keeper."""
         if record.boot != self._house.boot:
             return RESTARTED
-        return EXPIRED if record.deadline <= proc.boottime() else LOST
+        return EXPIRED if not record.paused and record.deadline <= proc.boottime() else LOST
 
     def _is_alive(self, record: Record) -> bool:
         try:
@@ -323,7 +330,9 @@ class Undertaker:
         if record.paused:
             self.rest.take_over(life)
         else:
-            go_on(jail, self._house.signal)  # the keeper before may have died while it was held still
+            # The keeper before may have died while it was held still, or half-way in resuming it.
+            attempt(send_deadline, self._house.records.directory, record.id, record.deadline)
+            go_on(jail, self._house.signal)
         return True
 
     def reopen_exits(self, life: Life) -> None:

@@ -35,7 +35,10 @@ vault.lock            held while a secret is sealed, or that key changed
 from __future__ import annotations
 
 import os
-from pathlib import Path
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
 
 # Files of trees are stored with these owners (root mode): far from the uids of people, so that a set-user-id
 # file in a tree never is one of root's, and equal for all sandboxes, so that a fork needs no chown.
@@ -46,6 +49,8 @@ ORDINARY_ID = 1000
 # Sandboxes run with uids RUN_ID_BASE + slot * 65536 + id; idmapped mounts translate.
 RUN_ID_BASE = 0x6000_0000
 ID_COUNT = 65536
+# For how long a paused sandbox is kept where `config.toml` says nothing.
+RETENTION_SECONDS = 30 * 86_400.0
 
 DATABASE = "paddock.db"
 AUDIT = "audit"
@@ -87,10 +92,17 @@ DEFAULT_SPARES = 2
 
 
 def default_state_dir() -> Path:
+    """The same as a Path, which takes long to import."""
+    from pathlib import Path
+
+    return Path(default_state())
+
+
+def default_state() -> str:
     """PADDOCK_STATE_DIR; else the system's for root, the user's own for everybody else."""
     if given := os.environ.get("PADDOCK_STATE_DIR"):
-        return Path(given).absolute()
+        return os.path.join(os.getcwd(), given)
     if os.geteuid() == 0:
-        return Path("/var/lib/paddock")
+        return "/var/lib/paddock"
     state = os.environ.get("XDG_STATE_HOME", "")
-    return (Path(state) if os.path.isabs(state) else Path.home() / ".local" / "state") / "paddock"
+    return os.path.join(state if os.path.isabs(state) else os.path.expanduser("~/.local/state"), "paddock")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Generator
 from contextlib import contextmanager
-from pathlib import Path
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator
 
 
-def connect(directory: Path, name: str) -> socket.socket | None:
+def connect(directory: str | os.PathLike[str], name: str) -> socket.socket | None:
     """A stream that does not block; None if nobody listens there, or has no room for one more. OSError for all else."""
     peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -26,7 +28,7 @@ def connect(directory: Path, name: str) -> socket.socket | None:
 
 
 @contextmanager
-def reached(directory: Path) -> Generator[str]:
+def reached(directory: str | os.PathLike[str]) -> Generator[str]:
     """A short path to it, as long as the block runs."""
     place = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -2,12 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from types import GenericAlias
 
-import msgspec
+from .value import Value
 
-R_co = TypeVar("R_co", covariant=True)
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, ClassVar, Generic, TypeVar
+
+    R_co = TypeVar("R_co", covariant=True)
+else:
+    R_co = object
+
+    class Generic:
+        __class_getitem__ = classmethod(GenericAlias)
 
 
-class Action(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="action"):
-    """Something asked. Subclasses are the closed union `AnyAction`."""
+class Action(Value, Generic[R_co]):
+    """Something asked. Subclasses are the closed union `AnyAction`.
+
+    `TAG` is its name in messages, policies and records, `RESULT` the R, or the text of it. `REPEATABLE`: it may be
+    asked twice, because it changes nothing, or the second time nothing more.
+    """
+
+    if TYPE_CHECKING:
+        TAG: ClassVar[str]
+        REPEATABLE: ClassVar[bool]
+        RESULT: ClassVar[Any]
+        __orig_bases__: ClassVar[tuple[Any, ...]]
+
+    def __init_subclass__(cls, *, tag: str, repeatable: bool = False) -> None:
+        super().__init_subclass__(forbid_unknown_fields=True)
+        cls.TAG, cls.REPEATABLE = tag, repeatable
+        cls.RESULT = cls.__orig_bases__[0].__args__[0]

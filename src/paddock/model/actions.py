@@ -7,141 +7,105 @@ so the three can never use different words. `Action[R]` says what `perform` retu
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
-
 from .action import Action
-from .approval import DenyApproval, GrantApproval, ListApprovals
-from .exec import ExecInfo, ExecResult, ExecSpec
-from .file_actions import (
-    ConnectPort,
-    CopyFile,
-    DownloadTree,
-    FindFiles,
-    GrepFiles,
-    ListFiles,
-    MakeDirectory,
-    MoveFile,
-    ReadFile,
-    RemoveFile,
-    SetFileAttributes,
-    StatFile,
-    UploadTree,
-    WatchFiles,
-    WriteFile,
-)
-from .garbage import GarbageReport
-from .image import ListImages, ListTemplates, PullImage, RemoveImage
-from .limits import Usage
-from .policy_actions import GetPolicy, SetPolicy
-from .recording import StartRecording, TakeRecording
-from .reports import AuditKey, AuditRecord, AuditReport, AuditStatement, Check, Diagnosis, Inspection, Process
-from .repository import AcquireRepository, DeleteRepository, ListRepositories
-from .result_actions import (
-    AddArtifact,
-    DiffMount,
-    DiffWorkspace,
-    GetArtifact,
-    ListArtifacts,
-    OpenPullRequest,
-    PromoteMount,
-    PushBranch,
-    RemoveArtifact,
-)
-from .sandbox import Level, Sandbox, SandboxSpec
-from .secret import ListSecrets, RemoveSecret, RotateVaultKey, SetSecret
-from .snapshot import Snapshot
-from .streams import ByteReader, ExecHandle
-from .workspace_actions import (
-    DeleteWorkspace,
-    GetWorkspace,
-    InspectWorkspace,
-    ListWorkspaces,
-    OpenWorkspace,
-    PinWorkspace,
-)
+from .sandbox import SandboxSpec
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal
+
+    from .exec import ExecInfo, ExecResult, ExecSpec
+    from .garbage import GarbageReport
+    from .limits import Usage
+    from .reports import AuditKey, AuditRecord, AuditReport, AuditStatement, Check, Diagnosis, Inspection, Process
+    from .sandbox import Level, Sandbox
+    from .snapshot import Snapshot
+    from .streams import ByteReader, ExecHandle
 
 
-class CreateSandbox(Action[Sandbox], frozen=True, tag="sandbox.create"):
+class CreateSandbox(Action["Sandbox"], tag="sandbox.create"):
     """The same `idempotency_key` from the same principal returns the sandbox that the first call made."""
 
     spec: SandboxSpec = SandboxSpec()
     idempotency_key: str | None = None
 
 
-class GetSandbox(Action[Sandbox], frozen=True, tag="sandbox.get"):
+class GetSandbox(Action["Sandbox"], tag="sandbox.get", repeatable=True):
     sandbox: str
 
 
-class ListSandboxes(Action[tuple[Sandbox, ...]], frozen=True, tag="sandbox.list"):
+class ListSandboxes(Action["tuple[Sandbox, ...]"], tag="sandbox.list", repeatable=True):
     ended: bool = False
 
 
-class ExtendSandbox(Action[Sandbox], frozen=True, tag="sandbox.extend"):
+class ExtendSandbox(Action["Sandbox"], tag="sandbox.extend"):
     """The sandbox dies `ttl_seconds` from now."""
 
     sandbox: str
     ttl_seconds: float
 
 
-class KillSandbox(Action[Sandbox], frozen=True, tag="sandbox.kill"):
+class KillSandbox(Action["Sandbox"], tag="sandbox.kill", repeatable=True):
     """Final, and unconditional. Killing what is dead is not an error."""
 
     sandbox: str
 
 
-class PauseSandbox(Action[Sandbox], frozen=True, tag="sandbox.pause"):
-    """All its processes stand still until it is resumed or used; its time to live goes on. Idempotent.
+class PauseSandbox(Action["Sandbox"], tag="sandbox.pause"):
+    """All its processes stand still until it is resumed or used, and so does its TTL. Idempotent.
 
-    `to_disk`: its memory is written to disk and given back, where its level can; what somebody is at in it at that
-    moment is lost to him, and goes on inside when it is woken.
+    InvalidState while commands run in it, in the background too, unless `force`: they stand still with it.
+    `to_disk`: its memory is written to disk and given back, where its level can. A caller who has a command or a stream
+    open loses it, and the command goes on inside when the sandbox is woken.
     """
 
     sandbox: str
     to_disk: bool = False
+    force: bool = False
 
 
-class ResumeSandbox(Action[Sandbox], frozen=True, tag="sandbox.resume"):
+class ResumeSandbox(Action["Sandbox"], tag="sandbox.resume"):
     """Idempotent."""
 
     sandbox: str
 
 
-class GetUsage(Action[Usage], frozen=True, tag="sandbox.usage"):
+class GetUsage(Action["Usage"], tag="sandbox.usage", repeatable=True):
     sandbox: str
 
 
-class InspectSandbox(Action[Inspection], frozen=True, tag="sandbox.inspect"):
+class InspectSandbox(Action["Inspection"], tag="sandbox.inspect", repeatable=True):
     """All that is known, also of one that has ended."""
 
     sandbox: str
 
 
-class ListProcesses(Action[tuple[Process, ...]], frozen=True, tag="sandbox.processes"):
+class ListProcesses(Action["tuple[Process, ...]"], tag="sandbox.processes", repeatable=True):
     """Asked of the kernel, outside: nothing inside can hide or lie."""
 
     sandbox: str
 
 
-class CreateSnapshot(Action[Snapshot], frozen=True, tag="snapshot.create"):
+class CreateSnapshot(Action["Snapshot"], tag="snapshot.create"):
     """Of a running sandbox, at one instant; it goes on."""
 
     sandbox: str
     name: str | None = None
 
 
-class ListSnapshots(Action[tuple[Snapshot, ...]], frozen=True, tag="snapshot.list"):
+class ListSnapshots(Action["tuple[Snapshot, ...]"], tag="snapshot.list", repeatable=True):
     """Oldest first; with `sandbox`, only those of that one."""
 
     sandbox: str | None = None
 
 
-class DeleteSnapshot(Action[None], frozen=True, tag="snapshot.delete"):
+class DeleteSnapshot(Action[None], tag="snapshot.delete"):
     """By id, unique prefix of one, or name."""
 
     snapshot: str
 
 
-class ForkSandbox(Action[tuple[Sandbox, ...]], frozen=True, tag="sandbox.fork"):
+class ForkSandbox(Action["tuple[Sandbox, ...]"], tag="sandbox.fork"):
     """`count` new sandboxes with the files of a running one at one instant. All or none.
 
     They have its spec but its name; `ttl_seconds=None` is the parent's, counted anew. `persistent=None`: as the parent.
@@ -153,14 +117,14 @@ class ForkSandbox(Action[tuple[Sandbox, ...]], frozen=True, tag="sandbox.fork"):
     persistent: bool | None = None
 
 
-class RollbackSandbox(Action[Sandbox], frozen=True, tag="sandbox.rollback"):
+class RollbackSandbox(Action["Sandbox"], tag="sandbox.rollback"):
     """Ends all its processes; the files become those of the snapshot, and it runs on under its id."""
 
     sandbox: str
     snapshot: str
 
 
-class PromoteChild(Action[None], frozen=True, tag="sandbox.promote"):
+class PromoteChild(Action[None], tag="sandbox.promote"):
     """What `child`, made by a program inside `sandbox`, has at the directory `path` replaces what is there."""
 
     sandbox: str
@@ -168,7 +132,7 @@ class PromoteChild(Action[None], frozen=True, tag="sandbox.promote"):
     path: str = "/workspace"
 
 
-class RunExec(Action[ExecResult], frozen=True, tag="exec.run"):
+class RunExec(Action["ExecResult"], tag="exec.run"):
     """Start, wait, collect. `input` is written to stdin, which is then closed."""
 
     sandbox: str
@@ -180,7 +144,7 @@ class RunExec(Action[ExecResult], frozen=True, tag="exec.run"):
     """InvalidState, and nothing is run, if the sandbox has another policy."""
 
 
-class StartExec(Action[ExecHandle], frozen=True, tag="exec.start"):
+class StartExec(Action["ExecHandle"], tag="exec.start"):
     """A background command has its output kept in the sandbox and lives on when the caller lets go."""
 
     sandbox: str
@@ -189,18 +153,18 @@ class StartExec(Action[ExecHandle], frozen=True, tag="exec.start"):
     expect_revision: str | None = None
 
 
-class AttachExec(Action[ExecHandle], frozen=True, tag="exec.attach"):
+class AttachExec(Action["ExecHandle"], tag="exec.attach"):
     """To a background command: its output from the start, and what follows."""
 
     sandbox: str
     exec: str
 
 
-class ListExecs(Action[tuple[ExecInfo, ...]], frozen=True, tag="exec.list"):
+class ListExecs(Action["tuple[ExecInfo, ...]"], tag="exec.list", repeatable=True):
     sandbox: str
 
 
-class ReadOutput(Action[ByteReader], frozen=True, tag="exec.output"):
+class ReadOutput(Action["ByteReader"], tag="exec.output"):
     """What is kept of a command's output until now: of a background command all of it, of one that was run to its end
     what did not fit into its result. `stream` is stdout or stderr."""
 
@@ -209,13 +173,13 @@ class ReadOutput(Action[ByteReader], frozen=True, tag="exec.output"):
     stream: Literal["stdout", "stderr"] = "stdout"
 
 
-class SignalExec(Action[None], frozen=True, tag="exec.signal"):
+class SignalExec(Action[None], tag="exec.signal"):
     sandbox: str
     exec: str
     signal: int
 
 
-class ListAudit(Action[tuple[AuditRecord, ...]], frozen=True, tag="audit.list"):
+class ListAudit(Action["tuple[AuditRecord, ...]"], tag="audit.list", repeatable=True):
     """The last `limit` records that fit, oldest first. `sandbox` is an id, `tag` that of an action or its beginning
     (`exec`), `trouble` leaves what was denied or failed, `since` and `until` are seconds since the epoch. Records of
     other principals are shown to the state directory's owner alone."""
@@ -230,7 +194,7 @@ class ListAudit(Action[tuple[AuditRecord, ...]], frozen=True, tag="audit.list"):
     limit: int = 1000
 
 
-class StreamAudit(Action[ByteReader], frozen=True, tag="audit.stream"):
+class StreamAudit(Action["ByteReader"], tag="audit.stream"):
     """The log itself, as lines of JSON: `{"segment":…,"record":{…}}`, byte for byte what `verify` checks; signed heads,
     `{"head":{…}}`; last of all `{"cursor":…}`, to go on from another time. For the state directory's owner.
 
@@ -245,22 +209,22 @@ class StreamAudit(Action[ByteReader], frozen=True, tag="audit.stream"):
     cursor: str | None = None
 
 
-class VerifyAudit(Action[AuditReport], frozen=True, tag="audit.verify"):
+class VerifyAudit(Action["AuditReport"], tag="audit.verify", repeatable=True):
     pass
 
 
-class GetAuditKey(Action[AuditKey], frozen=True, tag="audit.key"):
+class GetAuditKey(Action["AuditKey"], tag="audit.key", repeatable=True):
     """The public key that the heads of the log are signed with; it is made if there is none yet."""
 
 
-class GetAuditStatement(Action[AuditStatement], frozen=True, tag="audit.statement"):
+class GetAuditStatement(Action["AuditStatement"], tag="audit.statement", repeatable=True):
     """What a sandbox's session was, from its records, signed: what it left (commits, artifacts, changed files), what
     policies it was held to, what it was made of, and which signed head vouches for that. Also of one that has ended."""
 
     sandbox: str
 
 
-class Diagnose(Action[Diagnosis], frozen=True, tag="doctor"):
+class Diagnose(Action["Diagnosis"], tag="doctor", repeatable=True):
     """Describe this machine. `run` also makes a sandbox of each level that calls itself available, or of those in
     `levels`, runs `true` in it and ends it: a first microVM can take a minute. That is for the owner alone."""
 
@@ -268,99 +232,17 @@ class Diagnose(Action[Diagnosis], frozen=True, tag="doctor"):
     levels: tuple[Level, ...] = ()
 
 
-class CollectGarbage(Action[GarbageReport], frozen=True, tag="garbage.collect"):
+class CollectGarbage(Action["GarbageReport"], tag="garbage.collect"):
     """Deletes what nobody needs, and, while the pool is too full, what can be had again. Never what something that
     lives needs. `dry_run` only says what would go, and why."""
 
     dry_run: bool = False
 
 
-class CheckStorage(Action[tuple[Check, ...]], frozen=True, tag="storage.check"):
+class CheckStorage(Action["tuple[Check, ...]"], tag="storage.check", repeatable=True):
     """Looks through the pool: what is on the disk against what is recorded, and what the file system says of itself.
 
     `scrub` reads all of it; None: if that is quick. `repair` first takes away what is half made or half deleted."""
 
     scrub: bool | None = None
     repair: bool = False
-
-
-AnyAction: TypeAlias = (
-    CreateSandbox
-    | GetSandbox
-    | ListSandboxes
-    | ExtendSandbox
-    | KillSandbox
-    | PauseSandbox
-    | ResumeSandbox
-    | GetUsage
-    | InspectSandbox
-    | ListProcesses
-    | CreateSnapshot
-    | ListSnapshots
-    | DeleteSnapshot
-    | ForkSandbox
-    | RollbackSandbox
-    | PromoteChild
-    | OpenWorkspace
-    | GetWorkspace
-    | ListWorkspaces
-    | InspectWorkspace
-    | PinWorkspace
-    | DeleteWorkspace
-    | AcquireRepository
-    | ListRepositories
-    | DeleteRepository
-    | PullImage
-    | ListImages
-    | RemoveImage
-    | ListTemplates
-    | RunExec
-    | StartExec
-    | AttachExec
-    | ListExecs
-    | ReadOutput
-    | SignalExec
-    | ReadFile
-    | WriteFile
-    | StatFile
-    | ListFiles
-    | MakeDirectory
-    | MoveFile
-    | CopyFile
-    | RemoveFile
-    | SetFileAttributes
-    | FindFiles
-    | GrepFiles
-    | WatchFiles
-    | UploadTree
-    | DownloadTree
-    | ConnectPort
-    | DiffMount
-    | PromoteMount
-    | DiffWorkspace
-    | PushBranch
-    | OpenPullRequest
-    | AddArtifact
-    | ListArtifacts
-    | GetArtifact
-    | RemoveArtifact
-    | SetPolicy
-    | StartRecording
-    | TakeRecording
-    | GetPolicy
-    | SetSecret
-    | RemoveSecret
-    | ListSecrets
-    | RotateVaultKey
-    | ListApprovals
-    | GrantApproval
-    | DenyApproval
-    | ListAudit
-    | StreamAudit
-    | VerifyAudit
-    | GetAuditKey
-    | GetAuditStatement
-    | Diagnose
-    | CollectGarbage
-    | CheckStorage
-)

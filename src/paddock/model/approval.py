@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 from enum import StrEnum
 
-import msgspec
-
 from .action import Action
 from .ids import ApprovalId
+from .value import Value
 
 
 class ApprovalState(StrEnum):
@@ -29,7 +28,7 @@ APPROVAL_MOVES: dict[ApprovalState, frozenset[ApprovalState]] = {
 }
 
 
-class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True):
+class ApprovalRequest(Value):
     """What somebody wants to do, exactly: an approval of anything else is none of this.
 
     `digest` is the SHA-256 of the canonical arguments, `summary` what a person is shown of them. `sandbox` is where it
@@ -44,7 +43,7 @@ class ApprovalRequest(msgspec.Struct, frozen=True, kw_only=True):
     summary: str
 
 
-class ApprovalAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class ApprovalAnswer(Value):
     """`granted`: it may be done now, and the approval is used up. Otherwise `state` is pending or denied, and `id` that
     of the approval, if there is one; `reason` says more."""
 
@@ -54,7 +53,7 @@ class ApprovalAnswer(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
-class Approval(msgspec.Struct, frozen=True, kw_only=True):
+class Approval(Value):
     """Times are seconds since the epoch. `summary` has nothing in it that drives a terminal."""
 
     id: ApprovalId
@@ -72,7 +71,7 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None
 
 
-class ListApprovals(Action[tuple[Approval, ...]], frozen=True, tag="approval.list"):
+class ListApprovals(Action[tuple[Approval, ...]], tag="approval.list", repeatable=True):
     """Oldest first: those that wait for an answer, or `all` that are known; with `approval` that one, by its id or a
     unique prefix."""
 
@@ -80,13 +79,13 @@ class ListApprovals(Action[tuple[Approval, ...]], frozen=True, tag="approval.lis
     approval: str | None = None
 
 
-class GrantApproval(Action[Approval], frozen=True, tag="approval.grant"):
+class GrantApproval(Action[Approval], tag="approval.grant"):
     """Once, for exactly what was asked. By an id or a unique prefix."""
 
     approval: str
 
 
-class DenyApproval(Action[Approval], frozen=True, tag="approval.deny"):
+class DenyApproval(Action[Approval], tag="approval.deny"):
     """Also one that was granted and not used yet."""
 
     approval: str

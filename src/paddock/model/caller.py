@@ -18,15 +18,9 @@ _GIT = frozenset(
 
 
 def environment() -> Mapping[str, str]:
-    """The variables that the caller named in this request."""
+    """The caller's variables that came with his request: those that his policy names, those that his git goes by."""
     given = ENVIRONMENT.get()
     return os.environ if given is None else given
-
-
-def git_environment() -> Mapping[str, str]:
-    """The variables by which the caller's git finds its settings; this process's own where the request brought none."""
-    given = ENVIRONMENT.get()
-    return given if given and "PATH" in given else os.environ
 
 
 def is_git_variable(name: str) -> bool:

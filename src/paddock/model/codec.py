@@ -1,44 +1,58 @@
 """Actions, results and errors as JSON: what a client and the daemon say to each other.
 
-Names from inside a sandbox need not be UTF-8 and are lone surrogates in a `str`. msgspec refuses those; the standard
-library's `json` escapes them, so it takes over for the messages that have one.
+A message is as strict as msgspec's: no other type, no unknown field where a class forbids them, no NaN. Policies are
+msgspec's own, which is imported when one comes. Names from inside a sandbox need not be UTF-8 and are lone surrogates
+in a `str`; a message that has one is written in ASCII.
 """
 
 from __future__ import annotations
 
-import functools
+import binascii
 import json
-from collections.abc import Mapping
-from typing import Annotated, Any, TypeAlias, TypeVar, cast, get_args
-
-import msgspec
+from enum import Enum
+from math import isfinite
+from types import GenericAlias, NoneType, UnionType
 
 from paddock.errors import BY_CODE, InternalError, PaddockError
 
 from .action import Action
-from .actions import AnyAction
-from .exec import PtySize
+from .value import REQUIRED, Value, field_type, is_optional, meaning
 
-R = TypeVar("R")
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, TypeAlias, TypeVar, cast
 
-_Limited: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+    from .exec import PtySize
+    from .results import PromotionPlan
+
+    R = TypeVar("R")
+    Reader: TypeAlias = Callable[[Any], Any]
+else:
+
+    def cast(_, value):
+        return value
 
 
-class Call(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class Call(Value, forbid_unknown_fields=True, omit_defaults=True):
     """A method of a handle that an action returned: of a command, a stream, a watch."""
 
     handle: int
     method: str
-    sent: _Limited | None = None
+    sent: int | None = None
     """Bytes that the client has written into the stream, all told: so many have to arrive before its end."""
     number: int | None = None
     size: PtySize | None = None
 
+    def __post_init__(self) -> None:
+        if self.sent is not None and self.sent < 0:
+            raise ValueError("Expected `sent` >= 0")
 
-class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+
+class Request(Value, forbid_unknown_fields=True, omit_defaults=True):
     """What an OPEN holds: an action, a call, or something about the daemon itself (`control`)."""
 
-    action: AnyAction | None = None
+    action: Action[Any] | None = None
     environment: dict[str, str] = {}
     """The caller's values of the variables that the action's policy takes secrets from."""
     has_input: bool = False
@@ -47,16 +61,18 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     control: str | None = None
 
 
-class Handle(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Handle(Value, omit_defaults=True):
     """The REPLY of an action whose result is a handle. `streams` name the descriptors that came along, in order."""
 
     handle: int
     streams: tuple[str, ...] = ()
     id: str | None = None
     pid: int | None = None
+    plan: PromotionPlan | None = None
+    """What the caller writes on the host, from the directory that came along."""
 
 
-class Hello(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Hello(Value, omit_defaults=True):
     """The client's first frame. `session` is a token that it made; each of its connections says the same."""
 
     protocol: int
@@ -66,7 +82,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The variables by which a daemon is configured: the daemon says which of its own differ."""
 
 
-class Welcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Welcome(Value, omit_defaults=True):
     """The daemon's answer."""
 
     protocol: int
@@ -78,7 +94,7 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What this client is told because it is the first one."""
 
 
-class Status(msgspec.Struct, frozen=True, kw_only=True):
+class Status(Value):
     """What `paddock daemon status` shows. `sessions` counts those of other processes than the caller's,
     `stops` how often the event loop stood still, and `last_stop` is the line of code that held it."""
 
@@ -94,45 +110,51 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     last_stop: str = ""
 
 
-class _Error(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class _Error(Value, omit_defaults=True):
     code: str
     message: str
     hint: str | None = None
     details: dict[str, Any] = {}
 
 
-_encoder = msgspec.json.Encoder()
-_error_decoder = msgspec.json.Decoder(_Error)
+class Malformed(ValueError):
+    """What was read is not of the type that was asked for."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+        self.path = ""
+
+    def __str__(self) -> str:
+        return f"{self.args[0]} - at `${self.path}`" if self.path else str(self.args[0])
+
+    def below(self, place: str) -> Malformed:
+        self.path = place + self.path
+        return self
 
 
 def encode(value: object) -> bytes:
     try:
-        return _encoder.encode(value)
+        return _encode(value).encode()
     except UnicodeEncodeError:
-        return json.dumps(msgspec.to_builtins(value), separators=(",", ":")).encode("ascii")
+        return _encode_ascii(value).encode()
 
 
 def decode(data: bytes, kind: type[R] | Any) -> R:
-    """msgspec.ValidationError or DecodeError where `data` is not of that type."""
+    """Malformed where `data` is not of that type."""
     try:
-        return _decoder(kind).decode(data)
-    except msgspec.ValidationError:
-        raise
-    except msgspec.DecodeError:
-        try:
-            found = json.loads(data)
-        except (ValueError, RecursionError) as error:
-            raise msgspec.DecodeError(str(error)) from None
-        return cast("R", msgspec.convert(found, kind))
+        found = _parse(data.decode())
+    except (ValueError, RecursionError) as error:
+        raise Malformed(f"JSON is malformed: {error}") from None
+    return _reader(kind)(found)
 
 
 def result_type(action: type[Action[Any]]) -> Any:
     """The R of `Action[R]`."""
-    return _result_type(action)
+    return meaning(action.RESULT, action.__module__)
 
 
 def decode_result(data: bytes, action: type[Action[R]]) -> R:
-    return decode(data, _result_type(action))
+    return decode(data, result_type(action))
 
 
 def encode_error(error: BaseException) -> bytes:
@@ -141,15 +163,15 @@ def encode_error(error: BaseException) -> bytes:
         return encode(_Error(code=f"errno:{error.errno}", message=error.strerror or str(error)))
     if not isinstance(error, PaddockError):
         error = InternalError(f"{type(error).__name__}: {error}"[:1000], hint="`paddock daemon logs` has the traceback")
-    said = _Error(code=error.code, message=error.message, hint=error.hint, details=_plain(error.details))
-    return encode(said)
+    details = {name: _told(value) for name, value in error.details.items()}
+    return encode(_Error(code=error.code, message=error.message, hint=error.hint, details=details))
 
 
 def decode_error(data: bytes) -> Exception:
     """A PaddockError, or the OSError that it was."""
     try:
         said: _Error = decode(data, _Error)
-    except msgspec.DecodeError as error:
+    except Malformed as error:
         return InternalError(f"the daemon's error cannot be read: {error}")
     kind, _, number = said.code.partition(":")
     if kind == "errno" and number.isdecimal():
@@ -159,16 +181,232 @@ def decode_error(data: bytes) -> Exception:
     return made
 
 
-def _plain(details: Mapping[str, object]) -> dict[str, Any]:
-    return cast("dict[str, Any]", msgspec.to_builtins(dict(details), enc_hook=str))
+def plain(value: object) -> object:
+    """The dict or the text that stands for something that JSON lacks. TypeError."""
+    if isinstance(value, Value):
+        own = value.__dict__
+        if value.__omits_defaults__:
+            return {name: own[name] for name, default in value.__fields__.items() if own[name] != default}
+        return {"action": value.TAG, **own} if isinstance(value, Action) else own
+    if isinstance(value, bytes):
+        return binascii.b2a_base64(value, newline=False).decode()
+    if hasattr(value, "__struct_fields__"):
+        import msgspec
+
+        return msgspec.to_builtins(value)
+    raise TypeError(f"a message cannot hold {type(value).__name__}")
 
 
-@functools.cache
-def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(kind)
+def _told(value: object) -> object:
+    """A detail of an error as JSON has it; as text where it has nothing like it."""
+    if value is None or isinstance(value, str | int | Value):
+        return value
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_told(item) for item in cast("list[object]", value)]
+    if isinstance(value, dict):
+        return {str(name): _told(item) for name, item in cast("dict[object, object]", value).items()}
+    return value if isinstance(value, float) and isfinite(value) else str(value)
 
 
-@functools.cache
-def _result_type(action: type[Action[Any]]) -> Any:
-    bases = cast("tuple[Any, ...]", vars(action)["__orig_bases__"])
-    return get_args(bases[0])[0]
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no number")
+
+
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=plain).encode
+_encode_ascii = json.JSONEncoder(allow_nan=False, separators=(",", ":"), default=plain).encode
+_parse = json.JSONDecoder(parse_constant=_refuse).decode
+
+# Readers: one for each type, made when it is first met. Each takes what `json` made and returns the value, or raises.
+
+
+def _wrong(wanted: str, found: object) -> Malformed:
+    return Malformed(f"Expected `{wanted}`, got `{_NAMES[type(found)]}`")
+
+
+_NAMES: dict[Any, str] = {
+    dict: "object",
+    list: "array",
+    str: "str",
+    int: "int",
+    float: "float",
+    bool: "bool",
+    NoneType: "null",
+}
+
+
+def _entries(found: object) -> dict[str, Any]:
+    if type(found) is not dict:
+        raise _wrong("object", found)
+    return cast("dict[str, Any]", found)
+
+
+def _exactly(kind: type) -> Reader:
+    def read(found: object) -> object:
+        if type(found) is not kind:
+            raise _wrong(_NAMES[kind], found)
+        return found
+
+    return read
+
+
+def _float(found: object) -> float:
+    if type(found) is not float and type(found) is not int:
+        raise _wrong("float", found)
+    try:
+        number = float(found)
+    except OverflowError:
+        number = float("inf")
+    if not isfinite(number):
+        raise Malformed("Number out of range")
+    return number
+
+
+def _bytes(found: object) -> bytes:
+    if type(found) is not str:
+        raise _wrong("bytes", found)
+    try:
+        return binascii.a2b_base64(found, strict_mode=True)
+    except ValueError:
+        raise Malformed("Invalid base64 encoded string") from None
+
+
+_readers: dict[Any, Reader] = {
+    **{kind: _exactly(kind) for kind in (str, int, bool, NoneType)},
+    None: _exactly(NoneType),
+    float: _float,
+    bytes: _bytes,
+    object: lambda found: found,
+}
+
+
+def _reader(kind: Any) -> Reader:
+    read = _readers.get(kind)
+    if read is None:
+        read = _readers[kind] = _new_reader(kind)
+    return read
+
+
+def _new_reader(kind: Any) -> Reader:
+    origin: Any = getattr(kind, "__origin__", None)
+    of: tuple[Any, ...] = getattr(kind, "__args__", ())
+    if isinstance(kind, UnionType) and NoneType in of and len(of) == 2:
+        return _optional(_reader(of[0] if of[1] is NoneType else of[1]))
+    if isinstance(kind, GenericAlias):
+        if origin is tuple and of[1:] == (...,):
+            return _array(of[0])
+        if origin is dict:
+            return _mapping(*of)
+        if origin is Action:
+            return _action
+    elif isinstance(kind, type):
+        if issubclass(kind, Value):
+            return _object(kind)
+        if issubclass(kind, Enum):
+            return _member(kind)
+    return _foreign(kind)
+
+
+def _optional(read: Reader) -> Reader:
+    return lambda found: None if found is None else read(found)
+
+
+def _array(of: Any) -> Reader:
+    read = _reader(of)
+
+    def read_all(found: Any) -> tuple[Any, ...]:
+        if type(found) is not list:
+            raise _wrong("array", found)
+        try:
+            return tuple(map(read, cast("list[Any]", found)))
+        except Malformed as error:
+            raise error.below("[...]") from None
+
+    return read_all
+
+
+def _mapping(key: Any, of: Any) -> Reader:
+    read_key, read = _reader(key), _reader(of)
+
+    def read_all(found: object) -> dict[Any, Any]:
+        try:
+            return {read_key(name): read(item) for name, item in _entries(found).items()}
+        except Malformed as error:
+            raise error.below("[...]") from None
+
+    return read_all
+
+
+def _member(kind: type[Enum]) -> Reader:
+    def read(found: object) -> Enum:
+        if type(found) is not str:
+            raise _wrong("str", found)
+        try:
+            return kind(found)
+        except ValueError:
+            raise Malformed(f"Invalid enum value {found!r}") from None
+
+    return read
+
+
+def _object(kind: type[Value]) -> Reader:
+    # A field's type is looked up when it first has a value: that of a policy takes msgspec to import.
+    readers: dict[str, Reader] = {}
+    optional = {name for name in kind.__fields__ if is_optional(kind, name)}
+    checked = getattr(kind, "__post_init__", None)
+
+    def read(given: object) -> Value:
+        found = _entries(given)
+        value = kind.__new__(kind)
+        own = value.__dict__
+        for name, default in kind.__fields__.items():
+            if name in found:
+                item = found[name]
+                if item is None and name in optional:
+                    own[name] = None
+                    continue
+                if name not in readers:
+                    readers[name] = _reader(field_type(kind, name))
+                try:
+                    own[name] = readers[name](item)
+                except Malformed as error:
+                    raise error.below(f".{name}") from None
+            elif default is REQUIRED:
+                raise Malformed(f"Object missing required field `{name}`")
+            else:
+                own[name] = {} if type(default) is dict else default
+        if kind.__forbids_unknown__ and not found.keys() <= own.keys():
+            raise Malformed(f"Object contains unknown field `{min(found.keys() - own.keys())}`")
+        if checked is not None:
+            try:
+                checked(value)
+            except ValueError as error:
+                raise Malformed(str(error)) from None
+        return value
+
+    return read
+
+
+def _action(given: object) -> Action[Any]:
+    from .any_action import BY_TAG
+
+    found = _entries(given)
+    tag = found.pop("action", None)
+    if tag is None:
+        raise Malformed("Object missing required field `action`")
+    kind = BY_TAG.get(tag) if isinstance(tag, str) else None
+    if kind is None:
+        raise Malformed(f"Invalid value {tag!r}").below(".action")
+    return _reader(kind)(found)
+
+
+def _foreign(kind: Any) -> Reader:
+    """Of what only `typing` and msgspec know."""
+    import msgspec
+
+    def read(found: object) -> object:
+        try:
+            return msgspec.convert(found, kind)
+        except msgspec.ValidationError as error:
+            raise Malformed(str(error)) from None
+
+    return read

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import msgspec
+from .value import Value
 
-from .ids import ExecId
-from .limits import Limit
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .ids import ExecId
+    from .limits import Limit
 
 
-class PtySize(msgspec.Struct, frozen=True, kw_only=True):
+class PtySize(Value):
     rows: int = 24
     columns: int = 80
 
 
-class ExecSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ExecSpec(Value, forbid_unknown_fields=True):
     """One command.
 
     `argv` is executed as it is, found through PATH. `env` is added to the template's. `cwd=None` is the
@@ -30,7 +32,7 @@ class ExecSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     pty: PtySize | None = None
 
 
-class ExitStatus(msgspec.Struct, frozen=True, kw_only=True):
+class ExitStatus(Value):
     """How it ended. Exactly one of `code` and `signal` is set, as the kernel reported it."""
 
     code: int | None = None
@@ -49,7 +51,7 @@ class ExitStatus(msgspec.Struct, frozen=True, kw_only=True):
         return self.code if self.code is not None else 128 + (self.signal or 0)
 
 
-class Output(msgspec.Struct, frozen=True, kw_only=True):
+class Output(Value):
     """One stream of a finished command: the first and the last bytes, and how many lay between them.
 
     `total_bytes` counts everything that was printed. `file` is a path on the host that holds
@@ -73,7 +75,7 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
         return self.head.decode("utf-8", "replace") + marker + self.tail.decode("utf-8", "replace")
 
 
-class ExecResult(msgspec.Struct, frozen=True, kw_only=True):
+class ExecResult(Value):
     """A finished command. A non-zero exit is a result, not an exception."""
 
     id: ExecId
@@ -145,7 +147,7 @@ def _excerpt(stream: Output, max_chars: int) -> str:
     return f"{head}\n[… {max(omitted, 0)} bytes left out …]\n{tail}"
 
 
-class ExecInfo(msgspec.Struct, frozen=True, kw_only=True):
+class ExecInfo(Value):
     """A command that runs, or ran in the background. `status` is None while it runs."""
 
     id: ExecId

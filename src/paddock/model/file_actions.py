@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from .action import Action
-from .files import FileInfo, GrepMatch
-from .streams import ByteReader, ByteStream, ByteWriter, ChangeStream
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .files import FileInfo, GrepMatch
+    from .streams import ByteReader, ByteStream, ByteWriter, ChangeStream
 
 
-class ReadFile(Action[ByteReader], frozen=True, tag="file.read"):
+class ReadFile(Action["ByteReader"], tag="file.read", repeatable=True):
     sandbox: str
     path: str
     offset: int = 0
@@ -15,7 +18,7 @@ class ReadFile(Action[ByteReader], frozen=True, tag="file.read"):
     user: str | None = None
 
 
-class WriteFile(Action[ByteWriter], frozen=True, tag="file.write"):
+class WriteFile(Action["ByteWriter"], tag="file.write"):
     """Written beside and renamed into place when the stream ends, so that nobody sees half a file;
     `append` writes in place. Missing parent directories are made."""
 
@@ -26,7 +29,7 @@ class WriteFile(Action[ByteWriter], frozen=True, tag="file.write"):
     user: str | None = None
 
 
-class StatFile(Action[FileInfo], frozen=True, tag="file.stat"):
+class StatFile(Action["FileInfo"], tag="file.stat", repeatable=True):
     """Of the link itself, unless `follow`."""
 
     sandbox: str
@@ -35,7 +38,7 @@ class StatFile(Action[FileInfo], frozen=True, tag="file.stat"):
     user: str | None = None
 
 
-class ListFiles(Action[tuple[FileInfo, ...]], frozen=True, tag="file.list"):
+class ListFiles(Action["tuple[FileInfo, ...]"], tag="file.list", repeatable=True):
     """Sorted by name. `depth=1` is the directory itself."""
 
     sandbox: str
@@ -44,7 +47,7 @@ class ListFiles(Action[tuple[FileInfo, ...]], frozen=True, tag="file.list"):
     user: str | None = None
 
 
-class MakeDirectory(Action[FileInfo], frozen=True, tag="file.mkdir"):
+class MakeDirectory(Action["FileInfo"], tag="file.mkdir"):
     sandbox: str
     path: str
     mode: int | None = None
@@ -52,14 +55,14 @@ class MakeDirectory(Action[FileInfo], frozen=True, tag="file.mkdir"):
     user: str | None = None
 
 
-class MoveFile(Action[FileInfo], frozen=True, tag="file.move"):
+class MoveFile(Action["FileInfo"], tag="file.move"):
     sandbox: str
     source: str
     destination: str
     user: str | None = None
 
 
-class CopyFile(Action[FileInfo], frozen=True, tag="file.copy"):
+class CopyFile(Action["FileInfo"], tag="file.copy"):
     """Directories with everything in them."""
 
     sandbox: str
@@ -68,7 +71,7 @@ class CopyFile(Action[FileInfo], frozen=True, tag="file.copy"):
     user: str | None = None
 
 
-class RemoveFile(Action[None], frozen=True, tag="file.remove"):
+class RemoveFile(Action[None], tag="file.remove"):
     """A directory that is not empty needs `recursive`. `missing_ok` as in pathlib."""
 
     sandbox: str
@@ -78,7 +81,7 @@ class RemoveFile(Action[None], frozen=True, tag="file.remove"):
     user: str | None = None
 
 
-class SetFileAttributes(Action[FileInfo], frozen=True, tag="file.set"):
+class SetFileAttributes(Action["FileInfo"], tag="file.set"):
     """None leaves a value as it is."""
 
     sandbox: str
@@ -89,7 +92,7 @@ class SetFileAttributes(Action[FileInfo], frozen=True, tag="file.set"):
     user: str | None = None
 
 
-class FindFiles(Action[tuple[FileInfo, ...]], frozen=True, tag="file.find"):
+class FindFiles(Action["tuple[FileInfo, ...]"], tag="file.find", repeatable=True):
     """Below `path`, names that match the shell pattern `name`; at most `limit`."""
 
     sandbox: str
@@ -99,7 +102,7 @@ class FindFiles(Action[tuple[FileInfo, ...]], frozen=True, tag="file.find"):
     user: str | None = None
 
 
-class GrepFiles(Action[tuple[GrepMatch, ...]], frozen=True, tag="file.grep"):
+class GrepFiles(Action["tuple[GrepMatch, ...]"], tag="file.grep", repeatable=True):
     """Lines below `path` that match the regular expression `pattern`, in files named like `name`.
 
     Binary files are passed over."""
@@ -112,14 +115,14 @@ class GrepFiles(Action[tuple[GrepMatch, ...]], frozen=True, tag="file.grep"):
     user: str | None = None
 
 
-class WatchFiles(Action[ChangeStream], frozen=True, tag="file.watch"):
+class WatchFiles(Action["ChangeStream"], tag="file.watch"):
     sandbox: str
     path: str
     recursive: bool = False
     user: str | None = None
 
 
-class UploadTree(Action[ByteWriter], frozen=True, tag="tree.upload"):
+class UploadTree(Action["ByteWriter"], tag="tree.upload"):
     """The stream is a tar archive; it is unpacked inside the sandbox, below `path`, by the sandbox's own user."""
 
     sandbox: str
@@ -127,7 +130,7 @@ class UploadTree(Action[ByteWriter], frozen=True, tag="tree.upload"):
     user: str | None = None
 
 
-class DownloadTree(Action[ByteReader], frozen=True, tag="tree.download"):
+class DownloadTree(Action["ByteReader"], tag="tree.download"):
     """The stream is a tar archive of what is below `path`. It comes from an attacker: unpack it as such."""
 
     sandbox: str
@@ -135,7 +138,7 @@ class DownloadTree(Action[ByteReader], frozen=True, tag="tree.download"):
     user: str | None = None
 
 
-class ConnectPort(Action[ByteStream], frozen=True, tag="port.connect"):
+class ConnectPort(Action["ByteStream"], tag="port.connect"):
     """To a TCP port on the sandbox's own loopback."""
 
     sandbox: str

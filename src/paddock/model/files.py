@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
 
-import msgspec
+from .value import Value
 
-Path = Annotated[str, msgspec.Meta(max_length=4096)]
-"""Whoever sends a longer one does not know the kernel's PATH_MAX, or lies."""
+_PATH_MAX = 4096
+"""Whoever sends a longer path does not know the kernel's limit, or lies."""
 
 
 class FileKind(StrEnum):
@@ -18,33 +17,47 @@ class FileKind(StrEnum):
     OTHER = "other"
 
 
-class FileInfo(msgspec.Struct, frozen=True, kw_only=True):
+class _Named(Value):
+    path: str
+
+    def __post_init__(self) -> None:
+        """Run by decoders: guests say these."""
+        if len(self.path) > _PATH_MAX:
+            raise ValueError(f"Expected `path` of length <= {_PATH_MAX}")
+
+
+class FileInfo(_Named):
     """`path` is absolute inside the sandbox; bytes that are not UTF-8 appear as surrogate escapes.
     `mode` holds the permission bits only; `modified_at` is seconds since the epoch."""
 
-    path: Path
+    path: str
     kind: FileKind
     size_bytes: int = 0
     mode: int = 0
     uid: int = 0
     gid: int = 0
     modified_at: float = 0.0
-    target: Path | None = None
+    target: str | None = None
     """Where a symbolic link points, unresolved."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.target is not None and len(self.target) > _PATH_MAX:
+            raise ValueError(f"Expected `target` of length <= {_PATH_MAX}")
 
     @property
     def name(self) -> str:
         return self.path.rstrip("/").rpartition("/")[2] or "/"
 
 
-class GrepMatch(msgspec.Struct, frozen=True, kw_only=True):
-    path: Path
+class GrepMatch(_Named):
+    path: str
     line_number: int
     line: str
 
 
-class FileChange(msgspec.Struct, frozen=True, kw_only=True):
+class FileChange(_Named):
     """`kind` is created, modified, removed, moved_from, moved_to, or overflow (events were lost: look again)."""
 
-    path: Path
+    path: str
     kind: str

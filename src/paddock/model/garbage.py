@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import msgspec
+from .value import Value
 
 
-class PoolSpace(msgspec.Struct, frozen=True, kw_only=True):
+class PoolSpace(Value):
     """Room in the pool, in bytes. Where it is an image, it grows: what is available is what its host has."""
 
     used_bytes: int
@@ -19,7 +19,7 @@ class PoolSpace(msgspec.Struct, frozen=True, kw_only=True):
         return self.used_bytes / max(1, self.used_bytes + self.available_bytes)
 
 
-class GarbageItem(msgspec.Struct, frozen=True, kw_only=True):
+class GarbageItem(Value):
     """Something that could go. `kind` is unfinished, orphan, template, image, output, base, repository,
     workspace or packages."""
 
@@ -32,7 +32,7 @@ class GarbageItem(msgspec.Struct, frozen=True, kw_only=True):
     """None: it is gone; in a dry run: it would go."""
 
 
-class GarbageReport(msgspec.Struct, frozen=True, kw_only=True):
+class GarbageReport(Value):
     """What was looked at, in the order in which it goes."""
 
     items: tuple[GarbageItem, ...]

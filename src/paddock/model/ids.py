@@ -8,7 +8,15 @@ from __future__ import annotations
 import os
 import time
 from enum import StrEnum
-from typing import NewType
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NewType
+else:
+
+    def NewType(name, of):
+        return of
+
 
 SandboxId = NewType("SandboxId", str)
 ExecId = NewType("ExecId", str)

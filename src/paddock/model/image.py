@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from .action import Action
+from .value import Value
 
 LOCAL_IMAGES = ("oci:", "oci-archive:", "docker-archive:")
 
@@ -14,7 +13,7 @@ def is_image(template: str) -> bool:
     return template.startswith(("docker://", *LOCAL_IMAGES))
 
 
-class Image(msgspec.Struct, frozen=True, kw_only=True):
+class Image(Value):
     """An image that templates are made of. `reference` is what names it as a template, `digest` that of its manifest.
 
     `user` is who its commands run as here, `workdir` where they start. `pulled_at` is in seconds since the epoch.
@@ -36,7 +35,7 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
     pulled_at: float = 0.0
 
 
-class PullImage(Action[Image], frozen=True, tag="image.pull"):
+class PullImage(Action[Image], tag="image.pull"):
     """Fetches an image, or only what is not here, and makes it a template. Without `refresh`, what was found under
     that name before is good enough."""
 
@@ -44,15 +43,15 @@ class PullImage(Action[Image], frozen=True, tag="image.pull"):
     refresh: bool = True
 
 
-class ListImages(Action[tuple[Image, ...]], frozen=True, tag="image.list"):
+class ListImages(Action[tuple[Image, ...]], tag="image.list", repeatable=True):
     """Those that are here."""
 
 
-class RemoveImage(Action[None], frozen=True, tag="image.remove"):
+class RemoveImage(Action[None], tag="image.remove"):
     """By its reference, its digest or a unique prefix of that. What lives on it goes on, and keeps its files."""
 
     image: str
 
 
-class ListTemplates(Action[tuple[str, ...]], frozen=True, tag="template.list"):
+class ListTemplates(Action[tuple[str, ...]], tag="template.list", repeatable=True):
     """The names of those that come with paddock; images are listed by `ListImages`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-import msgspec
+from .value import Value
 
 
 class Limit(StrEnum):
@@ -18,9 +18,11 @@ class Limit(StrEnum):
     OUTPUT = "output"
     TIME = "time"
     TTL = "ttl"
+    RETENTION = "retention"
+    """It was paused, and nobody resumed it for as long as paused sandboxes are kept."""
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Limits(Value, forbid_unknown_fields=True):
     """Ceilings of one sandbox. All are set before its first instruction.
 
     `cpus` is a share of processor time per wall time (1.5 = one and a half cores);
@@ -39,7 +41,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     output_mib: int = 256
 
 
-class Usage(msgspec.Struct, frozen=True, kw_only=True):
+class Usage(Value):
     """What a sandbox uses now. None: this machine cannot tell."""
 
     memory_bytes: int | None = None

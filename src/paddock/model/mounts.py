@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-import msgspec
+from .value import Value
 
 
 class MountMode(StrEnum):
@@ -15,7 +15,7 @@ class MountMode(StrEnum):
     READ_WRITE = "rw"
 
 
-class Mount(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Mount(Value, forbid_unknown_fields=True):
     """The directory `source` of the host (absolute), seen at `target`.
 
     Inside, the files of the directory's owner belong to the template's default user; those of others to nobody.

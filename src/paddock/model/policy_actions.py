@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from .action import Action
-from .policy import PolicyDocument
-from .sandbox import Sandbox
+from .value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .policy import PolicyDocument
+    from .sandbox import Sandbox
 
 
-class PolicyRevision(msgspec.Struct, frozen=True, kw_only=True):
+class PolicyRevision(Value):
     """What a sandbox is held to. `revision` is the digest of the canonical `document`; both None: no network."""
 
     revision: str | None = None
     document: PolicyDocument | None = None
 
 
-class SetPolicy(Action[Sandbox], frozen=True, tag="policy.set"):
+class SetPolicy(Action["Sandbox"], tag="policy.set"):
     """Returns when the new one holds, for connections that are open as well. None: no network from now on.
 
     With `expect_revision` it is refused if the policy is another one by now."""
@@ -26,5 +28,5 @@ class SetPolicy(Action[Sandbox], frozen=True, tag="policy.set"):
     expect_revision: str | None = None
 
 
-class GetPolicy(Action[PolicyRevision], frozen=True, tag="policy.get"):
+class GetPolicy(Action[PolicyRevision], tag="policy.get", repeatable=True):
     sandbox: str

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from .action import Action
-from .policy import Recorded
+from .value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .policy import Recorded
 
 
-class Recording(msgspec.Struct, frozen=True, kw_only=True):
+class Recording(Value):
     """`exchanges` in the order of their answers' ends, as the sandbox saw them: without values of secrets, and
     with `paddock-secret-` and the name of one in the place of its placeholder. `omitted`: those that
     are not there, and why."""
@@ -17,13 +19,13 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     omitted: tuple[str, ...] = ()
 
 
-class StartRecording(Action[None], frozen=True, tag="recording.start"):
+class StartRecording(Action[None], tag="recording.start"):
     """From now on, and from the beginning if it was under way."""
 
     sandbox: str
 
 
-class TakeRecording(Action[Recording], frozen=True, tag="recording.take"):
+class TakeRecording(Action[Recording], tag="recording.take"):
     """And ends it. InvalidState: nothing was being recorded, or the gateway that did has died."""
 
     sandbox: str

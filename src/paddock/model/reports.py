@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from .value import Value
 
-import msgspec
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
-from .limits import Limit, Usage
-from .sandbox import Sandbox
+    from .limits import Limit, Usage
+    from .sandbox import Sandbox
 
 
-class Check(msgspec.Struct, frozen=True, kw_only=True):
+class Check(Value):
     """One line of `doctor`.
 
     `status` is ok, weak (works, with less than the full guarantee) or missing; `fix` is one command."""
@@ -22,7 +24,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     fix: str | None = None
 
 
-class LevelReport(msgspec.Struct, frozen=True, kw_only=True):
+class LevelReport(Value):
     """What this machine has of one level.
 
     `status` is ok, weak or missing, `fix` the one command that adds it. `seconds` is what one sandbox took from its
@@ -36,7 +38,7 @@ class LevelReport(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float | None = None
 
 
-class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
+class Diagnosis(Value):
     checks: tuple[Check, ...]
     default_level: str
     """The level of a sandbox for which none is named, whether or not this machine has it."""
@@ -49,7 +51,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """Each key that `config.toml` may have, with the value that is in force."""
 
 
-class Process(msgspec.Struct, frozen=True, kw_only=True):
+class Process(Value):
     """A process inside, as the kernel shows it outside. Only `name` and `argv` are its own words.
 
     `pid` and `parent` are numbers inside (0: its parent is outside), `uid` is one inside. `state` is the kernel's
@@ -68,7 +70,7 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int
 
 
-class Inspection(msgspec.Struct, frozen=True, kw_only=True):
+class Inspection(Value):
     """All that is known of a sandbox. Of one that has ended: what the records say."""
 
     sandbox: Sandbox
@@ -79,7 +81,7 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     """What the kernel says of its walls at this moment, read outside."""
 
 
-class AuditRecord(msgspec.Struct, frozen=True, kw_only=True):
+class AuditRecord(Value):
     """One action with its decision and its outcome, or one event. Times are seconds since the epoch.
 
     `ref` names it: segment and number. `ok` is None while there is no outcome.
@@ -103,14 +105,14 @@ class AuditRecord(msgspec.Struct, frozen=True, kw_only=True):
     result: dict[str, Any] = {}
 
 
-class AuditKey(msgspec.Struct, frozen=True, kw_only=True):
+class AuditKey(Value):
     """The public key of the audit log; `id` is the SHA-256 of its 32 bytes."""
 
     id: str
     pem: str
 
 
-class AuditStatement(msgspec.Struct, frozen=True, kw_only=True):
+class AuditStatement(Value):
     """What a sandbox's session was: an in-toto Statement in a DSSE envelope, whose fields these are."""
 
     payload: str
@@ -118,7 +120,7 @@ class AuditStatement(msgspec.Struct, frozen=True, kw_only=True):
     signatures: tuple[dict[str, str], ...]
 
 
-class AuditFault(msgspec.Struct, frozen=True, kw_only=True):
+class AuditFault(Value):
     """The first thing that is wrong: in which segment (or in `heads`), at which line, and which record stands there or
     should. `cause` is in words."""
 
@@ -128,12 +130,13 @@ class AuditFault(msgspec.Struct, frozen=True, kw_only=True):
     cause: str
 
 
-class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
+class AuditReport(Value):
     """`ok` is False from the first broken link on; `problem` names segment, line and cause, `fault` the same apart.
 
     `signed` records are vouched for by `heads` signed heads, the last made at `signed_at`, with `keys` (SHA-256 of the
     public keys); behind those, records that were cut off at the end would not be missed. Of a `part` (of an export that
-    leaves something out) what is there is checked, and `gaps` says in how many places something is not.
+    leaves something out) what is there is checked, and `gaps` says in how many places something is not. `removed`:
+    segments whose first records retention removed, and the number of the first that is there.
     """
 
     ok: bool
@@ -148,3 +151,4 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     keys: tuple[str, ...] = ()
     part: bool = False
     gaps: int = 0
+    removed: dict[str, int] = {}

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from .action import Action
 from .ids import RepositoryId
+from .value import Value
 
 
-class Repository(msgspec.Struct, frozen=True, kw_only=True):
+class Repository(Value):
     """A repository as it is cached here. Times are seconds since the epoch.
 
     `scope` is `public`, or the principal whose credential was needed: nobody else sees what is in it.
@@ -25,7 +24,7 @@ class Repository(msgspec.Struct, frozen=True, kw_only=True):
     used_at: float
 
 
-class Acquired(msgspec.Struct, frozen=True, kw_only=True):
+class Acquired(Value):
     """A commit that a repository had at `observed_at` (seconds since the epoch), and that is here.
 
     `ref` is the full name that led to it, None if it was asked for by its id; `branch` the name of the branch, if `ref`
@@ -40,7 +39,7 @@ class Acquired(msgspec.Struct, frozen=True, kw_only=True):
     observed_at: float
 
 
-class AcquireRepository(Action[Acquired], frozen=True, tag="repository.acquire"):
+class AcquireRepository(Action[Acquired], tag="repository.acquire"):
     """The commit that `ref` led to at most `max_age_seconds` ago, fetched if it is not here.
 
     `ref` is a branch, a tag, a full name of a ref or a full id of a commit; None: the default branch. A credential in
@@ -51,11 +50,11 @@ class AcquireRepository(Action[Acquired], frozen=True, tag="repository.acquire")
     max_age_seconds: float = 0.0
 
 
-class ListRepositories(Action[tuple[Repository, ...]], frozen=True, tag="repository.list"):
+class ListRepositories(Action[tuple[Repository, ...]], tag="repository.list", repeatable=True):
     """Public ones, and those that are one's own."""
 
 
-class DeleteRepository(Action[None], frozen=True, tag="repository.delete"):
+class DeleteRepository(Action[None], tag="repository.delete"):
     """From the cache: by id, unique prefix of one, or URL. Refused while something needs it."""
 
     repository: str

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from .action import Action
-from .results import Artifact, MountDiff, Promotion, PullRequest, PushedBranch, WorkspaceDiff
-from .streams import ByteReader
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .results import Artifact, MountDiff, Promotion, PullRequest, PushedBranch, WorkspaceDiff
+    from .streams import ByteReader
 
 
-class DiffMount(Action[MountDiff], frozen=True, tag="mount.diff"):
+class DiffMount(Action["MountDiff"], tag="mount.diff"):
     """What a sandbox has changed in a copy-on-write mount, at one instant. `target` may be left out where it has one
     such mount. `paths` are relative to it: only what is at or below them."""
 
@@ -17,9 +20,10 @@ class DiffMount(Action[MountDiff], frozen=True, tag="mount.diff"):
     patch: bool = False
 
 
-class PromoteMount(Action[Promotion], frozen=True, tag="mount.promote"):
-    """Takes those changes over into the host's directory, as the program that the service is part of. All or, if one
-    of them has an obstacle, nothing.
+class PromoteMount(Action["Promotion"], tag="mount.promote"):
+    """Takes those changes over into the host's directory. All or, if one of them has an obstacle, nothing.
+
+    The daemon answers with a plan, a descriptor of the sandbox's files and a journal; the caller's process writes.
 
     `git` takes over what git's own commands write in `.git`, too; its hooks and its configuration never are. `force`
     prefers the sandbox's where the host has changed a file since."""
@@ -32,7 +36,7 @@ class PromoteMount(Action[Promotion], frozen=True, tag="mount.promote"):
     dry_run: bool = False
 
 
-class DiffWorkspace(Action[WorkspaceDiff], frozen=True, tag="workspace.diff"):
+class DiffWorkspace(Action["WorkspaceDiff"], tag="workspace.diff"):
     """What it holds that the commit it began with has not, untracked files too, at one instant.
 
     `workspace` is a workspace, or a sandbox with one: of a fork, its own copy is meant."""
@@ -41,7 +45,7 @@ class DiffWorkspace(Action[WorkspaceDiff], frozen=True, tag="workspace.diff"):
     patch: bool = False
 
 
-class PushBranch(Action[PushedBranch], frozen=True, tag="workspace.branch"):
+class PushBranch(Action["PushedBranch"], tag="workspace.branch"):
     """Pushes what it holds to its remote, by a credential of the host. What is not committed becomes a commit with
     `message`; the workspace itself stays as it is.
 
@@ -56,7 +60,7 @@ class PushBranch(Action[PushedBranch], frozen=True, tag="workspace.branch"):
     epoch: int | None = None
 
 
-class OpenPullRequest(Action[PullRequest], frozen=True, tag="workspace.pull_request"):
+class OpenPullRequest(Action["PullRequest"], tag="workspace.pull_request"):
     """For the branch that was pushed last, or `branch`; the open one, if there is one.
 
     `base=None` is the branch that the workspace was opened on, or the forge's default. `forge` is github or gitea
@@ -71,7 +75,7 @@ class OpenPullRequest(Action[PullRequest], frozen=True, tag="workspace.pull_requ
     forge: str | None = None
 
 
-class AddArtifact(Action[Artifact], frozen=True, tag="artifact.add"):
+class AddArtifact(Action["Artifact"], tag="artifact.add"):
     """Keeps a file or a directory (as a tar archive) of a workspace or a sandbox on the host, by name.
 
     `name=None` is the last part of `path`."""
@@ -81,19 +85,19 @@ class AddArtifact(Action[Artifact], frozen=True, tag="artifact.add"):
     name: str | None = None
 
 
-class ListArtifacts(Action[tuple[Artifact, ...]], frozen=True, tag="artifact.list"):
+class ListArtifacts(Action["tuple[Artifact, ...]"], tag="artifact.list", repeatable=True):
     """Oldest first. `workspace` is an id, or the name that it had."""
 
     workspace: str | None = None
 
 
-class GetArtifact(Action[ByteReader], frozen=True, tag="artifact.get"):
+class GetArtifact(Action["ByteReader"], tag="artifact.get"):
     """Its content, which an attacker may have made."""
 
     workspace: str
     name: str
 
 
-class RemoveArtifact(Action[None], frozen=True, tag="artifact.remove"):
+class RemoveArtifact(Action[None], tag="artifact.remove"):
     workspace: str
     name: str

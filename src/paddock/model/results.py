@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-import msgspec
-
 from .files import FileKind
+from .value import Value
 
 
 class ChangeKind(StrEnum):
@@ -16,7 +15,7 @@ class ChangeKind(StrEnum):
     RENAMED = "renamed"
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class Change(Value):
     """One path of a difference, relative to its directory; bytes that are not UTF-8 appear as surrogate escapes.
 
     `file` is what is there now, of a deleted one what was there. Modes hold the permission bits; `mode` is None of
@@ -36,7 +35,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     """Why `promote` does not take it over as things are."""
 
 
-class MountDiff(msgspec.Struct, frozen=True, kw_only=True):
+class MountDiff(Value):
     """What a sandbox has changed in its copy-on-write mount `target` of the host's directory `source`, by path.
 
     `patch` is what `git apply` takes, where it was asked for. Empty directories are in `changes` only.
@@ -49,7 +48,7 @@ class MountDiff(msgspec.Struct, frozen=True, kw_only=True):
     patch: bytes | None = None
 
 
-class Promotion(msgspec.Struct, frozen=True, kw_only=True):
+class Promotion(Value):
     """`applied` was taken over, or would be by the same call without `dry_run`. `left_out` are changes in `.git`."""
 
     sandbox: str
@@ -60,7 +59,35 @@ class Promotion(msgspec.Struct, frozen=True, kw_only=True):
     dry_run: bool = False
 
 
-class WorkspaceDiff(msgspec.Struct, frozen=True, kw_only=True):
+class PlannedNode(Value, omit_defaults=True):
+    """What is, or is to be, at one path. `target` is a symbolic link's. `identity` (inode, time of change, size) is the
+    same as long as nobody has written to it or replaced it."""
+
+    kind: FileKind
+    mode: int = 0
+    uid: int = 0
+    gid: int = 0
+    identity: tuple[int, int, int] = (0, 0, 0)
+    target: str | None = None
+
+
+class PlannedChange(Value, omit_defaults=True):
+    """`old` is what the host has at `path`, `new` what the sandbox has; one of them at least."""
+
+    path: str
+    old: PlannedNode | None = None
+    new: PlannedNode | None = None
+
+
+class PromotionPlan(Value):
+    """What the caller's process writes into `source`, which is the directory with this device and inode."""
+
+    source: str
+    directory: tuple[int, int]
+    changes: tuple[PlannedChange, ...]
+
+
+class WorkspaceDiff(Value):
     """What a workspace, or a sandbox's copy of one, holds that the commit it began with has not, by path.
 
     Of files that git neither knows nor ignores too. `patch` is what `git apply` takes, where it was asked for.
@@ -72,7 +99,7 @@ class WorkspaceDiff(msgspec.Struct, frozen=True, kw_only=True):
     patch: bytes | None = None
 
 
-class PushedBranch(msgspec.Struct, frozen=True, kw_only=True):
+class PushedBranch(Value):
     """`commit` is at `ref` of `repository`. `previous` was there before; None: the branch is new. `pushed` is False if
     it was there already."""
 
@@ -88,7 +115,7 @@ class PushedBranch(msgspec.Struct, frozen=True, kw_only=True):
         return self.ref.removeprefix("refs/heads/")
 
 
-class PullRequest(msgspec.Struct, frozen=True, kw_only=True):
+class PullRequest(Value):
     """An open one on a forge. `created` is False if it was there already."""
 
     number: int
@@ -100,7 +127,7 @@ class PullRequest(msgspec.Struct, frozen=True, kw_only=True):
     created: bool = True
 
 
-class Artifact(msgspec.Struct, frozen=True, kw_only=True):
+class Artifact(Value):
     """What was taken out of a workspace, or out of a sandbox that has none, and is kept on the host.
 
     A directory is kept as a tar archive (`tree`). `digest` is the SHA-256 of the content.

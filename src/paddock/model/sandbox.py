@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-import msgspec
+from .limits import Limits
+from .value import Value
 
-from .ids import SandboxId
-from .limits import Limit, Limits
-from .mounts import Mount
-from .policy import PolicyDocument
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .ids import SandboxId
+    from .limits import Limit
+    from .mounts import Mount
+    from .policy import PolicyDocument
 
 
 class Level(StrEnum):
@@ -47,7 +50,7 @@ LEGAL: dict[State, frozenset[State]] = {
 }
 
 
-class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SandboxSpec(Value, forbid_unknown_fields=True):
     """What a caller asks for.
 
     `level=None` takes the default level, which is `jail` unless `config.toml` says otherwise (`paddock doctor`).
@@ -56,7 +59,7 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     With `snapshot` (an id, a unique prefix of one, or a name) it starts with those files, on the template and the
     mounts that they were made on. With `workspace` (an id, a unique prefix of one, or a name) that one is at
     `/workspace`, and no other living sandbox may write it.
-    One that nobody has used for `idle_seconds` is paused until somebody does; its `ttl_seconds` go on counting.
+    One that nobody has used for `idle_seconds` is paused until somebody does. While it is paused its TTL stands still.
     Without `policy` it has no network; one from a snapshot has the snapshot's.
     """
 
@@ -76,7 +79,7 @@ class SandboxSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     idle_seconds: float | None = None
 
 
-class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
+class Sandbox(Value):
     """A sandbox as the records know it. Times are seconds since the epoch."""
 
     id: SandboxId
@@ -97,3 +100,7 @@ class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
     """The sandbox or the snapshot whose files it started with."""
     policy: str | None = None
     """The revision of its policy, which `spec` does not repeat; None: it has no network."""
+    kept_until: float | None = None
+    """While it is paused: when it ends, unless it is resumed before. `expires_at` says the same."""
+    left_seconds: float | None = None
+    """While it is paused: what is left of its TTL, which goes on when it is resumed."""

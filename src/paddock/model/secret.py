@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import msgspec
-
 from .action import Action
+from .value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
-class SecretValue(msgspec.Struct, frozen=True):
+class SecretValue(Value):
     """Bytes that nothing prints, logs or records; whoever needs them says `.data`."""
 
     data: bytes
 
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data=data)
+
     def __repr__(self) -> str:
         return "SecretValue([redacted])"
 
-    def __rich_repr__(self) -> list[tuple[str, Any]]:
-        return [("data", "[redacted]")]
+    def __rich_repr__(self) -> Iterator[tuple[str, object]]:
+        yield "data", "[redacted]"
 
 
-class Secret(msgspec.Struct, frozen=True, kw_only=True):
+class Secret(Value):
     """What is known of a kept secret. `version` counts how often it was set; times are seconds since the epoch."""
 
     name: str
@@ -34,7 +38,7 @@ class Secret(msgspec.Struct, frozen=True, kw_only=True):
     """The id of the key that its own is sealed with."""
 
 
-class SetSecret(Action[Secret], frozen=True, tag="secret.set"):
+class SetSecret(Action[Secret], tag="secret.set"):
     """Keeps a value under a name, or another value under a name that is there. It holds for every sandbox that uses
     the secret when this returns."""
 
@@ -42,15 +46,15 @@ class SetSecret(Action[Secret], frozen=True, tag="secret.set"):
     value: SecretValue
 
 
-class RemoveSecret(Action[None], frozen=True, tag="secret.remove"):
+class RemoveSecret(Action[None], tag="secret.remove"):
     """Revokes it: no sandbox can use it any more when this returns."""
 
     name: str
 
 
-class ListSecrets(Action[tuple[Secret, ...]], frozen=True, tag="secret.list"):
+class ListSecrets(Action[tuple[Secret, ...]], tag="secret.list", repeatable=True):
     """One's own, by name. Never values."""
 
 
-class RotateVaultKey(Action[int], frozen=True, tag="secret.rekey"):
+class RotateVaultKey(Action[int], tag="secret.rekey"):
     """A new key for the keys of everybody's secrets; the old one is forgotten. Returns how many were sealed anew."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import msgspec
+from .value import Value
 
-from .ids import SandboxId, SnapshotId
-from .sandbox import SandboxSpec
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .ids import SandboxId, SnapshotId
+    from .sandbox import SandboxSpec
 
 
-class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+class Snapshot(Value):
     """It lives until it is deleted, whatever becomes of the sandbox `source`.
 
     `spec` is that of the source, `created_at` seconds since the epoch.

@@ -10,6 +10,7 @@ from typing import Protocol
 from paddock.model.exec import ExitStatus, PtySize
 from paddock.model.files import FileChange, FileInfo
 from paddock.model.ids import ExecId
+from paddock.model.results import Promotion, PromotionPlan
 
 
 class ByteReader(Protocol):
@@ -68,6 +69,25 @@ class ExecHandle(Protocol):
     async def resize(self, size: PtySize) -> None: ...
     async def aclose(self) -> None:
         """Lets go: a foreground command is killed, a background one lives on."""
+        ...
+
+
+class PromotionHandle(Protocol):
+    """A promotion that its caller carries out: he writes what `plan` says from the directory `layer`, and notes each
+    step in the file `journal`. Both descriptors are the handle's."""
+
+    @property
+    def plan(self) -> PromotionPlan: ...
+    @property
+    def layer(self) -> int: ...
+    @property
+    def journal(self) -> int: ...
+    async def finish(self) -> Promotion:
+        """What was taken over. PlatformError: not all of the plan is in the journal."""
+        ...
+
+    async def aclose(self) -> None:
+        """The caller gave up, or is gone; what he noted is remembered."""
         ...
 
 

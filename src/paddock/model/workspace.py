@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-import msgspec
-
 from .ids import SandboxId, WorkspaceId
+from .value import Value
 
 
 class WorkspaceState(StrEnum):
@@ -20,7 +19,7 @@ class WorkspaceState(StrEnum):
     DELETING = "deleting"
 
 
-class Workspace(msgspec.Struct, frozen=True, kw_only=True):
+class Workspace(Value):
     """`name` is the task's. Times are seconds since the epoch.
 
     `commit` is where it began, on `branch` of `repository`; `observed_at` is when the repository was seen to have it
@@ -47,7 +46,7 @@ class Workspace(msgspec.Struct, frozen=True, kw_only=True):
     unfetched: int = 0
 
 
-class WorkspaceStatus(msgspec.Struct, frozen=True, kw_only=True):
+class WorkspaceStatus(Value):
     """What a workspace holds that is nowhere else, computed at this moment, never remembered.
 
     Paths and names come from inside: an attacker may have chosen them.

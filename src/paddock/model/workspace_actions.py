@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from .action import Action
-from .workspace import Workspace, WorkspaceStatus
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .workspace import Workspace, WorkspaceStatus
 
 
-class OpenWorkspace(Action[Workspace], frozen=True, tag="workspace.open"):
+class OpenWorkspace(Action["Workspace"], tag="workspace.open"):
     """The workspace of the task `name`: the one there is, with its files laid out, or a new one.
 
     With `url` a new one is a checkout of that repository, as it was seen at most `max_age_seconds` ago: of `branch`
@@ -25,31 +28,31 @@ class OpenWorkspace(Action[Workspace], frozen=True, tag="workspace.open"):
     submodules: bool = False
 
 
-class GetWorkspace(Action[Workspace], frozen=True, tag="workspace.get"):
+class GetWorkspace(Action["Workspace"], tag="workspace.get", repeatable=True):
     """By id, unique prefix of one, or name: so with all that follow."""
 
     workspace: str
 
 
-class ListWorkspaces(Action[tuple[Workspace, ...]], frozen=True, tag="workspace.list"):
+class ListWorkspaces(Action["tuple[Workspace, ...]"], tag="workspace.list", repeatable=True):
     pass
 
 
-class InspectWorkspace(Action[WorkspaceStatus], frozen=True, tag="workspace.status"):
+class InspectWorkspace(Action["WorkspaceStatus"], tag="workspace.status", repeatable=True):
     """What it holds that is nowhere else: computed now, in a sandbox made for that. Of one that was evicted: as it was
     then, for nothing can have changed since."""
 
     workspace: str
 
 
-class PinWorkspace(Action[Workspace], frozen=True, tag="workspace.pin"):
+class PinWorkspace(Action["Workspace"], tag="workspace.pin"):
     """Not evicted for `seconds` from now; 0: it may be."""
 
     workspace: str
     seconds: float
 
 
-class DeleteWorkspace(Action[None], frozen=True, tag="workspace.delete"):
+class DeleteWorkspace(Action[None], tag="workspace.delete"):
     """With all its files. Refused while a sandbox has it; and, without `discard`, while it holds anything that is
     nowhere else. `epoch`: refused too if others have had it since."""
 

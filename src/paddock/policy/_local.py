@@ -83,7 +83,7 @@ def _above(ceilings: Ceilings, action: AnyAction) -> str | None:
         case CreateSandbox(spec=spec):
             if not spec.ttl_seconds <= ceilings.ttl_seconds:
                 return f"ttl_seconds={spec.ttl_seconds:.10g} is above the ceiling of {ceilings.ttl_seconds:.10g}"
-            for field in Limits.__struct_fields__:
+            for field in Limits.__fields__:
                 asked, most = getattr(spec.limits, field), getattr(ceilings.limits, field)
                 if not asked <= most:  # written so that NaN is refused
                     return f"limits.{field}={asked:.10g} is above the ceiling of {most:.10g}"

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from paddock.errors import InvalidArgument, InvalidState, ResourceExhausted, SandboxDied
-from paddock.model import Limits, Principal, SandboxSpec, nested_principal
+from paddock.model import Limits, Principal, SandboxSpec, nested_principal, replace
 
 from ._clock import Clock
 from ._remains import died, has_ended
@@ -33,14 +31,14 @@ class Allotment:
 
     def spec(self, outer: Row, asked: SandboxSpec) -> SandboxSpec:
         """That of a child, as asked, on what the outer one is made on."""
-        return msgspec.structs.replace(asked, template=outer.sandbox.spec.template, level=outer.sandbox.level)
+        return replace(asked, template=outer.sandbox.spec.template, level=outer.sandbox.level)
 
     def of_fork(self, outer: Row, spec: SandboxSpec, count: int) -> SandboxSpec:
         """That of a fork. It begins with as much on its disk as the outer one has, so it may hold as much."""
         of = outer.sandbox.spec
-        limits = msgspec.structs.replace(share(of), disk_mib=of.limits.disk_mib, inodes=of.limits.inodes)
+        limits = replace(share(of), disk_mib=of.limits.disk_mib, inodes=of.limits.inodes)
         ttl = min(spec.ttl_seconds, self.seconds_left(outer))
-        spec = msgspec.structs.replace(spec, limits=limits, ttl_seconds=ttl, nested=0, persistent=False)
+        spec = replace(spec, limits=limits, ttl_seconds=ttl, nested=0, persistent=False)
         self.check(outer, spec, count, forked=True)
         return spec
 
@@ -80,7 +78,7 @@ class Allotment:
 def share(spec: SandboxSpec) -> Limits:
     """What each of its children may have."""
     of, parts = spec.limits, max(1, spec.nested)
-    return msgspec.structs.replace(
+    return replace(
         of,
         cpus=of.cpus / parts,
         memory_mib=of.memory_mib // parts,

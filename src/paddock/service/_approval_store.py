@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from paddock.model import APPROVAL_MOVES, Approval, ApprovalId, ApprovalRequest, ApprovalState
+from paddock.model import APPROVAL_MOVES, Approval, ApprovalId, ApprovalRequest, ApprovalState, replace
 
 from ._store import Store
 
@@ -125,7 +125,7 @@ class ApprovalStore:
         assert to in APPROVAL_MOVES[one.state]
         sql = "UPDATE approvals SET state = ?, used_at = ? WHERE id = ? AND state = ?"
         done = db.execute(sql, (to.value, now.wall, one.id, one.state.value)).rowcount
-        return msgspec.structs.replace(one, state=to) if done else None
+        return replace(one, state=to) if done else None
 
 
 def _approvals(rows: Sequence[tuple[object, ...]]) -> tuple[Approval, ...]:
@@ -133,4 +133,4 @@ def _approvals(rows: Sequence[tuple[object, ...]]) -> tuple[Approval, ...]:
 
 
 def _approval(row: tuple[object, ...]) -> Approval:
-    return msgspec.convert(dict(zip(Approval.__struct_fields__, row, strict=True)), Approval)
+    return msgspec.convert(dict(zip(Approval.__fields__, row, strict=True)), Approval)

@@ -20,6 +20,7 @@ from paddock.model import (
     ListApprovals,
     Noun,
     mint,
+    replace,
 )
 from paddock.model.approval import arguments_digest
 
@@ -58,7 +59,7 @@ class Approvals:
 
     def claim(self, owner: str, request: ApprovalRequest) -> ApprovalAnswer:
         """Whether it may be done now. A yes is used up by this; without one a person is asked, once."""
-        request = msgspec.structs.replace(request, summary=cleaned(request.summary))
+        request = replace(request, summary=cleaned(request.summary))
         now = self._now()
         found = self._store.claim(owner, request, now)
         if found is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from pathlib import Path
 from typing import BinaryIO
 
 from paddock.model import Output
@@ -68,7 +69,9 @@ class Capture:
     def _keep(self, data: bytes) -> None:
         try:
             if self._file is None:
-                os.makedirs(os.path.dirname(self._spool), mode=0o700, exist_ok=True)
+                folder = Path(self._spool).parent
+                for place in (folder.parent, folder):
+                    place.mkdir(mode=0o700, exist_ok=True)
                 self._file = os.fdopen(os.open(self._spool, _NEW, 0o600), "wb")
                 self._spooled = True
                 # Nothing was left out until now.

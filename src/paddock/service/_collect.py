@@ -8,12 +8,10 @@ import hashlib
 from collections.abc import Coroutine
 from typing import Any
 
-import msgspec
-
 from paddock.backends._stillness import Stillness, Stopwatch
 from paddock.egress._redact import Redaction
 from paddock.errors import GuestProtocolError
-from paddock.model import ByteReader, ByteWriter, ExecHandle, ExitStatus, Limit
+from paddock.model import ByteReader, ByteWriter, ExecHandle, ExitStatus, Limit, replace
 
 from ._capture import Capture
 
@@ -72,7 +70,7 @@ class Collector:
                 if not task.cancelled():
                     task.exception()  # seen: the first one that matters was raised above
         if self.limit is not None:
-            status = msgspec.structs.replace(status, limit=self.limit)
+            status = replace(status, limit=self.limit)
         return status
 
     async def _wait(self, timeout_seconds: float | None) -> ExitStatus:

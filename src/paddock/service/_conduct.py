@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from paddock.errors import ApprovalNeeded, PolicyDenied
 from paddock.model import (
     Action,
@@ -20,6 +18,7 @@ from paddock.model import (
     Template,
     UploadTree,
     WriteFile,
+    replace,
 )
 
 from ._approvals import Approvals
@@ -108,7 +107,7 @@ class Conduct:
         try:
             self._approvals.require(
                 what,
-                msgspec.structs.replace(action, sandbox=row.id),
+                replace(action, sandbox=row.id),
                 entry,
                 about=row.id,
                 revision=revision,

@@ -8,22 +8,40 @@ from pathlib import Path
 import msgspec
 
 from paddock.errors import InvalidArgument
-from paddock.keeper.layout import CONFIG, LEVELS
+from paddock.keeper.layout import CONFIG, LEVELS, RETENTION_SECONDS
 from paddock.model import Level
 
 _LEVELS = ("container", "jail", "gvisor", "microvm")
-ACCEPTED = {"level": f"one of {', '.join(_LEVELS)}", "idle_exit_seconds": "1 or more"}
+ACCEPTED = {
+    "level": f"one of {', '.join(_LEVELS)}",
+    "idle_exit_seconds": "1 or more",
+    "paused_retention_days": "more than 0",
+    "audit_mib": "0 (no limit) or more",
+    "audit_days": "0 (no limit) or more",
+}
 """Each key and what it may be."""
+_MOST_DAYS = 36_500
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     level: Level = Level.JAIL
     idle_exit_seconds: float = 600.0
     """So long after its last session and its last running sandbox the daemon leaves."""
+    paused_retention_days: float = RETENTION_SECONDS / 86_400
+    """For how long a paused sandbox is kept."""
+    audit_mib: int = 512
+    audit_days: int = 90
+    """The audit log keeps no more, and nothing older. 0: without limit."""
 
     def shown(self) -> dict[str, str]:
         """Return each key with the value that is in force."""
-        return {"level": self.level.value, "idle_exit_seconds": f"{self.idle_exit_seconds:g}"}
+        return {
+            "level": self.level.value,
+            "idle_exit_seconds": f"{self.idle_exit_seconds:g}",
+            "paused_retention_days": f"{self.paused_retention_days:g}",
+            "audit_mib": str(self.audit_mib),
+            "audit_days": str(self.audit_days),
+        }
 
 
 def read_config(state_dir: Path) -> Config:
@@ -50,7 +68,15 @@ def read_config(state_dir: Path) -> Config:
     idle = values.get("idle_exit_seconds", Config().idle_exit_seconds)
     if isinstance(idle, bool) or not isinstance(idle, int | float) or not 1 <= idle < 1e9:
         raise _refused(file, f"idle_exit_seconds = {idle!r} isn't valid")
-    return Config(level=Level(level), idle_exit_seconds=float(idle))
+    days = values.get("paused_retention_days", Config().paused_retention_days)
+    if isinstance(days, bool) or not isinstance(days, int | float) or not 0 < days <= _MOST_DAYS:
+        raise _refused(file, f"paused_retention_days = {days!r} isn't valid")
+    kept: dict[str, int] = {}
+    for key in ("audit_mib", "audit_days"):
+        kept[key] = values.get(key, getattr(Config(), key))
+        if type(kept[key]) is not int or not 0 <= kept[key] < 1e9:
+            raise _refused(file, f"{key} = {kept[key]!r} isn't valid")
+    return Config(level=Level(level), idle_exit_seconds=float(idle), paused_retention_days=float(days), **kept)
 
 
 def _refused(file: Path, why: str) -> InvalidArgument:

@@ -19,7 +19,7 @@ from paddock.model import State
 from paddock.storage._base import Pool
 
 from . import _copies
-from ._clock import Clock, boot_id
+from ._clock import Clock
 from ._egress import Egress
 from ._gate import Entry
 from ._lifecycle import Lifecycle
@@ -32,6 +32,7 @@ from ._snapshot_store import SnapshotRow
 from ._snapshots import Snapshots
 from ._store import Row, Store
 from ._tasks import Tasks
+from ._ttl import hibernated, running
 
 ASLEEP = "it sleeps on disk"
 
@@ -52,15 +53,19 @@ class DiskSleep:
         egress: Egress,
         audit: AuditLog,
         clock: Clock,
+        retention_seconds: float,
     ) -> None:
+        self._retention = retention_seconds
         self._store, self._lifecycle, self._live, self._backends = store, lifecycle, live, backends
         self._pool, self._snapshots, self._tasks, self._rebirth = pool, snapshots, tasks, rebirth
         self._egress, self._audit, self._clock = egress, audit, clock
         self._rollback = rollback
 
-    async def sleep(self, row: Row, held: Held) -> Row:
+    async def sleep(self, row: Row, held: Held, *, force: bool = False) -> Row:
         """Unsupported, ResourceExhausted, SandboxDied, InvalidState: it goes on as it was."""
         _check(row, held.backend)
+        if not force:
+            await self._live.sleeping.refuse_while_busy(row, held)
         taken: Row | None = None
         ended = False
         try:
@@ -122,7 +127,7 @@ class DiskSleep:
         taken = self._take(row, row.restoring)
         backend = self._backends.named(row.sandbox.backend)
         try:
-            taken = self._in_this_boot(taken)
+            taken = running(taken, self._clock)
             snapshot = self._snapshot_of(taken)
             trees = self._rebirth.trees(taken, snapshot)
             copying = asyncio.to_thread(_copies.make, self._pool(), [tree.copy for tree in trees], anew=True)
@@ -131,8 +136,11 @@ class DiskSleep:
             instance = await self._rebirth.bear(taken, next, backend, snapshot, trees)
         except BaseException:
             _copies.discard(self._pool(), besides(taken))
+            if self._clock.boottime() >= taken.deadline:  # its TTL was over on the way
+                self._store.set_deadline(taken)
             await self._lie_down(taken, backend)
             raise
+        self._store.set_deadline(taken)
         woken = self._rebirth.admit(taken, next, backend, instance)
         self._snapshots.forget(snapshot.id)
         self._audit.event("sandbox.woken", sandbox=row.id, message="it slept on disk", decision=number)
@@ -141,21 +149,16 @@ class DiskSleep:
     def _take(self, row: Row, snapshot: str | None) -> Row:
         """From here on a daemon that dies leaves one that sleeps. Who has seen it as it was before can do nothing to
         it."""
-        return self._lifecycle.move(row, State.RESTORING, restoring=snapshot, incarnation=row.incarnation + 1)
+        taken = self._lifecycle.move(row, State.RESTORING, restoring=snapshot, incarnation=row.incarnation + 1)
+        stands = hibernated(taken, self._clock, self._retention)
+        if stands is not taken:
+            self._store.set_deadline(stands)
+        return stands
 
     async def _lie_down(self, taken: Row, backend: Backend) -> Row:
         """Nothing of it runs any more."""
         await backend.forget(taken.id)
         return self._lifecycle.move(taken, State.PAUSED, restoring=taken.restoring, reason=ASLEEP)
-
-    def _in_this_boot(self, row: Row) -> Row:
-        """What sleeps on disk outlives the machine's own restart, and so does its time."""
-        boot = boot_id()
-        if row.boot_id == boot:
-            return row
-        deadline = self._clock.boottime() + max(0.0, row.sandbox.expires_at - self._clock.wall())
-        self._store.set_deadline(row.id, expires_at=row.sandbox.expires_at, deadline=deadline, boot_id=boot)
-        return msgspec.structs.replace(row, deadline=deadline, boot_id=boot)
 
     def _for_sleep(self, row: Row) -> bool:
         found = None if row.restoring is None else self._snapshots.get(row.restoring)

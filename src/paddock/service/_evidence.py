@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
+import math
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +14,6 @@ import msgspec
 
 from paddock.audit import (
     HEADS,
-    SUFFIX,
     AuditLog,
     Broken,
     Choice,
@@ -23,10 +22,14 @@ from paddock.audit import (
     Session,
     SigningKey,
     Stream,
+    chains,
     envelope,
     last_signed,
     open_key,
+    outdated,
+    pack,
     public_pem,
+    size,
     verify,
 )
 from paddock.errors import InvalidState, NotConfigured, Unrecorded
@@ -44,7 +47,18 @@ _UNSIGNED_SECONDS = 60.0
 
 
 class Evidence:
-    def __init__(self, state_dir: Path, audit: AuditLog, environment: Mapping[str, str], clock: Clock) -> None:
+    def __init__(
+        self,
+        state_dir: Path,
+        audit: AuditLog,
+        environment: Mapping[str, str],
+        clock: Clock,
+        *,
+        most_bytes: float = math.inf,
+        most_seconds: float = math.inf,
+    ) -> None:
+        """The log has no more bytes than that, and nothing older, as far as closed parts make that up."""
+        self._most_bytes, self._most_seconds = most_bytes, most_seconds
         self._state_dir, self._audit, self._environment, self._clock = state_dir, audit, environment, clock
         self._signer = HeadSigner(audit.directory, self._key)
         self._found: SigningKey | None = None
@@ -58,6 +72,7 @@ class Evidence:
             await asyncio.sleep(SIGN_SECONDS)
             if self._sizes() != self._seen:
                 await asyncio.to_thread(self.sign)
+                await asyncio.to_thread(self.keep)
 
     def sign(self) -> None:
         """What is new until now. What keeps it from that is recorded, once; `verify` says what no signature covers."""
@@ -70,6 +85,18 @@ class Evidence:
             self._seen = seen
         for segment, problem in self._signer.broken.items():
             self._tell("audit.broken", f"segment {segment}, {problem}")
+
+    def keep(self) -> None:
+        """Pack what is closed, and remove what is too old or too much, vouched for by a head that says so."""
+        directory = self._audit.directory
+        try:
+            pack(directory)
+            remove = outdated(directory, self._most_bytes, self._clock.wall() - self._most_seconds)
+            if remove:
+                self._audit.event("audit.removed", parts=[part.path.name for part in remove[:100]], number=len(remove))
+                self._signer.sign(remove)
+        except (OSError, NotConfigured, Unrecorded, Broken) as error:
+            self._tell("audit.retention", str(error))
 
     async def aclose(self) -> None:
         """The last head, after the last record; unless this was a short program, and heads are recent."""
@@ -113,8 +140,7 @@ class Evidence:
 
     def _sizes(self) -> dict[str, int]:
         """Of the segments."""
-        with os.scandir(self._audit.directory) as entries:
-            return {entry.name: entry.stat().st_size for entry in entries if entry.name.endswith(SUFFIX)}
+        return {name: size(self._audit.directory, name) for name in chains(self._audit.directory)}
 
     def _age(self) -> float:
         """Seconds since the last head, or since the first record."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import msgspec
-
 from paddock.errors import GuestProtocolError, InvalidState, NotFound, SandboxDied
 from paddock.model import (
     AttachExec,
@@ -22,6 +20,7 @@ from paddock.model import (
     SignalExec,
     StartExec,
     mint,
+    replace,
 )
 
 from . import _validate
@@ -67,7 +66,8 @@ class Execs:
                     redaction=redaction,
                     stillness=held.instance.stillness,
                 )
-                status = await collector.run(action.spec.timeout_seconds)
+                with held.telling_of_pauses():
+                    status = await collector.run(action.spec.timeout_seconds)
             finally:
                 await handle.aclose()
             limit = await struck(self._live, held, status, before, err.ending() or out.ending())
@@ -79,7 +79,7 @@ class Execs:
             out.close()
             err.close()
         if limit is not status.limit:
-            status = msgspec.structs.replace(status, limit=limit)
+            status = replace(status, limit=limit)
         result = ExecResult(id=id, status=status, out=out.output(), err=err.output())
         entry.done(
             {
@@ -119,7 +119,7 @@ class Execs:
             spec = await self._leases.in_environment(row, action.spec)
             if isinstance(action, RunExec) and spec.stdin is not (action.input is not None):
                 # There is nobody to write to a pipe but `input`: without one the command reads an end, not for ever.
-                spec = msgspec.structs.replace(spec, stdin=action.input is not None)
+                spec = replace(spec, stdin=action.input is not None)
             background = isinstance(action, StartExec) and action.background
             try:
                 before = await counted(held)

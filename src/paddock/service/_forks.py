@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-import msgspec
-
 from paddock.errors import InvalidState, SandboxDied
-from paddock.model import ForkSandbox, Sandbox
+from paddock.model import ForkSandbox, Sandbox, replace
 from paddock.storage._base import Pool
 
 from . import _copies, _validate
@@ -51,7 +49,7 @@ class Forks:
         ttl = of.spec.ttl_seconds if action.ttl_seconds is None else action.ttl_seconds
         _validate.check_ttl(ttl)
         persistent = of.spec.persistent if action.persistent is None else action.persistent
-        spec = msgspec.structs.replace(of.spec, name=None, ttl_seconds=ttl, workspace=None, persistent=persistent)
+        spec = replace(of.spec, name=None, ttl_seconds=ttl, workspace=None, persistent=persistent)
         outer, owner = self._allotment.outer(entry.principal), of.owner
         if outer is not None:
             spec, owner = self._allotment.of_fork(outer, spec, action.count), entry.principal.id

@@ -9,7 +9,7 @@ from typing import Protocol
 import msgspec
 
 from paddock.errors import PaddockError
-from paddock.model import GarbageItem, GarbageReport, PoolSpace
+from paddock.model import GarbageItem, GarbageReport, PoolSpace, replace
 from paddock.storage._base import Pool
 from paddock.storage._config import Watermarks
 
@@ -47,7 +47,7 @@ class Garbage:
             report = await self._collect((*self._sweepers, *self._collectors), dry_run=False)
             pool = self._pool()
             await asyncio.to_thread(pool.trim)
-            return msgspec.structs.replace(report, after=await asyncio.to_thread(pool.space))
+            return replace(report, after=await asyncio.to_thread(pool.space))
 
     async def sweep(self) -> None:
         """What costs nothing to find; all of it, when the pool has become too full. It grows first, if it can."""
@@ -88,7 +88,7 @@ class _Room:
 
     def gain(self, size: int) -> None:
         size = min(size, self.space.used_bytes)
-        self.space = msgspec.structs.replace(
+        self.space = replace(
             self.space,
             used_bytes=self.space.used_bytes - size,
             available_bytes=self.space.available_bytes + size,
@@ -108,4 +108,4 @@ async def _take(collector: Collector, item: GarbageItem) -> GarbageItem:
 
 
 def _kept(item: GarbageItem, why: str) -> GarbageItem:
-    return msgspec.structs.replace(item, kept_because=why)
+    return replace(item, kept_because=why)

@@ -98,7 +98,7 @@ class Gate:
         number = self.audit.decision(principal, action, verdict)
         if not verdict.allowed:
             raise PolicyDenied(verdict.reason, rule=verdict.rule)
-        entry = Entry(self, principal, str(action.__struct_config__.tag), number)
+        entry = Entry(self, principal, action.TAG, number)
         self._open[number] = entry
         return entry
 

@@ -6,10 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from paddock.errors import InternalError
-from paddock.model import Acquired, OpenWorkspace, Principal, RepositoryId
+from paddock.model import Acquired, OpenWorkspace, Principal, RepositoryId, replace
 from paddock.storage._base import Pool
 
 from ._bases import Base, Bases

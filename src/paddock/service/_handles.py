@@ -7,12 +7,10 @@ import contextlib
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 
-import msgspec
-
 from paddock.backends._stillness import Stopwatch
 from paddock.egress._redact import Redaction
 from paddock.errors import GuestProtocolError, InvalidState, PaddockError, SandboxDied
-from paddock.model import ByteReader, ByteWriter, ExecHandle, ExecId, ExitStatus, FileInfo, Limit, PtySize
+from paddock.model import ByteReader, ByteWriter, ExecHandle, ExecId, ExitStatus, FileInfo, Limit, PtySize, replace
 
 from ._attribution import struck
 from ._collect import end
@@ -77,7 +75,8 @@ class GuardedExec:
 
     async def wait(self) -> ExitStatus:
         try:
-            ended = await asyncio.shield(self._end)
+            with self._held.telling_of_pauses():
+                ended = await asyncio.shield(self._end)
         except asyncio.CancelledError:
             if self._end.cancelled():
                 raise InvalidState("the handle was closed", hint="wait first, or attach again") from None
@@ -159,10 +158,10 @@ class GuardedExec:
         if status.limit is not None:
             return status
         if self._limit is not None:
-            return msgspec.structs.replace(status, limit=self._limit)
+            return replace(status, limit=self._limit)
         error_text = b"" if self._stderr is None else bytes(self._stderr.ending)
         limit = await struck(self._live, self._held, status, self._before, error_text)
-        return status if limit is status.limit else msgspec.structs.replace(status, limit=limit)
+        return status if limit is status.limit else replace(status, limit=limit)
 
     async def _count(self, size: int) -> None:
         self._read_bytes += size

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
-
 from paddock.errors import InvalidState, NotFound
-from paddock.model import LEGAL, Limit, State
+from paddock.model import LEGAL, Limit, State, replace
 
 from ._clock import Clock
 from ._store import Row, Store
@@ -43,6 +41,8 @@ class Lifecycle:
             )
         ended_at = None if LEGAL[to] else self._clock.wall()
         sandbox = replace(now.sandbox, state=to, ended_at=ended_at, limit=limit, reason=reason)
+        if ended_at is not None:
+            sandbox = replace(sandbox, kept_until=None, left_seconds=None)
         own = now.incarnation if incarnation is None else incarnation
         moved = replace(now, sandbox=sandbox, restoring=restoring, incarnation=own)
         self._store.move(moved, release_key=release_key)

@@ -6,11 +6,9 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Mapping
 
-import msgspec
-
-from paddock.backends._base import Backend, Ending, Instance
+from paddock.backends._base import Backend, Ending, Instance, Paused
 from paddock.errors import GuestProtocolError, PaddockError, SandboxDied
-from paddock.model import Limit, SandboxId, State, Usage
+from paddock.model import Limit, SandboxId, State, Usage, replace
 from paddock.storage._base import Pool
 
 from ._held import Held as Held
@@ -88,7 +86,7 @@ class Live:
     async def check_all(self, rows: tuple[Row, ...], *, paused: bool = True) -> tuple[Row, ...]:
         """Rows first, then the backends: what is recorded as running was there before it was recorded."""
         said: dict[str, Mapping[SandboxId, Ending | None]] = {}
-        still: dict[str, frozenset[SandboxId]] = {}
+        still: dict[str, Mapping[SandboxId, Paused]] = {}
         checked: list[Row] = []
         for row in rows:
             if row.asleep:  # the backend knows nothing of it
@@ -125,7 +123,9 @@ class Live:
     async def _asleep(self, row: Row) -> Row:
         if not self._remains.overdue(row):
             return row
-        return await self._remains.settle(row, Ending(limit=Limit.TTL, reason="its time to live was over"))
+        if row.sandbox.left_seconds is None:  # it ended while it was being woken, or in an old version's time
+            return await self._remains.settle(row, Ending(limit=Limit.TTL, reason="its time to live was over"))
+        return await self._remains.settle(row, Ending(limit=Limit.RETENTION, reason=_UNUSED))
 
     async def confirm_dead(self, row: Row) -> None:
         """Returns when the backend, too, holds nothing of what is recorded as ended."""
@@ -173,7 +173,7 @@ class Live:
         """What its tree uses, where the backend leaves that to the pool."""
         if usage.disk_bytes is not None:
             return usage
-        return msgspec.structs.replace(usage, disk_bytes=self._pool().usage(held.id).used_bytes)
+        return replace(usage, disk_bytes=self._pool().usage(held.id).used_bytes)
 
     async def settled_disk(self, held: Held) -> Usage:
         """The same of now, with what was deleted given back: the kernel counts that some seconds later by itself."""
@@ -263,4 +263,5 @@ def _away(row: Row) -> SandboxDied:
 LIVE = (State.RUNNING, State.PAUSED)
 SESSION_ENDED = Ending(limit=None, reason="the program that made it ended")
 _GONE = Ending(limit=None, reason="")
+_UNUSED = "it was paused, and nobody resumed it for as long as paused ones are kept"
 _CAUSE_SECONDS = 3.0

@@ -12,7 +12,7 @@ import msgspec
 
 from paddock.backends._base import Backend, Instance, SandboxPlan
 from paddock.errors import PaddockError
-from paddock.model import Level, Noun, Principal, SandboxId, SandboxSpec, State, Template, mint
+from paddock.model import Level, Noun, Principal, SandboxId, SandboxSpec, State, Template, mint, replace
 from paddock.model import Sandbox as SandboxInfo
 from paddock.storage._base import Pool
 
@@ -41,12 +41,12 @@ class Birth(msgspec.Struct, frozen=True):
     protect: tuple[str, ...] = ()
     """What nobody inside may change: of a fork what its parent has, whether or not it has the policy."""
 
-    def plan(self) -> SandboxPlan:
+    def plan(self, retention_seconds: float) -> SandboxPlan:
         row, spec = self.row, self.row.sandbox.spec
         return SandboxPlan(
             id=row.id,
             hostname=spec.name or row.id.replace("_", "-"),
-            spec=msgspec.structs.replace(spec, env=Nested.environment(spec)) if spec.nested else spec,
+            spec=replace(spec, env=Nested.environment(spec)) if spec.nested else spec,
             template=self.template,
             tree=row.id,
             deadline=row.deadline,
@@ -56,6 +56,7 @@ class Birth(msgspec.Struct, frozen=True):
             exits=row.sandbox.policy is not None,
             begun=bool(spec.snapshot or row.sandbox.origin or row.incarnation),
             protect=self.protect,
+            retention_seconds=retention_seconds,
         )
 
 
@@ -71,7 +72,9 @@ class Making:
         egress: Egress,
         leases: Leases,
         lanes: Lanes,
+        retention_seconds: float,
     ) -> None:
+        self._retention = retention_seconds
         self._egress, self._leases, self._lanes = egress, leases, lanes
         self._lifecycle, self._live = lifecycle, live
         self._pool, self._tasks, self._clock = pool, tasks, clock
@@ -94,7 +97,7 @@ class Making:
         id = SandboxId(mint(Noun.SANDBOX))
         sandbox = SandboxInfo(
             id=id,
-            spec=spec if spec.policy is None else msgspec.structs.replace(spec, policy=None),
+            spec=spec if spec.policy is None else replace(spec, policy=None),
             state=State.CREATING,
             level=level,
             backend=backend,
@@ -162,7 +165,7 @@ class Making:
         return instances
 
     def _plan(self, birth: Birth) -> SandboxPlan:
-        plan = birth.plan()
+        plan = birth.plan(self._retention)
         return plan if birth.policy is None else self._leases.furnished(plan)
 
     async def _kill_unborn(self, backend: Backend, instance: Instance) -> None:

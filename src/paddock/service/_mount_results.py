@@ -1,16 +1,18 @@
-"""What sandboxes have changed in copy-on-write mounts: told, and taken over on the host."""
+"""What sandboxes have changed in copy-on-write mounts: told, and given to the caller who takes it over on the host."""
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from typing import TypeVar
+import re
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from typing import Any, TypeVar
 
-from paddock.errors import InvalidArgument, SandboxDied
-from paddock.model import Change, DiffMount, Mount, MountDiff, MountMode, PromoteMount, Promotion
+from paddock.errors import InvalidArgument, PlatformError, SandboxDied
+from paddock.model import Change, DiffMount, Mount, MountDiff, MountMode, PromoteMount, Promotion, PromotionPlan
 from paddock.storage import MountChanges, Plan, Pool, Seen, keep_promoted, mount_changes
 
 from ._gate import Entry
@@ -21,6 +23,8 @@ from ._tasks import Tasks
 
 _NAMED = 100
 """Paths that an audit record names; of all there is a digest."""
+_LINE_BYTES = 100
+_STEP = re.compile(rb"\d{1,6}(?: \d{1,20}){0,3}", re.ASCII)
 T = TypeVar("T")
 
 
@@ -44,49 +48,77 @@ class MountResults:
         entry.done({"changes": len(found), **({} if patch is None else {"patch_sha256": _sha256(patch)})})
         return MountDiff(sandbox=row.id, target=mount.target, source=mount.source, changes=found, patch=patch)
 
-    async def promote(self, action: PromoteMount, row: Row, held: Held, entry: Entry) -> Promotion:
+    async def promote(self, action: PromoteMount, row: Row, held: Held, entry: Entry) -> Promoting:
         number, mount = _mount(row, action.target)
+        promoting = Promoting(lambda plan: _promotion(row, mount, plan, dry_run=action.dry_run))
 
-        def promote(changes: MountChanges) -> tuple[Plan, Mapping[bytes, str]]:
+        def begin(changes: MountChanges) -> Plan:
             plan = changes.plan(git=action.git, force=action.force)
-            if action.dry_run:
-                return plan, {}
-            promoted, digests = changes.promote(plan)
-            self._remember(row.id, number, promoted)
-            return plan, digests
+            nothing = dataclasses.replace(plan, differences=())
+            promoting.begin(changes, nothing if action.dry_run else plan, mount.source)
+            return plan
 
-        plan, digests = await self._with_changes(row, held, number, mount, action.paths, promote)
-        entry.done(_recorded(mount, plan, digests))
-        return Promotion(
-            sandbox=row.id,
-            target=mount.target,
-            source=mount.source,
-            applied=plan.words,
-            left_out=plan.left_out,
-            dry_run=action.dry_run,
+        def end(changes: MountChanges, plan: Plan) -> Mapping[bytes, str]:
+            steps = promoting.noted()
+            if not steps:
+                return {}
+            promoted, digests = changes.taken_over(plan, steps)
+            self._remember(row.id, number, promoted)
+            return digests
+
+        async def work(changes: MountChanges) -> None:
+            plan = await _to_the_end(begin, changes)
+            promoting.begun(plan)
+            try:
+                await promoting.written.wait()
+            finally:  # also where the daemon leaves meanwhile
+                digests = await _to_the_end(end, changes, plan)
+            if promoting.missing is not None:
+                entry.failed(promoting.missing)
+            else:
+                entry.done(_recorded(mount, plan, digests))
+
+        entry.defer()
+        promoting.task = self._tasks.start(
+            self._holding(row, held, number, mount, action.paths, work), name=f"promote {row.id}", awaited=True
         )
+        await promoting.ready()
+        return promoting
 
     async def _with_changes(
         self, row: Row, held: Held, number: int, mount: Mount, paths: Sequence[str], use: Callable[[MountChanges], T]
     ) -> T:
         """What `use` makes of the changes, in a thread. Once begun it goes on, whatever becomes of the caller."""
 
-        def look(name: str) -> T:
+        async def work(changes: MountChanges) -> T:
+            return await asyncio.to_thread(use, changes)
+
+        return await self._tasks.finish(
+            self._holding(row, held, number, mount, paths, work), name=f"undo copy {row.id}"
+        )
+
+    async def _holding(
+        self,
+        row: Row,
+        held: Held,
+        number: int,
+        mount: Mount,
+        paths: Sequence[str],
+        work: Callable[[MountChanges], Coroutine[Any, Any, T]],
+    ) -> T:
+        """What `work` makes of the changes, while a copy of this instant is there."""
+
+        def look(name: str, stack: ExitStack) -> MountChanges:
             tree = self._pool().open(name)
-            try:
-                with mount_changes(tree, number, mount.source, paths) as changes:
-                    return use(changes)
-            finally:
-                os.close(tree)
+            stack.callback(os.close, tree)
+            return stack.enter_context(mount_changes(tree, number, mount.source, paths))
 
-        async def work() -> T:
-            try:
-                async with self._snapshots.momentary(row, held, ours=True) as copy:
-                    return await asyncio.to_thread(look, copy)
-            except SandboxDied:
-                raise await self._live.dead(row) from None
-
-        return await self._tasks.finish(work(), name=f"undo copy {row.id}")
+        try:
+            async with self._snapshots.momentary(row, held, ours=True) as copy:
+                with ExitStack() as stack:
+                    return await work(await asyncio.to_thread(look, copy, stack))
+        except SandboxDied:
+            raise await self._live.dead(row) from None
 
     def _remember(self, name: str, number: int, promoted: Seen) -> None:
         tree = self._pool().open(name)
@@ -95,6 +127,90 @@ class MountResults:
                 keep_promoted(tree, number, promoted)
         finally:
             os.close(tree)
+
+
+async def _to_the_end(function: Callable[..., T], *arguments: object) -> T:
+    """What it returns, from a thread. A caller who is cancelled waits for it: it uses what he closes."""
+    running = asyncio.ensure_future(asyncio.to_thread(function, *arguments))  # waited for below
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait((running,))
+        raise
+
+
+class Promoting:
+    """A promotion that the caller's process carries out. Until it is finished, the copy that it is read from stays."""
+
+    task: asyncio.Task[None]
+
+    def __init__(self, told: Callable[[Plan], Promotion]) -> None:
+        self.plan = PromotionPlan(source="", directory=(0, 0), changes=())
+        self.layer = self.journal = -1
+        self.written = asyncio.Event()
+        self.missing: PlatformError | None = None
+        """Set when it has ended before all was done."""
+        self._begun: asyncio.Future[Plan] = asyncio.get_running_loop().create_future()
+        self._told = told
+
+    def begin(self, changes: MountChanges, plan: Plan, source: str) -> None:
+        self.plan = changes.message(plan, source)
+        self.layer = changes.open_layer()
+        self.journal = os.memfd_create("journal", os.MFD_CLOEXEC)
+
+    def begun(self, plan: Plan) -> None:
+        self._begun.set_result(plan)
+
+    async def ready(self) -> None:
+        try:
+            await asyncio.wait((self.task, self._begun), return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            await self.aclose()
+            raise
+        if self.task.done():
+            self._let_go()
+            await self.task
+
+    def noted(self) -> list[tuple[int, ...]]:
+        """The caller's steps. He may note what he likes: it is about his own files."""
+        most = len(self.plan.changes)
+        lines = os.pread(self.journal, _LINE_BYTES * most, 0).splitlines()[:most]
+        steps = [tuple(map(int, line.split())) for line in lines if _STEP.fullmatch(line)]
+        steps = [step for step in steps if step[0] < most]
+        done = len({step[0] for step in steps})
+        if done < most:
+            self.missing = PlatformError(f"{done} of {most} changes were taken over", hint="call again")
+        return steps
+
+    async def finish(self) -> Promotion:
+        await self.aclose()
+        if self.missing is not None:
+            raise self.missing
+        return self._told(self._begun.result())
+
+    async def aclose(self) -> None:
+        self.written.set()
+        try:
+            await asyncio.shield(self.task)
+        finally:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        for fd in (self.layer, self.journal):
+            if fd != -1:
+                os.close(fd)
+        self.layer = self.journal = -1
+
+
+def _promotion(row: Row, mount: Mount, plan: Plan, *, dry_run: bool) -> Promotion:
+    return Promotion(
+        sandbox=row.id,
+        target=mount.target,
+        source=mount.source,
+        applied=plan.words,
+        left_out=plan.left_out,
+        dry_run=dry_run,
+    )
 
 
 def _mount(row: Row, target: str | None) -> tuple[int, Mount]:

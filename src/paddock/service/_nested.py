@@ -212,7 +212,7 @@ class Nested:
     def _limits(outer: Row, asked: dict[str, float]) -> Limits:
         """What each may have, where nothing is asked."""
         try:
-            return msgspec.convert(msgspec.structs.asdict(share(outer.sandbox.spec)) | asked, Limits)
+            return msgspec.convert(vars(share(outer.sandbox.spec)) | asked, Limits)
         except msgspec.ValidationError as error:
             raise InvalidArgument(f"limits: {error}", field="limits") from None
 

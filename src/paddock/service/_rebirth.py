@@ -46,7 +46,9 @@ class Rebirth:
         policies: Policies,
         leases: Leases,
         tasks: Tasks,
+        retention_seconds: float,
     ) -> None:
+        self._retention = retention_seconds
         self._store, self._lifecycle, self._live, self._pool = store, lifecycle, live, pool
         self._egress, self._policies, self._leases, self._tasks = egress, policies, leases, tasks
 
@@ -71,7 +73,7 @@ class Rebirth:
         _put_in_place(self._pool(), trees)
         discarding = asyncio.to_thread(_copies.discard, self._pool(), [tree.copy.name for tree in trees])
         await self._tasks.complete(discarding, name=f"discard {row.id}")
-        plan = self._leases.furnished((await self._birth(next, snapshot, backend)).plan())
+        plan = self._leases.furnished((await self._birth(next, snapshot, backend)).plan(self._retention))
         instance = await backend.create(plan)
         try:
             if row.sandbox.spec.nested:

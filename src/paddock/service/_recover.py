@@ -189,6 +189,7 @@ class Recovery:
         for row in await self._live.check_all(tuple(row for row in self._store.list() if row.state in LIVE)):
             now = self._store.get(row.id)
             if row.state is State.RUNNING and now is not None and now.state is State.PAUSED:
+                self._store.set_deadline(row)
                 self._lifecycle.move(now, State.RUNNING)
 
     async def _living(self, backend: Backend | None) -> Mapping[SandboxId, Ending | None]:

@@ -105,7 +105,7 @@ class Remains:
             return State.FAILED, None, "the daemon that was making it died"
         if row.boot_id != boot_id():
             return State.KILLED, None, "the machine was restarted"
-        if self._clock.boottime() >= row.deadline:
+        if self._clock.boottime() >= row.deadline and row.sandbox.left_seconds is None:
             return State.KILLED, Limit.TTL, "its time to live was over"
         return State.FAILED, None, "it is gone, and nobody recorded why"
 
@@ -120,6 +120,8 @@ def died(sandbox: Sandbox) -> SandboxDied:
         hint = (
             "ask for a longer ttl_seconds, or extend it in time" if sandbox.limit is Limit.TTL else "create another one"
         )
+        if sandbox.limit is Limit.RETENTION:
+            hint = "set a longer paused_retention_days in config.toml: paddock doctor shows its path"
     return SandboxDied(
         f"sandbox {sandbox.id} is {sandbox.state.value}{when}: {sandbox.reason or 'no reason is known'}{limit}",
         hint=hint,

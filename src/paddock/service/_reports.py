@@ -8,12 +8,10 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 
-import msgspec
-
 from paddock.audit import MOST_RECORDS, AuditLog, Choice, Cursor, Eyes, read_cursor, read_records
 from paddock.errors import InvalidArgument, NotFound, PaddockError, PolicyDenied
 from paddock.keeper import layout
-from paddock.model import AuditRecord, AuditReport, Check, Diagnose, Diagnosis, Level, ListAudit, StreamAudit
+from paddock.model import AuditRecord, AuditReport, Check, Diagnose, Diagnosis, Level, ListAudit, StreamAudit, replace
 from paddock.storage._base import Pool
 
 from . import _levels
@@ -64,7 +62,7 @@ class Reports:
             with suppress(NotFound):
                 row = self._find(action.sandbox, entry)
                 since = max(row.sandbox.created_at - _BEFORE_SECONDS, action.since or 0.0)
-                action = msgspec.structs.replace(action, sandbox=row.id, since=since)
+                action = replace(action, sandbox=row.id, since=since)
                 own = row.id
                 names = () if row.sandbox.spec.name is None else (row.sandbox.spec.name,)
         eyes = None if me == self._owner else Eyes(principal=me, sandbox=own)

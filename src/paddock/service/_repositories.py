@@ -12,8 +12,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from msgspec.structs import replace
-
 from paddock.errors import InvalidArgument, InvalidState, NotFound, PolicyDenied
 from paddock.model import (
     Acquired,
@@ -25,6 +23,7 @@ from paddock.model import (
     Repository,
     RepositoryId,
     mint,
+    replace,
 )
 from paddock.storage.repositories import (
     SSH,

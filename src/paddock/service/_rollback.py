@@ -16,6 +16,7 @@ from paddock.model import RollbackSandbox, Sandbox, State
 from paddock.storage._base import Pool
 
 from . import _copies
+from ._clock import Clock
 from ._copies import Copy
 from ._gate import Entry
 from ._lifecycle import Lifecycle
@@ -25,8 +26,9 @@ from ._rebirth import Beside, Rebirth, besides
 from ._remains import words
 from ._snapshot_store import SnapshotRow
 from ._snapshots import Snapshots
-from ._store import Row
+from ._store import Row, Store
 from ._tasks import Tasks
+from ._ttl import running
 from ._workspace_tree import WorkspaceTree, own_trees
 
 
@@ -41,7 +43,10 @@ class Rollback:
         snapshots: Snapshots,
         tasks: Tasks,
         rebirth: Rebirth,
+        store: Store,
+        clock: Clock,
     ) -> None:
+        self._store, self._clock = store, clock
         self._lifecycle, self._live, self._backends = lifecycle, live, backends
         self._pool, self._snapshots, self._tasks, self._rebirth = pool, snapshots, tasks, rebirth
 
@@ -113,6 +118,8 @@ class Rollback:
 
     async def _lay(self, row: Row, backend: Backend, snapshot: SnapshotRow, trees: Sequence[Beside]) -> Row:
         """The trees of a dead sandbox become those of the snapshot, and it lives again."""
+        row = running(row, self._clock)
+        self._store.set_deadline(row)
         next = msgspec.structs.replace(row, incarnation=row.incarnation + 1)
         try:
             instance = await self._rebirth.bear(row, next, backend, snapshot, trees)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -139,7 +140,9 @@ class Rooms:
         )
         self.asking = Asking(store=store, policies=policies, approvals=self.approvals)
         allotment = Allotment(store, clock)
-        sleeping = Sleeping(store=store, lifecycle=lifecycle, audit=audit)
+        sleeping = Sleeping(
+            store=store, lifecycle=lifecycle, audit=audit, clock=clock, without_values=leases.without_values
+        )
         live = self.live = Live(
             store=store,
             backends=backends,
@@ -174,6 +177,7 @@ class Rooms:
             lanes=lanes,
             repositories=lambda: self.shelf.repositories,
         )
+        retention_seconds = config.paused_retention_days * 86_400
         making = Making(
             lifecycle=lifecycle,
             live=live,
@@ -183,6 +187,7 @@ class Rooms:
             egress=egress,
             leases=leases,
             lanes=lanes,
+            retention_seconds=retention_seconds,
         )
         rows = SnapshotStore(store)
         snapshots = self.snapshots = Snapshots(
@@ -197,6 +202,7 @@ class Rooms:
             policies=policies,
             leases=leases,
             tasks=tasks,
+            retention_seconds=retention_seconds,
         )
         rollback = Rollback(
             lifecycle=lifecycle,
@@ -206,6 +212,8 @@ class Rooms:
             snapshots=snapshots,
             tasks=tasks,
             rebirth=rebirth,
+            store=store,
+            clock=clock,
         )
         disk_sleep = DiskSleep(
             store=store,
@@ -220,6 +228,7 @@ class Rooms:
             egress=egress,
             audit=audit,
             clock=clock,
+            retention_seconds=retention_seconds,
         )
         self.sandboxes = Sandboxes(
             store=store,
@@ -258,7 +267,14 @@ class Rooms:
             sandboxes=self.sandboxes, live=live, remains=remains, tasks=tasks, leases=leases, conduct=conduct
         )
         self.files = Files(sandboxes=self.sandboxes, live=live, conduct=conduct)
-        self.evidence = Evidence(state_dir, audit, os.environ, clock)
+        self.evidence = Evidence(
+            state_dir,
+            audit,
+            os.environ,
+            clock,
+            most_bytes=config.audit_mib * 2**20 or math.inf,
+            most_seconds=config.audit_days * 86_400.0 or math.inf,
+        )
         self.reports = Reports(
             state_dir,
             store=store,

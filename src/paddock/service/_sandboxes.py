@@ -46,6 +46,7 @@ from paddock.model import (
     Usage,
     is_image,
     nested_principal,
+    replace,
 )
 from paddock.storage._base import Pool
 
@@ -67,6 +68,7 @@ from ._rollback import Rollback
 from ._snapshots import Snapshots
 from ._store import Key, Row, Store
 from ._tasks import Tasks
+from ._ttl import running
 from ._workspace_tree import Workspaces
 
 _LEAST_PREFIX = 6
@@ -121,7 +123,7 @@ class Sandboxes:
             backend.capabilities.require(need, backend.name)
         if source is not None:
             if backend.capabilities.memory and spec.limits == Limits():  # what has memory has a size
-                spec = msgspec.structs.replace(spec, limits=source.snapshot.spec.limits)
+                spec = replace(spec, limits=source.snapshot.spec.limits)
             self._snapshots.fits(source, spec.limits, backend, self._backends)
         if spec.mounts:
             self._check_layers(spec.mounts)
@@ -187,14 +189,14 @@ class Sandboxes:
             async with self.use(row.id, entry):
                 pass
         deadline = self._clock.boottime() + action.ttl_seconds
-        expires_at = self._clock.wall() + action.ttl_seconds
         try:
             await held.instance.set_deadline(deadline)
         except SandboxDied:
             raise await self._live.dead(row) from None
-        if not self._store.set_deadline(row.id, expires_at=expires_at, deadline=deadline):
+        row = running(self._now(row.id), self._clock, deadline)
+        if not self._store.set_deadline(row):
             raise await self._live.dead(row)
-        return msgspec.structs.replace(row.sandbox, expires_at=expires_at)
+        return row.sandbox
 
     async def kill(self, action: KillSandbox, entry: Entry) -> Sandbox:
         row = self.find(action.sandbox, entry)
@@ -221,7 +223,7 @@ class Sandboxes:
                     return now.sandbox
                 now, held = await self._held(now)
                 paused = self._disk_sleep.sleep if action.to_disk else self._live.sleeping.pause
-                return (await paused(now, held)).sandbox
+                return (await paused(now, held, force=action.force)).sandbox
 
         return await self._turned(turn(), row)
 
@@ -436,8 +438,8 @@ class Sandboxes:
             return self._store.get(row.id) or row
         except ResourceExhausted:
             self._remains.unrecorded[row.id] = reason
-            ended = msgspec.structs.replace(row.sandbox, state=State.KILLED, reason=reason, ended_at=self._clock.wall())
-            return msgspec.structs.replace(row, sandbox=ended)
+            ended = replace(row.sandbox, state=State.KILLED, reason=reason, ended_at=self._clock.wall())
+            return replace(row, sandbox=ended)
 
     async def _made_before(self, id: SandboxId, same: bool) -> Sandbox:
         """What the first call with that key made; waits for it if it is still at it."""

@@ -240,7 +240,11 @@ ALTER TABLE bases ADD COLUMN unfetched INTEGER DEFAULT 0 NOT NULL;
 DROP INDEX one_base;
 CREATE UNIQUE INDEX one_base ON bases (repository, commit_id, branch, submodules);
     """,
-    # 14: One daemon owns the directory: no holders and no leases. What is being made says so.
+    # 14: What is left of the TTL of a paused sandbox.
+    """
+ALTER TABLE sandboxes ADD COLUMN left_seconds FLOAT;
+    """,
+    # 15: One daemon owns the directory: no holders and no leases. What is being made says so.
     """
 DROP TABLE leases;
 ALTER TABLE sandboxes DROP COLUMN holder;

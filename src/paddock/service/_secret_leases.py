@@ -6,15 +6,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeAlias
 
-import msgspec
-
 from paddock.audit import AuditLog
 from paddock.backends._base import SandboxPlan
 from paddock.egress._placeholders import check_shape, mint
 from paddock.egress._redact import Redaction
 from paddock.egress._secret_book import Bound, to_bytes
 from paddock.errors import InvalidArgument, PaddockError, PolicyDenied, SecretUnavailable
-from paddock.model import Binding, ExecSpec, SecretRule, SecretValue
+from paddock.model import Binding, ExecSpec, SecretRule, SecretValue, replace
 from paddock.storage.secret_sources import Fetched, Fetcher, is_kept
 
 from ._clock import Clock
@@ -74,7 +72,7 @@ class Leases:
         if not leases:
             return plan
         env = {**plan.spec.env, **{lease.name: lease.placeholder for lease in leases}}
-        return msgspec.structs.replace(plan, spec=msgspec.structs.replace(plan.spec, env=env))
+        return replace(plan, spec=replace(plan.spec, env=env))
 
     async def bounds(self, row: Row) -> tuple[Bound, ...]:
         """For the gateway. The values of a sandbox that the daemon before this one made are fetched again. A value is
@@ -119,7 +117,7 @@ class Leases:
             return spec
         await self._held(row)
         late = self._late.get(row.id)
-        return spec if not late else msgspec.structs.replace(spec, env={**late, **spec.env})
+        return spec if not late else replace(spec, env={**late, **spec.env})
 
     async def extend(self, row: Row, rules: Mapping[str, SecretRule]) -> None:
         """Another policy of a living sandbox: it has those that are new, and others of what it had under their names,
@@ -225,7 +223,7 @@ class Leases:
         self._redactions[sandbox] = Redaction({**dict(past), **values})
 
     async def _change(self, lease: Lease, value: SecretValue | None, expires_at: float | None) -> None:
-        bound = msgspec.structs.replace(self._bound(lease, None), value=value, expires_at=expires_at)
+        bound = replace(self._bound(lease, None), value=value, expires_at=expires_at)
         held = self._bounds.get(lease.sandbox)
         if held is not None:
             held[lease.name] = bound

@@ -6,63 +6,118 @@ idleness, and what the daemon had no time to record before it died, is seen in w
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
-from msgspec.structs import replace
-
 from paddock.audit import AuditLog
-from paddock.errors import InvalidState
-from paddock.model import SandboxId, State
+from paddock.backends._base import Paused
+from paddock.errors import InvalidState, PaddockError, SandboxDied
+from paddock.model import ExecInfo, SandboxId, State, replace
 
+from ._clock import Clock
 from ._gate import Entry
 from ._held import Held
 from ._lifecycle import Lifecycle
 from ._store import Row, Store
+from ._ttl import paused, running
 
 
 class Sleeping:
-    def __init__(self, *, store: Store, lifecycle: Lifecycle, audit: AuditLog) -> None:
-        self._store, self._lifecycle, self._audit = store, lifecycle, audit
+    def __init__(
+        self,
+        *,
+        store: Store,
+        lifecycle: Lifecycle,
+        audit: AuditLog,
+        clock: Clock,
+        without_values: Callable[[Sequence[str]], Sequence[str]],
+    ) -> None:
+        self._store, self._lifecycle, self._audit, self._clock = store, lifecycle, audit, clock
+        self._without_values = without_values
 
-    async def pause(self, row: Row, held: Held) -> Row:
-        """Returns when it stands still. SandboxDied, InvalidState."""
+    async def pause(self, row: Row, held: Held, *, force: bool = False) -> Row:
+        """Returns when it stands still. SandboxDied; InvalidState: commands run in it, and it is not to be done by
+        `force`."""
         held.backend.capabilities.require("pause", held.backend.name)
-        await held.instance.pause()
-        return self._record(row, State.PAUSED)
+        if not force:
+            await self.refuse_while_busy(row, held)
+        known = await held.instance.pause()
+        return self._timed(paused(self._record(row, State.PAUSED), self._clock, known))
+
+    async def refuse_while_busy(self, row: Row, held: Held) -> None:
+        """InvalidState names the commands that run in it. Nothing if it stands still already."""
+        if held.instance.stillness.now:
+            return
+        name = row.sandbox.spec.name or row.id
+        force = f"pause it all the same: paddock pause {name} --force"
+        try:
+            commands = [one for one in await held.instance.execs() if one.status is None]
+        except SandboxDied:
+            raise
+        except PaddockError as error:
+            raise InvalidState(f"what runs in sandbox {name} can't be told: {error.message}", hint=force) from None
+        if commands:
+            named = "; ".join(self._named(one) for one in commands[:_NAMED])
+            more = f"; and {len(commands) - _NAMED} more" if len(commands) > _NAMED else ""
+            runs = "1 command runs" if len(commands) == 1 else f"{len(commands)} commands run"
+            raise InvalidState(
+                f"{runs} in sandbox {name} and would stand still: {named}{more}",
+                hint=force,
+                sandbox=row.id,
+                commands=[one.id for one in commands[:_NAMED]],
+            )
+
+    def _named(self, command: ExecInfo) -> str:
+        words = " ".join(self._without_values(command.argv))
+        text = "".join(one if one.isprintable() else "?" for one in words[:_NAME_CHARS])
+        return f"{text} ({command.id}{', in the background' if command.background else ''})"
 
     async def resume(self, row: Row, held: Held) -> Row:
         """SandboxDied, InvalidState."""
         held.backend.capabilities.require("pause", held.backend.name)
-        await held.instance.resume()
-        return self._record(row, State.RUNNING)
+        return await self._goes_on(row, held)
 
     async def wake(self, row: Row, held: Held, entry: Entry) -> Row:
         """For a use. SandboxDied, InvalidState."""
-        await held.instance.resume()
+        row = await self._goes_on(row, held)
         self._audit.event("sandbox.woken", sandbox=row.id, message=None, decision=entry.number)
-        return self._record(row, State.RUNNING)
+        return row
 
     async def rouse(self, held: Held) -> None:
         """For somebody who sends to a command or a port that he has had open since before it was paused."""
-        await held.instance.resume()
-        self._record(held.row, State.RUNNING)
+        await self._goes_on(held.row, held)
         self._audit.event("sandbox.woken", sandbox=held.id, message="something was sent to what runs in it")
 
-    def seen(self, row: Row, paused: frozenset[SandboxId]) -> Row:
+    def seen(self, row: Row, known: Mapping[SandboxId, Paused]) -> Row:
         """What is recorded, corrected by what the backend says. It holds no lane: a pause may have come since the
         backend was asked, so that it runs is told and not recorded."""
-        if row.state is State.RUNNING and row.id in paused:
+        if row.state is State.RUNNING and row.id in known:
             with suppress(InvalidState):  # it has ended meanwhile
                 row = self._record(row, State.PAUSED)
                 self._audit.event("sandbox.slept", sandbox=row.id, message=_why(row))
-        elif row.state is State.PAUSED and row.id not in paused:
-            return replace(row, sandbox=replace(row.sandbox, state=State.RUNNING))
+        elif row.state is State.PAUSED and row.id not in known:
+            goes_on = running(row, self._clock)
+            return replace(goes_on, sandbox=replace(goes_on.sandbox, state=State.RUNNING))
+        if row.state is State.PAUSED and row.sandbox.left_seconds is None and (times := known.get(row.id)) is not None:
+            row = self._timed(paused(row, self._clock, times))
         return row
+
+    async def _goes_on(self, row: Row, held: Held) -> Row:
+        deadline = await held.instance.resume()
+        row = self._timed(running(self._store.get(row.id) or row, self._clock, deadline))
+        return self._record(row, State.RUNNING)
+
+    def _timed(self, row: Row) -> Row:
+        return row if self._store.set_deadline(row) else self._store.get(row.id) or row
 
     def _record(self, row: Row, state: State) -> Row:
         """The row as it is then. InvalidState: it has ended, or is being made again."""
         now = self._store.get(row.id) or row
         return now if now.state is state and not now.asleep else self._lifecycle.move(row, state)
+
+
+_NAMED = 5
+_NAME_CHARS = 60
 
 
 def _why(row: Row) -> str:

@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 
-import msgspec
-
 from paddock.audit import AuditLog
 from paddock.backends._base import Backend, Instance
 from paddock.errors import InvalidArgument, InvalidState, KeeperUnavailable, NotFound, SandboxDied
@@ -20,6 +18,7 @@ from paddock.model import (
     Snapshot,
     SnapshotId,
     mint,
+    replace,
 )
 from paddock.storage._base import Pool
 
@@ -59,7 +58,7 @@ class Snapshots:
         snapshot = Snapshot(
             id=SnapshotId(mint(Noun.SNAPSHOT)),
             source=row.id,
-            spec=msgspec.structs.replace(row.sandbox.spec, level=row.sandbox.level),
+            spec=replace(row.sandbox.spec, level=row.sandbox.level),
             template=row.sandbox.template,
             created_at=self._clock.wall(),
             name=action.name,
@@ -112,7 +111,7 @@ class Snapshots:
         snapshot = Snapshot(
             id=SnapshotId(mint(Noun.SNAPSHOT)),
             source=row.id,
-            spec=msgspec.structs.replace(row.sandbox.spec, level=row.sandbox.level),
+            spec=replace(row.sandbox.spec, level=row.sandbox.level),
             template=row.sandbox.template,
             created_at=self._clock.wall(),
             owner=row.id,
@@ -192,7 +191,7 @@ class Snapshots:
         if asked.mounts:
             raise InvalidArgument("a sandbox from a snapshot has the mounts of its source", hint="leave mounts out")
         self.check_layers(row)
-        return msgspec.structs.replace(
+        return replace(
             asked,
             template=of.template,
             mounts=of.spec.mounts,

@@ -27,7 +27,8 @@ LIVING = (State.CREATING, State.RESTORING, State.RUNNING, State.PAUSED)
 
 _COLUMNS = (
     "id, owner, name, state, level, backend, template, spec, created_at, expires_at, ended_at, limit_name, reason,"
-    " origin, deadline, boot_id, restoring, workspace, layers, incarnation, policy"
+    " origin, deadline, boot_id, restoring, workspace, layers, incarnation, policy,"
+    " left_seconds"
 )
 _SELECT = f"SELECT {_COLUMNS} FROM sandboxes"
 _ALIVE = "state IN ('creating', 'restoring', 'running', 'paused')"
@@ -48,7 +49,7 @@ class Row(msgspec.Struct, frozen=True):
 
     sandbox: Sandbox
     deadline: float
-    """CLOCK_BOOTTIME seconds, of the boot `boot_id`."""
+    """CLOCK_BOOTTIME seconds, of the boot `boot_id`. That of its retention, where its TTL stands still."""
     boot_id: str
     restoring: str | None = None
     """The snapshot that it is being taken back to, or on which it sleeps."""
@@ -163,12 +164,13 @@ class Store:
             db.execute(_MOVE, values)
             db.execute("DELETE FROM idempotency_keys WHERE sandbox = ?", (row.id,))
 
-    def set_deadline(self, id: str, *, expires_at: float, deadline: float, boot_id: str | None = None) -> bool:
-        sql = (
-            "UPDATE sandboxes SET expires_at = ?, deadline = ?, boot_id = coalesce(?, boot_id)"
-            f" WHERE id = ? AND {_ALIVE}"
-        )
-        return bool(self.execute(sql, (expires_at, deadline, boot_id, id)).rowcount)
+    def set_deadline(self, row: Row) -> bool:
+        """Record when it ends, and what is left of its TTL, as `row` has it. False if it has ended."""
+        times = "expires_at = ?, deadline = ?, boot_id = ?, left_seconds = ?"
+        sql = f"UPDATE sandboxes SET {times} WHERE id = ? AND {_ALIVE}"
+        sandbox = row.sandbox
+        values = (sandbox.expires_at, row.deadline, row.boot_id, sandbox.left_seconds, row.id)
+        return bool(self.execute(sql, values).rowcount)
 
     def backends(self) -> frozenset[str]:
         """The backends that rows name, those of ended sandboxes included."""
@@ -295,6 +297,7 @@ def _values(row: Row) -> tuple[object, ...]:
         " ".join(row.layers),
         row.incarnation,
         s.policy,
+        s.left_seconds,
     )
 
 
@@ -321,7 +324,10 @@ def _row(values: tuple[Any, ...]) -> Row:
         layers,
         incarnation,
         policy,
+        left_seconds,
     ) = values
+    if ended_at is not None:
+        left_seconds = None
     return Row(
         Sandbox(
             id=SandboxId(id),
@@ -338,6 +344,8 @@ def _row(values: tuple[Any, ...]) -> Row:
             owner=owner,
             origin=origin,
             policy=policy,
+            kept_until=None if left_seconds is None else expires_at,
+            left_seconds=left_seconds,
         ),
         deadline,
         boot_id,

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
-
 from paddock.errors import InvalidState
-from paddock.model import Workspace
+from paddock.model import Workspace, replace
 
 from ._clock import Clock
 from ._live import Live

@@ -120,7 +120,7 @@ def check_ttl(seconds: float) -> None:
 
 
 def check_limits(limits: Limits) -> None:
-    for field in Limits.__struct_fields__:
+    for field in Limits.__fields__:
         value = getattr(limits, field)
         least = {"swap_mib": 0, "cpus": 0.01, "memory_mib": 4, "inodes": 16, "open_files": 16}.get(field, 1)
         if not (isinstance(value, int) or math.isfinite(value)) or not value >= least:

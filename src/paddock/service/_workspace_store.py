@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from paddock.model import SandboxId, Workspace, WorkspaceId, WorkspaceState, WorkspaceStatus
+from paddock.model import SandboxId, Workspace, WorkspaceId, WorkspaceState, WorkspaceStatus, replace
 
 from ._store import Store
 
@@ -104,7 +104,7 @@ class WorkspaceStore:
             row.id,
         )
         self._store.execute(sql, values)
-        return msgspec.structs.replace(row, workspace=msgspec.structs.replace(w, state=state))
+        return replace(row, workspace=replace(w, state=state))
 
     def lie_over(self, id: str, layers: tuple[str, ...]) -> None:
         """Record that the workspace needs these trees, whatever becomes of its making."""

@@ -7,8 +7,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from msgspec.structs import replace
-
 from paddock.errors import InvalidArgument, InvalidState, NotFound
 from paddock.keeper.layout import KEPT, REPOSITORIES
 from paddock.model import (
@@ -25,6 +23,7 @@ from paddock.model import (
     WorkspaceState,
     WorkspaceStatus,
     mint,
+    replace,
 )
 from paddock.storage._base import Pool
 from paddock.storage._kept import KeptArchives

@@ -6,9 +6,7 @@ import os
 from contextlib import ExitStack
 from pathlib import Path
 
-import msgspec
-
-from paddock.model import Check
+from paddock.model import Check, replace
 from paddock.storage._overlay import OverlayPool
 from paddock.storage._probe import is_refused_overlay
 from paddock.storage._probe import overlay as probe_overlay
@@ -38,7 +36,7 @@ class CopyPool(OverlayPool):
             said = (
                 f"{pool.detail}. An overlay works by now, but trees do not change drivers: a new state directory has it"
             )
-            pool = msgspec.structs.replace(pool, detail=said, fix="PADDOCK_STATE_DIR=DIRECTORY paddock doctor")
+            pool = replace(pool, detail=said, fix="PADDOCK_STATE_DIR=DIRECTORY paddock doctor")
         return pool, *more
 
     @by_worker

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from paddock.errors import InvalidArgument, InvalidState, PlatformError, exhaustion
-from paddock.model import Change, ChangeKind, FileKind
+from paddock.model import Change, ChangeKind, FileKind, PlannedChange, PlannedNode, PromotionPlan
 from paddock.storage._basis import load_promoted, since_ns
 from paddock.storage._differences import Comparison, Difference
 from paddock.storage._git_index import MOST_BYTES, names_only_work
@@ -17,7 +18,6 @@ from paddock.storage._hostile import HostileTree, Node
 from paddock.storage._lines import Work
 from paddock.storage._obstacles import Obstacles, Seen
 from paddock.storage._patch import Piece, Side, piece
-from paddock.storage._promote import Promoter
 from paddock.storage._trees import DIRECTORY, MOUNT
 
 _TEXT_BYTES = 8 << 20
@@ -94,19 +94,41 @@ class MountChanges:
         words = tuple(_change(d, None, None, None) for d in planned)
         return Plan(planned, words, tuple(_change(d, None, None, self._git_obstacle(d, git=git)) for d in inside))
 
-    def promote(self, plan: Plan) -> tuple[Seen, Mapping[bytes, str]]:
-        """What is on the host by our doing, and digests of what was written now. PlatformError, ResourceExhausted,
-        InvalidState: a part of it is done."""
+    def message(self, plan: Plan, source: str) -> PromotionPlan:
+        """For the process that writes it into `source`."""
         info = os.fstat(self._comparison.host.fd)
-        promoter = Promoter(self._comparison, (info.st_uid, info.st_gid))
-        try:
-            promoter.apply(plan.differences)
-        except OSError as error:
-            done = f"{len(promoter.done)} of {len(plan.differences)} changes are done"
-            raise exhaustion(error) or PlatformError(
-                f"{error.strerror}; {done}", hint="mend it and call again: what is done is not done twice"
-            ) from error
-        return {**self._promoted, **promoter.done}, promoter.digests
+        changes = (
+            PlannedChange(path=_words(d.path), old=self._planned(d.path, d.old), new=self._planned(d.path, d.new, True))
+            for d in plan.differences
+        )
+        return PromotionPlan(source=source, directory=(info.st_dev, info.st_ino), changes=tuple(changes))
+
+    def taken_over(self, plan: Plan, steps: Sequence[Sequence[int]]) -> tuple[Seen, Mapping[bytes, str]]:
+        """What is on the host by a promotion's doing, after these steps of `plan`: each is the number of a difference,
+        and of what was written its identity on the host. With the digests of what was written."""
+        seen, digests = dict(self._promoted), dict[bytes, str]()
+        for number, *identity in steps:
+            d = plan.differences[number]
+            if d.new is None or len(identity) != 3:
+                continue
+            seen[d.path] = (identity[0], identity[1], identity[2])
+            if d.new.kind is FileKind.FILE:
+                with self._comparison.layer.reading(d.path) as fd, os.fdopen(os.dup(fd), "rb") as file:
+                    digests[d.path] = hashlib.file_digest(file, "sha256").hexdigest()
+        return seen, digests
+
+    def open_layer(self) -> int:
+        """A descriptor of the sandbox's files, which the caller closes."""
+        return os.dup(self._comparison.layer.fd)
+
+    def _planned(self, path: bytes, node: Node | None, new: bool = False) -> PlannedNode | None:
+        if node is None:
+            return None
+        link = new and node.kind is FileKind.SYMLINK
+        target = _words(self._comparison.layer.target(path)) if link else None
+        return PlannedNode(
+            kind=node.kind, mode=node.mode, uid=node.uid, gid=node.gid, identity=node.identity, target=target
+        )
 
     def _obstacles(self, differences: Sequence[Difference]) -> Obstacles:
         return Obstacles(self._comparison, differences, since_ns=self._since, seen=self._promoted)

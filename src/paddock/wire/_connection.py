@@ -5,9 +5,12 @@ from __future__ import annotations
 import array
 import socket
 from collections import deque
-from collections.abc import Sequence
 
 from ._frames import MAX_DESCRIPTORS, MAX_REPLY, Frame, Inbox, Kind, WireError, close_all, pack
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _CHUNK = 1 << 18
 _ANCILLARY = socket.CMSG_LEN(MAX_DESCRIPTORS * array.array("i").itemsize)

@@ -12,11 +12,14 @@ its channel, and before that any number of CONTROL frames. CLOSE by the side tha
 from __future__ import annotations
 
 import os
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections import deque, namedtuple
 from enum import IntEnum
 from struct import Struct
-from typing import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import NamedTuple
 
 PROTOCOL = 1
 MAX_REQUEST = 16 << 20
@@ -47,15 +50,22 @@ class Kind(IntEnum):
 _KINDS = {int(kind): kind for kind in Kind}
 
 
-class Frame(NamedTuple):
-    """The receiver owns `descriptors` and closes them. `lost`: it had no room for all that were sent (recvmsg(2))."""
+if TYPE_CHECKING:
 
-    kind: Kind
-    channel: int
-    body: bytes = b""
-    descriptors: tuple[int, ...] = ()
-    flags: int = 0
-    lost: bool = False
+    class _Fields(NamedTuple):
+        kind: Kind
+        channel: int
+        body: bytes = b""
+        descriptors: tuple[int, ...] = ()
+        flags: int = 0
+        lost: bool = False
+
+else:
+    _Fields = namedtuple("_Fields", "kind channel body descriptors flags lost", defaults=(b"", (), 0, False))
+
+
+class Frame(_Fields):
+    """The receiver owns `descriptors` and closes them. `lost`: it had no room for all that were sent (recvmsg(2))."""
 
 
 class Inbox:

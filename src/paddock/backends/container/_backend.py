@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from paddock.backends._base import Backend, Capabilities, Ending, Exits, SandboxPlan, TreeMount
+from paddock.backends._base import Backend, Capabilities, Ending, Exits, Paused, SandboxPlan, TreeMount
 from paddock.backends._guest import GuestConnection
 from paddock.errors import (
     AlreadyExists,
@@ -144,6 +144,8 @@ class ContainerBackend:
             id=plan.id,
             incarnation=plan.incarnation,
             deadline=plan.deadline,
+            most_seconds=plan.deadline - proc.boottime(),
+            retention_seconds=plan.retention_seconds,
             template=plan.template,
             boot=proc.boot_id(),
             maker=maker(),
@@ -267,11 +269,11 @@ class ContainerBackend:
                 self._start(self._end_overdue(record))  # its pid 1 stands still, or somebody holds it
         return found
 
-    async def paused(self) -> frozenset[SandboxId]:
-        found = await asyncio.to_thread(lambda: {r.id: _life.stands_still(r) for r in self.records.all()})
+    async def paused(self) -> Mapping[SandboxId, Paused]:
+        found = await asyncio.to_thread(lambda: {r.id: r for r in self.records.all() if _life.stands_still(r)})
         for (id, _), life in self._lives.items():
-            life.rest.seen(found.get(id, False))
-        return frozenset(id for id, stands in found.items() if stands)
+            life.rest.seen(id in found)
+        return {id: Paused(record.left_seconds, record.deadline) for id, record in found.items()}
 
     async def forget(self, id: SandboxId) -> None:
         record = self.records.read(id)
@@ -356,13 +358,16 @@ class ContainerBackend:
 
     async def _end_overdue(self, record: Record) -> None:
         with contextlib.suppress(PaddockError, OSError):
-            await self.kill(record.id, record.incarnation, self._life(record), why="deadline")
+            life = self._life(record)
+            if not _life.is_frozen(record) and await asyncio.to_thread(_life.stands_still, record):
+                await life.rest.ask_times()  # it was paused for idleness, and nobody was there to write that down
+            await self.kill(record.id, record.incarnation, life, why="deadline")
 
     def _life(self, record: Record) -> Life:
         """ProcessLookupError: it has ended."""
         key = (record.id, record.incarnation)
         if key not in self._lives:
-            self._lives[key] = Life(record, self.records.place(record.id))
+            self._lives[key] = Life(record, self.records)
         return self._lives[key]
 
     @cached_property

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from paddock.backends._base import SandboxPlan
+from paddock.backends._hints import hints
 from paddock.backends._trusted import environment
 from paddock.errors import PlatformError
 from paddock.guest._birth import READY
@@ -115,7 +116,7 @@ def expecting(place: Path) -> Generator[Birth]:
 def orders(plan: SandboxPlan, held: frozenset[str]) -> Any:
     """What `guest/_birth.py` is told."""
     template = plan.template
-    env = {**(environment(TRUSTED) if plan.exits else {}), **template.env, **plan.spec.env}
+    env = {**hints(plan.spec.limits), **(environment(TRUSTED) if plan.exits else {}), **template.env, **plan.spec.env}
     user = template.user(None)
     assert user is not None
     root = template.user("0") or User(name="root", uid=0, gid=0, home="/root")
@@ -124,6 +125,7 @@ def orders(plan: SandboxPlan, held: frozenset[str]) -> Any:
         "init": 0,
         "deadline": plan.deadline,
         "idle": plan.spec.idle_seconds or 0.0,
+        "retention": plan.retention_seconds,
         "limits": {
             str(getattr(resource, f"RLIMIT_{name.upper()}")): value
             for name, value in resource_limits(plan, held).items()

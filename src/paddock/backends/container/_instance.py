@@ -7,16 +7,14 @@ import contextlib
 from collections.abc import AsyncGenerator, Callable
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from paddock.backends._base import Ending
+from paddock.backends._base import Ending, Paused
 from paddock.backends._guest import GuestConnection, GuestInstance
 from paddock.backends._stillness import Stillness
 from paddock.backends._trusted import environment
 from paddock.errors import PaddockError, SandboxDied
 from paddock.linux import caps
 from paddock.linux.foreign_cgroup import Refusals
-from paddock.model import Check, ExecHandle, ExecId, ExecSpec, Process, Usage
+from paddock.model import Check, ExecHandle, ExecId, ExecSpec, Process, Usage, replace
 
 from . import _life
 from ._life import Life
@@ -46,7 +44,7 @@ class ContainerInstance(GuestInstance):
 
     async def start(self, spec: ExecSpec, *, id: ExecId, background: bool) -> ExecHandle:
         if self._life.late:  # its environment says nothing of them
-            spec = msgspec.structs.replace(spec, env={**environment(TRUSTED), **spec.env})
+            spec = replace(spec, env={**environment(TRUSTED), **spec.env})
         return await super().start(spec, id=id, background=background)
 
     async def set_deadline(self, deadline: float) -> None:
@@ -82,13 +80,13 @@ class ContainerInstance(GuestInstance):
         allowed = caps.mask_of(*(getattr(caps, name) for name in CAPABILITIES))
         return await asyncio.to_thread(_life.posture, self._life.record, allowed)
 
-    async def pause(self) -> None:
-        """Pid 1 goes on, and holds the deadline."""
-        await self._life.rest.pause()
+    async def pause(self) -> Paused:
+        """Pid 1 goes on, and holds the deadline of the retention."""
+        return await self._life.rest.pause()
 
-    async def resume(self) -> None:
+    async def resume(self) -> float:
         await self._backend.unpause(self._life)
-        await self._life.rest.resume()
+        return await self._life.rest.resume()
 
     async def stay_awake(self) -> Callable[[], None]:
         if self.stillness.now:

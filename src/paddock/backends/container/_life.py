@@ -8,13 +8,12 @@ import os
 import signal
 import time
 from functools import partial
-from pathlib import Path
 
 from paddock.backends._look import process
 from paddock.linux import foreign_cgroup, namespaces, pidfd, proc, processes
 from paddock.model import Check, Limit, Process, Usage
 
-from ._records import Record
+from ._records import Record, Records
 from ._rest import Rest
 from ._ways import Ways
 
@@ -25,8 +24,8 @@ NOBODY = 65534
 class Life:
     """Of pid 1, whose end is the end of all that runs in the container (pid_namespaces(7))."""
 
-    def __init__(self, record: Record, place: Path) -> None:
-        """ProcessLookupError: it has ended. `place` is where its sockets are."""
+    def __init__(self, record: Record, records: Records) -> None:
+        """ProcessLookupError: it has ended."""
         self.record = record
         self._fd = pidfd.open(record.pid)
         if not record.lives():  # somebody else has its number
@@ -37,7 +36,7 @@ class Life:
         self._loop.add_reader(self._fd, self._gone)
         self.ways = Ways()
         self.late = record.late
-        self.rest = Rest(place, partial(stands_still, record))
+        self.rest = Rest(record, records, partial(stands_still, record))
         self._following = self._loop.create_task(self.rest.follow())
 
     def kill(self) -> bool:

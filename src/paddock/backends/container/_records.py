@@ -35,11 +35,15 @@ RECORD, BIRTH = layout.CONTAINER_RECORD, layout.CONTAINER_SHOWN
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """`pid` is pid 1 of the container, `start` when that was started, in ticks since the boot `boot`; `maker` is who
-    made it, likewise. `deadline` is in seconds of CLOCK_BOOTTIME."""
+    made it, likewise. `deadline` is in seconds of CLOCK_BOOTTIME. While it is paused, `left_seconds` of its TTL are
+    left, and `deadline` is that of its retention. `most_seconds` were left of its TTL when that was last known."""
 
     id: SandboxId
     incarnation: int
     deadline: float
+    left_seconds: float | None = None
+    most_seconds: float = 1e9
+    retention_seconds: float = layout.RETENTION_SECONDS
     template: Template
     boot: str
     maker: tuple[int, int]
@@ -157,10 +161,28 @@ class Records:
         """Writes it down; what it was. SandboxDied."""
         record = self.read(id)
         if record is not None and record.incarnation == incarnation and record.lives():
-            record = self.change(id, incarnation, deadline=deadline)
+            left = deadline - proc.boottime()
+            record = self.change(id, incarnation, deadline=deadline, left_seconds=None, most_seconds=left)
             if record is not None:
                 return record.deadline
         raise SandboxDied(f"sandbox {id} is gone")
+
+    def note_times(self, id: SandboxId, incarnation: int, left: float | None, deadline: float) -> Record | None:
+        """Write down what pid 1 says of its TTL: never more than was left when that was last known."""
+        record = self.read(id)
+        if record is None or record.incarnation != incarnation:
+            return None
+        now = proc.boottime()
+        most = max(0.0, min(deadline - now if left is None else left, record.most_seconds))
+        if left is None:
+            until = now + most
+        elif record.left_seconds is None:
+            until = now + record.retention_seconds
+        else:
+            until = record.deadline
+        new: dict[str, Any] = {"left_seconds": None if left is None else most, "deadline": until, "most_seconds": most}
+        self.change(id, incarnation, **new)
+        return msgspec.structs.replace(record, **new)
 
     def carrying(self, id: SandboxId) -> contextlib.AbstractAsyncContextManager[None]:
         """One at a time, of whichever services, brings the files of a container to its trees. SandboxDied."""

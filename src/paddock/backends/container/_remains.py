@@ -96,6 +96,8 @@ class Remains:
         if record is None or record.incarnation != incarnation or record.killed == "caller":
             return _KILLED
         if record.killed == "deadline" or (record.pid and proc.boottime() >= record.deadline):
+            if record.left_seconds is not None:
+                return Ending(limit=Limit.RETENTION, reason="it was paused for as long as paused sandboxes are kept")
             return Ending(limit=Limit.TTL, reason="its time was up")
         if not record.pid:
             return _UNMADE

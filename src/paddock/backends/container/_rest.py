@@ -7,28 +7,38 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import AsyncGenerator, Callable
-from pathlib import Path
 
 import msgspec
 
+from paddock.backends._base import Paused
 from paddock.backends._guest import GuestConnection
 from paddock.backends._guest_channel import Channel
 from paddock.backends._stillness import Stillness
 from paddock.errors import PaddockError, PlatformError, SandboxDied, SandboxError
 
+from ._records import Record, Records
+
 _AGAIN_SECONDS = 1.0
 
 
-class _Told(msgspec.Struct, frozen=True):
+class _Times(msgspec.Struct, frozen=True):
+    left: float | None
+    deadline: float
+
+
+class _Told(_Times, frozen=True):
     paused: bool
 
 
 class Rest:
     """Of one container. `stands` asks the kernel."""
 
-    def __init__(self, place: Path, stands: Callable[[], bool]) -> None:
-        self._socket, self._stands = place / "init.sock", stands
+    def __init__(self, record: Record, records: Records, stands: Callable[[], bool]) -> None:
+        self._id, self._incarnation, self._records = record.id, record.incarnation, records
+        self._socket, self._stands = records.place(record.id) / "init.sock", stands
         self.stillness = Stillness()
+        if record.left_seconds is not None:
+            self.stillness.begin()
         self._connection: GuestConnection | None = None
         self._connecting = asyncio.Lock()
         self._awake: dict[int, Channel] = {}
@@ -46,6 +56,10 @@ class Rest:
                 await asyncio.sleep(_AGAIN_SECONDS)
             else:
                 self.seen(told.paused)
+                with contextlib.suppress(
+                    PaddockError, OSError
+                ):  # it has ended, or the disk is full: who asks next notes it
+                    self._note(told)
 
     def seen(self, paused: bool) -> None:
         if paused:
@@ -53,14 +67,21 @@ class Rest:
         else:
             self.stillness.end()
 
-    async def pause(self) -> None:
-        await self._call("pause")
+    async def pause(self) -> Paused:
+        times = await self._call("pause")
         await self._check()
         self.stillness.begin()
+        record = self._note(times)
+        return Paused(record.left_seconds, record.deadline)
 
-    async def resume(self) -> None:
-        await self._call("resume")
+    async def resume(self) -> float:
+        times = await self._call("resume")
         self.stillness.end()
+        return self._note(times).deadline
+
+    async def ask_times(self) -> None:
+        """Have what pid 1 says of its TTL written down."""
+        self._note(await self._call("times"))
 
     async def stay_awake(self) -> Callable[[], None]:
         hold = next(self._holds)
@@ -72,13 +93,14 @@ class Rest:
         try:
             self._awake[hold] = channel = await self._open({"op": "awake"})
             with channel.attended():
-                await channel.reply(dict)
+                times = await channel.reply(_Times)
         except OSError:
             raise _dead() from None
         except BaseException:
             let_go()
             raise
         self.stillness.end()
+        self._note(times)
         return let_go
 
     @contextlib.asynccontextmanager
@@ -110,9 +132,15 @@ class Rest:
         if not await asyncio.to_thread(self._stands):
             raise SandboxError("not all of the sandbox stands still, although its pid 1 says so", hint="try again")
 
-    async def _call(self, operation: str) -> None:
+    def _note(self, times: _Times) -> Record:
+        record = self._records.note_times(self._id, self._incarnation, times.left, times.deadline)
+        if record is None:
+            raise _dead()
+        return record
+
+    async def _call(self, operation: str) -> _Times:
         try:
-            await (await self._open({"op": operation})).call(dict)
+            return await (await self._open({"op": operation})).call(_Times)
         except OSError:
             raise _dead() from None
 

@@ -10,14 +10,12 @@ from collections.abc import AsyncGenerator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import msgspec
-
 from paddock.backends._base import Capabilities, Exits, SandboxPlan
 from paddock.backends.vessel import Orders, VesselBackend, VesselInstance, nobodys
 from paddock.errors import InvalidArgument, LevelUnavailable, PaddockError, Unsupported
 from paddock.keeper._plan import KVM, JailPlan, Tree
 from paddock.linux import proc
-from paddock.model import Check, ExecHandle, ExecId, ExecSpec, Level, Limit, Noun, SandboxId, Template, mint
+from paddock.model import Check, ExecHandle, ExecId, ExecSpec, Level, Limit, Noun, SandboxId, Template, mint, replace
 from paddock.storage._kit import COMMAND
 from paddock.storage._recipe import Entry, Progress, Recipe, write_manifest
 from paddock.storage._worker import Worker
@@ -71,7 +69,7 @@ class GvisorBackend(VesselBackend):
         # The sentry refuses processes above the ceiling, and nothing counts how often.
         found = self._found or _probe.remembered(self._home)
         terminals = found is not None and found.terminals
-        return msgspec.structs.replace(jail, pty=terminals, enforced=jail.enforced - {Limit.PROCESSES})
+        return replace(jail, pty=terminals, enforced=jail.enforced - {Limit.PROCESSES})
 
     def instance(self, id: SandboxId, template: Template, incarnation: int) -> GvisorInstance:
         return GvisorInstance(self, id, template, incarnation)
@@ -167,7 +165,7 @@ class GvisorBackend(VesselBackend):
             options |= {"loopback": True}
             options |= {"saves": {"stamp": shape.stamp, "key": key, "place": STATE, "baked": baked}}
             if found.beside:
-                before = await self._shape(plan, jail, msgspec.structs.replace(found, platform=found.beside))
+                before = await self._shape(plan, jail, replace(found, platform=found.beside))
                 options["saves"]["before"] = {before.stamp: before.flags}
         return Orders(course=self.name, options=options, env=self.own_environment(plan))
 
@@ -221,7 +219,7 @@ class GvisorBackend(VesselBackend):
 
     async def _shape(self, plan: SandboxPlan, jail: JailPlan, found: _probe.Found) -> Shape:
         lines = _PIPES if saves(found.date) else {name: [fd] * 2 for name, fd in _LINES.items()}
-        anybody = msgspec.structs.replace(plan, spec=msgspec.structs.replace(plan.spec, env={}), exits=False)
+        anybody = replace(plan, spec=replace(plan.spec, env={}), exits=False)
         config = self.guest_config(anybody, self.jail_plan(anybody), {name: lines[name] for name in self.identities})
         user = plan.template.user(None)
         assert user is not None
@@ -259,7 +257,7 @@ class GvisorBackend(VesselBackend):
 
     async def _bake(self, tree: str, plan: SandboxPlan, found: _probe.Found) -> None:
         """Starts a guest in the tree and leaves its state there."""
-        own = msgspec.structs.replace(
+        own = replace(
             plan,
             id=SandboxId(mint(Noun.SANDBOX)),
             hostname="sandbox",
@@ -276,7 +274,7 @@ class GvisorBackend(VesselBackend):
         try:
             orders = await self.ordered(own, jail, found)
             if found.platform == _platforms.KVM:
-                orders = msgspec.structs.replace(orders, greeting_seconds=_proof.GREETING_SECONDS)
+                orders = replace(orders, greeting_seconds=_proof.GREETING_SECONDS)
             await instance.embark(orders, self.identities)
             for identity in self.identities:  # who has not greeted yet cannot be found again
                 await (await instance.dial(identity)).open({"op": "ping"}).call(dict)

@@ -14,7 +14,8 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from paddock.backends._base import Backend, Capabilities, Ending, Exits, SandboxPlan
+from paddock.backends._base import Backend, Capabilities, Ending, Exits, Paused, SandboxPlan
+from paddock.backends._hints import hints
 from paddock.backends._trusted import environment
 from paddock.backends.jail import _probe
 from paddock.backends.jail._instance import JailInstance as JailInstance
@@ -24,7 +25,7 @@ from paddock.errors import KeeperUnavailable, PaddockError, SandboxDied
 from paddock.keeper import _trust_places, layout
 from paddock.keeper._plan import JailPlan, Mount, Tree, User
 from paddock.keeper._records import Record, Records
-from paddock.model import Check, ExecSpec, Level, Limit, SandboxId, Template
+from paddock.model import Check, ExecSpec, Level, Limit, Limits, SandboxId, Template, replace
 
 R = TypeVar("R")
 _MIB = 1 << 20
@@ -167,6 +168,10 @@ class JailBackend:
                     return
             await self.keeper.request("kill", id=plan.id, incarnation=plan.incarnation)
 
+    def hints(self, limits: Limits) -> dict[str, str]:
+        """Return the variables that tell of limits which can't be seen inside."""
+        return hints(limits)
+
     def jail_plan(self, plan: SandboxPlan) -> JailPlan:
         template, limits = plan.template, plan.spec.limits
         return JailPlan(
@@ -178,7 +183,12 @@ class JailBackend:
             users=tuple(User(name=u.name, uid=u.uid, gid=u.gid, home=u.home) for u in template.users),
             default_user=template.default_user,
             workdir=template.workdir,
-            env={**(_CERTIFICATES if plan.exits else {}), **template.env, **plan.spec.env},
+            env={
+                **self.hints(limits),
+                **(_CERTIFICATES if plan.exits else {}),
+                **template.env,
+                **plan.spec.env,
+            },
             template=msgspec.json.encode(template).decode(),
             deadline=plan.deadline,
             parent=plan.parent or "",
@@ -199,6 +209,7 @@ class JailBackend:
             exits=plan.exits,
             protect=plan.protect,
             idle_seconds=plan.spec.idle_seconds or 0.0,
+            retention_seconds=plan.retention_seconds,
             kind=self.name,
             trace=self.trace,
             fault=self.fault,
@@ -250,9 +261,10 @@ class JailBackend:
         # Of those that ended without anybody's knowing what they were, each backend tells.
         return {**_endings(answer, (self.name, "")), **dict.fromkeys(self._mine(answer))}
 
-    async def paused(self) -> frozenset[SandboxId]:
+    async def paused(self) -> Mapping[SandboxId, Paused]:
         answer = await self.keeper.request("list")
-        return self.rest.listed(answer) & self._mine(answer)
+        mine = self._mine(answer)
+        return {id: paused for id, paused in self.rest.listed(answer).items() if id in mine}
 
     def _mine(self, answer: Message) -> frozenset[SandboxId]:
         kinds = cast("dict[str, str]", answer["kinds"])
@@ -276,7 +288,7 @@ class JailBackend:
     def furnished(self, id: SandboxId, spec: ExecSpec) -> ExecSpec:
         if id not in self._late:
             return spec
-        return msgspec.structs.replace(spec, env={**_CERTIFICATES, **spec.env})
+        return replace(spec, env={**_CERTIFICATES, **spec.env})
 
     def socket(self, id: SandboxId, identity: str) -> Path:
         return self._state / layout.RUN / id / f"{identity}.sock"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from typing import Any, cast
 
+from paddock.backends._base import Paused
 from paddock.backends._guest import GuestInstance
 from paddock.backends._stillness import Stillness
 from paddock.backends.jail._keeper import Message
@@ -44,20 +45,23 @@ class Rest:
         else:
             known.end()
 
-    def listed(self, answer: Message) -> frozenset[SandboxId]:
+    def listed(self, answer: Message) -> dict[SandboxId, Paused]:
         """Those that are paused, by what the keeper has listed: what it told may have been missed."""
-        paused = frozenset(map(SandboxId, answer["paused"]))
+        listed = cast("dict[str, Message]", answer["paused"])
+        paused = {SandboxId(id): _paused(times) for id, times in listed.items()}
         for id in self._stillness:
             self.told(id, id in paused)
         return paused
 
-    async def pause(self, id: SandboxId, incarnation: int) -> None:
-        await self._ask("pause", id, incarnation)
+    async def pause(self, id: SandboxId, incarnation: int) -> Paused:
+        answer = await self._ask("pause", id, incarnation)
         self.told(id, True)
+        return _paused(answer)
 
-    async def resume(self, id: SandboxId, incarnation: int) -> None:
-        await self._ask("resume", id, incarnation)
+    async def resume(self, id: SandboxId, incarnation: int) -> float:
+        answer = await self._ask("resume", id, incarnation)
         self.told(id, False)
+        return float(answer["deadline"])
 
     async def stay_awake(self, id: SandboxId, incarnation: int) -> Callable[[], None]:
         hold = next(self._holds)
@@ -86,10 +90,15 @@ class Rest:
         except PaddockError:
             pass  # it keeps nothing awake for a connection that has ended
 
-    async def _ask(self, operation: str, id: SandboxId, incarnation: int, **more: object) -> None:
+    async def _ask(self, operation: str, id: SandboxId, incarnation: int, **more: object) -> Message:
         answer = await self._request(operation, id=id, incarnation=incarnation, **more)
         if not answer["known"]:
             raise SandboxDied(f"{id} is dead")
+        return answer
+
+
+def _paused(times: Message) -> Paused:
+    return Paused(times["left"], float(times["deadline"]))
 
 
 class Resting(GuestInstance):
@@ -98,11 +107,11 @@ class Resting(GuestInstance):
     _rest: Rest
     _incarnation: int
 
-    async def pause(self) -> None:
-        await self._rest.pause(self.id, self._incarnation)
+    async def pause(self) -> Paused:
+        return await self._rest.pause(self.id, self._incarnation)
 
-    async def resume(self) -> None:
-        await self._rest.resume(self.id, self._incarnation)
+    async def resume(self) -> float:
+        return await self._rest.resume(self.id, self._incarnation)
 
     async def stay_awake(self) -> Callable[[], None]:
         return await self._rest.stay_awake(self.id, self._incarnation)

@@ -13,8 +13,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from paddock.backends._base import Capabilities, Exits, SandboxPlan
 from paddock.backends.microvm import _accelerator, _kernel, _qemu, _shares
 from paddock.backends.microvm._bake import Ingredients
@@ -25,7 +23,7 @@ from paddock.backends.vessel import Orders, VesselBackend, VesselInstance, nobod
 from paddock.errors import LevelUnavailable, PaddockError, ResourceExhausted, SandboxError, Unsupported
 from paddock.keeper._plan import KVM, JailPlan, User
 from paddock.linux import proc
-from paddock.model import Check, ExecHandle, ExecId, ExecSpec, Level, Limit, Noun, SandboxId, Template, mint
+from paddock.model import Check, ExecHandle, ExecId, ExecSpec, Level, Limit, Noun, SandboxId, Template, mint, replace
 from paddock.storage._memories import Memories
 
 _MIB = 1 << 20
@@ -60,7 +58,7 @@ class MicrovmBackend(VesselBackend):
 
     @property
     def capabilities(self) -> Capabilities:
-        return msgspec.structs.replace(
+        return replace(
             super().capabilities,
             enforced=_KEPT,
             watched=frozenset(),
@@ -206,7 +204,7 @@ class MicrovmBackend(VesselBackend):
         cores = processors(limits.cpus)
         machine = Machine(memory_mib=limits.memory_mib, processors=cores, accelerator=accelerator)
         qemu = _qemu.find()
-        anybody = msgspec.structs.replace(plan, spec=msgspec.structs.replace(plan.spec, env={}), exits=False)
+        anybody = replace(plan, spec=replace(plan.spec, env={}), exits=False)
         found = qemu.streams(self.identities)
         streams: dict[str, object] = {name: found[name] for name in self.identities}
         return Ingredients(
@@ -226,7 +224,7 @@ class MicrovmBackend(VesselBackend):
 
     async def _bake(self, tree: str, made_of: Ingredients, plan: SandboxPlan, *, trial: bool) -> None:
         """Boots a machine in the tree, has it run something, so that it knows how, and leaves its state there."""
-        own = msgspec.structs.replace(
+        own = replace(
             plan,
             id=SandboxId(mint(Noun.SANDBOX)),
             hostname="sandbox",
@@ -245,7 +243,7 @@ class MicrovmBackend(VesselBackend):
         assert isinstance(instance, MicrovmInstance)
         orders = _orders(made_of, own, {}, boot=True)
         if trial:
-            orders = msgspec.structs.replace(orders, greeting_seconds=_TRIAL_SECONDS)
+            orders = replace(orders, greeting_seconds=_TRIAL_SECONDS)
         try:
             async with asyncio.timeout(2 * _TRIAL_SECONDS if trial else None):
                 await instance.embark(orders, self.identities)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import paddock.guest
-from paddock.backends._base import Capabilities, Ending, Exits, SandboxPlan
+from paddock.backends._base import Capabilities, Ending, Exits, Paused, SandboxPlan
 from paddock.errors import AlreadyExists, InternalError, Unsupported
 from paddock.keeper import layout
 from paddock.model import Check, Level, SandboxId, User
@@ -114,8 +114,8 @@ class ProcessBackend:
     async def living(self) -> Mapping[SandboxId, Ending | None]:
         return {id: instance.ending for id, instance in self._instances.items()}
 
-    async def paused(self) -> frozenset[SandboxId]:
-        return frozenset()
+    async def paused(self) -> Mapping[SandboxId, Paused]:
+        return {}
 
     async def forget(self, id: SandboxId) -> None:
         instance = self._instances.get(id)

@@ -17,7 +17,7 @@ from paddock.backends.vessel._orders import OWN_VARIABLES, Orders, guest_config
 from paddock.backends.vessel._waiting import Waiting, rehearse
 from paddock.errors import NotConfigured, PaddockError, SandboxDied
 from paddock.keeper._plan import JailPlan, Tree
-from paddock.model import Limit, SandboxId, Template
+from paddock.model import Limit, Limits, SandboxId, Template
 from paddock.storage import Pool, Templates, open_pool
 from paddock.storage._config import load
 from paddock.storage._kit import PLACE
@@ -81,6 +81,10 @@ class VesselBackend(JailBackend):
     async def rehearse(self, plan: SandboxPlan, instance: VesselInstance) -> None:
         """What waits does once what whoever claims it will ask for first. What it raises ends it."""
         await rehearse(instance)
+
+    def hints(self, limits: Limits) -> dict[str, str]:
+        """Its kernel shows what it has."""
+        return {}
 
     def instance(self, id: SandboxId, template: Template, incarnation: int) -> VesselInstance:
         return VesselInstance(self, id, template, incarnation)

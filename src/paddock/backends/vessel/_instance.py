@@ -21,7 +21,7 @@ from paddock.backends.jail._backend import JailInstance
 from paddock.errors import InvalidState, PaddockError, SandboxDied, SandboxError
 from paddock.guest._orders import pack_orders
 from paddock.keeper import layout
-from paddock.model import ExecHandle, ExecId, ExecSpec, Noun, SandboxId, Template, mint
+from paddock.model import ExecHandle, ExecId, ExecSpec, Noun, SandboxId, Template, mint, replace
 from paddock.storage._kit import COMMAND
 
 from ._orders import Orders
@@ -90,7 +90,7 @@ class VesselInstance(JailInstance):
         if self._environment is None:
             self._environment = (await self.control_call({"op": "environment"}, _Environment)).env
         if self._environment:
-            spec = msgspec.structs.replace(spec, env={**self._environment, **spec.env})
+            spec = replace(spec, env={**self._environment, **spec.env})
         return await super().start(spec, id=id, background=background)
 
     async def init_call(self, request: dict[str, object], type: type[T]) -> T:
@@ -218,9 +218,9 @@ class VesselInstance(JailInstance):
         finally:
             os.close(turn)
 
-    async def resume(self) -> None:
+    async def resume(self) -> float:
         self._resumptions += 1
-        await super().resume()
+        return await super().resume()
 
     async def stay_awake(self) -> Callable[[], None]:
         self._resumptions += 1

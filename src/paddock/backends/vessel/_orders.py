@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from paddock.keeper._plan import JailPlan
-from paddock.model import SandboxSpec, Template, User
+from paddock.model import SandboxSpec, Template, User, replace
 
 EXEC_DIRECTORY = ".paddock/exec"  # below the home directory, as in a jail
 OWN_VARIABLES = frozenset({"HOME", "USER", "LOGNAME"})  # each agent has its own, whatever a spec says
@@ -41,7 +41,7 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
 
 def nobodys(spec: SandboxSpec) -> SandboxSpec:
     """Of what is made for many by way of one: all that is this one's own. Nor is it idle while nobody uses it."""
-    return msgspec.structs.replace(spec, mounts=(), env={}, idle_seconds=None)
+    return replace(spec, mounts=(), env={}, idle_seconds=None)
 
 
 def guest_config(template: Template, jail: JailPlan, streams: dict[str, object], *, root_user: bool) -> dict[str, Any]:

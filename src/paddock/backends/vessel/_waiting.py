@@ -20,7 +20,7 @@ from paddock.backends.vessel._instance import VesselInstance
 from paddock.errors import NotFound, PaddockError, SandboxError
 from paddock.keeper._plan import CLAIM, WAITING, JailPlan
 from paddock.linux import proc
-from paddock.model import ExecId, ExecSpec, Limits, Noun, SandboxId, Template, mint
+from paddock.model import ExecId, ExecSpec, Limits, Noun, SandboxId, Template, mint, replace
 from paddock.storage import _waiting_trees as trees
 from paddock.storage._kit import COMMAND
 
@@ -254,7 +254,7 @@ class Waiting:
         pool = await backend.trees()
         name = f"{trees.WAITING}{os.urandom(8).hex()}"
         until = proc.boottime() + LIFE_SECONDS
-        plan = msgspec.structs.replace(
+        plan = replace(
             wish.plan,
             id=SandboxId(name),
             hostname="waiting",
@@ -264,7 +264,7 @@ class Waiting:
             parent=None,
             trees=(),
             protect=(),
-            spec=msgspec.structs.replace(wish.plan.spec, env={}, idle_seconds=None, mounts=()),
+            spec=replace(wish.plan.spec, env={}, idle_seconds=None, mounts=()),
         )
         limit = plan.spec.limits.disk_mib << 20
         async with contextlib.AsyncExitStack() as undo:
@@ -276,7 +276,7 @@ class Waiting:
             if Kind.of(backend, plan, jail) != wish.kind:
                 raise SandboxError("its programs have changed since")  # the next create is of the new kind
             jail = dataclasses.replace(jail, kind=jail.kind + WAITING)
-            orders = msgspec.structs.replace(await backend.orders(plan, jail), waiting=True)
+            orders = replace(await backend.orders(plan, jail), waiting=True)
             instance = await backend.embark(plan, jail, orders)
             undo.pop_all()
         vessel = Vessel(wish.kind, instance, lock, until - _LEAST_LEFT_SECONDS)

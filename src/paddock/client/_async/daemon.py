@@ -5,33 +5,18 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any, cast
 
 from paddock.client._async_calls import AsyncCalls, AsyncPipe
 from paddock.client._lease import Lease
-from paddock.client._session import REPEATABLE, handle_methods, request_of, session, undo_of
-from paddock.model import (
-    Action,
-    AttachExec,
-    ConnectPort,
-    DownloadTree,
-    ExecId,
-    ExitStatus,
-    FileChange,
-    FileInfo,
-    GetArtifact,
-    KillSandbox,
-    PtySize,
-    ReadFile,
-    ReadOutput,
-    StartExec,
-    StreamAudit,
-    UploadTree,
-    WatchFiles,
-    WriteFile,
-    codec,
-)
+from paddock.client._session import handle_methods, request_of, session, undo_of
+from paddock.model import ExecId, KillSandbox, codec
 from paddock.wire import Frame, close_all
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from paddock.model import Action, ExitStatus, FileChange, FileInfo, Promotion, PtySize
 
 
 class AsyncDaemonTransport:
@@ -46,26 +31,26 @@ class AsyncDaemonTransport:
             frame = await self._calls.ask(
                 body,
                 descriptors,
-                repeatable=isinstance(action, REPEATABLE),
+                repeatable=action.REPEATABLE,
                 cancels=not isinstance(action, KillSandbox),
                 undo=lambda late: undo_of(action, late),
                 name=type(action).__name__,
             )
         finally:
             close_all(descriptors)
-        match action:
-            case StartExec(background=background):
-                return _Exec(self._calls, frame, kills=not background)
-            case AttachExec():
-                return _Exec(self._calls, frame, kills=False)
-            case ReadFile() | DownloadTree() | ReadOutput() | GetArtifact() | StreamAudit():
+        match action.RESULT:
+            case "ExecHandle":
+                return _Exec(self._calls, frame, kills=not getattr(action, "background", True))
+            case "ByteReader":
                 return _Reader(_opened(self._calls, frame), method="end")
-            case WriteFile() | UploadTree():
+            case "ByteWriter":
                 return _Writer(_opened(self._calls, frame))
-            case ConnectPort():
+            case "ByteStream":
                 return _Both(_opened(self._calls, frame))
-            case WatchFiles():
+            case "ChangeStream":
                 return _Changes(self._calls, frame)
+            case "Promotion":
+                return await _promote(self._calls, frame)
             case _:
                 return codec.decode_result(frame.body, type(action))
 
@@ -81,6 +66,24 @@ class AsyncDaemonTransport:
 def default_async_transport(state_dir: str | os.PathLike[str] | None = None) -> AsyncDaemonTransport:
     """The transport to the daemon of `state_dir`, or of the default one. The first call starts it."""
     return AsyncDaemonTransport(AsyncCalls(session(state_dir)))
+
+
+async def _promote(calls: AsyncCalls, frame: Frame) -> Promotion:
+    """Write on the host what the daemon's plan says, and tell the daemon that it is done."""
+    from paddock.client._blocking import arun_whole
+    from paddock.client._promote import promote
+    from paddock.model import Promotion
+
+    handle: codec.Handle = codec.decode(frame.body, codec.Handle)
+    try:
+        try:
+            assert handle.plan is not None
+            await arun_whole(promote, handle.plan, *frame.descriptors)
+        finally:
+            close_all(frame.descriptors)
+        return codec.decode(await calls.call(handle.handle, "finish", cancels=False), Promotion)
+    finally:
+        await calls.call(handle.handle, "close", cancels=False)
 
 
 class _Stream:
@@ -149,6 +152,8 @@ class _Writer:
     async def aclose(self) -> FileInfo | None:
         if not self._stream.pipe.close():
             return None
+        from paddock.model import FileInfo
+
         return codec.decode(await self._stream.call(f"{self._prefix}close", sent=self.sent), FileInfo | None)
 
     async def abort(self) -> None:
@@ -189,6 +194,8 @@ class _Changes:
         self._open = True
 
     async def next(self) -> tuple[FileChange, ...]:
+        from paddock.model import FileChange
+
         return codec.decode(await self._calls.call(self._handle, "next"), tuple[FileChange, ...])
 
     async def aclose(self) -> None:
@@ -204,8 +211,9 @@ class _Changes:
 class _Exec:
     def __init__(self, calls: AsyncCalls, frame: Frame, *, kills: bool) -> None:
         handle: codec.Handle = codec.decode(frame.body, codec.Handle)
-        self.id = ExecId(cast("str", handle.id))
-        self.pid = cast("int", handle.pid)
+        assert handle.id is not None
+        assert handle.pid is not None
+        self.id, self.pid = ExecId(handle.id), handle.pid
         self._calls, self._handle = calls, handle.handle
         self._lease = lease = Lease(calls.give_up, handle, warns=kills)
         streams = {
@@ -218,6 +226,8 @@ class _Exec:
         self.stderr = None if stderr is None else _Reader(stderr, method="stderr.end", lease=lease)
 
     async def wait(self) -> ExitStatus:
+        from paddock.model import ExitStatus
+
         status: ExitStatus = codec.decode(await self._calls.call(self._handle, "wait"), ExitStatus)
         self._lease.over()
         return status

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from paddock.client._blocking import CHUNK_BYTES, AsyncContent, achunks, arun_blocking, open_local
-from paddock.client._transfer import Moved, TransferReport
+from paddock.client._transfer import TransferReport
 from paddock.errors import FileError, InternalError
 from paddock.model import (
     CopyFile,
@@ -30,6 +30,9 @@ from paddock.model import (
 from .changes import AsyncChanges
 from .process import AsyncReader, AsyncWriter
 from .transport import AsyncTransport
+
+if TYPE_CHECKING:
+    from paddock.client._transfer import Moved
 
 Path = str | os.PathLike[str]
 

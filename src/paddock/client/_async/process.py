@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from types import TracebackType
-from typing import TypeVar
-
 from paddock.errors import InvalidState
-from paddock.model import ExitStatus, PtySize
-from paddock.model.streams import ByteReader, ByteWriter, ExecHandle
+from paddock.model import PtySize
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from types import TracebackType
+    from typing import TypeVar
+
+    from paddock.model import ExitStatus
+    from paddock.model.streams import ByteReader, ByteWriter, ExecHandle
+
+    S = TypeVar("S")
 
 CHUNK_BYTES = 1 << 20
-S = TypeVar("S")
 
 
 class AsyncReader:

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from types import TracebackType
-from typing import Literal, Self, overload
-
 from paddock.client._command import absolute, absolute_template, checked, exec_spec
-from paddock.client._policy import PolicySource, policy_document
+from paddock.client._policy import policy_document
 from paddock.errors import InvalidArgument, SandboxDied
 from paddock.model import (
     AttachExec,
     CreateSandbox,
     CreateSnapshot,
     DeleteSnapshot,
-    DiffMount,
-    ExecInfo,
-    ExecResult,
     ExtendSandbox,
     ForkSandbox,
     GetSandbox,
@@ -27,30 +20,38 @@ from paddock.model import (
     ListExecs,
     ListSandboxes,
     ListSnapshots,
-    Mount,
-    MountDiff,
     PauseSandbox,
-    PromoteMount,
-    Promotion,
-    PtySize,
     ReadOutput,
     ResumeSandbox,
     RollbackSandbox,
     RunExec,
     SandboxSpec,
-    SetPolicy,
     SignalExec,
     StartExec,
     State,
-    Usage,
 )
-from paddock.model import Sandbox as SandboxInfo
-from paddock.model import Snapshot as SnapshotInfo
 
 from .daemon import default_async_transport
-from .filesystem import AsyncFilesystem
-from .process import AsyncProcess, AsyncReader
-from .transport import AsyncTransport
+
+TYPE_CHECKING = False
+if not TYPE_CHECKING:
+
+    def overload(function):
+        return function
+
+else:
+    from collections.abc import Mapping, Sequence
+    from types import TracebackType
+    from typing import Literal, Self, overload
+
+    from paddock.client._policy import PolicySource
+    from paddock.model import ExecInfo, ExecResult, Mount, MountDiff, Promotion, PtySize, Usage
+    from paddock.model import Sandbox as SandboxInfo
+    from paddock.model import Snapshot as SnapshotInfo
+
+    from .filesystem import AsyncFilesystem
+    from .process import AsyncProcess, AsyncReader
+    from .transport import AsyncTransport
 
 
 class AsyncSandbox:
@@ -69,7 +70,6 @@ class AsyncSandbox:
     def __init__(self, info: SandboxInfo, transport: AsyncTransport) -> None:
         self._info = info
         self._transport = transport
-        self._filesystem = AsyncFilesystem(info.id, transport)
 
     @classmethod
     async def create(
@@ -118,7 +118,7 @@ class AsyncSandbox:
             env=dict(env or {}),
             labels=dict(labels or {}),
             mounts=tuple(map(absolute, mounts)),
-            snapshot=snapshot.id if isinstance(snapshot, SnapshotInfo) else snapshot,
+            snapshot=snapshot if snapshot is None or isinstance(snapshot, str) else snapshot.id,
             workspace=workspace,
             nested=nested,
             policy=policy_document(policy),
@@ -175,12 +175,14 @@ class AsyncSandbox:
 
     @property
     def filesystem(self) -> AsyncFilesystem:
-        return self._filesystem
+        from .filesystem import AsyncFilesystem
+
+        return AsyncFilesystem(self.id, self._transport)
 
     @property
     def files(self) -> AsyncFilesystem:
         """The same as `filesystem`."""
-        return self._filesystem
+        return self.filesystem
 
     async def exec(
         self,
@@ -239,15 +241,21 @@ class AsyncSandbox:
         """
         spec = exec_spec(command, cwd=cwd, env=env, user=user, timeout_seconds=timeout_seconds, stdin=stdin, pty=pty)
         action = StartExec(sandbox=self.id, spec=spec, background=background, expect_revision=expect_revision)
+        from .process import AsyncProcess
+
         return AsyncProcess(await self._transport.perform(action))
 
     async def attach(self, exec_id: str) -> AsyncProcess:
         """To a background command: its output from the start, and what follows. NotFound."""
+        from .process import AsyncProcess
+
         return AsyncProcess(await self._transport.perform(AttachExec(sandbox=self.id, exec=exec_id)))
 
     async def output(self, exec_id: str, stream: Literal["stdout", "stderr"] = "stdout") -> AsyncReader:
         """What is kept of a command's output until now: all of a background one's, and of one that `exec` ran to its
         end what its result had no room for. NotFound."""
+        from .process import AsyncReader
+
         return AsyncReader(await self._transport.perform(ReadOutput(sandbox=self.id, exec=exec_id, stream=stream)))
 
     async def processes(self) -> tuple[ExecInfo, ...]:
@@ -273,12 +281,12 @@ class AsyncSandbox:
         return await self._transport.perform(ListSnapshots(sandbox=self.id))
 
     async def delete_snapshot(self, snapshot: str | SnapshotInfo) -> None:
-        reference = snapshot.id if isinstance(snapshot, SnapshotInfo) else snapshot
+        reference = snapshot if isinstance(snapshot, str) else snapshot.id
         await self._transport.perform(DeleteSnapshot(snapshot=reference))
 
     async def rollback(self, snapshot: str | SnapshotInfo) -> None:
         """Ends all its processes; its files become those of the snapshot, and it runs on under its id."""
-        reference = snapshot.id if isinstance(snapshot, SnapshotInfo) else snapshot
+        reference = snapshot if isinstance(snapshot, str) else snapshot.id
         self._info = await self._transport.perform(RollbackSandbox(sandbox=self.id, snapshot=reference))
 
     @overload
@@ -301,6 +309,8 @@ class AsyncSandbox:
         `target` says which, where there are several; `paths`, relative to it, leave out the rest. With `patch` the
         result holds what `git apply` takes.
         """
+        from paddock.model import DiffMount
+
         return await self._transport.perform(DiffMount(sandbox=self.id, target=target, paths=paths, patch=patch))
 
     async def promote_mount(
@@ -311,6 +321,8 @@ class AsyncSandbox:
         Device nodes, set-id bits, links that lead out and what the host has changed since are refused, that one
         unless `force`. Changes in `.git` stay here; with `git`, its hooks and configuration.
         """
+        from paddock.model import PromoteMount
+
         action = PromoteMount(sandbox=self.id, target=target, paths=paths, git=git, force=force, dry_run=dry_run)
         return await self._transport.perform(action)
 
@@ -318,20 +330,27 @@ class AsyncSandbox:
         """Returns the new revision when it holds, for connections that are open as well; None: no network from now on.
 
         With `expect_revision`, InvalidState if the policy is another one by now."""
+        from paddock.model import SetPolicy
+
         action = SetPolicy(sandbox=self.id, policy=policy_document(policy), expect_revision=expect_revision)
         self._info = await self._transport.perform(action)
         return self._info.policy
 
-    async def pause(self, *, to_disk: bool = False) -> None:
-        """All that runs in it stands still until `resume`, or until somebody uses it: by a command, a file, a port, or
-        by writing to a running command. Its TTL goes on, and it dies on time; the timeouts of its commands don't.
+    async def pause(self, *, to_disk: bool = False, force: bool = False) -> None:
+        """Stop all that runs in the sandbox until `resume`, or until it is used: by a command, a file, a port, or by
+        writing to a running command. Its TTL and the timeouts of its commands stand still meanwhile.
 
-        Streams stay open. Idempotent. Unsupported where its level can't.
+        paddock keeps a paused sandbox for 30 days (`paused_retention_days` in `config.toml`): `info.kept_until` says
+        until when, `info.left_seconds` how much of the TTL is left.
+
+        InvalidState names the commands that run in it, in the background too. With `force` they stand still with it,
+        and a caller who waits for one is told in the log and waits on. Streams stay open. Idempotent. Unsupported where
+        the level can't.
 
         With `to_disk` (a microVM) its memory is given back as well, and the next use wakes it where it stood. What
-        runs goes on then; but who waits for a command, or has a stream open, loses it: SandboxDied.
+        runs goes on then; but a caller who waits for a command, or has a stream open, loses it: SandboxDied.
         """
-        self._info = await self._transport.perform(PauseSandbox(sandbox=self.id, to_disk=to_disk))
+        self._info = await self._transport.perform(PauseSandbox(sandbox=self.id, to_disk=to_disk, force=force))
 
     async def resume(self) -> None:
         """Idempotent."""

@@ -6,33 +6,18 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any, cast
 
 from paddock.client._calls import Calls, Pipe
 from paddock.client._lease import Lease
-from paddock.client._session import REPEATABLE, handle_methods, request_of, session, undo_of
-from paddock.model import (
-    Action,
-    AttachExec,
-    ConnectPort,
-    DownloadTree,
-    ExecId,
-    ExitStatus,
-    FileChange,
-    FileInfo,
-    GetArtifact,
-    KillSandbox,
-    PtySize,
-    ReadFile,
-    ReadOutput,
-    StartExec,
-    StreamAudit,
-    UploadTree,
-    WatchFiles,
-    WriteFile,
-    codec,
-)
+from paddock.client._session import handle_methods, request_of, session, undo_of
+from paddock.model import ExecId, KillSandbox, codec
 from paddock.wire import Frame, close_all
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from paddock.model import Action, ExitStatus, FileChange, FileInfo, Promotion, PtySize
 
 
 class DaemonTransport:
@@ -47,26 +32,26 @@ class DaemonTransport:
             frame = self._calls.ask(
                 body,
                 descriptors,
-                repeatable=isinstance(action, REPEATABLE),
+                repeatable=action.REPEATABLE,
                 cancels=not isinstance(action, KillSandbox),
                 undo=lambda late: undo_of(action, late),
                 name=type(action).__name__,
             )
         finally:
             close_all(descriptors)
-        match action:
-            case StartExec(background=background):
-                return _Exec(self._calls, frame, kills=not background)
-            case AttachExec():
-                return _Exec(self._calls, frame, kills=False)
-            case ReadFile() | DownloadTree() | ReadOutput() | GetArtifact() | StreamAudit():
+        match action.RESULT:
+            case "ExecHandle":
+                return _Exec(self._calls, frame, kills=not getattr(action, "background", True))
+            case "ByteReader":
                 return _Reader(_opened(self._calls, frame), method="end")
-            case WriteFile() | UploadTree():
+            case "ByteWriter":
                 return _Writer(_opened(self._calls, frame))
-            case ConnectPort():
+            case "ByteStream":
                 return _Both(_opened(self._calls, frame))
-            case WatchFiles():
+            case "ChangeStream":
                 return _Changes(self._calls, frame)
+            case "Promotion":
+                return _promote(self._calls, frame)
             case _:
                 return codec.decode_result(frame.body, type(action))
 
@@ -82,6 +67,24 @@ class DaemonTransport:
 def default_transport(state_dir: str | os.PathLike[str] | None = None) -> DaemonTransport:
     """The transport to the daemon of `state_dir`, or of the default one. The first call starts it."""
     return DaemonTransport(Calls(session(state_dir)))
+
+
+def _promote(calls: Calls, frame: Frame) -> Promotion:
+    """Write on the host what the daemon's plan says, and tell the daemon that it is done."""
+    from paddock.client._blocking import run_blocking
+    from paddock.client._promote import promote
+    from paddock.model import Promotion
+
+    handle: codec.Handle = codec.decode(frame.body, codec.Handle)
+    try:
+        try:
+            assert handle.plan is not None
+            run_blocking(promote, handle.plan, *frame.descriptors)
+        finally:
+            close_all(frame.descriptors)
+        return codec.decode(calls.call(handle.handle, "finish", cancels=False), Promotion)
+    finally:
+        calls.call(handle.handle, "close", cancels=False)
 
 
 class _Stream:
@@ -150,6 +153,8 @@ class _Writer:
     def close(self) -> FileInfo | None:
         if not self._stream.pipe.close():
             return None
+        from paddock.model import FileInfo
+
         return codec.decode(self._stream.call(f"{self._prefix}close", sent=self.sent), FileInfo | None)
 
     def abort(self) -> None:
@@ -190,6 +195,8 @@ class _Changes:
         self._open = True
 
     def next(self) -> tuple[FileChange, ...]:
+        from paddock.model import FileChange
+
         return codec.decode(self._calls.call(self._handle, "next"), tuple[FileChange, ...])
 
     def close(self) -> None:
@@ -205,8 +212,9 @@ class _Changes:
 class _Exec:
     def __init__(self, calls: Calls, frame: Frame, *, kills: bool) -> None:
         handle: codec.Handle = codec.decode(frame.body, codec.Handle)
-        self.id = ExecId(cast("str", handle.id))
-        self.pid = cast("int", handle.pid)
+        assert handle.id is not None
+        assert handle.pid is not None
+        self.id, self.pid = ExecId(handle.id), handle.pid
         self._calls, self._handle = calls, handle.handle
         self._lease = lease = Lease(calls.give_up, handle, warns=kills)
         streams = {
@@ -219,6 +227,8 @@ class _Exec:
         self.stderr = None if stderr is None else _Reader(stderr, method="stderr.end", lease=lease)
 
     def wait(self) -> ExitStatus:
+        from paddock.model import ExitStatus
+
         status: ExitStatus = codec.decode(self._calls.call(self._handle, "wait"), ExitStatus)
         self._lease.over()
         return status

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import os
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from paddock.client._blocking import CHUNK_BYTES, Content, chunks, run_blocking, open_local
-from paddock.client._transfer import Moved, TransferReport
+from paddock.client._transfer import TransferReport
 from paddock.errors import FileError, InternalError
 from paddock.model import (
     CopyFile,
@@ -31,6 +31,9 @@ from paddock.model import (
 from .changes import Changes
 from .process import Reader, Writer
 from .transport import Transport
+
+if TYPE_CHECKING:
+    from paddock.client._transfer import Moved
 
 Path = str | os.PathLike[str]
 

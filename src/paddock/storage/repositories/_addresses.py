@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import ipaddress
 import socket
-import urllib.request
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
@@ -13,6 +12,7 @@ import msgspec
 
 from paddock.errors import PlatformError
 from paddock.linux.own_addresses import is_own
+from paddock.model.caller import environment
 from paddock.policy.egress import is_public
 
 from ._remote import SSH, Remote
@@ -53,7 +53,18 @@ def _host(remote: Remote) -> str:
 
 def _has_proxy(remote: Remote) -> bool:
     """The proxy looks the name up then, and connects."""
-    proxies = {name.lower() for name, value in os.environ.items() if value}
-    if remote.scheme == "git" or not {f"{remote.scheme}_proxy", "all_proxy"} & proxies:
+    given = {name.lower(): value for name, value in environment().items() if value}
+    if remote.scheme == "git" or not {f"{remote.scheme}_proxy", "all_proxy"} & given.keys():
         return False
-    return not urllib.request.proxy_bypass(_host(remote))
+    direct = given.get("no_proxy", "").lower().replace(",", " ").split()
+    return not any(_is_of(_host(remote).lower(), name.lstrip(".")) for name in direct)
+
+
+def _is_of(host: str, name: str) -> bool:
+    """Whether curl takes a host for one of this name of `no_proxy` (CURLOPT_NOPROXY)."""
+    if name == "*" or host == name or host.endswith(f".{name}"):
+        return True
+    try:
+        return ipaddress.ip_address(host) in ipaddress.ip_network(name, strict=False)
+    except ValueError:
+        return False

@@ -6,7 +6,7 @@ import base64
 import os
 import re
 
-from paddock.model.caller import git_environment
+from paddock.model import caller
 
 from ._remote import SSH, Credential, Remote
 from ._say import say
@@ -22,7 +22,7 @@ async def ambient(remote: Remote) -> Credential | Login | None:
     """
     if remote.path is not None or remote.sends_in_the_clear:
         return None
-    environment = {name: value for name, value in git_environment().items() if not name.startswith(_NOT_HERE)}
+    environment = {name: value for name, value in caller.environment().items() if not name.startswith(_NOT_HERE)}
     environment |= {"GIT_TERMINAL_PROMPT": "0", "GIT_CEILING_DIRECTORIES": "/", "GIT_DIR": os.devnull}
     if remote.scheme == SSH:
         return await own_login(remote, environment)

@@ -16,6 +16,7 @@ import msgspec
 from paddock.errors import NotConfigured
 from paddock.keeper.layout import ID_COUNT, TREE_ID_BASE
 from paddock.linux import processes
+from paddock.model.caller import environment
 
 from . import _confined
 from ._trust import authorities
@@ -242,8 +243,9 @@ def _git() -> str:
 
 
 def _environment(protocols: str, certificates: Sequence[Place], *, direct: bool) -> Mapping[str, str]:
-    """Nothing of ours but the way to the network."""
-    taken = {} if direct else {name: os.environ[name] for name in _PROXIES if name in os.environ}
+    """Nothing of the caller's but his way to the network, and nothing of ours."""
+    given = environment()
+    taken = {} if direct else {name: given[name] for name in _PROXIES if name in given}
     if certificates:
         taken["GIT_SSL_CAINFO"] = certificates[0].target
     return {

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from paddock.errors import NotConfigured
-from paddock.model.caller import git_environment
+from paddock.model import caller
 
 from ._confined import AGENT
 from ._remote import Remote
@@ -81,7 +81,9 @@ async def own_login(remote: Remote, environment: Mapping[str, str]) -> Login:
 
     His GIT_SSH_COMMAND or core.sshCommand counts as far as it is `ssh` with options. NotConfigured.
     """
-    command = git_environment().get("GIT_SSH_COMMAND") or await say(("git", "config", "core.sshCommand"), environment)
+    command = caller.environment().get("GIT_SSH_COMMAND") or await say(
+        ("git", "config", "core.sshCommand"), environment
+    )
     user, host, port = target(remote)
     login = ("-l", user) if user else ()
     asked = (*_options(command), *login, *(("-p", str(port)) if port else ()), "-G", "--", host)
@@ -96,7 +98,7 @@ async def own_login(remote: Remote, environment: Mapping[str, str]) -> Login:
 
 def _login(said: Mapping[str, Sequence[str]]) -> Login:
     agent = said.get("identityagent", ("SSH_AUTH_SOCK",))[0]
-    agent = git_environment().get("SSH_AUTH_SOCK", "") if agent == "SSH_AUTH_SOCK" else _path(agent)
+    agent = caller.environment().get("SSH_AUTH_SOCK", "") if agent == "SSH_AUTH_SOCK" else _path(agent)
     hosts = " ".join((*said.get("userknownhostsfile", ()), *said.get("globalknownhostsfile", ())))
     return Login(
         user=said["user"][0],

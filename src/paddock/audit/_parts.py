@@ -1,0 +1,227 @@
+"""The files of one chain of lines: NAME, which is written now, and before that closed parts, `NAME.BEGIN-END`, packed
+as `.gz`. BEGIN and END count the chain's bytes, so that a place in the chain stays the same whatever is packed or
+removed."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+import zlib
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, NamedTuple, cast
+
+from ._tail import last_line
+
+SUFFIX = ".jsonl"
+PART_BYTES = 16 << 20
+"""A file that is longer is closed, and its chain goes on in another one."""
+_PART = re.compile(r"([^/]+)\.(\d{15})-(\d{15})(\.gz)?")
+_PACKED = ".gz"
+_BEGUN = ".new"
+
+
+class Part(NamedTuple):
+    """Lines of a chain that no one writes to any more. `path` is without the `.gz` of a packed one."""
+
+    name: str
+    begin: int
+    end: int
+    path: Path
+    packed: bool
+
+    @property
+    def file(self) -> Path:
+        return self.path.with_name(self.path.name + _PACKED) if self.packed else self.path
+
+    def open(self) -> BinaryIO:
+        """FileNotFoundError: it was removed."""
+        if not self.packed:
+            try:
+                return self.path.open("rb")
+            except FileNotFoundError:  # packed since it was listed
+                return self._replace(packed=True).open()
+        import gzip  # a log that was never closed has no packed parts
+
+        return cast("BinaryIO", gzip.open(self.file, "rb"))
+
+    def last(self) -> bytes:
+        with self.open() as file:
+            return deque(file, maxlen=1)[0]
+
+
+def chains(directory: Path) -> list[str]:
+    """Return the names of the segments that have any file."""
+    try:
+        entries = os.listdir(directory)
+    except FileNotFoundError:
+        return []
+    names = {match[1] if (match := _PART.fullmatch(entry)) else entry for entry in entries}
+    return sorted(name for name in names if name.endswith(SUFFIX))
+
+
+def parts(directory: Path, name: str | None = None) -> list[Part]:
+    """Return the closed parts of a chain, or of all, each once, in order."""
+    found: dict[tuple[str, int], Part] = {}
+    for entry in os.listdir(directory):
+        match = _PART.fullmatch(entry)
+        if match and name in (None, match[1]):
+            path = directory / entry.removesuffix(_PACKED)
+            part = Part(match[1], int(match[2]), int(match[3]), path, match[4] is not None)
+            # The packed one of two is whole: it has that name only since it is.
+            if part.packed or (part.name, part.begin) not in found:
+                found[part.name, part.begin] = part
+    return [found[key] for key in sorted(found)]
+
+
+def close_part(directory: Path, name: str, begin: int, size: int, fresh: Path | None) -> None:
+    """Give what was written until now a name of its own, and `fresh` the chain's. The caller alone writes the chain.
+
+    Killed between the two, the chain has all that it had, and is not continued. OSError: it is as it was.
+    """
+    path = directory / name
+    part = path.with_name(f"{name}.{begin:015d}-{begin + size:015d}")
+    path.rename(part)
+    if fresh is not None:
+        try:
+            fresh.rename(path)
+        except OSError:
+            part.rename(path)
+            raise
+
+
+def begun(directory: Path, name: str) -> Path:
+    """Return the path at which the next file of a chain is made ready."""
+    return directory / f"{name}{_BEGUN}"
+
+
+def lines(directory: Path, name: str, offset: int = 0) -> Iterator[tuple[int, bytes]]:
+    """Yield each line of a chain from that byte on, and the byte after it. What was removed is passed over.
+
+    A torn last line comes too. FileNotFoundError: there is no such chain. OSError: a packed part is damaged.
+    """
+    closed, current = _opened(directory, name)
+    try:
+        for part in closed:
+            if part.end <= offset:
+                continue
+            try:
+                file = part.open()
+            except FileNotFoundError:  # removed since it was listed
+                continue
+            with file:
+                at = max(offset, part.begin)
+                try:
+                    file.seek(at - part.begin)
+                    for raw in file:
+                        at += len(raw)
+                        yield at, raw
+                except (OSError, EOFError, zlib.error) as error:
+                    raise OSError(errno.EIO, f"it can't be read: {error}", str(part.file)) from error
+            offset = part.end
+        if current is not None:
+            base = closed[-1].end if closed else 0
+            at = max(offset, base)
+            current.seek(at - base)
+            for raw in current:
+                at += len(raw)
+                yield at, raw
+    finally:
+        if current is not None:
+            current.close()
+
+
+def size(directory: Path, name: str) -> int:
+    """Return how many bytes a chain has had until now. FileNotFoundError."""
+    closed, current = _opened(directory, name)
+    base = closed[-1].end if closed else 0
+    if current is None:
+        return base
+    with current:
+        return base + os.fstat(current.fileno()).st_size
+
+
+def last(directory: Path, name: str) -> bytes:
+    """Return the last whole line of a chain; empty if it has none. FileNotFoundError."""
+    closed, current = _opened(directory, name)
+    line = b""
+    if current is not None:
+        with current:
+            line = last_line(current.fileno())[0]
+    if not line and closed:
+        line = closed[-1].last()
+    return line
+
+
+def first(directory: Path, name: str) -> bytes:
+    """Return the first line that is there of a chain; empty if it has none."""
+    return next((raw for _, raw in lines(directory, name)), b"")
+
+
+def pack(directory: Path) -> None:
+    """Pack what is closed. Killed at any step, a part is there once or twice, and counts once."""
+    import gzip
+
+    for part in parts(directory):
+        if part.packed:
+            part.path.unlink(missing_ok=True)
+            continue
+        at, packed = part.path.stat().st_mtime, part._replace(packed=True).file
+        beside = packed.with_name(f"{packed.name}{_BEGUN}")
+        fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        with part.path.open("rb") as plain, open(fd, "wb") as raw:
+            with gzip.GzipFile(filename="", fileobj=raw, mode="wb", compresslevel=6, mtime=0) as file:
+                shutil.copyfileobj(plain, file, 1 << 20)
+            raw.flush()
+            os.fsync(raw.fileno())
+        os.utime(beside, (at, at))
+        beside.rename(packed)
+        part.path.unlink()
+
+
+def outdated(directory: Path, most_bytes: float, before: float) -> list[Part]:
+    """Return the closed parts that go: those last written before that time, and the oldest until the directory has no
+    more than so many bytes. The newest closed part of a chain stays: its name tells where the chain's file begins."""
+    aged: list[tuple[float, Part, int]] = []
+    previous: tuple[float, Part, int] | None = None
+    for part in parts(directory):
+        stat = part.file.stat()
+        if previous is not None and previous[1].name == part.name:
+            aged.append(previous)
+            at = max(previous[0], stat.st_mtime)  # in their order, whatever clocks did
+        else:
+            at = stat.st_mtime
+        previous = at, part, stat.st_size
+    with os.scandir(directory) as entries:
+        total = sum(entry.stat().st_size for entry in entries)
+    found: list[Part] = []
+    for at, part, length in sorted(aged):
+        if at < before or total > most_bytes:
+            found.append(part)
+            total -= length
+    return found
+
+
+def _opened(directory: Path, name: str) -> tuple[list[Part], BinaryIO | None]:
+    """The closed parts of a chain, and the file behind them, all of one instant."""
+    path = directory / name
+    while True:
+        try:
+            file = path.open("rb")
+        except FileNotFoundError:
+            closed = parts(directory, name)
+            if path.exists():
+                continue
+            if not closed:
+                raise
+            return closed, None
+        closed = parts(directory, name)
+        try:
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                return closed, file
+        except FileNotFoundError:
+            pass  # it was closed meanwhile
+        file.close()

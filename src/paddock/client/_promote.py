@@ -1,0 +1,255 @@
+"""Write what a sandbox has changed in a mounted directory into that directory, as the caller.
+
+The daemon has decided what is written. This process opens the directory and writes: each file beside its place, synced,
+and renamed into it. Places are found from the directory's descriptor, through no link and no mount. What the host has
+there is looked at again at the last moment. A note in the journal follows each step, so the daemon knows how far this
+came, whatever becomes of this process.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+
+from paddock.errors import InvalidState, PlatformError, exhaustion
+from paddock.linux import openat2
+from paddock.model import FileKind, PlannedChange, PlannedNode, PromotionPlan
+
+_CHUNK = 1 << 20
+_LOOK = os.O_PATH | os.O_NOFOLLOW
+_PLACE = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_KINDS = {stat.S_IFREG: FileKind.FILE, stat.S_IFDIR: FileKind.DIRECTORY, stat.S_IFLNK: FileKind.SYMLINK}
+
+
+def promote(plan: PromotionPlan, layer: int, journal: int) -> None:
+    """Write what `plan` says: from the directory `layer`, whose descriptor stays the caller's, and into `plan.source`.
+
+    Raises InvalidState, PlatformError or ResourceExhausted. A part of it is done then, and can be done again."""
+    if not plan.changes:
+        return
+    try:
+        host = os.open(plan.source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise InvalidState(f"{plan.source!r}: {error.strerror}") from error
+    try:
+        info = os.fstat(host)
+        if (info.st_dev, info.st_ino) != plan.directory:
+            raise InvalidState(f"{plan.source!r} is another directory for this program than for the daemon")
+        writer = _Writer(host, layer, journal, info)
+        try:
+            writer.apply(plan.changes)
+        except OSError as error:
+            done = f"{writer.done} of {len(plan.changes)} changes are done"
+            raise exhaustion(error) or PlatformError(
+                f"{plan.source}: {error.strerror}; {done}", hint="fix it and call again: what is done isn't done twice"
+            ) from error
+    finally:
+        os.close(host)
+
+
+class _Writer:
+    def __init__(self, host: int, layer: int, journal: int, directory: os.stat_result) -> None:
+        self._host, self._layer, self._journal = host, layer, journal
+        self._owner = directory.st_uid, directory.st_gid
+        self._root = os.geteuid() == 0
+        self._umask = _umask()
+        self.done = 0
+
+    def apply(self, changes: tuple[PlannedChange, ...]) -> None:
+        paths = [os.fsencode(change.path) for change in changes]
+        numbered = tuple(zip(range(len(changes)), paths, changes, strict=True))
+        files = tuple(path + b"/" for _, path, change in numbered if _is_folder(change.old) and _is_content(change.new))
+        early = {number for number, path, change in numbered if change.new is None and path.startswith(files)}
+        for number, path, change in reversed(numbered):
+            if number in early:
+                self._delete(number, path, change)
+        for number, path, change in numbered:
+            if _is_folder(change.new):
+                self._make_directory(number, path, change)
+        for number, path, change in numbered:
+            if change.new is not None and _is_content(change.new):
+                self._write(number, path, change, change.new)
+        for number, path, change in reversed(numbered):
+            if change.new is None and number not in early:
+                self._delete(number, path, change)
+        for _, path, change in reversed(numbered):  # last, and what is inside first: a mode may keep its owner out
+            if change.new is not None and _is_folder(change.new):
+                self._set_mode(path, change.old, change.new)
+
+    def _delete(self, number: int, path: bytes, change: PlannedChange) -> None:
+        with self._place(path) as (place, name):
+            if place != -1:
+                self._check(path, change.old)
+                try:
+                    if _is_folder(change.old):
+                        os.rmdir(name, dir_fd=place)
+                    else:
+                        os.unlink(name, dir_fd=place)
+                    os.fsync(place)
+                except OSError as error:
+                    # What the host has put into it meanwhile, or what was left out, keeps it.
+                    if error.errno not in (errno.ENOENT, errno.ENOTEMPTY):
+                        raise
+        self._note(number)
+
+    def _make_directory(self, number: int, path: bytes, change: PlannedChange) -> None:
+        if not _is_folder(change.old):
+            with self._place(path) as (place, name):
+                if place == -1:
+                    raise _moved(path)
+                if change.old is not None:
+                    self._check(path, change.old)
+                    os.unlink(name, dir_fd=place)
+                with suppress(FileExistsError):
+                    os.mkdir(name, 0o700, dir_fd=place)
+                    self._give(name, place, None)
+        self._note(number)
+
+    def _write(self, number: int, path: bytes, change: PlannedChange, new: PlannedNode) -> None:
+        beside = b".paddock-" + os.urandom(8).hex().encode()
+        with self._place(path) as (place, name):
+            if place == -1:
+                raise _moved(path)
+            try:
+                if new.target is not None:
+                    os.symlink(os.fsencode(new.target), beside, dir_fd=place)
+                else:
+                    self._copy(path, place, beside, self._mode(change.old, new))
+                self._give(beside, place, change.old)
+                self._check(path, change.old)
+                if _is_folder(change.old):
+                    os.rmdir(name, dir_fd=place)
+                os.rename(beside, name, src_dir_fd=place, dst_dir_fd=place)
+            except BaseException:
+                with suppress(FileNotFoundError):
+                    os.unlink(beside, dir_fd=place)
+                raise
+            os.fsync(place)
+            info = os.stat(name, dir_fd=place, follow_symlinks=False)
+        self._note(number, *_identity(info))
+
+    def _copy(self, path: bytes, place: int, beside: bytes, mode: int) -> None:
+        fd = os.open(beside, _NEW, 0o600, dir_fd=place)
+        try:
+            source = self._open_in_layer(path)
+            try:
+                while chunk := os.read(source, _CHUNK):
+                    view = memoryview(chunk)
+                    while view:
+                        view = view[os.write(fd, view) :]
+            finally:
+                os.close(source)
+            os.fchmod(fd, mode)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def _open_in_layer(self, path: bytes) -> int:
+        """It is a copy of ours: what its modes keep us out of is opened to us."""
+        try:
+            return openat2.open_beneath(self._layer, path, _READ, symlinks=False, cross_mounts=False)
+        except PermissionError:
+            place = openat2.open_beneath(self._layer, path, _LOOK, symlinks=False, cross_mounts=False)
+            try:
+                os.chmod(f"/proc/self/fd/{place}", 0o700)
+            finally:
+                os.close(place)
+            return openat2.open_beneath(self._layer, path, _READ, symlinks=False, cross_mounts=False)
+
+    def _mode(self, old: PlannedNode | None, new: PlannedNode) -> int:
+        """The sandbox's, less what the umask takes; a bit that the host's file has is not taken from it."""
+        kept = 0 if old is None or old.kind is not new.kind else old.mode
+        return new.mode & 0o777 & (~self._umask | kept)
+
+    def _give(self, name: bytes, place: int, old: PlannedNode | None) -> None:
+        """What is replaced keeps its owner. What is new belongs to the caller; to the directory's owner, if he is root
+        and the directory another's."""
+        uid, gid = (old.uid, old.gid) if old is not None else self._owner
+        if self._root:
+            os.chown(name, uid, gid, dir_fd=place, follow_symlinks=False)
+        else:
+            with suppress(PermissionError):  # a group that the caller is not in
+                os.chown(name, -1, gid, dir_fd=place, follow_symlinks=False)
+
+    def _set_mode(self, path: bytes, old: PlannedNode | None, new: PlannedNode) -> None:
+        try:
+            fd = openat2.open_beneath(self._host, path, _PLACE, symlinks=False, cross_mounts=False)
+        except OSError as error:
+            raise _moved(path) from error
+        try:
+            os.fchmod(fd, self._mode(old, new))
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def _check(self, path: bytes, old: PlannedNode | None) -> None:
+        try:
+            fd = openat2.open_beneath(self._host, path, _LOOK, symlinks=False, cross_mounts=False)
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                raise
+            return
+        try:
+            info = os.fstat(fd)
+        finally:
+            os.close(fd)
+        kind = _KINDS.get(stat.S_IFMT(info.st_mode))
+        if old is None or old.kind is FileKind.DIRECTORY:
+            same = kind is FileKind.DIRECTORY
+        else:
+            same = kind is old.kind and _identity(info) == old.identity
+        if not same:
+            raise InvalidState(
+                f"the host has changed {os.fsdecode(path)!r} at this moment; what came before it is done",
+                hint="call again",
+            )
+
+    @contextmanager
+    def _place(self, path: bytes) -> Generator[tuple[int, bytes]]:
+        """The directory that it is in, and its name; -1 if there is no such directory any more."""
+        folder, _, name = path.rpartition(b"/")
+        try:
+            fd = openat2.open_beneath(self._host, folder or b".", _PLACE, symlinks=False, cross_mounts=False)
+        except FileNotFoundError:
+            yield -1, name
+            return
+        except PermissionError:
+            raise
+        except OSError as error:
+            raise _moved(path) from error
+        try:
+            yield fd, name
+        finally:
+            os.close(fd)
+
+    def _note(self, *numbers: int) -> None:
+        os.write(self._journal, (" ".join(map(str, numbers)) + "\n").encode())
+        self.done += 1
+
+
+def _identity(info: os.stat_result) -> tuple[int, int, int]:
+    """As `storage._hostile.Node.identity`."""
+    return info.st_ino, info.st_ctime_ns, info.st_size
+
+
+def _umask() -> int:
+    """Of this process, which os.umask tells only by changing it."""
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1], 8) for line in file if line.startswith("Umask:"))
+
+
+def _is_folder(node: PlannedNode | None) -> bool:
+    return node is not None and node.kind is FileKind.DIRECTORY
+
+
+def _is_content(node: PlannedNode | None) -> bool:
+    return node is not None and node.kind is not FileKind.DIRECTORY
+
+
+def _moved(path: bytes) -> InvalidState:
+    return InvalidState(f"the way to {os.fsdecode(path)!r} leads through something that is no directory of the host's")

@@ -1,0 +1,143 @@
+"""The base of the nouns and verbs: frozen, keyword-only, compared by what they hold.
+
+A program that makes one sandbox would spend more time on importing `dataclasses` or msgspec than on the sandbox. To
+both a value is a dataclass all the same: `dataclasses.replace` works, and msgspec encodes and decodes it.
+"""
+
+from __future__ import annotations
+
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any, Protocol, Self, TypeVar, dataclass_transform
+
+    class Replaceable(Protocol):
+        def __replace__(self, **changes: Any) -> Self: ...
+
+    T = TypeVar("T", bound=Replaceable)
+else:
+
+    def dataclass_transform(**_):
+        return lambda kind: kind
+
+
+REQUIRED = object()
+"""The default of a field that has none."""
+
+
+class _DataclassFields:
+    """Makes the `dataclasses.Field` objects of a class when something asks for them."""
+
+    def __get__(self, value: Value | None, kind: type[Value]) -> dict[str, Any]:
+        from dataclasses import field, fields, make_dataclass
+
+        kind.__annotations__ = {name: field_type(kind, name) for name in kind.__fields__}
+        parts: list[Any] = []
+        for name, default in kind.__fields__.items():
+            how: dict[str, Any] = (
+                {} if default is REQUIRED else {"default_factory": dict} if default == {} else {"default": default}
+            )
+            parts.append((name, kind.__annotations__[name], field(**how)))
+        made = {part.name: part for part in fields(make_dataclass(kind.__name__, parts, kw_only=True))}
+        kind.__dataclass_fields__ = made
+        return made
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+class Value:
+    """`__fields__` has the default of each field, in the order of the class.
+
+    `forbid_unknown_fields` and `omit_defaults` are about its JSON, and mean what they do to msgspec.
+    """
+
+    if TYPE_CHECKING:
+        __fields__: dict[str, Any]
+        __forbids_unknown__: bool
+        __omits_defaults__: bool
+        __dataclass_fields__: dict[str, Any]
+    else:
+        __fields__ = {}
+        __dataclass_fields__ = _DataclassFields()
+
+    def __init_subclass__(cls, *, forbid_unknown_fields: bool = False, omit_defaults: bool = False) -> None:
+        cls.__forbids_unknown__, cls.__omits_defaults__ = forbid_unknown_fields, omit_defaults
+        cls.__fields__ = fields = dict(cls.__fields__)
+        for name in cls.__annotations__:
+            fields[name] = cls.__dict__.get(name, REQUIRED)
+            if fields[name] is not REQUIRED:
+                delattr(cls, name)
+
+    def __init__(self, **given: Any) -> None:
+        own = self.__dict__
+        for name, default in self.__fields__.items():
+            if name in given:
+                own[name] = given.pop(name)
+            elif default is REQUIRED:
+                raise TypeError(f"{type(self).__name__}() lacks the argument {name!r}")
+            else:
+                own[name] = {} if type(default) is dict else default
+        if given:
+            raise TypeError(f"{type(self).__name__}() has no argument {next(iter(given))!r}")
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"{type(self).__name__} is frozen: make another one with `replace`")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"{type(self).__name__} is frozen")
+
+    def __eq__(self, other: object) -> bool:
+        return self.__dict__ == other.__dict__ if type(self) is type(other) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash((type(self), *(getattr(self, name) for name in self.__fields__)))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in self.__fields__)})"
+
+    def __rich_repr__(self) -> Iterator[tuple[str, object]]:
+        return ((name, getattr(self, name)) for name in self.__fields__)
+
+    def __replace__(self, **changes: Any) -> Self:
+        return type(self)(**{**self.__dict__, **changes})
+
+
+def replace(value: T, /, **changes: Any) -> T:
+    """Another one like `value`, with `changes`. Takes msgspec's structs too."""
+    return value.__replace__(**changes)
+
+
+def field_type(kind: type[Value], name: str) -> Any:
+    """What the annotation of the field means."""
+    owner, annotation = _annotation(kind, name)
+    return meaning(annotation, owner.__module__)
+
+
+def is_optional(kind: type[Value], name: str) -> bool:
+    """Whether the field may be None. Resolves nothing."""
+    return str(_annotation(kind, name)[1]).endswith("| None")
+
+
+def meaning(annotation: Any, module: str) -> Any:
+    """A type, or the text of one. What `module` imports for type checkers only is looked up in the model."""
+    names: Any = _Names()
+    return eval(annotation, vars(sys.modules[module]), names) if isinstance(annotation, str) else annotation
+
+
+def _annotation(kind: type[Value], name: str) -> tuple[type, Any]:
+    owner = next(base for base in kind.__mro__ if name in base.__dict__.get("__annotations__", ()))
+    return owner, owner.__annotations__[name]
+
+
+class _Names:
+    def __getitem__(self, name: str) -> Any:
+        import paddock.model
+
+        if name in paddock.model.HOMES:
+            return getattr(paddock.model, name)
+        if name in ("Any", "Literal"):
+            import typing
+
+            return getattr(typing, name)
+        raise KeyError(name)
