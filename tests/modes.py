@@ -26,8 +26,8 @@ PURE = {
     "policy": "*",
     "repositories": "remote",
     "results": "forges",
-    "service": "approvals conduct disk_sleep disk_sleep_races door evidence execs faults garbage levels made_again"
-    " malware_lists policies providers reconcile rollback rollback_races sandboxes secret_leases secret_policies"
+    "service": "approvals conduct disk_sleep disk_sleep_races door evidence execs faults garbage levels"
+    " malware_lists policies providers order recover lane rollback sandboxes secret_leases secret_policies"
     " secrets sleeping_states store wall_clock workspace_trees workspaces",
     "storage": "secret_sources vault",
     "style": "clocks errors guarantees modes no_forks orphans rooms",

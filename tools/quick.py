@@ -37,8 +37,9 @@ TESTS = {
     "src/paddock/model/": "policy client service/test_store.py service/test_door.py",
     "src/paddock/policy/": "policy",
     "src/paddock/server/": "nested",
-    "src/paddock/service/": "service/test_door.py service/test_execs.py service/test_faults.py"
-    " service/test_reconcile.py service/test_sandboxes.py service/test_workspaces.py client/test_client_real.py",
+    "src/paddock/service/": "service/test_door.py service/test_execs.py service/test_faults.py service/test_lane.py"
+    " service/test_order.py service/test_recover.py service/test_sandboxes.py service/test_workspaces.py"
+    " client/test_client_real.py",
     "src/paddock/storage/": "storage",
     "src/paddock/storage/forges/": "results/test_forges.py",
     "src/paddock/storage/images/": "images",

@@ -126,22 +126,23 @@ async def test_status_in_a_workspace_reads_no_file_again(module_state: Path, ori
 
 
 async def test_one_makes_a_base_and_the_others_wait(module_state: Path, origin: Origin) -> None:
-    async with opened(module_state) as rig, opened(module_state) as other:
+    async with opened(module_state) as rig:
         before = rig.pool.names()
         acquired = await rig.acquire(origin)
-        asked = [one.base(acquired) for one in (rig, other) for _ in range(6)]
+        asked = [rig.base(acquired) for _ in range(12)]
         assert len({base.id for base in await asyncio.gather(*asked)}) == 1
         made = set(rig.pool.names()).difference(before)
         assert [name for name in made if name.startswith("bs_")] == [(await rig.base(acquired)).id]
         assert (await rig.base(acquired, "another")).id != (await rig.base(acquired)).id
 
 
-async def test_a_maker_who_died_is_not_waited_for(module_state: Path, origin: Origin) -> None:
+async def test_a_base_that_a_dead_daemon_was_making_is_deleted(module_state: Path, origin: Origin) -> None:
     async with opened(module_state) as rig:
         acquired = await rig.acquire(origin)
-        dead = Base("bs_dead", acquired.repository, acquired.commit, "work", False, "boot:1:1:dead")  # type: ignore[arg-type]
-        assert rig.shelf.bases._begin(dead)
+        dead = Base("bs_dead", acquired.repository, acquired.commit, "work", False)  # type: ignore[arg-type]
+        rig.shelf.bases._begin(dead)
         rig.pool.create("bs_dead")
+        await rig.service.recover()
         base = await rig.base(acquired)
         assert base.id != "bs_dead"
         assert "bs_dead" not in rig.pool.names()
@@ -158,9 +159,9 @@ async def test_who_is_cancelled_or_fails_leaves_neither_row_nor_tree(state_dir: 
             await asyncio.sleep(0)
         asking.cancel()
         await asyncio.wait([asking])
-        assert (await rig.base(acquired)).holder is None  # the maker went on, or the next one began anew
+        assert (await rig.base(acquired)).is_whole  # the maker went on, or the next one began anew
     async with opened(state_dir) as rig:
-        rig.shelf.bases.sweep()
+        rig.shelf.bases.recover()
         assert len([name for name in rig.pool.names() if name.startswith("bs_")]) == 1
         assert [name for name in rig.pool.names() if name.startswith("wk_")] == []
 
@@ -208,12 +209,11 @@ async def test_a_workshop_is_nobodys_sandbox_and_dead_afterwards(state_dir: Path
     assert log.count('"workshop"') >= 3
 
 
-async def test_a_workshop_of_a_dead_service_is_ended_by_the_next_sweep(module_state: Path, origin: Origin) -> None:
+async def test_a_workshop_that_a_dead_daemon_has_left_is_ended_by_the_next(module_state: Path, origin: Origin) -> None:
     async with opened(module_state) as rig:
         base = await rig.base(await rig.acquire(origin))
         async with rig.over(base):
-            rig.service._store.execute("UPDATE workshops SET holder = 'boot:1:1:dead'", ())
-            await rig.service.expiry.once()
+            await rig.service.recover()
             backend = rig.service._backends.choose(None)
             assert {id for id, ending in (await backend.living()).items() if ending is None} == set()
 

@@ -1,6 +1,7 @@
 """A small real backend for the tests of the door: host processes without walls, in a world that outlives services.
 
-A `World` plays the keeper: several services, each with a `WorldBackend` of its own, find the same instances in it.
+A `World` plays the keeper: one service after the other, each with a `WorldBackend` of its own, finds the same
+instances in it.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from paddock.model import (
     PtySize,
     ReadFile,
     SandboxId,
+    State,
     StatFile,
     Template,
     Usage,
@@ -521,7 +523,7 @@ class FolderPool:
                 raise NotFound(f"no tree {name!r}")
         aside = self._root / f"{one}.aside"
         (self._root / one).rename(aside)
-        self.rename(other, one)
+        (self._root / other).rename(self._root / one)
         aside.rename(self._root / other)
 
     def add_mounts(self, name: str, mounts: int) -> None:
@@ -616,6 +618,7 @@ class Rig:
                 async with service:
                     yield service
             else:
+                await service.recover()
                 yield service
         finally:
             await service.aclose()
@@ -623,6 +626,13 @@ class Rig:
     async def aclose(self) -> None:
         for place in tuple(self.world.places.values()):
             await place.end(Ending(limit=None, reason="the test is over"))
+
+
+def put(service: Service, id: str, state: State, **fields: object) -> None:
+    """As a service that died has left the row."""
+    changes = {"state": state.value, **fields}
+    names = ", ".join(f"{name} = ?" for name in changes)
+    service._store.execute(f"UPDATE sandboxes SET {names} WHERE id = ?", (*changes.values(), id))
 
 
 async def until(condition: Callable[[], Any], seconds: float = 60.0) -> None:

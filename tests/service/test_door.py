@@ -6,7 +6,7 @@ import typing
 from typing import Any
 
 import pytest
-from service_world import ME, Rig
+from service_world import ME, Rig, put
 
 from paddock.errors import FileError, InvalidArgument, InvalidState, PolicyDenied, Unrecorded
 from paddock.model import (
@@ -123,13 +123,12 @@ async def test_a_file_action_that_makes_no_sense_is_refused(rig: Rig, action: Re
 
 
 async def test_the_log_of_a_living_service_verifies(rig: Rig) -> None:
-    async with rig.service() as one, rig.service() as two:
+    async with rig.service() as service:
         for _ in range(5):
-            for service in (one, two):
-                await service.perform(ListSandboxes(), ME)
-        report = await one.perform(VerifyAudit(), ME)
+            await service.perform(ListSandboxes(), ME)
+        report = await service.perform(VerifyAudit(), ME)
         assert report.ok
-        assert report.segments == 2
+        assert report.segments == 1
 
 
 async def test_doctor_tells_level_backends_audit_and_state(rig: Rig) -> None:
@@ -150,7 +149,7 @@ async def test_only_legal_moves_change_a_state(rig: Rig, start: State, to: State
         made = await service.perform(CreateSandbox(), ME)
         seen = service._store.get(made.id)  # which is old by the time it is used
         assert seen is not None
-        service._store.move(made.id, State.RUNNING, start)
+        put(service, made.id, start)
         lifecycle = service._rooms.sandboxes._lifecycle
         if to in LEGAL[start]:
             moved = lifecycle.move(seen, to)

@@ -77,7 +77,7 @@ def row_of(instance: Instance, state: State = State.RUNNING) -> Row:
         created_at=0,
         expires_at=0,
     )
-    return Row(sandbox, 0.0, "", "")
+    return Row(sandbox, 0.0, "")
 
 
 def play(state_dir: Path, scene: Callable[[Yard], Any]) -> None:

@@ -135,7 +135,7 @@ async def test_an_undo_that_fails_does_not_hide_the_cause_nor_stop_the_rest(
         assert rig.pool.names() == ()
 
 
-async def test_a_failure_that_cannot_be_written_down_is_found_at_the_next_look(
+async def test_a_failure_that_cannot_be_written_down_is_found_by_the_next_sweep(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig.service() as service:
@@ -148,6 +148,7 @@ async def test_a_failure_that_cannot_be_written_down_is_found_at_the_next_look(
             await service.perform(CreateSandbox(spec=SandboxSpec(name="n")), ME)
         assert "could not be recorded" in caught.value.__notes__[0]
         monkeypatch.undo()
+        await service.expiry.once()
         (seen,) = await service.perform(ListSandboxes(ended=True), ME)
         assert seen.state is State.FAILED
         await service.perform(CreateSandbox(spec=SandboxSpec(name="n")), ME)

@@ -48,10 +48,11 @@ class OverABase:
     def __init__(self, tree: WorkspaceTree) -> None:
         self._tree = tree
 
-    async def resolve(self, reference: str, owner: str) -> WorkspaceTree:
+    @asynccontextmanager
+    async def holding(self, reference: str, owner: str) -> AsyncGenerator[WorkspaceTree]:
         if reference != "task":
             raise NotFound(reference)
-        return self._tree
+        yield self._tree
 
     def take(self, row: Row) -> None: ...
 

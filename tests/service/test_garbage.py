@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
-import os
 from collections.abc import Mapping, Sequence
 
 import msgspec
 import pytest
 from service_world import HOST, ME, FolderPool, OneTemplate, Rig
 
-from paddock.errors import InvalidState, PlatformError, ResourceExhausted
+from paddock.errors import PlatformError, ResourceExhausted
 from paddock.keeper.layout import PACKAGES
 from paddock.model import (
     CheckStorage,
@@ -165,8 +163,8 @@ async def test_nobody_comes_to_lie_over_a_base_between_the_last_look_and_its_end
     base = "bs_0000000000000000"
     async with rig.service() as service:
         workspace = await service.perform(OpenWorkspace(name="task"), ME)
-        columns = "id, repository, commit_id, branch, created_at, used_at"
-        sql = f"INSERT INTO bases ({columns}) VALUES (?, 'rp_1', 'c', 'b', 0, 0)"
+        columns = "id, repository, commit_id, branch, is_whole, created_at, used_at"
+        sql = f"INSERT INTO bases ({columns}) VALUES (?, 'rp_1', 'c', 'b', 1, 0, 0)"
         service._store.execute(sql, (base,))
         rig.pool.create(base)
         bases, impatient = service._rooms.shelf.bases, Store(service._store.path, busy_seconds=0.0)
@@ -177,7 +175,7 @@ async def test_nobody_comes_to_lie_over_a_base_between_the_last_look_and_its_end
         def looks() -> Mapping[str, tuple[Need, ...]]:
             found = look()
             with pytest.raises(ResourceExhausted):  # it would have to wait, and then find no base
-                others.lie_over(row, (base,))
+                others.lie_over(row.id, (base,))
             return found
 
         monkeypatch.setattr(bases, "_needed", looks)
@@ -217,20 +215,13 @@ async def test_what_walls_are_made_of_stays_while_one_stands(rig: Rig) -> None:
 async def test_only_one_collects_at_a_time(rig: Rig) -> None:
     async with rig.service() as service:
         rig.pool.create(ORPHANS[0])
-        fd = os.open(rig.state_dir / "garbage.lock", os.O_RDWR | os.O_CREAT)
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        await service.expiry.once()
-        assert rig.pool.names() == (ORPHANS[0],)
-        impatient = Garbage(rig.state_dir, pool=lambda: rig.pool, sweepers=(), collectors=(), patience_seconds=0.1)
-        with pytest.raises(InvalidState, match="another program"):
-            await impatient.collect(dry_run=False)
-        await service.perform(CollectGarbage(dry_run=True), ME)
-
-        async def release() -> None:
-            os.close(fd)
-
-        await asyncio.gather(service.perform(CollectGarbage(), ME), release())
+        async with service._rooms.garbage._alone:
+            collecting = [asyncio.ensure_future(service.perform(CollectGarbage(), ME)) for _ in range(2)]
+            await service.perform(CollectGarbage(dry_run=True), ME)
+            assert rig.pool.names() == (ORPHANS[0],)
+        first, second = await asyncio.gather(*collecting)
         assert rig.pool.names() == ()
+        assert [len(report.items) for report in (first, second)] == [1, 0], "not both take it"
 
 
 class Things:
@@ -262,7 +253,7 @@ class Filled(FolderPool):
 async def test_above_the_high_mark_what_can_be_had_again_goes_in_order_until_the_low_mark(rig: Rig) -> None:
     pool = Filled(rig.state_dir / "filled")
     bases, workspaces = Things("base", 2), Things("workspace", 9)
-    garbage = Garbage(rig.state_dir, pool=lambda: pool, sweepers=(), collectors=(bases, workspaces))
+    garbage = Garbage(pool=lambda: pool, sweepers=(), collectors=(bases, workspaces))
     pool.used_bytes = 90
     report = await garbage.collect(dry_run=False)
     assert (len(bases.left), len(workspaces.left)) == (2, 9), "at the high mark, not above it"
@@ -280,7 +271,7 @@ async def test_with_enough_available_nothing_goes_that_can_be_had_again(rig: Rig
             return PoolSpace(used_bytes=99 << 40, available_bytes=1 << 40)
 
     pool, things = Large(rig.state_dir / "large"), Things("workspace", 3)
-    await Garbage(rig.state_dir, pool=lambda: pool, sweepers=(), collectors=(things,)).sweep()
+    await Garbage(pool=lambda: pool, sweepers=(), collectors=(things,)).sweep()
     assert len(things.left) == 3
 
 
@@ -288,7 +279,7 @@ async def test_what_will_not_go_is_said_and_keeps_no_other(rig: Rig) -> None:
     pool = Filled(rig.state_dir / "filled")
     things = Things("base", 3, only_when_full=False)
     things.refused = "base1"
-    report = await Garbage(rig.state_dir, pool=lambda: pool, sweepers=(things,), collectors=()).collect(dry_run=False)
+    report = await Garbage(pool=lambda: pool, sweepers=(things,), collectors=()).collect(dry_run=False)
     assert [item.kept_because for item in report.items] == [None, "it will not go", None]
     assert things.left == ["base1"]
 
@@ -328,8 +319,8 @@ async def test_a_collection_beside_creates_takes_nothing_of_theirs(rig: Rig) -> 
         shots = [await service.perform(CreateSnapshot(sandbox=one.id), ME) for one in made]
         return {one.id for one in (*made, *shots)}
 
-    async with rig.service() as service, rig.service() as other:
-        made, _ = await asyncio.gather(make(service), collect(other))
+    async with rig.service() as service:
+        made, _ = await asyncio.gather(make(service), collect(service))
         assert set(rig.pool.names()) == made
 
 

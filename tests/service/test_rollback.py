@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from service_world import ME, Place, Rig
+from service_world import ME, Held, Place, Rig, put
 from test_workspace_trees import OneWorkspace
 
 from paddock.backends._base import Ending
-from paddock.errors import InvalidState, ResourceExhausted
+from paddock.errors import InvalidState, ResourceExhausted, SandboxDied
 from paddock.model import (
     CreateSandbox,
     CreateSnapshot,
@@ -26,6 +27,7 @@ from paddock.model import (
     Limit,
     ListSandboxes,
     ListSnapshots,
+    OpenWorkspace,
     RollbackSandbox,
     RunExec,
     SandboxId,
@@ -33,8 +35,6 @@ from paddock.model import (
     State,
 )
 from paddock.service import Service
-
-DEAD = "another-boot:1:1:x"
 
 
 class Scene:
@@ -82,23 +82,22 @@ class Scene:
 
     def left_half_way(self, service: Service) -> None:
         """As a service that died in a rollback leaves the row."""
-        row = service._store.get(self.id)
-        assert row is not None
-        moved = service._store.move(
-            self.id, State.RUNNING, State.RESTORING, restoring=self.snapshot, holder=DEAD, of=row.incarnation
-        )
-        assert moved
+        put(service, self.id, State.RESTORING, restoring=self.snapshot)
 
 
 @asynccontextmanager
-async def cut_off(rig: Rig, over: OneWorkspace) -> AsyncGenerator[Scene]:
-    """Its service has died in a rollback, and the sandbox is dead; another service is there."""
+async def cut_off(
+    rig: Rig, over: OneWorkspace, *, alive: bool = False, before: Callable[[Scene], object] = lambda scene: None
+) -> AsyncGenerator[Scene]:
+    """Its service has died in a rollback, and the sandbox is dead (unless `alive`); another service is there."""
     async with rig.service(workspaces=over) as service:
         scene = await Scene(rig, service).begin()
         scene.left_half_way(service)
+    if not alive:
         await scene.place.end(Ending(limit=None, reason="it was killed"))
-        async with rig.service(workspaces=over) as scene.service:
-            yield scene
+    before(scene)
+    async with rig.service(workspaces=over) as scene.service:
+        yield scene
 
 
 @pytest.fixture
@@ -128,21 +127,6 @@ async def test_it_takes_the_workspace_back_too(rig: Rig, over: OneWorkspace) -> 
         assert scene.place.plan.trees == before.plan.trees
         assert await scene.answers()
         assert set(rig.pool.names()) == {"tp_host", "bs_1", "ws_1", scene.id, scene.snapshot, f"{scene.snapshot}_w"}
-
-
-@pytest.mark.parametrize("used", [True, False])
-async def test_one_that_another_program_takes_back_ends_with_the_one_that_made_it(
-    rig: Rig, over: OneWorkspace, used: bool
-) -> None:
-    async with rig.service(workspaces=over) as service:
-        scene = await Scene(rig, service).begin()
-        async with rig.service() as other:
-            await other.perform(RollbackSandbox(sandbox=scene.id, snapshot=scene.snapshot), ME)
-        assert scene.read(scene.id) == ["good"]
-        assert not used or await scene.answers()
-    async with rig.service() as third:
-        ended = await third.perform(GetSandbox(sandbox=scene.id), ME)
-        assert (ended.state, ended.reason) == (State.KILLED, "the program that made it ended")
 
 
 @pytest.mark.parametrize("which", ["rb_", "_w"])
@@ -206,8 +190,7 @@ async def test_one_that_is_killed_meanwhile_stays_dead(
         rollback = asyncio.ensure_future(scene.rollback())
         await entered.wait()
         await service.perform(KillSandbox(sandbox=scene.id), ME)
-        go.set()
-        with pytest.raises(InvalidState):
+        with pytest.raises(SandboxDied, match=f"killed by {ME.id}"):
             await rollback
         assert await scene.state() is State.KILLED
         assert [place for place in rig.world.places.values() if place.ended is None] == []
@@ -257,60 +240,36 @@ def whatever_it_had_come_to() -> Iterator[tuple[str, Callable[[Scene], None]]]:
 async def test_what_a_service_that_died_had_come_to_is_finished(
     rig: Rig, over: OneWorkspace, stage: Callable[[Scene], None], alive: bool
 ) -> None:
-    async with rig.service(workspaces=over) as service:
-        scene = await Scene(rig, service).begin()
-        scene.left_half_way(service)
-        if not alive:
-            await scene.place.end(Ending(limit=None, reason="it was killed"))
-        stage(scene)
-        async with rig.service(workspaces=over) as next:
-            assert await next.expiry.once()
-            scene.service = next
-            assert await scene.state() is State.RUNNING
-            assert await scene.answers()
-            assert scene.read(scene.id, "ws_1") == ["good", "good"]
-            expected = {"tp_host", "bs_1", "ws_1", scene.id, scene.snapshot, f"{scene.snapshot}_w"}
-            assert set(rig.pool.names()) == expected
-        scene.service = service  # it does not end with the one that has done the rest
+    async with cut_off(rig, over, alive=alive, before=stage) as scene:
         assert await scene.state() is State.RUNNING
         assert await scene.answers()
-
-
-@pytest.mark.parametrize("alive", [True, False])
-async def test_who_uses_it_does_the_rest_and_waits_for_no_sweep(rig: Rig, over: OneWorkspace, alive: bool) -> None:
-    async with rig.service(workspaces=over) as service:
-        scene = await Scene(rig, service).begin()
-        scene.left_half_way(service)
-        if not alive:
-            await scene.place.end(Ending(limit=None, reason="it was killed"))
-        async with rig.service(workspaces=over) as next:
-            scene.service = next
-            assert await asyncio.gather(scene.answers(), scene.answers()) == [True, True]
-            assert scene.read(scene.id, "ws_1") == ["good", "good"]
+        assert scene.read(scene.id, "ws_1") == ["good", "good"]
+        expected = {"tp_host", "bs_1", "ws_1", scene.id, scene.snapshot, f"{scene.snapshot}_w"}
+        assert set(rig.pool.names()) == expected
 
 
 async def test_who_uses_it_is_told_that_there_is_no_room_for_the_rest(
     rig: Rig, over: OneWorkspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    full(rig, monkeypatch, lambda name: name.startswith("rb_"))
     async with cut_off(rig, over) as scene:
-        full(rig, monkeypatch, lambda name: name.startswith("rb_"))
         with pytest.raises(ResourceExhausted):
             await scene.answers()
         monkeypatch.undo()
-        assert await scene.answers()
+        assert await asyncio.gather(scene.answers(), scene.answers()) == [True, True]
         assert scene.read(scene.id, "ws_1") == ["good", "good"]
 
 
 async def test_the_rest_of_one_waits_until_there_is_room(
     rig: Rig, over: OneWorkspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    full(rig, monkeypatch, lambda name: name.startswith("rb_"))
     async with cut_off(rig, over) as scene:
-        full(rig, monkeypatch, lambda name: name.startswith("rb_"))
-        assert await scene.service.expiry.once()
+        await scene.service.expiry.once()
         assert await scene.state() is State.RESTORING
         assert scene.read(scene.id, "ws_1") == ["bad", "bad"]
         monkeypatch.undo()
-        assert await scene.service.expiry.once()
+        await scene.service.expiry.once()
         assert await scene.state() is State.RUNNING
         assert scene.read(scene.id, "ws_1") == ["good", "good"]
 
@@ -319,19 +278,87 @@ async def test_the_rest_of_one_waits_until_there_is_room(
 async def test_one_that_lives_runs_on_if_the_rest_cannot_be_done(
     rig: Rig, over: OneWorkspace, lacking: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def lacks(scene: Scene) -> None:
+        if lacking == "room":
+            full(rig, monkeypatch, lambda name: name.startswith("rb_"))
+        else:
+            with closing(sqlite3.connect(rig.state_dir / "paddock.db", isolation_level=None)) as db:
+                db.execute("DELETE FROM snapshots")
+
+    async with cut_off(rig, over, alive=True, before=lacks) as scene:
+        assert await scene.state() is State.RUNNING
+        assert await scene.answers()
+        assert scene.read(scene.id, "ws_1") == ["bad", "bad"]
+
+
+async def test_two_at_once_take_it_back_one_after_the_other(rig: Rig, over: OneWorkspace) -> None:
     async with rig.service(workspaces=over) as service:
         scene = await Scene(rig, service).begin()
-        scene.left_half_way(service)
-        async with rig.service(workspaces=over) as next:
-            scene.service = next
-            if lacking == "room":
-                full(rig, monkeypatch, lambda name: name.startswith("rb_"))
-            else:
-                await next.perform(DeleteSnapshot(snapshot=scene.snapshot), ME)
-            assert await next.expiry.once()
-            assert await scene.state() is State.RUNNING
-            assert await scene.answers()
-            assert scene.read(scene.id, "ws_1") == ["bad", "bad"]
+        await asyncio.gather(scene.rollback(), scene.rollback())
+        assert await scene.answers()
+        assert scene.read(scene.id, "ws_1") == ["good", "good"]
+
+
+async def test_who_hears_late_of_the_end_of_the_one_before_leaves_the_next_one_alone(
+    rig: Rig, over: OneWorkspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, real = asyncio.Event(), Held.wait_ended
+
+    async def late(held: Held) -> Ending:
+        ending = await real(held)
+        await gate.wait()
+        return ending
+
+    monkeypatch.setattr(Held, "wait_ended", late)
+    async with rig.service(workspaces=over) as service:
+        scene = await Scene(rig, service).begin()
+        before = service._store.get(scene.id)
+        assert before is not None
+        held = service._rooms.live.get(before)
+        assert held is not None
+        await scene.rollback()
+        held.dying = False  # as one that did not know
+        watch = asyncio.ensure_future(service._rooms.live._watch(held))
+        gate.set()
+        await watch
+        assert "taken back to a snapshot" in (await service._rooms.live.dead(before)).message
+        assert await scene.state() is State.RUNNING
+        assert await scene.answers()
+
+
+async def test_killed_while_its_trees_are_copied_it_does_not_touch_what_its_workspace_has_by_then(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kill waits for the copy: the workspace is nobody else's before."""
+    async with rig.service() as service:
+        rig.pool.create("tp_host")
+        await service.perform(OpenWorkspace(name="task"), ME)
+        over_it = CreateSandbox(spec=SandboxSpec(workspace="task"))
+        box = await service.perform(over_it, ME)
+        snapshot = await service.perform(CreateSnapshot(sandbox=box.id), ME)
+        begun, go, loop, copy = asyncio.Event(), threading.Event(), asyncio.get_running_loop(), rig.pool.snapshot
+
+        def slowly(source: str, name: str, **options: Any) -> None:
+            loop.call_soon_threadsafe(begun.set)
+            assert go.wait(60)
+            copy(source, name, **options)
+
+        monkeypatch.setattr(rig.pool, "snapshot", slowly)
+        rollback = asyncio.ensure_future(service.perform(RollbackSandbox(sandbox=box.id, snapshot=snapshot.id), ME))
+        await begun.wait()
+        kill = asyncio.ensure_future(service.perform(KillSandbox(sandbox=box.id), ME))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        with pytest.raises(InvalidState, match="has workspace"):
+            await service.perform(over_it, ME)
+        go.set()
+        assert (await kill).state is State.KILLED
+        with pytest.raises(SandboxDied):
+            await rollback
+        monkeypatch.undo()
+        next = await service.perform(over_it, ME)
+        assert (await service.perform(GetSandbox(sandbox=next.id), ME)).state is State.RUNNING
+        assert not {box.id, f"rb_{box.id}", f"rb_{box.id}_w"} & set(rig.pool.names())
 
 
 async def test_what_lies_beside_one_that_is_not_being_taken_back_is_swept(rig: Rig, over: OneWorkspace) -> None:

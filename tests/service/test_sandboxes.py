@@ -16,7 +16,6 @@ from paddock.errors import (
     NotFound,
     PolicyDenied,
     SandboxDied,
-    Unsupported,
 )
 from paddock.model import (
     CreateSandbox,
@@ -31,6 +30,7 @@ from paddock.model import (
     ListSandboxes,
     Principal,
     RunExec,
+    SandboxId,
     SandboxSpec,
     State,
 )
@@ -157,14 +157,14 @@ async def test_a_sandbox_killed_while_it_is_made_is_undone(rig: Rig) -> None:
 
 
 async def test_an_idempotency_key_makes_one_sandbox_however_many_ask(rig: Rig) -> None:
-    async with rig.service() as one, rig.service() as two:
+    async with rig.service() as service:
         action = CreateSandbox(spec=SandboxSpec(ttl_seconds=77), idempotency_key="k")
-        made = await asyncio.gather(*(s.perform(action, ME) for s in (one, two) for _ in range(20)))
+        made = await asyncio.gather(*(service.perform(action, ME) for _ in range(40)))
         assert len({m.id for m in made}) == 1
         assert {m.state for m in made} == {State.RUNNING}
         assert rig.world.creates == 1
         with pytest.raises(AlreadyExists, match="another spec"):
-            await two.perform(CreateSandbox(idempotency_key="k"), ME)
+            await service.perform(CreateSandbox(idempotency_key="k"), ME)
 
 
 async def test_a_key_whose_create_failed_can_be_used_again(rig: Rig) -> None:
@@ -292,31 +292,26 @@ async def test_extend_moves_the_deadline_of_the_instance_and_of_the_row(rig: Rig
         assert (await service.perform(GetSandbox(sandbox=made.id), ME)).expires_at == later.expires_at
 
 
-async def test_what_nobody_can_adopt_dies_with_its_service_and_only_with_it(rig: Rig) -> None:
-    async with rig.service(level=Level.PROCESS, adopt=False) as other:
-        async with rig.service(level=Level.PROCESS, adopt=False) as maker:
-            made = await maker.perform(spec(level=Level.PROCESS), ME)
-            await other.expiry.once()
-            assert (await other.perform(GetSandbox(sandbox=made.id), ME)).state is State.RUNNING
-            with pytest.raises(Unsupported, match="another program"):
-                await other.perform(RunExec(sandbox=made.id, spec=ExecSpec(argv=("true",))), ME)
-            with pytest.raises(Unsupported):
-                await other.perform(KillSandbox(sandbox=made.id), ME)
-        seen = await other.perform(GetSandbox(sandbox=made.id), ME)
+async def test_what_nobody_can_adopt_dies_with_its_service(rig: Rig) -> None:
+    async with rig.service(level=Level.PROCESS, adopt=False) as service:
+        made = await service.perform(spec(level=Level.PROCESS), ME)
+    async with rig.service(level=Level.PROCESS, adopt=False) as service:
+        seen = await service.perform(GetSandbox(sandbox=made.id), ME)
         assert (seen.state, seen.reason) == (State.KILLED, "the program that made it ended")
     assert rig.pool.names() == ()
 
 
-async def test_an_ordinary_sandbox_ends_with_its_program_and_a_persistent_one_does_not(rig: Rig) -> None:
+async def test_closing_lets_all_live_on_and_the_end_of_a_program_ends_its_sandbox(rig: Rig) -> None:
     async with rig.service() as service:
-        ordinary = await service.perform(CreateSandbox(), ME)
-        persistent = await service.perform(spec(persistent=True), ME)
+        ended, lives = [await service.perform(CreateSandbox(), ME) for _ in range(2)]
+        await service.end(ended.id)
+        await service.end(ended.id)
+        await service.end(SandboxId("sb_none"))
     async with rig.service() as service:
-        assert (await service.perform(GetSandbox(sandbox=ordinary.id), ME)).state is State.KILLED
-        assert (await service.perform(GetSandbox(sandbox=persistent.id), ME)).state is State.RUNNING
-        assert rig.pool.names() == (persistent.id,)
-    async with rig.service() as service:  # it only used it
-        assert (await service.perform(GetSandbox(sandbox=persistent.id), ME)).state is State.RUNNING
+        seen = await service.perform(GetSandbox(sandbox=ended.id), ME)
+        assert (seen.state, seen.reason) == (State.KILLED, "the program that made it ended")
+        assert (await service.perform(GetSandbox(sandbox=lives.id), ME)).state is State.RUNNING
+        assert rig.pool.names() == (lives.id,)
 
 
 async def test_closing_undoes_what_is_under_way(rig: Rig) -> None:
@@ -345,19 +340,18 @@ async def test_a_kill_is_told_once_and_by_whom(rig: Rig) -> None:
     assert [r for r in records(rig) if r["action"] in ("sandbox.ended", "task.failed")] == []
 
 
-async def test_a_hundred_at_once_on_two_services(rig: Rig) -> None:
-    async with rig.service() as one, rig.service() as two:
+async def test_a_hundred_at_once(rig: Rig) -> None:
+    async with rig.service() as service:
 
         async def live(number: int) -> None:
-            maker, other = (one, two) if number % 2 else (two, one)
-            made = await maker.perform(spec(name=f"n{number}"), ME)
-            result = await other.perform(RunExec(sandbox=made.id, spec=ExecSpec(argv=("echo", str(number)))), ME)
+            made = await service.perform(spec(name=f"n{number}"), ME)
+            result = await service.perform(RunExec(sandbox=made.id, spec=ExecSpec(argv=("echo", str(number)))), ME)
             assert result.stdout == f"{number}\n"
-            await asyncio.gather(*(s.perform(KillSandbox(sandbox=f"n{number}"), ME) for s in (one, two)))
+            await asyncio.gather(*(service.perform(KillSandbox(sandbox=f"n{number}"), ME) for _ in range(2)))
 
         for start in range(0, 100, 25):  # the machine is shared: 25 processes at a time
             await asyncio.gather(*map(live, range(start, start + 25)))
-        assert await one.perform(ListSandboxes(), ME) == ()
+        assert await service.perform(ListSandboxes(), ME) == ()
         assert leftovers(rig) == ((), (), ())
 
 

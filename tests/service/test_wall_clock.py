@@ -82,17 +82,6 @@ async def test_timeouts_of_commands_are_kept(rig: Rig, jump: float) -> None:
         await background.aclose()
 
 
-@pytest.mark.parametrize("jump", [YEARS, -YEARS], ids=["forwards", "backwards"])
-async def test_a_lease_is_neither_lost_nor_kept_for_ever(rig: Rig, jump: float) -> None:
-    wall = Wall()
-    async with rig.service(clock=Clock(wall=wall)) as first, rig.service(clock=Clock(wall=wall)) as second:
-        assert first.expiry.take() is not None
-        wall.turned = jump
-        assert second.expiry.take() is None, "its holder lives, and its time is not over"
-        first.expiry.release()
-        assert second.expiry.take() is not None
-
-
 async def test_a_name_is_free_again_after_its_holder_died_whenever_that_seems_to_have_been(rig: Rig) -> None:
     wall = Wall()
     async with opened(rig, clock=Clock(wall=wall)) as service:

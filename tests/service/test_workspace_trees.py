@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
 import pytest
 from service_world import ME, Rig
 
@@ -19,10 +22,11 @@ class OneWorkspace:
         self.taken: list[str] = []
         self.free = True
 
-    async def resolve(self, reference: str, owner: str) -> WorkspaceTree:
+    @asynccontextmanager
+    async def holding(self, reference: str, owner: str) -> AsyncGenerator[WorkspaceTree]:
         if reference != "task":
             raise NotFound(f"no workspace {reference!r}")
-        return WorkspaceTree("ws_1", ("bs_1",), "rp_1")
+        yield WorkspaceTree("ws_1", ("bs_1",), "rp_1")
 
     def take(self, row: Row) -> None:
         if not self.free:

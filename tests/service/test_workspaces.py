@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from service_world import ME, Rig
+from service_world import ME, Rig, put
 
 from paddock.errors import AlreadyExists, InvalidArgument, InvalidState, NotFound, PlatformError, SandboxDied
 from paddock.model import (
@@ -42,8 +42,6 @@ from paddock.service import Service
 from paddock.service._workspace_collector import WorkspaceCollector
 from paddock.service._workspace_store import Kept, WorkspaceRow
 from paddock.storage._kept import KeptArchives
-
-DEAD = "another boot:1:1:1"
 
 
 class CopiedKeeping:
@@ -126,45 +124,44 @@ async def test_one_is_found_by_id_prefix_and_name_by_its_owner_alone(rig: Rig) -
 
 
 async def test_g7_one_living_sandbox_writes_it_and_the_next_needs_the_first_dead(rig: Rig) -> None:
-    async with rig.service() as one, rig.service() as other:
-        made = await one.perform(OpenWorkspace(name="task"), ME)
-        first = await one.perform(over("task"), ME)
+    async with rig.service() as service:
+        made = await service.perform(OpenWorkspace(name="task"), ME)
+        first = await service.perform(over("task"), ME)
         assert rig.world.places[first.id].plan.trees[0].tree == made.id
-        for service in (one, other):
-            with pytest.raises(InvalidState, match=f"sandbox {first.id} has workspace 'task'"):
-                await service.perform(over(made.id), ME)
-            with pytest.raises(InvalidState, match="only one may write it"):
-                await service.perform(DeleteWorkspace(workspace="task", discard=True), ME)
-        await other.perform(KillSandbox(sandbox=first.id), ME)
-        assert (await one.perform(GetWorkspace(workspace="task"), ME)).sandbox is None
-        second = await other.perform(over("task"), ME)
-        now = await one.perform(GetWorkspace(workspace="task"), ME)
+        with pytest.raises(InvalidState, match=f"sandbox {first.id} has workspace 'task'"):
+            await service.perform(over(made.id), ME)
+        with pytest.raises(InvalidState, match="only one may write it"):
+            await service.perform(DeleteWorkspace(workspace="task", discard=True), ME)
+        await service.perform(KillSandbox(sandbox=first.id), ME)
+        assert (await service.perform(GetWorkspace(workspace="task"), ME)).sandbox is None
+        second = await service.perform(over("task"), ME)
+        now = await service.perform(GetWorkspace(workspace="task"), ME)
         assert (now.sandbox, now.epoch) == (second.id, 2)
 
 
 async def test_g7_what_believes_in_an_epoch_that_has_passed_is_refused(rig: Rig) -> None:
-    async with rig.service() as one, rig.service() as other:
-        await one.perform(OpenWorkspace(name="task"), ME)
-        first = await one.perform(over("task"), ME)
-        believed = (await one.perform(GetWorkspace(workspace="task"), ME)).epoch
-        await other.perform(KillSandbox(sandbox=first.id), ME)
-        second = await other.perform(over("task"), ME)
-        await other.perform(KillSandbox(sandbox=second.id), ME)
+    async with rig.service() as service:
+        await service.perform(OpenWorkspace(name="task"), ME)
+        first = await service.perform(over("task"), ME)
+        believed = (await service.perform(GetWorkspace(workspace="task"), ME)).epoch
+        await service.perform(KillSandbox(sandbox=first.id), ME)
+        second = await service.perform(over("task"), ME)
+        await service.perform(KillSandbox(sandbox=second.id), ME)
         with pytest.raises(InvalidState, match="another sandbox has had it since"):
-            await one.perform(DeleteWorkspace(workspace="task", discard=True, epoch=believed), ME)
+            await service.perform(DeleteWorkspace(workspace="task", discard=True, epoch=believed), ME)
         with pytest.raises(SandboxDied, match="paddock up --task"):
-            await one.perform(RunExec(sandbox=first.id, spec=ExecSpec(argv=("true",))), ME)
-        await one.perform(DeleteWorkspace(workspace="task", discard=True, epoch=believed + 1), ME)
+            await service.perform(RunExec(sandbox=first.id, spec=ExecSpec(argv=("true",))), ME)
+        await service.perform(DeleteWorkspace(workspace="task", discard=True, epoch=believed + 1), ME)
         assert rig.pool.names() == ()
 
 
 async def test_g7_of_many_that_want_it_at_once_one_gets_it(rig: Rig) -> None:
-    async with rig.service() as one, rig.service() as other:
-        await one.perform(OpenWorkspace(name="task"), ME)
-        asked = [service.perform(over("task"), ME) for service in (one, other) for _ in range(5)]
+    async with rig.service() as service:
+        await service.perform(OpenWorkspace(name="task"), ME)
+        asked = [service.perform(over("task"), ME) for service in (service, service) for _ in range(5)]
         got = await asyncio.gather(*asked, return_exceptions=True)
-        assert sorted(type(one).__name__ for one in got) == ["InvalidState"] * 9 + ["Sandbox"]
-        assert (await one.perform(GetWorkspace(workspace="task"), ME)).epoch == 1
+        assert sorted(type(service).__name__ for service in got) == ["InvalidState"] * 9 + ["Sandbox"]
+        assert (await service.perform(GetWorkspace(workspace="task"), ME)).epoch == 1
 
 
 async def test_g7_the_lease_is_taken_with_the_row_or_not_at_all(rig: Rig) -> None:
@@ -186,7 +183,7 @@ async def test_g7_what_is_recorded_as_dead_and_lives_is_dead_before_the_next_has
     async with rig.service() as service:
         await service.perform(OpenWorkspace(name="task"), ME)
         first = await service.perform(over("task"), ME)
-        service._store.move(first.id, State.RUNNING, State.FAILED, ended_at=1.0, reason="said a bug")
+        put(service, first.id, State.FAILED, ended_at=1.0, reason="said a bug")
         assert rig.world.places[first.id].ended is None
         second = await service.perform(over("task"), ME)
         assert first.id not in rig.world.places
@@ -305,9 +302,8 @@ DIED_IN = [
 
 
 @pytest.mark.parametrize(("state", "tree", "content"), DIED_IN)
-@pytest.mark.parametrize("by", ["open", "sweep"])
-async def test_g8_what_a_dead_service_has_left_is_put_right(
-    rig: Rig, state: WorkspaceState, tree: bool, content: str | None, by: str
+async def test_g8_what_a_dead_daemon_has_left_is_put_right(
+    rig: Rig, state: WorkspaceState, tree: bool, content: str | None
 ) -> None:
     async with rig.service() as service:
         keeping_of(service, rig)
@@ -323,13 +319,12 @@ async def test_g8_what_a_dead_service_has_left_is_put_right(
         if state is WorkspaceState.EVICTING:
             (rig.state_dir / "kept").mkdir()
             (rig.state_dir / "kept" / f"{made.id}.part").write_text("half")
-        service._store.execute("UPDATE workspaces SET state = ?, holder = ?", (state.value, DEAD))
-        if by == "sweep":
-            await service.expiry.once()
-            await service.expiry.once()
-            assert [one.state for one in await service.perform(ListWorkspaces(), ME)] in (
-                ([WorkspaceState.READY], [WorkspaceState.EVICTED]) if content else ([],)
-            )
+        service._store.execute("UPDATE workspaces SET state = ?", (state.value,))
+    async with rig.service() as service:
+        keeping_of(service, rig)
+        assert [one.state for one in await service.perform(ListWorkspaces(), ME)] in (
+            ([WorkspaceState.READY], [WorkspaceState.EVICTED]) if content else ([],)
+        )
         now = await service.perform(OpenWorkspace(name="task"), ME)
         assert (now.id == made.id) is (content is not None)
         assert [path.read_text() for path in folder(rig, now).iterdir()] == ([content] if content else [])
@@ -349,41 +344,6 @@ async def test_g8_a_tree_that_outlived_its_eviction_goes(rig: Rig) -> None:
         assert rig.pool.names() == (made.id,)
         await service.expiry.once()
         assert (rig.pool.names(), _archives(rig)) == ((), [made.id])
-
-
-async def test_what_is_laid_out_again_at_once_stays(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with rig.service() as service, rig.service() as another:
-        keeping_of(service, rig)
-        made = await service.perform(OpenWorkspace(name="task"), ME)
-        store, holder = workspaces_of(another)._store, workspaces_of(another).evictions._custody._holder
-        custody = workspaces_of(service).evictions._custody
-        settle = custody.settle
-
-        def settles(row: WorkspaceRow, state: WorkspaceState) -> WorkspaceRow:
-            settled = settle(row, state)
-            assert store.take(settled, WorkspaceState.RESTORING, holder)
-            rig.pool.delete(made.id)
-            rig.pool.create(made.id)
-            (folder(rig, made) / "work").write_text("laid out again")
-            return settled
-
-        monkeypatch.setattr(custody, "settle", settles)
-        await workspaces_of(service).evictions.evict(made.id)
-        assert (folder(rig, made) / "work").read_text() == "laid out again"
-
-
-async def test_an_archive_that_was_written_since_all_were_listed_is_kept(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with rig.service() as service:
-        keeping_of(service, rig)
-        made = await service.perform(OpenWorkspace(name="task"), ME)
-        evictions = workspaces_of(service).evictions
-        laid_out = evictions._store.list()
-        await evictions.evict(made.id)
-        monkeypatch.setattr(evictions._store, "list", lambda: laid_out)  # as one who has listed them before
-        workspaces_of(service).sweep(service._audit)
-        assert _archives(rig) == [made.id]
 
 
 async def test_a_caller_that_leaves_takes_nothing_with_it(rig: Rig) -> None:
@@ -450,19 +410,6 @@ async def test_a_full_pool_evicts_workspaces_and_says_why(rig: Rig) -> None:
         assert (folder(rig, made) / "work").read_text() == "mine"
 
 
-async def test_one_that_is_being_made_by_another_service_is_waited_for(rig: Rig) -> None:
-    async with rig.service() as one, rig.service() as other:
-        made = await one.perform(OpenWorkspace(name="task"), ME)
-        one._store.execute("UPDATE workspaces SET state = 'making', holder = ?", (one._rooms.live.holder,))
-        workspaces_of(one)._custody._in_hand.add(made.id)
-        waiting = asyncio.ensure_future(other.perform(OpenWorkspace(name="task"), ME))
-        for _ in range(5):
-            await asyncio.sleep(0)
-        assert not waiting.done()
-        one._store.execute("UPDATE workspaces SET state = 'ready', holder = NULL", ())
-        assert (await waiting).id == made.id
-
-
 MOVES = st.lists(
     st.tuples(st.sampled_from(["open", "up", "kill", "write", "evict", "die", "sweep", "delete"]), st.integers(0, 5)),
     max_size=14,
@@ -477,14 +424,13 @@ def test_whatever_happens_every_byte_is_found_again(tmp_path_factory: pytest.Tem
 
 
 async def _interleave(rig: Rig, moves: list[tuple[str, int]]) -> None:
-    """Two services and one workspace; `wanted` is what has to be in it."""
+    """One workspace; `wanted` is what has to be in it."""
     wanted: dict[str, str] = {}
     sandbox: Sandbox | None = None
-    async with rig.service() as one, rig.service() as other:
-        keepings = [keeping_of(one, rig), keeping_of(other, rig)]
-        made = await one.perform(OpenWorkspace(name="task"), ME)
+    async with rig.service() as service:
+        keeping = keeping_of(service, rig)
+        made = await service.perform(OpenWorkspace(name="task"), ME)
         for number, (move, choice) in enumerate(moves):
-            service, keeping = (one, other)[choice % 2], keepings[choice % 2]
             match move:
                 case "open":
                     assert (await service.perform(OpenWorkspace(name="task"), ME)).id == made.id
@@ -517,11 +463,10 @@ async def _interleave(rig: Rig, moves: list[tuple[str, int]]) -> None:
                         made = await service.perform(OpenWorkspace(name="task"), ME)
                 case _:
                     pass
-        await one.perform(OpenWorkspace(name="task"), ME)
+        await service.perform(OpenWorkspace(name="task"), ME)
         found = {path.name: path.read_text() for path in folder(rig, made).iterdir()}
         assert found == wanted
-        for service in (one, other):  # one of them has the lease of the sweeps
-            await service.expiry.once()
+        await service.expiry.once()
         assert [name for name in rig.pool.names() if name.startswith("ws_")] == [made.id]
         assert _archives(rig) == []
         await rig.aclose()

@@ -70,11 +70,11 @@ class Node:
                     await self.open()
         return await self.service.perform(action, principal)
 
-    async def aclose(self, *, ends_own: bool = True) -> None:
+    async def aclose(self) -> None:
         async with AsyncExitStack() as closing:
             closing.callback(self._storage.close)
             closing.push_async_callback(self._jail.aclose)
-            await self.service.aclose(ends_own=ends_own)
+            await self.service.aclose()
 
 
 async def _own_credential(principal: Principal, remote: Remote) -> Proof | None:

@@ -96,8 +96,8 @@ class Daemon:
         self._listener = Listener(requests, greet=self._greet, ended=self._session_ended)
         try:
             await node.open()
+            await node.service.start()
             self._take_up_sessions()
-            node.service.start()
             self._listener.listen(self._state_dir)
             self._watchdog.start()
             self._watch_directory()
@@ -127,7 +127,7 @@ class Daemon:
         if self._ending:
             await asyncio.wait(self._ending, timeout=_CLOSE_SECONDS)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._node.aclose(ends_own=False), _CLOSE_SECONDS)
+            await asyncio.wait_for(self._node.aclose(), _CLOSE_SECONDS)
 
     def _take_up_sessions(self) -> None:
         """Of the daemon before: a session lives as long as its process, whether it calls again or not."""

@@ -17,7 +17,7 @@ from paddock.storage._base import Pool
 from paddock.storage._trees import sync_file_system
 
 from ._checkout import check_out, settle
-from ._clock import Clock, holder_alive
+from ._clock import Clock
 from ._garbage import Candidate
 from ._gate import Entry
 from ._needs import Need
@@ -28,20 +28,19 @@ from ._tasks import Tasks
 from ._workshop import Workshops
 from ._workspace_tree import REPOSITORY, WORKSPACE
 
-_COLUMNS = "id, repository, commit_id, branch, submodules, holder"
-_FIRST_SECONDS, _LAST_SECONDS = 0.01, 0.25
+_COLUMNS = "id, repository, commit_id, branch, submodules, is_whole"
 
 
 class Base(msgspec.Struct, frozen=True):
-    """A tree of the pool that is never written again. `holder` is the service that makes it; None once it is whole.
-    `unfetched` is how many submodules it lacks because they weren't asked for."""
+    """A tree of the pool that is never written again once it is whole. `unfetched` is how many submodules it lacks
+    because they weren't asked for."""
 
     id: BaseId
     repository: RepositoryId
     commit: str
     branch: str
     submodules: bool
-    holder: str | None
+    is_whole: bool = False
     unfetched: int = 0
 
 
@@ -56,68 +55,48 @@ class Bases:
         tasks: Tasks,
         clock: Clock,
         audit: AuditLog,
-        holder: str,
         needed: Callable[[], Mapping[str, tuple[Need, ...]]],
         submodules: Submodules,
     ) -> None:
         self._submodules = submodules
         self._needed = needed
         self._repositories, self._store, self._pool, self._workshops = repositories, store, pool, workshops
-        self._tasks, self._clock, self._audit, self._holder = tasks, clock, audit, holder
+        self._tasks, self._clock, self._audit = tasks, clock, audit
         self._making: dict[tuple[str, str, str, bool], asyncio.Task[Base]] = {}
         self._spares = SpareTrees(pool, tasks)
 
     async def get(self, acquired: Acquired, branch: str, entry: Entry | None, *, submodules: bool = False) -> Base:
-        """The base of that commit on that branch: made by the first who asks, here or in another program; the others
-        wait for him. One who died at it is not waited for."""
+        """Return the base of that commit on that branch. The first caller makes it, the others wait for that."""
         key = (acquired.repository, acquired.commit, branch, submodules)
-        pause = _FIRST_SECONDS
-        while True:
-            base = self._find(*key)
-            if base is not None and base.holder is None:
-                self._store.execute("UPDATE bases SET used_at = ? WHERE id = ?", (self._clock.wall(), base.id))
-                return base
-            if base is not None and base.holder != self._holder and holder_alive(base.holder or ""):
-                await asyncio.sleep(pause)
-                pause = min(pause * 1.5, _LAST_SECONDS)
-                continue
-            if key not in self._making:
-                if base is not None:
-                    self.delete(base)  # he died at it
-                making = self._tasks.start(
-                    self._make(acquired, branch, entry, submodules), name=f"base {branch}", awaited=True
-                )
-                self._making[key] = making
-                making.add_done_callback(lambda _: self._making.pop(key, None))
-            base = await asyncio.shield(self._making[key])
-            if base.holder is None:
-                return base
+        base = self._find(*key)
+        if base is not None and base.is_whole:
+            self._store.execute("UPDATE bases SET used_at = ? WHERE id = ?", (self._clock.wall(), base.id))
+            return base
+        if key not in self._making:
+            work = self._make(acquired, branch, entry, submodules)
+            making = self._making[key] = self._tasks.start(work, name=f"base {branch}", awaited=True)
+            making.add_done_callback(lambda _: self._making.pop(key, None))
+        return await asyncio.shield(self._making[key])
 
     def ready(self, acquired: Acquired, branch: str, *, submodules: bool) -> BaseId | None:
         """The one that is there, if it is whole."""
         base = self._find(acquired.repository, acquired.commit, branch, submodules)
-        return base.id if base is not None and base.holder is None else None
+        return base.id if base is not None and base.is_whole else None
 
     async def derive(self, base: Base, name: str, *, limit_bytes: int) -> tuple[str, ...]:
         """A tree that begins as the base is: the layers that it needs from now on."""
         try:
             if self._spares.take(base.id, name, limit_bytes=limit_bytes):
                 return ()
-            # In a thread: some drivers copy. Not left alone half-way: whoever undoes this would miss what comes later.
+            # In a thread: some drivers copy. Not left alone half-way: the undo would miss what comes later.
             work = asyncio.to_thread(self._pool().derive, base.id, name, limit_bytes=limit_bytes)
-            deriving = asyncio.ensure_future(work)
-            try:
-                return await asyncio.shield(deriving)
-            except asyncio.CancelledError:
-                await asyncio.wait((deriving,))
-                raise
+            return await self._tasks.complete(work, name=f"derive {name}")
         finally:
             self._spares.make(base.id)
 
     async def _make(self, acquired: Acquired, branch: str, entry: Entry | None, submodules: bool) -> Base:
-        base = Base(BaseId(mint(Noun.BASE)), acquired.repository, acquired.commit, branch, submodules, self._holder)
-        if not self._begin(base):
-            return self._find(base.repository, base.commit, branch, submodules) or base  # another program was quicker
+        base = Base(BaseId(mint(Noun.BASE)), acquired.repository, acquired.commit, branch, submodules)
+        self._begin(base)
         try:
             self._pin(base)
             self._pool().create(base.id)
@@ -127,7 +106,7 @@ class Bases:
         except BaseException:
             self.delete(base)
             raise
-        return msgspec.structs.replace(base, holder=None, unfetched=unfetched)
+        return msgspec.structs.replace(base, is_whole=True, unfetched=unfetched)
 
     async def _fill(self, base: Base, acquired: Acquired, entry: Entry | None) -> int:
         """Check the commit out in one workshop, and each depth of submodules, which see other repositories, in another.
@@ -165,21 +144,19 @@ class Bases:
             raise InvalidState(f"repository {repository} was deleted", hint="acquire it again")
         return row[0]
 
-    def _begin(self, base: Base) -> bool:
-        """False: somebody else has begun. InvalidState: the repository was deleted."""
+    def _begin(self, base: Base) -> None:
+        """InvalidState: the repository was deleted."""
         now = self._clock.wall()
         with self._store.writing() as db:
             if db.execute("SELECT 1 FROM repositories WHERE id = ?", (base.repository,)).fetchone() is None:
                 raise InvalidState(f"repository {base.repository} was deleted", hint="acquire it again")
-            return bool(
-                db.execute(
-                    f"INSERT OR IGNORE INTO bases ({_COLUMNS}, created_at, used_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
-                    (base.id, base.repository, base.commit, base.branch, base.submodules, base.holder, now, now),
-                ).rowcount
+            db.execute(
+                f"INSERT INTO bases ({_COLUMNS}, created_at, used_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
+                (base.id, base.repository, base.commit, base.branch, base.submodules, base.is_whole, now, now),
             )
 
     def _finish(self, base: Base, unfetched: int) -> None:
-        sql = "UPDATE bases SET holder = NULL, unfetched = ? WHERE id = ?"
+        sql = "UPDATE bases SET is_whole = 1, unfetched = ? WHERE id = ?"
         if not self._store.execute(sql, (unfetched, base.id)).rowcount:
             raise InvalidState(f"base {base.id} was deleted while it was being made", hint="try again")
 
@@ -197,15 +174,12 @@ class Bases:
         pins.pin(self._repositories / base.repository, base.id, base.commit)
 
     def delete(self, base: Base) -> None:
-        """The row first: a tree without one is swept. Not for bases that workspaces lie over, and not of one that has
-        been made whole since it was read."""
-        if self._unrecord(base):
-            self._discard(base)
+        """The row first: a tree without one is swept. Not for bases that workspaces lie over."""
+        self._unrecord(base)
+        self._discard(base)
 
-    def _unrecord(self, base: Base) -> bool:
-        """True if there is no row of it any more. Whoever made it may have come to the end before he died."""
-        sql = "DELETE FROM bases WHERE id = ? AND holder IS ?"
-        return bool(self._store.execute(sql, (base.id, base.holder)).rowcount) or not self._all("WHERE id = ?", base.id)
+    def _unrecord(self, base: Base) -> None:
+        self._store.execute("DELETE FROM bases WHERE id = ?", (base.id,))
 
     def _discard(self, base: Base) -> None:
         from paddock.storage.repositories import pins
@@ -270,12 +244,11 @@ class Bases:
             self._discard(found[0])
         return kept
 
-    def sweep(self) -> None:
-        """Takes away what was being made by services that are dead."""
-        for base in self._all(""):
-            if base.holder is not None and not holder_alive(base.holder) and self._unrecord(base):
-                self._audit.event("base.unfinished", base=base.id, message="the service that made it died; deleted")
-                self._discard(base)
+    def recover(self) -> None:
+        """Delete what the daemon before this one was making."""
+        for base in self._all("WHERE is_whole = 0"):
+            self._audit.event("base.unfinished", base=base.id, message="the daemon that made it died; deleted")
+            self.delete(base)
 
     def _find(self, *key: object) -> Base | None:
         found = self._all("WHERE repository = ? AND commit_id = ? AND branch = ? AND submodules = ?", *key)
@@ -290,6 +263,6 @@ def _kept_because(base: Base, needed: Mapping[str, tuple[Need, ...]]) -> str | N
     users = [need for need in needed.get(base.id, ()) if need.by != base.id]
     if users:
         return f"{users[0].by} needs it: {users[0].why}"
-    if base.holder is not None and holder_alive(base.holder):
+    if not base.is_whole:
         return "it is being checked out"
     return None

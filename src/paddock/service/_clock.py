@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,17 +18,6 @@ class Clock(msgspec.Struct, frozen=True):
 
 def boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-
-
-def holder_id() -> str:
-    """This service among all that ever were: boot, process, start of the process, and a number of its own."""
-    return f"{boot_id()}:{os.getpid()}:{start_time(os.getpid())}:{os.urandom(4).hex()}"
-
-
-def holder_alive(holder: str) -> bool:
-    """True while the process of that service lives. A pid that was used again has another start time."""
-    boot, pid, start, _ = (*holder.split(":"), "", "", "", "")[:4]
-    return boot == boot_id() and pid.isdecimal() and start_time(int(pid)) == start
 
 
 def start_time(pid: int) -> str | None:

@@ -118,7 +118,8 @@ async def effect(rooms: Rooms, action: AnyAction, entry: Entry) -> object:
         case ListProcesses():
             return await rooms.sandboxes.processes(action, entry)
         case CreateSnapshot():
-            return await rooms.snapshots.create(action, *await rooms.sandboxes.reach(action.sandbox, entry), entry)
+            async with rooms.sandboxes.alone(action.sandbox, entry) as (row, held):
+                return await rooms.snapshots.create(action, row, held, entry)
         case ListSnapshots():
             source = None if action.sandbox is None else rooms.sandboxes.find(action.sandbox, entry).id
             return rooms.snapshots.list(source, entry)
@@ -128,7 +129,7 @@ async def effect(rooms: Rooms, action: AnyAction, entry: Entry) -> object:
         case ForkSandbox():
             return await rooms.forks.fork(action, *await rooms.sandboxes.reach(action.sandbox, entry), entry)
         case RollbackSandbox():
-            return await rooms.rollback.perform(action, *await rooms.sandboxes.reach(action.sandbox, entry), entry)
+            return await rooms.sandboxes.rollback(action, entry)
         case DeleteWorkspace():
             await rooms.asking.workspace_deletion(action, rooms.workspaces, entry)
             return await rooms.workspaces.perform(action, entry)
@@ -194,8 +195,8 @@ async def effect(rooms: Rooms, action: AnyAction, entry: Entry) -> object:
             row, _ = await rooms.sandboxes.reach(action.sandbox, entry)
             return await rooms.recordings.perform(action, row, entry)
         case SetPolicy():
-            row, _ = await rooms.sandboxes.reach(action.sandbox, entry)
-            return await rooms.policies.set(action, row, entry)
+            async with rooms.sandboxes.use(action.sandbox, entry, awake=False) as (row, _):
+                return await rooms.policies.set(action, row, entry)
         case GetPolicy():
             return await rooms.policies.get(action, rooms.sandboxes.find(action.sandbox, entry), entry)
         case SetSecret() | RemoveSecret() | ListSecrets() | RotateVaultKey():

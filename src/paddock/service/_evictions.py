@@ -5,21 +5,21 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from paddock.audit import AuditLog
 from paddock.errors import InvalidState, PaddockError
 from paddock.model import WorkspaceState, WorkspaceStatus
 from paddock.storage._base import Pool
 from paddock.storage._trees import sync_file_system
 
 from ._clock import Clock
-from ._custody import Custody, Outrun
 from ._gate import Entry
 from ._grounds import Grounds
 from ._keeping import Keeping
+from ._lane import Lanes
 from ._tenancy import Tenancy
 from ._workspace_store import WorkspaceRow, WorkspaceStore
 
@@ -41,28 +41,36 @@ class Evictions:
         store: WorkspaceStore,
         pool: Callable[[], Pool],
         clock: Clock,
-        custody: Custody,
+        lanes: Lanes,
         tenancy: Tenancy,
         keeping: Keeping,
         grounds: Grounds,
     ) -> None:
         self._store, self._pool, self._clock = store, pool, clock
-        self._custody, self._tenancy, self._keeping, self._grounds = custody, tenancy, keeping, grounds
+        self._lanes, self._tenancy, self._keeping, self._grounds = lanes, tenancy, keeping, grounds
 
     async def status(self, row: WorkspaceRow, entry: Entry | None) -> WorkspaceStatus:
         """Of one that was evicted: as it was then, for nothing can have changed."""
         return row.kept.status if row.kept is not None else await self._keeping.status(row, entry)
 
-    async def laid_out(self, row: WorkspaceRow | None, entry: Entry | None) -> WorkspaceRow | None:
-        """It, when its files are in the pool and nobody has it in hand; None if it is gone."""
-        while True:
-            row = await self._custody.settled(row)
-            if row is None or row.state is WorkspaceState.READY:
-                return row
-            try:
-                return await self._restore(row, entry)
-            except Outrun:
-                row = self._store.get(row.id)
+    async def laid_out(self, id: str, entry: Entry | None) -> WorkspaceRow | None:
+        """Return it with its files in the pool; None if it is gone. The caller holds its lane alone."""
+        row = self._store.get(id)
+        if row is None or row.state is WorkspaceState.READY:
+            return row
+        restoring = self._store.settle(row, WorkspaceState.RESTORING)
+        try:
+            self._pool().delete(row.id)  # a daemon that died while it evicted it may have left it
+            laid = await self._grounds.begin(restoring, entry)
+            await self._keeping.lay(laid, entry)
+            await asyncio.to_thread(self._sync, row.id)
+            ready = self._store.settle(replace(laid, kept=None), WorkspaceState.READY)
+        except BaseException:
+            self._pool().delete(row.id)
+            self._store.settle(row, WorkspaceState.EVICTED)
+            raise
+        self._keeping.archives.remove(row.id)
+        return ready
 
     async def evictable(self, *, look: bool, entry: Entry | None = None) -> tuple[Evictable, ...]:
         """All that are laid out, in the order in which they may go: clean ones, then those with work in them, which is
@@ -81,38 +89,49 @@ class Evictions:
     async def evict(self, id: str, entry: Entry | None = None) -> None:
         """Its work is on the disk, outside of the pool, before its tree goes. InvalidState: it may not go. Any other
         error: it could not be kept, and so it stays."""
-        row = await self._custody.settled(self._store.get(id))
-        if row is None or row.state is WorkspaceState.EVICTED:
-            return
-        await self._tenancy.free(row)
-        refusal = self._refusal(row)
-        if refusal is not None:
-            raise InvalidState(f"workspace {row.workspace.name!r} stays: {refusal}", workspace=row.id)
-        try:
-            with self._custody.taking(row, WorkspaceState.EVICTING) as mine:
-                kept = await self._keeping.keep(mine, entry)
-                gone = replace(mine, kept=kept, base=None, layers=())
-                evicted = self._custody.settle(gone, WorkspaceState.EVICTED)
-        except Outrun:
-            raise InvalidState(f"workspace {row.workspace.name!r} has just been taken into use") from None
-        # Outrun: somebody lays it out again by now. He has taken the tree away, and made another.
-        with suppress(Outrun), self._custody.taking(evicted, WorkspaceState.EVICTED) as mine:
-            self._pool().delete(row.id)
-            self._custody.settle(mine, WorkspaceState.EVICTED)
-
-    async def _restore(self, row: WorkspaceRow, entry: Entry | None) -> WorkspaceRow:
-        with self._custody.taking(row, WorkspaceState.RESTORING) as mine:
+        async with self._lanes.exclusive(id):
+            row = self._store.get(id)
+            if row is None or row.state is WorkspaceState.EVICTED:
+                return
+            await self._tenancy.free(row)
+            refusal = self._refusal(row)
+            if refusal is not None:
+                raise InvalidState(f"workspace {row.workspace.name!r} stays: {refusal}", workspace=row.id)
+            evicting = self._store.settle(row, WorkspaceState.EVICTING)
             try:
-                self._pool().delete(row.id)  # whoever evicted it may have died before this
-                laid = await self._grounds.begin(mine, entry)
-                await self._keeping.lay(laid, entry)
-                await asyncio.to_thread(self._sync, row.id)
-                ready = self._custody.settle(replace(laid, kept=None), WorkspaceState.READY)
+                kept = await self._keeping.keep(evicting, entry)
             except BaseException:
-                self._pool().delete(row.id)
+                self._store.settle(row, WorkspaceState.READY)
+                self._keeping.archives.remove(id)
                 raise
+            self._store.settle(replace(evicting, kept=kept, base=None, layers=()), WorkspaceState.EVICTED)
+            self._pool().delete(id)
+
+    def remove(self, row: WorkspaceRow) -> None:
+        """Delete all of it. The row goes last: as long as there is one, the next daemon sees to the rest."""
+        self._pool().delete(row.id)
         self._keeping.archives.remove(row.id)
-        return ready
+        self._grounds.release(row)
+        self._store.remove(row.id)
+
+    def recover(self, audit: AuditLog) -> None:
+        """Finish or undo what the daemon before this one was doing, and delete archives that no row knows."""
+        for row in self._store.list():
+            match row.state:
+                case WorkspaceState.MAKING | WorkspaceState.DELETING:
+                    self.remove(row)
+                case WorkspaceState.RESTORING:
+                    self._pool().delete(row.id)
+                    self._store.settle(replace(row, base=None, layers=()), WorkspaceState.EVICTED)
+                case WorkspaceState.EVICTING:
+                    self._store.settle(row, WorkspaceState.READY)
+                case _:
+                    continue
+            audit.event("workspace.unfinished", workspace=row.id, message=f"it was {row.state.value}; put right")
+        for name in self._keeping.archives.names():
+            row = self._store.get(name)
+            if row is None or row.kept is None:
+                self._keeping.archives.remove(name)
 
     async def _evictable(self, row: WorkspaceRow, used: float, look: bool, entry: Entry | None) -> Evictable:
         refusal, clean = self._refusal(row), False
@@ -132,7 +151,7 @@ class Evictions:
         sandbox = self._tenancy.living(row)
         if sandbox is not None:
             return f"sandbox {sandbox.id} has it"
-        if row.holder is not None:
+        if row.state is not WorkspaceState.READY:
             return f"it is {row.state.value}"
         left = (row.workspace.pinned_until or 0.0) - self._clock.wall()
         return f"it is pinned for {_span(left)}" if left > 0 else None

@@ -49,21 +49,12 @@ class Execs:
 
     async def run(self, action: RunExec, entry: Entry) -> ExecResult:
         _validate.check_run(action)
-        row, held = await self._sandboxes.use(action.sandbox, entry)
-        _check_revision(row, action.expect_revision)
-        if row.sandbox.policy is not None:
-            await self._conduct.command(action, row, entry)
         id = ExecId(mint(Noun.EXEC))
-        spec = await self._leases.in_environment(row, action.spec)
-        if spec.stdin is not (action.input is not None):
-            # There is nobody to write to a pipe but `input`: without one the command reads an end, not for ever.
-            spec = replace(spec, stdin=action.input is not None)
+        row, held, before, handle = await self._started(action, id, entry)
         spool = f"{self._remains.outputs}/{row.id}/{id}"
         out = Capture(action.capture_bytes, spool + ".out")
         err = Capture(action.capture_bytes, spool + ".err")
         try:
-            before = await counted(held)
-            handle = await held.instance.start(spec, id=id, background=False)
             try:
                 most, redaction = held.limits.output_mib << 20, self._leases.redaction(row.id)
                 collector = Collector(
@@ -76,7 +67,7 @@ class Execs:
                     stillness=held.instance.stillness,
                 )
                 with held.telling_of_pauses():
-                    status = await collector.run(spec.timeout_seconds)
+                    status = await collector.run(action.spec.timeout_seconds)
             finally:
                 await handle.aclose()
             limit = await struck(self._live, held, status, before, err.ending() or out.ending())
@@ -103,17 +94,7 @@ class Execs:
 
     async def start(self, action: StartExec, entry: Entry) -> ExecHandle:
         _validate.check_exec(action.spec)
-        row, held = await self._sandboxes.use(action.sandbox, entry)
-        _check_revision(row, action.expect_revision)
-        if row.sandbox.policy is not None:
-            await self._conduct.command(action, row, entry)
-        id = ExecId(mint(Noun.EXEC))
-        try:
-            before = await counted(held)
-            spec = await self._leases.in_environment(row, action.spec)
-            handle = await held.instance.start(spec, id=id, background=action.background)
-        except SandboxDied:
-            raise await self._live.dead(row) from None
+        row, held, before, handle = await self._started(action, ExecId(mint(Noun.EXEC)), entry)
         # Of a background command the backend keeps the time, also when this service is dead.
         timeout_seconds = None if action.background else action.spec.timeout_seconds
         return self._guarded(
@@ -127,13 +108,34 @@ class Execs:
             typed=action.spec.pty is not None,
         )
 
+    async def _started(
+        self, action: RunExec | StartExec, id: ExecId, entry: Entry
+    ) -> tuple[Row, Held, Mapping[Limit, int], ExecHandle]:
+        """The lane is held until it is in the guest's table, and no longer: what runs for an hour delays no pause."""
+        async with self._sandboxes.use(action.sandbox, entry) as (row, held):
+            _check_revision(row, action.expect_revision)
+            if row.sandbox.policy is not None:
+                await self._conduct.command(action, row, entry)
+            spec = await self._leases.in_environment(row, action.spec)
+            if isinstance(action, RunExec) and spec.stdin is not (action.input is not None):
+                # There is nobody to write to a pipe but `input`: without one the command reads an end, not for ever.
+                spec = replace(spec, stdin=action.input is not None)
+            background = isinstance(action, StartExec) and action.background
+            try:
+                before = await counted(held)
+                return row, held, before, await held.instance.start(spec, id=id, background=background)
+            except SandboxDied:
+                raise await self._live.dead(row) from None
+            except GuestProtocolError as error:
+                raise await self._live.disobeyed(held, error) from None
+
     async def attach(self, action: AttachExec, entry: Entry) -> ExecHandle:
-        row, held = await self._sandboxes.use(action.sandbox, entry)
-        try:
-            before = await counted(held)  # of what struck earlier, nobody knows whether it ran then
-            handle = await held.instance.attach(ExecId(action.exec))
-        except SandboxDied:
-            raise await self._live.dead(row) from None
+        async with self._sandboxes.use(action.sandbox, entry) as (row, held):
+            try:
+                before = await counted(held)  # of what struck earlier, nobody knows whether it ran then
+                handle = await held.instance.attach(ExecId(action.exec))
+            except SandboxDied:
+                raise await self._live.dead(row) from None
         return self._guarded(handle, row, held, entry, before, timeout_seconds=None, background=True, typed=True)
 
     def _guarded(
@@ -163,20 +165,20 @@ class Execs:
         )
 
     async def list(self, action: ListExecs, entry: Entry) -> tuple[ExecInfo, ...]:
-        row, held = await self._sandboxes.use(action.sandbox, entry)
-        try:
-            return await held.instance.execs()
-        except SandboxDied:
-            raise await self._live.dead(row) from None
+        async with self._sandboxes.use(action.sandbox, entry) as (row, held):
+            try:
+                return await held.instance.execs()
+            except SandboxDied:
+                raise await self._live.dead(row) from None
 
     async def output(self, action: ReadOutput, entry: Entry) -> ByteReader:
         _validate.check_exec_id(action.exec)
-        row, held = await self._sandboxes.use(action.sandbox, entry)
         ending, number = (".out", 1) if action.stream == "stdout" else (".err", 2)
-        inner: ByteReader | None = kept(f"{self._remains.outputs}/{row.id}/{action.exec}{ending}")
-        if inner is None:
+        async with self._sandboxes.use(action.sandbox, entry) as (row, held):
+            inner: ByteReader | None = kept(f"{self._remains.outputs}/{row.id}/{action.exec}{ending}")
             try:
-                inner = await held.instance.output(ExecId(action.exec), number)
+                if inner is None:
+                    inner = await held.instance.output(ExecId(action.exec), number)
             except NotFound:
                 raise NotFound(
                     f"nothing is kept of {action.exec}: only of what runs in the background, and of what a result had"
@@ -191,11 +193,11 @@ class Execs:
 
     async def signal(self, action: SignalExec, entry: Entry) -> None:
         _validate.check_signal(action.signal)
-        row, held = await self._sandboxes.use(action.sandbox, entry)
-        try:
-            await held.instance.signal_exec(ExecId(action.exec), action.signal)
-        except SandboxDied:
-            raise await self._live.dead(row) from None
+        async with self._sandboxes.use(action.sandbox, entry) as (row, held):
+            try:
+                await held.instance.signal_exec(ExecId(action.exec), action.signal)
+            except SandboxDied:
+                raise await self._live.dead(row) from None
 
 
 def _check_revision(row: Row, expected: str | None) -> None:

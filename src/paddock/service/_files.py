@@ -59,10 +59,10 @@ class Files:
     async def _ask(self, action: Action[R], entry: Entry) -> tuple[Row, R]:
         _validate.check_file(action)
         reference: Any = getattr(action, "sandbox", None)
-        row, held = await self._sandboxes.use(reference, entry)
-        if row.sandbox.policy is not None:
-            await self._conduct.file(action, row, held.instance.template, entry)
-        try:
-            return row, await held.instance.file(action)
-        except SandboxDied:
-            raise await self._live.dead(row) from None
+        async with self._sandboxes.use(reference, entry) as (row, held):
+            if row.sandbox.policy is not None:
+                await self._conduct.file(action, row, held.instance.template, entry)
+            try:
+                return row, await held.instance.file(action)
+            except SandboxDied:
+                raise await self._live.dead(row) from None

@@ -16,8 +16,10 @@ from ._gate import Entry
 from ._live import Held, Live
 from ._making import Birth, Making
 from ._policies import Policies
+from ._sandboxes import Sandboxes
 from ._snapshots import Snapshots
 from ._store import Row, Store
+from ._tasks import Tasks
 
 MOST = 1000
 
@@ -33,8 +35,10 @@ class Forks:
         snapshots: Snapshots,
         allotment: Allotment,
         policies: Policies,
+        sandboxes: Sandboxes,
+        tasks: Tasks,
     ) -> None:
-        self._policies = policies
+        self._policies, self._sandboxes, self._tasks = policies, sandboxes, tasks
         self._store, self._live, self._pool, self._making = store, live, pool, making
         self._snapshots, self._allotment = snapshots, allotment
 
@@ -71,11 +75,13 @@ class Forks:
             pool, (first, *others) = self._pool(), rows
             copies = _copies.plan(pool, parent.id, first.id, limit, parent.workspace, first.workspace)
             try:
-                await self._snapshots.copy(held, copies)
+                async with self._sandboxes.alone(parent.id, entry) as (_, held):
+                    await self._snapshots.copy(held, copies)
             except SandboxDied:
                 raise await self._live.dead(parent) from None
             more = [_copies.plan(pool, first.id, o.id, limit, first.workspace, o.workspace) for o in others]
-            await asyncio.to_thread(lambda: [_copies.make(pool, copies) for copies in more])
+            copying = asyncio.to_thread(lambda: [_copies.make(pool, copies) for copies in more])
+            await self._tasks.complete(copying, name=f"copy {first.id}")
 
         def recorded() -> None:
             now = self._store.get(parent.id)

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
-import os
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
 
-from paddock.errors import InvalidState, PaddockError
-from paddock.keeper.layout import GARBAGE_LOCK
+from paddock.errors import PaddockError
 from paddock.model import GarbageItem, GarbageReport, PoolSpace, replace
 from paddock.storage._base import Pool
 from paddock.storage._config import Watermarks
-
-_PAUSE_SECONDS = 0.02
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,26 +33,17 @@ class Collector(Protocol):
 
 class Garbage:
     def __init__(
-        self,
-        state_dir: Path,
-        *,
-        pool: Callable[[], Pool],
-        sweepers: Sequence[Collector],
-        collectors: Sequence[Collector],
-        patience_seconds: float = 60.0,
+        self, *, pool: Callable[[], Pool], sweepers: Sequence[Collector], collectors: Sequence[Collector]
     ) -> None:
         """`sweepers` find what is gone anyway, each time that somebody sweeps; `collectors` are asked after them."""
-        self._lock, self._pool = state_dir / GARBAGE_LOCK, pool
-        self._patience = patience_seconds
+        self._alone, self._pool = asyncio.Lock(), pool
+        """Two that collect at once would take twice as much as is to go."""
         self._sweepers, self._collectors = tuple(sweepers), tuple(collectors)
 
     async def collect(self, *, dry_run: bool) -> GarbageReport:
-        """Waits for another program that is at it. InvalidState: that takes too long."""
         if dry_run:
             return await self._collect((*self._sweepers, *self._collectors), dry_run=True)
-        async with self._alone(self._patience) as alone:
-            if not alone:
-                raise InvalidState("another program is collecting garbage", hint="wait until it has done so")
+        async with self._alone:
             report = await self._collect((*self._sweepers, *self._collectors), dry_run=False)
             pool = self._pool()
             await asyncio.to_thread(pool.trim)
@@ -69,10 +53,9 @@ class Garbage:
         """What costs nothing to find; all of it, when the pool has become too full. It grows first, if it can."""
         pool = self._pool()
         await asyncio.to_thread(pool.fit)
-        async with self._alone(0.0) as alone:
-            if alone:
-                full = pool.marks.reached(await asyncio.to_thread(pool.space))
-                await self._collect((*self._sweepers, *(self._collectors if full else ())), dry_run=False)
+        async with self._alone:
+            full = pool.marks.reached(await asyncio.to_thread(pool.space))
+            await self._collect((*self._sweepers, *(self._collectors if full else ())), dry_run=False)
 
     async def _collect(self, collectors: Sequence[Collector], *, dry_run: bool) -> GarbageReport:
         pool = self._pool()
@@ -90,21 +73,6 @@ class Garbage:
                     room.gain(item.bytes or 0)
                 items.append(item)
         return GarbageReport(items=tuple(items), dry_run=dry_run, before=before, after=room.space)
-
-    @asynccontextmanager
-    async def _alone(self, patience_seconds: float) -> AsyncGenerator[bool]:
-        """Two that collect at once would take twice as much as is to go. A lock of the kernel's: it ends with us."""
-        fd = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            taken = _take_lock(fd)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(patience_seconds):
-                    while not taken:
-                        await asyncio.sleep(_PAUSE_SECONDS)
-                        taken = _take_lock(fd)
-            yield taken
-        finally:
-            os.close(fd)
 
 
 class _Room:
@@ -137,14 +105,6 @@ async def _take(collector: Collector, item: GarbageItem) -> GarbageItem:
     except (PaddockError, OSError) as error:
         kept = str(error)
     return item if kept is None else _kept(item, kept)
-
-
-def _take_lock(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _kept(item: GarbageItem, why: str) -> GarbageItem:

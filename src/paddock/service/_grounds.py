@@ -70,7 +70,7 @@ class Grounds:
 
         while True:
             base = await get()
-            self._store.lie_over(row, (base.id,))
+            self._store.lie_over(row.id, (base.id,))
             if (await get()).id == base.id:
                 return base
 

@@ -23,9 +23,7 @@ class Held:
         self.door: asyncio.Task[None] | None = None
         """Serves the programs inside that may have children."""
         self.dying = False
-        """Somebody is killing it, and will record that."""
-        self.turning = asyncio.Lock()
-        """Taken while it is paused or woken from here: of many that use it at once, one wakes it."""
+        """A verb is killing it, and will record that."""
 
     def telling_of_pauses(self) -> AbstractContextManager[None]:
         """While the block lasts, the caller for whom it works is told when the sandbox is paused."""

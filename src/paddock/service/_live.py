@@ -1,19 +1,18 @@
-"""The instances that this service holds: made here, or adopted from services before it."""
+"""The instances that the daemon holds: made by it, or adopted from the daemon before it."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import Counter
-from collections.abc import Callable, Coroutine, Generator, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 
 from paddock.backends._base import Backend, Ending, Instance, Paused
-from paddock.errors import GuestProtocolError, PaddockError, SandboxDied, Unsupported
+from paddock.errors import GuestProtocolError, PaddockError, SandboxDied
 from paddock.model import Limit, SandboxId, State, Usage, replace
 from paddock.storage._base import Pool
 
-from ._clock import holder_alive
 from ._held import Held as Held
+from ._lane import Lanes
 from ._providers import Backends
 from ._remains import Remains, died, has_ended
 from ._sleeping import Sleeping
@@ -25,36 +24,30 @@ class Live:
     def __init__(
         self,
         *,
-        holder: str,
         store: Store,
         backends: Backends,
         remains: Remains,
         pool: Callable[[], Pool],
         tasks: Tasks,
+        lanes: Lanes,
         serve: Callable[[Held], Coroutine[None, None, None]],
         sleeping: Sleeping,
         reached: Callable[[Row], None] = lambda row: None,
     ) -> None:
         self.sleeping = sleeping
-        self.holder, self._serve, self._reached = holder, serve, reached
+        self._serve, self._reached = serve, reached
         self._store, self._backends, self._remains = store, backends, remains
-        self._pool, self._tasks = pool, tasks
+        self._pool, self._tasks, self._lanes = pool, tasks, lanes
         self._held: dict[SandboxId, Held] = {}
-        self._making: Counter[SandboxId] = Counter()
         self._adopting: dict[SandboxId, asyncio.Task[Held]] = {}
-        self._has_made = False
-        """One that is to end with this program."""
-        self.ends_own = True
-        """Closing ends what was made here and is not persistent."""
 
     def admit(self, row: Row, backend: Backend, instance: Instance) -> Held:
         """Once the tasks are closed nobody watches it: `aclose` has to follow."""
         held = self._held[row.id] = Held(row, backend, instance)
-        self._has_made |= row.holder == self.holder and not row.sandbox.spec.persistent
         if self._tasks.closed:
             return held
         held.watch = self._tasks.start(self._watch(held), name=f"watch {row.id}")
-        if row.sandbox.spec.nested and row.holder == self.holder:
+        if row.sandbox.spec.nested:
             held.door = self._tasks.start(self._serve(held), name=f"door {row.id}")
         return held
 
@@ -63,10 +56,14 @@ class Live:
         return held if held is not None and held.row.incarnation == row.incarnation else None
 
     async def rouse(self, row: Row) -> None:
-        """For somebody who uses what he has had open since before it was paused. SandboxDied."""
+        """Wake it for somebody who sends to a command or a port that has been open since before the pause."""
         held = self.get(row)
-        if held is not None and held.instance.stillness.now:
-            await self.sleeping.rouse(held)
+        if held is None or not held.instance.stillness.now:
+            return
+        async with self._lanes.exclusive(row.id):
+            held = self.get(row)
+            if held is not None and held.instance.stillness.now:
+                await self.sleeping.rouse(held)
 
     def is_still(self, row: Row) -> bool:
         """Whether it is paused at this moment. From any thread."""
@@ -78,7 +75,6 @@ class Live:
         held = self.get(row)
         if held is not None:
             return held
-        await self.release(row.id)  # one that another service has taken back to a snapshot
         adopting = self._adopting.get(row.id)
         if adopting is None:
             adopting = self._adopting[row.id] = self._tasks.start(
@@ -87,32 +83,22 @@ class Live:
             adopting.add_done_callback(lambda _: self._adopting.pop(row.id, None))
         return await asyncio.shield(adopting)
 
-    def elsewhere(self, row: Row, backend: Backend) -> bool:
-        """It lives in another service's own process, where nobody else can reach it or tell how it is."""
-        return not backend.capabilities.adopt and row.holder != self.holder and holder_alive(row.holder)
-
     async def check(self, row: Row, *, paused: bool = False) -> Row:
         """What is recorded, corrected by what the backend says; with `paused`, even where it is not to be expected that
         it stands still."""
         return (await self.check_all((row,), paused=paused))[0]
 
     async def check_all(self, rows: tuple[Row, ...], *, paused: bool = True) -> tuple[Row, ...]:
+        """Rows first, then the backends: what is recorded as running was there before it was recorded."""
         said: dict[str, Mapping[SandboxId, Ending | None]] = {}
         still: dict[str, Mapping[SandboxId, Paused]] = {}
         checked: list[Row] = []
         for row in rows:
-            if row.state is State.CREATING and not self.is_being_made(row):
-                row = self._store.get(row.id) or row  # its maker may have come to an end since it was read
-                if row.state is State.CREATING:
-                    checked.append(await self._unmake(row))
-                    continue
-                said.clear()  # what was said before it was there knows nothing of it
-                still.clear()
             if row.asleep:  # the backend knows nothing of it
                 checked.append(await self._asleep(row))
                 continue
             backend = self._backends.find(row.sandbox.backend) if row.state in LIVE else None
-            if backend is None or self.elsewhere(row, backend):
+            if backend is None:
                 checked.append(row)
                 continue
             if backend.name not in said:
@@ -129,7 +115,7 @@ class Live:
         return tuple(checked)
 
     async def ended(self, row: Row, ending: Ending | None) -> Row:
-        """A running sandbox that the backend does not hold as living. Somebody may have ended it properly meanwhile."""
+        """A running sandbox that the backend does not hold as living. A verb may have ended it properly meanwhile."""
         now = self._store.get(row.id) or row
         # What is being taken back to a snapshot, or to disk, has been killed for that, and will be back or is already.
         if now.state in LIVE and not now.asleep and now.incarnation == row.incarnation:
@@ -146,41 +132,12 @@ class Live:
             return await self._remains.settle(row, Ending(limit=Limit.TTL, reason="its time to live was over"))
         return await self._remains.settle(row, Ending(limit=Limit.RETENTION, reason=_UNUSED))
 
-    @contextlib.contextmanager
-    def making(self, id: SandboxId) -> Generator[None]:
-        """While it lasts, a row that says `creating` is telling the truth."""
-        self._making[id] += 1
-        try:
-            yield
-        finally:  # not the end of another one, who has begun by now
-            self._making[id] -= 1
-            if not self._making[id]:
-                del self._making[id]
-
-    def is_being_made(self, row: Row) -> bool:
-        return row.id in self._making if row.holder == self.holder else holder_alive(row.holder)
-
-    async def _unmake(self, row: Row) -> Row:
-        """What a service was making when it died. It may have come as far as an instance."""
-        backend = self._backends.find(row.sandbox.backend)
-        instance = None if backend is None else await backend.adopt(row.id)
-        if instance is not None:
-            try:
-                await instance.kill()
-            finally:
-                await instance.aclose()
-        return await self._remains.settle(row, None)
-
     async def confirm_dead(self, row: Row) -> None:
         """Returns when the backend, too, holds nothing of what is recorded as ended."""
         backend = self._backends.named(row.sandbox.backend)
         instance = await backend.adopt(row.id)
         if instance is not None:
-            try:
-                with contextlib.suppress(SandboxDied):
-                    await instance.kill()
-            finally:
-                await instance.aclose()
+            await end(instance)
             await backend.forget(row.id)
 
     async def dead(self, row: Row) -> SandboxDied:
@@ -210,11 +167,12 @@ class Live:
         return await self._tasks.finish(self._put_down(held, error.message), name=f"undo sandbox {held.id}: disobeyed")
 
     async def _put_down(self, held: Held, reason: str) -> SandboxDied:
-        with contextlib.suppress(SandboxDied):
-            await held.instance.kill()
-        row = await self._remains.settle(self._store.get(held.id) or held.row, Ending(limit=None, reason=reason))
-        await self.release(held.id)
-        return died(row.sandbox)
+        async with self._lanes.overtake(held.id):
+            with contextlib.suppress(SandboxDied):
+                await held.instance.kill()
+            row = await self._remains.settle(self._store.get(held.id) or held.row, Ending(limit=None, reason=reason))
+            await self.release(held.id)
+            return died(row.sandbox)
 
     def with_disk(self, held: Held, usage: Usage) -> Usage:
         """What its tree uses, where the backend leaves that to the pool."""
@@ -240,71 +198,28 @@ class Live:
             await held.instance.aclose()
 
     async def aclose(self) -> None:
-        """What was made here and is not persistent ends, as does what nobody could adopt; the rest lives on."""
+        """What nobody could adopt ends; the rest lives on."""
         failed = await asyncio.gather(
             *(self._leave(held) for held in tuple(self._held.values())), return_exceptions=True
         )
-        unheld = [row for row in self._store.list() if self._ends_here(row)] if self._has_made and self.ends_own else ()
-        failed += await asyncio.gather(*map(self._end_unheld, unheld), return_exceptions=True)
         for error in failed:  # each has been tried by now
             if isinstance(error, BaseException):
                 raise error
 
-    def _ends_here(self, row: Row) -> bool:
-        return row.state in LIVE and row.holder == self.holder and not row.sandbox.spec.persistent
-
-    async def end(self, id: SandboxId) -> None:
-        """End one whose program has ended, unless it has ended by itself."""
-        row = self._store.get(id)
-        if row is None or row.state not in LIVE:
-            return
-        held = self.get(row)
-        if held is None:
-            await self._end_unheld(row)
-            return
-        held.dying = True
-        try:
-            with contextlib.suppress(SandboxDied):
-                await held.instance.kill()
-            await self._remains.settle(row, _PROGRAM_ENDED)
-        finally:
-            await self.release(id)
-
-    async def _end_unheld(self, row: Row) -> None:
-        """It sleeps on disk, or another service has made it again since: it was made here, and ends here."""
-        if row.asleep:
-            await self._remains.settle(row, _PROGRAM_ENDED)
-            return
-        instance = await self._backends.named(row.sandbox.backend).adopt(row.id)
-        if instance is None:
-            return  # it has ended by itself: the next one who looks records of what
-        try:
-            with contextlib.suppress(SandboxDied):
-                await instance.kill()
-            await self._remains.settle(row, _PROGRAM_ENDED)
-        finally:
-            await instance.aclose()
-
     async def _leave(self, held: Held) -> None:
-        row = self._store.get(held.id)
-        mine = self.ends_own and row is not None and row.holder == self.holder and not row.sandbox.spec.persistent
         try:
-            same = row is not None and row.incarnation == held.row.incarnation
-            if row is not None and same and not has_ended(row) and (mine or not held.backend.capabilities.adopt):
+            row = self._store.get(held.id)
+            if not held.backend.capabilities.adopt and row is not None and not has_ended(row):
                 held.dying = True
                 with contextlib.suppress(SandboxDied):
                     await held.instance.kill()
-                await self._remains.settle(row, _PROGRAM_ENDED)
+                await self._remains.settle(row, SESSION_ENDED)
         finally:
             await self.release(held.id)
 
     async def _adopt(self, row: Row) -> Held:
+        await self.release(row.id)  # one that was taken back to a snapshot since
         backend = self._backends.named(row.sandbox.backend)
-        if self.elsewhere(row, backend):
-            raise Unsupported(
-                f"sandbox {row.id} belongs to another program, and a {backend.name!r} sandbox cannot be shared",
-                hint="use a level that can: paddock doctor",
-            )
         instance = await backend.adopt(row.id)
         if instance is None:
             ending = (await backend.living()).get(row.id, _GONE)
@@ -320,12 +235,22 @@ class Live:
             ending = await held.instance.wait_ended()
         except (PaddockError, OSError):
             # The connection is lost, which says nothing about the sandbox. Whoever asks next will find out.
-            await self.release(held.id)
+            if self._held.get(held.id) is held:
+                await self.release(held.id)
             return
         if held.dying:
             return
         if self._store.get(held.id) is not None:
             await self.ended(held.row, ending)
+
+
+async def end(instance: Instance) -> None:
+    """Kill it, and let go of it. Not an error: it has ended by itself."""
+    try:
+        with contextlib.suppress(SandboxDied):
+            await instance.kill()
+    finally:
+        await instance.aclose()
 
 
 def _silent(row: Row) -> SandboxDied:
@@ -341,7 +266,7 @@ def _away(row: Row) -> SandboxDied:
 
 
 LIVE = (State.RUNNING, State.PAUSED)
+SESSION_ENDED = Ending(limit=None, reason="the program that made it ended")
 _GONE = Ending(limit=None, reason="")
-_PROGRAM_ENDED = Ending(limit=None, reason="the program that made it ended")
 _UNUSED = "it was paused, and nobody resumed it for as long as paused ones are kept"
 _CAUSE_SECONDS = 3.0

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import TypeAlias
 
 import msgspec
 
 from paddock.backends._base import Backend, Instance, SandboxPlan
-from paddock.errors import InvalidState, PaddockError
+from paddock.errors import PaddockError
 from paddock.model import Level, Noun, Principal, SandboxId, SandboxSpec, State, Template, mint, replace
 from paddock.model import Sandbox as SandboxInfo
 from paddock.storage._base import Pool
 
 from ._clock import Clock, boot_id
 from ._egress import Egress, Snapshot
+from ._lane import Hold, Lanes
 from ._lifecycle import Lifecycle
 from ._live import Live
 from ._nested import Nested
-from ._remains import died, words
+from ._remains import words
 from ._secret_leases import Leases
-from ._store import Row, Store
+from ._store import Row
 from ._tasks import Tasks
 from ._workspace_tree import WorkspaceTree, copied, own_trees
 
@@ -63,7 +64,6 @@ class Making:
     def __init__(
         self,
         *,
-        store: Store,
         lifecycle: Lifecycle,
         live: Live,
         pool: Callable[[], Pool],
@@ -71,11 +71,12 @@ class Making:
         clock: Clock,
         egress: Egress,
         leases: Leases,
+        lanes: Lanes,
         retention_seconds: float,
     ) -> None:
         self._retention = retention_seconds
-        self._egress, self._leases = egress, leases
-        self._store, self._lifecycle, self._live = store, lifecycle, live
+        self._egress, self._leases, self._lanes = egress, leases, lanes
+        self._lifecycle, self._live = lifecycle, live
         self._pool, self._tasks, self._clock = pool, tasks, clock
         self._boot = boot_id()
 
@@ -111,7 +112,6 @@ class Making:
             sandbox,
             boot_now + spec.ttl_seconds,
             self._boot,
-            self._live.holder,
             workspace=workspace or copied(copy_of, id),
             layers=template.layers,
         )
@@ -119,14 +119,14 @@ class Making:
     async def bear(
         self, births: Sequence[Birth], fill: Callable[[], Awaitable[None]], recorded: Callable[[], None]
     ) -> tuple[Row, ...]:
-        """The rows as they run. `fill` makes their trees; `recorded` may refuse, and then they have never been."""
-        with ExitStack() as making:
-            for birth in births:
-                making.enter_context(self._live.making(birth.row.id))
+        """The rows as they run. `fill` makes their trees; `recorded` may refuse, and then they have never been. To be
+        called before the first await after the rows were written."""
+        async with AsyncExitStack() as lanes:
+            holds = [await lanes.enter_async_context(self._lanes.exclusive(birth.row.id)) for birth in births]
             # Every step's undo is pushed before the step; the last line forgets them all.
             async with AsyncExitStack() as undo:
-                for birth in births:
-                    undo.push(self._fail(birth.row))
+                for birth, hold in zip(births, holds, strict=True):
+                    undo.push(self._fail(birth.row, hold))
                     for tree in own_trees(birth.row):
                         undo.push(undo_step(lambda tree=tree: self._pool().delete(tree)))
                 if (policy := births[0].policy) is not None:  # all that begin together have one
@@ -176,19 +176,14 @@ class Making:
             finally:
                 await instance.aclose()
 
-        await self._tasks.finish(kill(), name=f"undo create {instance.id}")
+        await self._tasks.complete(kill(), name=f"create {instance.id}")
 
-    def _fail(self, row: Row) -> Exit:
+    def _fail(self, row: Row, hold: Hold) -> Exit:
         def fail(kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-            if error is None:
+            if error is None or hold.overtaken:  # then the kill records it
                 return
             try:
                 self._lifecycle.move(row, State.FAILED, reason=words(error), release_key=True)
-            except InvalidState:
-                # Killed while it was being made; the maker has cleaned up behind it.
-                ended = self._store.get(row.id)
-                if ended is not None and isinstance(error, InvalidState):
-                    raise died(ended.sandbox) from None
             except PaddockError as another:
                 error.add_note(f"and this could not be recorded: {another}")
 

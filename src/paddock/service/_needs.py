@@ -64,9 +64,9 @@ def of_running(store: Store) -> Iterable[Need]:
 
 
 def of_snapshots(store: SnapshotStore, *, whole: bool = False) -> Iterable[Need]:
-    """`whole`: only of those that nobody is making."""
+    """`whole`: only of those that are not being made."""
     for row in store.list():
-        if whole and row.holder is not None:
+        if whole and not row.is_whole:
             continue
         yield Need(row.id, row.id, "it is what the snapshot holds")
         if not whole:

@@ -102,7 +102,7 @@ class Policies:
             await self._leases.extend(row, snapshot.document.secrets)
         now = None if snapshot is None else snapshot.revision
         if not self._policies.set(row.id, before=before, now=now):
-            raise self._not_set(row)
+            raise _changed(row, None)
         # Once recorded it has to hold, whatever becomes of the caller.
         await self._tasks.finish(self._apply(row.id, before), name=f"undo sandbox {row.id}: policy")
         entry.done({"policy": now, "before": before})
@@ -142,16 +142,6 @@ class Policies:
             if after is None or after.sandbox.policy == revision:
                 return
             before = revision
-
-    def _not_set(self, row: Row) -> InvalidState:
-        now = self._store.get(row.id) or row
-        if now.state is not State.RESTORING or now.sandbox.policy != row.sandbox.policy:
-            return _changed(row, None)
-        return InvalidState(
-            f"sandbox {row.id} is {now.state.value}; its policy is as it was",
-            hint="wait until it runs",
-            state=now.state.value,
-        )
 
     def _remember(self, snapshot: Snapshot) -> Snapshot:
         while len(self._compiled) >= _MOST_KEPT:

@@ -40,8 +40,10 @@ class Promotion:
         """Whole, or the sandbox has what it had. Processes of it that run meanwhile may see some of both."""
         if not action.path.startswith("/") or action.path.strip("/") == "" or ".." in action.path.split("/"):
             raise InvalidArgument(f"path={action.path!r} must be an absolute path of a directory below /", field="path")
-        child, from_ = await self._sandboxes.use(action.child, entry)
-        outer, into = await self._sandboxes.use(action.sandbox, entry)
+        async with self._sandboxes.use(action.child, entry) as (child, from_):
+            pass
+        async with self._sandboxes.use(action.sandbox, entry) as (outer, into):
+            pass  # an archive of an hour delays no pause
         if child.id == outer.id:
             raise InvalidState("a sandbox cannot take its own place", hint="name one of its children")
         moved = await self._guarded(outer, self._replace(child, from_.instance, into.instance, action.path))

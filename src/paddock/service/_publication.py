@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import shutil
 from collections.abc import AsyncGenerator
@@ -13,7 +12,7 @@ from pathlib import Path
 from paddock.errors import PolicyDenied
 from paddock.storage.repositories import HostGit, Proof, Refused, Remote
 
-_PREFIX = "qu_"
+QUARANTINE = "qu_"
 
 
 class Quarantine:
@@ -58,36 +57,22 @@ class Publication:
         if pack is None:
             yield Quarantine(self._git, cache, cache, commit)
             return
-        await asyncio.to_thread(_sweep, self._git.directory)
-        name = _PREFIX + os.urandom(8).hex()
-        lock = os.open(self._git.path(f"{name}.lock"), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        name = QUARANTINE + os.urandom(8).hex()
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
             await self._git.receive(name, cache, pack, commit)
             yield Quarantine(self._git, cache, name, commit)
         finally:
             await asyncio.to_thread(_remove, self._git.path(name))
-            os.close(lock)
 
 
-def _sweep(directory: Path) -> None:
-    """Away with those whose program was killed: nobody holds their lock."""
-    for path in directory.glob(f"{_PREFIX}*.lock"):
-        try:
-            lock = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except FileNotFoundError:
-            continue
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _remove(path.with_suffix(""))
-        except BlockingIOError:
-            continue
-        finally:
-            os.close(lock)
+def remove_quarantines(directory: Path) -> None:
+    """Delete the quarantines that the daemon before this one has left."""
+    for path in directory.glob(f"{QUARANTINE}*"):
+        _remove(path)
 
 
 def _remove(path: Path) -> None:
-    """The lock last: as long as it is there, somebody will see to the rest."""
-    if path.exists():
+    if path.is_dir():
         shutil.rmtree(path)  # by descriptors: it follows no link
-    path.with_name(f"{path.name}.lock").unlink(missing_ok=True)
+    else:
+        path.unlink(missing_ok=True)

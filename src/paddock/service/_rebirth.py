@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import NamedTuple
 
 from paddock.backends._base import Backend, Instance
-from paddock.errors import InvalidState, NotFound, SandboxDied
+from paddock.errors import NotFound
 from paddock.model import State
 from paddock.storage._base import Pool
 
@@ -17,14 +16,15 @@ from ._conduct import protected
 from ._copies import Copy
 from ._egress import Egress
 from ._lifecycle import Lifecycle
-from ._live import Live
+from ._live import Live, end
 from ._making import Birth
 from ._nested import Nested
 from ._policies import Policies
 from ._secret_leases import Leases
 from ._snapshot_store import SnapshotRow
 from ._store import Row, Store
-from ._workspace_tree import beside, own_trees
+from ._tasks import Tasks
+from ._workspace_tree import beside
 
 
 class Beside(NamedTuple):
@@ -45,11 +45,12 @@ class Rebirth:
         egress: Egress,
         policies: Policies,
         leases: Leases,
+        tasks: Tasks,
         retention_seconds: float,
     ) -> None:
         self._retention = retention_seconds
         self._store, self._lifecycle, self._live, self._pool = store, lifecycle, live, pool
-        self._egress, self._policies, self._leases = egress, policies, leases
+        self._egress, self._policies, self._leases, self._tasks = egress, policies, leases, tasks
 
     def trees(self, row: Row, snapshot: SnapshotRow) -> tuple[Beside, ...]:
         pool = self._pool()
@@ -64,16 +65,14 @@ class Rebirth:
     async def bear(
         self, row: Row, next: Row, backend: Backend, snapshot: SnapshotRow, trees: Sequence[Beside]
     ) -> Instance:
-        """Of `row`, which is dead, with the trees beside it in their places: what it is as `next`. InvalidState: it was
-        killed meanwhile, and its trees are as they were."""
-        # What a service had asked for before it died may have come to life since somebody looked.
+        """Of `row`, which is dead, with the trees beside it in their places: what it is as `next`."""
+        # What the daemon before this one had asked for may have come to life since.
         if (stray := await backend.adopt(row.id)) is not None:
             await end(stray)
         await backend.forget(row.id)
-        with self._store.writing():  # nobody records that it was killed between the look and the renames
-            self._check_ours(row)
-            _put_in_place(self._pool(), trees)
-        await asyncio.to_thread(_copies.discard, self._pool(), [tree.copy.name for tree in trees])
+        _put_in_place(self._pool(), trees)
+        discarding = asyncio.to_thread(_copies.discard, self._pool(), [tree.copy.name for tree in trees])
+        await self._tasks.complete(discarding, name=f"discard {row.id}")
         plan = self._leases.furnished((await self._birth(next, snapshot, backend)).plan(self._retention))
         instance = await backend.create(plan)
         try:
@@ -85,25 +84,11 @@ class Rebirth:
             raise
         return instance
 
-    async def admit(
-        self, row: Row, next: Row, backend: Backend, instance: Instance, *, holder: str | None = None
-    ) -> Row:
-        """It runs. InvalidState: it was killed meanwhile, and nothing is left of it."""
-        try:
-            running = self._lifecycle.move(row, State.RUNNING, incarnation=next.incarnation, holder=holder)
-        except InvalidState:
-            await end(instance)
-            await backend.forget(row.id)
-            _copies.discard(self._pool(), own_trees(row))
-            raise
+    def admit(self, row: Row, next: Row, backend: Backend, instance: Instance) -> Row:
+        """It runs."""
+        running = self._lifecycle.move(row, State.RUNNING, incarnation=next.incarnation)
         self._live.admit(running, backend, instance)
         return running
-
-    def _check_ours(self, row: Row) -> None:
-        """Else its workspace is perhaps another's by now."""
-        now = self._store.get(row.id)
-        if now is None or now.state is not State.RESTORING or now.incarnation != row.incarnation:
-            raise InvalidState(f"sandbox {row.id} was killed, or taken in hand by another service", sandbox=row.id)
 
     async def _birth(self, next: Row, snapshot: SnapshotRow, backend: Backend) -> Birth:
         revision = (self._store.get(next.id) or next).sandbox.policy
@@ -124,16 +109,10 @@ def besides(row: Row) -> tuple[str, ...]:
     return beside(row.id), beside(row.id, workspace=True)
 
 
-async def end(instance: Instance) -> None:
-    with suppress(SandboxDied):
-        await instance.kill()
-    await instance.aclose()
-
-
 def _put_in_place(pool: Pool, trees: Sequence[Beside]) -> None:
     """By renames alone, which take no time: what was in their places is where the copies were, and is to be deleted."""
     for tree in trees:
         try:
             pool.exchange(tree.copy.name, tree.place)
-        except NotFound:  # a service that died had emptied its place
+        except NotFound:  # a daemon that died had emptied its place
             pool.rename(tree.copy.name, tree.place)

@@ -72,7 +72,7 @@ class Remains:
                 await self._changes.record(row, own_trees(row), "end", own=True)
         for tree in own_trees(row):
             self._pool().delete(tree)
-        if row.incarnation:  # it may have slept on disk
+        if row.incarnation or row.restoring is not None:  # it may have slept on disk
             self._wake_no_more(row.id)
         self.remove_outputs(row.id)
         backend = self._backends.find(row.sandbox.backend)
@@ -102,7 +102,7 @@ class Remains:
         if ending is not None:
             return State.KILLED, ending.limit, ending.reason
         if row.state is State.CREATING:
-            return State.FAILED, None, "the service that was making it died"
+            return State.FAILED, None, "the daemon that was making it died"
         if row.boot_id != boot_id():
             return State.KILLED, None, "the machine was restarted"
         if self._clock.boottime() >= row.deadline and row.sandbox.left_seconds is None:

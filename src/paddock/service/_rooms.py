@@ -24,7 +24,7 @@ from ._approval_store import ApprovalStore
 from ._approvals import Approvals
 from ._asking import Asking
 from ._bell import bell
-from ._clock import Clock, holder_id
+from ._clock import Clock
 from ._collectors import AbandonedVessels, Memory, OldTemplates, Orphans, Outputs, Packages, Unfinished
 from ._conduct import Conduct
 from ._config import Config
@@ -40,6 +40,7 @@ from ._forks import Forks
 from ._garbage import Garbage
 from ._images import ImageRoom, UnusedImages
 from ._judge import Judge
+from ._lane import Lanes
 from ._lease_store import LeaseStore
 from ._leased_egress import LeasedEgress
 from ._lifecycle import Lifecycle
@@ -53,8 +54,8 @@ from ._policies import Policies
 from ._promotion import Promotion
 from ._providers import Backends, Images, Templates
 from ._rebirth import Rebirth
-from ._reconcile import Reconciler
 from ._recordings import Recordings
+from ._recover import Recovery
 from ._remains import Remains
 from ._reports import Reports
 from ._results import Results
@@ -103,10 +104,8 @@ class Rooms:
         def fetchers(owner: str) -> Fetcher:
             return Fetcher(environment(), lambda name: self.secrets.value(owner, name), clock.wall)
 
-        holder = holder_id()
-        leases = self.leases = Leases(
-            store=LeaseStore(store), fetchers=fetchers, clock=clock, tasks=tasks, audit=audit, holder=holder
-        )
+        lanes = Lanes()
+        leases = self.leases = Leases(store=LeaseStore(store), fetchers=fetchers, clock=clock, tasks=tasks, audit=audit)
         self.secrets = Secrets.wired(state_dir, store=store, clock=clock, rotated=leases.rotated)
         asked = bell(os.environ, audit=audit, clock=clock, tasks=tasks)
         self.approvals = Approvals(store=ApprovalStore(store), clock=clock, audit=audit, asked=asked)
@@ -117,13 +116,11 @@ class Rooms:
                 exits=lambda row: backends.named(row.sandbox.backend).exits(row.id, row.incarnation, make=True),
                 tasks=tasks,
                 audit=audit,
-                judge=Judge(store, self.approvals, holder),
+                judge=Judge(store, self.approvals),
                 secrets=leases.packed,
                 recorded=lambda row: self.policies.recorded(row),
             )
             leases.changed = lambda id, bound: doors.secret(SandboxId(id), bound.name, to_bytes(bound))
-            # One that was made without a policy, and given one by another program, which has ended perhaps.
-            leases.unseen = lambda row: None if doors.has(row) else _reached(self.policies, tasks, row)
         self.recordings = Recordings(self._doors, lambda row: self.policies.resume(row))
         egress = LeasedEgress(egress or NoEgress(), leases)
         lifecycle = Lifecycle(store, clock)
@@ -147,12 +144,12 @@ class Rooms:
             store=store, lifecycle=lifecycle, audit=audit, clock=clock, without_values=leases.without_values
         )
         live = self.live = Live(
-            holder=holder,
             store=store,
             backends=backends,
             remains=remains,
             pool=pool,
             tasks=tasks,
+            lanes=lanes,
             serve=Nested(perform, allotment).serve,
             sleeping=sleeping,
             reached=lambda row: _reached(policies, tasks, row),
@@ -166,7 +163,6 @@ class Rooms:
             tasks=tasks,
             clock=clock,
             audit=audit,
-            holder=holder,
             credentials=credentials,
             needed=lambda: needs.by_tree(),
         )
@@ -178,11 +174,11 @@ class Rooms:
             clock=clock,
             workshops=self.shelf.workshops,
             bases=self.shelf.bases,
+            lanes=lanes,
             repositories=lambda: self.shelf.repositories,
         )
         retention_seconds = config.paused_retention_days * 86_400
         making = Making(
-            store=store,
             lifecycle=lifecycle,
             live=live,
             pool=pool,
@@ -190,20 +186,12 @@ class Rooms:
             clock=clock,
             egress=egress,
             leases=leases,
+            lanes=lanes,
             retention_seconds=retention_seconds,
         )
         rows = SnapshotStore(store)
         snapshots = self.snapshots = Snapshots(
-            store=rows, pool=pool, clock=clock, tasks=tasks, holder=holder, changes=changes
-        )
-        self.forks = Forks(
-            store=store,
-            live=live,
-            pool=pool,
-            making=making,
-            snapshots=snapshots,
-            allotment=allotment,
-            policies=policies,
+            store=rows, pool=pool, clock=clock, tasks=tasks, lanes=lanes, changes=changes
         )
         rebirth = Rebirth(
             store=store,
@@ -213,10 +201,10 @@ class Rooms:
             egress=egress,
             policies=policies,
             leases=leases,
+            tasks=tasks,
             retention_seconds=retention_seconds,
         )
-        rollback = self.rollback = Rollback(
-            store=store,
+        rollback = Rollback(
             lifecycle=lifecycle,
             live=live,
             backends=backends,
@@ -224,6 +212,7 @@ class Rooms:
             snapshots=snapshots,
             tasks=tasks,
             rebirth=rebirth,
+            store=store,
             clock=clock,
         )
         disk_sleep = DiskSleep(
@@ -257,7 +246,20 @@ class Rooms:
             workspaces=workspaces or self.workspaces,
             has_task=self.workspaces.has_task,
             policies=policies,
+            rollback=rollback,
             disk_sleep=disk_sleep,
+            lanes=lanes,
+        )
+        self.forks = Forks(
+            store=store,
+            live=live,
+            pool=pool,
+            making=making,
+            snapshots=snapshots,
+            allotment=allotment,
+            policies=policies,
+            sandboxes=self.sandboxes,
+            tasks=tasks,
         )
         self.promotion = Promotion(sandboxes=self.sandboxes, live=live)
         conduct = Conduct(policies, self.approvals, OwnFiles(pool))
@@ -308,7 +310,6 @@ class Rooms:
         nouns = (*(noun.value for noun in kinds), BESIDE, SPARE)
         self.templates, self.images = templates, ImageRoom(images, needs)
         self.garbage = Garbage(
-            state_dir,
             pool=pool,
             sweepers=(
                 Unfinished(pool),
@@ -335,26 +336,28 @@ class Rooms:
             garbage=self.garbage,
             nouns=nouns,
         )
-        reconciler = Reconciler(
+        self.recovery = Recovery(
+            state_dir,
             store=store,
+            lifecycle=lifecycle,
             live=live,
             remains=remains,
             backends=backends,
             audit=audit,
+            tasks=tasks,
+            lanes=lanes,
             snapshots=snapshots,
-            rollback=rollback,
             disk_sleep=disk_sleep,
-            garbage=self.garbage,
-            workshops=self.shelf.workshops,
-            bases=self.shelf.bases,
-            workspaces=self.workspaces,
+            evictions=self.workspaces.evictions,
+            shelf=self.shelf,
         )
         self.expiry = Expiry(
             store=store,
-            reconciler=reconciler,
+            live=live,
+            recovery=self.recovery,
+            garbage=self.garbage,
             audit=audit,
             clock=clock,
-            holder=holder,
             period_seconds=period_seconds,
         )
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager, nullcontext, suppress
 
 import msgspec
 
@@ -38,6 +38,7 @@ from paddock.model import (
     Principal,
     Process,
     ResumeSandbox,
+    RollbackSandbox,
     Sandbox,
     SandboxId,
     State,
@@ -55,12 +56,15 @@ from ._clock import Clock
 from ._conduct import protected
 from ._disk_sleep import DiskSleep
 from ._gate import Entry
+from ._lane import Hold, Lanes, Overtaken
 from ._lifecycle import Lifecycle
-from ._live import LIVE, Held, Live
+from ._live import LIVE, SESSION_ENDED, Held, Live
 from ._making import Birth, Making
 from ._policies import Policies
 from ._providers import Backends, Templates
+from ._rebirth import besides
 from ._remains import Remains, died, has_ended
+from ._rollback import Rollback
 from ._snapshots import Snapshots
 from ._store import Key, Row, Store
 from ._tasks import Tasks
@@ -91,9 +95,11 @@ class Sandboxes:
         workspaces: Workspaces,
         has_task: Callable[[str, str], bool],
         policies: Policies,
+        rollback: Rollback,
         disk_sleep: DiskSleep,
+        lanes: Lanes,
     ) -> None:
-        self._policies, self._disk_sleep = policies, disk_sleep
+        self._policies, self._rollback, self._disk_sleep, self._lanes = policies, rollback, disk_sleep, lanes
         self._making, self._snapshots, self._allotment, self._workspaces = making, snapshots, allotment, workspaces
         self._has_task = has_task
         self._store, self._lifecycle, self._live, self._remains = store, lifecycle, live, remains
@@ -121,10 +127,7 @@ class Sandboxes:
             self._snapshots.fits(source, spec.limits, backend, self._backends)
         if spec.mounts:
             self._check_layers(spec.mounts)
-        owner, workspace, take = entry.principal.id, None, None
-        if spec.workspace is not None:
-            workspace, take = await self._workspaces.resolve(spec.workspace, owner), self._workspaces.take
-        policy = None
+        owner, policy = entry.principal.id, None
         if spec.policy is not None:
             policy = await self._policies.keep(spec.policy)
         elif source is not None and source.snapshot.policy is not None:
@@ -133,9 +136,11 @@ class Sandboxes:
         if outer is not None:
             self._allotment.check(outer, spec, 1)
         of = None if source is None else source.workspace
-        of_it = (spec, template, owner, backend.name, backend.level, origin, workspace)
-        row = self._making.row(*of_it, copy_of=of, policy=policy)
-        known = self._store.add(row, key, also=take)
+        taking = nullcontext() if spec.workspace is None else self._workspaces.holding(spec.workspace, owner)
+        async with taking as workspace:
+            of_it = (spec, template, owner, backend.name, backend.level, origin, workspace)
+            row = self._making.row(*of_it, copy_of=of, policy=policy)
+            known = self._store.add(row, key, also=None if workspace is None else self._workspaces.take)
         entry.sandbox = row.id if known is None else known.id
         if known is not None:
             assert key is not None
@@ -150,7 +155,8 @@ class Sandboxes:
                 without = None if source.snapshot.spec.level is backend.level else FROZEN
                 trees = (source.workspace, row.workspace)
                 copies = _copies.plan(pool, source.id, row.id, limit, *trees, without=without)
-                await asyncio.to_thread(_copies.make, pool, copies)
+                copying = asyncio.to_thread(_copies.make, pool, copies)
+                await self._tasks.complete(copying, name=f"copy {row.id}")
 
         def recorded() -> None:
             # An outcome that cannot be recorded undoes the sandbox as well.
@@ -164,8 +170,10 @@ class Sandboxes:
             entry.done(done)
 
         protect = () if policy is None else protected(policy.document, template)
-        (running,) = await self._making.bear((Birth(row, template, backend, policy, protect),), fill, recorded)
-        return running.sandbox
+        birth = Birth(row, template, backend, policy, protect)
+        async with self._unless_killed():
+            (running,) = await self._making.bear((birth,), fill, recorded)
+            return running.sandbox
 
     async def get(self, action: GetSandbox, entry: Entry) -> Sandbox:
         return (await self._live.check(self.find(action.sandbox, entry))).sandbox
@@ -176,13 +184,16 @@ class Sandboxes:
 
     async def extend(self, action: ExtendSandbox, entry: Entry) -> Sandbox:
         _validate.check_ttl(action.ttl_seconds)
-        row, held = await self.use(action.sandbox, entry)
+        row, held = await self.reach(action.sandbox, entry)
+        if row.state is State.PAUSED or held.instance.stillness.now:  # its pid 1, which keeps the time too, has to hear
+            async with self.use(row.id, entry):
+                pass
         deadline = self._clock.boottime() + action.ttl_seconds
         try:
             await held.instance.set_deadline(deadline)
         except SandboxDied:
             raise await self._live.dead(row) from None
-        row = running(row, self._clock, deadline)
+        row = running(self._now(row.id), self._clock, deadline)
         if not self._store.set_deadline(row):
             raise await self._live.dead(row)
         return row.sandbox
@@ -190,25 +201,54 @@ class Sandboxes:
     async def kill(self, action: KillSandbox, entry: Entry) -> Sandbox:
         row = self.find(action.sandbox, entry)
         # Half a kill is worse than none: once begun it goes on, whatever becomes of the caller.
-        return await self._tasks.finish(self._kill(row, entry.principal), name=f"undo sandbox {row.id}: kill")
+        work = self._kill(row.id, lambda row: self._killed(row, f"killed by {entry.principal.id}"))
+        return await self._tasks.finish(work, name=f"undo sandbox {row.id}: kill")
+
+    async def end(self, id: SandboxId) -> None:
+        """End one whose program has ended, unless it has ended by itself."""
+
+        async def record(row: Row) -> Row:
+            return await self._remains.settle(row, SESSION_ENDED)
+
+        if self._store.get(id) is not None:
+            await self._tasks.finish(self._kill(id, record), name=f"undo sandbox {id}: end")
 
     async def pause(self, action: PauseSandbox, entry: Entry) -> Sandbox:
         row = self.find(action.sandbox, entry)
-        if row.restoring is not None:
-            row = await self._live.check(await self._disk_sleep.settled(row))
-            if row.asleep:
-                return row.sandbox
-        row, held = await self.reach(action.sandbox, entry)
-        turn = self._disk_sleep.sleep if action.to_disk else self._live.sleeping.pause
-        return await self._turned(turn(row, held, force=action.force), row)
+
+        async def turn() -> Sandbox:
+            async with self._unless_killed(), self._lanes.exclusive(row.id):
+                now = await self._disk_sleep.settled(self._now(row.id))
+                if now.asleep and (now := await self._live.check(now)).asleep:
+                    return now.sandbox
+                now, held = await self._held(now)
+                paused = self._disk_sleep.sleep if action.to_disk else self._live.sleeping.pause
+                return (await paused(now, held, force=action.force)).sandbox
+
+        return await self._turned(turn(), row)
 
     async def resume(self, action: ResumeSandbox, entry: Entry) -> Sandbox:
-        row, held = await self.reach(action.sandbox, entry)
-        return await self._turned(self._live.sleeping.resume(row, held), row)
+        row = self.find(action.sandbox, entry)
 
-    async def _turned(self, work: Coroutine[None, None, Row], row: Row) -> Sandbox:
+        async def turn() -> Sandbox:
+            async with self.alone(row.id, entry) as (now, held):
+                return (await self._live.sleeping.resume(now, held)).sandbox
+
+        return await self._turned(turn(), row)
+
+    async def rollback(self, action: RollbackSandbox, entry: Entry) -> Sandbox:
+        row = self.find(action.sandbox, entry)
+
+        async def turn() -> Sandbox:
+            async with self.alone(row.id, entry) as (now, held):
+                return await self._rollback.perform(action, now, held, entry)
+
+        return await self._turned(turn(), row)
+
+    async def _turned(self, work: Coroutine[None, None, Sandbox], row: Row) -> Sandbox:
+        """Once begun it goes on, whatever becomes of the caller."""
         try:
-            return (await self._tasks.finish(work, name=f"undo sandbox {row.id}: pause or resume")).sandbox
+            return await self._tasks.finish(work, name=f"undo sandbox {row.id}: pause, resume or rollback")
         except SandboxDied:
             raise await self._live.dead(row) from None
 
@@ -286,23 +326,60 @@ class Sandboxes:
         around = None if outer is None else self._store.get(outer)
         return around is not None and around.sandbox.owner == owner
 
-    async def use(self, reference: str, entry: Entry) -> tuple[Row, Held]:
-        """A sandbox that runs (it is woken), and its instance. SandboxDied says when and why it does not any more."""
-        while True:
-            row, held = await self.reach(reference, entry)
-            try:
-                return await self._live.sleeping.wake(row, held, entry), held
-            except SandboxDied:
-                now = self._store.get(row.id)
-                if now is None or now.restoring is None:
-                    raise await self._live.dead(row) from None
-                # It was put to sleep on disk before this use came to it.
+    @asynccontextmanager
+    async def use(self, reference: str, entry: Entry, *, awake: bool = True) -> AsyncGenerator[tuple[Row, Held]]:
+        """Share the lane of a sandbox that runs, and is woken for that (unless not `awake`): nothing pauses it or makes
+        it again in the block, which is to end once what was begun is in the guest's table. SandboxDied says when and
+        why it does not run any more."""
+        row = self.find(reference, entry)
+        async with self._unless_killed(), self._lanes.shared(row.id) as hold:
+            row = self._now(row.id)
+            if row.restoring is not None or row.state is State.CREATING:
+                await hold.exclude()
+                row, held = await self._held(await self._there(self._now(row.id), entry))
+                hold.share()
+            else:
+                row, held = await self._held(row)
+            if awake:
+                row = await self._awake(row, held, hold, entry)
+            yield row, held
+
+    async def _awake(self, row: Row, held: Held, hold: Hold, entry: Entry) -> Row:
+        """Of many that use it at once, one wakes it. If it falls asleep by itself, it stays awake until the outcome of
+        the use is known."""
+        try:
+            if row.state is State.PAUSED or held.instance.stillness.now:
+                await hold.exclude()
+                row, held = await self._held(await self._there(self._now(row.id), entry))
+                if row.state is State.PAUSED or held.instance.stillness.now:
+                    row = await self._live.sleeping.wake(row, held, entry)
+                hold.share()
+            if row.sandbox.spec.idle_seconds is not None:
+                entry.at_the_end(await held.instance.stay_awake())
+            return row
+        except SandboxDied:
+            raise await self._live.dead(row) from None
+
+    @asynccontextmanager
+    async def alone(self, reference: str, entry: Entry) -> AsyncGenerator[tuple[Row, Held]]:
+        """Hold the lane of a sandbox alone. One that is paused stays so; one that sleeps on disk is woken."""
+        row = self.find(reference, entry)
+        async with self._unless_killed(), self._lanes.exclusive(row.id):
+            yield await self._held(await self._there(self._now(row.id), entry))
 
     async def reach(self, reference: str, entry: Entry) -> tuple[Row, Held]:
-        """The same for those who do nothing inside: one that is paused stays so. One that sleeps on disk is woken."""
+        """The same for those who look, and hold no lane."""
         row = self.find(reference, entry)
-        if row.restoring is not None:
-            row = await self._disk_sleep.awake(row, entry)
+        if row.restoring is not None or row.state is State.CREATING:
+            async with self.alone(row.id, entry) as found:
+                return found
+        return await self._held(row)
+
+    async def _there(self, row: Row, entry: Entry) -> Row:
+        """The lane is ours alone: what is broken off is finished, and what sleeps on disk is woken."""
+        return row if row.restoring is None else await self._disk_sleep.awake(row, entry)
+
+    async def _held(self, row: Row) -> tuple[Row, Held]:
         if has_ended(row):
             raise died(row.sandbox)
         if row.state not in LIVE:
@@ -311,36 +388,49 @@ class Sandboxes:
             )
         return row, await self._live.hold(row)
 
-    async def _kill(self, row: Row, principal: Principal) -> Sandbox:
-        if has_ended(row):
-            return row.sandbox
-        backend = self._backends.named(row.sandbox.backend)
-        if self._live.elsewhere(row, backend):
-            raise Unsupported(f"sandbox {row.id} belongs to another program", hint="end it there")
-        held = self._live.get(row)
-        instance = held.instance if held is not None else await backend.adopt(row.id)
-        if held is not None:
-            held.dying = True
-        try:
-            if instance is not None:
-                with suppress(SandboxDied):
-                    await instance.kill()
-        except BaseException:
-            if held is not None:
-                await self._live.release(row.id)  # whatever it is now: the next one who asks will find out
-            raise
-        row = self._killed(row, f"killed by {principal.id}")
-        again = not has_ended(row)  # it was taken back to a snapshot meanwhile, and so made again
-        if held is not None:
-            await self._live.release(row.id)
-        elif instance is not None:
-            await instance.aclose()
-        if again:
-            return await self._kill(row, principal)
-        await self._remains.bury(row)
-        return row.sandbox
+    def _now(self, id: SandboxId) -> Row:
+        row = self._store.get(id)
+        if row is None:
+            raise NotFound(f"no sandbox {id!r}", sandbox=id)
+        return row
 
-    def _killed(self, row: Row, reason: str) -> Row:
+    @asynccontextmanager
+    async def _unless_killed(self) -> AsyncGenerator[None]:
+        """A verb that a kill has cancelled says so once the kill is over."""
+        try:
+            yield
+        except Overtaken as overtaken:
+            async with self._lanes.shared(overtaken.id):
+                row = self._now(SandboxId(overtaken.id))
+            raise (died(row.sandbox) if has_ended(row) else overtaken) from None
+
+    async def _kill(self, id: SandboxId, record: Callable[[Row], Awaitable[Row]]) -> Sandbox:
+        async with self._lanes.overtake(id):
+            row = self._now(id)
+            if has_ended(row):
+                return row.sandbox
+            backend = self._backends.named(row.sandbox.backend)
+            held = self._live.get(row)
+            instance = held.instance if held is not None else await backend.adopt(row.id)
+            if held is not None:
+                held.dying = True
+            try:
+                if instance is not None:
+                    with suppress(SandboxDied):
+                        await instance.kill()
+            except BaseException:
+                await self._live.release(row.id)  # whatever it is now: the next one who asks will find out
+                raise
+            was, row = row, await record(row)
+            await self._live.release(row.id)
+            if held is None and instance is not None:
+                await instance.aclose()
+            await self._remains.bury(row)
+            if was.restoring is not None:
+                _copies.discard(self._pool(), besides(was))
+            return row.sandbox
+
+    async def _killed(self, row: Row, reason: str) -> Row:
         """On a full disk too it is dead, and the audit says so; the records follow when there is room."""
         try:
             return self._lifecycle.move(row, State.KILLED, reason=reason)
@@ -352,21 +442,17 @@ class Sandboxes:
             return replace(row, sandbox=ended)
 
     async def _made_before(self, id: SandboxId, same: bool) -> Sandbox:
-        """What the first call with that key made; waits for it if it is still at it, here or in another service."""
+        """What the first call with that key made; waits for it if it is still at it."""
         if not same:
             raise AlreadyExists(
                 f"that idempotency key made {id} from another spec", hint="a new request needs a new key", sandbox=id
             )
-        pause = 0.002
-        while True:
+        async with self._lanes.shared(id):
             row = self._store.get(id)
-            if row is None or row.state is State.FAILED:
-                reason = row.sandbox.reason if row else "it was forgotten"
-                raise InvalidState(f"the first call with that key failed: {reason}", hint="call again", sandbox=id)
-            if row.state is not State.CREATING:
-                return (await self._live.check(row)).sandbox
-            await asyncio.sleep(pause)
-            pause = min(pause * 1.5, 0.1)
+        if row is None or row.state is State.FAILED:
+            reason = row.sandbox.reason if row else "it was forgotten"
+            raise InvalidState(f"the first call with that key failed: {reason}", hint="call again", sandbox=id)
+        return (await self._live.check(row)).sandbox
 
     def _check_layers(self, mounts: tuple[Mount, ...]) -> None:
         pool = self._pool()

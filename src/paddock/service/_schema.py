@@ -244,6 +244,19 @@ CREATE UNIQUE INDEX one_base ON bases (repository, commit_id, branch, submodules
     """
 ALTER TABLE sandboxes ADD COLUMN left_seconds FLOAT;
     """,
+    # 15: One daemon owns the directory: no holders and no leases. What is being made says so.
+    """
+DROP TABLE leases;
+ALTER TABLE sandboxes DROP COLUMN holder;
+ALTER TABLE workspaces DROP COLUMN holder;
+ALTER TABLE workshops DROP COLUMN holder;
+ALTER TABLE snapshots ADD COLUMN is_whole INTEGER DEFAULT 0 NOT NULL;
+UPDATE snapshots SET is_whole = holder IS NULL;
+ALTER TABLE snapshots DROP COLUMN holder;
+ALTER TABLE bases ADD COLUMN is_whole INTEGER DEFAULT 0 NOT NULL;
+UPDATE bases SET is_whole = holder IS NULL;
+ALTER TABLE bases DROP COLUMN holder;
+    """,
 )
 VERSION = len(SCRIPTS)
 

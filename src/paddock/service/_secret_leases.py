@@ -15,7 +15,7 @@ from paddock.errors import InvalidArgument, PaddockError, PolicyDenied, SecretUn
 from paddock.model import Binding, ExecSpec, SecretRule, SecretValue, replace
 from paddock.storage.secret_sources import Fetched, Fetcher, is_kept
 
-from ._clock import Clock, holder_alive
+from ._clock import Clock
 from ._lease_store import Lease, LeaseStore
 from ._secrets import check_name
 from ._store import Row
@@ -31,8 +31,7 @@ Changed: TypeAlias = Callable[[str, Bound], Awaitable[None]]
 
 
 class Leases:
-    """`changed` is set by whoever has a gateway; so is `unseen`, which is told of a sandbox in which a command is to be
-    started under a policy that this service has not met."""
+    """`changed` is set by whoever has a gateway."""
 
     def __init__(
         self,
@@ -42,26 +41,18 @@ class Leases:
         clock: Clock,
         tasks: Tasks,
         audit: AuditLog,
-        holder: str,
     ) -> None:
-        self._store, self._fetchers, self._clock, self._holder = store, fetchers, clock, holder
+        self._store, self._fetchers, self._clock = store, fetchers, clock
         self._tasks, self._audit = tasks, audit
         self._bounds: dict[str, dict[str, Bound]] = {}
         self._redactions: dict[str, Redaction] = {}
         self._renewals: dict[str, dict[str, asyncio.Task[None]]] = {}
         self._late: dict[str, dict[str, str]] = {}
-        self._seen: dict[str, str] = {}
-        self._rules: dict[str, dict[str, SecretRule]] = {}
-        """By which the values were fetched that are held here."""
         self.changed: Changed = _nobody
-        self.unseen: Callable[[Row], None] = lambda row: None
 
     async def prepare(self, rows: Sequence[Row], rules: Mapping[str, SecretRule]) -> None:
         """Of sandboxes that are to be, and begin together: all values are there, or SecretUnavailable says which is
         not, and why. Each has placeholders of its own."""
-        for row in rows:
-            if row.sandbox.policy is not None:
-                self._seen[row.id] = row.sandbox.policy
         if not rules:
             return
         for row in rows:
@@ -84,8 +75,8 @@ class Leases:
         return replace(plan, spec=replace(plan.spec, env=env))
 
     async def bounds(self, row: Row) -> tuple[Bound, ...]:
-        """For the gateway. Of a sandbox that another service has made, the values are fetched again; None is that of
-        one that cannot be had here (it was revoked, or is in the other's environment): that hinders no command."""
+        """For the gateway. The values of a sandbox that the daemon before this one made are fetched again. A value is
+        None where that fails (it was revoked, or is in no environment any more): that hinders no command."""
         return tuple((await self._held(row)).values())
 
     async def _held(self, row: Row) -> dict[str, Bound]:
@@ -97,24 +88,16 @@ class Leases:
         return held
 
     async def packed(self, row: Row) -> bytes:
-        """`bounds`, as they go to the gateway. What is kept is looked at anew: another service may have rotated it, or
-        revoked it, and told a gateway of it that has died since; or have set a policy with others. SecretUnavailable:
-        whoever made the sandbox lives, may have what this service has not, and has to open its door. Where nobody else
-        will, one that cannot be had leaves everything else its way out."""
-        of_another = row.holder != self._holder and holder_alive(row.holder)
-        held, revision = await self._held(row), row.sandbox.policy
-        if revision is not None and self._seen.get(row.id) != revision:
-            await self._catch_up(row, revision)
+        """Return `bounds` as they go to the gateway. A kept value may have been rotated while others were fetched."""
+        held = await self._held(row)
         for lease in self._store.of(row.id) if held else ():
-            before = held.get(lease.name)
-            if before is None or not (is_kept(lease.rule.source) or before.value is None):
-                continue
-            there = is_kept(lease.rule.source) or not of_another
-            now = (await self._fetch_there([lease]) if there else [await self._fetch(lease)])[0]
-            if before.value != (None if now is None else now.value):
-                held[lease.name] = self._bound(lease, now)
-                self._keep_fresh(lease, held[lease.name])
-                self._redact(row.id, tuple(held.values()))
+            before = held[lease.name].value
+            if before is None or is_kept(lease.rule.source):
+                (now,) = await self._fetch_there([lease])
+                if before != (None if now is None else now.value):
+                    held[lease.name] = self._bound(lease, now)
+                    self._keep_fresh(lease, held[lease.name])
+                    self._redact(row.id, tuple(held.values()))
         return to_bytes(tuple(held.values()))
 
     def redaction(self, sandbox: str) -> Redaction | None:
@@ -130,36 +113,17 @@ class Leases:
 
     async def in_environment(self, row: Row, spec: ExecSpec) -> ExecSpec:
         """With the placeholders of those that came after the sandbox, whose environment has only what was there."""
-        revision = row.sandbox.policy
-        if revision is None:
+        if row.sandbox.policy is None:
             return spec
-        if self._seen.get(row.id) != revision:
-            await self._catch_up(row, revision)
-            self.unseen(row)
+        await self._held(row)
         late = self._late.get(row.id)
         return spec if not late else replace(spec, env={**late, **spec.env})
 
-    async def _catch_up(self, row: Row, revision: str) -> None:
-        """With what another service has given the sandbox, or has made it with."""
-        await self._held(row)
-        leases, rules = self._store.of(row.id), self._rules.get(row.id, {})
-        new = [one for one in leases if rules.get(one.name) != one.rule]  # of another source, too
-        await self._add(row, new, await self._fetch_there(new))
-        self._seen[row.id] = revision
-
     async def extend(self, row: Row, rules: Mapping[str, SecretRule]) -> None:
         """Another policy of a living sandbox: it has those that are new, and others of what it had under their names,
-        when this returns; nobody lets them out before the policy holds. Values that cannot be had refuse it. Where
-        another service has made it, the gateway may have been opened without those that only we have."""
+        when this returns; the gateway lets none out before the policy holds. Values that cannot be had refuse it."""
         known = {lease.name: lease for lease in self._store.of(row.id)}
         new = {name: rule for name, rule in rules.items() if name not in known or known[name].rule != rule}
-        if row.holder != self._holder:
-            ours = [one for name, one in known.items() if name in rules.keys() - new.keys()]
-            ours = [one for one in ours if not is_kept(one.rule.source)]
-            there = [(lease, one) for lease, one in zip(ours, await self._fetch_there(ours), strict=True) if one]
-            await self._held(row)
-            for bound in await self._add(row, [lease for lease, _ in there], [one for _, one in there]):
-                await self.changed(row.id, bound)
         if not new:
             return
         _check(row, new)
@@ -182,7 +146,6 @@ class Leases:
         added: list[Bound] = []
         for lease, one in zip(leases, fetched, strict=True):
             bound = held[lease.name] = self._bound(lease, one)
-            self._rules[row.id][lease.name] = lease.rule
             late[lease.name] = lease.placeholder
             self._keep_fresh(lease, bound)
             added.append(bound)
@@ -201,8 +164,6 @@ class Leases:
             task.cancel()
         self._bounds.pop(sandbox, None)
         self._late.pop(sandbox, None)
-        self._rules.pop(sandbox, None)
-        self._seen.pop(sandbox, None)
         self._redactions.pop(sandbox, None)
 
     async def _fetch_all(self, leases: Sequence[Lease]) -> list[Fetched]:
@@ -239,7 +200,6 @@ class Leases:
         self.drop(sandbox)
         bounds = [self._bound(lease, one) for lease, one in zip(leases, fetched, strict=True)]
         held = self._bounds[sandbox] = {bound.name: bound for bound in bounds}
-        self._rules[sandbox] = {lease.name: lease.rule for lease in leases}
         self._redact(sandbox, bounds)
         for lease in leases:
             self._keep_fresh(lease, held[lease.name])
@@ -278,7 +238,7 @@ class Leases:
                 return
             left = until - self._clock.boottime()
             await _sleep(max(left - min(AHEAD_SECONDS, left / 5), 0.0))
-            # Another service may have set a policy with another source or binding: what it was made with is over.
+            # A policy that was set since may name another source or binding.
             lease = next((one for one in self._store.of(lease.sandbox) if one.name == lease.name), lease)
             try:
                 fetched = await self._fetch(lease)
@@ -287,7 +247,6 @@ class Leases:
                 await _sleep(_RETRY_SECONDS)
                 continue
             bound = self._bound(lease, fetched)
-            self._rules[lease.sandbox][lease.name] = lease.rule
             await self._change(lease, bound.value, bound.expires_at)
 
 

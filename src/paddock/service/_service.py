@@ -42,8 +42,8 @@ R = TypeVar("R")
 
 
 class Service:
-    """One per program and state directory; many may share a directory. `async with` it, or `start` and `aclose`,
-    in the loop that uses it. Policies are kept by `egress`, or with `gateway` by that of the state directory.
+    """The one of its state directory. `async with` it, or `start` and `aclose`, in the loop that uses it. Policies are
+    kept by `egress`, or with `gateway` by that of the state directory.
 
     Leaving it lets sandboxes live on where their backend can find them again, and ends them where it can't.
     """
@@ -123,21 +123,26 @@ class Service:
 
     async def end(self, id: SandboxId) -> None:
         """End a sandbox whose program has ended. Nothing happens to one that has ended by itself."""
-        await self._rooms.live.end(id)
+        await self._rooms.sandboxes.end(id)
 
     def has_running(self) -> bool:
         """Whether any sandbox runs, or is being made or restored."""
         return any(row.state in (State.CREATING, State.RESTORING, State.RUNNING) for row in self._store.list())
 
-    def start(self) -> None:
-        """Begins the sweeps, in the loop that runs. The first create does not wait for the past to be put in order."""
+    async def recover(self) -> None:
+        """Put right what the service before this one has left. To be awaited once, before anything is performed."""
+        await self._rooms.recovery.recover()
+
+    async def start(self) -> None:
+        """Recover, and begin the sweeps in the loop that runs."""
         if self._closed:
             raise InvalidState("this service was closed", hint="make another one")
+        await self.recover()
         self._tasks.start(self.expiry.run(), name="sweep")
         self._tasks.start(self._rooms.evidence.run(), name="sign")
 
     async def __aenter__(self) -> Self:
-        self.start()
+        await self.start()
         return self
 
     async def __aexit__(
@@ -145,15 +150,12 @@ class Service:
     ) -> None:
         await self.aclose()
 
-    async def aclose(self, *, ends_own: bool = True) -> None:
-        """Idempotent. What is under way is cancelled and undone, open outcomes are recorded, instances are let go.
-
-        Without `ends_own` the sandboxes that are not persistent live on too: the next service takes them over.
-        """
+    async def aclose(self) -> None:
+        """Idempotent. What is under way is cancelled and undone, open outcomes are recorded, instances are let go: the
+        next service takes them over."""
         if self._closed:
             return
         self._closed = True
-        self._rooms.live.ends_own = ends_own
         others = self._performers - {asyncio.current_task()}
         for task in others:
             task.cancel()
@@ -165,7 +167,6 @@ class Service:
             closing.callback(self._audit.close)
             closing.callback(self._store.close)
             closing.push_async_callback(self._close_backends)
-            closing.callback(self.expiry.release)
             closing.callback(self._gate.abandon)
             closing.push_async_callback(self._rooms.let_go)
             closing.push_async_callback(self._rooms.live.aclose)  # what has come to life since

@@ -40,7 +40,6 @@ class Shelf:
         tasks: Tasks,
         clock: Clock,
         audit: AuditLog,
-        holder: str,
         credentials: CredentialSource | None,
         needed: Callable[[], Mapping[str, tuple[Need, ...]]],
     ) -> None:
@@ -54,7 +53,6 @@ class Shelf:
             tasks=tasks,
             clock=clock,
             audit=audit,
-            holder=holder,
         )
         self.bases = Bases(
             self._directory,
@@ -64,7 +62,6 @@ class Shelf:
             tasks=tasks,
             clock=clock,
             audit=audit,
-            holder=holder,
             needed=needed,
             submodules=Submodules(self._acquire, audit),
         )

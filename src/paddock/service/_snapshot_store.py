@@ -15,7 +15,7 @@ from paddock.model import SandboxId, SandboxSpec, Snapshot, SnapshotId, Template
 from ._store import Store
 from ._workspace_tree import WorkspaceTree
 
-_COLUMNS = "id, owner, name, source, template, spec, created_at, holder, workspace, policy"
+_COLUMNS = "id, owner, name, source, template, spec, created_at, is_whole, workspace, policy"
 _SELECT = f"SELECT {_COLUMNS} FROM snapshots"
 _encode = msgspec.json.Encoder().encode
 _decode_spec = msgspec.json.Decoder(SandboxSpec).decode
@@ -29,8 +29,8 @@ class SnapshotRow(msgspec.Struct, frozen=True):
     snapshot: Snapshot
     template: Template
     """What the source was made from, as it was then."""
-    holder: str | None
-    """The service that is making it; None once it is whole."""
+    is_whole: bool = False
+    """False while it is being made."""
     workspace: WorkspaceTree | None = None
     """A copy of what the source had at /workspace, at the same instant."""
 
@@ -59,7 +59,7 @@ class SnapshotStore:
             _encode(row.template),
             _encode(s.spec),
             s.created_at,
-            row.holder,
+            row.is_whole,
             None if row.workspace is None else _encode(row.workspace),
             s.policy,
         )
@@ -73,8 +73,7 @@ class SnapshotStore:
 
     def whole(self, id: str) -> bool:
         """From now on it can be used. False if it was deleted meanwhile."""
-        with self._store.writing() as db:
-            return bool(db.execute("UPDATE snapshots SET holder = NULL WHERE id = ?", (id,)).rowcount)
+        return bool(self._store.execute("UPDATE snapshots SET is_whole = 1 WHERE id = ?", (id,)).rowcount)
 
     def slept_on(self, id: str) -> bool:
         """A living sandbox wakes from it."""
@@ -82,8 +81,7 @@ class SnapshotStore:
         return self._store.execute(sql, (id,)).fetchone() is not None
 
     def remove(self, id: str) -> None:
-        with self._store.writing() as db:
-            db.execute("DELETE FROM snapshots WHERE id = ?", (id,))
+        self._store.execute("DELETE FROM snapshots WHERE id = ?", (id,))
 
     def get(self, id: str) -> SnapshotRow | None:
         return next(iter(self._all(f"{_SELECT} WHERE id = ?", (id,))), None)
@@ -105,7 +103,7 @@ class SnapshotStore:
 
 
 def _row(values: tuple[Any, ...]) -> SnapshotRow:
-    id, owner, name, source, template, spec, created_at, holder, workspace, policy = values
+    id, owner, name, source, template, spec, created_at, is_whole, workspace, policy = values
     made_from = _decode_template(template)
     snapshot = Snapshot(
         id=SnapshotId(id),
@@ -117,4 +115,4 @@ def _row(values: tuple[Any, ...]) -> SnapshotRow:
         owner=owner,
         policy=policy,
     )
-    return SnapshotRow(snapshot, made_from, holder, None if workspace is None else _decode_workspace(workspace))
+    return SnapshotRow(snapshot, made_from, bool(is_whole), None if workspace is None else _decode_workspace(workspace))

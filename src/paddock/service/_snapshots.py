@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 from paddock.audit import AuditLog
 from paddock.backends._base import Backend, Instance
-from paddock.errors import InvalidArgument, InvalidState, KeeperUnavailable, NotFound
+from paddock.errors import InvalidArgument, InvalidState, KeeperUnavailable, NotFound, SandboxDied
 from paddock.model import (
     CreateSnapshot,
     DeleteSnapshot,
@@ -23,10 +23,11 @@ from paddock.model import (
 from paddock.storage._base import Pool
 
 from . import _copies, _validate
-from ._clock import Clock, holder_alive
+from ._clock import Clock
 from ._copies import Copy
 from ._file_changes import FileChanges
 from ._gate import Entry
+from ._lane import Lanes, Overtaken
 from ._live import Held
 from ._providers import Backends
 from ._snapshot_store import SnapshotRow, SnapshotStore
@@ -45,13 +46,11 @@ class Snapshots:
         pool: Callable[[], Pool],
         clock: Clock,
         tasks: Tasks,
-        holder: str,
+        lanes: Lanes,
         changes: FileChanges,
     ) -> None:
-        self._changes = changes
+        self._changes, self._tasks, self._lanes = changes, tasks, lanes
         self._store, self._pool, self._clock = store, pool, clock
-        self._tasks, self._holder = tasks, holder
-        self._making: set[str] = set()
 
     async def create(self, action: CreateSnapshot, row: Row, held: Held, entry: Entry) -> Snapshot:
         _validate.check_name(action.name, Noun.SNAPSHOT)
@@ -66,22 +65,17 @@ class Snapshots:
             owner=entry.principal.id,
             policy=row.sandbox.policy,
         )
-        self._making.add(snapshot.id)
+        workspace = copied(row.workspace, snapshot.id)
+        self._store.add(SnapshotRow(snapshot, held.instance.template, workspace=workspace))
         try:
-            workspace = copied(row.workspace, snapshot.id)
-            self._store.add(SnapshotRow(snapshot, held.instance.template, self._holder, workspace))
-            try:
-                copies = _copies.plan(self._pool(), row.id, snapshot.id, None, row.workspace, workspace, at_rest=True)
-                await self.copy(held, copies)
-                if not self._store.whole(snapshot.id):
-                    raise InvalidState(f"snapshot {snapshot.id} was deleted while it was being made")
-                await self._changes.record(row, (snapshot.id,), "snapshot")
-                entry.done({"snapshot": snapshot.id})
-            except BaseException:
-                self._remove(snapshot.id)
-                raise
-        finally:
-            self._making.discard(snapshot.id)
+            copies = _copies.plan(self._pool(), row.id, snapshot.id, None, row.workspace, workspace, at_rest=True)
+            await self.copy(held, copies)
+            self._store.whole(snapshot.id)
+            await self._changes.record(row, (snapshot.id,), "snapshot")
+            entry.done({"snapshot": snapshot.id})
+        except BaseException:
+            self._remove(snapshot.id)
+            raise
         return snapshot
 
     @asynccontextmanager
@@ -99,17 +93,16 @@ class Snapshots:
             created_at=self._clock.wall(),
             owner=row.sandbox.owner,
         )
-        self._making.add(snapshot.id)
+        # As one that is being made: if the daemon dies, the next one deletes it.
+        self._store.add(SnapshotRow(snapshot, held.instance.template))
         try:
-            # As one that is being made: if we are killed, it is swept.
-            self._store.add(SnapshotRow(snapshot, held.instance.template, self._holder))
-            try:
+            async with self._lanes.exclusive(row.id):
                 await self.copy(held, (Copy(tree or row.id, snapshot.id, at_rest=True, ours=ours),))
-                yield snapshot.id
-            finally:
-                self._remove(snapshot.id)
+            yield snapshot.id
+        except Overtaken as overtaken:
+            raise SandboxDied(str(overtaken), sandbox=row.id) from None
         finally:
-            self._making.discard(snapshot.id)
+            self._remove(snapshot.id)
 
     @asynccontextmanager
     async def to_sleep_on(self, row: Row, held: Held) -> AsyncGenerator[SnapshotRow]:
@@ -123,22 +116,18 @@ class Snapshots:
             created_at=self._clock.wall(),
             owner=row.id,
         )
-        self._making.add(snapshot.id)
+        workspace = copied(row.workspace, snapshot.id)
+        made = SnapshotRow(snapshot, held.instance.template, workspace=workspace)
+        self._store.add(made)
         try:
-            workspace = copied(row.workspace, snapshot.id)
-            made = SnapshotRow(snapshot, held.instance.template, self._holder, workspace)
-            self._store.add(made)
-            try:
-                copies = _copies.plan(self._pool(), row.id, snapshot.id, None, row.workspace, workspace, at_rest=True)
-                async with self._copied(held.instance, copies):
-                    yield made
-            finally:
-                if self._store.slept_on(snapshot.id):
-                    self._store.whole(snapshot.id)
-                else:
-                    self._remove(snapshot.id)
+            copies = _copies.plan(self._pool(), row.id, snapshot.id, None, row.workspace, workspace, at_rest=True)
+            async with self._copied(held.instance, copies):
+                yield made
         finally:
-            self._making.discard(snapshot.id)
+            if self._store.slept_on(snapshot.id):
+                self._store.whole(snapshot.id)
+            else:
+                self._remove(snapshot.id)
 
     def forget_sleep(self, sandbox: str) -> None:
         """All that it has slept on: it never will again."""
@@ -150,22 +139,15 @@ class Snapshots:
         self._remove(id)
 
     async def copy(self, held: Held, copies: Sequence[Copy]) -> None:
-        """The trees of a living sandbox at one instant. The copies are there only if this returns, or for a moment
-        until its caller has deleted them."""
-        if not held.instance.stillness.now:
-            return await self._copy(held.instance, copies)
-        async with held.turning:  # a wall may have to go on for that, and nobody is to take it for awake
-            await self._copy(held.instance, copies)
-
-    async def _copy(self, instance: Instance, copies: Sequence[Copy]) -> None:
-        """If the keeper dies meanwhile, the sandbox went on while it was copied: copy once more."""
+        """Copy the trees of a living sandbox at one instant. The caller holds its lane alone, and deletes the copies if
+        this raises. If the keeper dies meanwhile, the sandbox went on while it was copied: copy once more."""
         try:
-            async with self._copied(instance, copies):
+            async with self._copied(held.instance, copies):
                 return
         except KeeperUnavailable as error:
             if not error.details.get("lost"):
                 raise
-        async with self._copied(instance, copies, anew=True):
+        async with self._copied(held.instance, copies, anew=True):
             pass
 
     @asynccontextmanager
@@ -176,16 +158,8 @@ class Snapshots:
             await asyncio.to_thread(_copies.flush, pool, copies)
         async with instance.frozen():
             # In a thread: it writes what is dirty by now. Not left alone half-way: the source would go on meanwhile.
-            copying = self._tasks.start(
-                asyncio.to_thread(_copies.make, pool, copies, anew=anew),
-                name=f"undo copy {instance.id}",
-                awaited=True,
-            )
-            try:
-                await asyncio.shield(copying)
-            except asyncio.CancelledError:
-                await asyncio.wait((copying,))
-                raise
+            copying = asyncio.to_thread(_copies.make, pool, copies, anew=anew)
+            await self._tasks.complete(copying, name=f"copy {instance.id}")
             yield
 
     def find(self, reference: str, owner: str) -> SnapshotRow:
@@ -198,7 +172,7 @@ class Snapshots:
             )
         if not found:
             raise NotFound(f"no snapshot {reference!r}", hint="`paddock snapshots` lists them", snapshot=reference)
-        if found[0].holder is not None:
+        if not found[0].is_whole:
             raise InvalidState(f"snapshot {found[0].id} is still being made", hint="wait until it is whole")
         return found[0]
 
@@ -261,7 +235,7 @@ class Snapshots:
             )
 
     def list(self, source: str | None, entry: Entry) -> tuple[Snapshot, ...]:
-        return tuple(row.snapshot for row in self._store.list(entry.principal.id, source) if row.holder is None)
+        return tuple(row.snapshot for row in self._store.list(entry.principal.id, source) if row.is_whole)
 
     def delete(self, action: DeleteSnapshot, entry: Entry) -> None:
         self._remove(self.find(action.snapshot, entry.principal.id).id)
@@ -272,22 +246,15 @@ class Snapshots:
         self._pool().delete(id)
         self._pool().delete(id + WORKSPACE_OF)
 
-    def sweep(self, audit: AuditLog) -> None:
-        """Takes away what was being made by services that are dead."""
+    def recover(self, audit: AuditLog) -> None:
+        """Delete what the daemon before this one was making."""
         for row in self._store.list():
-            if row.id in self._making or (row.holder is not None and holder_alive(row.holder)):
-                continue
             if row.for_sleep:
                 if not self._store.slept_on(row.id):
                     self._remove(row.id)
-            elif row.holder is not None and self._is_unfinished(row.id):
-                audit.event("snapshot.unfinished", snapshot=row.id, message="the service that made it died; deleted")
+            elif not row.is_whole:
+                audit.event("snapshot.unfinished", snapshot=row.id, message="the daemon that made it died; deleted")
                 self._remove(row.id)
-
-    def _is_unfinished(self, id: str) -> bool:
-        """As it is now: whoever was making it may have come to the end, and then have died, since it was listed."""
-        now = self._store.get(id)
-        return now is not None and now.holder is not None
 
 
 def _size(limits: Limits) -> tuple[float, ...]:

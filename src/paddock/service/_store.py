@@ -9,8 +9,6 @@ Durability: a write that returned survives `kill -9` of every process; after a p
 
 from __future__ import annotations
 
-import fcntl
-import os
 import sqlite3
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, contextmanager
@@ -20,7 +18,7 @@ from typing import Any
 import msgspec
 
 from paddock.errors import AlreadyExists, InternalError, NotConfigured, PaddockError, ResourceExhausted
-from paddock.model import Level, Limit, Sandbox, SandboxId, SandboxSpec, State, replace
+from paddock.model import Level, Limit, Sandbox, SandboxId, SandboxSpec, State
 
 from . import _schema
 from ._workspace_tree import WorkspaceTree
@@ -29,7 +27,7 @@ LIVING = (State.CREATING, State.RESTORING, State.RUNNING, State.PAUSED)
 
 _COLUMNS = (
     "id, owner, name, state, level, backend, template, spec, created_at, expires_at, ended_at, limit_name, reason,"
-    " origin, deadline, boot_id, holder, restoring, workspace, layers, incarnation, policy,"
+    " origin, deadline, boot_id, restoring, workspace, layers, incarnation, policy,"
     " left_seconds"
 )
 _SELECT = f"SELECT {_COLUMNS} FROM sandboxes"
@@ -37,9 +35,8 @@ _ALIVE = "state IN ('creating', 'restoring', 'running', 'paused')"
 _INSERT = f"INSERT INTO sandboxes ({_COLUMNS}) VALUES ({', '.join('?' * (_COLUMNS.count(',') + 1))})"
 
 _MOVE = (
-    "UPDATE sandboxes SET state = ?, ended_at = ?, limit_name = ?, reason = ?, restoring = ?,"
-    " holder = coalesce(?, holder), incarnation = coalesce(?, incarnation)"
-    " WHERE id = ? AND state = ? AND incarnation = coalesce(?, incarnation)"
+    "UPDATE sandboxes SET state = ?, ended_at = ?, limit_name = ?, reason = ?, restoring = ?, incarnation = ?"
+    " WHERE id = ?"
 )
 
 _decode_workspace = msgspec.json.Decoder(WorkspaceTree).decode
@@ -54,8 +51,6 @@ class Row(msgspec.Struct, frozen=True):
     deadline: float
     """CLOCK_BOOTTIME seconds, of the boot `boot_id`. That of its retention, where its TTL stands still."""
     boot_id: str
-    holder: str
-    """The service that made it, or that is restoring it."""
     restoring: str | None = None
     """The snapshot that it is being taken back to, or on which it sleeps."""
     workspace: WorkspaceTree | None = None
@@ -77,10 +72,6 @@ class Row(msgspec.Struct, frozen=True):
         """On disk: nothing of it runs anywhere, and `restoring` is what it wakes from."""
         return self.restoring is not None and self.state is State.PAUSED
 
-    def told_as(self, state: State) -> Row:
-        """What callers are to see, where it is known to be otherwise than it is recorded."""
-        return replace(self, sandbox=replace(self.sandbox, state=state))
-
 
 class Key(msgspec.Struct, frozen=True):
     """An idempotency key: the same `digest` must come with it each time."""
@@ -97,20 +88,14 @@ class Known(msgspec.Struct, frozen=True):
 
 
 class Store:
-    """One connection, used by one thread at a time. Writers wait for each other for at most `busy_seconds`."""
+    """One connection, used by one thread at a time. Waits at most `busy_seconds` for a reader's lock."""
 
     def __init__(self, path: Path, *, busy_seconds: float = 10.0) -> None:
         self.path = path
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # The directory is the lock: of services that start at once, one makes the file and migrates.
-        fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            with _translated(path):
-                self._db = _connect(path, busy_seconds)
-                self._migrate()
-        finally:
-            os.close(fd)
+        with _translated(path):
+            self._db = _connect(path, busy_seconds)
+            self._migrate()
 
     def add(self, row: Row, key: Key | None = None, *, also: Callable[[Row], None] | None = None) -> Known | None:
         """Records a new sandbox, or returns what `key` was used for before. AlreadyExists: the name is taken.
@@ -167,32 +152,17 @@ class Store:
             f"{_SELECT} WHERE {' AND '.join(where)} ORDER BY created_at, id", () if owner is None else (owner,)
         )
 
-    def move(
-        self,
-        id: str,
-        expected: State,
-        to: State,
-        *,
-        ended_at: float | None = None,
-        limit: Limit | None = None,
-        reason: str | None = None,
-        release_key: bool = False,
-        restoring: str | None = None,
-        holder: str | None = None,
-        of: int | None = None,
-        incarnation: int | None = None,
-    ) -> bool:
-        """False if the state was not `expected` any more, or it is not incarnation `of`. Only `_lifecycle` may call
-        this."""
-        changes = (to.value, ended_at, limit and limit.value, reason, restoring, holder, incarnation)
-        values = (*changes, id, expected.value, of)
+    def move(self, row: Row, *, release_key: bool = False) -> None:
+        """Write the state of `row`, and what goes with it. Only `_lifecycle` may call this."""
+        s = row.sandbox
+        limit = s.limit and s.limit.value
+        values = (s.state.value, s.ended_at, limit, s.reason, row.restoring, row.incarnation, row.id)
         if not release_key:
-            return bool(self.execute(_MOVE, values).rowcount)
+            self.execute(_MOVE, values)
+            return
         with self.writing() as db:
-            done = db.execute(_MOVE, values).rowcount
-            if done:
-                db.execute("DELETE FROM idempotency_keys WHERE sandbox = ?", (id,))
-        return bool(done)
+            db.execute(_MOVE, values)
+            db.execute("DELETE FROM idempotency_keys WHERE sandbox = ?", (row.id,))
 
     def set_deadline(self, row: Row) -> bool:
         """Record when it ends, and what is left of its TTL, as `row` has it. False if it has ended."""
@@ -202,21 +172,9 @@ class Store:
         values = (sandbox.expires_at, row.deadline, row.boot_id, sandbox.left_seconds, row.id)
         return bool(self.execute(sql, values).rowcount)
 
-    def lease(self, name: str) -> tuple[str, int, float] | None:
-        """Who holds it, the epoch, and until when (CLOCK_BOOTTIME seconds of the holder's boot)."""
-        return self.execute("SELECT holder, epoch, expires_at FROM leases WHERE name = ?", (name,)).fetchone()
-
-    def take_lease(self, name: str, holder: str, until: float, *, over: int | None) -> int | None:
-        """The new epoch, if the epoch was still `over` (None: if nobody ever held it)."""
-        with self.writing() as db:
-            if over is None:
-                sql = "INSERT OR IGNORE INTO leases (name, holder, epoch, expires_at) VALUES (?, ?, 1, ?)"
-                return 1 if db.execute(sql, (name, holder, until)).rowcount else None
-            taken = db.execute(
-                "UPDATE leases SET holder = ?, epoch = epoch + 1, expires_at = ? WHERE name = ? AND epoch = ?",
-                (holder, until, name, over),
-            ).rowcount
-            return over + 1 if taken else None
+    def backends(self) -> frozenset[str]:
+        """The backends that rows name, those of ended sandboxes included."""
+        return frozenset(name for (name,) in self.execute("SELECT DISTINCT backend FROM sandboxes", ()).fetchall())
 
     def prune(self, before: float) -> int:
         """Forgets what ended before that time, and its idempotency keys."""
@@ -334,7 +292,6 @@ def _values(row: Row) -> tuple[object, ...]:
         s.origin,
         row.deadline,
         row.boot_id,
-        row.holder,
         row.restoring,
         None if row.workspace is None else _encode(row.workspace),
         " ".join(row.layers),
@@ -362,7 +319,6 @@ def _row(values: tuple[Any, ...]) -> Row:
         origin,
         deadline,
         boot_id,
-        holder,
         restoring,
         workspace,
         layers,
@@ -393,7 +349,6 @@ def _row(values: tuple[Any, ...]) -> Row:
         ),
         deadline,
         boot_id,
-        holder,
         restoring,
         None if workspace is None else _decode_workspace(workspace),
         tuple(layers.split()),

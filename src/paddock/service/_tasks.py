@@ -34,6 +34,19 @@ class Tasks:
         """Runs to its end even if the caller is cancelled: the caller stops waiting, the work goes on."""
         return await asyncio.shield(self.start(work, name=name, awaited=True))
 
+    async def complete(self, work: Coroutine[Any, Any, T], *, name: str) -> T:
+        """Run `work` to its end. A cancellation of the caller is raised after that, not before."""
+        task = self.start(work, name=f"undo {name}", awaited=True)
+        cancelled: asyncio.CancelledError | None = None
+        while not task.done():
+            try:
+                await asyncio.wait((task,))
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled is not None:
+            raise cancelled
+        return task.result()
+
     async def aclose(self) -> None:
         """Clean-up that was begun by `finish` is waited for; the rest is cancelled."""
         self._closed = True

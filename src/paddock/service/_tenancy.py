@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paddock.errors import InvalidState, NotFound
+from paddock.errors import InvalidState
 from paddock.model import Workspace, replace
 
 from ._clock import Clock
@@ -18,15 +18,13 @@ class Tenancy:
 
     def take(self, row: Row) -> None:
         """In the transaction that records the sandbox: it has its workspace from now on, until the row has ended.
-        InvalidState: another one lives over it, or was quicker."""
-        tree = row.workspace
-        assert tree is not None
-        if self._store.lease(tree.tree, row.id, tree.epoch, self._clock.wall()):
-            return
-        found = self._store.get(tree.tree)
-        if found is None:
-            raise NotFound(f"workspace {tree.tree} was deleted")
-        raise self.held(found)
+        InvalidState: another one lives over it. The caller holds the lane of the workspace alone."""
+        assert row.workspace is not None
+        found = self._store.get(row.workspace.tree)
+        assert found is not None
+        if self.living(found):
+            raise self.held(found)
+        self._store.give(found.id, row.id, self._clock.wall())
 
     async def free(self, row: WorkspaceRow) -> None:
         """InvalidState while a sandbox lives over it."""
@@ -62,7 +60,7 @@ class Tenancy:
     def held(self, row: WorkspaceRow) -> InvalidState:
         sandbox, name = self.living(row), row.workspace.name
         if sandbox is None:
-            return InvalidState(f"workspace {name!r} is {row.state.value}, or was given away", hint="try again")
+            return InvalidState(f"workspace {name!r} is free by now", hint="try again")
         return InvalidState(
             f"sandbox {sandbox.id} has workspace {name!r}, and only one may write it",
             hint=f"use that one, or end it: paddock kill {sandbox.sandbox.spec.name or sandbox.id}",

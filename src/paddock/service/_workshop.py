@@ -17,7 +17,7 @@ from paddock.model import ExecId, ExecResult, ExecSpec, Level, Limits, Noun, San
 from paddock.storage._base import Pool
 
 from ._capture import Capture
-from ._clock import Clock, holder_alive
+from ._clock import Clock
 from ._collect import Collector
 from ._errand import errand
 from ._gate import Entry
@@ -107,10 +107,9 @@ class Workshops:
         tasks: Tasks,
         clock: Clock,
         audit: AuditLog,
-        holder: str,
     ) -> None:
         self._store, self._backends, self._pool, self._templates = store, backends, pool, templates
-        self._tasks, self._clock, self._audit, self._holder = tasks, clock, audit, holder
+        self._tasks, self._clock, self._audit = tasks, clock, audit
 
     @asynccontextmanager
     async def open(
@@ -141,7 +140,7 @@ class Workshops:
             trees=tuple(trees),
         )
         done: list[dict[str, object]] = []
-        self._store.execute("INSERT INTO workshops (id, holder) VALUES (?, ?)", (id, self._holder))
+        self._store.execute("INSERT INTO workshops (id) VALUES (?)", (id,))
         try:
             self._pool().create(id, layers=template.layers, limit_bytes=limits.disk_mib << 20)
             instance = await backend.create(plan)
@@ -157,21 +156,19 @@ class Workshops:
             self._audit.event("workshop", asked_by=entry and entry.number, workshop=id, trees=names, commands=done)
 
     def living(self) -> set[str]:
-        """Those whose service lives: nobody else ends them."""
-        return {id for id, holder in self._rows() if holder_alive(holder)}
+        return {id for (id,) in self._store.execute("SELECT id FROM workshops", ()).fetchall()}
 
-    async def sweep(self) -> None:
-        """Ends those whose service is dead."""
-        for id, holder in self._rows():
-            if not holder_alive(holder):
-                self._audit.event("workshop.orphan", workshop=id, message="the service that opened it died; removed")
-                await self._end(SandboxId(id))
+    async def recover(self) -> None:
+        """End those that the daemon before this one has left open."""
+        for id in self.living():
+            self._audit.event("workshop.orphan", workshop=id, message="the daemon that opened it died; removed")
+            await self._end(SandboxId(id))
 
     def needs(self) -> Iterable[Need]:
-        return [Need(id, id, "it is a workshop's own") for id, _ in self._rows()]
+        return [Need(id, id, "it is a workshop's own") for id in self.living()]
 
     async def _end(self, id: SandboxId) -> None:
-        """Row last: until then the next sweep tries again."""
+        """Row last: until then the next daemon tries again."""
         for backend in self._backends.loaded():
             instance = await backend.adopt(id)
             if instance is not None:
@@ -182,6 +179,3 @@ class Workshops:
                 await backend.forget(id)
         self._pool().delete(id)
         self._store.execute("DELETE FROM workshops WHERE id = ?", (id,))
-
-    def _rows(self) -> list[tuple[str, str]]:
-        return self._store.execute("SELECT id, holder FROM workshops", ()).fetchall()

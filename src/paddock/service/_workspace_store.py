@@ -9,21 +9,16 @@ from typing import Any
 
 import msgspec
 
-from paddock.model import SandboxId, Workspace, WorkspaceId, WorkspaceState, WorkspaceStatus
+from paddock.model import SandboxId, Workspace, WorkspaceId, WorkspaceState, WorkspaceStatus, replace
 
 from ._store import Store
 
 _FIELDS = (
-    "id, owner, name, state, holder, url, branch, oid, observed_at, repository, base, layers, sandbox, epoch, disk_mib,"
+    "id, owner, name, state, url, branch, oid, observed_at, repository, base, layers, sandbox, epoch, disk_mib,"
     " created_at, used_at, pinned_until, submodules, unfetched, kept"
 )
 _SELECT = f"SELECT {_FIELDS} FROM workspaces"
-_INSERT = f"INSERT INTO workspaces ({_FIELDS}) VALUES ({', '.join('?' * 21)})"
-# The sandbox of a workspace counts while its row lives; what has ended holds nothing.
-_FREE = (
-    "NOT EXISTS (SELECT 1 FROM sandboxes WHERE sandboxes.id = workspaces.sandbox"
-    " AND sandboxes.state IN ('creating', 'restoring', 'running', 'paused'))"
-)
+_INSERT = f"INSERT INTO workspaces ({_FIELDS}) VALUES ({', '.join('?' * 20)})"
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -39,8 +34,6 @@ class WorkspaceRow(msgspec.Struct, frozen=True):
 
     workspace: Workspace
     """`sandbox` is the last one that held it, be it alive or not."""
-    holder: str | None = None
-    """The service that has it in hand; None while it is ready or evicted."""
     repository: str | None = None
     base: str | None = None
     layers: tuple[str, ...] = ()
@@ -86,34 +79,20 @@ class WorkspaceStore:
         """Those used least recently first."""
         return self._all(f"{_SELECT} WHERE ? IS NULL OR owner = ? ORDER BY used_at, id", (owner, owner))
 
-    def take(self, row: WorkspaceRow, to: WorkspaceState, holder: str) -> bool:
-        """Has `holder` lead it from the state of `row` to another, with no living sandbox over it. False if anything
-        was different meanwhile."""
-        sql = (
-            f"UPDATE workspaces SET state = ?, holder = ? WHERE id = ? AND state = ? AND holder IS ? AND epoch = ?"
-            f" AND {_FREE}"
-        )
-        values = (to.value, holder, row.id, row.state.value, row.holder, row.workspace.epoch)
-        return bool(self._store.execute(sql, values).rowcount)
+    def give(self, id: str, sandbox: SandboxId, used_at: float) -> None:
+        """Record that this sandbox writes the workspace from now on, in an epoch of its own."""
+        sql = "UPDATE workspaces SET sandbox = ?, epoch = epoch + 1, used_at = ? WHERE id = ?"
+        self._store.execute(sql, (sandbox, used_at, id))
 
-    def lease(self, id: str, sandbox: SandboxId, epoch: int, used_at: float) -> bool:
-        """From now on that sandbox may write, and nobody who came before. False if a living one has it, if it is not
-        ready, or if another one was given that epoch."""
-        sql = (
-            "UPDATE workspaces SET sandbox = ?, epoch = epoch + 1, used_at = ?"
-            f" WHERE id = ? AND state = 'ready' AND epoch + 1 = ? AND {_FREE}"
-        )
-        return bool(self._store.execute(sql, (sandbox, used_at, id, epoch)).rowcount)
-
-    def settle(self, row: WorkspaceRow, was: WorkspaceState) -> bool:
-        """Writes what came of it, if it still is what it `was` in the hands that `row` names, and lets go of it."""
+    def settle(self, row: WorkspaceRow, state: WorkspaceState) -> WorkspaceRow:
+        """Write `row` with that state, and return it. The caller holds the lane of the workspace alone."""
         w = row.workspace
         sql = (
-            "UPDATE workspaces SET state = ?, holder = NULL, branch = ?, oid = ?, observed_at = ?, repository = ?,"
-            " base = ?, layers = ?, kept = ?, used_at = ?, unfetched = ? WHERE id = ? AND holder IS ? AND state = ?"
+            "UPDATE workspaces SET state = ?, branch = ?, oid = ?, observed_at = ?, repository = ?, base = ?,"
+            " layers = ?, kept = ?, unfetched = ? WHERE id = ?"
         )
         values = (
-            w.state.value,
+            state.value,
             w.branch,
             w.commit,
             w.observed_at,
@@ -121,18 +100,15 @@ class WorkspaceStore:
             row.base,
             _encode(row.layers).decode(),
             None if row.kept is None else _encode(row.kept),
-            w.used_at,
             w.unfetched,
             row.id,
-            row.holder,
-            was.value,
         )
-        return bool(self._store.execute(sql, values).rowcount)
+        self._store.execute(sql, values)
+        return replace(row, workspace=replace(w, state=state))
 
-    def lie_over(self, row: WorkspaceRow, layers: tuple[str, ...]) -> None:
-        """From now on it needs these trees, whatever becomes of the one who makes it."""
-        sql = "UPDATE workspaces SET layers = ? WHERE id = ? AND holder IS ?"
-        self._store.execute(sql, (_encode(layers).decode(), row.id, row.holder))
+    def lie_over(self, id: str, layers: tuple[str, ...]) -> None:
+        """Record that the workspace needs these trees, whatever becomes of its making."""
+        self._store.execute("UPDATE workspaces SET layers = ? WHERE id = ?", (_encode(layers).decode(), id))
 
     def touch(self, id: str, used_at: float) -> None:
         self._store.execute("UPDATE workspaces SET used_at = max(used_at, ?) WHERE id = ?", (used_at, id))
@@ -159,7 +135,6 @@ def _values(row: WorkspaceRow) -> tuple[object, ...]:
         w.owner,
         w.name,
         w.state.value,
-        row.holder,
         w.repository,
         w.branch,
         w.commit,
@@ -180,7 +155,7 @@ def _values(row: WorkspaceRow) -> tuple[object, ...]:
 
 
 def _row(values: tuple[Any, ...]) -> WorkspaceRow:
-    id, owner, name, state, holder, url, branch, oid, observed_at, repository, base, layers, *rest = values
+    id, owner, name, state, url, branch, oid, observed_at, repository, base, layers, *rest = values
     sandbox, epoch, disk_mib, created_at, used_at, pinned_until, submodules, unfetched, kept = rest
     workspace = Workspace(
         id=WorkspaceId(id),
@@ -201,5 +176,5 @@ def _row(values: tuple[Any, ...]) -> WorkspaceRow:
         unfetched=unfetched,
     )
     return WorkspaceRow(
-        workspace, holder, repository, base, _decode_layers(layers), None if kept is None else _decode_kept(kept)
+        workspace, repository, base, _decode_layers(layers), None if kept is None else _decode_kept(kept)
     )

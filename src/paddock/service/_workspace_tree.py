@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -61,8 +62,8 @@ def beside(id: str, *, workspace: bool = False) -> str:
 class Workspaces(Protocol):
     """Who knows which tree a workspace is, and who may write it."""
 
-    async def resolve(self, reference: str, owner: str) -> WorkspaceTree:
-        """By id, unique prefix of one, or name. NotFound, InvalidArgument."""
+    def holding(self, reference: str, owner: str) -> AbstractAsyncContextManager[WorkspaceTree]:
+        """By id, unique prefix of one, or name. Nobody else gets it in the block. NotFound, InvalidArgument."""
         ...
 
     def take(self, row: Row) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from paddock.audit import AuditLog
 from paddock.errors import InvalidArgument, InvalidState, NotFound
 from paddock.keeper.layout import KEPT, REPOSITORIES
 from paddock.model import (
@@ -31,11 +31,11 @@ from paddock.storage._kept import KeptArchives
 from . import _validate
 from ._bases import Bases
 from ._clock import Clock
-from ._custody import Custody, Outrun
 from ._evictions import Evictions
 from ._gate import Entry
 from ._grounds import Grounds
 from ._keeping import Keeping
+from ._lane import Lanes
 from ._live import Live
 from ._needs import Need
 from ._result_source import Begun
@@ -53,8 +53,6 @@ WorkspaceAction: TypeAlias = (
 )
 DISK_MIB = 10_240
 _CANDIDATES = 8
-# What one is led through while it is looked at before it is deleted: from there, it is put back.
-_LOOKED_AT = {WorkspaceState.READY: WorkspaceState.EVICTING, WorkspaceState.EVICTED: WorkspaceState.RESTORING}
 
 
 class Workspaces:
@@ -63,13 +61,13 @@ class Workspaces:
         *,
         store: WorkspaceStore,
         clock: Clock,
-        custody: Custody,
+        lanes: Lanes,
         tenancy: Tenancy,
         grounds: Grounds,
         evictions: Evictions,
     ) -> None:
         self._store, self._clock = store, clock
-        self._custody, self._tenancy, self._grounds = custody, tenancy, grounds
+        self._lanes, self._tenancy, self._grounds = lanes, tenancy, grounds
         self.evictions = evictions
 
     @classmethod
@@ -83,22 +81,22 @@ class Workspaces:
         clock: Clock,
         workshops: Workshops,
         bases: Bases,
+        lanes: Lanes,
         repositories: Callable[[], Repositories],
     ) -> Workspaces:
         rows, archives = WorkspaceStore(store), KeptArchives(state_dir / KEPT)
         grounds = Grounds(state_dir / REPOSITORIES, store=rows, repositories=repositories, bases=bases, pool=pool)
         tenancy = Tenancy(rows=store, store=rows, live=live, clock=clock)
-        custody = Custody(store=rows, pool=pool, archives=archives, grounds=grounds, holder=live.holder)
         evictions = Evictions(
             store=rows,
             pool=pool,
             clock=clock,
-            custody=custody,
+            lanes=lanes,
             tenancy=tenancy,
             keeping=Keeping(workshops, archives),
             grounds=grounds,
         )
-        return cls(store=rows, clock=clock, custody=custody, tenancy=tenancy, grounds=grounds, evictions=evictions)
+        return cls(store=rows, clock=clock, lanes=lanes, tenancy=tenancy, grounds=grounds, evictions=evictions)
 
     async def perform(self, action: WorkspaceAction, entry: Entry) -> object:
         match action:
@@ -129,22 +127,21 @@ class Workspaces:
         return self._tenancy.shown(replace(row, workspace=replace(row.workspace, pinned_until=until)))
 
     async def status(self, action: InspectWorkspace, entry: Entry) -> WorkspaceStatus:
-        row = await self._settled(action.workspace, entry)
+        row = self.find(action.workspace, entry.principal.id)
+        async with self._lanes.shared(row.id):  # waits until it is made, evicted or restored
+            row = self.find(row.id, entry.principal.id)
         status = await self.evictions.status(row, entry)
         return replace(status, workspace=self._tenancy.shown(row))
 
     async def delete(self, action: DeleteWorkspace, entry: Entry) -> None:
-        row = await self._settled(action.workspace, entry)
-        self._tenancy.check_epoch(row, action.epoch)
-        await self._tenancy.free(row)
-        try:
-            with self._custody.taking(row, _LOOKED_AT[row.state]) as mine:
-                if not action.discard:
-                    _refuse_loss(row, await self.evictions.status(row, entry))
-                self._custody.doom(mine)
-                self._custody.remove(mine)
-        except Outrun:
-            raise self._tenancy.held(row) from None
+        id = self.find(action.workspace, entry.principal.id).id
+        async with self._lanes.exclusive(id):
+            row = self.find(id, entry.principal.id)
+            self._tenancy.check_epoch(row, action.epoch)
+            await self._tenancy.free(row)
+            if not action.discard:
+                _refuse_loss(row, await self.evictions.status(row, entry))
+            self.evictions.remove(self._store.settle(row, WorkspaceState.DELETING))
 
     def find(self, reference: str, owner: str) -> WorkspaceRow:
         """By id, name, or unique prefix of an id. NotFound, InvalidArgument."""
@@ -160,31 +157,32 @@ class Workspaces:
     def has_task(self, owner: str, name: str) -> bool:
         return self._store.named(owner, name) is not None
 
-    async def resolve(self, reference: str, owner: str) -> WorkspaceTree:
-        """The tree of a workspace that is laid out, for the sandbox that will have it next. The one that had it last is
-        dead, or `take` will say that it is not. NotFound, InvalidArgument."""
-        while True:
-            row = await self.evictions.laid_out(self.find(reference, owner), None)
-            if row is not None:
-                await self._tenancy.occupant(row)
-                return _tree(row, row.workspace.epoch + 1)
+    @asynccontextmanager
+    async def holding(self, reference: str, owner: str) -> AsyncGenerator[WorkspaceTree]:
+        """Hold the lane of a workspace, with its files in the pool, for the sandbox that will have it next. The one
+        that had it last is dead, or `take` will say that it isn't. NotFound, InvalidArgument."""
+        id = self.find(reference, owner).id
+        async with self._lanes.exclusive(id):
+            row = await self.evictions.laid_out(id, None) or self.find(reference, owner)
+            await self._tenancy.occupant(row)
+            yield _tree(row, row.workspace.epoch + 1)
 
     async def begun(self, reference: str, owner: str, entry: Entry) -> Begun:
         """What it began with, and its tree, laid out. NotFound, InvalidArgument."""
-        while True:
-            row = await self.evictions.laid_out(self.find(reference, owner), entry)
-            if row is not None:
-                space = self._tenancy.shown(row)
-                return Begun(
-                    id=row.id,
-                    name=space.name,
-                    tree=_tree(row, space.epoch),
-                    url=space.repository,
-                    branch=space.branch,
-                    commit=space.commit,
-                    epoch=space.epoch,
-                    sandbox=space.sandbox,
-                )
+        id = self.find(reference, owner).id
+        async with self._lanes.exclusive(id):
+            row = await self.evictions.laid_out(id, entry) or self.find(reference, owner)
+        space = self._tenancy.shown(row)
+        return Begun(
+            id=row.id,
+            name=space.name,
+            tree=_tree(row, space.epoch),
+            url=space.repository,
+            branch=space.branch,
+            commit=space.commit,
+            epoch=space.epoch,
+            sandbox=space.sandbox,
+        )
 
     def take(self, row: Row) -> None:
         self._tenancy.take(row)
@@ -207,24 +205,23 @@ class Workspaces:
                 for tree in (row.id, *row.layers):
                     yield Need(tree, row.id, f"workspace {row.workspace.name} is in it")
 
-    def sweep(self, audit: AuditLog) -> None:
-        self._custody.sweep(audit)
-
     async def _opened(self, action: OpenWorkspace, entry: Entry) -> WorkspaceRow:
         while True:
             row = self._store.named(entry.principal.id, action.name)
             if row is None:
-                try:
-                    return await self._make(action, entry)
-                except Outrun:
-                    continue  # somebody else has just made it: theirs is as good
+                row = await self._make(action, entry)
+                if row is not None:
+                    return row
+                continue  # another caller has just made it: that one is as good
             self._check_same(row.workspace, action, entry.principal)
-            row = await self.evictions.laid_out(row, entry)
+            async with self._lanes.exclusive(row.id):
+                row = await self.evictions.laid_out(row.id, entry)
             if row is not None:
                 self._store.touch(row.id, self._clock.wall())
                 return row
 
-    async def _make(self, action: OpenWorkspace, entry: Entry) -> WorkspaceRow:
+    async def _make(self, action: OpenWorkspace, entry: Entry) -> WorkspaceRow | None:
+        """None: the name is taken by now."""
         found = await self._grounds.find(action, entry.principal)
         now = self._clock.wall()
         workspace = Workspace(
@@ -241,8 +238,15 @@ class Workspaces:
             observed_at=found and found.observed_at,
             submodules=action.submodules,
         )
-        with self._custody.making(WorkspaceRow(workspace, repository=found and found.repository)) as row:
-            return self._custody.settle(await self._grounds.begin(row, entry), WorkspaceState.READY)
+        row = WorkspaceRow(workspace, repository=found and found.repository)
+        async with self._lanes.exclusive(row.id):
+            if not self._store.add(row):
+                return None
+            try:
+                return self._store.settle(await self._grounds.begin(row, entry), WorkspaceState.READY)
+            except BaseException:
+                self.evictions.remove(row)
+                raise
 
     def _check_same(self, workspace: Workspace, action: OpenWorkspace, principal: Principal) -> None:
         """InvalidState if it is there and is not what is asked for: its files are not thrown away for others."""
@@ -261,10 +265,6 @@ class Workspaces:
                     hint="take another name for the task: --task NAME",
                     workspace=workspace.id,
                 )
-
-    async def _settled(self, reference: str, entry: Entry) -> WorkspaceRow:
-        row = await self._custody.settled(self.find(reference, entry.principal.id))
-        return row or self.find(reference, entry.principal.id)
 
 
 def _refuse_loss(row: WorkspaceRow, status: WorkspaceStatus) -> None:

@@ -1,0 +1,223 @@
+"""Recovery: what is recorded is made to agree with what lives. See docs/design/order.md.
+
+`recover` runs once, before the daemon listens. `sandboxes` comes round with every sweep as well: what a daemon had
+asked for before it died may come to life later, and a row whose lane is free is nobody's work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from enum import Enum, auto
+from pathlib import Path
+
+from paddock.audit import AuditLog
+from paddock.backends._base import Backend, Ending
+from paddock.errors import PaddockError, Unrecorded
+from paddock.keeper.layout import REPOSITORIES
+from paddock.model import SandboxId, State
+
+from ._disk_sleep import DiskSleep
+from ._evictions import Evictions
+from ._lane import Lanes
+from ._lifecycle import Lifecycle
+from ._live import LIVE, Live, end
+from ._providers import Backends
+from ._remains import Remains
+from ._shelf import Shelf
+from ._snapshots import Snapshots
+from ._store import Row, Store
+from ._tasks import Tasks
+
+_AT_ONCE = 8
+_GONE = Ending(limit=None, reason="")
+
+
+class Recorded(Enum):
+    CREATING = auto()
+    RUNNING = auto()
+    """Or paused in memory."""
+    ASLEEP = auto()
+    RESTORING = auto()
+    """From its own hibernation, or from another snapshot."""
+    ENDED = auto()
+    """Or without a row."""
+
+
+class Lives(Enum):
+    YES = auto()
+    NO = auto()
+    UNKNOWN = auto()
+
+
+class Step(Enum):
+    NOTHING = auto()
+    KILL_AND_FAIL = auto()
+    ADOPT = auto()
+    FINALIZE = auto()
+    KILL = auto()
+    FINISH = auto()
+
+
+TABLE: Mapping[tuple[Recorded, Lives], Step] = {
+    **{(recorded, Lives.UNKNOWN): Step.NOTHING for recorded in Recorded},
+    (Recorded.CREATING, Lives.YES): Step.KILL_AND_FAIL,
+    (Recorded.CREATING, Lives.NO): Step.KILL_AND_FAIL,
+    (Recorded.RUNNING, Lives.YES): Step.ADOPT,
+    (Recorded.RUNNING, Lives.NO): Step.FINALIZE,
+    (Recorded.ASLEEP, Lives.YES): Step.KILL,
+    (Recorded.ASLEEP, Lives.NO): Step.NOTHING,
+    (Recorded.RESTORING, Lives.YES): Step.FINISH,
+    (Recorded.RESTORING, Lives.NO): Step.FINISH,
+    (Recorded.ENDED, Lives.YES): Step.KILL,
+    (Recorded.ENDED, Lives.NO): Step.NOTHING,
+}
+
+
+def recorded(row: Row | None) -> Recorded:
+    if row is None:
+        return Recorded.ENDED
+    if row.asleep:
+        return Recorded.ASLEEP
+    match row.state:
+        case State.CREATING:
+            return Recorded.CREATING
+        case State.RESTORING:
+            return Recorded.RESTORING
+        case State.RUNNING | State.PAUSED:
+            return Recorded.RUNNING
+        case State.KILLED | State.FAILED:
+            return Recorded.ENDED
+
+
+class Recovery:
+    def __init__(
+        self,
+        state_dir: Path,
+        *,
+        store: Store,
+        lifecycle: Lifecycle,
+        live: Live,
+        remains: Remains,
+        backends: Backends,
+        audit: AuditLog,
+        tasks: Tasks,
+        lanes: Lanes,
+        snapshots: Snapshots,
+        disk_sleep: DiskSleep,
+        evictions: Evictions,
+        shelf: Shelf,
+    ) -> None:
+        self._repositories = state_dir / REPOSITORIES
+        self._store, self._lifecycle, self._live, self._remains = store, lifecycle, live, remains
+        self._backends, self._audit, self._tasks, self._lanes = backends, audit, tasks, lanes
+        self._snapshots, self._disk_sleep, self._evictions, self._shelf = snapshots, disk_sleep, evictions, shelf
+        self._adopting = asyncio.Semaphore(_AT_ONCE)
+
+    async def recover(self) -> None:
+        """Put right what the daemon before this one has left. A step that fails is recorded, and stops no other."""
+        await self._try("sandboxes", self.sandboxes)
+        await self._try("pauses", self._pauses)
+        await self._try("snapshots", _awaited(lambda: self._snapshots.recover(self._audit)))
+        await self._try("workspaces", _awaited(lambda: self._evictions.recover(self._audit)))
+        await self._try("workshops", self._shelf.workshops.recover)
+        await self._try("bases", _awaited(self._shelf.bases.recover))
+        await self._try("quarantines", self._quarantines)
+
+    async def sandboxes(self) -> None:
+        """Asks only the backends that rows name."""
+        for name in sorted(self._store.backends()):
+            backend = self._backends.find(name)
+            # A row is written before anything is made for it: what lives without a row at the end has none. And what is
+            # recorded as running was there before: what does not live, though it was so recorded at first, is gone.
+            before = {row.id for row in self._store.list()}
+            living = await self._living(backend)
+            rows, workshops = {row.id: row for row in self._store.list()}, self._shelf.workshops.living()
+            work: list[Awaitable[None]] = []
+            for id in {*living, *(id for id, row in rows.items() if row.sandbox.backend == name)} - workshops:
+                row = rows.get(id)
+                if row is not None and (row.sandbox.backend != name or id not in before):
+                    continue  # what carries for it, perhaps; or it has just begun
+                ending = living.get(id, _GONE)
+                lives = Lives.UNKNOWN if backend is None or living is _UNKNOWN else Lives.NO if ending else Lives.YES
+                step = TABLE[recorded(row), lives]
+                if step is not Step.NOTHING and backend is not None and self._lanes.is_free(id):
+                    work.append(self._do(step, id, backend, ending))
+            await asyncio.gather(*work)
+
+    async def _do(self, step: Step, id: SandboxId, backend: Backend, ending: Ending | None) -> None:
+        async def act() -> None:
+            async with self._lanes.exclusive(id):
+                await self._act(step, id, backend, ending)
+
+        await self._try(id, act)
+
+    async def _act(self, step: Step, id: SandboxId, backend: Backend, ending: Ending | None) -> None:
+        row = self._store.get(id)
+        match step:
+            case Step.ADOPT if row is not None and self._live.get(row) is None:
+                self._tasks.start(self._adopt(row), name=f"adopt {id} ahead")
+            case Step.FINALIZE if row is not None:
+                await self._live.ended(row, None if ending is _GONE else ending)
+            case Step.KILL_AND_FAIL if row is not None:
+                await self._kill(id, backend)
+                await self._remains.settle(row, None)
+            case Step.FINISH if row is not None:
+                await self._disk_sleep.settled(row)
+            case Step.KILL:
+                if row is None or not row.asleep:
+                    message = "it lives without a row that says so; killed"
+                    self._audit.event("sandbox.orphan", sandbox=id, message=message)
+                await self._kill(id, backend)
+            case _:
+                pass
+
+    async def _kill(self, id: SandboxId, backend: Backend) -> None:
+        if (instance := await backend.adopt(id)) is not None:
+            await end(instance)
+        await backend.forget(id)
+
+    async def _adopt(self, row: Row) -> None:
+        """Ahead of the first use, which waits for its own sandbox only."""
+        async with self._adopting:
+            with suppress(PaddockError, OSError):  # the first use is told
+                await self._live.hold(row)
+
+    async def _pauses(self) -> None:
+        """A daemon that died may not have recorded that a sandbox stands still, or goes on."""
+        for row in await self._live.check_all(tuple(row for row in self._store.list() if row.state in LIVE)):
+            now = self._store.get(row.id)
+            if row.state is State.RUNNING and now is not None and now.state is State.PAUSED:
+                self._store.set_deadline(row)
+                self._lifecycle.move(now, State.RUNNING)
+
+    async def _living(self, backend: Backend | None) -> Mapping[SandboxId, Ending | None]:
+        try:
+            return _UNKNOWN if backend is None or backend.probe() is not None else await backend.living()
+        except (PaddockError, OSError):
+            return _UNKNOWN
+
+    async def _quarantines(self) -> None:
+        if self._repositories.is_dir() and any(self._repositories.iterdir()):
+            from ._publication import remove_quarantines  # with all that git needs
+
+            await asyncio.to_thread(remove_quarantines, self._repositories)
+
+    async def _try(self, what: str, step: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await step()
+        except (PaddockError, OSError) as error:
+            with suppress(Unrecorded):
+                self._audit.event("recovery.failed", message=f"{what}: {type(error).__name__}: {error}"[:1024])
+
+
+_UNKNOWN: Mapping[SandboxId, Ending | None] = {}
+"""Of a backend that can't be asked. Compared by identity."""
+
+
+def _awaited(step: Callable[[], None]) -> Callable[[], Awaitable[None]]:
+    async def run() -> None:
+        step()
+
+    return run
