@@ -34,7 +34,7 @@ from tests.service.test_sleeping import (
     test_a_rollback_of_a_paused_one_runs,
     test_a_timeout_still_holds_after_a_pause,
     test_an_idle_one_sleeps_until_it_is_used,
-    test_its_time_to_live_goes_on_while_it_stands_still,
+    test_its_ttl_stands_still_with_it,
     test_many_uses_at_once_wake_it_once,
     test_nothing_wakes_it_when_it_was_killed,
     test_streams_stay_open_and_what_is_written_wakes_it,

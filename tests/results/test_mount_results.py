@@ -247,7 +247,7 @@ def test_a_link_that_comes_when_all_was_looked_at_is_not_followed_even_within_th
         (project / "way").symlink_to("other")
         promote(plan, layer, journal)
 
-    monkeypatch.setattr("paddock.client._sync.daemon.promote", late)
+    monkeypatch.setattr("paddock.client._promote.promote", late)
     with pytest.raises(InvalidState, match="no directory of the host's"):
         box.promote_mount()
     assert list((project / "other").iterdir()) == []

@@ -67,7 +67,7 @@ class PlannedNode(Value, omit_defaults=True):
     mode: int = 0
     uid: int = 0
     gid: int = 0
-    identity: tuple[int, int, int] = (0, 0, 0)
+    identity: tuple[int, ...] = ()
     target: str | None = None
 
 
@@ -83,7 +83,7 @@ class PromotionPlan(Value):
     """What the caller's process writes into `source`, which is the directory with this device and inode."""
 
     source: str
-    directory: tuple[int, int]
+    directory: tuple[int, ...]
     changes: tuple[PlannedChange, ...]
 
 
