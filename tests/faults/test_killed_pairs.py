@@ -122,6 +122,9 @@ def _goes_on(box: Sandbox, verb: str, transport: DaemonTransport, state_dir: Pat
         assert box.exec("echo on").stdout == "on\n"
     with Sandbox.create(level="jail", ttl_seconds=60, transport=transport) as other:
         assert other.exec("echo other").stdout == "other\n"
+    for one in Sandbox.list(transport=transport):
+        if one.info.spec.persistent and one.id != box.id:  # children are as persistent as their parent
+            one.kill()
     assert wait_until(lambda: live_sandboxes(state_dir) in ([box.id], [])), "the client's sandboxes outlive it"
     for snapshot in box.snapshots():
         box.delete_snapshot(snapshot)
