@@ -114,6 +114,8 @@ def _goes_on(box: Sandbox, verb: str, transport: DaemonTransport, state_dir: Pat
     """What lived lives, with every acknowledged byte; what was the client's has ended; the next sandbox works."""
     box.refresh()
     if verb == "rollback":
+        # It goes on to its end although its caller has gone.
+        assert wait_until(lambda: box.refresh().state != "restoring")
         assert box.state in ("running", "failed")
     elif verb == "kill":
         assert box.state in ("running", "killed")
