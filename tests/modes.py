@@ -26,7 +26,7 @@ PURE = {
     "policy": "*",
     "repositories": "remote",
     "results": "forges",
-    "service": "approvals conduct disk_sleep disk_sleep_races door evidence execs faults garbage levels"
+    "service": "activity approvals conduct disk_sleep disk_sleep_races door evidence execs faults garbage levels"
     " malware_lists policies providers order recover lane rollback sandboxes secret_leases secret_policies"
     " secrets sleeping_states store wall_clock workspace_trees workspaces",
     "storage": "secret_sources vault",

@@ -11,6 +11,7 @@ import pytest
 from paddock.audit import AuditLog, read_records, verify
 from paddock.model import ListAudit
 from paddock.service import _evidence
+from paddock.service._activity import Activity
 from paddock.service._clock import Clock
 from paddock.service._evidence import Evidence
 
@@ -57,7 +58,7 @@ def test_a_service_signs_beside_its_work(tmp_path: Path, monkeypatch: pytest.Mon
             loop.call_soon_threadsafe(signed.set)
 
         monkeypatch.setattr(evidence, "sign", sign_and_tell)
-        task = loop.create_task(evidence.run())
+        task = loop.create_task(evidence.run(Activity(lambda: True)))
         for number in range(3):
             signed.clear()
             log.event("task.failed", message=str(number))

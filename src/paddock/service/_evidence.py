@@ -35,6 +35,7 @@ from paddock.audit import (
 from paddock.errors import InvalidState, NotConfigured, Unrecorded
 from paddock.model import AuditKey, AuditReport, AuditStatement
 
+from ._activity import Activity
 from ._clock import Clock
 from ._gate import Entry
 from ._store import Row
@@ -66,10 +67,9 @@ class Evidence:
         self._told: set[str] = set()
         self._since = clock.boottime()
 
-    async def run(self) -> None:
+    async def run(self, activity: Activity) -> None:
         """Until it is cancelled."""
-        while True:
-            await asyncio.sleep(SIGN_SECONDS)
+        async for _ in activity.rounds(SIGN_SECONDS):
             if self._sizes() != self._seen:
                 await asyncio.to_thread(self.sign)
                 await asyncio.to_thread(self.keep)

@@ -11,6 +11,7 @@ import contextlib
 from paddock.audit import AuditLog
 from paddock.errors import Unrecorded
 
+from ._activity import Activity
 from ._clock import Clock
 from ._garbage import Garbage
 from ._live import Live
@@ -39,10 +40,9 @@ class Expiry:
         self._audit, self._clock, self._policies = audit, clock, PolicyStore(store)
         self._period, self._keep = period_seconds, keep_ended_seconds
 
-    async def run(self) -> None:
+    async def run(self, activity: Activity) -> None:
         """Until it is cancelled. A sweep that fails is recorded, and comes round again."""
-        while True:
-            await asyncio.sleep(self._period)
+        async for _ in activity.rounds(self._period):
             try:
                 await self.once()
             except Exception as error:  # a backend's bug too: the next sweep may get further

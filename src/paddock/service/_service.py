@@ -23,6 +23,7 @@ from paddock.model import (
 from paddock.policy import Policy
 from paddock.storage._base import Pool
 
+from ._activity import Activity
 from ._clock import Clock
 from ._config import Config
 from ._effects import effect
@@ -96,6 +97,7 @@ class Service:
         )
         self._audit.hide = self._rooms.leases.without_values
         self.expiry = self._rooms.expiry
+        self.activity = Activity(lambda: bool(self._store.list()))
 
     async def perform(self, action: Action[R], principal: Principal) -> R:
         """Does what `action` asks, if the policy lets `principal`, and returns what the action's type says.
@@ -116,6 +118,7 @@ class Service:
         task = asyncio.current_task()
         assert task is not None
         self._performers.add(task)
+        self.activity.note()
         try:
             yield
         finally:
@@ -138,8 +141,8 @@ class Service:
         if self._closed:
             raise InvalidState("this service was closed", hint="make another one")
         await self.recover()
-        self._tasks.start(self.expiry.run(), name="sweep")
-        self._tasks.start(self._rooms.evidence.run(), name="sign")
+        self._tasks.start(self.expiry.run(self.activity), name="sweep")
+        self._tasks.start(self._rooms.evidence.run(self.activity), name="sign")
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -1,0 +1,28 @@
+"""An idle daemon isn't woken: what comes round stops when nothing lives and nothing is asked."""
+
+from __future__ import annotations
+
+from service_world import ME, Rig, until
+
+from paddock.model import CreateSandbox, KillSandbox, ListSandboxes
+from paddock.service._activity import Activity
+
+
+async def test_sweeps_stop_when_nothing_lives_and_begin_again_with_a_request(rig: Rig) -> None:
+    async with rig.service() as service:
+        service.activity = Activity(lambda: bool(service._store.list()))
+        rounds = aiter(service.activity.rounds(0.0))
+        await anext(rounds)
+        assert service.activity.rests
+        await service.perform(ListSandboxes(), ME)
+        assert not service.activity.rests
+        await anext(rounds)
+        assert service.activity.rests
+        made = await service.perform(CreateSandbox(), ME)
+        for _ in range(3):
+            await anext(rounds)
+            assert not service.activity.rests, "a sandbox lives"
+        await service.perform(KillSandbox(sandbox=made.id), ME)
+        await anext(rounds)
+        await until(lambda: service.activity.rests)
+        await rounds.aclose()
