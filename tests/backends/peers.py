@@ -17,6 +17,7 @@ from paddock.backends._guest_connection import GuestConnection
 from paddock.backends._guest_exec import GuestExecHandle, attach, output, start_background, start_foreground
 from paddock.backends._guest_files import perform
 from paddock.backends._guest_instance import GuestInstance
+from paddock.backends._guest_instance import _Agents as Agents  # pyright: ignore[reportPrivateUsage]
 from paddock.backends._guest_ports import accept
 from paddock.guest._frames import (
     MAX_REQUEST,
@@ -219,6 +220,7 @@ CALLS: dict[str, Call] = {
     "attach": lambda connection: attach(connection, ID).started(),
     "output": lambda connection: output(connection, ID, 1),
     "execs": lambda connection: instance(connection).execs(),
+    "agents": lambda connection: connection.open({"op": "agents"}).call(Agents),
     "signal": lambda connection: instance(connection).signal_exec(ID, 1),
 }
 """One call for each operation: what it does first. `HELD` are made on a command that runs."""

@@ -29,7 +29,7 @@ POURED = {
 """What is poured out for ever by those whose result the host gathers or was told the size of, and how much it takes."""
 UNREAD = {"download": 1, "connect": 1, "output": 1, "attach": 2, "exec": 2, "accept": 1}
 """Streams without an end of their own: what nobody reads stays where it is. By the number of streams."""
-ONE_WAY = {"write", "upload", "signal", "resize", "kill_exec", "remove", "remove_tree", "execs"}
+ONE_WAY = {"write", "upload", "signal", "resize", "kill_exec", "remove", "remove_tree", "execs", "agents"}
 """Nothing is gathered: the answer is one frame."""
 DESCRIBED = {"stat", "mkdir", "set", "move", "move_tree", "copy"}
 """The answer names a path."""

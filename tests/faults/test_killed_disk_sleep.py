@@ -71,12 +71,12 @@ with in_process(Path(os.environ["PADDOCK_STATE_DIR"])):
 """
 SLEEPS = """
 s = Sandbox.connect({id!r})
-slept = [s.pause(to_disk=True) for _ in range(5)]
+slept = [s.pause(to_disk=True, force=True) for _ in range(5)]
 say(slept=len(slept))
 """
-WORK = {"sleep": "s.pause(to_disk=True)", "wake": "s.exec('true')"}
-# Of 50 and 74: while it is saved, when it is to end; when it is made and nobody knows.
-SOME = (("sleep", 18), ("sleep", 34), ("wake", 62))
+WORK = {"sleep": "s.pause(to_disk=True, force=True)", "wake": "s.exec('true')"}
+# Of 42 and 62: while it is saved, when it is to end; when it is made and nobody knows.
+SOME = (("sleep", 15), ("sleep", 28), ("wake", 52))
 # It has a number in memory and nowhere else, and says it, one more each time, when asked; each time, two files grow.
 # Who asks may be gone before he is answered.
 COUNTER = """
@@ -129,7 +129,7 @@ class Machine:
     def do(self, work: str, at: int = 0, victim: int = 0) -> tuple[dict[str, Any] | None, str]:
         """In a daemon of its own, killing at that step: what it says, if it lives, and how the machine is told."""
         if work == "wake":
-            self.box.pause(to_disk=True)
+            self.box.pause(to_disk=True, force=True)
             assert self.emulators() == []
         code = PROGRAM.format(id=self.box.id, at=at, victim=victim, work=WORK[work])
         program = Program(self.state_dir, code, preface=STEPS)
@@ -226,7 +226,7 @@ def test_some_steps(machine: Callable[[], Machine], shared_state: Path) -> None:
     one = machine()
     for work, step in SOME:
         _daemon_dies(one, work, step)
-    _keeper_dies(one, "sleep", 28, shared_state)
+    _keeper_dies(one, "sleep", 23, shared_state)
 
 
 @pytest.mark.slow
@@ -281,10 +281,10 @@ def test_without_room_it_goes_on_or_sleeps_on(machine: Callable[[], Machine], mo
     with in_process(one.state_dir):
         full()
         with pytest.raises(ResourceExhausted, match="kept free"):
-            one.box.pause(to_disk=True)
+            one.box.pause(to_disk=True, force=True)
         one.goes_on()
         monkeypatch.undo()
-        one.box.pause(to_disk=True)
+        one.box.pause(to_disk=True, force=True)
         full()
         with pytest.raises(ResourceExhausted, match="kept free"):
             one.box.exec("true")
@@ -297,21 +297,21 @@ def test_without_room_it_goes_on_or_sleeps_on(machine: Callable[[], Machine], mo
 @pytest.mark.timeout(900)
 def test_asleep_it_is_copied_taken_back_and_killed_as_awake(machine: Callable[[], Machine]) -> None:
     one = machine()
-    one.box.pause(to_disk=True)
+    one.box.pause(to_disk=True, force=True)
     snapshot = one.box.snapshot()
     one.goes_on()
-    one.box.pause(to_disk=True)
+    one.box.pause(to_disk=True, force=True)
     child = one.box.fork()
     try:
         theirs = ask(child)
     finally:
         child.kill()
     assert theirs == one.goes_on()
-    one.box.pause(to_disk=True)
+    one.box.pause(to_disk=True, force=True)
     one.box.rollback(snapshot)
     one.counted -= 2
     one.goes_on()
-    one.box.pause(to_disk=True)
+    one.box.pause(to_disk=True, force=True)
     one.box.delete_snapshot(snapshot)
     one.box.kill()
     assert one.box.state == "killed"

@@ -121,9 +121,9 @@ def _serve() -> None:
         command = f"head -c {size} /dev/urandom >{path} && sync {path} && sha256sum <{path}"
         return Sandbox.connect(id).exec(command, cwd="/workspace", check=True).stdout.split()[0]
 
-    def sweep() -> bool:
+    def sweep() -> None:
         with in_process(default_state_dir()) as daemon:
-            return daemon.run(daemon.service.expiry.once)
+            daemon.run(daemon.service.expiry.once)
 
     def evict(name: str) -> None:
         id = transport.perform(GetWorkspace(workspace=name)).id

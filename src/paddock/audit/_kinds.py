@@ -45,7 +45,7 @@ EVENTS = {
     "process.gap": "why some of what was started inside is not in here",
     "process.start": "a program was started inside",
     "process.watch": "processes inside are `watched` from now on, or no longer; `why` not, if they can't be",
-    "rollback.failed": "a rollback of a dead service could not be ended",
+    "recovery.failed": "a step of the recovery at the daemon's start failed; the others were taken",
     "sandbox.ended": "a sandbox ended by itself, by its TTL or at a ceiling",
     "sandbox.orphan": "a sandbox without a row was killed",
     "sandbox.slept": "a sandbox that nobody used is paused, or was found so",

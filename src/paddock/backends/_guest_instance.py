@@ -179,6 +179,7 @@ class GuestInstance:
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
+        self._refusals = None
 
     def route(self, name: str | None) -> tuple[str, str | None]:
         """Which agent acts for a user, and whom it must become, if that is not whom it is."""
