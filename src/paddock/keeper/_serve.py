@@ -344,9 +344,9 @@ class Keeper:
         if not _late_exits.opened(self._house, life.jail, lambda: self._undertaker.reopen_exits(life)):
             reply({"known": False})
             return
-        exits = life.jail.exits
-        fds = () if exits is None else tuple(one.fileno() for one in exits.all)
-        reply({"known": True, "late": life.record.late, "fds": len(fds)}, fds)
+        exits, record = life.jail.exits, life.record
+        fds = () if exits is None else (*(one.fileno() for one in exits.all), life.jail.pidfd)
+        reply({"known": True, "late": record.late, "pid": record.pid, "start": record.start, "fds": len(fds)}, fds)
 
     def _freeze(self, connection: Connection, message: Message, reply: Reply) -> None:
         """Until `thaw`, or until the service that asks is gone."""

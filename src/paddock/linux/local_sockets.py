@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+BACKLOG = 64
 
 
 def connect(directory: Path, name: str) -> socket.socket | None:
@@ -23,6 +25,21 @@ def connect(directory: Path, name: str) -> socket.socket | None:
         peer.close()
         raise
     return peer
+
+
+def listen(directory: Path, name: str) -> socket.socket:
+    """A listener in the place of whatever has that name. OSError."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with reached(directory) as short:
+            with suppress(FileNotFoundError):
+                os.unlink(f"{short}/{name}")
+            listener.bind(f"{short}/{name}")
+        listener.listen(BACKLOG)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
 
 
 @contextmanager

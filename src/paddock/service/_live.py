@@ -35,10 +35,9 @@ class Live:
         tasks: Tasks,
         serve: Callable[[Held], Coroutine[None, None, None]],
         sleeping: Sleeping,
-        reached: Callable[[Row], None] = lambda row: None,
     ) -> None:
         self.sleeping = sleeping
-        self.holder, self._serve, self._reached = holder, serve, reached
+        self.holder, self._serve = holder, serve
         self._store, self._backends, self._remains = store, backends, remains
         self._pool, self._tasks = pool, tasks
         self._held: dict[SandboxId, Held] = {}
@@ -307,7 +306,6 @@ class Live:
                 raise _silent(row)
             now = await self.ended(row, None if ending is _GONE else ending)
             raise died(now.sandbox) if has_ended(now) else _silent(row)
-        self._reached(row)
         return self.admit(row, backend, instance)
 
     async def _watch(self, held: Held) -> None:

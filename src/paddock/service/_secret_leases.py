@@ -33,8 +33,7 @@ Changed: TypeAlias = Callable[[str, Bound], Awaitable[None]]
 
 
 class Leases:
-    """`changed` is set by whoever has a gateway; so is `unseen`, which is told of a sandbox in which a command is to be
-    started under a policy that this service has not met."""
+    """`changed` is set by whoever has a gateway."""
 
     def __init__(
         self,
@@ -56,7 +55,6 @@ class Leases:
         self._rules: dict[str, dict[str, SecretRule]] = {}
         """By which the values were fetched that are held here."""
         self.changed: Changed = _nobody
-        self.unseen: Callable[[Row], None] = lambda row: None
 
     async def prepare(self, rows: Sequence[Row], rules: Mapping[str, SecretRule]) -> None:
         """Of sandboxes that are to be, and begin together: all values are there, or SecretUnavailable says which is
@@ -137,7 +135,6 @@ class Leases:
             return spec
         if self._seen.get(row.id) != revision:
             await self._catch_up(row, revision)
-            self.unseen(row)
         late = self._late.get(row.id)
         return spec if not late else msgspec.structs.replace(spec, env={**late, **spec.env})
 

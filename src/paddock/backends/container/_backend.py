@@ -248,10 +248,9 @@ class ContainerBackend:
             try:
                 if record is None or record.incarnation != incarnation or not record.lives():
                     raise ProcessLookupError
-                life = self._life(record)
+                return await exits(self.records, record, self._life(record), make=make)
             except ProcessLookupError:
                 raise SandboxDied(f"sandbox {id} is gone") from None
-            return await exits(self.records, record, life, make=make)
 
     async def living(self) -> Mapping[SandboxId, Ending | None]:
         found: dict[SandboxId, Ending | None] = {}

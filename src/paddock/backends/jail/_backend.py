@@ -229,11 +229,12 @@ class JailBackend:
             raise SandboxDied(f"{id} is dead")
         if answer["late"]:
             self._late.add(id)
-        sockets = [socket.socket(fileno=fd) for fd in cast("list[int]", answer["fds"])]
-        if not sockets:
+        descriptors = cast("list[int]", answer["fds"])
+        if not descriptors:
             return None
-        *tcp, datagrams, connections, diag = sockets
-        return Exits(tuple(tcp), datagrams, connections, diag)
+        process = descriptors.pop()
+        *tcp, datagrams, connections, diag = [socket.socket(fileno=fd) for fd in descriptors]
+        return Exits(tuple(tcp), datagrams, connections, diag, process, (answer["pid"], answer["start"]))
 
     async def living(self) -> Mapping[SandboxId, Ending | None]:
         answer = await self.keeper.request("list")
