@@ -39,7 +39,7 @@ from tests.conftest import private_state
 
 class GvisorHarness(VesselHarness):
     def backend(self) -> GvisorBackend:
-        return GvisorBackend(self.state_dir)
+        return GvisorBackend(self.state_dir, keeper=self.keeper)
 
 
 @pytest.fixture(scope="module")

@@ -105,7 +105,7 @@ class Room:
 
 def play(harness: VesselHarness, scene: Callable[[Room], Awaitable[None]], *, for_tests: bool = False) -> None:
     async def main() -> None:
-        room = Room(harness, PlainVessel(harness.state_dir, for_tests=for_tests))
+        room = Room(harness, PlainVessel(harness.state_dir, keeper=harness.keeper, for_tests=for_tests))
         try:
             await scene(room)
         finally:
@@ -149,7 +149,7 @@ def test_what_was_claimed_outlives_its_service_and_the_next_one_finds_it(harness
         plan = await room.plan(env={"GREETING": "hello"})
         await (await room.backend.create(plan)).aclose()
         await room.backend.aclose()
-        later = PlainVessel(harness.state_dir)
+        later = PlainVessel(harness.state_dir, keeper=harness.keeper)
         try:
             adopted = await later.adopt(plan.id)
             assert adopted is not None
@@ -222,7 +222,7 @@ def test_nothing_waits_for_a_program_that_makes_one_sandbox(harness: VesselHarne
 def test_another_service_sees_no_sandbox_in_what_waits(harness: VesselHarness) -> None:
     async def scene(room: Room) -> None:
         id = await room.stock()
-        other = PlainVessel(harness.state_dir)
+        other = PlainVessel(harness.state_dir, keeper=harness.keeper)
         try:
             assert id not in await other.living()
             assert await other.adopt(SandboxId(id)) is None

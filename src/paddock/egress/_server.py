@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import struct
 import traceback
 from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol
@@ -93,12 +92,13 @@ class Server:
             peer, _ = self._listener.accept()
         except OSError:
             return
-        if struct.unpack("=3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1] != self._owner:
-            peer.close()
+        line = Duplex(peer, lambda line, frame: self._heard(plane, line, frame), self._left)
+        if line.uid != self._owner:
+            line.close()
             return
         if self._line is not None:
             self._line.close()
-        self._line = Duplex(peer, lambda line, frame: self._heard(plane, line, frame), self._left)
+        self._line = line
 
     def _left(self, line: Duplex) -> None:
         if self._line is line:

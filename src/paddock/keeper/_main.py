@@ -17,7 +17,7 @@ from typing import Any, cast
 from paddock.guest import _everything as guest
 from paddock.keeper import _house, _serve, layout
 from paddock.keeper._bootstrap import READY
-from paddock.linux import pidfd
+from paddock.linux import local_sockets, pidfd
 
 _TITLE = b"paddock"
 
@@ -46,7 +46,7 @@ def main(options: dict[str, Any]) -> None:
     try:
         _set_title()
         house = _house.furnish(state)
-        listener = _serve.listen(state)
+        listener = local_sockets.listen(state, layout.KEEPER_SOCKET)
         guest.seal_imports()
         os.write(1, READY)
         for number in (0, 1):

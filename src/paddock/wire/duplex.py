@@ -51,6 +51,7 @@ class Duplex:
         self._channels = itertools.count(1)
         self._unsent: deque[tuple[int, memoryview, tuple[int, ...]]] = deque()
         self.closed = False
+        self.pid, self.uid, _ = struct.unpack("=3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         self._loop.add_reader(peer.fileno(), self._readable)
 
     async def ask(self, body: bytes, descriptors: tuple[int, ...] = (), *, kind: Kind = Kind.OPEN) -> Frame:
@@ -153,13 +154,12 @@ async def greet(
     One that is just leaving ends the connection: then its end is awaited, and what listens there after it is met.
     """
     while (peer := connect()) is not None:
-        pid, _, _ = struct.unpack("=3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         line = Duplex(peer, heard, ended)
         try:
             answer = await line.ask(hello, kind=Kind.HELLO)
         except ConnectionError:
-            if pid != os.getpid() and not await _ends(pid):
-                raise Stranger(pid) from None
+            if line.pid != os.getpid() and not await _ends(line.pid):
+                raise Stranger(line.pid) from None
             continue
         except BaseException:
             line.close()

@@ -14,6 +14,7 @@ import msgspec
 
 from paddock.backends._base import Backend, Capabilities, Ending, Exits, SandboxPlan, TreeMount
 from paddock.backends._guest import GuestConnection
+from paddock.backends.jail import KeeperClient
 from paddock.errors import (
     AlreadyExists,
     LevelUnavailable,
@@ -56,8 +57,8 @@ class ContainerBackend:
     name = "container"
     level = Level.CONTAINER
 
-    def __init__(self, state_dir: Path) -> None:
-        self._state = state_dir
+    def __init__(self, state_dir: Path, *, keeper: KeeperClient | None = None) -> None:
+        self._state, self._keeper = state_dir, keeper
         self._directory = state_dir / CONTAINERS
         self.records = Records(self._directory)
         self._locks: dict[SandboxId, asyncio.Lock] = {}
@@ -375,7 +376,7 @@ class ContainerBackend:
     async def _storage(self) -> Storage:
         async with self._storing:
             if self._stored is None:
-                self._stored = await Storage.open(self._state)
+                self._stored = await Storage.open(self._state, self._keeper)
             return self._stored
 
     def _start(self, work: Coroutine[Any, Any, R]) -> asyncio.Task[R]:

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from paddock.backends._base import Capabilities, Exits, SandboxPlan
+from paddock.backends.jail import KeeperClient
 from paddock.backends.microvm import _accelerator, _kernel, _qemu, _shares
 from paddock.backends.microvm._bake import Ingredients
 from paddock.backends.microvm._images import Images
@@ -49,8 +50,8 @@ class MicrovmBackend(VesselBackend):
     late_trees = True
     tells = True
 
-    def __init__(self, state_dir: Path, *, for_tests: bool = False) -> None:
-        super().__init__(state_dir, for_tests=for_tests)
+    def __init__(self, state_dir: Path, *, keeper: KeeperClient | None = None, for_tests: bool = False) -> None:
+        super().__init__(state_dir, keeper=keeper, for_tests=for_tests)
         self._trial = asyncio.Lock()
 
     @property
@@ -294,7 +295,7 @@ class MicrovmInstance(VesselInstance):
         async with (
             self.copying(),
             self.roused(),
-            images.saving(self._level.record(self.id).tree, self._save),
+            images.saving((await self._level.record(self.id)).tree, self._save),
             super().frozen(),
         ):
             yield
