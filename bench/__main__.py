@@ -23,6 +23,7 @@ BENCHMARKS = {
     "steps": "where the time of a create goes",
     "crowd": "cycles a second with many callers, and the processor time of each",
     "shell": "`paddock run -- true`, and where its time goes",
+    "daemon": "what a program pays to reach the daemon, and how the daemon bears a crowd",
     "stream": "1 GiB of stdout",
     "transfer": "a file of 1 GiB, in and out",
     "fork": "fork, snapshot and rollback, with few files and with many; a hundred children",

@@ -78,7 +78,7 @@ def test_all_that_a_container_has_is_in_its_copy(containers: ContainerHarness) -
                     second = await _made(containers, backend, tree=copy)
                     try:
                         found = await look(second)
-                        if containers.pool.porter.base is None:  # an ordinary user's pool has one owner
+                        if containers.pool.worker.base is None:  # an ordinary user's pool has one owner
                             assert _anybodys(found) == _anybodys(before)
                         else:
                             assert found == before

@@ -48,7 +48,7 @@ def template(containers: ContainerHarness, made: list[str], *layers: Manifest) -
         tree = containers.pool.open(name)
         root = os.open("root", os.O_RDONLY | os.O_DIRECTORY, dir_fd=tree)
         try:
-            write_manifest(root, containers.pool.porter, manifest)
+            write_manifest(root, containers.pool.worker, manifest)
         finally:
             os.close(root)
             os.close(tree)

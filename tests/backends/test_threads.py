@@ -13,8 +13,8 @@ import pytest
 from paddock.backends._threads import in_its_own_thread
 from paddock.backends.container._records import Records
 from paddock.model import SandboxId
-from paddock.storage._porter import Porter
 from paddock.storage._recipe import Progress, Recipe
+from paddock.storage._worker import Worker
 from tests.backends.test_vessel import harness  # noqa: F401 (a fixture)
 from tests.backends.vessels import VesselHarness
 
@@ -40,7 +40,7 @@ def test_what_is_baked_has_the_threads_that_it_needs_however_many_wait_for_it(ha
         async def boot() -> None:
             await asyncio.to_thread(booted.append, "once")
 
-        def fill(root: int, porter: Porter, progress: Progress) -> None:
+        def fill(root: int, worker: Worker, progress: Progress) -> None:
             asyncio.run_coroutine_threadsafe(boot(), loop).result(_SECONDS)
 
         recipe = Recipe(name="kit-test", facts=(secrets.token_hex(8),), fill=fill, host_usr=False, env={})

@@ -33,7 +33,7 @@ from tests.conftest import private_state
 def harness() -> Generator[VesselHarness]:
     with private_state() as state_dir, furnished(state_dir) as (pool, templates):
         vessels = VesselHarness(state_dir, pool, templates)
-        reason = vessels.backend().probe()
+        reason = PlainVessel(vessels.state_dir).probe()
         if reason is not None:
             pytest.skip(f"no jail here: {reason}")
         yield vessels

@@ -42,7 +42,7 @@ def vessels(*, for_tests: bool) -> Generator[VesselHarness]:
         templates = Templates(pool, state_dir)
         found = VesselHarness(state_dir, pool, templates)
         try:
-            reason = found.backend().probe()
+            reason = PlainVessel(found.state_dir).probe()
             if reason is not None:
                 pytest.skip(f"no jail here: {reason}")
             yield found

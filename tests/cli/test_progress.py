@@ -26,6 +26,20 @@ def test_what_is_waited_for_is_said_and_leaves_a_clean_line() -> None:
         assert bytes(shown.shown).rpartition(b"\x1b[K")[2] == b"after\r\n"
 
 
+WARNS = r"""
+import logging
+from paddock.cli._progress import progress
+with progress("first"):
+    logging.getLogger("paddock").warning("2 \x1b[31mare missing")
+"""
+
+
+def test_what_is_warned_of_meanwhile_is_said_when_it_is_done() -> None:
+    with screen(python=("-c", WARNS)) as shown:
+        assert shown.ends() == 0
+        assert bytes(shown.shown).endswith(b"paddock: 2 \\x1b[31mare missing\r\n")
+
+
 def test_what_is_quick_says_nothing(sandbox: SandboxFactory) -> None:
     sandbox()
     with screen("ls", "--all") as shown:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
+import socket
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from paddock.client import AsyncSandbox, Sandbox
-from paddock.model import CreateSandbox, RunExec, State
-from paddock.wire import Connection, Frame
+from paddock.client import AsyncSandbox, Calls, DaemonTransport, Sandbox, Session
+from paddock.model import CreateSandbox, ListSandboxes, RunExec, State, codec
+from paddock.wire import PROTOCOL, Connection, Frame, Kind
 from tests.client.door import Rig
 from tests.orphans import wait_until
 
@@ -165,3 +168,54 @@ def _is_closed(peer: Any) -> bool:
         return False
     except ConnectionResetError:
         return True
+
+
+class _Dying:
+    """Stands for a daemon that dies: its first connections are greeted and end with the first request."""
+
+    def __init__(self, ends: int) -> None:
+        self._ends = ends
+        self.requests = 0
+        self.sockets: list[socket.socket] = []
+
+    def connect(self, state_dir: Path) -> socket.socket:
+        client, daemon = socket.socketpair()
+        self.sockets.append(daemon)
+        ends, self._ends = self._ends > 0, self._ends - 1
+        threading.Thread(target=self._serve, args=(Connection(daemon), ends), daemon=True).start()
+        return client
+
+    def _serve(self, daemon: Connection, ends: bool) -> None:
+        welcome = codec.Welcome(protocol=PROTOCOL, version="", instance="", pid=1, differs=(), notices=())
+        assert daemon.receive() is not None
+        daemon.send(Kind.HELLO, 0, codec.encode(welcome))
+        while (frame := daemon.receive()) is not None:
+            if ends:
+                daemon.close()
+                return
+            self.requests += 1
+            daemon.send(Kind.REPLY, frame.channel, b"[]")
+
+    def close(self) -> None:
+        for one in self.sockets:
+            one.close()
+
+
+def test_what_may_be_asked_twice_survives_many_connections_to_a_daemon_that_dies(tmp_path: Path) -> None:
+    daemon = _Dying(ends=3)
+    session = Session(tmp_path, daemon.connect)
+    with contextlib.closing(daemon), contextlib.closing(session):
+        for connection in [session.take() for _ in range(3)]:
+            session.give_back(connection)
+        assert DaemonTransport(Calls(session)).perform(ListSandboxes()) == ()
+        assert daemon.requests == 1
+
+
+def test_a_request_that_did_not_reach_the_daemon_is_sent_again(tmp_path: Path) -> None:
+    daemon = _Dying(ends=0)
+    session = Session(tmp_path, daemon.connect)
+    with contextlib.closing(daemon), contextlib.closing(session):
+        session.give_back(session.take())
+        daemon.sockets[0].shutdown(socket.SHUT_RD)  # so that a send fails, and nothing is there to be received
+        assert Calls(session).ask(b"{}", (), name="a change").body == b"[]"
+        assert daemon.requests == 1

@@ -51,7 +51,7 @@ def jails() -> Generator[JailHarness]:
 class TestJailBackend(BackendConformance):
     @pytest.fixture
     def harness(self, jails: JailHarness) -> JailHarness:
-        reason = jails.backend().probe()
+        reason = JailBackend(jails.state_dir).probe()
         if reason is not None:
             pytest.skip(f"no jail here: {reason}")
         return jails

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,8 +15,9 @@ import pytest
 from paddock import Sandbox
 from paddock.client import daemon_status, default_transport, session, stop_daemon
 from paddock.errors import DaemonLost, InvalidArgument, NotConfigured, SandboxDied
+from tests.conftest import keepers
 from tests.daemon.conftest import Start, daemon_pid
-from tests.orphans import wait_until
+from tests.orphans import PATIENCE_SECONDS, wait_until
 
 _HOLDS = "box = Sandbox.create(level='jail', ttl_seconds=300)\nsay(box.id)\nsys.stdin.readline()\n"
 
@@ -199,6 +202,28 @@ def test_an_idle_daemon_makes_room_when_its_settings_change_and_a_busy_one_says_
     assert wait_until(lambda: daemon_status(state_dir) is None)
     Sandbox.list(transport=transport)
     assert daemon_pid(state_dir) != old
+
+
+@pytest.mark.parametrize("how", ["deleted", "moved"])
+def test_a_state_directory_takes_its_sandboxes_and_its_daemon_along(how: str, state_dir: Path, program: Start) -> None:
+    holds = program("stays = Sandbox.create(level='jail', persistent=True, ttl_seconds=300)\nsay(1)\n" + _HOLDS)
+    assert holds.hears() == "1"
+    holds.hears()
+    daemon = os.pidfd_open(daemon_pid(state_dir))
+    agents = [os.pidfd_open(pid) for pid in keepers(state_dir)]
+    moved = state_dir.with_name(state_dir.name + ".moved")
+    if how == "deleted":
+        shutil.rmtree(state_dir)
+    else:
+        state_dir.rename(moved)
+    try:
+        for process in (daemon, *agents):
+            assert select.select((process,), (), (), PATIENCE_SECONDS)[0], "it goes on without its state directory"
+            os.close(process)
+        state_dir.mkdir(exist_ok=True)
+        assert Sandbox.list(transport=default_transport(state_dir)) == ()
+    finally:
+        shutil.rmtree(moved, ignore_errors=True)
 
 
 def test_why_a_daemon_cannot_start_is_said_to_the_one_who_starts_it(state_dir: Path) -> None:

@@ -8,6 +8,7 @@ The table: what is done; whose steps are counted, one system call after the othe
 | exec | daemon | daemon |
 | kill | keeper | keeper, agent, pid 1 |
 | kill | daemon | daemon |
+| create, snapshot, fork, restore, rollback | keeper | keeper |
 
 (Those of a create have names: tests/keeper/test_jail.py.) All steps take minutes: by default some, spread over all.
 """
@@ -158,6 +159,49 @@ def test_a_kill(victim: str, steps: Steps, state_dir: Path, transport: DaemonTra
         assert scene.box.info.reason, step
         assert proc.state(scene.init) in "ZX", step  # an orphan is reaped by the machine's init, in its own time
         assert live_sandboxes(state_dir) == []
+    _nothing_is_left_after_the_next_start(before, state_dir, transport)
+
+
+AGAIN: dict[str, Callable[[Sandbox, DaemonTransport], object]] = {
+    "create": lambda box, transport: Sandbox.create(level="jail", ttl_seconds=120, transport=transport),
+    "snapshot": lambda box, transport: box.snapshot("second"),
+    "fork": lambda box, transport: box.fork(),
+    "restore": lambda box, transport: Sandbox.create(snapshot="first", ttl_seconds=120, transport=transport),
+    "rollback": lambda box, transport: box.rollback("first"),
+}
+
+
+@pytest.mark.parametrize("work", AGAIN)
+def test_what_the_keeper_dies_in_is_done_all_the_same(
+    work: str, steps: Steps, state_dir: Path, transport: DaemonTransport
+) -> None:
+    def start() -> tuple[Scene, Stepper, Operation]:
+        scene = Scene(state_dir, transport)
+        scene.box.filesystem.write("file", "kept")
+        scene.box.snapshot("first")
+        return scene, Stepper(scene.keeper), Operation(lambda: AGAIN[work](scene.box, transport))
+
+    def end(scene: Scene, operation: Operation, step: int) -> None:
+        operation.end()
+        assert operation.error is None, (step, operation.error)
+        for box in (scene.box, *([operation.value] if isinstance(operation.value, Sandbox) else [])):
+            assert box.exec("cat file; echo next").stdout in ("keptnext\n", *(["next\n"] if work == "create" else []))
+            assert box.refresh().state == "running", step
+            box.kill()
+        for snapshot in scene.box.snapshots():
+            scene.box.delete_snapshot(snapshot)
+
+    scene, stepper, operation = start()
+    count = _count(stepper, operation)
+    assert count > 20
+    end(scene, operation, 0)
+    before = Snapshot.take(state_dir)
+    for step in steps(count):
+        scene, stepper, operation = start()
+        stepper.go(step, lambda operation=operation: operation.done)
+        os.kill(scene.keeper, signal.SIGKILL)
+        stepper.killed()
+        end(scene, operation, step)
     _nothing_is_left_after_the_next_start(before, state_dir, transport)
 
 

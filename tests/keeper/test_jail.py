@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from paddock.errors import InternalError, PaddockError
+from paddock.errors import InternalError, KeeperUnavailable, PaddockError
 from paddock.keeper import layout
 from paddock.linux import mountinfo, proc
 from paddock.model import Limit, Limits, SandboxId
@@ -91,7 +91,7 @@ def test_a_child_that_is_killed_at_any_step_leaves_nothing(step: str, play: Play
 
 @pytest.mark.root
 @pytest.mark.parametrize("step", KEEPER_STEPS)
-def test_a_keeper_that_is_killed_at_any_step_of_a_create_leaves_nothing_after_the_next_start(
+def test_a_create_is_done_once_more_if_the_keeper_is_killed_at_any_step_of_it(
     step: str, private_play: Play, state_dir: Path
 ) -> None:
     async def scene(yard: Yard) -> None:
@@ -99,16 +99,33 @@ def test_a_keeper_that_is_killed_at_any_step_of_a_create_leaves_nothing_after_th
         yard.backend.fault = f"keeper:{step}!"
         first = keeper_pid(yard)
         plan = yard.plan(exits=True)
-        with pytest.raises(PaddockError):
-            await yard.backend.create(plan)
-        known = await yard.backend.living()  # starts the next keeper
+        instance = await yard.backend.create(plan)
         assert keeper_pid(yard) != first
+        known = await yard.backend.living()
         assert known[neighbour.id] is None, "what was alive is adopted"
-        assert known.get(plan.id, "gone") is not None, "what was half made is not alive"
-        assert not any(entry == plan.id for entry in fresh_state(state_dir))
+        assert known[plan.id] is None
+        assert (await run(instance, "echo", "twice"))[1] == b"twice\n"
+        await instance.kill()
         await yard.backend.forget(plan.id)
+        assert not any(entry == plan.id for entry in fresh_state(state_dir)), "of neither of the two"
         assert (await run(neighbour, "echo", "still here"))[1] == b"still here\n"
         await neighbour.kill()
+
+    private_play(scene)
+
+
+def test_what_did_not_stand_still_to_the_end_is_the_platforms_error_and_can_be_tried_again(
+    private_play: Play,
+) -> None:
+    async def scene(yard: Yard) -> None:
+        instance = await yard.create()
+        with pytest.raises(KeeperUnavailable, match="did not stand still"):
+            async with instance.frozen():
+                os.kill(keeper_pid(yard), signal.SIGKILL)
+        async with instance.frozen():
+            pass
+        assert (await run(instance, "echo", "goes on"))[1] == b"goes on\n"
+        await instance.kill()
 
     private_play(scene)
 

@@ -35,7 +35,7 @@ async def test_a_submodule_at_another_port_of_this_machine_is_not_asked_for(
     link(origin, "m", origin.head(), address(http, "app/.git", "http"))
     async with opened(state_dir) as rig:
         acquired = await rig.service.perform(AcquireRepository(url=address(daemon, "app")), ME)
-        async with rig.over(await rig.base(acquired)) as shop:
+        async with rig.over(await rig.base(acquired, submodules=True)) as shop:
             assert await says(shop, "ls -A m; git status --porcelain") == ""
     assert http.asked == []
     log = "".join(path.read_text() for path in (state_dir / "audit").glob("*.jsonl"))

@@ -25,7 +25,9 @@ from paddock.model import (
     Limit,
     ListRepositories,
     ListSandboxes,
+    OpenWorkspace,
     Principal,
+    Workspace,
 )
 from paddock.service import Service
 from paddock.service._bases import Base
@@ -51,8 +53,8 @@ class Rig:
     async def acquire(self, origin: Origin, ref: str | None = None) -> Acquired:
         return await self.service.perform(AcquireRepository(url=origin.url, ref=ref), ME)
 
-    async def base(self, acquired: Acquired, branch: str = "work") -> Base:
-        return await self.shelf.bases.get(acquired, branch, Asked())
+    async def base(self, acquired: Acquired, branch: str = "work", *, submodules: bool = False) -> Base:
+        return await self.shelf.bases.get(acquired, branch, Asked(), submodules=submodules)
 
     @asynccontextmanager
     async def over(self, base: Base, name: str = "zz_work") -> AsyncGenerator[Any]:
@@ -137,7 +139,7 @@ async def test_one_makes_a_base_and_the_others_wait(module_state: Path, origin: 
 async def test_a_maker_who_died_is_not_waited_for(module_state: Path, origin: Origin) -> None:
     async with opened(module_state) as rig:
         acquired = await rig.acquire(origin)
-        dead = Base("bs_dead", acquired.repository, acquired.commit, "work", "boot:1:1:dead")  # type: ignore[arg-type]
+        dead = Base("bs_dead", acquired.repository, acquired.commit, "work", False, "boot:1:1:dead")  # type: ignore[arg-type]
         assert rig.shelf.bases._begin(dead)
         rig.pool.create("bs_dead")
         base = await rig.base(acquired)
@@ -253,11 +255,38 @@ async def test_submodules_come_from_caches_of_their_own_as_deep_as_they_go(
     link(origin, "vendor/middle", middle.head(), address(daemon, "middle"))
     async with opened(module_state) as rig:
         acquired = await rig.service.perform(AcquireRepository(url=address(daemon, "app")), ME)
-        async with rig.over(await rig.base(acquired)) as shop:
+        async with rig.over(await rig.base(acquired, submodules=True)) as shop:
             assert await says(shop, "cat vendor/middle/file vendor/middle/lib/inner/deepest") == "2\n1"
             assert await says(shop, "git status --porcelain; git -C vendor/middle status --porcelain") == ""
             assert await says(shop, "git -C vendor/middle/lib/inner rev-parse HEAD") == inner.head()
             assert await says(shop, "git submodule status | cut -c 1-41 | tr ' ' =") == "=" + middle.head()
+
+
+async def test_submodules_that_nobody_asked_for_are_neither_fetched_nor_hidden(
+    state_dir: Path, origins: Path, origin: Origin, daemon: Any, http: HttpServer
+) -> None:
+    inner = Origin(origins / "inner")
+    inner.commit({"file": "1\n"})
+    link(origin, "m", inner.head(), address(http, "inner/.git", "http"))
+    async with opened(state_dir) as rig:
+        url = address(http, "app/.git", "http")
+
+        async def work(name: str, *, submodules: bool) -> Workspace:
+            return await rig.service.perform(OpenWorkspace(name=name, url=url, submodules=submodules), ME)
+
+        without = await work("without", submodules=False)
+        assert (without.submodules, without.unfetched) == (False, 1)
+        assert [path for path, _ in http.asked if path.startswith("/inner")] == []
+        with pytest.raises(InvalidState, match="has submodules False, not True"):
+            await work("without", submodules=True)
+        assert (await work("without", submodules=False)).unfetched == 1
+        asked = await work("with", submodules=True)
+        assert (asked.submodules, asked.unfetched) == (True, 0)
+        assert (await work("with", submodules=False)).submodules, "one that is there keeps what it has"
+        acquired = await rig.service.perform(AcquireRepository(url=url), ME)
+        for submodules in (True, False):
+            async with rig.over(await rig.base(acquired, submodules=submodules)) as shop:
+                assert await says(shop, "ls m; git status --porcelain") == ("file" if submodules else "")
 
 
 @pytest.mark.parametrize(
@@ -271,7 +300,7 @@ async def test_submodules_from_elsewhere_are_left_empty_and_recorded(
     before = audited(module_state)
     async with opened(module_state) as rig:
         acquired = await rig.service.perform(AcquireRepository(url=address(daemon, "app")), ME)
-        async with rig.over(await rig.base(acquired)) as shop:
+        async with rig.over(await rig.base(acquired, submodules=True)) as shop:
             assert await says(shop, "ls -A m; git status --porcelain") == ""
     assert [line for line in audited(module_state) - before if "submodule.empty" in line]
 
@@ -315,7 +344,7 @@ async def test_a_public_repository_gets_at_no_private_one_by_a_submodule(
         direct = await rig.service.perform(AcquireRepository(url=address(http, "private/.git", "http")), ME)
         assert direct.commit == private.head()
         acquired = await rig.service.perform(AcquireRepository(url=address(http, "app/.git", "http")), ME)
-        async with rig.over(await rig.base(acquired)) as shop:
+        async with rig.over(await rig.base(acquired, submodules=True)) as shop:
             assert await says(shop, "ls -A m") == ""
 
 

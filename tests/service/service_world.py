@@ -47,7 +47,7 @@ from paddock.service import Service
 from paddock.service._expiry import PERIOD_SECONDS
 from paddock.storage._base import TreeUsage
 from paddock.storage._config import PoolConfig
-from paddock.storage._porter import Porter
+from paddock.storage._worker import Worker
 
 ME = Principal(f"local:{os.getuid()}")
 USER = User(name="user", uid=1000, gid=1000, home="/home/user")
@@ -459,7 +459,7 @@ class FolderPool:
     """Trees as plain directories."""
 
     driver, overlay = "copy", False
-    porter = Porter(None)
+    worker = Worker(None)
     marks = PoolConfig(driver="copy").marks
 
     def __init__(self, root: Path) -> None:

@@ -94,6 +94,17 @@ def test_what_a_file_of_a_version_before_has_is_kept(tmp_path: Path) -> None:
     assert "alembic_version" not in {name for name, _ in schema_of(tmp_path / "db")}
 
 
+def test_checkouts_of_before_submodules_were_asked_for_have_them(tmp_path: Path) -> None:
+    _made_by(tmp_path / "db", 12)
+    db = sqlite3.connect(tmp_path / "db")
+    db.execute("INSERT INTO bases VALUES ('bs_1', 'rp_1', 'c', 'b', NULL, 1, 1)")
+    db.commit()
+    db.close()
+    store = Store(tmp_path / "db")
+    assert store.execute("SELECT submodules, unfetched FROM bases", ()).fetchall() == [(1, 0)]
+    store.close()
+
+
 def _made_by(path: Path, version: int) -> None:
     """A database as that version left it."""
     db = sqlite3.connect(path)

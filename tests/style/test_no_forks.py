@@ -12,8 +12,8 @@ ROOMS = ("audit", "backends", "daemon", "linux", "model", "policy", "service", "
 FORKS = {
     "daemon/_process.py": "leaves its parent before it has a loop or a thread",
     "linux/namespaces.py": "clone(2) itself, for the supervisor",
-    "linux/subordinate_ids.py": "makes the user namespace: to go, with the porter",
-    "storage/_porter.py": "work on trees with subordinate ids: to become a fresh process",
+    "linux/subordinate_ids.py": "makes the user namespace, for the supervisor and the worker, which have one thread",
+    "storage/_jobs.py": "a program of its own, which the daemon executes",
     "storage/repositories/_confined.py": "a program of its own, which the daemon executes",
 }
 _CALLS = {"fork", "forkpty", "clone", "clone_into"}

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from collections.abc import Callable, Generator
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +12,8 @@ import pytest
 
 from paddock.keeper.layout import SUBORDINATE_IDS
 from paddock.linux.subordinate_ids import SubordinateIds, granted
-from paddock.storage._porter import SubordinatePorter
+from paddock.storage._removal import remove
+from paddock.storage._worker import Worker
 from tests.conftest import live_sandboxes, private_state
 from tests.orphans import wait_until
 
@@ -40,9 +39,11 @@ def whole_state(ids: SubordinateIds) -> Generator[Path]:
             yield directory
     finally:
         if directory is not None and directory.exists():  # what root of a sandbox owns, its user cannot remove
-            porter = SubordinatePorter(ids)
-            porter.do(partial(shutil.rmtree, directory))
-            porter.close()
+            worker = Worker(0, ids)
+            above = os.open(directory.parent, os.O_RDONLY | os.O_DIRECTORY)
+            worker.do(remove, (above,), directory.name)
+            os.close(above)
+            worker.close()
 
 
 @pytest.fixture

@@ -60,14 +60,18 @@ class Progress:
 
 
 class _Listener(logging.Handler):
-    """The library says in its log what takes long."""
+    """The library says in its log what takes long, and warns of what the caller should know afterwards."""
 
     def __init__(self, progress: Progress) -> None:
         super().__init__(logging.INFO)
         self._progress = progress
+        self.warnings: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._progress.said = record.getMessage()
+        if record.levelno >= logging.WARNING:
+            self.warnings.append(record.getMessage())
+        else:
+            self._progress.said = record.getMessage()
 
 
 @contextlib.contextmanager
@@ -88,3 +92,5 @@ def progress(said: str) -> Generator[Progress]:
         shown.stop()
         logger.removeHandler(listener)
         logger.setLevel(level)
+        for warning in listener.warnings:
+            _render.note(warning)

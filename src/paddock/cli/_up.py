@@ -34,6 +34,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--max-age", type=age, default=60.0, metavar="TIME", help="how long ago the tip may have been seen"
     )
     group.add_argument("--workspace-disk", type=mebibytes, metavar="SIZE", help="MiB, or 20g (default: 10g)")
+    group.add_argument("--submodules", action="store_true", help="fetch its submodules too, from where it says")
     parser.add_argument("--env", type=pair, action="append", default=[], metavar="NAME=VALUE")
     add_idle(parser)
     add_spec(parser, ttl_seconds=_TTL_SECONDS, files=False)
@@ -57,6 +58,7 @@ def run(options: argparse.Namespace) -> int:
             ref=options.ref,
             max_age_seconds=options.max_age,
             disk_mib=options.workspace_disk,
+            submodules=options.submodules,
         )
     with progress("making the sandbox"):
         sandbox, found = _sandbox(workspace, options)

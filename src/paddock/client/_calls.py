@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from paddock.errors import DaemonLost, InvalidState
+from paddock.errors import InvalidState
 from paddock.model import codec
 from paddock.wire import NO_REPLY, Connection, Frame, Kind, WireError, close_all
 
@@ -42,13 +42,19 @@ class Calls:
         undo: Undo = nothing,
         name: str = "a call",
     ) -> Frame:
-        """The REPLY. Raises the daemon's error; DaemonLost where it died before it answered."""
-        for attempt in range(2):
-            connection = self._session.take()
+        """Return the REPLY. Raise the daemon's error, or DaemonLost where it died before it answered.
+
+        A request that didn't reach it whole was not started: it is sent once more. So is one that was lost, if it is
+        `repeatable`. The second one takes a new connection: the others may be those of the daemon that is dying.
+        """
+        problem: Exception | None = None
+        for connect in (self._session.take, self._session.open):
+            connection = connect()
             channel = connection.next_channel()
-            problem: Exception | None = None
+            is_sent = False
             try:
                 connection.send(Kind.OPEN, channel, body, descriptors=descriptors)
+                is_sent = True
                 frame = self._answer(connection, channel)
             except (OSError, WireError) as error:
                 frame, problem = None, error
@@ -59,9 +65,9 @@ class Calls:
                 self._session.give_back(connection)
                 return answered(frame, self.give_up)
             connection.close()
-            if not repeatable or attempt:
-                raise lost(name, problem)
-        raise DaemonLost("the daemon died twice before it answered", hint="paddock daemon logs")
+            if is_sent and not repeatable:
+                break
+        raise lost(name, problem)
 
     def _answer(self, connection: Connection, channel: int) -> Frame | None:
         while (frame := connection.receive()) is not None:

@@ -134,7 +134,7 @@ class Session:
             if not connection.is_stale:
                 return connection
             connection.close()
-        return self._open()
+        return self.open()
 
     def give_up(self, body: bytes) -> None:
         """Send a request and wait for nothing. For finalizers: takes no lock, raises nothing."""
@@ -168,9 +168,10 @@ class Session:
 
     def open_socket(self) -> socket.socket:
         """A greeted connection that is not of this session's pool."""
-        return self._open().detach()
+        return self.open().detach()
 
-    def _open(self) -> Connection:
+    def open(self) -> Connection:
+        """Return a new connection, greeted."""
         with self._starting:  # of many threads that find no daemon one starts it
             for _ in range(_ATTEMPTS):
                 try:

@@ -15,7 +15,15 @@ from pathlib import Path
 
 import msgspec
 
-from paddock.errors import InternalError, InvalidArgument, InvalidState, PaddockError, PolicyDenied, exhaustion
+from paddock.errors import (
+    InternalError,
+    InvalidArgument,
+    InvalidState,
+    PaddockError,
+    PolicyDenied,
+    ResourceExhausted,
+    exhaustion,
+)
 from paddock.linux.local_sockets import reached
 from paddock.model import codec
 from paddock.wire import MAX_REQUEST, NO_REPLY, Frame, Inbox, Kind, WireError, close_all, pack, receive_some, send_some
@@ -28,6 +36,9 @@ _BACKLOG = 1024
 _UNREAD_BYTES = 4 << 20
 """Of a client that does not read its answers: no request of it is read before it has."""
 _BUSY_SECONDS = 0.1
+_HELLO_SECONDS = 5.0
+_OPEN_REQUESTS = 1024
+"""Of one connection, at once."""
 _TOKEN = re.compile(r"[0-9a-f]{32}")
 
 
@@ -142,12 +153,15 @@ class _Connection:
         self._unsent: deque[tuple[memoryview, tuple[int, ...]]] = deque()
         self._unsent_bytes = 0
         self._reads = self._closed = False
+        self._silent = asyncio.get_running_loop().call_later(_HELLO_SECONDS, self.close)
+        """Ends a connection that doesn't greet."""
         self._read(True)
 
     def close(self) -> None:
         if self._closed:
             return
         self._closed = True
+        self._silent.cancel()
         self._read(False)
         asyncio.get_running_loop().remove_writer(self._peer.fileno())
         self._peer.close()
@@ -196,7 +210,11 @@ class _Connection:
             close_all(frame.descriptors)
             self._hello(frame)
         elif frame.kind is Kind.OPEN and self._session is not None and frame.channel not in self._open:
-            self._start(self._session, frame)
+            if len(self._open) < _OPEN_REQUESTS:
+                self._start(self._session, frame)
+            else:
+                close_all(frame.descriptors)
+                self._send(Kind.ERROR, frame.channel, codec.encode_error(_too_many()))
         elif frame.kind is Kind.CLOSE and self._session is not None:
             close_all(frame.descriptors)
             if (task := self._open.get(frame.channel)) is not None:
@@ -221,6 +239,7 @@ class _Connection:
         except PaddockError as error:
             self._send(Kind.ERROR, 0, codec.encode_error(error))
         else:
+            self._silent.cancel()
             self._session = session
             session.connections.add(self)
             self._send(Kind.HELLO, 0, codec.encode(welcome))
@@ -282,3 +301,10 @@ class _Connection:
             return
         loop.remove_writer(self._peer.fileno())
         self._read(True)
+
+
+def _too_many() -> ResourceExhausted:
+    return ResourceExhausted(
+        f"this connection has {_OPEN_REQUESTS} requests under way",
+        hint="wait for some of them before you send the next",
+    )

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from paddock import __version__
 from paddock.errors import InvalidArgument, NotConfigured, PaddockError, exhaustion
 from paddock.keeper.layout import CONFIG
-from paddock.model import Principal, Sandbox, codec
+from paddock.linux import inotify
+from paddock.model import KillSandbox, ListSandboxes, Principal, Sandbox, codec
 from paddock.service._clock import boot_id, start_time
 from paddock.wire import PROTOCOL
 
@@ -28,6 +29,7 @@ from ._sessions import Session, SessionFiles, all_of
 from ._watchdog import Watchdog
 
 SESSIONS = "sessions"
+LOCK = "daemon.lock"
 LOG = "daemon.log"
 _LOG_BYTES = 10 << 20
 _CLOSE_SECONDS = 20.0
@@ -53,7 +55,7 @@ def main(options: dict[str, Any]) -> None:
             _log.warning("this daemon keeps its first caller's %s: the kernel does not let it go", ", ".join(kept))
         watchdog = Watchdog()
         with asyncio.Runner(loop_factory=watchdog.new_loop) as runner:
-            runner.run(_until_told(Daemon(state_dir, watchdog), ready))
+            runner.run(_until_told(Daemon(state_dir, lock, watchdog), ready))
     except PaddockError as error:
         _log.error("the daemon could not start: %s", error.message)
         _tell(ready, codec.encode_error(error))
@@ -73,8 +75,8 @@ def main(options: dict[str, Any]) -> None:
 class Daemon:
     """One state directory's service, and who uses it."""
 
-    def __init__(self, state_dir: Path, watchdog: Watchdog) -> None:
-        self._state_dir, self._watchdog = state_dir, watchdog
+    def __init__(self, state_dir: Path, lock: int, watchdog: Watchdog) -> None:
+        self._state_dir, self._lock, self._watchdog = state_dir, lock, watchdog
         self._principal = Principal(f"local:{os.getuid()}")
         self._instance, self._started, self._boot = os.urandom(8).hex(), time.time(), boot_id()
         self._code = Code(state_dir / CONFIG)
@@ -97,6 +99,7 @@ class Daemon:
             node.service.start()
             self._listener.listen(self._state_dir)
             self._watchdog.start()
+            self._watch_directory()
             _tell(ready, b"{}")
             _log.info("the daemon of %s listens: paddock %s", self._state_dir, __version__)
             self._look_whether_idle()
@@ -207,6 +210,38 @@ class Daemon:
             self._look_whether_idle()
         else:
             self.leave(f"idle for {self._node.config.idle_exit_seconds:.0f} s")
+
+    def _watch_directory(self) -> None:
+        """A state directory that is deleted or moved takes its sandboxes and this daemon along."""
+        mask = inotify.DELETE | inotify.MOVED_FROM | inotify.DELETE_SELF | inotify.MOVE_SELF
+        changes = inotify.watch(self._state_dir, mask)
+        loop = asyncio.get_running_loop()
+
+        def changed() -> None:
+            with contextlib.suppress(BlockingIOError):
+                os.read(changes, 65536)
+            if not self._owns_directory():
+                loop.remove_reader(changes)
+                os.close(changes)
+                self._begin(self._end_everything())
+
+        loop.add_reader(changes, changed)
+
+    def _owns_directory(self) -> bool:
+        """Whether the lock that this process holds is still the one by which clients find the daemon."""
+        try:
+            return os.path.samestat(os.stat(self._state_dir / LOCK), os.fstat(self._lock))
+        except OSError:
+            return False
+
+    async def _end_everything(self) -> None:
+        self._listener.stop()
+        self._ends_own = True
+        found = await self._node.perform(ListSandboxes(), self._principal)
+        kills = (self._node.perform(KillSandbox(sandbox=one.id), self._principal) for one in found)
+        for error in await all_of(kills):
+            _log.error("a sandbox could not be ended with its state directory: %s", error)
+        self.leave("its state directory was deleted or moved")
 
     async def _control(self, what: str, session: Session) -> object:
         match what:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import resource
 import ssl
-import sys
 from pathlib import Path
 
-from paddock.linux import caps, landlock, prctl, seccomp, seccomp_profile
+from paddock.linux import confine as process
+from paddock.linux import seccomp, seccomp_profile
 
 _OF_THE_RESOLVER = ("resolv.conf", "hosts", "nsswitch.conf", "gai.conf", "host.conf", "services", "localtime")
 _OF_CERTIFICATES = ("/etc/ssl", "/etc/pki", "/etc/ca-certificates", "/usr/share/ca-certificates")
@@ -19,23 +19,11 @@ def confine(*, readable: tuple[Path, ...], writable: tuple[Path, ...]) -> tuple[
     words."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    prctl.set_dumpable(False)
-    prctl.set_no_new_privileges()
-    if os.geteuid() == 0:
-        caps.drop_bounding()
-    caps.drop_all()
-    missing: list[str] = []
-    places = (*_code(), *_system(), *(str(path) for path in readable))
-    if not landlock.restrict_files(landlock.kernel_abi(), readable=places, writable=(*map(str, writable), "/dev/null")):
-        missing.append("this kernel has no Landlock: the gateway could read every file of its user")
-    seccomp.Filter(seccomp_profile.build(os.uname().machine, foreign_targets=False)).install()
-    return tuple(missing)
-
-
-def _code() -> tuple[str, ...]:
-    """Where modules are loaded from, which may be late."""
-    return (*filter(os.path.isabs, sys.path), sys.prefix, sys.base_prefix, "/usr", "/lib", "/lib64", "/dev")
+    calls = seccomp.Filter(seccomp_profile.build(os.uname().machine, foreign_targets=False))
+    places = (*process.code(), *_system(), *map(str, readable))
+    if process.confine(readable=places, writable=(*map(str, writable), "/dev/null"), calls=calls):
+        return ()
+    return ("this kernel has no Landlock: the gateway could read every file of its user",)
 
 
 def _system() -> tuple[str, ...]:

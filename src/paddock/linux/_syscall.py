@@ -55,6 +55,8 @@ class NR:
     STATX = _number(332, 291)
     CLOSE_RANGE = _number(436, 436)
     PROCESS_MADVISE = _number(440, 440)
+    INOTIFY_INIT1 = _number(294, 26)
+    INOTIFY_ADD_WATCH = _number(254, 27)
 
 
 # What a system call takes: a number, bytes (as a pointer to them), a ctypes buffer, or nothing.

@@ -79,9 +79,10 @@ def create_ruleset(abi: int) -> int | None:
     return ruleset
 
 
-def restrict_files(abi: int, *, readable: Iterable[str], writable: Iterable[str]) -> bool:
+def restrict_files(abi: int, *, readable: Iterable[str], writable: Iterable[str | int]) -> bool:
     """From now on the caller and all that it starts open no file but those below these, and what it has open already.
-    Of `readable` and `writable`, what is not there is passed over. False: this kernel can't. Needs no_new_privs."""
+    Of `readable` and `writable`, what is not there is passed over; a number is a descriptor. False: this kernel can't.
+    Needs no_new_privs."""
     if abi < 1:
         return False
     handled = _ALL_OF_1 | (_REFER if abi >= 2 else 0) | (_TRUNCATE if abi >= 3 else 0)
@@ -98,9 +99,9 @@ def restrict_files(abi: int, *, readable: Iterable[str], writable: Iterable[str]
     return True
 
 
-def _allow(ruleset: int, path: str, access: int) -> None:
+def _allow(ruleset: int, path: str | int, access: int) -> None:
     try:
-        place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        place = os.dup(path) if isinstance(path, int) else os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
         return
     try:

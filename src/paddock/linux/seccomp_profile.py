@@ -239,7 +239,10 @@ def build_uncounted(machine: str, *, system_v: bool) -> bytes:
     return compile(AUDIT_ARCH[machine], dict.fromkeys([known[name] for name in refused], _ENOSYS), ALLOW)
 
 
-def build_only(machine: str, calls: Iterable[str]) -> bytes:
-    """Of the profile these calls alone, for a process that does one thing; all others are EPERM."""
+def build_only(machine: str, calls: Iterable[str], *, free: Iterable[str] = ()) -> bytes:
+    """Of the profile these calls alone, for a process that does one thing; all others are EPERM. `free` are allowed
+    whatever their arguments."""
     known, table = names.numbers(machine), verdicts(machine, foreign_targets=False)
-    return compile(AUDIT_ARCH[machine], {known[name]: table[name] for name in calls if name in table}, _EPERM)
+    allowed = {name: table[name] for name in calls if name in table}
+    allowed |= {name: ALLOW for name in free if name in known}
+    return compile(AUDIT_ARCH[machine], {known[name]: verdict for name, verdict in allowed.items()}, _EPERM)

@@ -25,7 +25,8 @@ class Workspace(msgspec.Struct, frozen=True, kw_only=True):
 
     `commit` is where it began, on `branch` of `repository`; `observed_at` is when the repository was seen to have it
     there. All are None where there is no repository. `sandbox` is the living one that may write, `epoch` how many had
-    that right until now. `pinned_until`: not evicted before.
+    that right until now. `pinned_until`: not evicted before. `submodules`: they were asked for; if not, `unfetched` is
+    how many of the repository's own were left empty.
     """
 
     id: WorkspaceId
@@ -42,6 +43,8 @@ class Workspace(msgspec.Struct, frozen=True, kw_only=True):
     sandbox: SandboxId | None = None
     epoch: int = 0
     pinned_until: float | None = None
+    submodules: bool = False
+    unfetched: int = 0
 
 
 class WorkspaceStatus(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,8 +10,9 @@ class OpenWorkspace(Action[Workspace], frozen=True, tag="workspace.open"):
     """The workspace of the task `name`: the one there is, with its files laid out, or a new one.
 
     With `url` a new one is a checkout of that repository, as it was seen at most `max_age_seconds` ago: of `branch`
-    (None: the default one); with `ref` (a branch, tag or commit) it begins there, and `branch` may be new. Without
-    `url` it is empty. One that is there keeps what it has; asked for with another url or branch, it is refused.
+    (None: the default one); with `ref` (a branch, tag or commit) it begins there, and `branch` may be new. With
+    `submodules` its submodules are fetched too: the repository names their addresses. Without `url` it is empty. One
+    that is there keeps what it has; asked for with another url or branch, or with submodules it lacks, it is refused.
     """
 
     name: str
@@ -21,6 +22,7 @@ class OpenWorkspace(Action[Workspace], frozen=True, tag="workspace.open"):
     max_age_seconds: float = 60.0
     disk_mib: int | None = None
     """None: as the one there is, or 10 GiB."""
+    submodules: bool = False
 
 
 class GetWorkspace(Action[Workspace], frozen=True, tag="workspace.get"):

@@ -23,23 +23,26 @@ from ._gate import Entry
 from ._needs import Need
 from ._spare_trees import SpareTrees, spare_of
 from ._store import Store
-from ._submodules import DEEPEST, Submodules, home_of, mounts
+from ._submodules import DEEPEST, Submodule, Submodules, home_of, mounts
 from ._tasks import Tasks
 from ._workshop import Workshops
 from ._workspace_tree import REPOSITORY, WORKSPACE
 
-_COLUMNS = "id, repository, commit_id, branch, holder"
+_COLUMNS = "id, repository, commit_id, branch, submodules, holder"
 _FIRST_SECONDS, _LAST_SECONDS = 0.01, 0.25
 
 
 class Base(msgspec.Struct, frozen=True):
-    """A tree of the pool that is never written again. `holder` is the service that makes it; None once it is whole."""
+    """A tree of the pool that is never written again. `holder` is the service that makes it; None once it is whole.
+    `unfetched` is how many submodules it lacks because they weren't asked for."""
 
     id: BaseId
     repository: RepositoryId
     commit: str
     branch: str
+    submodules: bool
     holder: str | None
+    unfetched: int = 0
 
 
 class Bases:
@@ -61,13 +64,13 @@ class Bases:
         self._needed = needed
         self._repositories, self._store, self._pool, self._workshops = repositories, store, pool, workshops
         self._tasks, self._clock, self._audit, self._holder = tasks, clock, audit, holder
-        self._making: dict[tuple[str, str, str], asyncio.Task[Base]] = {}
+        self._making: dict[tuple[str, str, str, bool], asyncio.Task[Base]] = {}
         self._spares = SpareTrees(pool, tasks)
 
-    async def get(self, acquired: Acquired, branch: str, entry: Entry | None) -> Base:
+    async def get(self, acquired: Acquired, branch: str, entry: Entry | None, *, submodules: bool = False) -> Base:
         """The base of that commit on that branch: made by the first who asks, here or in another program; the others
         wait for him. One who died at it is not waited for."""
-        key = (acquired.repository, acquired.commit, branch)
+        key = (acquired.repository, acquired.commit, branch, submodules)
         pause = _FIRST_SECONDS
         while True:
             base = self._find(*key)
@@ -81,16 +84,18 @@ class Bases:
             if key not in self._making:
                 if base is not None:
                     self.delete(base)  # he died at it
-                making = self._tasks.start(self._make(acquired, branch, entry), name=f"base {branch}", awaited=True)
+                making = self._tasks.start(
+                    self._make(acquired, branch, entry, submodules), name=f"base {branch}", awaited=True
+                )
                 self._making[key] = making
                 making.add_done_callback(lambda _: self._making.pop(key, None))
             base = await asyncio.shield(self._making[key])
             if base.holder is None:
                 return base
 
-    def ready(self, acquired: Acquired, branch: str) -> BaseId | None:
+    def ready(self, acquired: Acquired, branch: str, *, submodules: bool) -> BaseId | None:
         """The one that is there, if it is whole."""
-        base = self._find(acquired.repository, acquired.commit, branch)
+        base = self._find(acquired.repository, acquired.commit, branch, submodules)
         return base.id if base is not None and base.holder is None else None
 
     async def derive(self, base: Base, name: str, *, limit_bytes: int) -> tuple[str, ...]:
@@ -109,23 +114,24 @@ class Bases:
         finally:
             self._spares.make(base.id)
 
-    async def _make(self, acquired: Acquired, branch: str, entry: Entry | None) -> Base:
-        base = Base(BaseId(mint(Noun.BASE)), acquired.repository, acquired.commit, branch, self._holder)
+    async def _make(self, acquired: Acquired, branch: str, entry: Entry | None, submodules: bool) -> Base:
+        base = Base(BaseId(mint(Noun.BASE)), acquired.repository, acquired.commit, branch, submodules, self._holder)
         if not self._begin(base):
-            return self._find(base.repository, base.commit, branch) or base  # another program was quicker
+            return self._find(base.repository, base.commit, branch, submodules) or base  # another program was quicker
         try:
             self._pin(base)
             self._pool().create(base.id)
-            await self._fill(base, acquired, entry)
+            unfetched = await self._fill(base, acquired, entry)
             await asyncio.to_thread(self._sync, base.id)
-            self._finish(base)
+            self._finish(base, unfetched)
         except BaseException:
             self.delete(base)
             raise
-        return msgspec.structs.replace(base, holder=None)
+        return msgspec.structs.replace(base, holder=None, unfetched=unfetched)
 
-    async def _fill(self, base: Base, acquired: Acquired, entry: Entry | None) -> None:
-        """One workshop for the commit, and one more for each depth of submodules: they see other repositories."""
+    async def _fill(self, base: Base, acquired: Acquired, entry: Entry | None) -> int:
+        """Check the commit out in one workshop, and each depth of submodules, which see other repositories, in another.
+        Return how many submodules it lacks because they weren't asked for."""
         own = (
             TreeMount(tree=base.id, target=WORKSPACE, writable=True),
             TreeMount(tree=base.repository, target=REPOSITORY, writable=False),
@@ -134,7 +140,8 @@ class Bases:
         home = home_of(acquired, scope)
         async with self._workshops.open(own, entry) as workshop:
             await check_out(workshop, acquired, base.branch)
-            found = await self._submodules.find(workshop, acquired, "", scope, home)
+            listed = await self._submodules.listed(workshop, acquired, "")
+            found = await self._submodules.fetch(listed, acquired, scope, home) if base.submodules else []
             if not found:
                 await settle(workshop, done, self._clock.wall())
         for depth in range(DEEPEST, 0, -1):
@@ -143,13 +150,14 @@ class Bases:
             async with self._workshops.open((*own, *mounts(found)), entry) as workshop:
                 await self._submodules.lay_out(workshop, found, len(done))
                 done += [submodule.path for submodule, _ in found]
-                below = [
-                    await self._submodules.find(workshop, inner, submodule.path, scope, home)
-                    for submodule, inner in (found if depth > 1 else ())
-                ]
-                found = [pair for pairs in below for pair in pairs]
+                below = list[tuple[Submodule, Acquired]]()
+                for submodule, inner in found if depth > 1 else ():
+                    within = await self._submodules.listed(workshop, inner, submodule.path)
+                    below += await self._submodules.fetch(within, inner, scope, home)
+                found = below
                 if not found:
                     await settle(workshop, done[::-1], self._clock.wall())
+        return 0 if base.submodules else len(listed)
 
     def _scope(self, repository: str) -> str:
         row = self._store.execute("SELECT scope FROM repositories WHERE id = ?", (repository,)).fetchone()
@@ -165,13 +173,14 @@ class Bases:
                 raise InvalidState(f"repository {base.repository} was deleted", hint="acquire it again")
             return bool(
                 db.execute(
-                    f"INSERT OR IGNORE INTO bases ({_COLUMNS}, created_at, used_at) VALUES (?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
-                    (base.id, base.repository, base.commit, base.branch, base.holder, now, now),
+                    f"INSERT OR IGNORE INTO bases ({_COLUMNS}, created_at, used_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
+                    (base.id, base.repository, base.commit, base.branch, base.submodules, base.holder, now, now),
                 ).rowcount
             )
 
-    def _finish(self, base: Base) -> None:
-        if not self._store.execute("UPDATE bases SET holder = NULL WHERE id = ?", (base.id,)).rowcount:
+    def _finish(self, base: Base, unfetched: int) -> None:
+        sql = "UPDATE bases SET holder = NULL, unfetched = ? WHERE id = ?"
+        if not self._store.execute(sql, (unfetched, base.id)).rowcount:
             raise InvalidState(f"base {base.id} was deleted while it was being made", hint="try again")
 
     def _sync(self, name: str) -> None:
@@ -268,12 +277,12 @@ class Bases:
                 self._audit.event("base.unfinished", base=base.id, message="the service that made it died; deleted")
                 self._discard(base)
 
-    def _find(self, repository: str, commit: str, branch: str) -> Base | None:
-        found = self._all("WHERE repository = ? AND commit_id = ? AND branch = ?", repository, commit, branch)
+    def _find(self, *key: object) -> Base | None:
+        found = self._all("WHERE repository = ? AND commit_id = ? AND branch = ? AND submodules = ?", *key)
         return found[0] if found else None
 
     def _all(self, where: str, *values: object) -> tuple[Base, ...]:
-        rows = self._store.execute(f"SELECT {_COLUMNS} FROM bases {where}", values).fetchall()  # noqa: S608
+        rows = self._store.execute(f"SELECT {_COLUMNS}, unfetched FROM bases {where}", values).fetchall()  # noqa: S608
         return tuple(Base(*row) for row in rows)
 
 

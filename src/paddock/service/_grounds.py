@@ -57,18 +57,23 @@ class Grounds:
 
         acquired = _acquired(row)
         # Before anything lies over it: from here on neither the commit nor the repository goes.
-        like = self._bases.ready(acquired, acquired.branch or "")
+        like = self._bases.ready(acquired, acquired.branch or "", submodules=row.workspace.submodules)
         pins.pin(self._directory / row.repository, row.id, acquired.commit, like=like)
         base = await self._base(row, acquired, entry)
         layers = await self._bases.derive(base, row.id, limit_bytes=limit)
-        return replace(row, base=base.id, layers=layers)
+        workspace = replace(row.workspace, unfetched=base.unfetched)
+        return replace(row, workspace=workspace, base=base.id, layers=layers)
 
     async def _base(self, row: WorkspaceRow, acquired: Acquired, entry: Entry | None) -> Base:
         """One that is still there when it is recorded that this workspace needs it."""
+
+        async def get() -> Base:
+            return await self._bases.get(acquired, acquired.branch or "", entry, submodules=row.workspace.submodules)
+
         while True:
-            base = await self._bases.get(acquired, acquired.branch or "", entry)
+            base = await get()
             self._store.lie_over(row, (base.id,))
-            if (await self._bases.get(acquired, acquired.branch or "", entry)).id == base.id:
+            if (await get()).id == base.id:
                 return base
 
     def release(self, row: WorkspaceRow) -> None:

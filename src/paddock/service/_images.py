@@ -42,7 +42,7 @@ class ImageRoom:
     def checks(self, pool: Callable[[], Pool]) -> tuple[Check, ...]:
         """A line for `doctor`."""
         try:
-            kept = pool().porter.base is not None
+            kept = pool().worker.base is not None
             count = 0 if self._source is None else len(self._source().list())
         except PaddockError:  # the pool's own line says why
             return ()

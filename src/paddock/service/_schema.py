@@ -231,6 +231,15 @@ CREATE INDEX sandbox_secrets_by_stored ON sandbox_secrets (owner, stored);
     """
 DROP TABLE IF EXISTS alembic_version;
     """,
+    # 13: Whether a checkout was asked to have its submodules, and how many it lacks. Until now it always had them.
+    """
+ALTER TABLE workspaces ADD COLUMN submodules INTEGER DEFAULT 1 NOT NULL;
+ALTER TABLE workspaces ADD COLUMN unfetched INTEGER DEFAULT 0 NOT NULL;
+ALTER TABLE bases ADD COLUMN submodules INTEGER DEFAULT 1 NOT NULL;
+ALTER TABLE bases ADD COLUMN unfetched INTEGER DEFAULT 0 NOT NULL;
+DROP INDEX one_base;
+CREATE UNIQUE INDEX one_base ON bases (repository, commit_id, branch, submodules);
+    """,
 )
 VERSION = len(SCRIPTS)
 

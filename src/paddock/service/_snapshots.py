@@ -10,7 +10,7 @@ import msgspec
 
 from paddock.audit import AuditLog
 from paddock.backends._base import Backend, Instance
-from paddock.errors import InvalidArgument, InvalidState, NotFound
+from paddock.errors import InvalidArgument, InvalidState, KeeperUnavailable, NotFound
 from paddock.model import (
     CreateSnapshot,
     DeleteSnapshot,
@@ -159,11 +159,18 @@ class Snapshots:
             await self._copy(held.instance, copies)
 
     async def _copy(self, instance: Instance, copies: Sequence[Copy]) -> None:
-        async with self._copied(instance, copies):
+        """If the keeper dies meanwhile, the sandbox went on while it was copied: copy once more."""
+        try:
+            async with self._copied(instance, copies):
+                return
+        except KeeperUnavailable as error:
+            if not error.details.get("lost"):
+                raise
+        async with self._copied(instance, copies, anew=True):
             pass
 
     @asynccontextmanager
-    async def _copied(self, instance: Instance, copies: Sequence[Copy]) -> AsyncGenerator[None]:
+    async def _copied(self, instance: Instance, copies: Sequence[Copy], *, anew: bool = False) -> AsyncGenerator[None]:
         """It stands while the block runs, too."""
         pool = self._pool()
         if _copies.much_is_dirty():  # else the kernel would write it while the sandbox stands
@@ -171,7 +178,7 @@ class Snapshots:
         async with instance.frozen():
             # In a thread: it writes what is dirty by now. Not left alone half-way: the source would go on meanwhile.
             copying = self._tasks.start(
-                asyncio.to_thread(_copies.make, pool, copies),
+                asyncio.to_thread(_copies.make, pool, copies, anew=anew),
                 name=f"undo copy {instance.id}",
                 awaited=True,
             )

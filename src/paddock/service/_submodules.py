@@ -3,7 +3,8 @@
 What a repository says of its submodules is an attacker's: only repositories on the network, by URLs that are looked at
 as a caller's are, at public addresses or at the origin of the repository itself, and only with what proves access to
 it; a public one's are fetched as nobody.
-Whatever is refused is left empty, as it is after `git clone`, and recorded.
+They are fetched only if the caller asked for them. Whatever is refused is left empty, as it is after `git clone`, and
+recorded.
 """
 
 from __future__ import annotations
@@ -74,14 +75,18 @@ class Submodules:
     def __init__(self, acquire: Acquire, audit: AuditLog) -> None:
         self._acquire, self._audit = acquire, audit
 
-    async def find(
-        self, workshop: Workshop, parent: Acquired, path: str, scope: str, home: str
+    async def listed(self, workshop: Workshop, parent: Acquired, path: str) -> list[Submodule]:
+        """Return those of the repository `parent`, which is checked out at `path` of the workspace."""
+        said = await workshop.check(["/bin/sh", "-c", _LIST, "list", path], env=ENVIRONMENT, output_bytes=_LISTED_BYTES)
+        return _listed(said, path, parent.url)
+
+    async def fetch(
+        self, listed: Sequence[Submodule], parent: Acquired, scope: str, home: str
     ) -> list[tuple[Submodule, Acquired]]:
-        """Those of the repository at `path` of the workspace, fetched. `home` is `home_of` the one at its root.
+        """Fetch those of `parent`. `home` is `home_of` the repository at the root of the workspace.
         PlatformError: one cannot be reached now."""
         found: list[tuple[Submodule, Acquired]] = []
-        said = await workshop.check(["/bin/sh", "-c", _LIST, "list", path], env=ENVIRONMENT, output_bytes=_LISTED_BYTES)
-        for submodule in _listed(said, path, parent.url):
+        for submodule in listed:
             principal = NOBODY if scope == PUBLIC else Principal(scope)
             try:
                 found.append((submodule, await self._one(submodule, principal, home)))

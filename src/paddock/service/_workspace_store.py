@@ -15,10 +15,10 @@ from ._store import Store
 
 _FIELDS = (
     "id, owner, name, state, holder, url, branch, oid, observed_at, repository, base, layers, sandbox, epoch, disk_mib,"
-    " created_at, used_at, pinned_until, kept"
+    " created_at, used_at, pinned_until, submodules, unfetched, kept"
 )
 _SELECT = f"SELECT {_FIELDS} FROM workspaces"
-_INSERT = f"INSERT INTO workspaces ({_FIELDS}) VALUES ({', '.join('?' * 19)})"
+_INSERT = f"INSERT INTO workspaces ({_FIELDS}) VALUES ({', '.join('?' * 21)})"
 # The sandbox of a workspace counts while its row lives; what has ended holds nothing.
 _FREE = (
     "NOT EXISTS (SELECT 1 FROM sandboxes WHERE sandboxes.id = workspaces.sandbox"
@@ -110,7 +110,7 @@ class WorkspaceStore:
         w = row.workspace
         sql = (
             "UPDATE workspaces SET state = ?, holder = NULL, branch = ?, oid = ?, observed_at = ?, repository = ?,"
-            " base = ?, layers = ?, kept = ?, used_at = ? WHERE id = ? AND holder IS ? AND state = ?"
+            " base = ?, layers = ?, kept = ?, used_at = ?, unfetched = ? WHERE id = ? AND holder IS ? AND state = ?"
         )
         values = (
             w.state.value,
@@ -122,6 +122,7 @@ class WorkspaceStore:
             _encode(row.layers).decode(),
             None if row.kept is None else _encode(row.kept),
             w.used_at,
+            w.unfetched,
             row.id,
             row.holder,
             was.value,
@@ -172,13 +173,15 @@ def _values(row: WorkspaceRow) -> tuple[object, ...]:
         w.created_at,
         w.used_at,
         w.pinned_until,
+        w.submodules,
+        w.unfetched,
         None if row.kept is None else _encode(row.kept),
     )
 
 
 def _row(values: tuple[Any, ...]) -> WorkspaceRow:
     id, owner, name, state, holder, url, branch, oid, observed_at, repository, base, layers, *rest = values
-    sandbox, epoch, disk_mib, created_at, used_at, pinned_until, kept = rest
+    sandbox, epoch, disk_mib, created_at, used_at, pinned_until, submodules, unfetched, kept = rest
     workspace = Workspace(
         id=WorkspaceId(id),
         name=name,
@@ -194,6 +197,8 @@ def _row(values: tuple[Any, ...]) -> WorkspaceRow:
         sandbox=sandbox and SandboxId(sandbox),
         epoch=epoch,
         pinned_until=pinned_until,
+        submodules=bool(submodules),
+        unfetched=unfetched,
     )
     return WorkspaceRow(
         workspace, holder, repository, base, _decode_layers(layers), None if kept is None else _decode_kept(kept)

@@ -240,6 +240,7 @@ class Workspaces:
             branch=found and found.branch,
             commit=found and found.commit,
             observed_at=found and found.observed_at,
+            submodules=action.submodules,
         )
         with self._custody.making(WorkspaceRow(workspace, repository=found and found.repository)) as row:
             return self._custody.settle(await self._grounds.begin(row, entry), WorkspaceState.READY)
@@ -253,6 +254,7 @@ class Workspaces:
             ("repository", url, workspace.repository),
             ("branch", action.branch, workspace.branch),
             ("disk_mib", action.disk_mib, workspace.disk_mib),
+            ("submodules", True if action.submodules and workspace.unfetched else None, workspace.submodules),
         ):
             if asked is not None and asked != has:
                 raise InvalidState(

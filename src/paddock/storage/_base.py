@@ -8,7 +8,7 @@ import msgspec
 
 from paddock.model import Check, PoolSpace
 from paddock.storage._config import Watermarks
-from paddock.storage._porter import Porter
+from paddock.storage._worker import Worker
 
 
 class TreeUsage(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +38,7 @@ class Pool(Protocol):
         ...
 
     @property
-    def porter(self) -> Porter:
+    def worker(self) -> Worker:
         """Who can read and write all that is in a tree; the program itself may be unable to."""
         ...
 

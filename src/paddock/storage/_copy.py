@@ -10,9 +10,9 @@ import msgspec
 
 from paddock.model import Check
 from paddock.storage._overlay import OverlayPool
-from paddock.storage._porter import by_porter
 from paddock.storage._probe import is_refused_overlay
 from paddock.storage._probe import overlay as probe_overlay
+from paddock.storage._worker import by_worker
 
 
 class CopyPool(OverlayPool):
@@ -21,7 +21,7 @@ class CopyPool(OverlayPool):
     driver = "copy"
     overlay = False
 
-    @by_porter
+    @by_worker
     def create(
         self, name: str, *, layers: tuple[str, ...] = (), limit_bytes: int | None = None, mounts: int = 0
     ) -> None:
@@ -41,7 +41,7 @@ class CopyPool(OverlayPool):
             pool = msgspec.structs.replace(pool, detail=said, fix="PADDOCK_STATE_DIR=DIRECTORY paddock doctor")
         return pool, *more
 
-    @by_porter
+    @by_worker
     def derive(self, source: str, name: str, *, limit_bytes: int | None = None) -> tuple[str, ...]:
         self.snapshot(source, name, limit_bytes=limit_bytes)
         return ()

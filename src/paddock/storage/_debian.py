@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import IO
 
 from paddock.errors import NotConfigured, PlatformError, Unsupported
-from paddock.storage._porter import Porter
 from paddock.storage._probe import find_tool
 from paddock.storage._recipe import ENV, PATH, PIP, Progress, Recipe
 from paddock.storage._unpack import unpack_tar
+from paddock.storage._worker import Worker
 
 _VERSION = "1"
 _PACKAGES = (
@@ -50,8 +50,8 @@ def recipe(machine: Path) -> Recipe:
     if not sources:
         raise NotConfigured("this machine's apt has no package sources", hint="man sources.list")
 
-    def fill(root: int, porter: Porter, progress: Progress) -> None:
-        _build(root, porter, suite, _sources(machine), progress)
+    def fill(root: int, worker: Worker, progress: Progress) -> None:
+        _build(root, worker, suite, _sources(machine), progress)
 
     return Recipe(
         name="debian",
@@ -62,7 +62,7 @@ def recipe(machine: Path) -> Recipe:
     )
 
 
-def _build(root: int, porter: Porter, suite: str, sources: list[Path], progress: Progress) -> None:
+def _build(root: int, worker: Worker, suite: str, sources: list[Path], progress: Progress) -> None:
     tool = find_tool("mmdebstrap")
     if tool is None:
         raise NotConfigured("mmdebstrap is not installed", hint="apt-get install mmdebstrap")
@@ -82,7 +82,7 @@ def _build(root: int, porter: Porter, suite: str, sources: list[Path], progress:
         assert process.stdout is not None
         try:
             with process.stdout as stream:
-                porter.do(lambda: unpack_tar(stream, root, porter.base), root, stream.fileno())
+                worker.confined(unpack_tar, (stream.fileno(), root), worker.base)
                 while stream.read(1 << 16):  # the padding after the archive's end
                     pass
             status = process.wait()

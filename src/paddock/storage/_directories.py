@@ -15,10 +15,10 @@ from paddock.storage._base import TreeUsage
 from paddock.storage._checks import pool_checks, space_check
 from paddock.storage._config import Driver, PoolConfig
 from paddock.storage._measure import measure
-from paddock.storage._porter import by_porter, porter_for
 from paddock.storage._removal import remove
 from paddock.storage._room import Disk
 from paddock.storage._trees import DIRECTORY, NAME, check_name, make_mount_parts, names_in, open_to_all, tree_error
+from paddock.storage._worker import by_worker, worker_for
 
 _LOCK = ".lock"
 _MAKING = re.compile(r"\.making-[0-9a-f]{16}", re.ASCII)
@@ -39,8 +39,8 @@ class Directories:
         self._config = config
         self._path = path  # where it would be seen, if it is: where the pool is an image, only the keeper sees it
         self._disk = Disk(os.path.dirname(path), config)
-        self.porter = porter_for(config)
-        self._base = self.porter.base
+        self.worker = worker_for(config)
+        self._base = self.worker.base
         self.marks = config.marks
 
     def names(self) -> tuple[str, ...]:
@@ -89,7 +89,7 @@ class Directories:
         except OSError as error:
             raise tree_error(error, f"{one} or {other}", "exchange") from None
 
-    @by_porter
+    @by_worker
     def add_mounts(self, name: str, mounts: int) -> None:
         tree = self.open(name)
         try:
@@ -118,7 +118,7 @@ class Directories:
         os.close(self.open(name))
         return TreeUsage(used_bytes=None, limit_bytes=None)
 
-    @by_porter
+    @by_worker
     def measure(self, name: str) -> int:
         tree = self.open(name)
         try:
@@ -158,8 +158,11 @@ class Directories:
     def fileno(self) -> int:
         return self._fd
 
+    def opened(self) -> tuple[PoolConfig, str]:
+        return self._config, self._path
+
     def close(self) -> None:
-        self.porter.close()
+        self.worker.close()
         fd, self._fd = self._fd, -1
         if fd != -1:
             os.close(fd)
@@ -200,7 +203,7 @@ class Directories:
         os.mkdir(making, 0o755, dir_fd=self._fd)
         open_to_all(making, self._fd)
 
-    @by_porter
+    @by_worker
     def _discard(self, name: str) -> None:
         """Delete a directory that is no tree any more. BlockingIOError: another process is at it already."""
         try:

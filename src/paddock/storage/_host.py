@@ -11,8 +11,8 @@ import stat
 from pathlib import Path
 
 from paddock.errors import Unsupported
-from paddock.storage._porter import Porter
 from paddock.storage._recipe import PATH, Entry, Manifest, Progress, Recipe, manifest_digest, write_manifest
+from paddock.storage._worker import Worker
 
 _VERSION = "1"
 _LARGEST = 8 << 20
@@ -83,8 +83,8 @@ def recipe(machine: Path) -> Recipe:
     """Unsupported: the machine keeps programs outside /usr."""
     files = manifest(machine)
 
-    def fill(root: int, porter: Porter, progress: Progress) -> None:
-        write_manifest(root, porter, files)
+    def fill(root: int, worker: Worker, progress: Progress) -> None:
+        write_manifest(root, worker, files)
 
     return Recipe(name="host", facts=(_VERSION, manifest_digest(files)), fill=fill)
 

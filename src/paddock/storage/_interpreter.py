@@ -11,8 +11,8 @@ from pathlib import Path, PurePosixPath
 
 from paddock.errors import NotConfigured, Unsupported
 from paddock.storage import _host
-from paddock.storage._porter import Porter
 from paddock.storage._recipe import ENV, PIP, Entry, Progress, Recipe, write_manifest
+from paddock.storage._worker import Worker
 
 _VERSION = "1"
 _OLDEST = 11  # for an older Python pytest needs more than these
@@ -43,8 +43,8 @@ def recipe(machine: Path) -> Recipe:
     # RECORD holds the digest of each file, so that the files need not be read to know what comes out.
     facts = [_VERSION, packages, *(f"{d.name} {d.version} {d.read_text('RECORD')}" for d in distributions)]
 
-    def fill(root: int, porter: Porter, progress: Progress) -> None:
-        write_manifest(root, porter, _manifest(packages, distributions))
+    def fill(root: int, worker: Worker, progress: Progress) -> None:
+        write_manifest(root, worker, _manifest(packages, distributions))
 
     env = {**ENV, **PIP}
     if packages.endswith("site-packages"):

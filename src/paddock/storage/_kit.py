@@ -19,8 +19,8 @@ from typing import TypedDict
 
 from paddock import guest
 from paddock.errors import Unsupported
-from paddock.storage._porter import Porter
 from paddock.storage._recipe import Entry, Manifest, Progress, Recipe, write_manifest
+from paddock.storage._worker import Worker
 
 PLACE = "/.paddock"
 COMMAND = (
@@ -72,8 +72,8 @@ def recipe() -> Recipe:
         sources.update(path.name.encode() + b"\0" + path.read_bytes())
     facts = (_VERSION, sys.version, _stamp(program), _stamp(loader), _stamp(Path(os.__file__)), sources.hexdigest())
 
-    def fill(root: int, porter: Porter, progress: Progress) -> None:
-        write_manifest(root, porter, manifest())
+    def fill(root: int, worker: Worker, progress: Progress) -> None:
+        write_manifest(root, worker, manifest())
 
     return Recipe(name="kit", facts=facts, fill=fill, host_usr=False, env={})
 

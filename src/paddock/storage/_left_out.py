@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from functools import partial
 
 from paddock.storage._base import Pool
 from paddock.storage._removal import remove
@@ -14,7 +13,7 @@ def leave_out(pool: Pool, tree: str, name: str) -> None:
     """Takes the entry `name` of its root away, whatever it is: a sandbox may have written it. NotFound."""
     place = pool.open(tree)
     try:
-        pool.porter.do(partial(_remove, place, name), place)
+        pool.worker.do(_remove, (place,), name)
     except OSError as error:
         raise tree_error(error, tree, f"take {name!r} out of") from error
     finally:

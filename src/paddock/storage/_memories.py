@@ -11,7 +11,6 @@ import errno
 import fcntl
 import os
 from contextlib import ExitStack, suppress
-from functools import partial
 
 from paddock.errors import InvalidState, NotFound, PlatformError
 from paddock.linux import openat2
@@ -54,7 +53,7 @@ class Memories:
         """On these, and no others any more."""
         place = self._pool.open(tree)
         try:
-            self._pool.porter.do(partial(_write_note, place, " ".join(images).encode()), place)
+            self._pool.worker.do(_write_note, (place,), " ".join(images))
         except OSError as error:
             raise tree_error(error, tree, "write a note in") from error
         finally:
@@ -110,8 +109,7 @@ class Image:
             self._pool.create(self.name)
             self._place = self._pool.open(self.name)
             fcntl.flock(self._place, fcntl.LOCK_SH)
-            copy = partial(_copy, origin, self._place, keep_owner=self._pool.porter.base is not None)
-            size = self._pool.porter.do(copy, origin, self._place)
+            size = self._pool.worker.do(_copy, (origin, self._place), self._pool.worker.base is not None)
             self._pool.allow(self.name, size + _MORE_BYTES)
         except OSError as error:
             raise tree_error(error, self.name, "make") from error
@@ -125,7 +123,7 @@ class Image:
     def seal(self) -> None:
         """It is whole, and nobody changes it any more. InvalidState: somebody still has it open for writing."""
         try:
-            self._pool.porter.do(partial(_seal, self._place), self._place)
+            self._pool.worker.do(_seal, (self._place,))
         except OSError as error:
             if error.errno == errno.EAGAIN:
                 raise InvalidState(f"memory {self.name} is written after it was saved", hint="this is a bug") from None
@@ -138,12 +136,12 @@ class Image:
             os.close(place)
 
 
-def _write_note(tree: int, words: bytes) -> None:
+def _write_note(tree: int, words: str) -> None:
     beside = f".{NOTE}-{os.urandom(4).hex()}"
     fd = os.open(beside, _NEW, 0o644, dir_fd=tree)
     try:
         try:
-            os.write(fd, words)
+            os.write(fd, words.encode())
         finally:
             os.close(fd)
         os.rename(beside, NOTE, src_dir_fd=tree, dst_dir_fd=tree)
@@ -153,7 +151,7 @@ def _write_note(tree: int, words: bytes) -> None:
         raise
 
 
-def _copy(origin: int, place: int, *, keep_owner: bool) -> int:
+def _copy(origin: int, place: int, keep_owner: bool) -> int:
     """Its size."""
     reader = _open(origin, os.O_RDONLY)
     try:

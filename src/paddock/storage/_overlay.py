@@ -7,8 +7,8 @@ import os
 from paddock.storage._basis import copy_basis
 from paddock.storage._copying import Copier
 from paddock.storage._directories import Directories
-from paddock.storage._porter import by_porter
 from paddock.storage._trees import DIRECTORY, copy_root, layers_in, make_frame
+from paddock.storage._worker import by_worker
 
 
 class OverlayPool(Directories):
@@ -17,13 +17,13 @@ class OverlayPool(Directories):
     driver = "overlay"
     overlay = True
 
-    @by_porter
+    @by_worker
     def create(
         self, name: str, *, layers: tuple[str, ...] = (), limit_bytes: int | None = None, mounts: int = 0
     ) -> None:
         self._make(name, lambda tree: make_frame(tree, self._base, mounts))
 
-    @by_porter
+    @by_worker
     def snapshot(
         self, source: str, name: str, *, limit_bytes: int | None = None, at_rest: bool = False, ours: bool = False
     ) -> None:
@@ -39,7 +39,7 @@ class OverlayPool(Directories):
         finally:
             os.close(origin)
 
-    @by_porter
+    @by_worker
     def derive(self, source: str, name: str, *, limit_bytes: int | None = None) -> tuple[str, ...]:
         def fill(tree: int) -> None:
             make_frame(tree, self._base)

@@ -17,11 +17,12 @@ import msgspec
 
 from paddock.errors import InvalidArgument, InvalidState, NotConfigured
 from paddock.keeper import pool as keeper_pool
-from paddock.keeper.layout import KEEPER_SOCKET, ORDINARY_ID, POOL, POOL_IMAGE, PREPARE_LOCK, SUBORDINATE_IDS
+from paddock.keeper.layout import KEEPER_SOCKET, POOL, POOL_IMAGE, PREPARE_LOCK, SUBORDINATE_IDS
 from paddock.linux import subordinate_ids
 from paddock.model import Noun
 from paddock.storage import _probe
 from paddock.storage._config import Driver, PoolConfig, Reason, load, store, sync_directory
+from paddock.storage._worker import Worker
 
 GIB = 1 << 30
 LARGEST_IMAGE = 64 * GIB
@@ -93,12 +94,15 @@ def _with_ids(config: PoolConfig, whole: bool | None) -> PoolConfig:
     if isinstance(ids, str):
         why = ids
     elif why is None:
+        worker = Worker(0, ids)
         try:
-            os.close(subordinate_ids.open_namespace(ids, ORDINARY_ID))
-        except OSError as error:
-            why = str(error)
+            worker.start()
+        except NotConfigured as error:
+            why = error.message
         else:
             return msgspec.structs.replace(config, subordinate_ids=ids)
+        finally:
+            worker.close()
     raise NotConfigured(f"there are no subordinate ids for sandboxes: {why}", hint=subordinate_ids.remedy())
 
 

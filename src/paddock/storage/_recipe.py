@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from paddock.storage._porter import Porter
+from paddock.storage._worker import Worker
 
 Progress = Callable[[str], None]
 
@@ -35,11 +35,11 @@ Manifest = Mapping[str, Entry]
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """`facts` decide the digest; `fill` writes the layer into a directory, by the porter's hands."""
+    """`facts` decide the digest; `fill` writes the layer into a directory, by the worker's hands."""
 
     name: str
     facts: tuple[str, ...]
-    fill: Callable[[int, Porter, Progress], None]
+    fill: Callable[[int, Worker, Progress], None]
     below: Recipe | None = None
     host_usr: bool = True
     env: dict[str, str] = field(default_factory=lambda: dict(ENV))
@@ -62,24 +62,30 @@ def manifest_digest(manifest: Manifest) -> str:
     return digest.hexdigest()
 
 
-def write_manifest(root: int, porter: Porter, manifest: Manifest) -> None:
+def write_manifest(root: int, worker: Worker, manifest: Manifest) -> None:
     """Writes the files of `manifest` into the directory `root`, where nobody else writes."""
-    porter.do(lambda: _write(root, porter.base, manifest), root)
+    entries = sorted(manifest.items())
+    with open(os.memfd_create("manifest"), "w+b") as contents:
+        contents.writelines(entry.content for _, entry in entries)
+        contents.seek(0)
+        heads = [(path, one.kind, one.mode, one.uid, one.gid, len(one.content)) for path, one in entries]
+        worker.do(_write, (root, contents.fileno()), heads, worker.base)
 
 
-def _write(root: int, base: int | None, manifest: Manifest) -> None:
-    for path, entry in sorted(manifest.items()):
-        match entry.kind:
-            case "directory":
+def _write(root: int, contents: int, heads: Sequence[tuple[str, str, int, int, int, int]], base: int | None) -> None:
+    with open(contents, "rb", closefd=False) as stream:
+        for path, kind, mode, uid, gid, size in heads:
+            content = stream.read(size)
+            if kind == "directory":
                 if path != ".":
                     os.mkdir(path, 0o700, dir_fd=root)
-            case "link":
-                os.symlink(entry.content, os.fsencode(path), dir_fd=root)
-            case "file":
+            elif kind == "link":
+                os.symlink(content, os.fsencode(path), dir_fd=root)
+            else:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
                 with os.fdopen(os.open(path, flags, 0o600, dir_fd=root), "wb") as file:
-                    file.write(entry.content)
-        if base is not None:
-            os.chown(path, base + entry.uid, base + entry.gid, dir_fd=root, follow_symlinks=False)
-        if entry.kind != "link":
-            os.chmod(path, entry.mode, dir_fd=root)
+                    file.write(content)
+            if base is not None:
+                os.chown(path, base + uid, base + gid, dir_fd=root, follow_symlinks=False)
+            if kind != "link":
+                os.chmod(path, mode, dir_fd=root)

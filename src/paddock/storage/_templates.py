@@ -122,7 +122,7 @@ class Templates:
         self._versions.have(
             recipe.tree,
             f"template {recipe.name}",
-            lambda _, root: recipe.fill(root, self._pool.porter, progress),
+            lambda _, root: recipe.fill(root, self._pool.worker, progress),
             progress,
         )
         return (recipe.tree, *below)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import tarfile
-from typing import IO
 
 from paddock.errors import PlatformError
 from paddock.storage._trees import DIRECTORY
@@ -14,12 +13,16 @@ _HIGHEST_ID = 65535
 _OPEN_DIRECTORIES = 64
 
 
-def unpack_tar(stream: IO[bytes], root: int, base: int | None) -> None:
-    """Unpacks the tar archive `stream` into the directory `root`; owners are those in it plus `base`.
+def unpack_tar(source: int, root: int, base: int | None) -> None:
+    """Unpacks the tar archive `source` into the directory `root`, both descriptors; owners are those in it plus `base`.
 
     PlatformError: a name or an id in it leads outside. Devices and extended attributes are left out.
     """
-    with tarfile.open(fileobj=stream, mode="r|") as archive, _Target(root, base) as target:
+    with (
+        open(source, "rb", closefd=False) as stream,
+        tarfile.open(fileobj=stream, mode="r|") as archive,
+        _Target(root, base) as target,
+    ):
         times: list[tuple[str, float]] = []
         for member in archive:
             target.add(archive, member)

@@ -25,7 +25,7 @@ from paddock.errors import (
 from paddock.keeper.layout import CONTAINERS, REPOSITORIES
 from paddock.linux import proc
 from paddock.model import Check, Level, Limit, Noun, SandboxId
-from paddock.storage._porter import Porter
+from paddock.storage._worker import Worker
 
 from . import _birth, _life, _probe
 from ._carry import owner
@@ -369,9 +369,9 @@ class ContainerBackend:
     def _kit(self) -> Path:
         return kit_directory(self._directory)
 
-    async def _pool(self) -> tuple[int, Porter]:
+    async def _pool(self) -> tuple[int, Worker]:
         stored = await self._storage()
-        return stored.descriptor, stored.pool.porter
+        return stored.descriptor, stored.pool.worker
 
     async def _storage(self) -> Storage:
         async with self._storing:

@@ -10,7 +10,7 @@ import os
 import platform
 import tarfile
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -20,8 +20,8 @@ import msgspec
 from paddock.errors import PlatformError, Unsupported
 from paddock.linux import mountinfo
 from paddock.model import Template
-from paddock.storage._porter import Porter
 from paddock.storage._trees import DIRECTORY, ROOT, tree_error
+from paddock.storage._worker import Worker
 
 from ._engine import Engine
 from ._layers import owners, write_layer
@@ -30,7 +30,7 @@ REPOSITORY = "localhost/paddock/template"
 _VERSION = "2"
 _READ = 1 << 20
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
-Opened = Callable[[], tuple[int, Porter]]
+Opened = Callable[[], tuple[int, Worker]]
 """The directory of the pool, which stays whose it is, and who may read what is in it."""
 
 
@@ -59,10 +59,10 @@ class Images:
         self._there.discard(name)
 
     async def _load(self, engine: Engine, template: Template, name: str) -> None:
-        pool, porter = await self._opened()
+        pool, worker = await self._opened()
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=self._directory) as archive:
-            make = partial(_write, archive, name, template, pool, porter)
+            make = partial(_write, archive, name, template, pool, worker)
             await asyncio.to_thread(make)
             said = await engine.send("POST", "/images/load", _parts(archive), quiet="1")
         if b'"error"' in said or await engine.get(f"/images/{name}/json", _Known) is None:
@@ -88,14 +88,14 @@ def _name(template: Template) -> str:
     return f"{REPOSITORY}:{hashlib.sha256(facts.encode()).hexdigest()[:32]}"
 
 
-def _write(archive: IO[bytes], name: str, template: Template, pool: int, porter: Porter) -> None:
+def _write(archive: IO[bytes], name: str, template: Template, pool: int, worker: Worker) -> None:
     """As `docker save` writes it: layers from the lowest to the topmost, and what they are."""
     with tarfile.open(fileobj=archive, mode="w") as tar:
         files: list[str] = []
         digests: list[str] = []
         for number, layer in enumerate(reversed(template.layers)):
             with tempfile.TemporaryFile(dir="/var/tmp") as file:
-                porter.do(partial(_write_layer, pool, layer, file, porter.base, template), pool, file.fileno())
+                worker.do(_write_layer, (pool, file.fileno()), layer, worker.base, owners(template))
                 files.append(f"{number}/layer.tar")
                 digests.append(f"sha256:{_digest(file)}")
                 member = tarfile.TarInfo(files[-1])
@@ -111,14 +111,14 @@ def _write(archive: IO[bytes], name: str, template: Template, pool: int, porter:
         _add(tar, "manifest.json", json.dumps(manifest).encode())
 
 
-def _write_layer(pool: int, layer: str, out: IO[bytes], base: int | None, template: Template) -> None:
+def _write_layer(pool: int, file: int, layer: str, base: int | None, owned: Mapping[str, tuple[int, int]]) -> None:
     try:
         root = os.open(f"{layer}/{ROOT}", DIRECTORY, dir_fd=pool)
     except OSError as error:
         raise tree_error(error, layer, "read") from None
     try:
-        write_layer(root, out, base, owners(template))
-        out.flush()
+        with open(file, "wb", closefd=False) as out:
+            write_layer(root, out, base, owned)
     finally:
         os.close(root)
 

@@ -8,9 +8,9 @@ import shutil
 from pathlib import Path
 
 from paddock.storage import _kit
-from paddock.storage._porter import Porter
 from paddock.storage._recipe import write_manifest
 from paddock.storage._trees import DIRECTORY
+from paddock.storage._worker import Worker
 
 
 def kit_directory(directory: Path) -> Path:
@@ -35,7 +35,7 @@ def _build(place: Path) -> None:
     scratch.mkdir(mode=0o755)
     root = os.open(scratch, DIRECTORY)
     try:
-        write_manifest(root, Porter(None), _kit.manifest())
+        write_manifest(root, Worker(None), _kit.manifest())
     finally:
         os.close(root)
     scratch.rename(place)

@@ -14,7 +14,7 @@ import msgspec
 from paddock.backends._guest import GuestConnection
 from paddock.backends._guest_channel import Channel
 from paddock.backends._stillness import Stillness
-from paddock.errors import InvalidState, PaddockError, SandboxDied, SandboxError
+from paddock.errors import PaddockError, PlatformError, SandboxDied, SandboxError
 
 _AGAIN_SECONDS = 1.0
 
@@ -83,7 +83,7 @@ class Rest:
 
     @contextlib.asynccontextmanager
     async def hold(self, seconds: int) -> AsyncGenerator[None]:
-        """It stands still for as long as the block takes; InvalidState at its end if it did not throughout."""
+        """It stands still for as long as the block takes; PlatformError at its end if it did not throughout."""
         try:
             channel = await self._open({"op": "hold", "seconds": seconds})
         except OSError:
@@ -94,7 +94,9 @@ class Rest:
             await self._check()
             yield
             if channel.has_ended:
-                raise InvalidState(f"the sandbox did not stand still for as long as it took ({seconds} s at most)")
+                raise PlatformError(
+                    f"the sandbox did not stand still for as long as it took ({seconds} s at most)", hint="try again"
+                )
         finally:
             channel.close()
         with channel.attended():

@@ -20,8 +20,8 @@ from paddock.keeper._plan import KVM, JailPlan, Tree
 from paddock.linux import proc
 from paddock.model import Check, ExecHandle, ExecId, ExecSpec, Level, Limit, Noun, SandboxId, Template, mint
 from paddock.storage._kit import COMMAND
-from paddock.storage._porter import Porter
 from paddock.storage._recipe import Entry, Progress, Recipe, write_manifest
+from paddock.storage._worker import Worker
 
 from . import _platforms, _probe, _proof
 from ._bake import BAKED, STATE, Shape, seal_key
@@ -343,9 +343,9 @@ def _told(found: _probe.Found) -> str:
 def _recipe(found: _probe.Found) -> Recipe:
     """The tree with runsc: so it is there whatever a template holds, and stays when the machine's is replaced."""
 
-    def fill(root: int, porter: Porter, progress: Progress) -> None:
+    def fill(root: int, worker: Worker, progress: Progress) -> None:
         program = Path(found.program).read_bytes()
-        write_manifest(root, porter, {"runsc": Entry("file", 0o755, program)})
+        write_manifest(root, worker, {"runsc": Entry("file", 0o755, program)})
 
     return Recipe(
         name="kit-runsc",

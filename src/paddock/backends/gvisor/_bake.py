@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from paddock.backends._base import FROZEN
-from paddock.storage._porter import Porter
 from paddock.storage._recipe import Progress, Recipe
+from paddock.storage._worker import Worker
 
 STATE = f"/{FROZEN}"
 """In a sandbox's own tree: what it, or the one that it was copied from, has saved. Nobody inside sees it."""
@@ -54,9 +54,9 @@ class Shape:
         facts = (_VERSION, self.stamp, *self.program, sealed, os.uname().release, _processor())
         recipe = Recipe(name="kit-sentry", facts=facts, fill=_nothing, host_usr=False, env={})
 
-        def fill(root: int, porter: Porter, progress: Progress) -> None:
+        def fill(root: int, worker: Worker, progress: Progress) -> None:
             boot("tb" + recipe.tree.removeprefix("tp"))
-            porter.do(lambda: _leave_only(root, FROZEN), root)
+            worker.do(_leave_only, (root,), FROZEN)
 
         return Recipe(name=recipe.name, facts=facts, fill=fill, host_usr=False, env={})
 
@@ -86,4 +86,4 @@ def _leave_only(root: int, name: str) -> None:
             shutil.rmtree(other, dir_fd=root)
 
 
-def _nothing(root: int, porter: Porter, progress: Progress) -> None: ...
+def _nothing(root: int, worker: Worker, progress: Progress) -> None: ...

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 import socket
 from collections.abc import Coroutine, Mapping
@@ -113,7 +114,16 @@ class JailBackend:
         return await self.make(plan, self.jail_plan(plan))
 
     async def make(self, plan: SandboxPlan, jail: JailPlan) -> JailInstance:
-        """The sandbox of `plan` as `jail` says."""
+        """Make the sandbox of `plan` as `jail` says. If the keeper dies meanwhile, its successor is asked once more."""
+        try:
+            return await self._make(plan, jail)
+        except KeeperUnavailable as error:
+            if not error.details.get("lost"):
+                raise
+        await self.keeper.tell("forget", id=plan.id)
+        return await self._make(plan, dataclasses.replace(jail, fault=""))
+
+    async def _make(self, plan: SandboxPlan, jail: JailPlan) -> JailInstance:
         making = self.start(self.keeper.request("create", plan=jail.to_message()))
         known = plan.id in self._endings
         self._being_made.add(plan.id)

@@ -11,7 +11,7 @@ from paddock.backends._base import Ending
 from paddock.backends._guest import GuestConnection
 from paddock.backends.jail import _look
 from paddock.backends.jail._rest import Resting
-from paddock.errors import InvalidState, SandboxDied
+from paddock.errors import KeeperUnavailable, SandboxDied
 from paddock.linux.foreign_cgroup import Refusals
 from paddock.model import Check, ExecHandle, ExecId, ExecSpec, Limit, Process, SandboxId, Template, Usage
 
@@ -85,7 +85,9 @@ class JailInstance(Resting):
             thawing = self._backend.start(self._backend.keeper.request("thaw", id=self.id, hold=hold))
             answer = await asyncio.shield(thawing)
         if not answer["held"]:
-            raise InvalidState(f"{self.id} did not stand still for as long as it took", hint="try again")
+            raise KeeperUnavailable(
+                f"{self.id} did not stand still for as long as it took", hint="try again", lost=True
+            )
 
     async def kill(self) -> None:
         self.close_connections()

@@ -37,7 +37,9 @@ _REMEDY = {
     "EUSERS": "every sandbox has a range of ids of its own: kill some, `paddock ls` lists them",
     "EIO": "the disk below could not write; make room there (df -h) and try again; paddock doctor --storage",
 }
-_REPEATABLE = frozenset({"awake", "deadline", "exits", "inspect", "kill", "list", "pause", "rest", "resume", "usage"})
+_REPEATABLE = frozenset(
+    {"awake", "deadline", "exits", "freeze", "inspect", "kill", "list", "pause", "resume", "thaw", "usage"}
+)
 _ERRNO = re.compile(r"\[Errno (\d+)\]")
 Message = dict[str, Any]
 Listener = Callable[[Message], None]
@@ -139,7 +141,7 @@ class KeeperClient:
             answer = await self._line.ask(body)
         except ConnectionError as error:
             raise KeeperUnavailable(
-                "the keeper went away before it answered", unheard=isinstance(error, NotSent)
+                "the keeper went away before it answered", unheard=isinstance(error, NotSent), lost=True
             ) from error
         result: Message = json.loads(answer.body)
         if answer.kind is Kind.ERROR:

@@ -19,8 +19,8 @@ from paddock.backends.microvm._qemu import BOOT, PLACE, Machine, Qemu
 from paddock.keeper._plan import Tree
 from paddock.model import Limits, Template
 from paddock.storage._kit import manifest
-from paddock.storage._porter import Porter
 from paddock.storage._recipe import Entry, Manifest, Progress, Recipe, write_manifest
+from paddock.storage._worker import Worker
 
 TEMPLATE = f"{PLACE}/template"
 _VERSION = "5"
@@ -66,11 +66,11 @@ class Ingredients:
         facts = (_VERSION, self.stamp, self.kit, *self.host.layers, built)
         recipe = Recipe(name="kit-machine", facts=facts, fill=_nothing, host_usr=False, env={})
 
-        def fill(root: int, porter: Porter, progress: Progress) -> None:
+        def fill(root: int, worker: Worker, progress: Progress) -> None:
             progress(f"a virtual machine boots, once for template {template.name}")
-            write_manifest(root, porter, self._boot_files())
+            write_manifest(root, worker, self._boot_files())
             boot("tb" + recipe.tree.removeprefix("tp"))
-            porter.do(lambda: _remove_boot_files(root), root)
+            worker.do(_remove_boot_files, (root,))
 
         return replace(recipe, fill=fill)
 
@@ -133,4 +133,4 @@ def _remove_boot_files(root: int) -> None:
     os.rmdir(os.path.dirname(BOOT[0]).lstrip("/"), dir_fd=root)
 
 
-def _nothing(root: int, porter: Porter, progress: Progress) -> None: ...
+def _nothing(root: int, worker: Worker, progress: Progress) -> None: ...

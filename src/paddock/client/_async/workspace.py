@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from paddock.model import (
     DeleteWorkspace,
     DiffWorkspace,
@@ -21,6 +23,8 @@ from paddock.model import Workspace as WorkspaceInfo
 
 from .daemon import default_async_transport
 from .transport import AsyncTransport
+
+_log = logging.getLogger("paddock")
 
 
 class AsyncWorkspace:
@@ -49,6 +53,7 @@ class AsyncWorkspace:
         ref: str | None = None,
         max_age_seconds: float = 60.0,
         disk_mib: int | None = None,
+        submodules: bool = False,
         transport: AsyncTransport | None = None,
     ) -> AsyncWorkspace:
         """The workspace of the task `name`: the one there is, or a new one.
@@ -56,12 +61,29 @@ class AsyncWorkspace:
         With `url` a new one is a checkout of `branch` of that repository, at `ref` (the tip if none is given) as it was
         seen at most `max_age_seconds` ago: `info.commit` says which commit that is, `info.observed_at` when it was
         seen. Without, it is empty. One that is there is as it was left, or InvalidState says what it has instead.
+
+        `submodules=True` fetches its submodules too, from public addresses or the repository's own server. Without,
+        they are left empty, `info.unfetched` counts them, and a warning says so.
         """
         action = OpenWorkspace(
-            name=name, url=url, branch=branch, ref=ref, max_age_seconds=max_age_seconds, disk_mib=disk_mib
+            name=name,
+            url=url,
+            branch=branch,
+            ref=ref,
+            max_age_seconds=max_age_seconds,
+            disk_mib=disk_mib,
+            submodules=submodules,
         )
         transport = transport or default_async_transport()
-        return cls(await transport.perform(action), transport)
+        info = await transport.perform(action)
+        if info.unfetched:
+            _log.warning(
+                "%d submodules of %s weren't fetched: submodules=True, or `paddock up --submodules`, fetches them into"
+                " a new workspace",
+                info.unfetched,
+                info.repository,
+            )
+        return cls(info, transport)
 
     @classmethod
     async def get(cls, id_or_name: str, *, transport: AsyncTransport | None = None) -> AsyncWorkspace:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from paddock.model import (
     DeleteWorkspace,
     DiffWorkspace,
@@ -22,6 +24,8 @@ from paddock.model import Workspace as WorkspaceInfo
 
 from .daemon import default_transport
 from .transport import Transport
+
+_log = logging.getLogger("paddock")
 
 
 class Workspace:
@@ -50,6 +54,7 @@ class Workspace:
         ref: str | None = None,
         max_age_seconds: float = 60.0,
         disk_mib: int | None = None,
+        submodules: bool = False,
         transport: Transport | None = None,
     ) -> Workspace:
         """The workspace of the task `name`: the one there is, or a new one.
@@ -57,12 +62,29 @@ class Workspace:
         With `url` a new one is a checkout of `branch` of that repository, at `ref` (the tip if none is given) as it was
         seen at most `max_age_seconds` ago: `info.commit` says which commit that is, `info.observed_at` when it was
         seen. Without, it is empty. One that is there is as it was left, or InvalidState says what it has instead.
+
+        `submodules=True` fetches its submodules too, from public addresses or the repository's own server. Without,
+        they are left empty, `info.unfetched` counts them, and a warning says so.
         """
         action = OpenWorkspace(
-            name=name, url=url, branch=branch, ref=ref, max_age_seconds=max_age_seconds, disk_mib=disk_mib
+            name=name,
+            url=url,
+            branch=branch,
+            ref=ref,
+            max_age_seconds=max_age_seconds,
+            disk_mib=disk_mib,
+            submodules=submodules,
         )
         transport = transport or default_transport()
-        return cls(transport.perform(action), transport)
+        info = transport.perform(action)
+        if info.unfetched:
+            _log.warning(
+                "%d submodules of %s weren't fetched: submodules=True, or `paddock up --submodules`, fetches them into"
+                " a new workspace",
+                info.unfetched,
+                info.repository,
+            )
+        return cls(info, transport)
 
     @classmethod
     def get(cls, id_or_name: str, *, transport: Transport | None = None) -> Workspace:

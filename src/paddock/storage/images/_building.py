@@ -12,6 +12,8 @@ import json
 import os
 from typing import NamedTuple
 
+import msgspec
+
 from paddock.errors import ImageInvalid
 from paddock.model import User
 from paddock.storage._base import Pool
@@ -68,15 +70,15 @@ def build(pool: Pool, versions: Versions, limits: ImageLimits, found: Found, sou
         for layer in layers:
             budget.check(layer.size or 0)
             with source.open(layer) as piece:
-                budget.bytes, budget.entries = pool.porter.do(
-                    lambda layer=layer, piece=piece: _lay(at, root, pool.porter.base, budget, layer, piece),
-                    at, root, piece.fd,
-                )  # fmt: skip
+                what = (piece.offset, piece.size, layer.digest, layer.diff_id)
+                left = (budget.bytes, budget.entries, budget.short_of_room)
+                fds = (at, root, piece.fd)
+                budget.bytes, budget.entries = pool.worker.confined(_lay, fds, pool.worker.base, left, what)
 
     def finish(at: int, root: int) -> None:
         if not chain:
             lay(found.layers, at, root)
-        pool.porter.do(lambda: _finish(root, pool.porter.base, found), root)
+        pool.worker.confined(_finish, (root,), pool.worker.base, _wanted(found), workdir_of(found))
 
     versions.hold(tree)
     if not versions.is_built(tree):
@@ -91,16 +93,12 @@ def build(pool: Pool, versions: Versions, limits: ImageLimits, found: Found, sou
 
 def people(pool: Pool, tree: str, found: Found) -> People:
     """Who there is in a tree that was built."""
-
-    def look() -> People:
-        users, user = accounts(root, found.config.execution.User or "", whole=pool.porter.base is not None)
-        return People(users, user, _left(at))
-
     at = pool.open(tree)
     try:
         root = os.open(ROOT, DIRECTORY, dir_fd=at)
         try:
-            return pool.porter.do(look, at, root)
+            said = pool.worker.confined(_look, (at, root), pool.worker.base is not None, _wanted(found))
+            return msgspec.convert(said, People)
         finally:
             os.close(root)
     finally:
@@ -118,11 +116,30 @@ def _chain(found: Found) -> list[str]:
     return names
 
 
-def _lay(at: int, root: int, base: int | None, budget: Budget, layer: Layer, piece: Piece) -> tuple[int, int]:
-    """What is left of the budget afterwards: this may be done in another process."""
+def _wanted(found: Found) -> str:
+    """As whom its commands are to run."""
+    return found.config.execution.User or ""
+
+
+def _look(at: int, root: int, whole: bool, wanted: str) -> object:
+    users, user = accounts(root, wanted, whole=whole)
+    return msgspec.to_builtins(People(users, user, _left(at)))
+
+
+def _lay(
+    at: int,
+    root: int,
+    file: int,
+    base: int | None,
+    left_over: tuple[int, int, bool],
+    what: tuple[int, int, str | None, str],
+) -> tuple[int, int]:
+    """What is left of the budget afterwards: another process does this."""
+    offset, size, stored_digest, diff_id = what
+    budget = Budget.left(*left_over)
     left = _layer.Left()
-    stored = Stored(piece, layer.digest)
-    unpacked = Unpacked(stored, budget, layer.diff_id)
+    stored = Stored(Piece(file, offset, size), stored_digest)
+    unpacked = Unpacked(stored, budget, diff_id)
     _layer.Layer(root, base, budget, left).apply(unpacked)
     unpacked.finish()
     stored.finish()
@@ -131,8 +148,8 @@ def _lay(at: int, root: int, base: int | None, budget: Budget, layer: Layer, pie
         devices = int(known.get("devices", ["0"])[0]) + left.devices
         attributes = sorted({*known.get("attributes", []), *left.attributes})
         fd = os.open(_LEFT, _WRITE, 0o600, dir_fd=at)
-        with os.fdopen(fd, "w") as file:
-            json.dump({"devices": [str(devices)], "attributes": attributes[:20]}, file)
+        with os.fdopen(fd, "w") as note:
+            json.dump({"devices": [str(devices)], "attributes": attributes[:20]}, note)
     return budget.bytes, budget.entries
 
 
@@ -146,13 +163,13 @@ def _left(at: int) -> dict[str, list[str]]:
     return known
 
 
-def _finish(root: int, base: int | None, found: Found) -> None:
-    users, user = accounts(root, found.config.execution.User or "", whole=base is not None)
+def _finish(root: int, base: int | None, wanted: str, workdir: str) -> None:
+    users, user = accounts(root, wanted, whole=base is not None)
     finish = Finish(root, base)
     finish.places()
     if not knows(root, user) and base is None:
         finish.account(user)
     for each in {users[0].name: users[0], user.name: user}.values():
         finish.home(each)
-    for path in (WORKDIR, workdir_of(found)):
+    for path in (WORKDIR, workdir):
         finish.workdir(path, user)

@@ -162,7 +162,7 @@ class Images:
     def _notes(self, found: Found, who: People) -> list[str]:
         notes: list[str] = []
         wanted = found.config.execution.User or "root"
-        if self._pool.porter.base is None:
+        if self._pool.worker.base is None:
             notes.append(
                 f"it is to run as {wanted[:80]}, and all in it belongs to {who.user.name}: an ordinary user's sandboxes"
                 " have one id (PADDOCK_SUBORDINATE_IDS=1 gives them all)"

@@ -25,11 +25,18 @@ class Budget:
     def __init__(self, limits: ImageLimits, room: int) -> None:
         self.bytes = min(limits.unpacked_bytes, room)
         self.entries = limits.entries
-        self._short_of_room = room < limits.unpacked_bytes
+        self.short_of_room = room < limits.unpacked_bytes
+
+    @classmethod
+    def left(cls, bytes: int, entries: int, short_of_room: bool) -> Budget:
+        """What another process has left of one."""
+        budget = cls(ImageLimits(entries=entries), bytes)
+        budget.short_of_room = short_of_room
+        return budget
 
     def check(self, size: int) -> None:
         """ImageInvalid, ResourceExhausted: that many bytes are more than is left."""
         if size > self.bytes:
-            if self._short_of_room:
+            if self.short_of_room:
                 raise ResourceExhausted("the pool has no room for all of the image", hint=_HINT)
             raise ImageInvalid("the image unpacks to more than is taken of one", hint=_HINT)

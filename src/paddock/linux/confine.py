@@ -1,0 +1,40 @@
+"""What a process that reads hostile input gives up, for good."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+from collections.abc import Iterable
+
+from paddock.linux import caps, landlock, prctl, seccomp
+
+
+def confine(
+    *,
+    readable: Iterable[str],
+    writable: Iterable[str | int],
+    calls: seccomp.Filter,
+    capabilities: Iterable[int] = (),
+    moves: bool = False,
+) -> bool:
+    """Give up core dumps, tracers, other capabilities, other files (paths, or descriptors of directories) and other
+    system calls. `moves`: renames between directories have to work, which version 1 of Landlock refuses.
+    False: this kernel has no Landlock that fits, so all files stay open to the caller's uid."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    prctl.set_dumpable(False)
+    prctl.set_no_new_privileges()
+    held = caps.get().permitted
+    kept = tuple(one for one in capabilities if held & caps.mask_of(one))
+    if os.geteuid() == 0:
+        caps.drop_bounding(*kept)
+    caps.keep_only(*kept)
+    abi = landlock.kernel_abi()
+    fenced = landlock.restrict_files(0 if moves and abi < 2 else abi, readable=readable, writable=writable)
+    calls.install()
+    return fenced
+
+
+def code() -> tuple[str, ...]:
+    """Where modules are loaded from, which may be late."""
+    return (*filter(os.path.isabs, sys.path), sys.prefix, sys.base_prefix, "/usr", "/lib", "/lib64", "/dev")

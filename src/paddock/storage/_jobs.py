@@ -1,0 +1,177 @@
+"""The worker: a program of its own, which the daemon executes (`_worker`). It forks one process for each job.
+
+It has one thread, and one socket of the daemon's. A job's process has the descriptors that come with the job, and gives
+up everything else before it begins.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import stat
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module
+from operator import attrgetter
+from typing import Any, NamedTuple, NoReturn
+
+from paddock.errors import InternalError, PaddockError, ResourceExhausted
+from paddock.keeper.layout import ORDINARY_ID
+from paddock.linux import caps, confine, descriptors, namespaces, prctl, rlimits, seccomp, seccomp_profile
+from paddock.linux.subordinate_ids import SubordinateIds, open_namespace
+
+MEMORY_BYTES = 2 << 30
+MOST_DESCRIPTORS = 8
+_NAME_BYTES = 300
+_IDLE_SECONDS = 30.0
+_FILES = 1024
+# What files that belong to others take. No CAP_MKNOD: the kernel lets anybody make what hides a file in an overlay.
+_CAPABILITIES = (caps.CHOWN, caps.DAC_OVERRIDE, caps.FOWNER, caps.FSETID, caps.SETFCAP)
+_NOT_CALLED = """
+accept accept4 bind connect listen fork vfork execve execveat kill tkill tgkill pidfd_send_signal process_mrelease
+ptrace process_vm_readv process_vm_writev prctl setuid setgid setreuid setregid setresuid setresgid setgroups
+mq_open mq_unlink msgget msgsnd semget semop shmat inotify_init inotify_init1
+"""
+_CALLED = (seccomp_profile.ALLOWED - set(_NOT_CALLED.split())) | {"mmap", "ioctl", "memfd_create"}
+
+
+def named(name: str) -> Any:
+    """What `MODULE:NAME` is."""
+    module, _, path = name.partition(":")
+    return attrgetter(path)(import_module(module))
+
+
+class _Job(NamedTuple):
+    end: socket.socket
+    deadline: float
+    seconds: int
+
+
+def serve(control: int, ids: list[int] | None) -> NoReturn:
+    """Be the worker of the process at the other end of `control`, and end with it."""
+    peer = socket.socket(fileno=control)
+    calls = seccomp.Filter(seccomp_profile.build_only(os.uname().machine, _CALLED, free=("mknod", "mknodat")))
+    why = None
+    try:
+        descriptors.close_all_but(control)
+        if ids is not None:
+            namespace = open_namespace(SubordinateIds(*ids), ORDINARY_ID)
+            namespaces.setns(namespace, namespaces.NEWUSER)
+            os.close(namespace)
+    except OSError as error:
+        why = str(error)
+    peer.send(json.dumps(why).encode())
+    if why is None:
+        gc.freeze()
+        _serve(peer, calls, idle=None if ids else _IDLE_SECONDS)
+    os._exit(0)
+
+
+def _serve(peer: socket.socket, calls: seccomp.Filter, *, idle: float | None) -> None:
+    jobs: dict[int, _Job] = {}
+    poll = select.poll()
+    poll.register(peer, select.POLLIN)
+    while True:
+        left = min((job.deadline for job in jobs.values()), default=None)
+        wait = idle if left is None else max(0.0, left - time.monotonic())
+        ready = {fd for fd, _ in poll.poll(None if wait is None else wait * 1000)}
+        if not ready and not jobs:
+            peer.shutdown(socket.SHUT_RD)  # what was sent before is still there to be read
+        if peer.fileno() in ready or not (ready or jobs):
+            message, fds, _, _ = socket.recv_fds(peer, _NAME_BYTES, MOST_DESCRIPTORS)
+            if not message:
+                return
+            _begin(message.decode(), fds, calls, jobs, poll)
+        for pidfd, job in list(jobs.items()):
+            late = time.monotonic() > job.deadline
+            if late:
+                with suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            if late or pidfd in ready:
+                poll.unregister(pidfd)
+                _bury(pidfd, jobs.pop(pidfd), late=late)
+
+
+def _begin(message: str, fds: list[int], calls: seccomp.Filter, jobs: dict[int, _Job], poll: select.poll) -> None:
+    seconds, _, name = message.partition(" ")
+    end = socket.socket(fileno=fds[0])
+    try:
+        work = named(name)
+    except Exception as error:
+        _tell(end, _described(error))
+        end.close()
+    else:
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            _work(work, end, fds[1:], calls, parent)
+        pidfd = os.pidfd_open(pid)
+        jobs[pidfd] = _Job(end, time.monotonic() + int(seconds), int(seconds))
+        poll.register(pidfd, select.POLLIN)
+    for fd in fds[1:]:
+        os.close(fd)
+
+
+def _bury(pidfd: int, job: _Job, *, late: bool) -> None:
+    ended = os.waitid(os.P_PIDFD, pidfd, os.WEXITED)
+    os.close(pidfd)
+    with job.end:
+        if late:
+            _tell(job.end, _described(ResourceExhausted(f"the work on a tree took more than {job.seconds} seconds")))
+        elif ended is not None and ended.si_code != os.CLD_EXITED:
+            killed = f"the process that works on a tree was killed by signal {ended.si_status}"
+            _tell(job.end, _described(InternalError(killed, hint="try again")))
+
+
+def _work(
+    work: Callable[..., object], end: socket.socket, fds: list[int], calls: seccomp.Filter, parent: int
+) -> NoReturn:
+    """Be the process of one job: no network, no program, no other process, no files but the job's directories."""
+    try:
+        prctl.set_parent_death_signal(signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(0)
+        descriptors.close_all_but(end.fileno(), *fds)
+        arguments = json.loads(b"".join(iter(lambda: end.recv(1 << 16), b"")))
+        rlimits.set_limit(resource.RLIMIT_AS, MEMORY_BYTES)
+        rlimits.set_limit(resource.RLIMIT_NOFILE, _FILES)
+        confine.confine(
+            readable=confine.code(),
+            writable=[fd for fd in fds if stat.S_ISDIR(os.fstat(fd).st_mode)],
+            calls=calls,
+            capabilities=_CAPABILITIES,
+            moves=True,
+        )
+        try:
+            answer = {"value": work(*fds, *arguments)}
+        except MemoryError:
+            gc.collect()
+            most = f"the work on a tree took more than {MEMORY_BYTES >> 20} MiB of memory"
+            answer = _described(ResourceExhausted(most))
+        except Exception as error:
+            answer = _described(error)
+        _tell(end, answer)
+    finally:
+        os._exit(0)
+
+
+def _described(error: Exception) -> dict[str, object]:
+    if isinstance(error, PaddockError):
+        plain = (str, int, float, type(None))
+        details = {name: value if isinstance(value, plain) else str(value) for name, value in error.details.items()}
+        return {"code": error.code, "message": error.message, "hint": error.hint, "details": details}
+    if isinstance(error, OSError):
+        file = error.filename if isinstance(error.filename, str) else None
+        return {"errno": error.errno, "words": error.strerror or str(error), "file": file}
+    return _described(InternalError(f"{type(error).__name__}: {error}", hint="this is a bug"))
+
+
+def _tell(end: socket.socket, answer: object) -> None:
+    with suppress(OSError):  # nobody listens any more
+        end.sendall(json.dumps(answer).encode() + b"\n")

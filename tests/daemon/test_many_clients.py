@@ -1,0 +1,113 @@
+"""What one client does to the daemon's socket costs the others nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import select
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paddock import Sandbox
+from paddock.client import default_transport
+from paddock.daemon import _listener
+from paddock.errors import ResourceExhausted
+from paddock.linux import local_sockets
+from paddock.model import Action, CreateSandbox, ListSandboxes, codec
+from paddock.wire import Connection, Frame, Kind, pack
+from tests.client.door import Rig
+from tests.daemon.conftest import daemon_pid
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    rig = Rig(tmp_path)
+    yield rig
+    rig.close()
+
+
+def _greeted(rig: Rig) -> Connection:
+    return Connection(rig.session.open_socket())
+
+
+def _body(action: Action[Any]) -> bytes:
+    return codec.encode(codec.Request(action=action))  # type: ignore[arg-type]
+
+
+def _answer(client: Connection) -> Frame:
+    frame = client.receive()
+    assert frame is not None
+    return frame
+
+
+def test_five_hundred_clients_are_served_at_once(rig: Rig) -> None:
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(contextlib.closing(_greeted(rig))) for _ in range(500)]
+        for client in clients:
+            client.send(Kind.OPEN, 1, _body(ListSandboxes()))
+        assert {_answer(client).kind for client in clients} == {Kind.REPLY}
+
+
+def test_a_client_that_does_not_greet_is_disconnected(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    hello = pack(Kind.HELLO, 0, rig.session.hello())
+    with contextlib.closing(_greeted(rig)) as greeted:
+        monkeypatch.setattr(_listener, "_HELLO_SECONDS", 0.01)
+        for part in (b"", hello[:7], hello[:-1]):
+            with rig.connect() as peer:
+                peer.setblocking(True)
+                peer.sendall(part)
+                assert peer.recv(1) == b""
+        greeted.send(Kind.OPEN, 1, _body(ListSandboxes()))
+        assert _answer(greeted).kind is Kind.REPLY, "a session may be silent as long as it likes"
+
+
+def test_a_client_that_floods_is_refused_and_the_others_work(rig: Rig) -> None:
+    rig.door.holds_create = True
+    most = _listener._OPEN_REQUESTS  # pyright: ignore[reportPrivateUsage]
+    with contextlib.closing(_greeted(rig)) as floods, contextlib.closing(_greeted(rig)) as works:
+        for channel in range(1, most + 4):
+            floods.send(Kind.OPEN, channel, _body(CreateSandbox()))
+        refused = [_answer(floods) for _ in range(3)]
+        assert [frame.channel for frame in refused] == [most + 1, most + 2, most + 3]
+        assert all(b"resource_exhausted" in frame.body for frame in refused)
+        works.send(Kind.OPEN, 1, _body(ListSandboxes()))
+        assert _answer(works).kind is Kind.REPLY
+
+
+def test_a_client_that_reads_no_answer_is_read_no_further(rig: Rig) -> None:
+    for _ in range(50):
+        Sandbox.create(transport=rig.transport)
+    request, channel, unsent = _body(ListSandboxes()), 0, b""
+    with rig.session.open_socket() as deaf:
+        deaf.setblocking(False)
+        while select.select((), (deaf,), (), 1.0)[1]:  # until the daemon takes no more
+            if not unsent:
+                channel += 1
+                unsent = pack(Kind.OPEN, channel, request)
+            with contextlib.suppress(BlockingIOError):
+                unsent = unsent[deaf.send(unsent) :]
+            assert channel < 100_000
+        assert Sandbox.list(transport=rig.transport)
+
+
+def test_a_daemon_without_descriptors_says_so_and_goes_on(state_dir: Path) -> None:
+    transport = default_transport(state_dir)
+    Sandbox.list(transport=transport)
+    pid = daemon_pid(state_dir)
+    limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    used = len(list(Path(f"/proc/{pid}/fd").iterdir()))
+    with contextlib.ExitStack() as queue:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (used + 2, limits[1]))
+        for _ in range(8):  # more than it can accept
+            peer = local_sockets.connect(state_dir, _listener.SOCKET)
+            assert peer is not None
+            queue.enter_context(peer)
+        with pytest.raises(ResourceExhausted, match="Too many open files"):
+            Sandbox.create(level="jail", transport=transport)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
+    with Sandbox.create(level="jail", ttl_seconds=60, transport=transport) as box:
+        assert box.exec("true").ok
+    assert daemon_pid(state_dir) == pid
