@@ -32,8 +32,8 @@ async def taken(yard: Yard, instance: Instance) -> Exits:
 
 
 def close(exits: Exits) -> None:
-    for one in (*exits.tcp, exits.dns_udp, exits.dns_tcp, exits.diag):
-        one.close()
+    for one in exits.detach():
+        os.close(one)
 
 
 def greet(exits: Exits) -> bytes:

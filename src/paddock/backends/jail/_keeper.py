@@ -69,7 +69,8 @@ class KeeperClient:
         self._listeners.append(listener)
 
     def leave(self, listener: Listener) -> None:
-        self._listeners.remove(listener)
+        """Idempotent."""
+        self._listeners = [one for one in self._listeners if one != listener]
         if not self._listeners:
             self.close()
 
