@@ -31,7 +31,6 @@ from paddock.linux import local_sockets
 from paddock.wire import NO_REPLY, Frame, Kind, close_all
 from paddock.wire.duplex import Duplex, NotSent, Stranger, greet
 
-START_SECONDS = 20.0
 _EXHAUSTED = {"EAGAIN", "EMFILE", "ENFILE", "ENOMEM", "ENOSPC", "EDQUOT", "ENOBUFS", "EUSERS", "EIO"}
 _REMEDY = {
     "EUSERS": "every sandbox has a range of ids of its own: kill some, `paddock ls` lists them",
@@ -184,24 +183,19 @@ class KeeperClient:
         """Whether the program ran, and whether it is the keeper now."""
         log = os.open(self._state / layout.KEEPER_LOG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
-            process = subprocess.Popen(
+            done = subprocess.run(
                 [*prefix, sys.executable, "-I", "-S", "-c", BOOTSTRAP],
-                stdin=subprocess.PIPE,
+                input=json.dumps(options).encode(),
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env=environment,
                 cwd="/",
                 start_new_session=True,
+                check=False,
             )
         finally:
             os.close(log)
-        assert process.stdin is not None
-        assert process.stdout is not None
-        with contextlib.suppress(BrokenPipeError), process.stdin:
-            process.stdin.write(json.dumps(options).encode())
-        with process.stdout:
-            ready = process.stdout.read(len(READY)) == READY
-        return process.wait(START_SECONDS) == 0, ready
+        return done.returncode == 0, done.stdout == READY
 
 
 async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
