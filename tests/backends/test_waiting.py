@@ -18,6 +18,7 @@ import msgspec
 import pytest
 
 from paddock.backends import SandboxPlan, TreeMount
+from paddock.backends.jail import KeeperClient
 from paddock.backends.vessel import VesselBackend, VesselInstance
 from paddock.keeper import layout
 from paddock.keeper._records import Records
@@ -105,7 +106,8 @@ class Room:
 
 def play(harness: VesselHarness, scene: Callable[[Room], Awaitable[None]], *, for_tests: bool = False) -> None:
     async def main() -> None:
-        room = Room(harness, PlainVessel(harness.state_dir, keeper=harness.keeper, for_tests=for_tests))
+        keeper = KeeperClient(harness.state_dir, for_tests=True) if for_tests else harness.keeper
+        room = Room(harness, PlainVessel(harness.state_dir, keeper=keeper))
         try:
             await scene(room)
         finally:
