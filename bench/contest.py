@@ -21,7 +21,7 @@ from typing import IO, Any, cast
 from bench.account import keeper_pid
 from bench.worker import TOTAL
 from paddock.client import stop_daemon
-from paddock.keeper import _wire
+from paddock.wire import Kind, pack
 
 ROOT = Path(__file__).parent.parent
 PATIENCE_SECONDS = 30.0
@@ -152,7 +152,7 @@ def stop_keeper(state: Path) -> None:
         with suppress(OSError), socket.socket(socket.AF_UNIX) as door:
             door.settimeout(PATIENCE_SECONDS)
             door.connect(str(state / "keeper.sock"))
-            _wire.send(door, {"op": "stop", "n": 1})
+            door.sendall(pack(Kind.OPEN, 1, b'{"op":"stop"}'))
             while door.recv(65536):
                 pass
         select.select([pidfd], [], [], PATIENCE_SECONDS)

@@ -24,7 +24,8 @@ import pytest
 from paddock.backends.jail import KeeperClient
 from paddock.client import session, stop_daemon
 from paddock.errors import KeeperUnavailable
-from paddock.keeper import _wire, layout
+from paddock.keeper import layout
+from paddock.wire import Kind, pack
 from tests import modes, orphans
 
 # Before they are first imported, or their assertions would fail without saying what they compared.
@@ -139,7 +140,7 @@ def stop_keeper(state_dir: Path) -> None:
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as door:
         door.settimeout(orphans.PATIENCE_SECONDS)
         door.connect(str(state_dir / layout.KEEPER_SOCKET))
-        _wire.send(door, {"op": "stop", "n": 1})
+        door.sendall(pack(Kind.OPEN, 1, b'{"op":"stop"}'))
         while door.recv(65536):  # it closes when it leaves
             pass
     if not orphans.wait_until(lambda: not keepers(state_dir)):
@@ -179,13 +180,11 @@ def succeed_keeper(state_dir: Path) -> None:
 
 
 async def _start_keeper(state_dir: Path) -> None:
-    client = KeeperClient(
-        state_dir, on_ended=lambda id, incarnation, limit, reason: None, on_lost=lambda: None, on_replaced=lambda: None
-    )
+    client = KeeperClient(state_dir)
     try:
         await client.connect()
     finally:
-        await client.aclose()
+        client.close()
 
 
 def keepers(state_dir: Path) -> list[int]:

@@ -14,14 +14,14 @@ PURE = {
     "backends": "connections fuzzed_guest hostile_guest pipes",
     "bench": "figures peers report",
     "client": "client_sandbox client_streams exports unasync values",
-    "egress": "certificates clients control dns gateway git_push git_push_flow h2 h2_hostile h2_text hello hostile"
+    "egress": "certificates clients dns gateway git_push git_push_flow h2 h2_hostile h2_text hello hostile"
     " http1 identity limits malware mock mock_cassettes names needles origins package_cache package_pages package_store"
     " recording refusal registry registry_crates registry_debian registry_filters resolver revisions secret_flow"
     " streaming swap synthetic websocket world",
     "eval": "canaries",
     "guest": "frames fuse_state fuse_wire hostile_host idle_lines renewal seal",
     "images": "registry tar",
-    "keeper": "plan wire",
+    "keeper": "plan",
     "loop": "budget trace verdict",
     "policy": "*",
     "repositories": "remote",
@@ -32,7 +32,7 @@ PURE = {
     "storage": "secret_sources vault",
     "style": "clocks errors guarantees modes no_forks orphans rooms",
     "tools": "quick reference",
-    "wire": "codec",
+    "wire": "codec duplex",
 }
 # Needs sandboxes, but the part that differs for an ordinary user is proved elsewhere.
 ONCE = {

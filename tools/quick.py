@@ -31,7 +31,7 @@ TESTS = {
     "src/paddock/eval/": "eval",
     "src/paddock/guest/": "guest contract/test_jail_backend.py",
     "src/paddock/keeper/": "keeper/test_client.py keeper/test_exits.py keeper/test_plan.py keeper/test_records.py"
-    " keeper/test_undertaker.py keeper/test_wire.py contract/test_jail_backend.py",
+    " keeper/test_undertaker.py contract/test_jail_backend.py",
     "src/paddock/linux/": "linux keeper/test_mounts.py",
     "src/paddock/loop/": "loop",
     "src/paddock/model/": "policy client service/test_store.py service/test_door.py",

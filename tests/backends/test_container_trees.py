@@ -56,7 +56,7 @@ def tree(containers: ContainerHarness) -> Generator[str]:
 
 @contextlib.asynccontextmanager
 async def in_jail(containers: ContainerHarness, tree: str) -> AsyncGenerator[Box]:
-    backend = JailBackend(containers.state_dir)
+    backend = JailBackend(containers.state_dir, keeper=containers.keeper)
     plan = await containers.plan(SandboxSpec())
     containers.pool.create(plan.id, layers=plan.template.layers)
     plan = msgspec.structs.replace(plan, trees=(TreeMount(tree=tree, target="/workspace", writable=True),))
@@ -248,7 +248,7 @@ def test_of_a_carrier_that_came_to_nothing_nobody_is_told_as_of_the_sandbox(
         with pytest.raises(PlatformError, match="went away"):
             async with in_container(containers, tree):
                 pass
-        jails = JailBackend(containers.state_dir)
+        jails = JailBackend(containers.state_dir, keeper=containers.keeper)
         try:
             assert not set(made) & set(await jails.living())
         finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import subprocess
 from collections.abc import AsyncGenerator
 
@@ -36,8 +37,8 @@ async def opened(harness: ContainerHarness, **more: object) -> AsyncGenerator[tu
 
 
 def close(exits: Exits) -> None:
-    for one in (*exits.tcp, exits.dns_udp, exits.dns_tcp, exits.diag):
-        one.close()
+    for one in exits.detach():
+        os.close(one)
 
 
 async def _arrives(box: Box, exits: Exits) -> bool:

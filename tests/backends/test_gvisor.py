@@ -14,6 +14,7 @@ import pytest
 
 from paddock.backends import SandboxPlan
 from paddock.backends.gvisor import GvisorBackend, _probe
+from paddock.backends.jail._instance import JailInstance
 from paddock.backends.vessel import VesselInstance
 from paddock.errors import LevelUnavailable, SandboxDied, Unsupported
 from paddock.linux import proc, processes
@@ -39,7 +40,7 @@ from tests.conftest import private_state
 
 class GvisorHarness(VesselHarness):
     def backend(self) -> GvisorBackend:
-        return GvisorBackend(self.state_dir)
+        return GvisorBackend(self.state_dir, keeper=self.keeper)
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +52,7 @@ def sandboxes() -> Generator[GvisorHarness]:
 class _InGvisor(Bench):
     @pytest.fixture
     def harness(self, sandboxes: GvisorHarness) -> GvisorHarness:
-        reason = sandboxes.backend().probe()
+        reason = GvisorBackend(sandboxes.state_dir).probe()
         if reason is not None:
             pytest.skip(f"no gVisor here: {reason}")
         return sandboxes
@@ -249,7 +250,7 @@ def test_what_waits_has_been_renewed_once(sandboxes: GvisorHarness) -> None:
 
 
 def test_one_that_waited_is_as_one_that_was_started(sandboxes: GvisorHarness) -> None:
-    reason = sandboxes.backend().probe()
+    reason = GvisorBackend(sandboxes.state_dir).probe()
     if reason is not None:
         pytest.skip(f"no gVisor here: {reason}")
 
@@ -382,7 +383,8 @@ def _probe_or_skip(lab: Lab) -> None:
 
 def _family(lab: Lab, box: Box) -> tuple[processes.Process, ...]:
     assert isinstance(lab.backend, GvisorBackend)
-    return processes.below(lab.backend.record(box.instance.id).pid)
+    assert isinstance(box.instance, JailInstance)
+    return processes.below(box.instance.pid)
 
 
 async def _none(started: dict[int, int]) -> bool:

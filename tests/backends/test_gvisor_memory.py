@@ -54,7 +54,7 @@ signal.pause()
 
 class MemoryHarness(VesselHarness):
     def backend(self) -> GvisorBackend:
-        return GvisorBackend(self.state_dir)
+        return GvisorBackend(self.state_dir, keeper=self.keeper)
 
 
 @pytest.fixture(scope="module")

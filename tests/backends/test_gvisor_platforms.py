@@ -286,7 +286,7 @@ def given_the_device(family: Family, box: Box) -> bool:
 
 
 def sentries(family: Family, box: Box) -> list[processes.Process]:
-    pid = family.backend.record(box.instance.id).pid
+    pid = box.instance.pid
     return [one for one in processes.below(pid) if any(word.endswith(b"/runsc") for word in one.argv[:1])]
 
 

@@ -33,7 +33,7 @@ from tests.conftest import private_state
 def harness() -> Generator[VesselHarness]:
     with private_state() as state_dir, furnished(state_dir) as (pool, templates):
         vessels = VesselHarness(state_dir, pool, templates)
-        reason = vessels.backend().probe()
+        reason = PlainVessel(vessels.state_dir).probe()
         if reason is not None:
             pytest.skip(f"no jail here: {reason}")
         yield vessels
@@ -148,7 +148,7 @@ async def readable(fd: int) -> None:
 
 def test_it_is_paused_as_a_whole_and_goes_on(harness: VesselHarness) -> None:
     async def body(backend: PlainVessel, instance: VesselInstance) -> None:
-        jail = JailBackend(harness.state_dir)
+        jail = JailBackend(harness.state_dir, keeper=harness.keeper)
         try:
             await instance.pause()
             assert instance.id in await backend.paused()
@@ -210,7 +210,7 @@ def test_it_is_not_idle_while_it_is_made(harness: VesselHarness) -> None:
 
 def test_each_backend_has_its_own(harness: VesselHarness) -> None:
     async def body(backend: PlainVessel, instance: VesselInstance) -> None:
-        jail = JailBackend(harness.state_dir)
+        jail = JailBackend(harness.state_dir, keeper=harness.keeper)
         try:
             assert instance.id not in await jail.living()
             assert await jail.adopt(instance.id) is None

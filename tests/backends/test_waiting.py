@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from paddock.backends import SandboxPlan, TreeMount
+from paddock.backends.jail import KeeperClient
 from paddock.backends.vessel import VesselBackend, VesselInstance
 from paddock.keeper import layout
 from paddock.keeper._records import Records
@@ -41,7 +42,7 @@ def vessels(*, for_tests: bool) -> Generator[VesselHarness]:
         templates = Templates(pool, state_dir)
         found = VesselHarness(state_dir, pool, templates)
         try:
-            reason = found.backend().probe()
+            reason = PlainVessel(found.state_dir).probe()
             if reason is not None:
                 pytest.skip(f"no jail here: {reason}")
             yield found
@@ -104,7 +105,8 @@ class Room:
 
 def play(harness: VesselHarness, scene: Callable[[Room], Awaitable[None]], *, for_tests: bool = False) -> None:
     async def main() -> None:
-        room = Room(harness, PlainVessel(harness.state_dir, for_tests=for_tests))
+        keeper = KeeperClient(harness.state_dir, for_tests=True) if for_tests else harness.keeper
+        room = Room(harness, PlainVessel(harness.state_dir, keeper=keeper))
         try:
             await scene(room)
         finally:
@@ -148,7 +150,7 @@ def test_what_was_claimed_outlives_its_service_and_the_next_one_finds_it(harness
         plan = await room.plan(env={"GREETING": "hello"})
         await (await room.backend.create(plan)).aclose()
         await room.backend.aclose()
-        later = PlainVessel(harness.state_dir)
+        later = PlainVessel(harness.state_dir, keeper=harness.keeper)
         try:
             adopted = await later.adopt(plan.id)
             assert adopted is not None
@@ -198,8 +200,8 @@ def test_one_with_a_way_out_waits_with_it_and_is_taken_for_no_other(harness: Ves
         assert state_of(room, plan.id)["pid"] == first
         found = await room.backend.exits(plan.id, plan.incarnation)
         assert found is not None
-        for one in (*found.tcp, found.dns_udp, found.dns_tcp, found.diag):
-            one.close()
+        for one in found.detach():
+            os.close(one)
         assert b"/dev/" in await output(instance, "sh", "-c", "echo $SSL_CERT_FILE")
 
     play(harness, scene)
@@ -221,7 +223,7 @@ def test_nothing_waits_for_a_program_that_makes_one_sandbox(harness: VesselHarne
 def test_another_service_sees_no_sandbox_in_what_waits(harness: VesselHarness) -> None:
     async def scene(room: Room) -> None:
         id = await room.stock()
-        other = PlainVessel(harness.state_dir)
+        other = PlainVessel(harness.state_dir, keeper=harness.keeper)
         try:
             assert id not in await other.living()
             assert await other.adopt(SandboxId(id)) is None

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from paddock.backends import SandboxPlan
-from paddock.backends.jail import JailBackend
+from paddock.backends.jail import JailBackend, KeeperClient
 from paddock.backends.vessel import Child, Orders, VesselBackend
 from paddock.keeper._plan import JailPlan
 from paddock.linux import proc
@@ -44,9 +44,10 @@ class VesselHarness:
 
     def __init__(self, state_dir: Path, pool: Pool, templates: Templates) -> None:
         self.state_dir, self.pool, self.templates = state_dir, pool, templates
+        self.keeper = KeeperClient(state_dir)
 
     def backend(self) -> VesselBackend:
-        return PlainVessel(self.state_dir)
+        return PlainVessel(self.state_dir, keeper=self.keeper)
 
     async def plan(self, spec: SandboxSpec) -> SandboxPlan:
         template = self.templates.get("host")

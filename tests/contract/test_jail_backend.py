@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from paddock.backends import SandboxPlan
-from paddock.backends.jail import JailBackend
+from paddock.backends.jail import JailBackend, KeeperClient
 from paddock.model import Noun, SandboxId, SandboxSpec, mint
 from paddock.storage import Pool, Templates
 from tests.backends.vessels import furnished
@@ -24,9 +24,10 @@ class JailHarness:
         self.state_dir = state_dir
         self.pool = pool
         self.templates = templates
+        self.keeper = KeeperClient(state_dir)
 
     def backend(self) -> JailBackend:
-        return JailBackend(self.state_dir)
+        return JailBackend(self.state_dir, keeper=self.keeper)
 
     async def plan(self, spec: SandboxSpec) -> SandboxPlan:
         template = self.templates.get("host")
@@ -50,7 +51,7 @@ def jails() -> Generator[JailHarness]:
 class TestJailBackend(BackendConformance):
     @pytest.fixture
     def harness(self, jails: JailHarness) -> JailHarness:
-        reason = jails.backend().probe()
+        reason = JailBackend(jails.state_dir).probe()
         if reason is not None:
             pytest.skip(f"no jail here: {reason}")
         return jails

@@ -34,7 +34,7 @@ class Table:
         self.heard = asyncio.Event()
 
     def ask(self, sandbox: str = "sb_a") -> None:
-        self.origins.ask(self.diag, *self.ends, sandbox, 3, self._hear)
+        self.origins.ask(self.diag, *self.ends, sandbox, (3, 4), self._hear)
 
     def _hear(self, origin: dict[str, Any]) -> None:
         self.told.append(origin)
@@ -72,7 +72,7 @@ def test_one_question_of_a_sandbox_is_under_way_at_a_time_and_others_do_not_wait
         table.ask()
         table.ask("sb_b")
         first, other = await table.question(), await table.question()
-        assert (first["sandbox"], first["incarnation"], other["sandbox"]) == ("sb_a", 3, "sb_b")
+        assert (first["sandbox"], first["first"], other["sandbox"]) == ("sb_a", [3, 4], "sb_b")
         table.answer(first, pid=1)
         assert (await table.question())["sandbox"] == "sb_a"
         assert table.told == [{"pid": 1}]
@@ -153,7 +153,7 @@ def test_a_gateway_without_a_witness_serves_and_says_that_there_is_none() -> Non
     async def scene(table: Table) -> None:
         nobody = Origins(None)
         told: list[dict[str, Any]] = []
-        nobody.ask(table.diag, *table.ends, "sb_a", 1, told.append)
+        nobody.ask(table.diag, *table.ends, "sb_a", (1, 1), told.append)
         assert told == [{"origin": "unknown", "why": "there is no witness"}]
         gateway = Gateway(origins=nobody)
         await gateway.close_all()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
+import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,18 +17,21 @@ from typing import Any
 import pytest
 
 from paddock.egress._client import GatewayClient
-from paddock.egress._control import VERSION, Answer, Claim, Claimed, Close, Hello, Message, Open, Revise, Secret
-from paddock.egress._process import BOOTSTRAP
+from paddock.egress._control import VERSION, Claim, Claimed, Close, Hello, Open, Order, Revise, Secret
 from paddock.egress._server import Server
 from paddock.errors import InvalidState, NotConfigured, NotFound
 from paddock.keeper import layout
+from paddock.linux import local_sockets
+from paddock.model import codec
+from paddock.wire import Kind, duplex, pack
 from tests.conftest import gateway_pid
+from tests.egress.rig import eventually
 
-HELLO = Hello(n=0, version=VERSION)
+NOTHING = Close(sandbox="sb_none", incarnation=0)
 
 
 def deny(claim: Claim) -> Claimed:
-    return Claimed(n=0, state="denied")
+    return Claimed(state="denied")
 
 
 @pytest.fixture
@@ -42,7 +47,7 @@ async def client(state: Path, lost: Callable[[], None] = lambda: None) -> AsyncG
     try:
         yield made
     finally:
-        await made.aclose()
+        made.close()
 
 
 def run(scene: Coroutine[Any, Any, None]) -> None:
@@ -53,11 +58,25 @@ def run(scene: Coroutine[Any, Any, None]) -> None:
     asyncio.run(bounded())
 
 
-def test_many_that_want_one_find_the_same(state: Path) -> None:
+def test_the_next_daemon_finds_the_one_of_the_daemon_before_and_takes_its_place(state: Path) -> None:
+    async def scene() -> None:
+        lost = asyncio.Event()
+        async with client(state, lost.set) as one, client(state) as other:
+            await asyncio.gather(one.order(NOTHING), one.order(NOTHING))  # the first starts it
+            assert one.pid == gateway_pid(state)
+            await other.order(NOTHING)
+            assert other.pid == one.pid
+            await lost.wait()
+
+    run(scene())
+
+
+def test_a_daemon_that_dies_while_it_starts_one_leaves_it_to_the_next(state: Path) -> None:
     async def scene() -> None:
         async with client(state) as one, client(state) as other:
-            first, second = await asyncio.gather(one.order(HELLO), other.order(HELLO))
-            assert first.pid == second.pid == gateway_pid(state)
+            await asyncio.to_thread(one._start)  # and does not come to connecting
+            await other.order(NOTHING)
+            assert other.pid == gateway_pid(state)
 
     run(scene())
 
@@ -65,7 +84,8 @@ def test_many_that_want_one_find_the_same(state: Path) -> None:
 def test_it_has_no_powers_no_core_and_no_tracer(state: Path) -> None:
     async def scene() -> None:
         async with client(state) as one:
-            pid = (await one.order(HELLO)).pid
+            await one.order(NOTHING)
+            pid = one.pid
             text = Path(f"/proc/{pid}/status").read_text().splitlines()  # noqa: ASYNC240
             status = dict(line.split(":\t", 1) for line in text if ":\t" in line)
             assert {status[name] for name in ("CapInh", "CapPrm", "CapEff", "CapAmb")} == {"0" * 16}
@@ -84,7 +104,8 @@ def test_it_keeps_nothing_of_its_starter_open(state: Path) -> None:
         with (state / "secret").open("wb") as held:
             os.set_inheritable(held.fileno(), True)
             async with client(state) as one:
-                pid = (await one.order(HELLO)).pid
+                await one.order(NOTHING)
+                pid = one.pid
                 if os.getuid() == 0:
                     links = {os.readlink(f"/proc/{pid}/fd/{number}") for number in os.listdir(f"/proc/{pid}/fd")}
                     assert str(state / "secret") not in links
@@ -92,14 +113,16 @@ def test_it_keeps_nothing_of_its_starter_open(state: Path) -> None:
     run(scene())
 
 
-def test_when_it_is_killed_its_services_hear_of_it_and_the_next_order_starts_another(state: Path) -> None:
+def test_when_it_is_killed_its_daemon_hears_of_it_and_the_next_order_starts_another(state: Path) -> None:
     async def scene() -> None:
         lost = asyncio.Event()
         async with client(state, lost.set) as one:
-            first = (await one.order(HELLO)).pid
+            await one.order(NOTHING)
+            first = one.pid
             os.kill(first, signal.SIGKILL)
             await lost.wait()
-            assert (await one.order(HELLO)).pid != first
+            await one.order(NOTHING)
+            assert one.pid != first
 
     run(scene())
 
@@ -108,12 +131,10 @@ def test_it_says_what_it_does_not_know(state: Path) -> None:
     async def scene() -> None:
         async with client(state) as one:
             with pytest.raises(NotFound, match="no door"):
-                await one.order(Revise(n=0, sandbox="sb_x", incarnation=0, snapshot=b""))
-            with pytest.raises(InvalidState, match="speaks version"):
-                await one.order(Hello(n=0, version=VERSION + 1))
+                await one.order(Revise(sandbox="sb_x", incarnation=0, snapshot=b""))
             with pytest.raises(InvalidState, match="nobody has the sockets"):
                 await one.order(order("sb_x"))
-            await one.order(Close(n=0, sandbox="sb_x", incarnation=0))
+            await one.order(Close(sandbox="sb_x", incarnation=0))
 
     run(scene())
 
@@ -129,22 +150,49 @@ def test_one_that_cannot_start_says_why(state: Path, monkeypatch: pytest.MonkeyP
     run(scene())
 
 
-def test_the_words_of_one_that_is_there_already_are_no_failure_of_the_next(
+def test_one_of_another_version_is_named_with_the_line_to_type(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene() -> None:
+        async with client(state) as one, client(state) as other:
+            await one.order(NOTHING)
+            with monkeypatch.context() as patch:
+                patch.setattr("paddock.egress._client.VERSION", VERSION + 1)
+                with pytest.raises(InvalidState, match="another version") as caught:
+                    await other.order(NOTHING)
+            assert f"kill {one.pid}" in str(caught.value)
+
+    run(scene())
+
+
+def test_one_from_before_there_were_frames_is_named_with_the_line_to_type(
     state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They have one log: where two are started at once, what the first says is read by who has started the second."""
-    monkeypatch.setattr(
-        "paddock.egress._process.BOOTSTRAP", f"import sys; print('no Landlock', file=sys.stderr); {BOOTSTRAP}"
+    """It takes the first frame for the length of a message that is too long, and ends the connection."""
+    monkeypatch.setattr(duplex, "LEAVE_SECONDS", 0.05)
+    before = (
+        "import socket, sys\nlistener = socket.socket(socket.AF_UNIX)\nlistener.bind(sys.argv[1])\n"
+        "listener.listen()\nprint(flush=True)\nwhile True: listener.accept()[0].close()"
     )
-    with (state / layout.GATEWAY_LOCK).open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
 
-        async def scene() -> None:
-            async with client(state) as one:
-                one._start()
-                assert not await one.connect(start=False)
+    async def scene() -> None:
+        async with client(state) as one:
+            with pytest.raises(NotConfigured, match="another version") as caught:
+                await one.order(NOTHING)
+            assert f"kill {old.pid}" in str(caught.value)
 
+    socket_name = str(state / layout.GATEWAY_SOCKET)
+    with subprocess.Popen([sys.executable, "-c", before, socket_name], stdout=subprocess.PIPE) as old:
+        assert old.stdout is not None
+        old.stdout.readline()
         run(scene())
+        old.kill()
+
+
+def test_its_first_frames_never_change() -> None:
+    """By them a daemon of any version tells that this is a gateway of another."""
+    assert (layout.GATEWAY_SOCKET, layout.GATEWAY_LOCK) == ("gateway.sock", "gateway.lock")
+    said = json.loads(codec.encode(Hello(version=VERSION)))
+    assert said == {"op": "hello", "version": VERSION}
+    assert pack(Kind.HELLO, 0, b"{}") == bytes((2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)) + b"{}"
 
 
 @pytest.mark.root
@@ -186,7 +234,7 @@ class Noted:
         self.said.append(("open", order.sandbox))
         self.sockets += sockets
 
-    async def revise(self, order: Open | Revise) -> None:
+    async def revise(self, order: Revise) -> None:
         self.said.append(("revise", order.sandbox))
 
     async def secret(self, order: Secret) -> None:
@@ -199,51 +247,46 @@ class Noted:
             one.close()
 
 
-def order(sandbox: str, incarnation: int = 0, sockets: int = 0) -> Open:
-    return Open(n=0, sandbox=sandbox, incarnation=incarnation, snapshot=b"", certificate=b"", key=b"", sockets=sockets)
+def order(sandbox: str, incarnation: int = 0) -> Open:
+    return Open(sandbox=sandbox, incarnation=incarnation, first=(1, 0), snapshot=b"", certificate=b"", key=b"")
 
 
-def some() -> list[socket.socket]:
-    return [socket.socket() for _ in range(4)]
+def some() -> tuple[int, ...]:
+    """Sockets, and a process that lives."""
+    return (*(socket.socket().detach() for _ in range(4)), os.pidfd_open(os.getpid()))
 
 
-def served(state: Path, scene: Callable[[GatewayClient, Server, Noted, set[str]], Coroutine[Any, Any, None]]) -> None:
+def served(state: Path, scene: Callable[[GatewayClient, Server, Noted], Coroutine[Any, Any, None]]) -> None:
     async def act() -> None:
-        living = {"sb_a", "sb_b"}
         plane = Noted()
-        listener = socket.socket(socket.AF_UNIX)
-        listener.bind(str(state / layout.GATEWAY_SOCKET))
-        listener.listen()
-        server = Server(listener, owner=os.getuid(), lives=lambda id, number: id in living, idle_seconds=0.1)
-        server._doors["sb_b"] = 0  # keeps it from leaving, however long it takes to get there
+        listener = local_sockets.listen(state, layout.GATEWAY_SOCKET)
+        server = Server(listener, owner=os.getuid(), idle_seconds=0.1)
+        server._doors["sb_b"] = 0, os.pidfd_open(os.getpid())  # keeps it from leaving, however long it takes
         serving = asyncio.ensure_future(server.serve(plane))
-        try:
-            async with client(state) as one:
-                await one.connect(start=False)
-                await scene(one, server, plane, living)
-                living.clear()
-                await serving  # leaves when it has no door
-                assert ("close", "sb_b") in plane.said
-        finally:
-            listener.close()
+        async with client(state) as one:
+            await one.connect(start=False)
+            await scene(one, server, plane)
+            for sandbox, (incarnation, _) in list(server._doors.items()):
+                await one.order(Close(sandbox=sandbox, incarnation=incarnation))
+            await serving  # leaves when it has no door
+        assert ("close", "sb_b") in plane.said
 
     run(act())
 
 
-def test_the_same_door_again_is_a_revision_and_one_of_a_later_incarnation_takes_its_place(state: Path) -> None:
-    async def scene(one: GatewayClient, server: Server, plane: Noted, living: set[str]) -> None:
-        await one.order(order("sb_a", sockets=4), some())
-        await one.order(order("sb_a", sockets=4), some())
-        await one.order(order("sb_a"))
-        await one.order(order("sb_a", 1, sockets=4), some())
-        await one.order(Close(n=0, sandbox="sb_a", incarnation=0))  # late news of the one before
-        assert [what for what, _ in plane.said] == ["open", "revise", "revise", "close", "open"]
+def test_a_door_that_is_opened_again_takes_the_place_of_the_one_before(state: Path) -> None:
+    async def scene(one: GatewayClient, server: Server, plane: Noted) -> None:
+        await one.order(order("sb_a"), some())
+        await one.order(Revise(sandbox="sb_a", incarnation=0, snapshot=b""))
+        await one.order(order("sb_a", 1), some())
+        await one.order(Close(sandbox="sb_a", incarnation=0))  # late news of the one before
+        assert [what for what, _ in plane.said] == ["open", "revise", "close", "open"]
 
     served(state, scene)
 
 
 def test_a_secret_that_changes_while_its_door_is_opened_is_told_when_it_is_open(state: Path) -> None:
-    async def scene(one: GatewayClient, server: Server, plane: Noted, living: set[str]) -> None:
+    async def scene(one: GatewayClient, server: Server, plane: Noted) -> None:
         entered, go, opened = asyncio.Event(), asyncio.Event(), plane.open
 
         async def slow(order: Open, sockets: Any) -> None:
@@ -252,10 +295,9 @@ def test_a_secret_that_changes_while_its_door_is_opened_is_told_when_it_is_open(
             await opened(order, sockets)
 
         plane.open = slow
-        opening = asyncio.ensure_future(one.order(order("sb_a", sockets=4), some()))
+        opening = asyncio.ensure_future(one.order(order("sb_a"), some()))
         await entered.wait()
-        telling = asyncio.ensure_future(one.order(Secret(n=0, sandbox="sb_a", name="x", secret=b"")))
-        await one.order(HELLO)  # what was ordered before has come as far as it can
+        telling = asyncio.ensure_future(one.order(Secret(sandbox="sb_a", name="x", secret=b"")))
         go.set()
         await asyncio.gather(opening, telling)
         assert plane.said == [("open", "sb_a"), ("secret", "sb_a")]
@@ -263,87 +305,45 @@ def test_a_secret_that_changes_while_its_door_is_opened_is_told_when_it_is_open(
     served(state, scene)
 
 
-def test_orders_for_one_sandbox_take_turns_though_its_door_was_closed_between_them(state: Path) -> None:
-    async def scene(one: GatewayClient, server: Server, plane: Noted, living: set[str]) -> None:
-        entered, go, opened, closed = asyncio.Event(), asyncio.Event(), plane.open, plane.close
-        inside: list[int] = []
-
-        async def open_slowly(order: Open, sockets: Any) -> None:
-            inside.append(order.incarnation)
-            entered.set()
-            await go.wait()
-            await opened(order, sockets)
-
-        async def close_slowly(sandbox: str) -> None:
-            entered.set()
-            await go.wait()
-            await closed(sandbox)
-
-        await one.order(order("sb_a", sockets=4), some())
-        plane.open, plane.close = open_slowly, close_slowly
-        closing = asyncio.ensure_future(one.order(Close(n=0, sandbox="sb_a", incarnation=0)))
-        await entered.wait()
-        opening = [asyncio.ensure_future(one.order(order("sb_a", 1, sockets=4), some()))]
-        await one.order(HELLO)  # what was ordered before has come as far as it can
-        entered.clear()
-        go.set()
-        go.clear()  # who waited goes on, and who comes waits
-        await closing
-        await entered.wait()
-        opening.append(asyncio.ensure_future(one.order(order("sb_a", 1, sockets=4), some())))
-        await one.order(HELLO)
-        assert inside == [1]
-        plane.close = closed
-        go.set()
-        await asyncio.gather(*opening)
-        assert [what for what, _ in plane.said] == ["open", "close", "open", "revise"]
-        assert server._turns == {}
-
-    served(state, scene)
-
-
-def test_the_door_of_a_sandbox_that_has_ended_is_closed_though_no_service_says_so(state: Path) -> None:
-    async def scene(one: GatewayClient, server: Server, plane: Noted, living: set[str]) -> None:
-        await one.order(order("sb_a", sockets=4), some())
-        living.discard("sb_a")
+def test_the_door_of_a_sandbox_that_has_ended_is_closed_though_no_daemon_says_so(state: Path) -> None:
+    async def scene(one: GatewayClient, server: Server, plane: Noted) -> None:
+        *sockets, process = some()
+        os.close(process)
+        await one.order(order("sb_a"), (*sockets, os.pidfd_open(sandbox.pid)))
+        sandbox.kill()
         await asyncio.wait_for(plane.closed.wait(), 60)
-        assert ("close", "sb_a") in plane.said
+        assert plane.said[-1] == ("close", "sb_a")
 
-    served(state, scene)
+    with subprocess.Popen(["sleep", "600"]) as sandbox:
+        served(state, scene)
 
 
-def test_a_claim_is_answered_by_the_service_that_knows_and_without_one_it_is_a_no(state: Path) -> None:
-    question = Claim(n=0, sandbox="sb_a", incarnation=0, revision="r", kind="host", digest="d", summary="s")
+def test_a_claim_is_answered_by_the_daemon_and_without_one_it_is_a_no(state: Path) -> None:
+    question = Claim(sandbox="sb_a", incarnation=0, revision="r", kind="host", digest="d", summary="s")
 
-    async def scene(one: GatewayClient, server: Server, plane: Noted, living: set[str]) -> None:
-        def knows(claim: Claim) -> Claimed:
-            return Claimed(n=0, state="granted", approval=f"ap_{claim.digest}")
+    def knows(claim: Claim) -> Claimed:
+        return Claimed(state="granted", approval=f"ap_{claim.digest}")
 
-        def knows_not(claim: Claim) -> Claimed:
-            return Claimed(n=0, state="unknown")
-
-        other = GatewayClient(state, on_lost=lambda: None, judge=knows)
-        third = GatewayClient(state, on_lost=lambda: None, judge=knows_not)
-        await other.connect(start=False)
-        await third.connect(start=False)
-        one._judge = knows_not
+    async def scene(one: GatewayClient, server: Server, plane: Noted) -> None:
+        one._judge = knows
         answer = await server.claim(question)
         assert (answer.state, answer.approval) == ("granted", "ap_d")
-        await other.aclose()
+        one.close()
+        await eventually(lambda: server._line is None)
         assert (await server.claim(question)).state == "denied"
-        await third.aclose()
+        assert await one.connect(start=False)
 
     served(state, scene)
 
 
 def test_a_plane_that_fails_in_one_matter_fails_in_no_other(state: Path) -> None:
-    async def scene(one: GatewayClient, server: Server, plane: Noted, living: set[str]) -> None:
-        async def broken(order: Message) -> None:
+    async def scene(one: GatewayClient, server: Server, plane: Noted) -> None:
+        async def broken(order: Order) -> None:
             raise ZeroDivisionError("of ours")
 
         plane.secret = broken
         with pytest.raises(Exception, match="ZeroDivisionError"):
-            await one.order(Secret(n=0, sandbox="sb_b", name="x", secret=b""))
-        assert isinstance(await one.order(HELLO), Answer)
+            await one.order(Secret(sandbox="sb_b", name="x", secret=b""))
+        await one.order(NOTHING)
 
     served(state, scene)

@@ -110,11 +110,17 @@ async def open_yard(state_dir: Path, *, for_tests: bool = True) -> AsyncGenerato
 Play = Callable[[Callable[[Yard], Awaitable[T]]], T]
 
 
-def player(state_dir: Path) -> Play[Any]:
+def player(state_dir: Path, *, tidy: bool = False) -> Play[Any]:
+    """`tidy`: no end that a scene leaves is there in the next one."""
+
     def perform(scene: Callable[[Yard], Awaitable[Any]]) -> Any:
         async def act() -> Any:
             async with open_yard(state_dir) as yard:
-                return await scene(yard)
+                try:
+                    return await scene(yard)
+                finally:
+                    for id in (await yard.backend.living()) if tidy else ():
+                        await yard.backend.forget(id)
 
         return asyncio.run(act())
 
@@ -124,7 +130,7 @@ def player(state_dir: Path) -> Play[Any]:
 @pytest.fixture
 def play(module_state: Path) -> Play[Any]:
     """Runs a scene in a yard of its own, on the pool and the keeper of the module."""
-    return player(module_state)
+    return player(module_state, tidy=True)
 
 
 @pytest.fixture

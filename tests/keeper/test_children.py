@@ -33,7 +33,7 @@ def test_it_ends_with_the_one_that_it_belongs_to(how: str, play: Any) -> None:
                 with contextlib.suppress(SandboxDied):  # it may be over before that is answered
                     await outer.set_deadline(0.0)
             case _:
-                os.kill(yard.backend.record(outer.id).pid, signal.SIGKILL)
+                os.kill((await yard.backend.record(outer.id)).pid, signal.SIGKILL)
         for one in (*children, inner):
             assert "belonged to" in (await one.wait_ended()).reason
         assert stranger.id in await yard.backend.living()
@@ -62,7 +62,7 @@ def test_a_new_keeper_ends_those_whose_outer_one_died_meanwhile(state_dir: Any) 
             outer = await yard.create()
             child = await belonging(yard, outer)
             keeper = int(yard.backend.keeper.facts["pid"])
-            pid = yard.backend.record(outer.id).pid
+            pid = (await yard.backend.record(outer.id)).pid
             os.kill(keeper, signal.SIGKILL)
             os.kill(pid, signal.SIGKILL)
             assert (state_dir / layout.RUN).exists()

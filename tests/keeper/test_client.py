@@ -1,13 +1,16 @@
-"""The service's side of the keeper: what becomes of requests, endings and creates when somebody goes away half-way."""
+"""The daemon's side of the keeper: what becomes of requests, endings and creates when somebody goes away half-way."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import os
 import select
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,15 +20,17 @@ import pytest
 
 from paddock.backends import Ending
 from paddock.backends._guest import GuestConnection
-from paddock.backends.jail import JailBackend
+from paddock.backends.jail import JailBackend, KeeperClient
 from paddock.backends.jail._keeper import _error
-from paddock.errors import KeeperUnavailable, ResourceExhausted
-from paddock.keeper import _wire, layout
+from paddock.errors import KeeperUnavailable, ResourceExhausted, SandboxDied
+from paddock.keeper import layout
+from paddock.keeper._bootstrap import VERSION
 from paddock.keeper._errors import MountError, as_jail_error
 from paddock.keeper._nursery import problem
 from paddock.keeper._records import Records
 from paddock.keeper._slots import MOST, NoSlot, Slots
 from paddock.keeper._trace import Steps
+from paddock.wire import duplex
 from tests.keeper.conftest import Yard, run
 
 Play = Callable[[Callable[[Yard], Any]], Any]
@@ -59,8 +64,8 @@ def test_more_requests_than_a_socket_holds_are_all_answered(play: Play) -> None:
             asking = [asyncio.ensure_future(keeper.request("usage", id="x" * 100_000)) for _ in range(20)]
             await asyncio.sleep(0)
         async with asyncio.timeout(60):
-            answers = await asyncio.gather(*asking)
-        assert [answer["known"] for answer in answers] == [False] * 20
+            answers = await asyncio.gather(*asking, return_exceptions=True)
+        assert [type(answer) for answer in answers] == [SandboxDied] * 20
 
     play(scene)
 
@@ -147,73 +152,73 @@ def test_a_sandbox_that_cannot_be_reached_yet_is_made_all_the_same(play: Play, m
 def test_an_end_that_comes_before_anybody_waits_for_it_is_not_missed(play: Play, module_state: Path) -> None:
     async def scene(yard: Yard) -> None:
         made = await yard.create()
-        other = JailBackend(module_state)
-        adopted = await other.adopt(made.id)
-        assert adopted is not None
         os.kill(pid_of(module_state, made.id), signal.SIGKILL)
         async with asyncio.timeout(60):
             while (await yard.backend.living())[made.id] is None:
                 pass
-            await other.living()  # behind this answer nothing is under way
-            for instance in (made, adopted):
-                assert (await instance.wait_ended()).reason == "its pid 1 ended"
-        await other.aclose()
-        await yard.backend.forget(made.id)
+            assert (await made.wait_ended()).reason == "its pid 1 ended"
 
     play(scene)
 
 
 @pytest.mark.parametrize("reads", [True, False])
-def test_the_end_of_a_kill_is_known_although_the_one_who_asked_for_it_died(
+def test_an_end_is_kept_until_a_daemon_says_forget_whichever_has_asked_for_it(
     play: Play, module_state: Path, reads: bool
 ) -> None:
     async def scene(yard: Yard) -> None:
         made = await yard.create()
-        with socket.socket(socket.AF_UNIX) as asker:
-            asker.connect(str(module_state / layout.KEEPER_SOCKET))
-            _wire.send(asker, {"op": "kill", "n": 1, "id": made.id})
-            if reads:
-                assert await asyncio.to_thread(asker.recv, 100)
+        yard.backend.keeper.close()
+        first = KeeperClient(module_state)
+        await (first.request if reads else first.tell)("kill", id=made.id)
+        first.close()  # as one that is killed
         async with asyncio.timeout(60):
-            while made.id not in (known := await yard.backend.living()) or known[made.id] is None:
+            while (known := await yard.backend.living()).get(made.id) is None:
                 pass
         assert known[made.id] == Ending(limit=None, reason="it was killed")
         await yard.backend.forget(made.id)
-
-    play(scene)
-
-
-def test_a_kill_that_its_asker_has_not_recorded_yet_is_known_to_the_others(play: Play, module_state: Path) -> None:
-    async def scene(yard: Yard) -> None:
-        made = await yard.create()
-        other = JailBackend(module_state)
-        adopted = await other.adopt(made.id)
-        assert adopted is not None
-        await adopted.kill()
-        assert (await yard.backend.living())[made.id] == Ending(limit=None, reason="it was killed")
-        await other.aclose()
-        assert await yard.backend.living() == {}
-
-    play(scene)
-
-
-def test_a_service_that_leaves_in_order_leaves_no_record_of_what_it_killed(play: Play, module_state: Path) -> None:
-    async def scene(yard: Yard) -> None:
-        made = await yard.create()
-        other = JailBackend(module_state)
-        adopted = await other.adopt(made.id)
-        assert adopted is not None
-        await adopted.kill()
-        await other.aclose()
         assert await yard.backend.living() == {}
         assert not list((module_state / layout.RUN).glob(f"{made.id}*"))
 
     play(scene)
 
 
-def test_who_connects_after_a_cancelled_attempt_gets_a_whole_connection(play: Play, module_state: Path) -> None:
+def test_the_next_daemon_is_answered_when_the_connection_of_the_one_before_has_ended(play: Play) -> None:
     async def scene(yard: Yard) -> None:
-        other = JailBackend(module_state)
+        made = await yard.create()
+        later = JailBackend(yard.state_dir)
+        finding = asyncio.ensure_future(later.adopt(made.id))
+        for _ in range(10):
+            await yard.backend.living()
+        assert not finding.done()
+        yard.backend.keeper.close()
+        async with asyncio.timeout(60):
+            found = await finding
+        assert found is not None
+        assert (await run(found, "echo", "here"))[1] == b"here\n"
+        await found.kill()
+        await later.aclose()
+
+    play(scene)
+
+
+def test_what_a_daemon_that_is_gone_held_still_goes_on(play: Play) -> None:
+    async def scene(yard: Yard) -> None:
+        box = await yard.create()
+        await yard.backend.keeper.request("freeze", id=box.id, hold=1)
+        yard.backend.keeper.close()
+        await yard.backend.living()
+        assert (await run(box, "echo", "goes on"))[1] == b"goes on\n"
+        await yard.backend.keeper.request("freeze", id=box.id, hold=1)
+        await box.kill()  # nor does it keep from being killed
+        assert (await yard.backend.living())[box.id] is not None
+
+    play(scene)
+
+
+def test_whoever_connects_after_a_cancelled_attempt_gets_a_whole_connection(play: Play) -> None:
+    async def scene(yard: Yard) -> None:
+        yard.backend.keeper.close()
+        other = JailBackend(yard.state_dir)
         with stopped_keeper(yard):
             first = asyncio.ensure_future(other.living())
             for _ in range(3):
@@ -221,9 +226,66 @@ def test_who_connects_after_a_cancelled_attempt_gets_a_whole_connection(play: Pl
             first.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await first
-        assert os.fstat(await other.pool()).st_ino == os.fstat(await yard.backend.pool()).st_ino
+        found = os.fstat(await other.pool()).st_ino
         assert await other.living() == {}
         await other.aclose()
+        assert os.fstat(await yard.backend.pool()).st_ino == found
+
+    play(scene)
+
+
+def test_one_of_another_version_is_named_with_the_line_to_type(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene(yard: Yard) -> None:
+        pid = yard.backend.keeper.facts["pid"]
+        yard.backend.keeper.close()
+        with monkeypatch.context() as patch:
+            patch.setattr("paddock.backends.jail._keeper.VERSION", VERSION + 1)
+            with pytest.raises(KeeperUnavailable, match="another version") as caught:
+                await yard.backend.living()
+        assert f"kill {pid}" in str(caught.value)
+
+    play(scene)
+
+
+def test_one_from_before_there_were_frames_is_named_with_the_line_to_type(
+    state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes the first frame for the length of a message that is too long, and ends the connection."""
+    monkeypatch.setattr(duplex, "LEAVE_SECONDS", 0.05)
+    before = (
+        "import socket, sys\nlistener = socket.socket(socket.AF_UNIX)\nlistener.bind(sys.argv[1])\n"
+        "listener.listen()\nprint(flush=True)\nwhile True: listener.accept()[0].close()"
+    )
+
+    async def scene() -> None:
+        client = KeeperClient(state_dir)
+        with pytest.raises(KeeperUnavailable, match="another version") as caught:
+            await client.connect()
+        assert f"kill {old.pid}" in str(caught.value)
+
+    socket_name = str(state_dir / layout.KEEPER_SOCKET)
+    with subprocess.Popen([sys.executable, "-c", before, socket_name], stdout=subprocess.PIPE) as old:
+        assert old.stdout is not None
+        old.stdout.readline()
+        asyncio.run(scene())
+        old.kill()
+
+
+def test_its_names_and_first_frames_never_change(play: Play) -> None:
+    """By them a daemon of any version finds it, and tells that it is of another one: docs/keeper.md."""
+    names = layout.KEEPER_LOCK, layout.KEEPER_SOCKET, layout.KEEPER_CONFIG, layout.RUN
+    assert names == ("keeper.lock", "keeper.sock", "keeper.json", "run")
+
+    async def scene(yard: Yard) -> None:
+        yard.backend.keeper.close()
+        with socket.socket(socket.AF_UNIX) as door:
+            await asyncio.to_thread(door.connect, str(yard.state_dir / layout.KEEPER_SOCKET))
+            # A HELLO on channel 0: length, kind 1, no flags, channel, no descriptors.
+            door.send(b"\x0d\0\0\0\x01\0\0\0\0\0\0\0\0\0\0\0" + b'{"version":0}')
+            answer = await asyncio.to_thread(door.recv, 65536)
+        body = json.loads(answer[16:])
+        assert answer[4:12] == b"\x04\0\0\0\0\0\0\0"  # ERROR, on channel 0
+        assert "another version" in body["error"]
 
     play(scene)
 

@@ -32,8 +32,8 @@ async def taken(yard: Yard, instance: Instance) -> Exits:
 
 
 def close(exits: Exits) -> None:
-    for one in (*exits.tcp, exits.dns_udp, exits.dns_tcp, exits.diag):
-        one.close()
+    for one in exits.detach():
+        os.close(one)
 
 
 def greet(exits: Exits) -> bytes:
@@ -142,7 +142,7 @@ print(open("/dev/ca-certificates.pem").read().strip())
         (yard.state_dir / layout.RUN / instance.id / layout.TRUST).write_text("certificates\n")
         status, printed = await run(instance, "python3", "-c", probe)
         assert (status.code, printed) == (0, b"/dev/ca-certificates.pem certificates\ncertificates\n")
-        assert yard.backend.record(instance.id).exits
+        assert (await yard.backend.record(instance.id)).exits
         again = await yard.backend.adopt(instance.id)
         assert again is not None
         assert (await run(again, "sh", "-c", "echo $PIP_CERT"))[1] == b"/dev/ca-certificates.pem\n"
@@ -287,8 +287,8 @@ def test_the_end_of_a_sandbox_ends_its_exits(play: Play) -> None:
 def test_what_was_asked_of_one_sandbox_is_not_given_of_another_under_its_id(play: Play) -> None:
     async def scene(yard: Yard) -> None:
         instance = await yard.create(exits=True)
-        answer = await yard.backend.keeper.request("exits", id=instance.id, incarnation=7)
-        assert answer["known"] is False
+        with pytest.raises(SandboxDied):
+            await yard.backend.exits(instance.id, 7)
         await instance.kill()
 
     play(scene)

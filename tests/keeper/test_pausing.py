@@ -13,6 +13,8 @@ import pytest
 
 from paddock.backends import Instance
 from paddock.backends._base import Ending
+from paddock.backends.jail import KeeperClient
+from paddock.backends.jail._instance import JailInstance
 from paddock.backends.jail._rest import Rest
 from paddock.errors import SandboxDied
 from paddock.linux import proc
@@ -30,7 +32,8 @@ async def count(instance: Instance) -> None:
 
 def spent(yard: Yard, instance: Instance) -> int:
     """Nanoseconds of processor time that all its processes have had (schedstats of the kernel)."""
-    init = yard.backend.record(instance.id).pid
+    assert isinstance(instance, JailInstance)
+    init = instance.pid
     return sum(int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) for pid in [init, *proc.descendants(init)])
 
 
@@ -97,11 +100,12 @@ def test_what_is_paused_does_nothing_until_it_is_resumed(play: Scene) -> None:
     play(scene)
 
 
-def test_it_stands_still_whatever_becomes_of_the_service_and_the_keeper(private_play: Scene) -> None:
+def test_it_stands_still_whatever_becomes_of_the_daemon_and_the_keeper(private_play: Scene) -> None:
     async def scene(yard: Yard) -> None:
         box = await yard.create()
         await count(box)
         await box.pause()
+        yard.backend.keeper.close()
         async with open_yard(yard.state_dir) as later:
             found = await later.backend.adopt(box.id)
             assert found is not None
@@ -162,9 +166,9 @@ def test_pid_1_holds_the_new_deadline_too(private_play: Scene) -> None:
         await box.pause()
         await passes(first)
         deadline = await box.resume()
-        pid = os.pidfd_open(yard.backend.record(box.id).pid)
+        pid = os.pidfd_open(box.pid)
         keeper = os.pidfd_open(yard.backend.keeper.facts["pid"])
-        await yard.backend.keeper.aclose()
+        yard.backend.keeper.close()
         signal.pidfd_send_signal(keeper, signal.SIGKILL)
         await pidfd_ended(keeper)
         await pidfd_ended(pid)
@@ -234,13 +238,15 @@ def test_what_nobody_keeps_awake_is_paused_when_it_has_been_idle(private_play: S
     private_play(scene)
 
 
-def test_a_service_that_is_gone_keeps_nothing_awake(play: Scene) -> None:
+def test_a_daemon_that_is_gone_keeps_nothing_awake(play: Scene) -> None:
     async def scene(yard: Yard) -> None:
         box = await yard.create(idle_seconds=0.2)
+        yard.backend.keeper.close()
         async with open_yard(yard.state_dir) as other:
             found = await other.backend.adopt(box.id)
             assert found is not None
             await found.stay_awake()
+        await yard.backend.paused()  # by this it hears of what comes
         await becomes_idle(box)
         await box.kill()
 
@@ -258,9 +264,11 @@ def test_what_is_let_go_while_a_new_keeper_is_told_is_not_held_there() -> None:
             if len(asked) == 3:  # the new keeper is told of the first: the second is let go before it comes to that
                 let_go[1]()
                 await asyncio.gather(*going)
-            return {"known": True}
+            return {}
 
-        rest = Rest(ask, lambda work: going.append(asyncio.ensure_future(work)))
+        keeper = KeeperClient(Path("/none"))
+        keeper.request = keeper.tell = ask
+        rest = Rest(keeper, lambda work: going.append(asyncio.ensure_future(work)))
         let_go += [await rest.stay_awake(SandboxId("sb_1"), 0), await rest.stay_awake(SandboxId("sb_2"), 0)]
         await rest.hold_again()
         assert asked == [("awake", 1), ("awake", 2), ("awake", 1), ("rest", 2)]

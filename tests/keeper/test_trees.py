@@ -18,7 +18,7 @@ from paddock.model import ExecId, ExecSpec, Limits, Noun, mint
 from paddock.storage import Pool
 from tests.conformance.trees import Root, describe
 from tests.conftest import private_state
-from tests.keeper.conftest import Yard, clear, configure, open_yard, run
+from tests.keeper.conftest import Yard, clear, configure, player, run
 
 Scene = Callable[[Yard], Awaitable[Any]]
 
@@ -33,17 +33,16 @@ def state_of_module(request: pytest.FixtureRequest) -> Generator[Path]:
 
 @pytest.fixture
 def play(module_state: Path) -> Callable[[Scene], Any]:
-    """Runs a scene; its trees are deleted after it."""
+    """Runs a scene; its trees are deleted after it, and its ends forgotten."""
 
     def perform(scene: Scene) -> Any:
-        async def act() -> Any:
-            async with open_yard(module_state) as yard:
-                try:
-                    return await scene(yard)
-                finally:
-                    clear(yard)
+        async def act(yard: Yard) -> Any:
+            try:
+                return await scene(yard)
+            finally:
+                clear(yard)
 
-        return asyncio.run(act())
+        return player(module_state, tidy=True)(act)
 
     return perform
 

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from paddock.keeper import _jail
-from paddock.keeper._errors import Died, died_of
+from paddock.keeper._errors import Died, Gone, died_of
 from paddock.keeper._plan import SAMPLE, JailPlan
 from paddock.keeper._serve import Keeper
 from paddock.keeper._trace import Steps
@@ -29,11 +29,9 @@ def test_exits_of_the_dead_are_not_known(tmp_path: Path, has_exits: bool) -> Non
         life.record.exits = has_exits
         house = cast("Any", undertaker._house)
         house.root_mode = True
-        answers: list[Any] = []
-        keeper = cast("Any", SimpleNamespace(_undertaker=undertaker, _house=house))
-        asked = {"id": "sb_x", "incarnation": 0, "make": True}
-        Keeper._exits(keeper, cast("Any", None), asked, lambda answer, fds=(): answers.append(answer))
-        assert answers == [{"known": False}]
+        keeper = cast("Any", SimpleNamespace(_undertaker=undertaker, _house=house, _life=lambda id, incarnation: life))
+        with pytest.raises(Gone):
+            Keeper._exits(keeper, cast("Any", None), "sb_x", 0, make=True)
         undertaker.bury(life)
 
 

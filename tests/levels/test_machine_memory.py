@@ -101,7 +101,7 @@ def test_asleep_on_disk_it_has_no_machine_and_wakes_where_it_stood(machine: Sand
     first, pid = ask(machine)
     machine.filesystem.write("file", "kept")
     emulator = emulator_of(machine, shared_state)
-    machine.pause(to_disk=True)
+    machine.pause(to_disk=True, force=True)
     assert machine.state is State.PAUSED
     assert not emulator.exists()
     assert machine.usage().memory_bytes == 0

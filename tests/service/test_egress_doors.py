@@ -15,10 +15,9 @@ import pytest
 from paddock.audit import AuditLog
 from paddock.backends import Instance
 from paddock.egress._client import GatewayClient
-from paddock.egress._control import Claimed, Close, Open, Revise, Secret
+from paddock.egress._control import Claimed, Open, Secret
 from paddock.egress._secret_book import Bound, to_bytes
-from paddock.egress._server import listen
-from paddock.errors import NotConfigured, NotFound
+from paddock.errors import NotConfigured
 from paddock.keeper import layout
 from paddock.model import Binding, Level, PolicyDocument, Sandbox, SandboxSpec, SecretValue, State
 from paddock.policy.egress import compile
@@ -54,13 +53,13 @@ async def doors_of(yard: Yard, secrets: Callable[[Row], Awaitable[bytes]] | None
         exits=lambda row: yard.backend.exits(row.id, row.incarnation),
         tasks=tasks,
         audit=audit,
-        judge=lambda claim: Claimed(n=0, state="unknown"),
+        judge=lambda claim: Claimed(state="denied"),
         secrets=secrets,
     )
     try:
         yield doors
     finally:
-        await doors.aclose()
+        doors.aclose()
         await tasks.aclose()
         audit.close()
     assert not failures
@@ -130,56 +129,41 @@ def test_a_gateway_that_is_killed_is_replaced_and_whoever_called_meanwhile_is_se
     play(state_dir, scene)
 
 
-def test_a_secret_that_is_rotated_before_the_gateway_has_the_door_reaches_it(
+def test_a_secret_that_is_rotated_while_its_door_is_opened_reaches_the_gateway_after_it(
     module_state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = [b"first", b"second", b"third"]  # another is set each time that one looks, and then no more
     ordered: list[bytes | None] = []
     order = GatewayClient.order
+    rotating: list[asyncio.Future[None]] = []
 
-    def bound(value: bytes) -> Bound:
+    def bound(value: bytes) -> bytes:
         binding = Binding(host="api.test", header="Authorization")
-        return Bound(name="TOKEN", placeholder="pdk_1", bindings=(binding,), value=SecretValue(value))
+        return to_bytes(Bound(name="TOKEN", placeholder="pdk_1", bindings=(binding,), value=SecretValue(value)))
 
-    async def packed(_: Row) -> bytes:
-        return to_bytes((bound(kept.pop(0) if len(kept) > 1 else kept[0]),))
+    async def packed(row: Row) -> bytes:
+        made = to_bytes(())
+        rotating.append(asyncio.ensure_future(opened[0].secret(row.id, "TOKEN", bound(b"second"))))
+        await asyncio.sleep(0)
+        return made
 
-    async def noted(client: GatewayClient, message: Any, sockets: Any = ()) -> Any:
-        answer = await order(client, message, sockets)
-        if isinstance(message, Open):
-            ordered.append(message.secrets)
-        if isinstance(message, Secret):
-            ordered.append(message.secret)
-        return answer
+    async def noted(client: GatewayClient, message: Any, descriptors: Any = ()) -> Any:
+        if isinstance(message, Open | Secret):
+            ordered.append(message.secrets if isinstance(message, Open) else message.secret)
+        return await order(client, message, descriptors)
+
+    opened: list[Doors] = []
 
     async def scene(yard: Yard) -> None:
         async with doors_of(yard, packed) as doors:
+            opened.append(doors)
             instance = await yard.create(exits=True)
-            await doors.open(row_of(instance), NOTHING)
-            assert ordered == [to_bytes((bound(b"first"),)), to_bytes(bound(b"second")), to_bytes(bound(b"third"))]
+            await doors.open(row_of(instance, State.CREATING), NOTHING)
+            await rotating[0]
+            assert ordered == [to_bytes(()), bound(b"second")]
             await instance.kill()
 
     monkeypatch.setattr(GatewayClient, "order", noted)
     play(module_state, scene)
-
-
-def test_nothing_is_ordered_of_a_gateway_that_has_not_yet_answered(state_dir: Path) -> None:
-    """One that is being killed is still connected to: an order on that connection would be lost with it."""
-
-    async def scene(yard: Yard) -> None:
-        async with doors_of(yard) as doors:
-            client = doors._client  # pyright: ignore[reportPrivateUsage]
-            dying = listen(yard.state_dir, layout.GATEWAY_SOCKET)
-            first = asyncio.ensure_future(client.connect())
-            await eventually(lambda: client._waiting)  # pyright: ignore[reportPrivateUsage]
-            order = asyncio.ensure_future(client.order(Close(n=0, sandbox="sb_none", incarnation=0)))
-            for _ in range(10):
-                await asyncio.sleep(0)
-            dying.close()
-            assert await first
-            await order
-
-    play(state_dir, scene)
 
 
 @pytest.mark.parametrize("state", [State.CREATING, State.RUNNING])
@@ -194,7 +178,7 @@ def test_a_door_is_opened_though_the_gateway_goes_before_it_hears_of_it(state_di
             assert first is not None
             os.kill(first, signal.SIGSTOP)
             opening = asyncio.ensure_future(doors.open(row_of(other, state), NOTHING))
-            await eventually(lambda: doors._client._waiting)  # pyright: ignore[reportPrivateUsage]
+            await eventually(lambda: doors._client._line and doors._client._line._asked)  # pyright: ignore[reportPrivateUsage]
             os.kill(first, signal.SIGKILL)
             await opening
             for instance in (one, other):
@@ -204,14 +188,14 @@ def test_a_door_is_opened_though_the_gateway_goes_before_it_hears_of_it(state_di
     play(state_dir, scene)
 
 
-def test_another_service_takes_a_door_over_as_it_is(state_dir: Path) -> None:
+def test_the_next_daemon_sees_to_what_lives_as_it_is_and_to_a_gateway_that_dies_later(state_dir: Path) -> None:
     async def scene(yard: Yard) -> None:
         async with doors_of(yard) as doors:
             instance = await yard.create(exits=True)
             await doors.open(row_of(instance), NOTHING)
             before = await trusted(instance)
         async with doors_of(yard) as doors:
-            await doors.open(row_of(instance), NOTHING)
+            doors.resume([(row_of(instance), NOTHING)])
             await doors.revise(row_of(instance), NOTHING)
             assert await trusted(instance) == before
             first = gateway_pid(yard.state_dir)
@@ -224,30 +208,22 @@ def test_another_service_takes_a_door_over_as_it_is(state_dir: Path) -> None:
     play(state_dir, scene)
 
 
-def test_of_two_services_that_open_a_door_again_the_quicker_one_is_trusted(
-    module_state: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Both had it, and the gateway died; the slower one had asked for it before it was there."""
-    order = GatewayClient.order
-    slower: list[GatewayClient] = []
-
-    async def too_early(client: GatewayClient, message: Any, sockets: Any = ()) -> Any:
-        if client in slower and isinstance(message, Revise):
-            raise NotFound("the gateway has no such door")
-        return await order(client, message, sockets)
-
+def test_the_next_daemon_starts_a_gateway_for_what_lives_where_both_have_died(state_dir: Path) -> None:
     async def scene(yard: Yard) -> None:
-        async with doors_of(yard) as doors, doors_of(yard) as others:
-            instance = await yard.create(exits=True)
-            await doors.open(row_of(instance), NOTHING)
-            before = await trusted(instance)
-            slower.append(others._client)  # pyright: ignore[reportPrivateUsage]
-            await others.open(row_of(instance), NOTHING)
-            assert await trusted(instance) == before
+        async with doors_of(yard) as doors:
+            instance, gone = await yard.create(exits=True), await yard.create(exits=True)
+            for one in (instance, gone):
+                await doors.open(row_of(one), NOTHING)
+        first = gateway_pid(yard.state_dir)
+        assert first is not None
+        os.kill(first, signal.SIGKILL)
+        await gone.kill()
+        async with doors_of(yard) as doors:
+            doors.resume([(row_of(gone), NOTHING), (row_of(instance), NOTHING)])
+            assert await calls(instance) in REFUSED
             await instance.kill()
 
-    monkeypatch.setattr(GatewayClient, "order", too_early)
-    play(module_state, scene)
+    play(state_dir, scene)
 
 
 def test_a_keeper_and_a_gateway_that_die_together_are_both_replaced(state_dir: Path) -> None:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from pathlib import Path
 
 import pytest
 
 from paddock import Limits, Mount, Sandbox
 from paddock.errors import AlreadyExists, InvalidArgument, InvalidState, NotFound, SandboxDied
-from paddock.keeper import _wire, layout
 from tests.conftest import SandboxFactory, live_sandboxes
-from tests.orphans import wait_until
 
 WRITER = "n=0; while :; do n=$((n + 1)); echo $n > a.new; mv a.new a; echo $n > b.new; mv b.new b; done"
 
@@ -193,23 +189,3 @@ def test_a_hundred_children_need_no_more_than_their_parent_wrote(sandbox: Sandbo
         assert all(child.exec("sha256sum -c sum").ok for child in children)
     finally:
         end(*children)
-
-
-def test_whoever_goes_away_while_a_sandbox_stands_lets_it_go_on(sandbox: SandboxFactory, shared_state: Path) -> None:
-    box = sandbox()
-    with socket.socket(socket.AF_UNIX) as door:
-        door.connect(str(shared_state / layout.KEEPER_SOCKET))
-        _wire.send(door, {"op": "freeze", "n": 1, "id": box.id, "hold": 1})
-        assert door.recv(65536)
-    assert box.exec("echo goes on").stdout == "goes on\n"
-
-
-def test_a_sandbox_that_stands_can_be_killed(sandbox: SandboxFactory, shared_state: Path) -> None:
-    box = sandbox()
-    with socket.socket(socket.AF_UNIX) as door:
-        door.connect(str(shared_state / layout.KEEPER_SOCKET))
-        _wire.send(door, {"op": "freeze", "n": 1, "id": box.id, "hold": 1})
-        assert door.recv(65536)
-        box.kill()
-    assert wait_until(lambda: box.id not in live_sandboxes(shared_state))
-    assert os.path.exists(shared_state)

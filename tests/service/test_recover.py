@@ -141,6 +141,14 @@ async def test_every_cell_of_the_table(rig: Rig, cell: tuple[Recorded, Lives]) -
         assert orphans == {row.id for row in service._store.list()}
 
 
+async def test_the_end_of_one_that_is_recorded_as_ended_is_forgotten(rig: Rig) -> None:
+    left = Left(rig)
+    await left.begin(Recorded.ENDED, Lives.YES)
+    await rig.world.places[left.id].end(Ending(limit=None, reason="it was killed"))
+    async with rig.service(memory=True):
+        assert left.id not in rig.world.places
+
+
 async def test_a_living_one_is_adopted_ahead_of_its_first_use(rig: Rig) -> None:
     left = Left(rig)
     await left.begin(Recorded.RUNNING, Lives.YES)

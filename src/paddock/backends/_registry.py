@@ -18,6 +18,8 @@ _OURS = {
     "microvm": ("paddock.backends.microvm", "MicrovmBackend"),
     "process": ("paddock.backends.process", "ProcessBackend"),
 }
+OVER_THE_KEEPER = frozenset({"container", "gvisor", "jail", "microvm"})
+"""Those that take `keeper`, the one connection to it."""
 
 
 def names() -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from paddock.model import Action, Principal, Template, is_image
 
 if TYPE_CHECKING:
     from paddock.backends._base import Backend
-    from paddock.backends.jail import JailBackend
+    from paddock.backends.jail import JailBackend, KeeperClient
     from paddock.storage import Pool, Templates
     from paddock.storage.images import Images
     from paddock.storage.repositories import Proof, Remote
@@ -49,7 +49,7 @@ class Node:
         self._opening = asyncio.Lock()
         self.service = Service(
             state_dir,
-            backends=lambda: chain((jail,), _other_backends(state_dir)),
+            backends=lambda: chain((jail,), _other_backends(state_dir, jail.keeper)),
             pool=storage.pool,
             templates=storage,
             images=storage.images,
@@ -84,14 +84,14 @@ async def _own_credential(principal: Principal, remote: Remote) -> Proof | None:
     return await ambient(remote)
 
 
-def _other_backends(state_dir: Path) -> Iterator[Backend]:
-    """What is installed beside the jail: ours and other people's alike."""
-    from paddock.backends import load, names
+def _other_backends(state_dir: Path, keeper: KeeperClient) -> Iterator[Backend]:
+    """What is installed beside the jail: ours and other people's alike. The keeper has one client: they share it."""
+    from paddock.backends import OVER_THE_KEEPER, load, names
 
     for name in names():
         if name != "jail":
             try:
-                yield load(name)(state_dir)
+                yield load(name)(state_dir, **({"keeper": keeper} if name in OVER_THE_KEEPER else {}))
             except (ImportError, AttributeError) as error:  # one broken plug-in must not take the other backends down
                 warnings.warn(f"backend {name!r} cannot be loaded: {error}", RuntimeWarning, stacklevel=2)
 

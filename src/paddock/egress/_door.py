@@ -13,6 +13,7 @@ from paddock.model.egress import EgressPolicy, Verdict
 from ._approvals import Approvals
 from ._authority import Authority
 from ._secret_book import SecretBook
+from ._witness import First
 
 
 class Flow(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +71,8 @@ class Journal(Protocol):
 
 class Door:
     """The exits of one sandbox in one incarnation. The sockets listen in its network namespace; the gateway owns
-    them from `Gateway.open` on. `policy` is what holds now; without `diag` nobody is told who makes connections."""
+    them from `Gateway.open` on. `policy` is what holds now; without `diag` nobody is told who makes connections.
+    `first` is its pid 1: pid and start time."""
 
     def __init__(
         self,
@@ -86,8 +88,9 @@ class Door:
         approvals: Approvals,
         journal: Journal,
         diag: socket.socket | None = None,
+        first: First = (0, 0),
     ) -> None:
-        self.sandbox, self.incarnation = sandbox, incarnation
+        self.sandbox, self.incarnation, self.first = sandbox, incarnation, first
         self.tcp, self.dns_udp, self.dns_tcp, self.diag = tcp, dns_udp, dns_tcp, diag
         self.policy, self.authority = policy, authority
         self.secrets, self.approvals, self.journal = secrets, approvals, journal

@@ -82,10 +82,11 @@ class Gateway:
         """When it returns, what `policy` refuses was cut. KeyError: no such door."""
         self._doors[sandbox].revise(policy)
 
-    async def watch(self, sandbox: str, incarnation: int, wanted: bool) -> None:
-        """Whether processes of it are told of, from when this returns."""
+    async def watch(self, sandbox: str, wanted: bool) -> None:
+        """Whether processes of it are told of, from when this returns. KeyError: no such door."""
         if self._origins is not None:
-            await self._origins.watch(sandbox, incarnation, wanted)
+            door = self._doors[sandbox].door
+            await self._origins.watch(sandbox, door.incarnation, door.first if wanted else None)
 
     def record(self, sandbox: str, on: bool) -> Recording | None:
         """See `OpenDoor.record`. KeyError: no such door."""
@@ -186,7 +187,7 @@ class Gateway:
         except OSError:
             maker.told(unknown("it has gone"))
         else:
-            origins.ask(diag, (caller[0], caller[1]), connection.origin, *about, maker.told)
+            origins.ask(diag, (caller[0], caller[1]), connection.origin, about[0], door.door.first, maker.told)
         return maker
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:

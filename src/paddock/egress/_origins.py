@@ -13,7 +13,7 @@ from typing import Any
 
 from paddock.linux import sock_diag
 
-from ._witness import MOST_BYTES, unknown
+from ._witness import MOST_BYTES, First, unknown
 
 MOST_WAITING = 64
 WATCH_SECONDS = 10.0
@@ -50,10 +50,11 @@ class Origins:
         local: tuple[str, int],
         remote: tuple[str, int],
         sandbox: str,
-        incarnation: int,
+        first: First,
         told: Told,
     ) -> None:
-        """Who made the connection between these ends, as the one who made it sees them; `told`, once, now or later."""
+        """Who made the connection between these ends, as the one who made it sees them; `told`, once, now or later.
+        `first` is pid 1 of the sandbox."""
         try:
             inode = sock_diag.inode_of(diag, local, remote)
         except OSError as error:
@@ -64,14 +65,14 @@ class Origins:
         if len(line.waiting) >= MOST_WAITING:
             return told(unknown("too many connections at once"))
         number = next(self._numbers)
-        question = {"n": number, "sandbox": sandbox, "incarnation": incarnation, "inode": inode}
+        question = {"n": number, "sandbox": sandbox, "first": first, "inode": inode}
         line.waiting.append((json.dumps(question).encode(), number, told))
         if len(line.waiting) == 1:
             self._send(sandbox)
 
-    async def watch(self, sandbox: str, incarnation: int, wanted: bool) -> None:
-        """Has processes of a sandbox told of from when this returns, or not any more."""
-        question = {"sandbox": sandbox, "incarnation": incarnation, "watch": wanted}
+    async def watch(self, sandbox: str, incarnation: int, first: First | None) -> None:
+        """Has processes of a sandbox told of from when this returns, or not any more: without `first`."""
+        question = {"sandbox": sandbox, "incarnation": incarnation, "watch": first}
         self._watched.pop(sandbox, None)
         answered = self._watching[sandbox] = asyncio.get_running_loop().create_future()
         try:
@@ -81,7 +82,7 @@ class Origins:
             async with asyncio.timeout(WATCH_SECONDS):
                 await answered
         except (OSError, TimeoutError):
-            if wanted and self._news is not None:
+            if first is not None and self._news is not None:
                 self._news("process.watch", sandbox, incarnation, {"watched": False, "why": self._why})
         finally:
             if self._watching.get(sandbox) is answered:

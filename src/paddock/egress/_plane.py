@@ -1,4 +1,4 @@
-"""Orders of services as doors of the gateway."""
+"""Orders of the daemon as doors of the gateway."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class GatewayPlane:
     def __init__(self, gateway: Gateway, journal: Journal, claim: Callable[[Claim], Awaitable[Claimed]]) -> None:
         self._gateway, self._journal, self._approvals = gateway, journal, Asked(claim)
         self._books: dict[str, SecretBook] = {}
-        self._watched: dict[str, int] = {}
+        self._watched: set[str] = set()
 
     async def open(self, order: Open, sockets: Sequence[socket]) -> None:
         *tcp, dns_udp, dns_tcp, diag = sockets
@@ -34,6 +34,7 @@ class GatewayPlane:
         door = Door(
             sandbox=order.sandbox,
             incarnation=order.incarnation,
+            first=order.first,
             tcp=tcp,
             dns_udp=dns_udp,
             dns_tcp=dns_tcp,
@@ -46,12 +47,12 @@ class GatewayPlane:
         )
         await self._gateway.open(door)
         self._books[order.sandbox] = book
-        await self._watch(order.sandbox, order.incarnation, _wants_processes(policy))
+        await self._watch(order.sandbox, _wants_processes(policy))
 
-    async def revise(self, order: Open | Revise) -> None:
+    async def revise(self, order: Revise) -> None:
         policy = Snapshot.from_bytes(order.snapshot)
         await self._gateway.revise(order.sandbox, policy)
-        await self._watch(order.sandbox, order.incarnation, _wants_processes(policy))
+        await self._watch(order.sandbox, _wants_processes(policy))
 
     async def secret(self, order: Secret) -> None:
         bound = _bound(order.secret)
@@ -68,17 +69,14 @@ class GatewayPlane:
 
     async def close(self, sandbox: str) -> None:
         self._books.pop(sandbox, None)
-        await self._watch(sandbox, self._watched.get(sandbox, 0), False)
+        await self._watch(sandbox, False)
         await self._gateway.close(sandbox)
 
-    async def _watch(self, sandbox: str, incarnation: int, wanted: bool) -> None:
-        if wanted == (self._watched.get(sandbox) == incarnation):
+    async def _watch(self, sandbox: str, wanted: bool) -> None:
+        if wanted == (sandbox in self._watched):
             return
-        if wanted:
-            self._watched[sandbox] = incarnation
-        else:
-            self._watched.pop(sandbox, None)
-        await self._gateway.watch(sandbox, incarnation, wanted)
+        (self._watched.add if wanted else self._watched.discard)(sandbox)
+        await self._gateway.watch(sandbox, wanted)
 
 
 def _wants_processes(policy: Snapshot) -> bool:
@@ -87,7 +85,7 @@ def _wants_processes(policy: Snapshot) -> bool:
 
 
 class Asked:
-    """Approvals, asked of the services that are connected."""
+    """Approvals, asked of the daemon."""
 
     def __init__(self, claim: Callable[[Claim], Awaitable[Claimed]]) -> None:
         self._claim = claim
@@ -95,7 +93,6 @@ class Asked:
     async def claim(self, request: ApprovalRequest) -> ApprovalAnswer:
         answer = await self._claim(
             Claim(
-                n=0,
                 kind=request.kind,
                 sandbox=request.sandbox,
                 incarnation=request.incarnation,

@@ -7,29 +7,29 @@ import fcntl
 import gc
 import os
 import signal
+import socket
 import sys
 import traceback
 from pathlib import Path
 from typing import Any, cast
 
 from paddock.keeper import layout
+from paddock.linux import local_sockets
 
 from . import _confine, _server, _witness
 from ._compose import PACKAGE_CACHE_MIB, make_plane
 from ._handler_host import start_host
-from ._living import Living
 from ._registry_reader import Reader
 
-# What a service runs: `python -I -S -c BOOTSTRAP`, with {"path", "state", "environment"} as JSON on stdin.
+# What the daemon runs: `python -I -S -c BOOTSTRAP`, with {"path", "state", "listener"} as JSON on stdin.
 BOOTSTRAP = (
     "import sys,json;o=json.load(sys.stdin);sys.path[:0]=o['path'];from paddock.egress._process import main;main(o)"
 )
-READY, TAKEN = b"ready\n", b"taken\n"
 _KEPT = ("SSL_CERT_FILE", "SSL_CERT_DIR", "LANG", "LC_ALL", "TZ", PACKAGE_CACHE_MIB)
 
 
 def main(options: dict[str, Any]) -> None:
-    """Says READY on stdout and serves the state directory, or TAKEN where another gateway has its lock, and leaves."""
+    """Serves the state directory, at the socket that the daemon has made."""
     if os.fork():
         os._exit(0)  # nobody's child
     try:
@@ -41,7 +41,7 @@ def main(options: dict[str, Any]) -> None:
 
 
 def environment() -> dict[str, str]:
-    """What of a service's the gateway has: where the certificates are that it trusts, and how much it may keep."""
+    """What of the daemon's the gateway has: where the certificates are that it trusts, and how much it may keep."""
     return {name: value for name in _KEPT if (value := os.environ.get(name))}
 
 
@@ -51,33 +51,23 @@ def _serve(options: dict[str, Any]) -> None:
     os.chdir("/")
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
+    listener = socket.socket(fileno=cast("int", options["listener"]))
+    listener.set_inheritable(False)
+    listener.listen(local_sockets.BACKLOG)  # once more: whoever connects is shown this process, not the one before
     lock = os.open(state / layout.GATEWAY_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.write(1, TAKEN)
-        return
+    fcntl.flock(lock, fcntl.LOCK_EX)  # by this a daemon knows whose the audit segment is; one before may be dying
     handlers = start_host()  # before anything is opened that a handler may not have
     reader = Reader.start()
-    owner = os.stat(state).st_uid
-    living = Living(state)
     malware = state / layout.MALWARE
-    for place in (malware, *living.places):
-        place.mkdir(mode=0o700, exist_ok=True)
-    witness = _witness.start(living)
-    listener = _server.listen(state, layout.GATEWAY_SOCKET)
-    server = _server.Server(listener, owner=owner, lives=living.has)
+    malware.mkdir(mode=0o700, exist_ok=True)
+    witness = _witness.start()
+    server = _server.Server(listener, owner=os.stat(state).st_uid)
     with asyncio.Runner() as runner:
         plane = runner.run(make_plane(state, server.claim, reader=reader, witness=witness, handlers=handlers))
         writable = (state / layout.AUDIT, state / layout.PACKAGES)
-        for line in _confine.confine(readable=(*living.places, malware), writable=writable):
+        for line in _confine.confine(readable=(malware,), writable=writable):
             print(line, file=sys.stderr, flush=True)
         gc.collect()
         gc.freeze()
-        os.write(1, READY)
-        null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-        for number in (0, 1):
-            os.dup2(null, number)
-        os.close(null)
         runner.run(server.serve(plane))
     os.close(lock)

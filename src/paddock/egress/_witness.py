@@ -16,7 +16,6 @@ from paddock.linux import caps, descriptors, prctl, proc, seccomp, seccomp_profi
 from paddock.linux.proc_events import News
 from paddock.linux.socket_holders import Search, TooMany
 
-from ._living import Living
 from ._starts import Starts
 
 MOST_BYTES = 64 << 10
@@ -25,21 +24,23 @@ _TEXT_BYTES = 1024
 _ARGUMENT_BYTES = 256 << 10
 _TICKS = os.sysconf("SC_CLK_TCK")
 _GONE = (FileNotFoundError, ProcessLookupError)
+First = tuple[int, int]
+"""Pid 1 of a sandbox: its pid, and its start time in ticks since boot."""
 HIDDEN = "processes of the sandbox do not let this user look at them"
 NOBODY = "nobody in the sandbox holds the connection any more"
 
 
-def start(living: Living) -> socket.socket:
+def start() -> socket.socket:
     """The gateway's end. The process ends when that is closed, or the gateway dies. OSError."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     gateway = os.getpid()
     if os.fork() == 0:
-        _be(living, theirs.detach(), gateway)
+        _be(theirs.detach(), gateway)
     theirs.close()
     return ours
 
 
-def _be(living: Living, fd: int, gateway: int) -> NoReturn:
+def _be(fd: int, gateway: int) -> NoReturn:
     code = 1
     try:
         if os.getppid() == gateway:
@@ -48,7 +49,7 @@ def _be(living: Living, fd: int, gateway: int) -> NoReturn:
             for number in (0, 1):
                 os.dup2(os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC), number)
             _confine()
-            _serve(socket.socket(fileno=fd), Witness(living), events)
+            _serve(socket.socket(fileno=fd), Witness(), events)
         code = 0
     except BaseException as error:
         print(f"the witness: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
@@ -102,19 +103,21 @@ def _answer(peer: socket.socket, witness: Witness, starts: Starts) -> bool:
     if not question:
         return False
     asked: dict[str, Any] = json.loads(question)
-    sandbox, incarnation = asked["sandbox"], asked["incarnation"]
+    sandbox = asked["sandbox"]
     if "watch" in asked:
-        why = starts.watch(sandbox, incarnation, witness.first(sandbox, incarnation)) if asked["watch"] else None
-        if not asked["watch"]:
+        first, incarnation, why = asked["watch"], asked["incarnation"], None
+        if first is not None:
+            why = starts.watch(sandbox, incarnation, pid_of(first))
+        else:
             starts.leave(sandbox)
-        detail: dict[str, Any] = {"watched": asked["watch"] and why is None}
+        detail: dict[str, Any] = {"watched": first is not None and why is None}
         if why is not None:
             detail["why"] = why
         said = {"what": "process.watch", "sandbox": sandbox, "incarnation": incarnation, "detail": detail}
         peer.send(json.dumps(said).encode())
         return True
     try:
-        answer = witness.look(sandbox, incarnation, asked["inode"])
+        answer = witness.look(sandbox, asked["first"], asked["inode"])
     except Exception as error:  # one question must not end the answers to all others
         answer = unknown(f"the witness failed: {type(error).__name__}")
     peer.send(json.dumps({"n": asked["n"], "origin": answer}).encode())
@@ -126,21 +129,20 @@ def unknown(why: str) -> dict[str, Any]:
 
 
 class Witness:
-    def __init__(self, living: Living) -> None:
-        self._living = living
+    def __init__(self) -> None:
         self._last: dict[str, int] = {}
 
-    def look(self, sandbox: str, incarnation: int, inode: int) -> dict[str, Any]:
+    def look(self, sandbox: str, first: First, inode: int) -> dict[str, Any]:
         """What is recorded of the process that holds the socket."""
-        first = self.first(sandbox, incarnation)
-        if first is None:
+        pid_1 = pid_of(first)
+        if pid_1 is None:
             return unknown("the sandbox has ended")
         search = Search()
         try:
-            pid = search.holder(first, inode, likely=self._last.get(sandbox))
+            pid = search.holder(pid_1, inode, likely=self._last.get(sandbox))
             if pid is None:
                 return unknown(HIDDEN if search.hidden else NOBODY)
-            found = describe(pid, first)
+            found = describe(pid, pid_1)
         except TooMany as error:
             return unknown(f"the sandbox has {error}")
         except _GONE:
@@ -150,15 +152,14 @@ class Witness:
             del self._last[next(iter(self._last))]
         return found
 
-    def first(self, sandbox: str, incarnation: int) -> int | None:
-        """Pid 1 of it, if that is still the same process."""
-        try:
-            record = self._living.record(sandbox)
-            pid = record["pid"]
-            same = record["incarnation"] == incarnation and proc.start_time(pid) == record["start"]
-        except (OSError, ValueError, KeyError):
-            return None
-        return pid if same else None
+
+def pid_of(first: First) -> int | None:
+    """Its pid, if that is still the same process."""
+    pid, start = first
+    try:
+        return pid if proc.start_time(pid) == start else None
+    except (OSError, ValueError):
+        return None
 
 
 def describe(pid: int, first: int) -> dict[str, Any]:

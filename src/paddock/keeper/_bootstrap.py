@@ -1,11 +1,13 @@
-"""How a keeper is started: all that a service has to know of its code."""
+"""How a keeper is started: all that the daemon has to know of its code."""
 
 from __future__ import annotations
 
-# What a service runs: `python -I -S -c BOOTSTRAP`, with {"source", "state", "for_tests"} as JSON on stdin. Not in
+# What the daemon runs: `python -I -S -c BOOTSTRAP`, with {"source", "state", "for_tests"} as JSON on stdin. Not in
 # arguments: every process inside a sandbox that is a copy of the keeper would show them.
 BOOTSTRAP = (
     "import sys,json;o=json.load(sys.stdin);sys.path.insert(0,o['source']);"
     "from paddock.keeper._main import main;main(o)"
 )
 READY = b"ready\n"
+VERSION = 5
+"""Of what keeper and daemon say to each other. The first frames never change: docs/keeper.md."""

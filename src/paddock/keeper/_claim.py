@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from paddock.keeper import _late_trees
-from paddock.keeper._errors import JailError, as_jail_error
+from paddock.keeper._errors import Gone, JailError, as_jail_error
 from paddock.keeper._house import House
 from paddock.keeper._plan import CLAIM, WAITING, JailPlan
 from paddock.keeper._records import Ended, Record
@@ -28,22 +28,21 @@ Reply = Callable[..., None]
 
 def order(
     house: House, undertaker: Undertaker, admitted: Callable[[Message], JailPlan]
-) -> Callable[[object, Message, Reply], None]:
+) -> Callable[[Reply, str, Message, list[str]], None]:
     """The keeper's operation `claim`. `admitted` gives the plan of a message, or refuses it."""
 
-    def claim(connection: object, message: Message, reply: Reply) -> None:
-        plan = admitted(message)
-        life = undertaker.lives.get(str(message["id"]))
+    def claim(reply: Reply, id: str, plan: Message, late: list[str]) -> None:
+        wanted = admitted(plan)
+        life = undertaker.lives.get(id)
         waits = life is not None and life.cause is None and not life.record.paused
-        if life is None or not waits or life.record.kind != plan.kind + WAITING:
-            reply({"known": False})
-            return
+        if life is None or not waits or life.record.kind != wanted.kind + WAITING:
+            raise Gone(id)
         try:
-            _claim(house, undertaker, life, plan, tuple(map(str, message.get("late", ()))))
+            _claim(house, undertaker, life, wanted, tuple(late))
         except Exception:
             undertaker.end(life, SPOILED)
             raise
-        reply({"known": True})
+        reply({"pid": life.record.pid})
 
     return claim
 

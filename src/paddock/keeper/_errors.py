@@ -23,6 +23,13 @@ class MountError(JailError):
     """A directory of the host that cannot be mounted: the caller's to put right."""
 
 
+class Gone(Exception):
+    """What is asked about has ended, or was never there."""
+
+    def __init__(self, id: str) -> None:
+        super().__init__(f"{id} is dead")
+
+
 class Died(JailError):
     """Its processes ended without a word: killed from outside, or by the kernel."""
 

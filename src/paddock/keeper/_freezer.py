@@ -71,12 +71,13 @@ def _signal(pids: list[int], number: int, send: Send) -> None:
                 os.close(process)
 
 
-Holder = tuple[object, int]
+Holder = int
+"""A number of the daemon's."""
 
 
 class Freezer:
-    """Who holds which sandbox still, by connection and its own number for it. Nobody does for longer than
-    HOLD_SECONDS, nor after having gone away. And which are paused: they stand still whoever holds them or goes away."""
+    """Who holds which sandbox still. Nobody does for longer than HOLD_SECONDS, nor after the daemon has gone. And which
+    are paused: they stand still whoever holds them or goes away."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -125,9 +126,10 @@ class Freezer:
         if jail is not None:
             self._go_on(jail)
 
-    def gone(self, connection: object) -> None:
+    def gone(self) -> None:
+        """The daemon, and with it all that held any."""
         for id, (_, holders) in list(self._held.items()):
-            for who in [who for who in holders if who[0] is connection]:
+            for who in list(holders):
                 self.let_go(id, who)
 
     def deadlines(self) -> list[float]:

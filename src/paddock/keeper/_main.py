@@ -10,6 +10,7 @@ import resource
 import select
 import signal
 import sys
+import time
 import traceback
 from pathlib import Path
 from typing import Any, cast
@@ -17,9 +18,10 @@ from typing import Any, cast
 from paddock.guest import _everything as guest
 from paddock.keeper import _house, _serve, layout
 from paddock.keeper._bootstrap import READY
-from paddock.linux import pidfd
+from paddock.linux import local_sockets, pidfd
 
 _TITLE = b"paddock"
+LOCK_SECONDS = 2.0
 
 
 def main(options: dict[str, Any]) -> None:
@@ -39,14 +41,12 @@ def main(options: dict[str, Any]) -> None:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     lock = os.open(state / layout.KEEPER_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if not _is_taken(lock):
         return
     try:
         _set_title()
         house = _house.furnish(state)
-        listener = _serve.listen(state)
+        listener = local_sockets.listen(state, layout.KEEPER_SOCKET)
         guest.seal_imports()
         os.write(1, READY)
         for number in (0, 1):
@@ -57,6 +57,20 @@ def main(options: dict[str, Any]) -> None:
         traceback.print_exc()
         sys.stderr.flush()
         os._exit(1)
+
+
+def _is_taken(lock: int) -> bool:
+    """Take it. False: another keeper lives. Children of one that was killed hold it for a moment more."""
+    deadline = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.01)
+        else:
+            return True
 
 
 def _outlive(parent: int) -> None:

@@ -104,9 +104,10 @@ class Rest:
             if life is not None:
                 self._settle(life.record)
 
-    def gone(self, connection: object) -> None:
+    def gone(self) -> None:
+        """The daemon, and with it all that kept any awake."""
         for id, awake in list(self._awake.items()):
-            for who in [who for who in awake if who[0] is connection]:
+            for who in list(awake):
                 self.let_go(id, who)
 
     def deadlines(self) -> list[float]:

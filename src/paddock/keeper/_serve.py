@@ -4,66 +4,42 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import json
 import os
 import select
 import socket
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict
 from functools import partial
-from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from paddock.keeper import _claim, _engine_mounts, _jail, _late_exits, _wire, layout
+from paddock.keeper import _claim, _engine_mounts, _jail, _late_exits, layout
+from paddock.keeper._bootstrap import VERSION
+from paddock.keeper._errors import Gone
 from paddock.keeper._house import House
 from paddock.keeper._nursery import Nursery, Reply, problem
-from paddock.keeper._plan import JAIL, JailPlan, PlanError
+from paddock.keeper._plan import JailPlan, PlanError
 from paddock.keeper._records import Ended, Record
-from paddock.keeper._rest_orders import orders
-from paddock.keeper._undertaker import Life, Undertaker, attempt
+from paddock.keeper._undertaker import Life, Undertaker
 from paddock.keeper._usage import usage_of
 from paddock.keeper._watch import Watch
 from paddock.linux import btrfs, proc
+from paddock.wire import NO_REPLY, Connection, Frame, Kind, WireError, close_all
 
-RECORDING_SECONDS = 15.0
 LONGEST_SLEEP_SECONDS = 60.0
+MAX_BODY = 16 << 20
+SEND_SECONDS = 1
 KILLED = Ended(limit=None, reason="it was killed")
 Message = dict[str, Any]
-
-
-class Connection:
-    """One service. `watching` services are told of deaths."""
-
-    def __init__(self, peer: socket.socket) -> None:
-        self.peer = peer
-        self.inbox = _wire.Inbox()
-        self.watching = False
-        self.killed: dict[str, tuple[float, Ended]] = {}
-        """What was killed for it, and when; it records that itself, in a moment."""
-
-    def note_kill(self, id: str, kind: str) -> None:
-        now = proc.boottime()
-        while self.killed and self.killed[oldest := next(iter(self.killed))][0] < now - RECORDING_SECONDS:
-            del self.killed[oldest]
-        self.killed.pop(id, None)
-        self.killed[id] = now, KILLED if kind == JAIL else replace(KILLED, kind=kind)
-
-    def send(self, message: Message, descriptors: tuple[int, ...] = ()) -> None:
-        # A service that is gone or does not read is no concern of the others. It may have got half of this: what
-        # would come after it could not be read, so it is let go of.
-        try:
-            _wire.send(self.peer, message, descriptors)
-        except OSError:
-            with contextlib.suppress(OSError):
-                self.peer.shutdown(socket.SHUT_RDWR)
-
-
-Operation = Callable[[Connection, Message, Reply], None]
+Operation = Callable[..., None]
+"""Its first argument takes the answer, the others are fields of the request."""
 
 
 class Keeper:
-    """Serves until nothing is left: no sandbox, no service."""
+    """Serves one daemon at a time, until nothing is left: no sandbox, no daemon. The next daemon is answered when the
+    connection of the one before has ended."""
 
     def __init__(self, house: House, listener: socket.socket, *, for_tests: bool) -> None:
         self._house = house
@@ -75,7 +51,7 @@ class Keeper:
         self._deaths = select.epoll()
         self._handlers: dict[int, Callable[[], None]] = {}
         self._by_pidfd: dict[int, Life] = {}
-        self._connections: set[Connection] = set()
+        self._line: Connection | None = None
         self._nursery = Nursery(house, watch=self._watch, unwatch=self._unwatch, born=self._born)
         self._idle_since = proc.boottime()
         self._watch_at = 0.0
@@ -96,21 +72,23 @@ class Keeper:
             self._watches.append(self._undertaker.watch_inodes)
         self._stopping = False
         self._operations: dict[str, Operation] = {
-            "hello": self._hello,
             "create": self._create,
             "kill": self._kill,
             "deadline": self._deadline,
             "usage": self._usage,
             "list": self._list,
+            "inspect": self._inspect,
             "forget": self._forget,
             "exits": self._exits,
             "freeze": self._freeze,
             "thaw": self._thaw,
+            "pause": self._pause,
+            "resume": self._resume,
+            "awake": self._awake,
+            "rest": self._rest,
             "stop": self._stop,
-            "bye": self._bye,
             "mounts": _engine_mounts.order(house),
             "claim": _claim.order(house, self._undertaker, self._admitted),
-            **orders(self._undertaker),
         }
 
     def run(self) -> None:
@@ -124,8 +102,7 @@ class Keeper:
         gc.disable()  # nothing here makes cycles on the hot path; a collection would touch, and so copy, every page
         self._nursery.open()
         while not self._finished():
-            # Who has hung up comes first: what it left unrecorded is then known to whoever asks after its death.
-            for fd, _ in sorted(self._poll.poll(self._timeout()), key=lambda ready: not ready[1] & select.POLLHUP):
+            for fd, _ in self._poll.poll(self._timeout()):
                 handler = self._handlers.get(fd)
                 if handler is not None:
                     self._call(handler)
@@ -145,14 +122,14 @@ class Keeper:
         busy = self._undertaker.lives or self._nursery.busy
         if self._stopping:
             return not busy
-        if busy or self._connections:
+        if busy or self._line is not None:
             self._idle_since = proc.boottime()
             return False
         return proc.boottime() - self._idle_since >= self._house.idle_seconds
 
     def _timeout(self) -> float:
         now = proc.boottime()
-        times = [self._idle_since + self._house.idle_seconds] if not self._connections else []
+        times = [self._idle_since + self._house.idle_seconds] if self._line is None else []
         if (deadline := self._undertaker.next_deadline()) is not None:
             times.append(deadline)
         if (removal := self._undertaker.next_removal()) is not None:
@@ -197,41 +174,53 @@ class Keeper:
         except OSError:
             return  # it went away again, or there is no descriptor left: the next one may fare better
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
-        peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, (1).to_bytes(8, "little") + bytes(8))
-        connection = Connection(peer)
-        self._connections.add(connection)
-        self._watch(peer.fileno(), lambda: self._read(connection))
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, SEND_SECONDS.to_bytes(8, "little") + bytes(8))
+        self._line = Connection(peer, max_body=MAX_BODY)
+        self._unwatch(self._listener.fileno())  # the next one waits in the queue
+        self._watch(peer.fileno(), self._read)
 
-    def _read(self, connection: Connection) -> None:
+    def _read(self) -> None:
+        assert self._line is not None
         try:
-            alive = connection.inbox.receive(connection.peer)
-            messages = connection.inbox.messages()
-        except (OSError, _wire.WireError):
-            alive, messages = False, []
-        for message in messages:
-            self._answer(connection, message)
-        if not alive:
-            self._unwatch(connection.peer.fileno())
-            self._connections.discard(connection)
-            self._undertaker.freezer.gone(connection)
-            self._undertaker.rest.gone(connection)
-            self._record_kills(connection)
-            connection.inbox.close()
-            connection.peer.close()
+            frames = self._line.read()
+        except (OSError, WireError):
+            frames = None
+        for frame in frames or ():
+            self._answer(self._line, frame)
+        if frames is None:
+            line, self._line = self._line, None
+            self._unwatch(line.detach().fileno())
+            self._watch(self._listener.fileno(), self._accept)
+            self._undertaker.freezer.gone()
+            self._undertaker.rest.gone()
+            line.close()
 
-    def _answer(self, connection: Connection, message: Message) -> None:
-        number = message.pop("n", None)
+    def _answer(self, line: Connection, frame: Frame) -> None:
+        def reply(result: Message | None = None, descriptors: tuple[int, ...] = ()) -> None:
+            answer = result or {}
+            kind = Kind.ERROR if "error" in answer else Kind.HELLO if frame.kind is Kind.HELLO else Kind.REPLY
+            if not frame.flags & NO_REPLY:
+                self._send(line, kind, frame.channel, answer, descriptors)
 
-        def reply(result: Message, descriptors: tuple[int, ...] = ()) -> None:
-            connection.send({"re": number, **result}, descriptors)
-
+        close_all(frame.descriptors)
         try:
-            operation = self._operations.get(str(message.pop("op", None)))
-            if operation is None:
-                raise PlanError("no such operation")
-            operation(connection, message, reply)
+            fields = json.loads(frame.body)
+            operation = self._hello if frame.kind is Kind.HELLO else self._operations[fields.pop("op")]
+            operation(reply, **fields)
         except Exception as error:
             reply(problem(error))
+
+    def _send(
+        self, line: Connection, kind: Kind, channel: int, body: Message, descriptors: tuple[int, ...] = ()
+    ) -> None:
+        """To a daemon that is there. It may have gone, or not read: what came after half a frame could not be read."""
+        if line is not self._line:
+            return
+        try:
+            line.send(kind, channel, json.dumps(body, separators=(",", ":")).encode(), descriptors=descriptors)
+        except OSError:
+            with contextlib.suppress(OSError):
+                line.detach().shutdown(socket.SHUT_RDWR)
 
     def _tell(self, record: Record, ended: Ended) -> None:
         self._tell_all({"event": "ended", "limit": ended.limit, "reason": ended.reason}, record)
@@ -240,20 +229,24 @@ class Keeper:
         self._tell_all({"event": "paused" if paused else "resumed"}, record)
 
     def _tell_all(self, event: Message, record: Record) -> None:
-        message = {**event, "id": record.id, "incarnation": record.incarnation}
-        for connection in list(self._connections):
-            if connection.watching:
-                connection.send(message)
+        if self._line is not None:
+            self._send(self._line, Kind.CONTROL, 0, {**event, "id": record.id, "incarnation": record.incarnation})
 
     # -- operations
 
-    def _hello(self, connection: Connection, message: Message, reply: Reply) -> None:
-        if message.get("version") != _wire.VERSION:
-            raise PlanError(f"this keeper speaks version {_wire.VERSION}, not {message.get('version')!r}")
-        connection.watching = True
+    def _life(self, id: str, incarnation: int | None = None) -> Life:
+        """Gone."""
+        life = self._undertaker.lives.get(id)
+        if life is None or incarnation not in (None, life.record.incarnation):
+            raise Gone(id)
+        return life
+
+    def _hello(self, reply: Reply, version: int) -> None:
+        if version != VERSION:
+            raise PlanError(f"the keeper of another version of paddock serves this state directory ({VERSION})")
         house = self._house
         facts = {
-            "version": _wire.VERSION,
+            "version": VERSION,
             "pid": os.getpid(),
             "root_mode": house.root_mode,
             "root_user": house.whole,
@@ -265,19 +258,17 @@ class Keeper:
         }
         reply(facts, (house.pool,))
 
-    def _create(self, connection: Connection, message: Message, reply: Reply) -> None:
-        self._nursery.create(self._admitted(message), reply)
+    def _create(self, reply: Reply, plan: Message) -> None:
+        self._nursery.create(self._admitted(plan), reply)
 
     def _admitted(self, message: Message) -> JailPlan:
-        plan = JailPlan.from_message(cast("Message", message["plan"]))
+        plan = JailPlan.from_message(message)
         if plan.fault and not self._for_tests:
             raise PlanError("faults are injected only into a keeper that was started for tests")
         if plan.id in self._undertaker.lives:
             raise PlanError(f"{plan.id} is alive already")
         if not self._house.whole and (plan.user.uid, plan.user.gid) != (layout.ORDINARY_ID, layout.ORDINARY_ID):
             raise PlanError(f"without subordinate ids a sandbox has one, {layout.ORDINARY_ID}; its user must have it")
-        for other in self._connections:
-            other.killed.pop(plan.id, None)  # that was the one before
         return plan
 
     def _born(self, jail: _jail.Jail) -> None:
@@ -295,103 +286,92 @@ class Keeper:
             life = self._by_pidfd.pop(fd)
             self._call(partial(self._undertaker.bury, life))
 
-    def _kill(self, connection: Connection, message: Message, reply: Reply) -> None:
-        life = self._undertaker.lives.get(message["id"])
-        if life is None or message.get("incarnation", life.record.incarnation) != life.record.incarnation:
-            reply({"known": False})
-            return
-
-        id, kind = life.record.id, life.record.kind
-
-        def answer() -> None:
-            reply({"known": True})
-            connection.note_kill(id, kind)
-            if connection not in self._connections:
-                self._record_kills(connection)
-
-        life.waiting.append(answer)
+    def _kill(self, reply: Reply, id: str, incarnation: int | None = None) -> None:
+        life = self._life(id, incarnation)
+        life.waiting.append(reply)
         self._undertaker.end(life, KILLED)
 
-    def _record_kills(self, connection: Connection) -> None:
-        """A service that died may not have come to recording what it had killed. Else these are swept away unread."""
-        for id, (_, ended) in connection.killed.items():
-            attempt(self._house.records.write_ended, id, ended)
-        connection.killed.clear()
+    def _deadline(self, reply: Reply, id: str, deadline: float) -> None:
+        life = self._life(id)
+        if life.cause is None:
+            self._undertaker.set_deadline(life, float(deadline))
+        reply()
 
-    def _bye(self, connection: Connection, message: Message, reply: Reply) -> None:
-        """It has recorded everything."""
-        connection.killed.clear()
+    def _usage(self, reply: Reply, id: str) -> None:
+        life = self._life(id)
+        reply(usage_of(self._house, life, self._limits_watch.seen(life)))
 
-    def _deadline(self, connection: Connection, message: Message, reply: Reply) -> None:
-        life = self._undertaker.lives.get(message["id"])
-        if life is not None and life.cause is None:
-            self._undertaker.set_deadline(life, float(message["deadline"]))
-        reply({"known": life is not None})
-
-    def _usage(self, connection: Connection, message: Message, reply: Reply) -> None:
-        life = self._undertaker.lives.get(message["id"])
-        used = {} if life is None else usage_of(self._house, life, self._limits_watch.seen(life))
-        reply({"known": life is not None, **used})
-
-    def _exits(self, connection: Connection, message: Message, reply: Reply) -> None:
-        """The sockets with which it is reached and left; none where somebody else has them still."""
-        life = self._undertaker.lives.get(message["id"])
-        if life is None or message["incarnation"] != life.record.incarnation:
-            reply({"known": False})
-            return
-        if not life.record.exits and not message.get("make"):
-            raise PlanError(f"{life.record.id} was made without exits: it has no network at all")
+    def _exits(self, reply: Reply, id: str, incarnation: int, make: bool = False) -> None:
+        """The sockets with which it is reached and left, and a pidfd; none where the gateway has the sockets still."""
+        life = self._life(id, incarnation)
+        if not life.record.exits and not make:
+            raise PlanError(f"{id} was made without exits: it has no network at all")
         if not _late_exits.opened(self._house, life.jail, lambda: self._undertaker.reopen_exits(life)):
-            reply({"known": False})
-            return
-        exits = life.jail.exits
-        fds = () if exits is None else tuple(one.fileno() for one in exits.all)
-        reply({"known": True, "late": life.record.late, "fds": len(fds)}, fds)
+            raise Gone(id)
+        exits, record = life.jail.exits, life.record
+        fds = () if exits is None else (*(one.fileno() for one in exits.all), life.jail.pidfd)
+        reply({"late": record.late, "pid": record.pid, "start": record.start}, fds)
 
-    def _freeze(self, connection: Connection, message: Message, reply: Reply) -> None:
-        """Until `thaw`, or until the service that asks is gone."""
-        life = self._undertaker.lives.get(message["id"])
-        if life is not None:
-            self._undertaker.freezer.hold(life.record.id, life.jail, (connection, int(message["hold"])))
-        reply({"known": life is not None})
+    def _freeze(self, reply: Reply, id: str, hold: int) -> None:
+        """Until `thaw`, or until the daemon is gone."""
+        self._undertaker.freezer.hold(id, self._life(id).jail, hold)
+        reply()
 
-    def _thaw(self, connection: Connection, message: Message, reply: Reply) -> None:
-        reply({"held": self._undertaker.freezer.let_go(str(message["id"]), (connection, int(message["hold"])))})
+    def _thaw(self, reply: Reply, id: str, hold: int) -> None:
+        reply({"held": self._undertaker.freezer.let_go(id, hold)})
 
-    def _list(self, connection: Connection, message: Message, reply: Reply) -> None:
+    def _awakened(self, id: str, incarnation: int) -> Life:
+        """One that is not just ending. Gone."""
+        life = self._life(id, incarnation)
+        if life.cause is not None:
+            raise Gone(id)
+        return life
+
+    def _pause(self, reply: Reply, id: str, incarnation: int) -> None:
+        """Until `resume` or `awake`, whoever lives. Answered when none of its processes runs."""
+        life = self._awakened(id, incarnation)
+        self._undertaker.rest.pause(life)
+        reply(_times(life.record))
+
+    def _resume(self, reply: Reply, id: str, incarnation: int) -> None:
+        life = self._awakened(id, incarnation)
+        woken = self._undertaker.rest.resume(life)
+        reply({"woken": woken, **_times(life.record)})
+
+    def _awake(self, reply: Reply, id: str, incarnation: int, hold: int) -> None:
+        """It is resumed if it is paused, and not paused for idleness until `rest`, or the end of the connection."""
+        reply({"woken": self._undertaker.rest.keep_awake(self._awakened(id, incarnation), hold)})
+
+    def _rest(self, reply: Reply, id: str, hold: int) -> None:
+        self._undertaker.rest.let_go(id, hold)
+        reply()
+
+    def _list(self, reply: Reply) -> None:
         self._bury_all()  # who asks for the living is told nothing of the dead
-        # What is killed for others they may not have recorded yet.
-        others = (other for other in self._connections if other is not connection)
-        killed = {id: ended for other in others for id, (_, ended) in other.killed.items()}
-        known = killed | self._house.records.ended()
+        known = self._house.records.ended()
         ended = {id: {"limit": e.limit, "reason": e.reason, "kind": e.kind} for id, e in known.items()}
         living = {id: life.record.incarnation for id, life in self._undertaker.lives.items()}
         kinds = {id: life.record.kind for id, life in self._undertaker.lives.items()}
         standing = [self._undertaker.lives[id].record for id in self._undertaker.freezer.paused()]
-        paused = {record.id: {"left": record.left_seconds, "deadline": record.deadline} for record in standing}
+        paused = {record.id: _times(record) for record in standing}
         reply({"living": living, "kinds": kinds, "ended": ended, "paused": paused})
 
-    def _forget(self, connection: Connection, message: Message, reply: Reply) -> None:
-        self._house.records.forget(str(message["id"]))
-        reply({})
+    def _inspect(self, reply: Reply, id: str) -> None:
+        """All that is recorded of a living one."""
+        self._bury_all()
+        reply(asdict(self._life(id).record))
 
-    def _stop(self, connection: Connection, message: Message, reply: Reply) -> None:
+    def _forget(self, reply: Reply, id: str) -> None:
+        self._house.records.forget(id)
+        reply()
+
+    def _stop(self, reply: Reply) -> None:
         """Kills everything and leaves: for tests, and for taking paddock away."""
         self._stopping = True
         for life in list(self._undertaker.lives.values()):
             self._undertaker.end(life, Ended(limit=None, reason="the keeper was told to stop"))
-        reply({})
+        reply()
 
 
-def listen(state: Path) -> socket.socket:
-    """The keeper's door; whatever an earlier keeper left at its place is taken away. The caller holds the lock."""
-    directory = os.open(state, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(layout.KEEPER_SOCKET, dir_fd=directory)
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        listener.bind(f"/proc/self/fd/{directory}/{layout.KEEPER_SOCKET}")
-        listener.listen(64)
-        return listener
-    finally:
-        os.close(directory)
+def _times(record: Record) -> Message:
+    return {"left": record.left_seconds, "deadline": record.deadline}

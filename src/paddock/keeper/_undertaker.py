@@ -197,8 +197,8 @@ class Undertaker:
             pass  # an earlier keeper's child: the machine's init has reaped it
         jail.close()
         records = self._house.records
-        if not life.waiting:  # on a full disk only the services of this moment learn of the cause
-            attempt(records.write_ended, id, replace(cause, kind=life.record.kind))
+        # Until the daemon says that it may be forgotten. On a full disk only the daemon of this moment learns of it.
+        attempt(records.write_ended, id, replace(cause, kind=life.record.kind))
         attempt(records.retire, id, self._house.spares)
         for answer in life.waiting:
             attempt(answer)  # nothing of it runs any more; what follows nobody has to wait for

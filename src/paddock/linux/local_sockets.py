@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Generator
+
+BACKLOG = 64
 
 
 def connect(directory: str | os.PathLike[str], name: str) -> socket.socket | None:
@@ -25,6 +27,21 @@ def connect(directory: str | os.PathLike[str], name: str) -> socket.socket | Non
         peer.close()
         raise
     return peer
+
+
+def listen(directory: str | os.PathLike[str], name: str) -> socket.socket:
+    """A listener in the place of whatever has that name. OSError."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with reached(directory) as short:
+            with suppress(FileNotFoundError):
+                os.unlink(f"{short}/{name}")
+            listener.bind(f"{short}/{name}")
+        listener.listen(BACKLOG)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
 
 
 @contextmanager

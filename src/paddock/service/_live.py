@@ -32,10 +32,9 @@ class Live:
         lanes: Lanes,
         serve: Callable[[Held], Coroutine[None, None, None]],
         sleeping: Sleeping,
-        reached: Callable[[Row], None] = lambda row: None,
     ) -> None:
         self.sleeping = sleeping
-        self._serve, self._reached = serve, reached
+        self._serve = serve
         self._store, self._backends, self._remains = store, backends, remains
         self._pool, self._tasks, self._lanes = pool, tasks, lanes
         self._held: dict[SandboxId, Held] = {}
@@ -227,7 +226,6 @@ class Live:
                 raise _silent(row)
             now = await self.ended(row, None if ending is _GONE else ending)
             raise died(now.sandbox) if has_ended(now) else _silent(row)
-        self._reached(row)
         return self.admit(row, backend, instance)
 
     async def _watch(self, held: Held) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from paddock.errors import InternalError, InvalidState, PolicyDenied
-from paddock.model import GetPolicy, PolicyDocument, PolicyRevision, Principal, Sandbox, SetPolicy, State
+from paddock.model import GetPolicy, PolicyDocument, PolicyRevision, Principal, Sandbox, SetPolicy
 
 from ._clock import Clock
 from ._egress import Egress
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from paddock.policy.egress import Snapshot
 
 _MOST_KEPT = 64
-_REACHED = (State.CREATING, State.RUNNING, State.PAUSED)
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -78,17 +77,6 @@ class Policies:
         now = self._store.get(row.id)
         if now is not None and now.incarnation == row.incarnation and now.sandbox.policy != revision:
             await self._apply(row.id, revision)  # whoever set another meanwhile may have told the gateway before us
-
-    async def recorded(self, row: Row) -> tuple[Row, Snapshot] | None:
-        """What it is by now, and what holds for it, whichever service has set that. None: it has ended, or was made
-        again. Without a policy nothing gets out."""
-        from paddock.policy.egress import compile
-
-        now = self._store.get(row.id)
-        if now is None or now.incarnation != row.incarnation or now.state not in _REACHED:
-            return None
-        revision = now.sandbox.policy
-        return now, compile(PolicyDocument()) if revision is None else await self.of(revision)
 
     async def set(self, action: SetPolicy, row: Row, entry: Entry) -> Sandbox:
         if Principal(row.sandbox.owner).sandbox is not None:

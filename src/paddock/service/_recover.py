@@ -57,6 +57,8 @@ class Step(Enum):
     ADOPT = auto()
     FINALIZE = auto()
     KILL = auto()
+    FORGET = auto()
+    """The backend keeps an end until it is told so."""
     FINISH = auto()
 
 
@@ -71,7 +73,7 @@ TABLE: Mapping[tuple[Recorded, Lives], Step] = {
     (Recorded.RESTORING, Lives.YES): Step.FINISH,
     (Recorded.RESTORING, Lives.NO): Step.FINISH,
     (Recorded.ENDED, Lives.YES): Step.KILL,
-    (Recorded.ENDED, Lives.NO): Step.NOTHING,
+    (Recorded.ENDED, Lives.NO): Step.FORGET,
 }
 
 
@@ -142,7 +144,9 @@ class Recovery:
                 ending = living.get(id, _GONE)
                 lives = Lives.UNKNOWN if backend is None or living is _UNKNOWN else Lives.NO if ending else Lives.YES
                 step = TABLE[recorded(row), lives]
-                if step is not Step.NOTHING and backend is not None and self._lanes.is_free(id):
+                if step is Step.NOTHING or (step is Step.FORGET and id not in living):
+                    continue
+                if backend is not None and self._lanes.is_free(id):
                     work.append(self._do(step, id, backend, ending))
             await asyncio.gather(*work)
 
@@ -170,6 +174,8 @@ class Recovery:
                     message = "it lives without a row that says so; killed"
                     self._audit.event("sandbox.orphan", sandbox=id, message=message)
                 await self._kill(id, backend)
+            case Step.FORGET:
+                await backend.forget(id)
             case _:
                 pass
 

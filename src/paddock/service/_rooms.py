@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,12 +40,12 @@ from ._files import Files
 from ._forks import Forks
 from ._garbage import Garbage
 from ._images import ImageRoom, UnusedImages
-from ._judge import Judge
+from ._judge import judge
 from ._lane import Lanes
 from ._lease_store import LeaseStore
 from ._leased_egress import LeasedEgress
 from ._lifecycle import Lifecycle
-from ._live import Live
+from ._live import LIVE, Live
 from ._making import Making
 from ._mount_results import MountResults
 from ._needs import Needs, of_running, of_sandboxes, of_snapshots
@@ -69,7 +70,7 @@ from ._snapshot_store import SnapshotStore
 from ._snapshots import Snapshots
 from ._spare_trees import SPARE
 from ._storage import Storage
-from ._store import Row, Store
+from ._store import Store
 from ._tasks import Tasks
 from ._workspace_collector import WorkspaceCollector
 from ._workspace_tree import BESIDE, Workspaces
@@ -104,7 +105,7 @@ class Rooms:
         def fetchers(owner: str) -> Fetcher:
             return Fetcher(environment(), lambda name: self.secrets.value(owner, name), clock.wall)
 
-        lanes = Lanes()
+        self._store, lanes = store, Lanes()
         leases = self.leases = Leases(store=LeaseStore(store), fetchers=fetchers, clock=clock, tasks=tasks, audit=audit)
         self.secrets = Secrets.wired(state_dir, store=store, clock=clock, rotated=leases.rotated)
         asked = bell(os.environ, audit=audit, clock=clock, tasks=tasks)
@@ -116,9 +117,8 @@ class Rooms:
                 exits=lambda row: backends.named(row.sandbox.backend).exits(row.id, row.incarnation, make=True),
                 tasks=tasks,
                 audit=audit,
-                judge=Judge(store, self.approvals),
+                judge=partial(judge, store, self.approvals),
                 secrets=leases.packed,
-                recorded=lambda row: self.policies.recorded(row),
             )
             leases.changed = lambda id, bound: doors.secret(SandboxId(id), bound.name, to_bytes(bound))
         self.recordings = Recordings(self._doors, lambda row: self.policies.resume(row))
@@ -152,7 +152,6 @@ class Rooms:
             lanes=lanes,
             serve=Nested(perform, allotment).serve,
             sleeping=sleeping,
-            reached=lambda row: _reached(policies, tasks, row),
         )
         self.shelf = Shelf(
             state_dir,
@@ -361,12 +360,14 @@ class Rooms:
             period_seconds=period_seconds,
         )
 
-    async def let_go(self) -> None:
+    async def resume(self) -> None:
+        """Sees to the network access of sandboxes that live since before this daemon."""
+        if self._doors is None:
+            return
+        living = [(row, row.sandbox.policy) for row in self._store.list() if row.state in LIVE and not row.asleep]
+        self._doors.resume([(row, await self.policies.of(policy)) for row, policy in living if policy is not None])
+
+    def let_go(self) -> None:
         """Of the gateway, which goes on for the sandboxes that live on."""
         if self._doors is not None:
-            await self._doors.aclose()
-
-
-def _reached(policies: Policies, tasks: Tasks, row: Row) -> None:
-    if row.sandbox.policy is not None:
-        tasks.start(policies.resume(row), name=f"see to the ways out of {row.id}")
+            self._doors.aclose()

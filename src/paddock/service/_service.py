@@ -143,6 +143,7 @@ class Service:
         await self.recover()
         self._tasks.start(self.expiry.run(self.activity), name="sweep")
         self._tasks.start(self._rooms.evidence.run(self.activity), name="sign")
+        self._tasks.start(self._rooms.resume(), name="see to the network access of what lives")
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -171,7 +172,7 @@ class Service:
             closing.callback(self._store.close)
             closing.push_async_callback(self._close_backends)
             closing.callback(self._gate.abandon)
-            closing.push_async_callback(self._rooms.let_go)
+            closing.callback(self._rooms.let_go)
             closing.push_async_callback(self._rooms.live.aclose)  # what has come to life since
             closing.push_async_callback(self._tasks.aclose)
             closing.push_async_callback(self._rooms.live.aclose)

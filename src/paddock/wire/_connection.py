@@ -54,6 +54,11 @@ class Connection:
         self._was_read = True
         return self._ready[0]
 
+    def read(self) -> list[Frame] | None:
+        """For a peer that poll(2) has news of: the frames that are whole after one read; None at the end."""
+        data, descriptors, lost = receive_some(self._peer)
+        return self._inbox.feed(data, descriptors, lost=lost) if data else None
+
     def unread(self) -> None:
         """The next `receive` returns the latest frame once more: an exception may have come before anybody had it."""
         self._was_read = False

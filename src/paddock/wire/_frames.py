@@ -26,7 +26,8 @@ MAX_REQUEST = 16 << 20
 """Bytes of a client's body: 2 MiB of arguments and environment, at worst six characters for each byte."""
 MAX_REPLY = 1 << 30
 """Bytes of the daemon's body: what `exec` captured, in base64."""
-MAX_DESCRIPTORS = 8
+MAX_DESCRIPTORS = 16
+"""Of one frame: as many as a sandbox may have mounts."""
 NO_REPLY = 1
 """A flag of OPEN: the client doesn't wait for an answer, and the daemon sends none."""
 

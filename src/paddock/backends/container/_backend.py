@@ -14,6 +14,7 @@ import msgspec
 
 from paddock.backends._base import Backend, Capabilities, Ending, Exits, Paused, SandboxPlan, TreeMount
 from paddock.backends._guest import GuestConnection
+from paddock.backends.jail import KeeperClient
 from paddock.errors import (
     AlreadyExists,
     LevelUnavailable,
@@ -56,8 +57,8 @@ class ContainerBackend:
     name = "container"
     level = Level.CONTAINER
 
-    def __init__(self, state_dir: Path) -> None:
-        self._state = state_dir
+    def __init__(self, state_dir: Path, *, keeper: KeeperClient | None = None) -> None:
+        self._state, self._keeper = state_dir, keeper
         self._directory = state_dir / CONTAINERS
         self.records = Records(self._directory)
         self._locks: dict[SandboxId, asyncio.Lock] = {}
@@ -250,10 +251,9 @@ class ContainerBackend:
             try:
                 if record is None or record.incarnation != incarnation or not record.lives():
                     raise ProcessLookupError
-                life = self._life(record)
+                return await exits(self.records, record, self._life(record), make=make)
             except ProcessLookupError:
                 raise SandboxDied(f"sandbox {id} is gone") from None
-            return await exits(self.records, record, life, make=make)
 
     async def living(self) -> Mapping[SandboxId, Ending | None]:
         found: dict[SandboxId, Ending | None] = {}
@@ -381,7 +381,7 @@ class ContainerBackend:
     async def _storage(self) -> Storage:
         async with self._storing:
             if self._stored is None:
-                self._stored = await Storage.open(self._state)
+                self._stored = await Storage.open(self._state, self._keeper)
             return self._stored
 
     def _start(self, work: Coroutine[Any, Any, R]) -> asyncio.Task[R]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 from paddock.backends._base import Exits
 from paddock.errors import PlatformError, Unsupported
+from paddock.linux import pidfd
 
 from ._life import Life
 from ._records import BIRTH, Record, Records
@@ -11,7 +14,8 @@ from ._ways import show_trust
 
 
 async def exits(records: Records, record: Record, life: Life, *, make: bool) -> Exits | None:
-    """Of whoever has its lock. None: an earlier service's gateway has them. PlatformError, Unsupported."""
+    """Of whoever has its lock. None: an earlier service's gateway has them. PlatformError, Unsupported,
+    ProcessLookupError."""
     if not record.exits:
         if not make:
             raise Unsupported(f"sandbox {record.id} was made without a way out", hint="give it a policy")
@@ -22,4 +26,10 @@ async def exits(records: Records, record: Record, life: Life, *, make: bool) -> 
             raise PlatformError("a program inside listens at a port that the gateway needs", hint="end it")
         records.change(record.id, record.incarnation, exits=True, late=True)
     life.late = record.late or not record.exits
-    return life.ways.copies() if there else None
+    if not there:
+        return None
+    process = pidfd.open(record.pid)
+    if not record.lives():  # that was another process's by now
+        os.close(process)
+        raise ProcessLookupError
+    return life.ways.copies(process, (record.pid, record.start))

@@ -43,7 +43,7 @@ def require_own_ids(pid: int) -> None:
 async def mounted(porters: Porters, plan: SandboxPlan) -> AsyncGenerator[dict[str, int]]:
     """Detached mounts by their targets, open within the block. InvalidArgument."""
     message = porters.jail_plan(plan).to_message()
-    descriptors = cast("list[int]", (await porters.keeper.request("mounts", plan=message))["fds"])
+    descriptors = cast("list[int]", (await porters.keeper.request("mounts", plan=message)).get("fds", []))
     try:
         yield dict(zip((mount.target for mount in plan.spec.mounts), descriptors, strict=True))
     finally:

@@ -6,6 +6,7 @@ import asyncio
 import os
 from pathlib import Path
 
+from paddock.backends.jail import KeeperClient
 from paddock.model import Template
 from paddock.storage import Pool, Templates, open_pool, prepare
 
@@ -22,9 +23,9 @@ class Storage:
         self.carrier = Carrier(porters, pool, self._tools)
 
     @classmethod
-    async def open(cls, state_dir: Path) -> Storage:
+    async def open(cls, state_dir: Path, keeper: KeeperClient | None) -> Storage:
         """PaddockError."""
-        porters = Porters(state_dir)
+        porters = Porters(state_dir, keeper=keeper)
         try:
             config = await asyncio.to_thread(prepare, state_dir)
             descriptor = await porters.pool()

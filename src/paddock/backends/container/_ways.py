@@ -59,9 +59,9 @@ class Ways:
         asked = {"pid": pid, "shown": HOST, **orders}
         self._sockets = await asyncio.to_thread(_send, pid, asked, descriptors)
 
-    def copies(self) -> Exits:
+    def copies(self, process: int, first: tuple[int, int]) -> Exits:
         *tcp, datagrams, connections, diag = [one.dup() for one in self._sockets]
-        return Exits(tuple(tcp), datagrams, connections, diag)
+        return Exits(tuple(tcp), datagrams, connections, diag, process, first)
 
     def close(self) -> None:
         for one in self._sockets:

@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from paddock.backends._base import Capabilities, Exits, SandboxPlan
+from paddock.backends.jail import KeeperClient
 from paddock.backends.vessel import Orders, VesselBackend, VesselInstance, nobodys
 from paddock.errors import InvalidArgument, LevelUnavailable, PaddockError, Unsupported
 from paddock.keeper._plan import KVM, JailPlan, Tree
@@ -47,8 +48,8 @@ class GvisorBackend(VesselBackend):
     extra_memory_mib = 128
     extra_processes = 96
 
-    def __init__(self, state_dir: Path, *, for_tests: bool = False) -> None:
-        super().__init__(state_dir, for_tests=for_tests)
+    def __init__(self, state_dir: Path, *, keeper: KeeperClient | None = None, for_tests: bool = False) -> None:
+        super().__init__(state_dir, keeper=keeper, for_tests=for_tests)
         self._home = state_dir  # where what was found out is written down
         self._found: _probe.Found | None = None
         self._runsc: str | None = None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import itertools
 import os
 import socket
 from collections.abc import Coroutine, Mapping
@@ -24,7 +23,7 @@ from paddock.backends.jail._rest import Rest
 from paddock.errors import KeeperUnavailable, PaddockError, SandboxDied
 from paddock.keeper import _trust_places, layout
 from paddock.keeper._plan import JailPlan, Mount, Tree, User
-from paddock.keeper._records import Record, Records
+from paddock.keeper._records import Record
 from paddock.model import Check, ExecSpec, Level, Limit, Limits, SandboxId, Template, replace
 
 R = TypeVar("R")
@@ -44,25 +43,17 @@ class JailBackend:
     name = "jail"
     level = Level.JAIL
 
-    def __init__(self, state_dir: Path, *, for_tests: bool = False) -> None:
+    def __init__(self, state_dir: Path, *, keeper: KeeperClient | None = None, for_tests: bool = False) -> None:
         self._state = state_dir
         self._endings: dict[SandboxId, dict[int, asyncio.Future[Ending]]] = {}
         """Of those that are or were held here, by incarnation."""
-        self._killed: set[SandboxId] = set()
         self._being_made: set[SandboxId] = set()
         self._late: set[SandboxId] = set()
         """Those that were given exits while they ran: their environment says nothing of certificates."""
         self._tasks: set[asyncio.Task[Any]] = set()
-        self.rest = Rest(lambda *asked, **fields: self.keeper.request(*asked, **fields), self.start)
-        self.keeper = KeeperClient(
-            state_dir,
-            on_ended=self._on_ended,
-            on_rest=self.rest.told,
-            on_lost=self._on_lost,
-            on_replaced=self._on_replaced,
-            for_tests=for_tests,
-        )
-        self.holds = itertools.count(1)
+        self.keeper = keeper or KeeperClient(state_dir, for_tests=for_tests)
+        self.keeper.join(self._heard)
+        self.rest = Rest(self.keeper, self.start)
         self.trace = False
         self.fault = ""
         self.last_timings: dict[str, float] = {}
@@ -130,7 +121,7 @@ class JailBackend:
         except KeeperUnavailable as error:
             if not error.details.get("lost"):
                 raise
-        await self.keeper.request("forget", id=plan.id)
+        await self.keeper.tell("forget", id=plan.id)
         return await self._make(plan, dataclasses.replace(jail, fault=""))
 
     async def _make(self, plan: SandboxPlan, jail: JailPlan) -> JailInstance:
@@ -141,6 +132,7 @@ class JailBackend:
         try:
             answer = await asyncio.shield(making)
             instance = self.instance(plan.id, plan.template, plan.incarnation)
+            instance.pid = answer["pid"]
             with contextlib.suppress(PaddockError, OSError):  # whoever asks next is told
                 await instance.turn_to()
         except BaseException as error:
@@ -166,7 +158,9 @@ class JailBackend:
             except KeeperUnavailable as error:
                 if error.details.get("unheard"):
                     return
-            await self.keeper.request("kill", id=plan.id, incarnation=plan.incarnation)
+            with contextlib.suppress(SandboxDied):
+                await self.keeper.request("kill", id=plan.id, incarnation=plan.incarnation)
+            await self.forget(plan.id)
 
     def hints(self, limits: Limits) -> dict[str, str]:
         """Return the variables that tell of limits which can't be seen inside."""
@@ -218,43 +212,37 @@ class JailBackend:
     async def adopt(self, id: SandboxId) -> JailInstance | None:
         known = id in self._endings
         self._endings.setdefault(id, {})  # it may end while it is looked for
-        answer = await self.keeper.request("list")
-        record = self._record(id) if id in answer["living"] else None
-        if record is None or record.kind != self.name:
+        try:
+            record = await self.record(id)
+            if record.kind != self.name:
+                raise SandboxDied(f"{id} is another backend's")
+        except SandboxDied:
             if not known:
                 self._endings.pop(id, None)
             return None
         self.ending(id, record.incarnation)
         if record.late:
             self._late.add(id)
-        self.rest.met(id, answer)
-        return self.instance(id, msgspec.json.decode(record.template, type=Template), record.incarnation)
+        self.rest.stillness(id)
+        self.rest.told(id, record.paused)
+        instance = self.instance(id, msgspec.json.decode(record.template, type=Template), record.incarnation)
+        instance.pid = record.pid
+        return instance
 
-    def _record(self, id: SandboxId) -> Record | None:
-        directory = os.open(self._state / layout.RUN, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            return Records(directory).read(id)
-        finally:
-            os.close(directory)
-
-    def record(self, id: SandboxId) -> Record:
-        """What the keeper wrote about a living one. SandboxDied."""
-        found = self._record(id)
-        if found is None:
-            raise SandboxDied(f"{id} is dead")
-        return found
+    async def record(self, id: SandboxId) -> Record:
+        """What the keeper has recorded of a living one. SandboxDied."""
+        return Record(**await self.keeper.request("inspect", id=id))
 
     async def exits(self, id: SandboxId, incarnation: int, *, make: bool = False) -> Exits | None:
         answer = await self.keeper.request("exits", id=id, incarnation=incarnation, make=make)
-        if not answer["known"]:
-            raise SandboxDied(f"{id} is dead")
         if answer["late"]:
             self._late.add(id)
-        sockets = [socket.socket(fileno=fd) for fd in cast("list[int]", answer["fds"])]
-        if not sockets:
+        descriptors = cast("list[int]", answer.get("fds", []))
+        if not descriptors:
             return None
-        *tcp, datagrams, connections, diag = sockets
-        return Exits(tuple(tcp), datagrams, connections, diag)
+        process = descriptors.pop()
+        *tcp, datagrams, connections, diag = [socket.socket(fileno=fd) for fd in descriptors]
+        return Exits(tuple(tcp), datagrams, connections, diag, process, (answer["pid"], answer["start"]))
 
     async def living(self) -> Mapping[SandboxId, Ending | None]:
         answer = await self.keeper.request("list")
@@ -274,16 +262,15 @@ class JailBackend:
         self.rest.forget(id)
         self._endings.pop(id, None)
         self._late.discard(id)
-        if id in self._killed:
-            self._killed.remove(id)  # from here, of which the keeper keeps no record
-        else:
-            await self.keeper.request("forget", id=id)
+        await self.keeper.tell("forget", id=id)
 
     async def kill(self, id: SandboxId, incarnation: int) -> None:
-        answer = await self.keeper.request("kill", id=id, incarnation=incarnation)
-        if answer["known"]:
-            self._killed.add(id)
-        self._settle(id, incarnation, _KILLED if answer["known"] else _GONE)
+        ending = _KILLED
+        try:
+            await self.keeper.request("kill", id=id, incarnation=incarnation)
+        except SandboxDied:
+            ending = _GONE
+        self._settle(id, incarnation, ending)
 
     def furnished(self, id: SandboxId, spec: ExecSpec) -> ExecSpec:
         if id not in self._late:
@@ -303,7 +290,7 @@ class JailBackend:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.keeper.aclose()
+        self.keeper.leave(self._heard)
 
     def _settle(self, id: SandboxId, incarnation: int, ending: Ending) -> None:
         if id in self._endings:
@@ -311,9 +298,17 @@ class JailBackend:
             if not future.done():
                 future.set_result(ending)
 
-    def _on_ended(self, id: str, incarnation: int, limit: str | None, reason: str) -> None:
-        self._settle(SandboxId(id), incarnation, _ending(limit, reason))
-        self.rest.told(id, False)
+    def _heard(self, event: Message) -> None:
+        match event["event"]:
+            case "lost":
+                self._on_lost()
+            case "replaced":
+                self._on_replaced()
+            case "ended":
+                self._settle(event["id"], event["incarnation"], _ending(event["limit"], event["reason"]))
+                self.rest.told(event["id"], False)
+            case what:
+                self.rest.told(event["id"], what == "paused")
 
     def _on_lost(self) -> None:
         # Its successor takes over what lives and tells of it; whoever waits for an end need not ask for that.

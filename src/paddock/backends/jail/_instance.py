@@ -25,6 +25,8 @@ class JailInstance(Resting):
     def __init__(self, backend: JailBackend, id: SandboxId, template: Template, incarnation: int) -> None:
         super().__init__(id, template, self.dial, root_user=backend.root_user)
         self._backend, self._incarnation, self._rest = backend, incarnation, backend.rest
+        self.pid = 0
+        """Of its pid 1."""
 
     async def turn_to(self) -> None:
         """The agent turns to us while this is being recorded, and not when somebody waits for a first command."""
@@ -42,9 +44,7 @@ class JailInstance(Resting):
         return await GuestConnection.connect(self._backend.socket(self.id, identity))
 
     async def set_deadline(self, deadline: float) -> None:
-        answer = await self._backend.keeper.request("deadline", id=self.id, deadline=deadline)
-        if not answer["known"]:
-            raise SandboxDied(f"{self.id} is dead")
+        await self._backend.keeper.request("deadline", id=self.id, deadline=deadline)
         await self.tell_deadline(deadline)
 
     async def tell_deadline(self, deadline: float) -> None:
@@ -60,29 +60,24 @@ class JailInstance(Resting):
 
     async def usage(self) -> Usage:
         answer = await self._backend.keeper.request("usage", id=self.id)
-        if not answer.pop("known"):
-            raise SandboxDied(f"{self.id} is dead")
-        answer.pop("re")
         strikes = {Limit(k): v for k, v in cast("dict[str, int | None]", answer.pop("strikes", {})).items() if v}
         return Usage(**answer, strikes=strikes)
 
     def refusals(self) -> Refusals:
         if "memory" in self._backend.keeper.facts.get("watched", ()):
             return super().refusals()  # what the keeper kills, no group counts
-        return Refusals(self._backend.record(self.id).pid)
+        return Refusals(self.pid)
 
     async def processes(self) -> tuple[Process, ...]:
-        return await asyncio.to_thread(_look.table, self._backend.record(self.id))
+        return await asyncio.to_thread(_look.table, await self._backend.record(self.id))
 
     async def posture(self) -> tuple[Check, ...]:
-        return await asyncio.to_thread(_look.posture, self._backend.record(self.id))
+        return await asyncio.to_thread(_look.posture, await self._backend.record(self.id))
 
     @contextlib.asynccontextmanager
     async def frozen(self) -> AsyncGenerator[None]:
-        hold = next(self._backend.holds)
-        answer = await self._backend.keeper.request("freeze", id=self.id, hold=hold)
-        if not answer["known"]:
-            raise SandboxDied(f"{self.id} is dead")
+        hold = next(self._backend.keeper.holds)
+        await self._backend.keeper.request("freeze", id=self.id, hold=hold)
         try:
             yield
         finally:

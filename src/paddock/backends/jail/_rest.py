@@ -2,36 +2,27 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
 from paddock.backends._base import Paused
 from paddock.backends._guest import GuestInstance
 from paddock.backends._stillness import Stillness
-from paddock.backends.jail._keeper import Message
-from paddock.errors import PaddockError, SandboxDied
+from paddock.backends.jail._keeper import KeeperClient, Message
+from paddock.errors import PaddockError
 from paddock.model import SandboxId
 
 
 class Rest:
-    """Of the sandboxes of one backend. `ask` is a keeper's `request`, `start` runs work that nobody waits for."""
+    """Of the sandboxes of one backend. `start` runs work that nobody waits for."""
 
-    def __init__(
-        self, ask: Callable[..., Awaitable[Message]], start: Callable[[Coroutine[Any, Any, None]], object]
-    ) -> None:
-        self._request, self._start = ask, start
+    def __init__(self, keeper: KeeperClient, start: Callable[[Coroutine[Any, Any, None]], object]) -> None:
+        self._keeper, self._start = keeper, start
         self._stillness: dict[str, Stillness] = {}
         self._awake: dict[int, tuple[SandboxId, int]] = {}
-        self._holds = itertools.count(1)
 
     def stillness(self, id: SandboxId) -> Stillness:
         return self._stillness.setdefault(id, Stillness())
-
-    def met(self, id: SandboxId, answer: Message) -> None:
-        """One that others may have paused, by what the keeper has listed."""
-        self.stillness(id)
-        self.listed(answer)
 
     def forget(self, id: SandboxId) -> None:
         self.told(id, False)  # whoever waits for that waits no more
@@ -54,17 +45,17 @@ class Rest:
         return paused
 
     async def pause(self, id: SandboxId, incarnation: int) -> Paused:
-        answer = await self._ask("pause", id, incarnation)
+        answer = await self._keeper.request("pause", id=id, incarnation=incarnation)
         self.told(id, True)
         return _paused(answer)
 
     async def resume(self, id: SandboxId, incarnation: int) -> float:
-        answer = await self._ask("resume", id, incarnation)
+        answer = await self._keeper.request("resume", id=id, incarnation=incarnation)
         self.told(id, False)
         return float(answer["deadline"])
 
     async def stay_awake(self, id: SandboxId, incarnation: int) -> Callable[[], None]:
-        hold = next(self._holds)
+        hold = next(self._keeper.holds)
         self._awake[hold] = id, incarnation
 
         def let_go() -> None:
@@ -72,7 +63,7 @@ class Rest:
                 self._start(self._let_go(id, hold))
 
         try:
-            await self._ask("awake", id, incarnation, hold=hold)
+            await self._keeper.request("awake", id=id, incarnation=incarnation, hold=hold)
         except BaseException:
             let_go()
             raise
@@ -82,19 +73,13 @@ class Rest:
         """With a keeper that knows nothing of it."""
         for hold, (id, incarnation) in list(self._awake.items()):
             if hold in self._awake:  # what was let go meanwhile would be held for ever
-                await self._request("awake", id=id, incarnation=incarnation, hold=hold)
+                await self._keeper.request("awake", id=id, incarnation=incarnation, hold=hold)
 
     async def _let_go(self, id: SandboxId, hold: int) -> None:
         try:
-            await self._request("rest", id=id, hold=hold)
+            await self._keeper.tell("rest", id=id, hold=hold)
         except PaddockError:
             pass  # it keeps nothing awake for a connection that has ended
-
-    async def _ask(self, operation: str, id: SandboxId, incarnation: int, **more: object) -> Message:
-        answer = await self._request(operation, id=id, incarnation=incarnation, **more)
-        if not answer["known"]:
-            raise SandboxDied(f"{id} is dead")
-        return answer
 
 
 def _paused(times: Message) -> Paused:

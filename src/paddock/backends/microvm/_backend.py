@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from paddock.backends._base import Capabilities, Exits, SandboxPlan
+from paddock.backends.jail import KeeperClient
 from paddock.backends.microvm import _accelerator, _kernel, _qemu, _shares
 from paddock.backends.microvm._bake import Ingredients
 from paddock.backends.microvm._images import Images
@@ -47,8 +48,8 @@ class MicrovmBackend(VesselBackend):
     late_trees = True
     tells = True
 
-    def __init__(self, state_dir: Path, *, for_tests: bool = False) -> None:
-        super().__init__(state_dir, for_tests=for_tests)
+    def __init__(self, state_dir: Path, *, keeper: KeeperClient | None = None, for_tests: bool = False) -> None:
+        super().__init__(state_dir, keeper=keeper, for_tests=for_tests)
         self._trial = asyncio.Lock()
 
     @property
@@ -292,7 +293,7 @@ class MicrovmInstance(VesselInstance):
         async with (
             self.copying(),
             self.roused(),
-            images.saving(self._level.record(self.id).tree, self._save),
+            images.saving((await self._level.record(self.id)).tree, self._save),
             super().frozen(),
         ):
             yield

@@ -11,7 +11,7 @@ from typing import Any
 
 from paddock.backends._base import Ending, SandboxPlan
 from paddock.backends._threads import in_its_own_thread
-from paddock.backends.jail import JailBackend
+from paddock.backends.jail import JailBackend, KeeperClient
 from paddock.backends.vessel._instance import VesselInstance
 from paddock.backends.vessel._orders import OWN_VARIABLES, Orders, guest_config
 from paddock.backends.vessel._waiting import Waiting, rehearse
@@ -48,8 +48,8 @@ class VesselBackend(JailBackend):
     tells = False
     """The guest tells which ceiling struck a command that failed: its kernel is not the machine's."""
 
-    def __init__(self, state_dir: Path, *, for_tests: bool = False) -> None:
-        super().__init__(state_dir, for_tests=for_tests)
+    def __init__(self, state_dir: Path, *, keeper: KeeperClient | None = None, for_tests: bool = False) -> None:
+        super().__init__(state_dir, keeper=keeper, for_tests=for_tests)
         self.directory = state_dir
         self.waiting = Waiting(self)
         self._trees: Pool | None = None
@@ -169,6 +169,7 @@ class VesselBackend(JailBackend):
         except BaseException as error:
             # Should the caller lose patience here too, this is still done.
             ending = await asyncio.shield(self.start(_undo(instance, died=isinstance(error, SandboxDied))))
+            await self.forget(plan.id)
             if ending is not None and ending.limit is Limit.TTL:
                 raise SandboxDied(
                     f"the time of {plan.id} was over before it was there",
@@ -186,9 +187,8 @@ class VesselBackend(JailBackend):
         try:
             late = [tree.target for tree in jail.trees[: len(plan.trees)]]
             answer = await self.keeper.request("claim", id=waiting.id, plan=jail.to_message(), late=late)
-            if not answer["known"]:
-                raise SandboxDied(f"{waiting.id}, which waited, has died")
             instance = self.instance(plan.id, plan.template, plan.incarnation)
+            instance.pid = answer["pid"]
             instance.take_over(waiting)
             async with instance.kept_awake(plan.spec.idle_seconds):
                 told = instance.claim(env), instance.tell_deadline(plan.deadline), self.become(plan, instance)
@@ -200,10 +200,10 @@ class VesselBackend(JailBackend):
     async def take_back(self, plan: SandboxPlan) -> None:
         """What was made of it is ended; no news of that end comes later, to whoever has its name then."""
         with contextlib.suppress(PaddockError, TimeoutError):
-            answer = await self.keeper.request("kill", id=plan.id, incarnation=plan.incarnation)
-            if answer["known"]:
-                async with asyncio.timeout(_NEWS_SECONDS):
-                    await asyncio.shield(self.ending(plan.id, plan.incarnation))
+            await self.keeper.request("kill", id=plan.id, incarnation=plan.incarnation)
+            async with asyncio.timeout(_NEWS_SECONDS):
+                await asyncio.shield(self.ending(plan.id, plan.incarnation))
+            await self.keeper.tell("forget", id=plan.id)
         self._endings.get(plan.id, {}).pop(plan.incarnation, None)
 
     async def adopt(self, id: SandboxId) -> VesselInstance | None:
