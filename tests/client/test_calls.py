@@ -177,12 +177,14 @@ class _Dying:
         self._ends = ends
         self.requests = 0
         self.sockets: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
 
     def connect(self, state_dir: Path) -> socket.socket:
         client, daemon = socket.socketpair()
         self.sockets.append(daemon)
         ends, self._ends = self._ends > 0, self._ends - 1
-        threading.Thread(target=self._serve, args=(Connection(daemon), ends), daemon=True).start()
+        self._threads.append(threading.Thread(target=self._serve, args=(Connection(daemon), ends)))
+        self._threads[-1].start()
         return client
 
     def _serve(self, daemon: Connection, ends: bool) -> None:
@@ -197,6 +199,11 @@ class _Dying:
             daemon.send(Kind.REPLY, frame.channel, b"[]")
 
     def close(self) -> None:
+        for one in self.sockets:
+            with contextlib.suppress(OSError):  # it has ended
+                one.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
         for one in self.sockets:
             one.close()
 

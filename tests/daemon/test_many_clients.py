@@ -44,7 +44,10 @@ def _answer(client: Connection) -> Frame:
 
 
 def test_five_hundred_clients_are_served_at_once(rig: Rig) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.ExitStack() as stack:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # both ends are of this process
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
         clients = [stack.enter_context(contextlib.closing(_greeted(rig))) for _ in range(500)]
         for client in clients:
             client.send(Kind.OPEN, 1, _body(ListSandboxes()))

@@ -148,15 +148,19 @@ def test_a_durable_workspace_has_no_subvolumes_but_copies_by_reference(
 def test_a_tree_of_endless_depth_is_killed_and_deleted_like_any_other(create: Callable[..., Sandbox]) -> None:
     for user in [None, *(["root"] if os.getuid() == 0 else [])]:
         sandbox = create()
-        made = Attacker(sandbox, user).probe(
-            "n = 0\nos.chdir('/workspace')\n"
-            "try:\n"
-            "    while n < 5000: os.mkdir('d' * 200); os.chdir('d' * 200); n += 1\n"
-            "except OSError: pass\n"
-            "answer(n)"
-        )
-        assert made > 100
-        assert len(sandbox.filesystem.list("/workspace")) == 1
+        try:
+            made = Attacker(sandbox, user).probe(
+                "n = 0\nos.chdir('/workspace')\n"
+                "try:\n"
+                "    while n < 5000: os.mkdir('d' * 200); os.chdir('d' * 200); n += 1\n"
+                "except OSError: pass\n"
+                "answer(n)"
+            )
+            assert made > 100
+            assert len(sandbox.filesystem.list("/workspace")) == 1
+        except SandboxDied as died:  # a look that measures it came in between, where no quota does
+            if died.details["limit"] != "inodes":
+                raise
         sandbox.kill()
 
 

@@ -6,6 +6,7 @@ import ctypes
 import os
 import signal
 import socket
+import tempfile
 import threading
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
@@ -121,14 +122,21 @@ def _count(*_: int) -> int:
     return found
 
 
-def test_a_worker_that_is_taken_over_reaches_nothing_but_its_tree(worker: Worker, tmp_path: Path) -> None:
+@pytest.fixture
+def elsewhere() -> Generator[Path]:
+    """A directory below none that Python finds modules in: pytest's own may lie in the checkout."""
+    with tempfile.TemporaryDirectory(prefix="pd-", dir="/var/tmp") as directory:
+        yield Path(directory)
+
+
+def test_a_worker_that_is_taken_over_reaches_nothing_but_its_tree(worker: Worker, elsewhere: Path) -> None:
     if landlock.kernel_abi() < 2:
         pytest.skip("this kernel has no Landlock that a worker can use")
-    (tmp_path / "tree").mkdir()
-    (tmp_path / "precious").write_text("precious")
-    directory = os.open(tmp_path / "tree", os.O_RDONLY | os.O_DIRECTORY)
+    (elsewhere / "tree").mkdir()
+    (elsewhere / "precious").write_text("precious")
+    directory = os.open(elsewhere / "tree", os.O_RDONLY | os.O_DIRECTORY)
     try:
-        told = worker.confined(_attempts, (directory,), str(tmp_path / "precious"))
+        told = worker.confined(_attempts, (directory,), str(elsewhere / "precious"))
     finally:
         os.close(directory)
     refused = dict.fromkeys(("network", "fork", "program", "signal", "read", "write", "change", "device"))
@@ -136,8 +144,8 @@ def test_a_worker_that_is_taken_over_reaches_nothing_but_its_tree(worker: Worker
     assert told["environment"] in ("", "LC_CTYPE")  # Python sets it where there is no locale (PEP 538)
     powers = caps.mask_of(caps.CHOWN, caps.DAC_OVERRIDE, caps.FOWNER, caps.FSETID, caps.SETFCAP)
     assert int(told["capabilities"]) == (powers if os.geteuid() == 0 else 0)
-    assert (tmp_path / "precious").read_text() == "precious"
-    assert (tmp_path / "tree/sub/file").exists()
+    assert (elsewhere / "precious").read_text() == "precious"
+    assert (elsewhere / "tree/sub/file").exists()
 
 
 def test_many_threads_have_work_done_at_once(worker: Worker) -> None:

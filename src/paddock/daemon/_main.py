@@ -86,6 +86,8 @@ class Daemon:
         self._ending: set[asyncio.Task[None]] = set()
         self._idle: asyncio.TimerHandle | None = None
         self._over = asyncio.Event()
+        self._changes = -1
+        """Tells of the state directory (inotify)."""
 
     async def run(self, ready: int) -> None:
         from ._compose import Node
@@ -120,6 +122,7 @@ class Daemon:
 
     async def _close(self) -> None:
         self._closing = True
+        self._watch_no_more()
         self._listener.stop()
         await self._listener.aclose()
         for session in tuple(self._listener.sessions.values()):
@@ -216,18 +219,21 @@ class Daemon:
     def _watch_directory(self) -> None:
         """A state directory that is deleted or moved takes its sandboxes and this daemon along."""
         mask = inotify.DELETE | inotify.MOVED_FROM | inotify.DELETE_SELF | inotify.MOVE_SELF
-        changes = inotify.watch(self._state_dir, mask)
-        loop = asyncio.get_running_loop()
+        self._changes = inotify.watch(self._state_dir, mask)
+        asyncio.get_running_loop().add_reader(self._changes, self._directory_changed)
 
-        def changed() -> None:
-            with contextlib.suppress(BlockingIOError):
-                os.read(changes, 65536)
-            if not self._owns_directory():
-                loop.remove_reader(changes)
-                os.close(changes)
-                self._begin(self._end_everything())
+    def _directory_changed(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._changes, 65536)
+        if not self._owns_directory():
+            self._watch_no_more()
+            self._begin(self._end_everything())
 
-        loop.add_reader(changes, changed)
+    def _watch_no_more(self) -> None:
+        if self._changes >= 0:
+            asyncio.get_running_loop().remove_reader(self._changes)
+            os.close(self._changes)
+            self._changes = -1
 
     def _owns_directory(self) -> bool:
         """Whether the lock that this process holds is still the one by which clients find the daemon."""
