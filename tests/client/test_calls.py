@@ -20,12 +20,19 @@ from paddock.wire import PROTOCOL, Connection, Frame, Kind
 from tests.client.door import Rig
 from tests.orphans import wait_until
 
+RECVMSG = ("47", "212")
+"""Its number on x86-64 and on arm64."""
+
 
 def interrupt_when(ready: Callable[[], bool]) -> threading.Thread:
-    """Ctrl-C for the main thread, once `ready` says so."""
+    """Ctrl-C for the main thread, once `ready` says so and it sleeps in recvmsg(2).
+
+    A signal just before that doesn't wake it: Python's handler runs when the call returns, with the answer.
+    """
+    waits = Path(f"/proc/self/task/{threading.get_native_id()}/syscall")  # proc_pid_syscall(5)
 
     def watch() -> None:
-        assert wait_until(ready)
+        assert wait_until(lambda: ready() and waits.read_text().split()[0] in RECVMSG)
         os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=watch)

@@ -34,6 +34,14 @@ def _create(state_dir: Path) -> Sandbox:
         pytest.skip(f"no jail here: {error}")
 
 
+def _use_all(sandbox: Sandbox) -> None:
+    """Python imports the parts of the client at their first use, and needs a descriptor for that."""
+    sandbox.filesystem.write("file", "content")
+    sandbox.filesystem.read("file")
+    with sandbox.start("cat", stdin=True) as process:
+        process.stdin.close()
+
+
 @pytest.mark.root
 def test_what_cannot_be_recorded_is_not_done(state_dir: Path) -> None:
     _create(state_dir).kill()
@@ -102,7 +110,7 @@ def test_on_a_full_disk_nothing_new_begins_and_kill_works() -> None:
 
 def test_without_descriptors_a_stream_fails_typed_and_works_again_later(state_dir: Path) -> None:
     sandbox = _create(state_dir)
-    sandbox.exec("true")
+    _use_all(sandbox)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
     try:
@@ -235,7 +243,8 @@ def test_with_a_full_table_of_processes_every_call_says_so_and_later_ones_work(
 
 
 def test_however_few_descriptors_there_are_nothing_is_half_made(state_dir: Path) -> None:
-    _create(state_dir).kill()
+    with _create(state_dir) as first:
+        _use_all(first)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     used = max(map(int, os.listdir("/proc/self/fd")))
     outcomes: set[str] = set()

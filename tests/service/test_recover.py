@@ -440,6 +440,7 @@ async def test_kill_and_sweep_at_once_agree(rig: Rig) -> None:
 async def test_a_sweep_that_breaks_is_recorded_and_comes_round_again(rig: Rig) -> None:
     async with rig.service() as service:
         rig.world.refusal = None
+        await service.perform(CreateSandbox(), ME)  # the sweep rests where nothing lives
         names, calls = rig.pool.names, [0]
 
         def broken() -> tuple[str, ...]:
@@ -450,7 +451,7 @@ async def test_a_sweep_that_breaks_is_recorded_and_comes_round_again(rig: Rig) -
 
         rig.pool.names = broken
         service.expiry._period = 0.0
-        service._tasks.start(service.expiry.run(), name="sweep")
+        service._tasks.start(service.expiry.run(service.activity), name="sweep")
         await until(lambda: calls[0] >= 2)
     log = "".join(p.read_text() for p in (rig.state_dir / "audit").iterdir())
     assert "sweep.failed" in log
