@@ -369,7 +369,7 @@ def test_an_upgrade_keeps_sandboxes_commands_and_what_serves_a_port(
     version.write_text(version.read_text().replace(paddock.__version__, "0.0.1"))
     older = program(
         f"sys.path.insert(0, {str(old)!r})\n"
-        "for name in [name for name in sys.modules if name.partition('.')[0] == 'paddock']:\n    del sys.modules[name]\n"
+        "for name in [name for name in sys.modules if name.startswith('paddock')]:\n    del sys.modules[name]\n"
         "from paddock import Sandbox, __version__\nsay(__version__)\n"
         "box = Sandbox.create(level='jail', ttl_seconds=300, name='upgraded', persistent=True)\n"
         "box.exec('mkfifo gate')\n"
@@ -386,6 +386,10 @@ def test_an_upgrade_keeps_sandboxes_commands_and_what_serves_a_port(
     assert status.version == "0.0.1", "it is in use: it isn't replaced, and serves this version too"
     assert "paddock daemon restart" in caplog.text
     assert wait_until(lambda: _answers(transport, box.id))
+    shutil.rmtree(old)
+    box.snapshot()
+    box.fork().kill()
+    box.filesystem.write("f", "x")
     assert stop_daemon(state_dir, ends_sessions=False)
     assert _answers(transport, box.id)
     status = daemon_status(state_dir)

@@ -169,7 +169,7 @@ def test_a_promotion_that_outlives_its_daemon_is_asked_for_again_and_goes_on(
             os.kill(daemon_pid(state_dir), signal.SIGKILL)
 
     with monkeypatch.context() as patch:
-        patch.setattr(_promote._Writer, "_note", last_words)
+        patch.setattr("paddock.client._promote._Writer._note", last_words)
         with pytest.raises((DaemonLost, PlatformError, InvalidState)):
             box.promote_mount()
     assert (project / "1").exists()
