@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import select
 import shutil
 import signal
@@ -17,6 +18,7 @@ import paddock
 from paddock import Sandbox
 from paddock.client import DaemonTransport, daemon_status, default_transport, session, stop_daemon
 from paddock.errors import DaemonLost, InvalidArgument, NotConfigured, PaddockError, SandboxDied
+from paddock.linux import local_sockets
 from paddock.model import ConnectPort, SandboxId
 from tests.conftest import keepers
 from tests.daemon.conftest import Start, daemon_pid
@@ -292,18 +294,44 @@ def test_why_a_daemon_cannot_start_is_said_to_the_one_who_starts_it(state_dir: P
 @pytest.mark.root
 def test_a_state_directory_of_another_user_is_refused_and_nothing_is_written_there(state_dir: Path) -> None:
     os.chown(state_dir, 12345, 12345)
-    (state_dir / "daemon.lock").touch()
-    os.chown(state_dir / "daemon.lock", 12345, 12345)
-    with pytest.raises(NotConfigured, match="uid 12345"):
+    with pytest.raises(NotConfigured, match="belongs to uid 12345"):
         Sandbox.list(transport=default_transport(state_dir))
-    assert sorted(path.name for path in state_dir.iterdir()) == ["daemon.lock"]
-    (state_dir / "daemon.lock").unlink()
+    listener = local_sockets.listen(state_dir, "daemon.sock")
+    code = "import os, socket; os.setuid(12345); socket.socket(fileno=0).listen()"
+    subprocess.run([sys.executable, "-c", code], stdin=listener, check=True)
+    with pytest.raises(NotConfigured, match="served by uid 12345"):
+        Sandbox.list(transport=default_transport(state_dir))
+    listener.close()
+    (state_dir / "daemon.sock").unlink()
+    assert list(state_dir.iterdir()) == []
     os.chown(state_dir, 0, 0)
+
+
+def test_a_state_directory_to_which_anyone_may_write_is_refused(state_dir: Path) -> None:
+    state_dir.chmod(0o777)
+    with pytest.raises(NotConfigured, match="anyone may write"):
+        Sandbox.list(transport=default_transport(state_dir))
+    assert list(state_dir.iterdir()) == []
+    state_dir.chmod(0o700)
+
+
+def test_a_dead_daemon_that_nobody_reaps_is_replaced_at_once(state_dir: Path, program: Start) -> None:
+    """As in a container whose pid 1 reaps nothing."""
+    reaps_none = program(
+        "import ctypes, signal\nfrom pathlib import Path\nfrom paddock.client import daemon_status\n"
+        "assert ctypes.CDLL(None).prctl(36, 1, 0, 0, 0) == 0  # PR_SET_CHILD_SUBREAPER\n"
+        f"for _ in range(3):\n    Sandbox.list()\n    pid = daemon_status({str(state_dir)!r}).pid\n"
+        "    os.kill(pid, signal.SIGKILL)\n    while ') Z ' not in Path(f'/proc/{pid}/stat').read_text(): pass\n"
+        "say(len(Sandbox.list()))\nsys.stdin.readline()\n"
+    )
+    assert reaps_none.hears() == "0"
 
 
 def test_a_spoilt_caller_does_not_spoil_the_daemon(state_dir: Path) -> None:
     text = (
-        "import os, signal\nos.umask(0)\nos.nice(5)\nos.chdir('/usr')\n"
+        "import os, resource, signal\nos.umask(0)\nos.nice(5)\nos.chdir('/usr')\n"
+        "for limit in (resource.RLIMIT_CPU, resource.RLIMIT_FSIZE):\n"
+        "    resource.setrlimit(limit, (1 << 20, resource.getrlimit(limit)[1]))\n"
         "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])\n"
         "signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
         "from paddock import Sandbox\nSandbox.list()\n"
@@ -322,6 +350,9 @@ def test_a_spoilt_caller_does_not_spoil_the_daemon(state_dir: Path) -> None:
     assert fields["Umask"] == "0022"
     assert int(fields["SigBlk"], 16) == 0
     assert not int(fields["SigIgn"], 16) >> (signal.SIGCHLD - 1) & 1
+    for limit in (resource.RLIMIT_CPU, resource.RLIMIT_FSIZE):
+        hard = resource.getrlimit(limit)[1] if os.geteuid() else resource.RLIM_INFINITY
+        assert resource.prlimit(pid, limit) == (hard, hard)
     assert os.readlink(f"/proc/{pid}/cwd") == "/"
     environ = Path(f"/proc/{pid}/environ").read_bytes()
     assert b"SECRET_OF_THE_CALLER" not in environ
