@@ -36,7 +36,8 @@ def _lives(sandbox: str, state_dir: Path) -> bool:
 
 def test_of_many_clients_that_come_at_once_one_starts_the_daemon(state_dir: Path, program: Start) -> None:
     waits = "sys.stdin.readline()\nSandbox.list()\nsay(1)\nsys.stdin.readline()\n"
-    programs = [program("say(0)\n" + waits) for _ in range(8)]
+    elsewhere = ({"TMPDIR": f"/nowhere/{n}", "XDG_RUNTIME_DIR": f"/nowhere/{n}"} for n in range(8))
+    programs = [program("say(0)\n" + waits, **environ) for environ in elsewhere]
     for one in programs:
         assert one.hears() == "0"
     assert daemon_status(state_dir) is None, "to import paddock starts nothing"
