@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -33,7 +34,7 @@ from paddock.model import (
     mint,
 )
 from tests.backends.boxes import sandbox
-from tests.orphans import descriptors, none_lost, wait_until
+from tests.orphans import PATIENCE_SECONDS, descriptors, none_lost, wait_until
 
 SLEEP = ("sleep", "600")
 
@@ -252,11 +253,13 @@ def test_the_death_of_pid_1_is_the_sandboxs(tmp_path: Path) -> None:
             init = parent(agent)
             before = len(descriptors())
             handle = await start(box, *SLEEP)
+            command = os.pidfd_open(handle.pid)
             os.kill(init, signal.SIGKILL)
             with pytest.raises(SandboxDied):
                 await handle.wait()
             await handle.aclose()
-            os.kill(handle.pid, signal.SIGKILL)  # without walls nobody else ends it
+            assert await asyncio.to_thread(select.select, [command], [], [], PATIENCE_SECONDS) == ([command], [], [])
+            os.close(command)
             with pytest.raises(SandboxDied):
                 await box.file(StatFile(sandbox=box.id, path="."))
             # The connection is gone, and the descriptor of the process.

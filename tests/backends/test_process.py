@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import signal
+import subprocess
+import sys
 
 import msgspec
 import pytest
@@ -12,8 +15,10 @@ import pytest
 from paddock.backends import TreeMount, load, names
 from paddock.backends.process import ProcessBackend
 from paddock.errors import InvalidState, NotFound, SandboxDied, Unsupported
+from paddock.linux.proc import parent
 from paddock.model import ExecId, ExecSpec, Limit, ListFiles, Noun, StatFile, mint
 from tests.backends.boxes import boottime, plan, sandbox
+from tests.orphans import PATIENCE_SECONDS
 
 
 def new_id():
@@ -172,3 +177,51 @@ def test_all_commands_are_listed_however_much_they_say(tmp_path):
             await sleeper.aclose()
 
     asyncio.run(main())
+
+
+# Each generation forks the next and ends: never the same pid for long. All hold the pipe; none outlives its reader.
+_HYDRA = """
+import os, select, sys
+pipe = os.open(sys.argv[1], os.O_WRONLY)
+ended = select.poll()
+ended.register(pipe, 0)
+os.write(pipe, b'.')
+while not ended.poll(1):
+    if os.fork(): os._exit(0)
+"""
+_HOLDER = """
+import asyncio, pathlib, sys
+from paddock.backends.process import ProcessBackend
+from paddock.model import ExecId, ExecSpec, Noun, mint
+from tests.backends.boxes import plan
+async def main():
+    box = await ProcessBackend(pathlib.Path(sys.argv[1])).create(plan())
+    argv = ("sh", "-c", 'echo $PPID; exec python3 -I -S -c "$@"', "sh", *sys.argv[2:])
+    handle = await box.start(ExecSpec(argv=argv), id=ExecId(mint(Noun.EXEC)), background=False)
+    print((await handle.stdout.read()).decode().strip(), flush=True)
+    await asyncio.Event().wait()
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("victims", [("daemon",), ("init",), ("agent",), ("daemon", "init")], ids="-".join)
+def test_what_forks_without_end_ends_with_whatever_is_killed(victims, tmp_path):
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    command = [sys.executable, "-c", _HOLDER, tmp_path, _HYDRA, fifo]
+    holder = subprocess.Popen(command, stdout=subprocess.PIPE)
+    try:
+        agent = int(holder.stdout.readline())
+        pids = {"daemon": holder.pid, "agent": agent, "init": parent(agent)}
+        ends = select.poll()
+        ends.register(reader, select.POLLIN)
+        assert ends.poll(PATIENCE_SECONDS * 1000)
+        os.read(reader, 1)
+        for victim in victims:
+            os.kill(pids[victim], signal.SIGKILL)
+        assert ends.poll(PATIENCE_SECONDS * 1000) == [(reader, select.POLLHUP)], "it forks on"
+    finally:
+        os.close(reader)
+        holder.kill()
+        holder.communicate()

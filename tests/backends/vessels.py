@@ -12,7 +12,7 @@ from pathlib import Path
 
 from paddock.backends import SandboxPlan
 from paddock.backends.jail import JailBackend, KeeperClient
-from paddock.backends.vessel import Child, Orders, VesselBackend
+from paddock.backends.vessel import Child, Orders, VesselBackend, VesselInstance
 from paddock.keeper._plan import JailPlan
 from paddock.linux import proc
 from paddock.model import Level, Noun, SandboxId, SandboxSpec, mint, replace
@@ -37,6 +37,9 @@ class PlainVessel(VesselBackend):
         argv = self.argv or (*COMMAND, json.dumps({**config, "marker": plan.id}))
         child = Child(argv=argv, streams=streams)
         return Orders(child=child, env=self.own_environment(plan), greeting_seconds=self.greeting_seconds)
+
+    async def ready(self, plan: SandboxPlan, instance: VesselInstance) -> None:
+        await instance.init_call({"op": "renew", "hosts": plan.hostname}, dict)  # the keeper has set the host name
 
 
 class VesselHarness:

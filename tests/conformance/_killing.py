@@ -52,12 +52,13 @@ if 'leave' not in sys.argv:
     while True: time.sleep(600)
 """
 
-# Never the same pid for long: each generation forks the next and ends.
+# Never the same pid for long: each generation forks the next and ends. By itself, too, if the test run was killed.
 _RUNNER = """
 import os, sys, time
 os.setsid() if os.getpid() != os.getpgid(0) else None
 print('ready', flush=True)
-while True:
+end = time.monotonic() + 120
+while time.monotonic() < end:
     if os.fork(): os._exit(0)
     time.sleep(0.001)
 """

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import os
+import resource
 import select
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
+import paddock
 from paddock import Sandbox
-from paddock.client import daemon_status, default_transport, session, stop_daemon
-from paddock.errors import DaemonLost, InvalidArgument, NotConfigured, SandboxDied
+from paddock.client import DaemonTransport, daemon_status, default_transport, session, stop_daemon
+from paddock.errors import DaemonLost, InvalidArgument, NotConfigured, PaddockError, SandboxDied
+from paddock.linux import local_sockets
+from paddock.model import ConnectPort, SandboxId
 from tests.conftest import keepers
 from tests.daemon.conftest import Start, daemon_pid
 from tests.orphans import PATIENCE_SECONDS, wait_until
@@ -31,7 +36,8 @@ def _lives(sandbox: str, state_dir: Path) -> bool:
 
 def test_of_many_clients_that_come_at_once_one_starts_the_daemon(state_dir: Path, program: Start) -> None:
     waits = "sys.stdin.readline()\nSandbox.list()\nsay(1)\nsys.stdin.readline()\n"
-    programs = [program("say(0)\n" + waits) for _ in range(8)]
+    elsewhere = ({"TMPDIR": f"/nowhere/{n}", "XDG_RUNTIME_DIR": f"/nowhere/{n}"} for n in range(8))
+    programs = [program("say(0)\n" + waits, **environ) for environ in elsewhere]
     for one in programs:
         assert one.hears() == "0"
     assert daemon_status(state_dir) is None, "to import paddock starts nothing"
@@ -141,13 +147,20 @@ def test_a_killed_daemon_takes_nothing_with_it_and_the_next_one_knows_the_sessio
 def test_sandboxes_of_a_program_that_dies_while_there_is_no_daemon_end_with_the_next(
     state_dir: Path, program: Start
 ) -> None:
-    held = program(_HOLDS)
-    id = held.hears()
+    held, first = program(_HOLDS), program(_HOLDS)
+    id, shared = held.hears(), first.hears()
+    second = program(f"box = Sandbox.connect({shared!r})\nsay(1)\nsys.stdin.readline()\n{_SAYS_ON}")
+    second.hears()
     os.kill(daemon_pid(state_dir), signal.SIGKILL)
     held.kill()
+    first.kill()
     assert _lives(id, state_dir)
-    assert [one.id for one in Sandbox.list(transport=default_transport(state_dir))] in ([], [id])
+    assert {one.id for one in Sandbox.list(transport=default_transport(state_dir))} <= {id, shared}
     assert wait_until(lambda: not _lives(id, state_dir))
+    second.tell()
+    assert second.hears() == "on", "it has another program"
+    second.kill()
+    assert wait_until(lambda: not _lives(shared, state_dir))
 
 
 def test_a_restart_loses_no_sandbox_and_no_background_command(state_dir: Path) -> None:
@@ -163,6 +176,31 @@ def test_a_restart_loses_no_sandbox_and_no_background_command(state_dir: Path) -
     with box.attach(process.id) as again:
         assert again.stdout.read(100) == b"before\n"
     box.kill()
+
+
+def test_a_session_file_that_names_another_process_ends_and_keeps_nothing(state_dir: Path, program: Start) -> None:
+    """A pid says little: it is used again, and a thread's is one as well."""
+    held = program(_HOLDS)
+    id = held.hears()
+    (noted,) = (state_dir / "sessions").iterdir()
+    row = noted.read_text()
+    stranger = subprocess.Popen(["sleep", "600"])
+    thread = threading.get_native_id()
+    os.kill(daemon_pid(state_dir), signal.SIGKILL)
+    for number, pid in enumerate((1, stranger.pid, thread, 0, -1)):
+        other = row.replace(str(held.process.pid), str(pid)).replace(noted.stem, f"{number:032x}")
+        (state_dir / "sessions" / f"{number:032x}.json").write_text(other.replace(id, f"sb_{number}"))
+    (state_dir / "sessions/torn.json").write_text(row[:40])
+    (state_dir / "sessions/strange.json").write_text(row.replace(noted.stem, "../../x"))
+    try:
+        assert [one.id for one in Sandbox.list(transport=default_transport(state_dir))] == [id]
+        assert _sessions(state_dir) == 1, "the program that lives"
+        assert stranger.poll() is None
+        held.kill()
+        assert wait_until(lambda: not _lives(id, state_dir))
+    finally:
+        stranger.kill()
+        stranger.wait()
 
 
 def test_stop_ends_what_is_not_persistent(state_dir: Path) -> None:
@@ -257,34 +295,153 @@ def test_why_a_daemon_cannot_start_is_said_to_the_one_who_starts_it(state_dir: P
 @pytest.mark.root
 def test_a_state_directory_of_another_user_is_refused_and_nothing_is_written_there(state_dir: Path) -> None:
     os.chown(state_dir, 12345, 12345)
-    (state_dir / "daemon.lock").touch()
-    os.chown(state_dir / "daemon.lock", 12345, 12345)
-    with pytest.raises(NotConfigured, match="uid 12345"):
+    with pytest.raises(NotConfigured, match="belongs to uid 12345"):
         Sandbox.list(transport=default_transport(state_dir))
-    assert sorted(path.name for path in state_dir.iterdir()) == ["daemon.lock"]
-    (state_dir / "daemon.lock").unlink()
+    listener = local_sockets.listen(state_dir, "daemon.sock")
+    code = "import os, socket; os.setuid(12345); socket.socket(fileno=0).listen()"
+    subprocess.run([sys.executable, "-c", code], stdin=listener, check=True)
+    with pytest.raises(NotConfigured, match="served by uid 12345"):
+        Sandbox.list(transport=default_transport(state_dir))
+    listener.close()
+    (state_dir / "daemon.sock").unlink()
+    assert list(state_dir.iterdir()) == []
     os.chown(state_dir, 0, 0)
+
+
+def test_a_state_directory_to_which_anyone_may_write_is_refused(state_dir: Path) -> None:
+    state_dir.chmod(0o777)
+    with pytest.raises(NotConfigured, match="anyone may write"):
+        Sandbox.list(transport=default_transport(state_dir))
+    assert list(state_dir.iterdir()) == []
+    state_dir.chmod(0o700)
+
+
+def test_a_dead_daemon_that_nobody_reaps_is_replaced_at_once(state_dir: Path, program: Start) -> None:
+    """As in a container whose pid 1 reaps nothing."""
+    reaps_none = program(
+        "import ctypes, signal\nfrom pathlib import Path\nfrom paddock.client import daemon_status\n"
+        "assert ctypes.CDLL(None).prctl(36, 1, 0, 0, 0) == 0  # PR_SET_CHILD_SUBREAPER\n"
+        f"for _ in range(3):\n    Sandbox.list()\n    pid = daemon_status({str(state_dir)!r}).pid\n"
+        "    os.kill(pid, signal.SIGKILL)\n    while ') Z ' not in Path(f'/proc/{pid}/stat').read_text(): pass\n"
+        "say(len(Sandbox.list()))\nsys.stdin.readline()\n"
+    )
+    assert reaps_none.hears() == "0"
 
 
 def test_a_spoilt_caller_does_not_spoil_the_daemon(state_dir: Path) -> None:
     text = (
-        "import os, signal\nos.umask(0)\nos.nice(5)\nos.chdir('/usr')\n"
+        "import os, resource, signal\nos.umask(0)\nos.nice(5)\nos.chdir('/usr')\n"
+        "for limit in (resource.RLIMIT_CPU, resource.RLIMIT_FSIZE):\n"
+        "    resource.setrlimit(limit, (1 << 20, resource.getrlimit(limit)[1]))\n"
         "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])\n"
         "signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
         "from paddock import Sandbox\nSandbox.list()\n"
     )
     spoilt = {"SECRET_OF_THE_CALLER": "x", "PYTHONPATH": "/nowhere"}
     environment = os.environ | {"PADDOCK_STATE_DIR": str(state_dir)} | spoilt
-    subprocess.run([sys.executable, "-c", text], check=True, env=environment)
+    reader, writer = os.pipe()
+    command = [sys.executable, "-c", text]
+    subprocess.run(command, check=True, env=environment, capture_output=True, pass_fds=[writer])  # to their ends
+    os.close(writer)
+    assert os.read(reader, 1) == b"", "the daemon holds what its caller had inherited"
+    os.close(reader)
     pid = daemon_pid(state_dir)
     status = Path(f"/proc/{pid}/status").read_text()
     fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
     assert fields["Umask"] == "0022"
     assert int(fields["SigBlk"], 16) == 0
     assert not int(fields["SigIgn"], 16) >> (signal.SIGCHLD - 1) & 1
+    for limit in (resource.RLIMIT_CPU, resource.RLIMIT_FSIZE):
+        hard = resource.getrlimit(limit)[1] if os.geteuid() else resource.RLIM_INFINITY
+        assert resource.prlimit(pid, limit) == (hard, hard)
     assert os.readlink(f"/proc/{pid}/cwd") == "/"
     environ = Path(f"/proc/{pid}/environ").read_bytes()
     assert b"SECRET_OF_THE_CALLER" not in environ
     assert b"PYTHONPATH" not in environ
     if os.geteuid() == 0:
         assert os.getpriority(os.PRIO_PROCESS, pid) == 0
+
+
+def test_a_daemon_that_does_not_answer_is_waited_for_and_not_replaced(state_dir: Path, program: Start) -> None:
+    """So it is when the machine sleeps: all stop at once, and go on."""
+    transport = default_transport(state_dir)
+    box = Sandbox.create(level="jail", ttl_seconds=300, transport=transport)
+    process = box.start("while :; do date +%s > now; done", background=True)
+    daemon = daemon_pid(state_dir)
+    stopped = (daemon, *keepers(state_dir))
+    before = _connections(daemon)
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        programs = [program("say(len(Sandbox.list()))\nsys.stdin.readline()\n") for _ in range(4)]
+        assert wait_until(lambda: _connections(daemon) == before + len(programs))
+    finally:
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+    assert {one.hears() for one in programs} == {"1"}
+    assert (daemon_pid(state_dir), *keepers(state_dir)) == stopped
+    assert [one.id for one in box.processes() if one.status is None] == [process.id]
+    box.kill()
+
+
+def _connections(daemon: int) -> int:
+    """Taken, or still in the queue (unix(7): both have the listener's name)."""
+    return Path("/proc/net/unix").read_text().count(f"daemon.sock.{daemon}\n")
+
+
+_SERVES = "import http.server as h; h.test(h.SimpleHTTPRequestHandler, port=8000, bind='127.0.0.1')"
+
+
+def test_an_upgrade_keeps_sandboxes_commands_and_what_serves_a_port(
+    state_dir: Path, tmp_path: Path, program: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    old = tmp_path / "old"
+    shutil.copytree(Path(paddock.__file__).parent, old / "paddock", ignore=shutil.ignore_patterns("__pycache__"))
+    version = old / "paddock/__init__.py"
+    version.write_text(version.read_text().replace(paddock.__version__, "0.0.1"))
+    older = program(
+        f"sys.path.insert(0, {str(old)!r})\n"
+        "for name in [name for name in sys.modules if name.startswith('paddock')]:\n    del sys.modules[name]\n"
+        "from paddock import Sandbox, __version__\nsay(__version__)\n"
+        "box = Sandbox.create(level='jail', ttl_seconds=300, name='upgraded', persistent=True)\n"
+        "box.exec('mkfifo gate')\n"
+        "say(box.start('echo before; read line < gate; echo after', background=True).id)\n"
+        f"say(box.start(['python3', '-c', {_SERVES!r}], background=True).id)\n"
+        "sys.stdin.readline()\n"
+    )
+    assert older.hears() == "0.0.1"
+    command, server = older.hears(), older.hears()
+    transport = default_transport(state_dir)
+    box = Sandbox.connect("upgraded", transport=transport)
+    status = daemon_status(state_dir)
+    assert status is not None
+    assert status.version == "0.0.1", "it is in use: it isn't replaced, and serves this version too"
+    assert "paddock daemon restart" in caplog.text
+    assert wait_until(lambda: _answers(transport, box.id))
+    shutil.rmtree(old)
+    box.snapshot()
+    box.fork().kill()
+    box.filesystem.write("f", "x")
+    assert stop_daemon(state_dir, ends_sessions=False)
+    assert _answers(transport, box.id)
+    status = daemon_status(state_dir)
+    assert status is not None
+    assert status.version == paddock.__version__
+    assert {one.id for one in box.processes() if one.status is None} == {command, server}
+    box.exec("echo go > gate")
+    with box.attach(command) as again:
+        assert again.wait().code == 0
+        assert again.stdout.read() == b"before\nafter\n"
+    box.kill()
+
+
+def _answers(transport: DaemonTransport, sandbox: str) -> bool:
+    """Whether it serves HTTP, asked from the host."""
+    try:
+        stream = transport.perform(ConnectPort(sandbox=SandboxId(sandbox), port=8000))
+    except PaddockError:
+        return False
+    stream.write(b"GET / HTTP/1.0\r\n\r\n")
+    answer = stream.read(12)
+    stream.close()
+    return answer == b"HTTP/1.0 200"

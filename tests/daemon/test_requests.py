@@ -6,11 +6,13 @@ import asyncio
 import errno
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from paddock.daemon._requests import Requests
 from paddock.daemon._sessions import Session
+from paddock.errors import InvalidState
 from paddock.model import Action, CreateSandbox, ExecSpec, Principal, Sandbox, StartExec, State, codec
 from paddock.wire import Frame, Kind
 from tests.client.door import FakeDoor
@@ -53,3 +55,17 @@ def test_a_command_for_which_there_is_no_pipe_is_ended(tmp_path: Path, monkeypat
     assert kind is Kind.ERROR
     assert b"resource_exhausted" in body
     assert not door.open
+
+
+def test_a_module_that_an_upgrade_has_removed_is_no_fault_of_the_callers(tmp_path: Path) -> None:
+    class Replaced(FakeDoor):
+        async def perform(self, action: Any, principal: Principal) -> Any:
+            from paddock import removed_by_an_upgrade  # type: ignore[attr-defined]
+
+            return removed_by_an_upgrade
+
+    ((kind, body),) = asyncio.run(_ask(Replaced(tmp_path), CreateSandbox()))
+    assert kind is Kind.ERROR
+    error = codec.decode_error(body)
+    assert isinstance(error, InvalidState)
+    assert error.hint == "paddock daemon restart"

@@ -16,13 +16,14 @@ import pytest
 
 from paddock import Sandbox, Workspace
 from paddock.backends.jail import _trials
-from paddock.client import default_transport, stop_daemon
+from paddock.client import daemon_status, default_transport, stop_daemon
 from paddock.errors import LevelUnavailable, PaddockError, ResourceExhausted, SandboxDied, Unrecorded
 from paddock.keeper import layout
 from paddock.linux import cgroups
 from paddock.model import CheckStorage, CollectGarbage, Diagnose
 from paddock.storage import prepare
 from tests.conftest import keepers, live_sandboxes, private_state, stop_keeper
+from tests.daemon.conftest import daemon_pid
 from tests.in_process import in_process
 from tests.orphans import descriptors, none_lost, wait_until
 
@@ -104,6 +105,73 @@ def test_on_a_full_disk_nothing_new_begins_and_kill_works() -> None:
         finally:
             stop_keeper(directory)
             subprocess.run(["umount", "-l", str(directory)], check=True)
+
+
+def _background(box: Sandbox) -> None:
+    with box.start("echo x", background=True) as process:
+        process.wait()
+
+
+def _fork(box: Sandbox) -> None:
+    box.fork().kill()
+
+
+def _rollback(box: Sandbox) -> None:
+    box.rollback(box.snapshots()[0])
+
+
+_VERBS: dict[str, Callable[[Sandbox], object]] = {
+    "exec": lambda box: box.exec("echo x", check=True),
+    "background": _background,
+    "write": lambda box: box.filesystem.write("written", "x"),
+    "read": lambda box: box.filesystem.read("kept"),
+    "snapshot": lambda box: box.snapshot(),
+    "fork": _fork,
+    "pause": lambda box: box.pause(),
+    "resume": lambda box: box.resume(),
+    "extend": lambda box: box.extend(200),
+    "policy": lambda box: box.set_policy({"egress": {"allow": [{"host": "example.com"}]}}),
+    "rollback": _rollback,
+}
+
+
+@pytest.mark.root
+def test_on_a_full_disk_each_verb_is_done_or_says_why_not_and_is_done_later() -> None:
+    with private_state() as directory:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m,mode=700", "none", str(directory)], check=True)
+        try:
+            box = _create(directory)
+            box.filesystem.write("kept", "content")
+            for verb in _VERBS.values():
+                verb(box)
+            _fill(directory / "ballast")
+            refused = _refusals(box)
+            os.kill(daemon_pid(directory), signal.SIGKILL)
+            assert wait_until(lambda: daemon_status(directory) is None)
+            refused |= {f"{name}, later": error for name, error in _refusals(box).items()}
+            (directory / "ballast").unlink()
+            # An error of a file says what the kernel said to the sandbox. In its state, a pause that failed: it runs.
+            known = ("resource_exhausted", "unrecorded", "file", "invalid_state")
+            assert {name: error for name, error in refused.items() if error.code not in known} == {}
+            for verb in _VERBS.values():
+                verb(box)
+            assert box.filesystem.read_text("kept") == "content"
+            assert live_sandboxes(directory) == [box.id]
+            box.kill()
+        finally:
+            (directory / "ballast").unlink(missing_ok=True)
+            stop_keeper(directory)
+            subprocess.run(["umount", "-l", str(directory)], check=True)
+
+
+def _refusals(box: Sandbox) -> dict[str, PaddockError]:
+    refused: dict[str, PaddockError] = {}
+    for name, verb in _VERBS.items():
+        try:
+            verb(box)
+        except PaddockError as error:
+            refused[name] = error
+    return refused
 
 
 def test_without_descriptors_a_stream_fails_typed_and_works_again_later(state_dir: Path) -> None:

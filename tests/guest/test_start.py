@@ -93,19 +93,18 @@ class Init:
 
     def __init__(self, guest, directory, seconds=1000.0, **fields):
         self.directory = directory
-        reader, writer = os.pipe()
+        self.reader, writer = os.pipe()
         agent = agent_config(directory, **fields)
         config = {
             "control": str(directory / "init.sock"),
             "deadline": time.clock_gettime(time.CLOCK_BOOTTIME) + seconds,
             "grace_seconds": 0.0,
-            "ready": writer,
+            "host": writer,
             "agents": {name: {**agent, "listen": str(directory / f"{name}.sock")} for name in ("user", "root")},
         }
         self.process = launch(guest, config, pass_fds=[writer])
         os.close(writer)
-        assert os.read(reader, 10) == b"ready\n"
-        os.close(reader)
+        assert os.read(self.reader, 10) == b"ready\n"
 
     async def dial(self, name):
         return await GuestConnection.connect(self.directory / f"{name}.sock")
@@ -120,6 +119,7 @@ class Init:
     def stop(self):
         self.process.terminate()
         assert self.process.wait(10) == 0
+        os.close(self.reader)
 
 
 @pytest.fixture

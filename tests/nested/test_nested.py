@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import textwrap
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from paddock import Limits, Sandbox
+from paddock.client import daemon_status, default_transport
 from paddock.errors import InvalidArgument, SandboxDied
+from tests.daemon.conftest import daemon_pid
 from tests.orphans import wait_until
 
 Make = Callable[..., Sandbox]
@@ -122,6 +127,27 @@ def test_everything_dies_with_the_outer_one(sandbox: Make) -> None:
     assert wait_until(all_dead)
     with pytest.raises(SandboxDied, match="belonged to"):
         children[0].exec("true")
+
+
+def test_a_program_inside_goes_on_when_the_daemon_dies(state_dir: Path) -> None:
+    transport = default_transport(state_dir)
+    outer = Sandbox.create(level="jail", nested=2, limits=LIMITS, ttl_seconds=300, transport=transport)
+    program = """
+        from paddock import Sandbox
+        print(Sandbox.create().exec("echo one").stdout, flush=True)
+        open("gate").read()
+        print(Sandbox.create().exec("echo two").stdout, flush=True)
+    """
+    outer.exec("mkfifo gate")
+    process = outer.start(["python3", "-c", textwrap.dedent(program)], background=True)
+    assert wait_until(lambda: outer.output(process.id).read() == b"one\n\n")
+    os.kill(daemon_pid(state_dir), signal.SIGKILL)
+    assert wait_until(lambda: daemon_status(state_dir) is None)
+    outer.exec("echo > gate", check=True)
+    with outer.attach(process.id) as again:
+        assert again.wait().code == 0, outer.output(process.id, "stderr").read()
+        assert again.stdout.read() == b"one\n\ntwo\n\n"
+    outer.kill()
 
 
 def test_what_is_no_request_is_answered_or_hung_up_on_and_the_door_stays(outer: Sandbox) -> None:

@@ -16,9 +16,11 @@ from typing import Any
 import pytest
 
 from paddock import AsyncSandbox, Mount, Sandbox, local
-from paddock.client import _promote
+from paddock.client import _promote, default_transport
+from paddock.errors import DaemonLost, InvalidState, PlatformError
 from paddock.model import ListAudit
 from tests.conftest import SandboxFactory
+from tests.daemon.conftest import daemon_pid
 
 _PROMOTE = "import sys; from paddock import Sandbox; Sandbox.connect(sys.argv[1]).promote_mount()"
 _DYING = """
@@ -150,6 +152,36 @@ def test_a_caller_killed_at_any_step_leaves_whole_files_and_the_next_promotion_g
     box.exec("echo more >> text", check=True)
     box.promote_mount()  # what those who were killed had written is known to be the sandbox's
     assert (project / "text").read_text() == new["text"] + "more\n"
+
+
+def test_a_promotion_that_outlives_its_daemon_is_asked_for_again_and_goes_on(
+    state_dir: Path, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box = Sandbox.create(
+        level="jail", mounts=[Mount(source=str(project))], ttl_seconds=300, transport=default_transport(state_dir)
+    )
+    box.exec("for n in 1 2 3; do echo $n > $n; done; echo new > text; rm -r old", check=True)
+    note = _promote._Writer._note  # pyright: ignore[reportPrivateUsage]
+
+    def last_words(writer: Any, *numbers: int) -> None:
+        note(writer, *numbers)
+        if writer.done == 3:
+            os.kill(daemon_pid(state_dir), signal.SIGKILL)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("paddock.client._promote._Writer._note", last_words)
+        with pytest.raises((DaemonLost, PlatformError, InvalidState)):
+            box.promote_mount()
+    assert (project / "1").exists()
+    box.promote_mount()
+    assert {name: (project / name).read_text() for name in ("1", "2", "3", "text")} == {
+        **{name: f"{name}\n" for name in "123"},
+        "text": "new\n",
+    }
+    box.exec("for n in 1 2 3 text; do echo more >> $n; done", check=True)
+    box.promote_mount()  # what was written for the daemon that died is known to be the sandbox's
+    assert (project / "1").read_text() == "1\nmore\n"
+    box.kill()
 
 
 def test_a_caller_who_is_cancelled_waits_for_what_is_being_written(

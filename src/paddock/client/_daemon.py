@@ -102,27 +102,40 @@ def _try(state_dir: str) -> socket.socket | None:
     except FileNotFoundError:  # the directory itself
         return None
     if peer is not None:
+        # The process, user and group of who listens (unix(7)). Another user's daemon would learn what this one sends.
+        _, uid, _ = memoryview(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)).cast("i")
+        if uid != os.geteuid():
+            peer.close()
+            raise _foreign(state_dir, f"is served by uid {uid}")
         peer.setblocking(True)
     return peer
+
+
+def _foreign(state_dir: str, how: str) -> NotConfigured:
+    return NotConfigured(
+        f"the state directory {state_dir} {how}, and this program runs as {os.geteuid()}",
+        hint="run it as that user, or set PADDOCK_STATE_DIR",
+    )
 
 
 def _lock(state_dir: str) -> int | None:
     """The daemon's lock, or None where a daemon has it."""
     try:
         os.makedirs(state_dir, mode=0o700, exist_ok=True)
+        directory = os.stat(state_dir)
+        if directory.st_uid != os.geteuid():
+            raise _foreign(state_dir, f"belongs to uid {directory.st_uid}")
+        if directory.st_mode & 0o002:
+            raise NotConfigured(
+                f"anyone may write to the state directory {state_dir}",
+                hint=f"chmod 700 {state_dir}; then look what is in it",
+            )
         lock = os.open(os.path.join(state_dir, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise NotConfigured(
             f"the state directory {state_dir} cannot be used: {error.strerror}",
             hint="PADDOCK_STATE_DIR names another one",
         ) from None
-    owner = os.fstat(lock).st_uid
-    if owner != os.geteuid():
-        os.close(lock)
-        raise NotConfigured(
-            f"the state directory {state_dir} belongs to uid {owner}, and this program runs as {os.geteuid()}",
-            hint="run it as that user, or set PADDOCK_STATE_DIR",
-        )
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

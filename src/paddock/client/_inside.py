@@ -187,8 +187,11 @@ def _ask(kind: str, **fields: Any) -> Any:
 def _connected() -> socket.socket:
     stream: socket.socket | None = getattr(_connections, "stream", None)
     owner: int | None = getattr(_connections, "owner", None)
-    if stream is not None and owner == os.getpid():  # a fork shares the descriptor, and must not share the talk
-        return stream
+    if stream is not None:
+        # A fork shares the descriptor, and must not share the talk. A daemon that restarts ends it.
+        if owner == os.getpid() and not _ended(stream):
+            return stream
+        stream.close()
     door = os.environ.get("PADDOCK_DOOR", "")
     if not door:
         raise PaddockError("not_configured", "this sandbox may have no children", "make it with nested=N")
@@ -207,6 +210,16 @@ def _connected() -> socket.socket:
             time.sleep(0.02)
     _connections.stream, _connections.owner = stream, os.getpid()
     return stream
+
+
+def _ended(stream: socket.socket) -> bool:
+    try:
+        stream.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass
+    return True
 
 
 def _exactly(stream: socket.socket, size: int) -> bytes:

@@ -45,7 +45,7 @@ class Leaving(Exception):
 
 
 class Listener:
-    """Accepts clients of this user and of root. `greet` makes the answer to a HELLO; `ended` is told of sessions."""
+    """Accepts clients of this user. `greet` makes the answer to a HELLO; `ended` is told of sessions."""
 
     def __init__(
         self, requests: Requests, *, greet: Callable[[codec.Hello], codec.Welcome], ended: Callable[[Session], None]
@@ -145,7 +145,7 @@ class _Connection:
         peer.setblocking(False)
         self._peer, self._listener, self._greet = peer, listener, greet
         self._pid, uid, _ = struct.unpack("=3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-        self._is_allowed = uid in (os.geteuid(), 0)
+        self._is_allowed = uid == os.geteuid()
         self._inbox = Inbox(MAX_REQUEST)
         self._session: Session | None = None
         self._open: dict[int, asyncio.Task[None]] = {}

@@ -18,7 +18,7 @@ from paddock.errors import InvalidArgument, NotConfigured, PaddockError, exhaust
 from paddock.keeper.layout import CONFIG
 from paddock.linux import inotify
 from paddock.model import KillSandbox, ListSandboxes, Principal, Sandbox, codec
-from paddock.service._clock import boot_id, start_time
+from paddock.service._clock import boot_id
 from paddock.wire import PROTOCOL
 
 from ._code import Code
@@ -134,14 +134,15 @@ class Daemon:
 
     def _take_up_sessions(self) -> None:
         """Of the daemon before: a session lives as long as its process, whether it calls again or not."""
+        dead: list[Session] = []
         for row in tuple(self._files.read()):
-            if row.boot_id == self._boot and start_time(row.pid) == row.start_time:
-                session = self._listener.session(row.token, row.pid)
-                session.sandboxes.update(row.sandboxes)
-                session.has_asked = True
-            else:
-                self._files.forget(row.token)
-                self._begin(self._end_sandboxes(set(row.sandboxes)))
+            session = self._listener.session(row.token, row.pid)
+            session.sandboxes.update(row.sandboxes)
+            session.has_asked = True
+            if row.boot_id != self._boot or session.start_time != row.start_time:
+                dead.append(session)
+        for session in dead:  # when all are known: a sandbox may be a living one's, too
+            session.end()
 
     def _greet(self, hello: codec.Hello) -> codec.Welcome:
         if hello.protocol != PROTOCOL:

@@ -22,10 +22,8 @@ def detach() -> list[str]:
     for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     gc.set_threshold(50_000, 50, 50)
-    kept: list[str] = []
+    kept = _raise_limits()
     _reset("nice", lambda: os.setpriority(os.PRIO_PROCESS, 0, 0), os.getpriority(os.PRIO_PROCESS, 0) > 0, kept)
     _reset(
         "scheduler",
@@ -37,6 +35,21 @@ def detach() -> list[str]:
         os.sched_setaffinity(0, range(os.cpu_count() or 1))
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as adjust:
         adjust.write("0")
+    return kept
+
+
+def _raise_limits() -> list[str]:
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    kept: list[str] = []
+    for name in ("AS", "CPU", "DATA", "FSIZE"):
+        limit = getattr(resource, f"RLIMIT_{name}")
+        try:
+            resource.setrlimit(limit, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        except (OSError, ValueError):  # without privilege the hard limit can't be raised
+            hard = resource.getrlimit(limit)[1]
+            resource.setrlimit(limit, (hard, hard))
+            kept.append(f"RLIMIT_{name}")
     return kept
 
 

@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from typing import Any, Protocol, TypeVar, cast
 
 from paddock.backends._pump import Pump
-from paddock.errors import InvalidArgument, PaddockError, exhaustion
+from paddock.errors import InvalidArgument, InvalidState, PaddockError, exhaustion
 from paddock.model import (
     Action,
     AttachExec,
@@ -113,6 +113,12 @@ class Requests:
             reply(Kind.ERROR, codec.encode_error(InvalidArgument(f"not a request: {error}")))
         except PaddockError as error:
             reply(Kind.ERROR, codec.encode_error(error))
+        except ImportError as error:  # some modules are loaded at their first use
+            _log.exception("a request failed")
+            replaced = InvalidState(
+                f"paddock's files were replaced after the daemon started: {error}", hint="paddock daemon restart"
+            )
+            reply(Kind.ERROR, codec.encode_error(replaced))
         except Exception as error:
             exhausted = exhaustion(error) if isinstance(error, OSError | RuntimeError) else None
             if exhausted is None and not isinstance(error, OSError):

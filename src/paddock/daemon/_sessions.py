@@ -7,7 +7,7 @@ import contextlib
 import os
 from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -22,7 +22,7 @@ from ._handles import Opened
 class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
     """What a session leaves on disk for the next daemon: which process it is, and what ends with it."""
 
-    token: str
+    token: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
     pid: int
     start_time: str
     boot_id: str
@@ -32,7 +32,6 @@ class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
 class Session:
     def __init__(self, token: str, pid: int, ended: Callable[[Session], None]) -> None:
         self.token, self.pid = token, pid
-        self.start_time = start_time(pid)
         self.connections: set[object] = set()
         self.handles: dict[int, Opened] = {}
         self.sandboxes: set[SandboxId] = set()
@@ -41,6 +40,8 @@ class Session:
         self._ended: Callable[[Session], None] | None = ended
         self._number = 0
         self._process = self._watch()
+        self.start_time = start_time(pid)
+        """Read when the pidfd was open: both are of the same process if this is what was expected."""
 
     def next_handle(self) -> int:
         self._number += 1
@@ -117,8 +118,10 @@ class SessionFiles:
     def read(self) -> Iterable[SessionRow]:
         for place in sorted(self._directory.glob("*")):
             if place.suffix == ".json":
-                with contextlib.suppress(msgspec.DecodeError):
-                    yield msgspec.json.decode(place.read_bytes(), type=SessionRow)
+                with contextlib.suppress(msgspec.DecodeError):  # not one of ours: it ends nothing
+                    row = msgspec.json.decode(place.read_bytes(), type=SessionRow)
+                    if row.token == place.stem:
+                        yield row
             else:
                 place.unlink(missing_ok=True)
 

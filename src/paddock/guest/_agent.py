@@ -24,6 +24,7 @@ from ._loop import IN, ChildWatch, Loop
 from ._ports import PortHandler
 from ._process import prepare_process
 from ._transfer import ReadHandler, WriteHandler
+from ._tree import kill_descendants
 from ._work import WORK, start_work
 from ._worker import Workers
 
@@ -44,21 +45,25 @@ _HARMLESS = (
 )
 
 
-def run_agent(listener: socket.socket, config: AgentConfig) -> NoReturn:
+def run_agent(listener: socket.socket, config: AgentConfig, *, init: int = 1) -> NoReturn:
     """Serves `listener` for ever, in a process of its own: closes every other descriptor above 2, resets signals.
 
-    Ends with the process that started it.
+    Ends with the process that started it, `init`. If that is pid 1, everything does; if not, the agent kills its
+    commands.
     """
     code = 1
     try:
-        prepare_process(keep=(listener.fileno(), config.oom_score))
+        watched = -1 if init == 1 else os.pidfd_open(init)
+        prepare_process(keep=(listener.fileno(), config.oom_score, watched), die_with_parent=init == 1)
         for number in _HARMLESS:
             signal.signal(number, _passed_over)
-        Agent(config).serve(listener)
+        Agent(config).serve(listener, watched)
         code = 0
     except BaseException as error:  # the last resort: nothing may unwind into whoever forked us
         report(error)
     finally:
+        if init != 1:
+            kill_descendants()
         os._exit(code)
 
 
@@ -108,8 +113,11 @@ class Agent:
         self._doors = Doors(self._loop, config)
         self._children = ChildWatch(self._loop, self._died, self._workers.stopped)
 
-    def serve(self, listener: socket.socket) -> None:
+    def serve(self, listener: socket.socket, init: int = -1) -> None:
+        """To the end of the process `init`, a pidfd, or for ever."""
         listener.setblocking(False)
+        if init >= 0:
+            self._loop.watch(init, IN, lambda events: self._loop.stop())
 
         def accept(events: int) -> None:
             try:

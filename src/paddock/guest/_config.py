@@ -59,7 +59,7 @@ class InitConfig(NamedTuple):
     `control` may be the end of a line, and an agent with none has a line as well: it is started at once, whenever
     there is none. `frail`: all ends with the first agent that dies. Those of `attending` are started while all others
     are held still, and ended when they are held no more. Of a virtual machine: what opens the stream by which `files`
-    come.
+    come. `host` is the writing end of a pipe: init ends when nobody can read it any more.
     """
 
     control: socket.socket | LineEnd
@@ -70,3 +70,4 @@ class InitConfig(NamedTuple):
     grace_seconds: float = 1.0
     attending: tuple[str, ...] = ()
     files: Callable[[], int] | None = None
+    host: int = -1

@@ -13,7 +13,7 @@ CONFIG is an object in JSON, or `@` and the path of a file with one:
   `files` in there is the one by which its host's files come
 * or `birth`: PATH of a socket where all of this is told (`_birth`)
 * `fatal_imports`: true in tests: an import from here on ends the process
-* `ready`: a descriptor to which `ready` is written
+* `host`: the writing end of a pipe. `ready` is written to it, and init ends when the pipe has no reader any more
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from ._line import Line, LineEnd
 from ._loop import IN, ChildWatch, Loop, Timer
 from ._process import prepare_process
 from ._renewal import Renewal
-from ._tree import Orphans, TreeKill
+from ._tree import Orphans, TreeKill, kill_descendants
 
 if TYPE_CHECKING:
     from ._rest import Rest  # which no sandbox of a keeper's needs
@@ -65,21 +65,6 @@ def _descriptors(config: InitConfig) -> tuple[int, ...]:
     control = config.control
     own = (control.reader, control.writer) if isinstance(control, LineEnd) else (control.fileno(),)
     return (*own, *(listener.fileno() for listener in config.agents.values() if listener is not None))
-
-
-def kill_descendants() -> None:
-    """Everything below this process, which must be a subreaper; returns when nothing is left, or after five seconds."""
-    deadline = time.monotonic() + 5
-    while time.monotonic() < deadline:
-        for pid in Orphans(set).stop():
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        try:
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        except ChildProcessError:
-            return
-        time.sleep(0.002)
 
 
 class _Agent:
@@ -130,6 +115,8 @@ class Init:
         """Everything before the first event."""
         if self._rest is not None:
             self._rest.begin(self._loop, self)
+        if self._config.host >= 0:
+            self._loop.watch(self._config.host, 0, lambda events: self._loop.stop())  # a hang-up needs no asking
         self.set_deadline(self._config.deadline)
         control = self._config.control
         if isinstance(control, LineEnd):

@@ -32,19 +32,19 @@ def serve(config: Any) -> NoReturn:
         _run_on_lines(config)
     listeners = {name: _listener(agent["listen"]) for name, agent in config["agents"].items()}
     configs = {name: _agent_config(agent) for name, agent in config["agents"].items()}
-    control = _listener(config["control"])
+    control, host = _listener(config["control"]), int(config.get("host", -1))
+
+    init = os.getpid()
 
     def start_agent(name: str) -> int:
         pid = os.fork()
         if pid == 0:
-            run_agent(listeners[name], configs[name])
+            run_agent(listeners[name], configs[name], init=init)
         return pid
 
     def ready() -> None:
-        fd = config.get("ready")
-        if fd is not None:
-            os.write(fd, b"ready\n")
-            os.close(fd)
+        if host >= 0:
+            os.write(host, b"ready\n")
 
     plan = InitConfig(
         control=control,
@@ -52,9 +52,10 @@ def serve(config: Any) -> NoReturn:
         deadline=float(config["deadline"]),
         eager=tuple(config.get("eager", ("user",))),
         grace_seconds=float(config.get("grace_seconds", 1.0)),
+        host=host,
     )
     try:
-        run_init(plan, start_agent, ready, keep=(config["ready"],) if "ready" in config else ())
+        run_init(plan, start_agent, ready, keep=(host,))
     except BaseException as error:
         report(error)
         os._exit(1)

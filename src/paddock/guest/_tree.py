@@ -13,6 +13,7 @@ import contextlib
 import os
 import resource
 import signal
+import time
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
@@ -104,9 +105,9 @@ class Orphans:
     def stop(self) -> set[int]:
         stopped: set[int] = set()
         for _ in range(_ROUNDS):
-            found, conclusive = self._look()
-            for pid in found:
-                _send(pid, signal.SIGSTOP)
+            found, conclusive, dead = self._look()
+            for pid in found | dead:
+                signal_group(pid, signal.SIGSTOP)
             if found <= stopped and conclusive:
                 break
             stopped |= found
@@ -115,25 +116,29 @@ class Orphans:
     def members(self) -> set[int]:
         return self._look()[0]
 
-    def _look(self) -> tuple[set[int], bool]:
-        """Who is one, and whether that was all of them: not if somebody vanished, who may have left a child."""
+    def _look(self) -> tuple[set[int], bool, set[int]]:
+        """Return orphans, whether that was all of them (not if one vanished, which may have left a child), and zombies
+        of ours. The group of a zombie may live, and keeps its number until the zombie is reaped."""
         found: set[int] = set()
+        dead: set[int] = set()
         conclusive = True
         agents = self._agents()
         for pid in processes() - {os.getpid()}:
-            orphan = self._is_orphan(pid, agents)
+            parent, state = parent_and_state(pid)
+            if state and state in b"ZX":
+                if parent == os.getpid():
+                    dead.add(pid)
+                continue
+            orphan = self._is_orphan(pid, parent, state, agents)
             if orphan:
                 found.add(pid)
             conclusive = conclusive and orphan is not None
-        return found, conclusive
+        return found, conclusive, dead
 
-    def _is_orphan(self, pid: int, agents: set[int]) -> bool | None:
+    def _is_orphan(self, pid: int, parent: int, state: bytes, agents: set[int]) -> bool | None:
         """None: somebody on the way up to us died at this moment."""
-        parent, state = parent_and_state(pid)
         if not state:
             return None
-        if state in b"ZX":
-            return False
         # Read anew for each: a list that is a moment old would count children of somebody who just died as orphans.
         while pid not in agents:
             if parent == os.getpid():
@@ -164,7 +169,7 @@ class Family:
             # The newest first, and at once: who forks and exits all the time is quick.
             for pid in sorted(processes() - seen, reverse=True):
                 if pid == self._pid or self._marked(pid):
-                    _send(pid, signal.SIGSTOP)
+                    signal_group(pid, signal.SIGSTOP)  # of a zombie, too
                     stopped.add(pid)
                 parent, state = parent_and_state(pid)
                 if state and state not in b"ZX":
@@ -174,7 +179,7 @@ class Family:
                     stopped.discard(pid)
                     conclusive = conclusive and bool(state)  # it vanished: perhaps it left a child
             for pid in self._descendants(parents) - stopped:
-                _send(pid, signal.SIGSTOP)
+                signal_group(pid, signal.SIGSTOP)
                 stopped.add(pid)
             if len(stopped) == count and conclusive:
                 break
@@ -208,9 +213,19 @@ def processes() -> set[int]:
     return {int(name) for name in os.listdir("/proc") if name.isdigit()}
 
 
-def _send(pid: int, number: int) -> None:
+def signal_group(pid: int, number: int) -> None:
+    """Send it to the process group of `pid`, zombies included, unless that is our own: then to `pid` alone.
+
+    The group gets it at one instant (kill(2), under the kernel's lock of all tasks): a member that forks has either
+    forked before, and its child gets it as well, or forks afterwards, which SIGKILL and SIGSTOP prevent. So members
+    that fork faster than they can be listed don't escape. A group belongs to one session, and so to one exec.
+    """
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, number)
+        group = os.getpgid(pid)
+        if group == os.getpgrp():
+            os.kill(pid, number)
+        else:
+            os.killpg(group, number)
 
 
 def _read(path: bytes) -> bytes:
@@ -246,6 +261,20 @@ def _tag_of(pid: int, limit: int) -> int | None:
     return None
 
 
+def kill_descendants() -> None:
+    """Everything below this process, which must be a subreaper; returns when nothing is left, or after five seconds."""
+    deadline = boottime() + _PATIENCE_SECONDS
+    while boottime() < deadline:
+        for pid in Orphans(set).stop():
+            signal_group(pid, signal.SIGKILL)
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        time.sleep(0.002)
+
+
 class TreeKill:
     """Stops every member until no new one is found, kills them all, and calls `done(survivors)` when they are gone."""
 
@@ -262,7 +291,7 @@ class TreeKill:
     def _strike(self) -> None:
         stopped = self._tree.stop()
         for pid in stopped:
-            _send(pid, signal.SIGKILL)
+            signal_group(pid, signal.SIGKILL)
         self._pending = stopped
         if self._timer is not None:
             self._timer.cancel()

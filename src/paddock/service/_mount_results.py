@@ -59,11 +59,9 @@ class MountResults:
             return plan
 
         def end(changes: MountChanges, plan: Plan) -> Mapping[bytes, str]:
-            steps = promoting.noted()
-            if not steps:
-                return {}
-            promoted, digests = changes.taken_over(plan, steps)
-            self._remember(row.id, number, promoted)
+            promoted, digests = changes.taken_over(plan, promoting.noted())
+            if promoted:
+                self._remember(row.id, number, promoted)
             return digests
 
         async def work(changes: MountChanges) -> None:

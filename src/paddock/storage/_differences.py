@@ -42,6 +42,9 @@ class Comparison:
     def __init__(self, layer: HostileTree, host: HostileTree, only: Sequence[bytes] = ()) -> None:
         self.layer, self.host = layer, host
         self._only = tuple(only)
+        self.same: dict[bytes, tuple[int, int, int]] = {}
+        """Identities on the host of the files that the sandbox has written, and that are the same there and here. A
+        part of them, if they are many. Filled by `differences`."""
 
     def differences(self) -> list[Difference]:
         """A directory before what is in it. InvalidState: more than can be looked at."""
@@ -97,8 +100,11 @@ class Comparison:
                 continue
             if old is not None and old.kind is FileKind.DIRECTORY and new.kind is not FileKind.DIRECTORY:
                 yield from self._gone_below(below, depth)
-            if self._wanted(below, new) and self._differs(below, old, new):
-                yield Difference(below, old, new)
+            if self._wanted(below, new):
+                if self._differs(below, old, new):
+                    yield Difference(below, old, new)
+                elif old is not None and old.kind is not FileKind.DIRECTORY and len(self.same) < MOST:
+                    self.same[below] = old.identity
             if new.kind is FileKind.DIRECTORY:
                 hides = opaque or self.layer.attribute(below, _OPAQUE) == b"y"
                 yield from self._walk(below, opaque=hides, depth=depth + 1)

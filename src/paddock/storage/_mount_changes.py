@@ -44,7 +44,8 @@ class MountChanges:
         self._comparison = comparison
         self._differences = self._comparison.differences()
         self._named = tuple(only)
-        self._since, self._promoted = since, promoted
+        # A promotion that this daemon, or an earlier one, saw no end of has taken over what is the same by now.
+        self._since, self._promoted = since, {**promoted, **comparison.same}
 
     def tell(self, *, patch: bool) -> tuple[tuple[Change, ...], bytes | None]:
         """By path; with obstacles as they are for a promotion of all of it. InvalidState: too large for a patch."""

@@ -222,7 +222,7 @@ def _error(answer: Message) -> PaddockError:
     name = errno.errorcode.get(number) if isinstance(number, int) else None
     if name in _EXHAUSTED:
         hint = _REMEDY.get(name, "paddock doctor")
-        return ResourceExhausted(f"the sandbox could not be made: {text}", hint=hint, errno=name)
+        return ResourceExhausted(f"the supervisor could not do that: {text}", hint=hint, errno=name)
     if answer.get("kind") in ("PlanError", "MountError"):
         return InvalidArgument(text)
     return InternalError(f"the keeper failed: {text}", hint="paddock doctor", errno=name)

@@ -26,7 +26,7 @@ _PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 class ProcessBackend:
-    """`state_dir` is made if it is missing. Sandboxes end with their deadline, whether or not this process lives."""
+    """`state_dir` is made if it is missing. Sandboxes end with this process: no later one could find them."""
 
     def __init__(self, state_dir: Path) -> None:
         self._state_dir = state_dir
@@ -64,22 +64,24 @@ class ProcessBackend:
             user = plan.template.user(None) or User(name="user", uid=os.getuid(), gid=os.getgid(), home="/")
             for directory in (plan.template.workdir, user.home, "/tmp"):  # noqa: S108 - below the root of the sandbox
                 (root / directory.lstrip("/")).mkdir(parents=True, exist_ok=True)
-            process = await self._start(plan, run, root, user)
+            process, host = await self._start(plan, run, root, user)
             undo.pop_all()
-        instance = ProcessInstance(plan, process, run)
+        instance = ProcessInstance(plan, process, host, run)
         self._instances[plan.id] = instance
         return instance
 
-    async def _start(self, plan: SandboxPlan, run: Path, root: Path, user: User) -> subprocess.Popen[bytes]:
+    async def _start(self, plan: SandboxPlan, run: Path, root: Path, user: User) -> tuple[subprocess.Popen[bytes], int]:
+        """The guest, and a pipe of which it is the writer: it ends when nobody can read it, so with this process."""
         with contextlib.ExitStack() as stack:
             listeners = {name: stack.enter_context(_listener(run, name)) for name in ("init", "user")}
             reader, writer = os.pipe2(os.O_CLOEXEC)
-            stack.callback(os.close, reader)
+            undo = stack.enter_context(contextlib.ExitStack())
+            undo.callback(os.close, reader)
             config = {
                 "control": listeners["init"].fileno(),
                 "deadline": plan.deadline,
                 "grace_seconds": 0,
-                "ready": writer,
+                "host": writer,
                 "fatal_imports": True,
                 "agents": {"user": _agent(plan, listeners["user"].fileno(), root, user)},
             }
@@ -102,7 +104,8 @@ class ProcessBackend:
                 process.terminate()  # and what it has started
                 process.wait()
                 raise
-            return process
+            undo.pop_all()
+            return process, reader
 
     async def adopt(self, id: SandboxId) -> ProcessInstance | None:
         instance = self._instances.get(id)

@@ -23,9 +23,9 @@ _KILL_SECONDS = 8.0
 
 
 class ProcessInstance(GuestInstance):
-    def __init__(self, plan: SandboxPlan, process: subprocess.Popen[bytes], run: Path) -> None:
+    def __init__(self, plan: SandboxPlan, process: subprocess.Popen[bytes], host: int, run: Path) -> None:
         super().__init__(plan.id, plan.template, self._dial, root_user=False)
-        self._process = process
+        self._process, self._host = process, host
         self._run = run
         self._deadline = plan.deadline
         self._killed = False
@@ -101,6 +101,7 @@ class ProcessInstance(GuestInstance):
     def _reap(self) -> None:
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
+        os.close(self._host)
         self._process.wait()
         if self._killed:
             self.ending = Ending(limit=None, reason="killed")
