@@ -22,8 +22,9 @@ from paddock.model import (
 )
 
 from ._approvals import Approvals
+from ._context import Component, Context
 from ._gate import Entry
-from ._own_files import OwnFiles
+from ._own_files import is_own
 from ._policies import Policies
 from ._store import Row
 
@@ -45,11 +46,12 @@ def _home(template: Template) -> str:
     return user.home if user else "/"
 
 
-class Conduct:
+class Conduct(Component):
     """Only asked about sandboxes that have a policy."""
 
-    def __init__(self, policies: Policies, approvals: Approvals, own: OwnFiles) -> None:
-        self._policies, self._approvals, self._own = policies, approvals, own
+    def __init__(self, context: Context, policies: Policies, approvals: Approvals) -> None:
+        super().__init__(context)
+        self._policies, self._approvals = policies, approvals
 
     async def command(self, action: RunExec | StartExec, row: Row, entry: Entry) -> None:
         """PolicyDenied, ApprovalNeeded, Unrecorded: then it is not started."""
@@ -77,7 +79,7 @@ class Conduct:
         if (
             judged.verdict == "approve"
             and isinstance(action, RemoveFile)
-            and await self._own.made(files.absolute(action.path), row, template)
+            and await is_own(self._pool, files.absolute(action.path), row, template)
         ):
             judged = DoorVerdict(
                 verdict="allow", rule=judged.rule, reason=f"{action.path!r} was made by the sandbox itself"

@@ -15,31 +15,27 @@ from ._store import Row
 from ._workspace_tree import WORKSPACE
 
 
-class OwnFiles:
-    def __init__(self, pool: Callable[[], Pool]) -> None:
-        self._pool = pool
+async def is_own(pool: Callable[[], Pool], path: str, row: Row, template: Template) -> bool:
+    """Whether what is at the absolute `path` was not there when this sandbox was made. False when in doubt."""
+    place = _place(path, row, template)
+    if place is None or pool().driver == "copy":  # there a tree holds all that is below it, too
+        return False
+    since_ns = int(row.sandbox.created_at * 1_000_000_000)
+    return await asyncio.to_thread(_look, pool(), *place, since_ns)
 
-    async def made(self, path: str, row: Row, template: Template) -> bool:
-        """Whether what is at the absolute `path` was not there when this sandbox was made. False when in doubt."""
-        place = _place(path, row, template)
-        if place is None or self._pool().driver == "copy":  # there a tree holds all that is below it, too
+
+def _look(pool: Pool, tree: str, layers: tuple[str, ...], path: str, since_ns: int) -> bool:
+    with ExitStack() as opened:
+
+        def opening(name: str) -> int:
+            fd = pool.open(name)
+            opened.callback(close, fd)
+            return fd
+
+        try:
+            return is_new(opening(tree), [opening(layer) for layer in layers], fsencode(path), since_ns)
+        except (NotFound, OSError):
             return False
-        since_ns = int(row.sandbox.created_at * 1_000_000_000)
-        return await asyncio.to_thread(self._look, *place, since_ns)
-
-    def _look(self, tree: str, layers: tuple[str, ...], path: str, since_ns: int) -> bool:
-        pool = self._pool()
-        with ExitStack() as opened:
-
-            def opening(name: str) -> int:
-                fd = pool.open(name)
-                opened.callback(close, fd)
-                return fd
-
-            try:
-                return is_new(opening(tree), [opening(layer) for layer in layers], fsencode(path), since_ns)
-            except (NotFound, OSError):
-                return False
 
 
 def _place(path: str, row: Row, template: Template) -> tuple[str, tuple[str, ...], str] | None:

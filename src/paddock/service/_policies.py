@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from paddock.errors import InternalError, InvalidState, PolicyDenied
-from paddock.model import GetPolicy, PolicyDocument, PolicyRevision, Principal, Sandbox, SetPolicy
+from paddock.model import PolicyDocument, PolicyRevision, Principal, Sandbox, SetPolicy
 
-from ._clock import Clock
+from ._context import Component, Context
 from ._egress import Egress
 from ._gate import Entry
 from ._policy_store import PolicyStore
 from ._secret_leases import Leases
-from ._store import Row, Store
-from ._tasks import Tasks
+from ._store import Row
 
 if TYPE_CHECKING:
     from paddock.policy.egress import Snapshot
@@ -25,11 +24,10 @@ _MOST_KEPT = 64
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class Policies:
-    def __init__(self, *, store: Store, egress: Egress, tasks: Tasks, clock: Clock, leases: Leases) -> None:
-        self._store, self._egress, self._tasks, self._clock = store, egress, tasks, clock
-        self._leases = leases
-        self._policies = PolicyStore(store)
+class Policies(Component):
+    def __init__(self, context: Context, egress: Egress, leases: Leases) -> None:
+        super().__init__(context)
+        self._egress, self._leases, self._policies = egress, leases, PolicyStore(self._store)
         self._compiled: dict[str, Snapshot] = {}
         self._of_text: dict[bytes, Snapshot] = {}
         """By what they were compiled from: most sandboxes of a program have the same."""
@@ -62,7 +60,7 @@ class Policies:
             raise InternalError(f"what is kept as policy {revision} is {snapshot.revision}")
         return self._remember(snapshot)
 
-    async def get(self, action: GetPolicy, row: Row, entry: Entry) -> PolicyRevision:
+    async def get(self, row: Row) -> PolicyRevision:
         revision = row.sandbox.policy
         if revision is None:
             return PolicyRevision()

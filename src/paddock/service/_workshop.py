@@ -10,21 +10,15 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
-from paddock.audit import AuditLog
 from paddock.backends._base import Instance, SandboxPlan, TreeMount
 from paddock.errors import PlatformError, SandboxDied
 from paddock.model import ExecId, ExecResult, ExecSpec, Level, Limits, Noun, SandboxId, SandboxSpec, mint
-from paddock.storage._base import Pool
 
 from ._capture import Capture
-from ._clock import Clock
 from ._collect import Collector
+from ._context import Component
 from ._errand import errand
 from ._gate import Entry
-from ._needs import Need
-from ._providers import Backends, Templates
-from ._store import Store
-from ._tasks import Tasks
 
 TEMPLATE = "host"
 LIMITS = Limits(memory_mib=4096, disk_mib=1024, processes=256, tmp_mib=1024)
@@ -96,21 +90,7 @@ class Workshop:
         return result.out.head + result.out.tail
 
 
-class Workshops:
-    def __init__(
-        self,
-        *,
-        store: Store,
-        backends: Backends,
-        pool: Callable[[], Pool],
-        templates: Templates,
-        tasks: Tasks,
-        clock: Clock,
-        audit: AuditLog,
-    ) -> None:
-        self._store, self._backends, self._pool, self._templates = store, backends, pool, templates
-        self._tasks, self._clock, self._audit = tasks, clock, audit
-
+class Workshops(Component):
     @asynccontextmanager
     async def open(
         self,
@@ -163,9 +143,6 @@ class Workshops:
         for id in self.living():
             self._audit.event("workshop.orphan", workshop=id, message="the daemon that opened it died; removed")
             await self._end(SandboxId(id))
-
-    def needs(self) -> Iterable[Need]:
-        return [Need(id, id, "it is a workshop's own") for id in self.living()]
 
     async def _end(self, id: SandboxId) -> None:
         """Row last: until then the next daemon tries again."""
