@@ -9,23 +9,20 @@ from paddock.model import Action, DeleteSnapshot, DeleteWorkspace
 from paddock.model.policy import Deed
 
 from ._approvals import Approvals
-from ._context import Component, Context
 from ._gate import Entry
 from ._policies import Policies
-from ._policy_store import PolicyStore
 from ._snapshot_store import SnapshotRow
 from ._workspace_store import WorkspaceRow
 
 Exact: TypeAlias = Callable[[], Awaitable[Sequence[str]]]
 
 
-class Asking(Component):
+class Asking:
     """Of a workspace, the policies of all sandboxes count that have worked in it: that they have ended, or that a later
     one has a wider policy, makes nothing of what they have left there less theirs."""
 
-    def __init__(self, context: Context, policies: Policies, approvals: Approvals) -> None:
-        super().__init__(context)
-        self._policies, self._approvals, self._rows = policies, approvals, PolicyStore(self._store)
+    def __init__(self, policies: Policies, approvals: Approvals) -> None:
+        self._policies, self._approvals = policies, approvals
 
     async def result(
         self,
@@ -55,7 +52,7 @@ class Asking(Component):
         await self._ask("delete", action, entry, revisions, about=row.id, exact=_exactly(row.id), what=what)
 
     def _of_workspace(self, id: str | None) -> tuple[str, ...]:
-        return () if id is None else self._rows.in_workspace(id)
+        return () if id is None else self._policies.in_workspace(id)
 
     async def _ask(
         self,

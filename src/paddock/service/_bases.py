@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from paddock.backends._base import TreeMount
-from paddock.errors import InvalidState, NotFound
+from paddock.errors import InvalidState
 from paddock.keeper.layout import REPOSITORIES
 from paddock.model import Acquired, BaseId, GarbageItem, Noun, RepositoryId, mint
 from paddock.storage._trees import sync_file_system
 
 from ._checkout import check_out, settle
 from ._context import Component, Context
-from ._garbage import Candidate
+from ._garbage import Candidate, measured
 from ._gate import Entry
 from ._needs import Need
 from ._spare_trees import SpareTrees
@@ -197,15 +197,11 @@ class Bases(Component):
         pool, needed = self._pool(), self._needs.by_tree()
         found: list[Candidate] = []
         for base in self._all("ORDER BY used_at, id"):
-            try:
-                size = await asyncio.to_thread(pool.measure, base.id)
-            except NotFound:
-                size = None
             item = GarbageItem(
                 what=base.id,
                 kind="base",
                 why="it can be checked out again",
-                bytes=size,
+                bytes=await measured(pool, base.id),
                 kept_because=_kept_because(base, needed),
             )
             found.append(Candidate(item=item, only_when_full=True))
@@ -239,7 +235,7 @@ class Bases(Component):
 def _kept_because(base: Base, needed: Mapping[str, tuple[Need, ...]]) -> str | None:
     users = [need for need in needed.get(base.id, ()) if need.by != base.id]
     if users:
-        return f"{users[0].by} needs it: {users[0].why}"
+        return users[0].told
     if not base.is_whole:
         return "it is being checked out"
     return None

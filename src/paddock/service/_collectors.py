@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from paddock.errors import NotFound
 from paddock.keeper.layout import PACKAGES
 from paddock.model import GarbageItem, Level, Noun
 from paddock.storage._base import Pool
@@ -17,7 +16,7 @@ from paddock.storage._memories import Memories
 from paddock.storage._waiting_trees import WAITING, is_abandoned
 
 from ._context import Component, Context
-from ._garbage import Candidate
+from ._garbage import Candidate, measured
 from ._needs import Need
 from ._remains import Remains
 from ._spare_trees import SPARE
@@ -51,13 +50,13 @@ class Orphans(Component):
         needed = self._needs.by_tree()
         lost = [name for name in names if name.startswith(NOUNS) and name not in needed]
         return [
-            _candidate(name, "orphan", "nothing that is recorded needs it", await _size(pool, name)) for name in lost
+            _candidate(name, "orphan", "nothing that is recorded needs it", await measured(pool, name)) for name in lost
         ]
 
     async def take(self, item: GarbageItem) -> str | None:
         needed = self._needs.by_tree().get(item.what)
         if needed:
-            return f"{needed[0].by} needs it: {needed[0].why}"
+            return needed[0].told
         self._audit.event("tree.orphan", sandbox=item.what, message="nothing that is recorded needs it; deleted")
         await asyncio.to_thread(self._pool().delete, item.what)
         return None
@@ -72,7 +71,9 @@ class AbandonedVessels:
     async def candidates(self) -> Sequence[Candidate]:
         pool = self._pool()
         names = [name for name in pool.names() if name.startswith(WAITING) and is_abandoned(pool, name)]
-        return [_candidate(name, "waiting", "who made it to wait has ended", await _size(pool, name)) for name in names]
+        return [
+            _candidate(name, "waiting", "who made it to wait has ended", await measured(pool, name)) for name in names
+        ]
 
     async def take(self, item: GarbageItem) -> str | None:
         if not is_abandoned(self._pool(), item.what):
@@ -100,7 +101,7 @@ class OldTemplates(Component):
             whole = name.startswith(Noun.TEMPLATE)
             why = "a newer version has replaced it" if whole else "its builder did not come to an end"
             kept = _needed(needed, name) or self._unknown(name)
-            found.append(_candidate(name, "template", why, await _size(pool, name), kept))
+            found.append(_candidate(name, "template", why, await measured(pool, name), kept))
         return found
 
     async def take(self, item: GarbageItem) -> str | None:
@@ -129,7 +130,7 @@ class Memory(Component):
         pool = self._pool()
         lost = await asyncio.to_thread(Memories(pool).lost)
         why = "no sandbox and no snapshot needs it"
-        return [_candidate(name, "memory", why, await _size(pool, name)) for name in lost]
+        return [_candidate(name, "memory", why, await measured(pool, name)) for name in lost]
 
     async def take(self, item: GarbageItem) -> str | None:
         gone = await asyncio.to_thread(Memories(self._pool()).drop, item.what)
@@ -156,18 +157,11 @@ class Outputs(Component):
 
 
 def _needed(needed: Mapping[str, tuple[Need, ...]], name: str) -> str | None:
-    return f"{needed[name][0].by} needs it: {needed[name][0].why}" if name in needed else None
+    return needed[name][0].told if name in needed else None
 
 
 def _candidate(what: str, kind: str, why: str, size: int | None, kept: str | None = None) -> Candidate:
     return Candidate(item=GarbageItem(what=what, kind=kind, why=why, bytes=size, kept_because=kept))
-
-
-async def _size(pool: Pool, name: str) -> int | None:
-    try:
-        return await asyncio.to_thread(pool.measure, name)
-    except NotFound:
-        return None
 
 
 def _folder_size(path: str) -> int | None:

@@ -14,7 +14,7 @@ from ._activity import Activity
 from ._context import Component, Context
 from ._garbage import Garbage
 from ._live import Live
-from ._policy_store import PolicyStore
+from ._policies import Policies
 from ._recover import Recovery
 
 PERIOD_SECONDS = 30.0
@@ -23,11 +23,17 @@ KEEP_ENDED_SECONDS = 7 * 86_400.0
 
 class Expiry(Component):
     def __init__(
-        self, context: Context, live: Live, recovery: Recovery, garbage: Garbage, period_seconds: float
+        self,
+        context: Context,
+        live: Live,
+        policies: Policies,
+        recovery: Recovery,
+        garbage: Garbage,
+        period_seconds: float,
     ) -> None:
         super().__init__(context)
         self._live, self._recovery, self._garbage = live, recovery, garbage
-        self._policies, self._period = PolicyStore(self._store), period_seconds
+        self._policies, self._period = policies, period_seconds
 
     async def run(self, activity: Activity) -> None:
         """Until it is cancelled. A sweep that fails is recorded, and comes round again."""

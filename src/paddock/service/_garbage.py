@@ -8,7 +8,7 @@ from typing import Protocol
 
 import msgspec
 
-from paddock.errors import PaddockError
+from paddock.errors import NotFound, PaddockError
 from paddock.model import CollectGarbage, GarbageItem, GarbageReport, PoolSpace, replace
 from paddock.storage._base import Pool
 from paddock.storage._config import Watermarks
@@ -106,6 +106,14 @@ class _Room:
 
     def words(self) -> str:
         return f"the pool is {self.space.fill:.0%} full, and this goes from {self._marks.high:.0%} on"
+
+
+async def measured(pool: Pool, name: str) -> int | None:
+    """Return the bytes of a tree. None: it was deleted meanwhile."""
+    try:
+        return await asyncio.to_thread(pool.measure, name)
+    except NotFound:
+        return None
 
 
 async def _take(collector: Collector, item: GarbageItem) -> GarbageItem:

@@ -7,12 +7,11 @@ import logging
 from collections.abc import Sequence
 
 from paddock.backends._threads import in_its_own_thread
-from paddock.errors import NotConfigured, NotFound, PaddockError
+from paddock.errors import NotConfigured, PaddockError
 from paddock.model import Check, GarbageItem, Image, ListImages, PullImage, RemoveImage
-from paddock.storage._base import Pool
 
 from ._context import Component
-from ._garbage import Candidate
+from ._garbage import Candidate, measured
 from ._gate import Entry
 from ._handlers import handles
 from ._providers import Images
@@ -66,8 +65,8 @@ class ImageRoom(Component):
         found: list[Candidate] = []
         for name in names:
             why = f"it is of {had[name]}, which can be had again" if name in had else "no image has it any more"
-            kept = f"{needed[name][0].by} needs it: {needed[name][0].why}" if name in needed else None
-            size = await self._size(pool, name)
+            kept = needed[name][0].told if name in needed else None
+            size = await measured(pool, name)
             item = GarbageItem(what=name, kind="image", why=why, bytes=size, kept_because=kept)
             found.append(Candidate(item=item, only_when_full=name in had))
         # An image before its layers, which it shares with others.
@@ -77,16 +76,10 @@ class ImageRoom(Component):
         assert self._images is not None
         users = self._needs.by_tree().get(item.what)
         if users:  # who has taken it into use since it was looked at may have ended, and his sandbox lives on
-            return f"{users[0].by} needs it: {users[0].why}"
+            return users[0].told
         if await asyncio.to_thread(self._images().discard, item.what):
             return None
         return "a program that runs uses it"
-
-    async def _size(self, pool: Pool, name: str) -> int | None:
-        try:
-            return await asyncio.to_thread(pool.measure, name)
-        except NotFound:
-            return None
 
     def _source(self) -> Images:
         if self._images is None:

@@ -24,6 +24,10 @@ class Need(NamedTuple):
     """The id of what needs it."""
     why: str
 
+    @property
+    def told(self) -> str:
+        return f"{self.by} needs it: {self.why}"
+
 
 class Needs:
     """All trees that the rows of the store need."""

@@ -107,10 +107,10 @@ class Recovery(Component):
         """Put right what the daemon before this one has left. A step that fails is recorded, and stops no other."""
         await self._try("sandboxes", self.sandboxes)
         await self._try("pauses", self._pauses)
-        await self._try("snapshots", _awaited(self._snapshots.recover))
-        await self._try("workspaces", _awaited(self._evictions.recover))
+        await self._try("snapshots", self._snapshots.recover)
+        await self._try("workspaces", self._evictions.recover)
         await self._try("workshops", self._shelf.workshops.recover)
-        await self._try("bases", _awaited(self._shelf.bases.recover))
+        await self._try("bases", self._shelf.bases.recover)
         await self._try("quarantines", self._quarantines)
 
     async def sandboxes(self) -> None:
@@ -197,9 +197,10 @@ class Recovery(Component):
 
             await asyncio.to_thread(remove_quarantines, directory)
 
-    async def _try(self, what: str, step: Callable[[], Awaitable[None]]) -> None:
+    async def _try(self, what: str, step: Callable[[], Awaitable[None] | None]) -> None:
         try:
-            await step()
+            if (work := step()) is not None:
+                await work
         except (PaddockError, OSError) as error:
             with suppress(Unrecorded):
                 self._audit.event("recovery.failed", message=f"{what}: {type(error).__name__}: {error}"[:1024])
@@ -207,10 +208,3 @@ class Recovery(Component):
 
 _UNKNOWN: Mapping[SandboxId, Ending | None] = {}
 """Of a backend that can't be asked. Compared by identity."""
-
-
-def _awaited(step: Callable[[], None]) -> Callable[[], Awaitable[None]]:
-    async def run() -> None:
-        step()
-
-    return run

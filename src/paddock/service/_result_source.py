@@ -9,6 +9,7 @@ import msgspec
 
 from paddock.backends._base import TreeMount
 from paddock.errors import InvalidState, NotFound, SandboxDied
+from paddock.model import Workspace
 
 from ._gate import Entry
 from ._live import Held, Live
@@ -22,7 +23,7 @@ from ._workspaces import Begun, Workspaces
 
 
 class Origin(msgspec.Struct, frozen=True):
-    begun: Begun
+    workspace: Workspace
     url: str
     commit: str
     cache: str
@@ -42,12 +43,13 @@ class Source(msgspec.Struct, frozen=True):
     def origin(self) -> Origin:
         """InvalidState: it did not come from a repository."""
         begun = self.begun
-        if begun is None or begun.tree.repository is None or begun.commit is None or begun.url is None:
+        space, cache = (None, None) if begun is None else (begun.workspace, begun.tree.repository)
+        if space is None or cache is None or space.commit is None or space.repository is None:
             raise InvalidState(
                 f"{self.name!r} was not opened from a repository: there is nothing to compare it with",
                 hint="paddock cp takes files out; paddock diff --mount is for directories of this machine",
             )
-        return Origin(begun, begun.url, begun.commit, begun.tree.repository)
+        return Origin(space, space.repository, space.commit, cache)
 
 
 class Sources:
@@ -73,15 +75,15 @@ class Sources:
             return Source(row.id, name, None, None, (row, held))
         begun = await self._workspaces.begun(row.workspace.workspace, owner, entry)
         if row.workspace.tree == begun.tree.tree:
-            return Source(begun.id, begun.name, begun, row.workspace, (row, held))
+            return Source(begun.workspace.id, begun.workspace.name, begun, row.workspace, (row, held))
         return Source(row.id, name, begun, row.workspace, (row, held))
 
     async def _resting(self, begun: Begun, entry: Entry) -> Source:
         running = None
-        if begun.sandbox is not None:
+        if begun.workspace.sandbox is not None:
             with suppress(NotFound, SandboxDied):
-                running = await self._sandboxes.reach(begun.sandbox, entry)
-        return Source(begun.id, begun.name, begun, begun.tree, running)
+                running = await self._sandboxes.reach(begun.workspace.sandbox, entry)
+        return Source(begun.workspace.id, begun.workspace.name, begun, begun.tree, running)
 
     @asynccontextmanager
     async def workshop(self, source: Source, entry: Entry) -> AsyncGenerator[Workshop]:

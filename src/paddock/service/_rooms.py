@@ -76,7 +76,7 @@ class Rooms:
             leases.changed = self._doors.secret
         egress = LeasedEgress(egress or NoEgress(), leases)
         policies = self.policies = Policies(context, egress, leases)
-        asking = Asking(context, policies, approvals)
+        asking = Asking(policies, approvals)
         changes = FileChanges(context, policies)
         snapshots = self.snapshots = Snapshots(context, changes, asking)
         remains = Remains(context, egress, changes, snapshots)
@@ -130,7 +130,7 @@ class Rooms:
         self.garbage = Garbage(pool=context.pool, sweepers=sweepers, collectors=collectors)
         self.storage = Storage(context, self.garbage)
         self.recovery = Recovery(context, live, remains, snapshots, disk_sleep, spaces, shelf)
-        self.expiry = Expiry(context, live, self.recovery, self.garbage, period_seconds)
+        self.expiry = Expiry(context, live, policies, self.recovery, self.garbage, period_seconds)
         of_sandboxes = (sandboxes, snapshots, forks, execs, files, promotion, recordings)
         of_work = (shelf, spaces, mount_results, artifacts, results)
         of_the_machine = (images, reports, self.garbage, self.storage, leases, approvals)

@@ -45,16 +45,8 @@ class Snapshots(Component):
     async def create(self, action: CreateSnapshot, row: Row, held: Held, entry: Entry) -> Snapshot:
         _validate.check_name(action.name, Noun.SNAPSHOT)
         held.backend.capabilities.require("freeze", held.backend.name)
-        snapshot = Snapshot(
-            id=SnapshotId(mint(Noun.SNAPSHOT)),
-            source=row.id,
-            spec=replace(row.sandbox.spec, level=row.sandbox.level),
-            template=row.sandbox.template,
-            created_at=self._clock.wall(),
-            name=action.name,
-            owner=entry.principal.id,
-            policy=row.sandbox.policy,
-        )
+        snapshot = self._of(row, entry.principal.id)
+        snapshot = replace(snapshot, name=action.name, policy=row.sandbox.policy)
         workspace = copied(row.workspace, snapshot.id)
         self._rows.add(SnapshotRow(snapshot, held.instance.template, workspace=workspace))
         try:
@@ -75,14 +67,7 @@ class Snapshots(Component):
         """A copy of its tree, or of its workspace's (`tree`), at this instant. Nobody else sees it; it goes with the
         block. `ours`: to be read by this program itself."""
         held.backend.capabilities.require("freeze", held.backend.name)
-        snapshot = Snapshot(
-            id=SnapshotId(mint(Noun.SNAPSHOT)),
-            source=row.id,
-            spec=row.sandbox.spec,
-            template=row.sandbox.template,
-            created_at=self._clock.wall(),
-            owner=row.sandbox.owner,
-        )
+        snapshot = self._of(row, row.sandbox.owner)
         # As one that is being made: if the daemon dies, the next one deletes it.
         self._rows.add(SnapshotRow(snapshot, held.instance.template))
         try:
@@ -98,14 +83,7 @@ class Snapshots(Component):
     async def to_sleep_on(self, row: Row, held: Held) -> AsyncGenerator[SnapshotRow]:
         """One that belongs to the sandbox itself, which stands still while the block runs. It goes, unless the row
         leans on it afterwards."""
-        snapshot = Snapshot(
-            id=SnapshotId(mint(Noun.SNAPSHOT)),
-            source=row.id,
-            spec=replace(row.sandbox.spec, level=row.sandbox.level),
-            template=row.sandbox.template,
-            created_at=self._clock.wall(),
-            owner=row.id,
-        )
+        snapshot = self._of(row, row.id)
         workspace = copied(row.workspace, snapshot.id)
         made = SnapshotRow(snapshot, held.instance.template, workspace=workspace)
         self._rows.add(made)
@@ -231,6 +209,16 @@ class Snapshots(Component):
     async def delete(self, action: DeleteSnapshot, entry: Entry) -> None:
         await self._asking.snapshot_deletion(action, self.find(action.snapshot, entry.principal.id), entry)
         self._remove(self.find(action.snapshot, entry.principal.id).id)
+
+    def _of(self, row: Row, owner: str) -> Snapshot:
+        return Snapshot(
+            id=SnapshotId(mint(Noun.SNAPSHOT)),
+            source=row.id,
+            spec=replace(row.sandbox.spec, level=row.sandbox.level),
+            template=row.sandbox.template,
+            created_at=self._clock.wall(),
+            owner=owner,
+        )
 
     def _remove(self, id: str) -> None:
         """The row first: a tree without one is swept."""

@@ -74,9 +74,9 @@ class WorkspaceResults(Component):
     async def _push(self, action: PushBranch, source: Source, entry: Entry) -> PushedBranch:
         origin = source.origin()
         url, began = origin.url, origin.commit
-        if action.epoch is not None and action.epoch != origin.begun.epoch:
+        if action.epoch is not None and action.epoch != origin.workspace.epoch:
             raise InvalidState(
-                f"{source.name!r} is at epoch {origin.begun.epoch}, not {action.epoch}", hint="look at it again"
+                f"{source.name!r} is at epoch {origin.workspace.epoch}, not {action.epoch}", hint="look at it again"
             )
         remote, credential = await self._remote(url, entry)
         ref, there = await self._target(action, source, origin, entry)
@@ -150,7 +150,7 @@ class WorkspaceResults(Component):
         forge = await open_forge(remote, login if isinstance(login, Credential) else None, action.forge)
         base = (
             action.base
-            or (origin.begun.branch if origin.begun.branch != branch else None)
+            or (origin.workspace.branch if origin.workspace.branch != branch else None)
             or await forge.default_branch()
         )
         found = await _ensure(forge, branch, base, action)
@@ -161,7 +161,7 @@ class WorkspaceResults(Component):
         self, deed: Deed, action: PushBranch | OpenPullRequest, source: Source, entry: Entry, exact: Exact, what: str
     ) -> None:
         own = None if source.running is None else source.running[0].sandbox.policy
-        workspace = None if source.begun is None else source.begun.id
+        workspace = None if source.begun is None else source.begun.workspace.id
         await self._asking.result(
             deed, action, entry, about=source.id, own=own, workspace=workspace, exact=exact, what=what
         )

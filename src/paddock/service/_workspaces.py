@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-
-import msgspec
+from typing import NamedTuple
 
 from paddock.errors import InvalidArgument, InvalidState, NotFound
 from paddock.model import (
@@ -43,17 +42,11 @@ DISK_MIB = 10_240
 _CANDIDATES = 8
 
 
-class Begun(msgspec.Struct, frozen=True, kw_only=True):
-    """A workspace: the tree that it is in, and what it began with. `sandbox` is the one that may write it."""
+class Begun(NamedTuple):
+    """A workspace, as callers see it, and its tree."""
 
-    id: str
-    name: str
+    workspace: Workspace
     tree: WorkspaceTree
-    url: str | None
-    branch: str | None
-    commit: str | None
-    epoch: int = 0
-    sandbox: str | None = None
 
 
 class Workspaces(Component):
@@ -132,17 +125,7 @@ class Workspaces(Component):
         id = self.find(reference, owner).id
         async with self._lanes.exclusive(id):
             row = await self.evictions.laid_out(id, entry) or self.find(reference, owner)
-        space = self._tenancy.shown(row)
-        return Begun(
-            id=row.id,
-            name=space.name,
-            tree=_tree(row, space.epoch),
-            url=space.repository,
-            branch=space.branch,
-            commit=space.commit,
-            epoch=space.epoch,
-            sandbox=space.sandbox,
-        )
+        return Begun(self._tenancy.shown(row), _tree(row, row.workspace.epoch))
 
     def take(self, row: Row) -> None:
         self._tenancy.take(row)
