@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import logging
 import math
-import os
 import shutil
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -272,20 +271,6 @@ class Repositories(Component):
                 path.rename(gone)
                 await asyncio.to_thread(shutil.rmtree, gone)  # by descriptors: it follows no link
             (self._directory / f"{id}.lock").unlink()  # nobody has this id again
-
-    def sweep(self) -> tuple[str, ...]:
-        """Removes directories that no row knows, and says which. A row is made before its directory."""
-        if not self._directory.is_dir():
-            return ()
-        names = [
-            name for name in os.listdir(self._directory) if name.startswith(Noun.REPOSITORY) and ".lock" not in name
-        ]
-        known = self._rows.ids()
-        orphans = [name for name in names if name.split(".")[0] not in known]
-        for name in orphans:
-            path = self._directory / name
-            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-        return tuple(orphans)
 
     def _find(self, reference: str, owner: str) -> Repository:
         every = self._rows.list(owner)

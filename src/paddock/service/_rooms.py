@@ -88,16 +88,7 @@ class Rooms:
         shelf = self.shelf = Shelf(context)
         spaces = self.workspaces = Spaces(context, live, shelf, asking)
         sandboxes = self.sandboxes = Sandboxes(
-            context,
-            live,
-            remains,
-            making,
-            snapshots,
-            policies,
-            rollback,
-            disk_sleep,
-            allotment,
-            workspaces or spaces,
+            context, live, remains, making, snapshots, policies, rollback, disk_sleep, allotment, workspaces or spaces
         )
         forks = Forks(context, sandboxes, live, making, snapshots, policies, allotment)
         recordings = Recordings(sandboxes, policies, self._doors)
