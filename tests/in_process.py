@@ -59,9 +59,11 @@ def in_process(state_dir: Path) -> Generator[InProcess]:
         thread.start()
         assert os.read(reading, 1024) == b"{}"
         ((daemon, loop),) = started
-        yield InProcess(state_dir, daemon, loop)
-        loop.call_soon_threadsafe(daemon.leave)
-        thread.join()
+        try:
+            yield InProcess(state_dir, daemon, loop)
+        finally:
+            loop.call_soon_threadsafe(daemon.leave)
+            thread.join()
     finally:
         os.close(reading)
         os.close(lock)

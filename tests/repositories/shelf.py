@@ -8,8 +8,8 @@ from paddock.model import Acquired, Principal
 from paddock.service._clock import Clock
 from paddock.service._repositories import Repositories
 from paddock.service._repository_store import RepositoryStore
-from paddock.service._store import Store
 from paddock.storage.repositories import Bounds, Credential, HostGit, Remote
+from tests.contexts import context
 
 ALICE, BOB = Principal("local:1"), Principal("local:2")
 STRANGER = Principal("key:1")
@@ -21,17 +21,10 @@ class Shelf:
         self.credentials: dict[str, Credential] = {}
         self.now = 0.0
         self._clock = Clock(boottime=lambda: Clock().boottime() + self.now)
-        self._db = Store(state_dir / "paddock.db")
-        self.store = RepositoryStore(self._db)
+        self.context = context(state_dir, clock=self._clock, credentials=self._credential)
+        self.store = RepositoryStore(self.context.store)
         self.git = HostGit(self.directory, bounds=bounds or Bounds())
-        self.repositories = Repositories(
-            self.directory,
-            store=self.store,
-            clock=self._clock,
-            credentials=self._credential,
-            git=self.git,
-            forget_bases=lambda id: None,
-        )
+        self.repositories = Repositories(self.context, lambda id: None, self.git)
 
     async def _credential(self, principal: Principal, remote: Remote) -> Credential | None:
         return self.credentials.get(principal.id)
@@ -45,4 +38,5 @@ class Shelf:
         return self.directory / acquired.repository
 
     def close(self) -> None:
-        self._db.close()
+        self.context.store.close()
+        self.context.audit.close()

@@ -227,13 +227,13 @@ async def test_a_repository_that_something_needs_is_not_deleted(state_dir: Path,
         assert row is not None
         tree = WorkspaceTree("ws_x", (base.id,), base.repository)
         needing = [need._replace(by=sandbox.id) for need in _needs(row, tree)]
-        before = rig.shelf.bases._needed
-        rig.shelf.bases._needed = lambda: {need.tree: (need,) for need in needing}
+        needs = rig.shelf.bases._needs
+        needs.by_tree = lambda: {need.tree: (need,) for need in needing}
         with pytest.raises(InvalidState, match=sandbox.id):
             await rig.service.perform(DeleteRepository(repository=acquired.repository), ME)
         (candidate,) = await rig.shelf.bases.candidates()
         assert sandbox.id in (candidate.item.kept_because or "")
-        rig.shelf.bases._needed = before
+        del needs.by_tree
         await rig.service.perform(KillSandbox(sandbox=sandbox.id), ME)
         await rig.service.perform(DeleteRepository(repository=acquired.repository), ME)
         assert await rig.service.perform(ListRepositories(), ME) == ()

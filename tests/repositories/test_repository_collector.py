@@ -4,27 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+import pytest
+
 from paddock.service._clock import Clock
 from paddock.service._needs import Need
-from paddock.service._repository_collector import RepositoryCollector
+from paddock.service._shelf import Shelf as Repositories
 from paddock.storage.repositories import pins
 from tests.repositories.git_servers import Origin, address
 from tests.repositories.shelf import Shelf
 
 
 async def test_one_goes_that_nothing_needs_and_that_was_not_used_just_now(
-    shelf: Shelf, origin: Origin, daemon: Any
+    shelf: Shelf, origin: Origin, daemon: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     acquired = await shelf.acquire(address(daemon, "app"))
     needed: dict[str, tuple[Need, ...]] = {}
     later = [0.0]
-    collector = RepositoryCollector(
-        shelf.directory,
-        store=shelf.store,
-        repositories=lambda: shelf.repositories,
-        needed=lambda: needed,
-        clock=Clock(wall=lambda: Clock().wall() + later[0]),
-    )
+    clock = Clock(wall=lambda: Clock().wall() + later[0])
+    monkeypatch.setattr(shelf.context.needs, "by_tree", lambda: needed)
+    collector = Repositories(msgspec.structs.replace(shelf.context, clock=clock))
 
     async def kept() -> str | None:
         (one,) = await collector.candidates()

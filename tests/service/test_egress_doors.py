@@ -136,13 +136,12 @@ def test_a_secret_that_is_rotated_while_its_door_is_opened_reaches_the_gateway_a
     order = GatewayClient.order
     rotating: list[asyncio.Future[None]] = []
 
-    def bound(value: bytes) -> bytes:
-        binding = Binding(host="api.test", header="Authorization")
-        return to_bytes(Bound(name="TOKEN", placeholder="pdk_1", bindings=(binding,), value=SecretValue(value)))
+    binding = Binding(host="api.test", header="Authorization")
+    second = Bound(name="TOKEN", placeholder="pdk_1", bindings=(binding,), value=SecretValue(b"second"))
 
     async def packed(row: Row) -> bytes:
         made = to_bytes(())
-        rotating.append(asyncio.ensure_future(opened[0].secret(row.id, "TOKEN", bound(b"second"))))
+        rotating.append(asyncio.ensure_future(opened[0].secret(row.id, second)))
         await asyncio.sleep(0)
         return made
 
@@ -159,7 +158,7 @@ def test_a_secret_that_is_rotated_while_its_door_is_opened_reaches_the_gateway_a
             instance = await yard.create(exits=True)
             await doors.open(row_of(instance, State.CREATING), NOTHING)
             await rotating[0]
-            assert ordered == [to_bytes(()), bound(b"second")]
+            assert ordered == [to_bytes(()), to_bytes(second)]
             await instance.kill()
 
     monkeypatch.setattr(GatewayClient, "order", noted)

@@ -169,7 +169,7 @@ async def test_nobody_comes_to_lie_over_a_base_between_the_last_look_and_its_end
         rig.pool.create(base)
         bases, impatient = service._rooms.shelf.bases, Store(service._store.path, busy_seconds=0.0)
         others = WorkspaceStore(impatient)
-        row, look = others.get(workspace.id), bases._needed
+        row, look = others.get(workspace.id), bases._needs.by_tree
         assert row is not None
 
         def looks() -> Mapping[str, tuple[Need, ...]]:
@@ -178,7 +178,7 @@ async def test_nobody_comes_to_lie_over_a_base_between_the_last_look_and_its_end
                 others.lie_over(row.id, (base,))
             return found
 
-        monkeypatch.setattr(bases, "_needed", looks)
+        monkeypatch.setattr(bases._needs, "by_tree", looks)
         if way == "collected":
             assert await bases.take(GarbageItem(what=base, kind="base", why="the pool is full")) is None
         else:

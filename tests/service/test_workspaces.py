@@ -39,7 +39,6 @@ from paddock.model import (
 )
 from paddock.model.exec import ExecSpec
 from paddock.service import Service
-from paddock.service._workspace_collector import WorkspaceCollector
 from paddock.service._workspace_store import Kept, WorkspaceRow
 from paddock.storage._kept import KeptArchives
 
@@ -399,7 +398,7 @@ async def test_a_full_pool_evicts_workspaces_and_says_why(rig: Rig) -> None:
         assert "the pool is" in (item.kept_because or "")
         assert keeping.looked == 0, "with room in the pool, none is looked into"
         rig.pool.used_bytes = 1 << 40
-        collector = next(one for one in service._rooms.garbage._collectors if isinstance(one, WorkspaceCollector))
+        collector = workspaces_of(service).evictions
         (candidate,) = await collector.candidates()
         assert "keeps 1 untracked file" in candidate.item.why
         assert keeping.looked == 1

@@ -5,18 +5,15 @@ from __future__ import annotations
 from paddock.errors import InvalidArgument, InvalidState, ResourceExhausted, SandboxDied
 from paddock.model import Limits, Principal, SandboxSpec, nested_principal, replace
 
-from ._clock import Clock
+from ._context import Component
 from ._remains import died, has_ended
-from ._store import Row, Store
+from ._store import Row
 
 _SHARED = ("cpus", "memory_mib", "swap_mib", "processes", "disk_mib", "inodes", "tmp_mib")
 
 
-class Allotment:
+class Allotment(Component):
     """`nested=N` cuts what a sandbox may have into N equal parts, which N children may have beside it."""
-
-    def __init__(self, store: Store, clock: Clock) -> None:
-        self._store, self._clock = store, clock
 
     def outer(self, principal: Principal) -> Row | None:
         """The sandbox inside which it is asked, if that is so. SandboxDied."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
-from paddock.audit import AuditLog
 from paddock.errors import ApprovalNeeded, InvalidArgument, InvalidState, NotFound, PolicyDenied
 from paddock.model import (
     Action,
@@ -25,8 +24,11 @@ from paddock.model import (
 from paddock.model.approval import arguments_digest
 
 from ._approval_store import ApprovalStore, Moment
-from ._clock import Clock, boot_id
+from ._bell import ring
+from ._clock import boot_id
+from ._context import Component, Context
 from ._gate import Entry
+from ._handlers import handles
 
 WAIT_SECONDS = 900.0
 """So long a question waits for an answer, and an answer for what was asked to be done."""
@@ -37,40 +39,30 @@ _LEAST_PREFIX = 6
 _canonical = msgspec.json.Encoder(order="deterministic").encode
 
 
-class Approvals:
-    """`asked` is told of each new question: that somebody waits for an answer."""
+class Approvals(Component):
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._rows, self._boot = ApprovalStore(self._store), boot_id()
 
-    def __init__(
-        self, *, store: ApprovalStore, clock: Clock, audit: AuditLog, asked: Callable[[Approval], None]
-    ) -> None:
-        self._store, self._clock, self._audit, self._asked = store, clock, audit, asked
-        self._boot = boot_id()
-
-    async def perform(
-        self, action: ListApprovals | GrantApproval | DenyApproval, entry: Entry
-    ) -> Approval | tuple[Approval, ...]:
-        if entry.principal.sandbox is not None:  # whatever a policy says
-            raise PolicyDenied("nobody inside a sandbox sees or answers what a person is asked", rule="approvals")
-        self._store.expire(self._now())
-        owner = entry.principal.id
-        if isinstance(action, ListApprovals):
-            return self._store.list(owner, all=action.all) if action.approval is None else (self._find(action, owner),)
-        return self._decide(action, owner, entry)
+    @handles(ListApprovals)
+    async def list(self, action: ListApprovals, entry: Entry) -> tuple[Approval, ...]:
+        owner = self._owner(entry)
+        return self._rows.list(owner, all=action.all) if action.approval is None else (self._find(action, owner),)
 
     def claim(self, owner: str, request: ApprovalRequest) -> ApprovalAnswer:
         """Whether it may be done now. A yes is used up by this; without one a person is asked, once."""
         request = replace(request, summary=cleaned(request.summary))
         now = self._now()
-        found = self._store.claim(owner, request, now)
+        found = self._rows.claim(owner, request, now)
         if found is None:
-            self._store.forget(now.wall - KEPT_SECONDS)
+            self._rows.forget(now.wall - KEPT_SECONDS)
             id = ApprovalId(mint(Noun.APPROVAL))
-            found = self._store.ask(id, owner, request, now, WAIT_SECONDS, MOST_WAITING)
+            found = self._rows.ask(id, owner, request, now, WAIT_SECONDS, MOST_WAITING)
             if found is None:
                 reason = f"{MOST_WAITING} others of this sandbox wait for an answer already"
                 return ApprovalAnswer(granted=False, state=ApprovalState.DENIED, reason=reason)
             self._audit.event("approval.asked", sandbox=request.sandbox, approval=found.id, what=_told(request))
-            self._asked(found)
+            ring(self._context, found)
         elif found.state is ApprovalState.USED:
             # Recorded before it happens; if it cannot be, it is used up all the same.
             self._audit.event("approval.used", sandbox=request.sandbox, approval=found.id, what=_told(request))
@@ -113,13 +105,15 @@ class Approvals:
             approval=answer.id,
         )
 
-    def _decide(self, action: GrantApproval | DenyApproval, owner: str, entry: Entry) -> Approval:
+    @handles(GrantApproval, DenyApproval)
+    async def decide(self, action: GrantApproval | DenyApproval, entry: Entry) -> Approval:
+        owner = self._owner(entry)
         one = self._find(action, owner)
         to, reason = ApprovalState.GRANTED, None
         if isinstance(action, DenyApproval):
             to, reason = ApprovalState.DENIED, None if action.reason is None else cleaned(action.reason)
-        if not self._store.decide(owner, one.id, to, entry.principal.id, self._now(), WAIT_SECONDS, reason):
-            now = self._store.get(owner, one.id) or one
+        if not self._rows.decide(owner, one.id, to, entry.principal.id, self._now(), WAIT_SECONDS, reason):
+            now = self._rows.get(owner, one.id) or one
             raise InvalidState(
                 f"approval {one.id} is {now.state.value}" + (f" by {now.decided_by}" if now.decided_by else ""),
                 hint="what asked for it has to ask again",
@@ -128,13 +122,19 @@ class Approvals:
         entry.done({"approval": one.id, "kind": one.kind, "digest": one.digest})
         return self._find(action, owner)
 
+    def _owner(self, entry: Entry) -> str:
+        if entry.principal.sandbox is not None:  # whatever a policy says
+            raise PolicyDenied("nobody inside a sandbox sees or answers what a person is asked", rule="approvals")
+        self._rows.expire(self._now())
+        return entry.principal.id
+
     def _find(self, action: ListApprovals | GrantApproval | DenyApproval, owner: str) -> Approval:
         reference = action.approval or ""
-        found = self._store.get(owner, reference)
+        found = self._rows.get(owner, reference)
         if found is not None:
             return found
         if reference.startswith(Noun.APPROVAL) and len(reference) >= _LEAST_PREFIX:
-            several = self._store.by_prefix(owner, reference, 2)
+            several = self._rows.by_prefix(owner, reference, 2)
             if len(several) == 1:
                 return several[0]
             if several:

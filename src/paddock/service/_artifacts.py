@@ -7,6 +7,7 @@ import re
 
 from paddock.backends._base import Instance
 from paddock.errors import AlreadyExists, InvalidArgument, NotFound
+from paddock.keeper.layout import ARTIFACTS
 from paddock.model import (
     AddArtifact,
     Artifact,
@@ -23,8 +24,9 @@ from paddock.storage import Artifacts as Contents
 
 from . import _validate
 from ._capture import KeptOutput
-from ._clock import Clock
+from ._context import Component, Context
 from ._gate import Entry
+from ._handlers import handles
 from ._result_source import Source, Sources
 from ._result_store import ResultStore
 
@@ -33,10 +35,13 @@ _CHUNK = 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,127}")
 
 
-class ArtifactResults:
-    def __init__(self, *, sources: Sources, store: ResultStore, contents: Contents, clock: Clock) -> None:
-        self._sources, self._store, self._contents, self._clock = sources, store, contents, clock
+class ArtifactResults(Component):
+    def __init__(self, context: Context, sources: Sources) -> None:
+        super().__init__(context)
+        self._sources, self._rows = sources, ResultStore(self._store)
+        self._contents = Contents(self._state_dir / ARTIFACTS)
 
+    @handles(AddArtifact)
     async def add(self, action: AddArtifact, entry: Entry) -> Artifact:
         _validate.check_file(action)
         name = action.name or action.path.rstrip("/").rpartition("/")[2]
@@ -52,24 +57,27 @@ class ArtifactResults:
         else:
             async with self._sources.workshop(source, entry) as workshop:
                 artifact = await self._take(source, workshop.instance, action.path, name)
-        if not self._store.keep(entry.principal.id, artifact, source.name):
+        if not self._rows.keep(entry.principal.id, artifact, source.name):
             self._refuse_other(entry.principal.id, artifact)
         entry.done({"of": artifact.of, "name": name, "sha256": artifact.digest, "length": artifact.size_bytes})
         return artifact
 
-    def list(self, action: ListArtifacts, entry: Entry) -> tuple[Artifact, ...]:
-        return self._store.artifacts(entry.principal.id, action.workspace)
+    @handles(ListArtifacts)
+    async def list(self, action: ListArtifacts, entry: Entry) -> tuple[Artifact, ...]:
+        return self._rows.artifacts(entry.principal.id, action.workspace)
 
-    def get(self, action: GetArtifact, entry: Entry) -> ByteReader:
+    @handles(GetArtifact)
+    async def get(self, action: GetArtifact, entry: Entry) -> ByteReader:
         """The outcome says what was handed out; how much of it was read is the caller's matter."""
         artifact = self._find(action.workspace, action.name, entry)
         file = os.fdopen(self._contents.open(artifact.digest), "rb")
         entry.done({"of": artifact.of, "sha256": artifact.digest, "length": artifact.size_bytes})
         return KeptOutput(file)
 
-    def remove(self, action: RemoveArtifact, entry: Entry) -> None:
-        self._store.forget(entry.principal.id, self._find(action.workspace, action.name, entry))
-        self._contents.keep_only(self._store.digests())
+    @handles(RemoveArtifact)
+    async def remove(self, action: RemoveArtifact, entry: Entry) -> None:
+        self._rows.forget(entry.principal.id, self._find(action.workspace, action.name, entry))
+        self._contents.keep_only(self._rows.digests())
 
     async def _take(self, source: Source, instance: Instance, path: str, name: str) -> Artifact:
         info = await instance.file(StatFile(sandbox=instance.id, path=path))
@@ -98,16 +106,16 @@ class ArtifactResults:
 
     def _refuse_other(self, owner: str, artifact: Artifact) -> None:
         """The same content under the same name again is no error."""
-        (known,) = self._store.artifacts(owner, artifact.of, artifact.name)
+        (known,) = self._rows.artifacts(owner, artifact.of, artifact.name)
         if known.digest != artifact.digest:
-            self._contents.keep_only(self._store.digests())
+            self._contents.keep_only(self._rows.digests())
             raise AlreadyExists(
                 f"{artifact.name!r} is there already, with other content (sha256 {known.digest})",
                 hint="give it another name, or remove that one: paddock artifact rm",
             )
 
     def _find(self, of: str, name: str, entry: Entry) -> Artifact:
-        found = self._store.artifacts(entry.principal.id, of, name)
+        found = self._rows.artifacts(entry.principal.id, of, name)
         if not found:
             raise NotFound(f"no artifact {name!r} of {of!r}", hint="`paddock artifact list` lists them")
         return found[-1]

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from paddock.audit import AuditLog
 from paddock.backends._base import TreeMount
-from paddock.errors import InvalidState, NotFound
+from paddock.errors import InvalidState
+from paddock.keeper.layout import REPOSITORIES
 from paddock.model import Acquired, BaseId, GarbageItem, Noun, RepositoryId, mint
-from paddock.storage._base import Pool
 from paddock.storage._trees import sync_file_system
 
 from ._checkout import check_out, settle
-from ._clock import Clock
-from ._garbage import Candidate
+from ._context import Component, Context
+from ._garbage import Candidate, measured
 from ._gate import Entry
 from ._needs import Need
-from ._spare_trees import SpareTrees, spare_of
-from ._store import Store
+from ._spare_trees import SpareTrees
 from ._submodules import DEEPEST, Submodule, Submodules, home_of, mounts
-from ._tasks import Tasks
 from ._workshop import Workshops
 from ._workspace_tree import REPOSITORY, WORKSPACE
 
@@ -44,26 +40,12 @@ class Base(msgspec.Struct, frozen=True):
     unfetched: int = 0
 
 
-class Bases:
-    def __init__(
-        self,
-        repositories: Path,
-        *,
-        store: Store,
-        pool: Callable[[], Pool],
-        workshops: Workshops,
-        tasks: Tasks,
-        clock: Clock,
-        audit: AuditLog,
-        needed: Callable[[], Mapping[str, tuple[Need, ...]]],
-        submodules: Submodules,
-    ) -> None:
-        self._submodules = submodules
-        self._needed = needed
-        self._repositories, self._store, self._pool, self._workshops = repositories, store, pool, workshops
-        self._tasks, self._clock, self._audit = tasks, clock, audit
+class Bases(Component):
+    def __init__(self, context: Context, workshops: Workshops, submodules: Submodules) -> None:
+        super().__init__(context)
+        self._workshops, self._submodules, self._repositories = workshops, submodules, self._state_dir / REPOSITORIES
         self._making: dict[tuple[str, str, str, bool], asyncio.Task[Base]] = {}
-        self._spares = SpareTrees(pool, tasks)
+        self._spares = SpareTrees(self._pool, self._tasks)
 
     async def get(self, acquired: Acquired, branch: str, entry: Entry | None, *, submodules: bool = False) -> Base:
         """Return the base of that commit on that branch. The first caller makes it, the others wait for that."""
@@ -194,7 +176,7 @@ class Bases:
     def forget(self, repository: str) -> None:
         """All bases of a repository. InvalidState: somebody needs one of them, or it."""
         with self._store.writing():  # nobody comes to need them between the look and the deed
-            needed, bases = self._needed(), self.of(repository)
+            needed, bases = self._needs.by_tree(), self.of(repository)
             users = [need.by for need in needed.get(repository, ())]
             if users:
                 raise InvalidState(
@@ -210,25 +192,16 @@ class Bases:
         for base in bases:
             self._discard(base)
 
-    def needs(self) -> Iterable[Need]:
-        for base in self._all(""):
-            yield Need(base.id, base.id, f"it is {base.commit[:12]} checked out")
-            yield Need(spare_of(base.id), base.id, "the next workspace of that commit begins with it")
-
     async def candidates(self) -> Sequence[Candidate]:
         """When the pool is full: those that nothing lies over, the one first that was not used for longest."""
-        pool, needed = self._pool(), self._needed()
+        pool, needed = self._pool(), self._needs.by_tree()
         found: list[Candidate] = []
         for base in self._all("ORDER BY used_at, id"):
-            try:
-                size = await asyncio.to_thread(pool.measure, base.id)
-            except NotFound:
-                size = None
             item = GarbageItem(
                 what=base.id,
                 kind="base",
                 why="it can be checked out again",
-                bytes=size,
+                bytes=await measured(pool, base.id),
                 kept_because=_kept_because(base, needed),
             )
             found.append(Candidate(item=item, only_when_full=True))
@@ -237,7 +210,7 @@ class Bases:
     async def take(self, item: GarbageItem) -> str | None:
         with self._store.writing():  # nobody comes to lie over it between the look and the deed
             found = self._all("WHERE id = ?", item.what)
-            kept = _kept_because(found[0], self._needed()) if found else None
+            kept = _kept_because(found[0], self._needs.by_tree()) if found else None
             if found and kept is None:
                 self._unrecord(found[0])
         if found and kept is None:
@@ -262,7 +235,7 @@ class Bases:
 def _kept_because(base: Base, needed: Mapping[str, tuple[Need, ...]]) -> str | None:
     users = [need for need in needed.get(base.id, ()) if need.by != base.id]
     if users:
-        return f"{users[0].by} needs it: {users[0].why}"
+        return users[0].told
     if not base.is_whole:
         return "it is being checked out"
     return None

@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
 
-from paddock.audit import AuditLog
 from paddock.errors import NotConfigured
 from paddock.model import Approval
 
-from ._clock import Clock
-from ._tasks import Tasks
+from ._context import Context
 
 VARIABLE = "PADDOCK_APPROVAL_WEBHOOK"
 KEY_VARIABLE = "PADDOCK_APPROVAL_WEBHOOK_KEY"
 
 
-def bell(environment: Mapping[str, str], *, audit: AuditLog, clock: Clock, tasks: Tasks) -> Callable[[Approval], None]:
-    """What is called with each new question. Without an address it is silent; with a bad one the record says so."""
+def ring(context: Context, approval: Approval) -> None:
+    """Tell of a new question. Without an address this is silent; with a bad one the record says so."""
+    url = os.environ.get(VARIABLE)
+    if not url:
+        return
+    from ._webhook import Webhook
 
-    def ring(approval: Approval) -> None:
-        url = environment.get(VARIABLE)
-        if not url:
-            return
-        from ._webhook import Webhook
-
-        try:
-            key = environment.get(KEY_VARIABLE, "").encode()
-            Webhook(url, key, audit=audit, clock=clock, tasks=tasks).asked(approval)
-        except NotConfigured as error:
-            audit.event("approval.webhook", sandbox=approval.sandbox, approval=approval.id, message=str(error))
-
-    return ring
+    try:
+        Webhook(context, url, os.environ.get(KEY_VARIABLE, "").encode()).asked(approval)
+    except NotConfigured as error:
+        event, message = "approval.webhook", str(error)
+        context.audit.event(event, sandbox=approval.sandbox, approval=approval.id, message=message)

@@ -9,25 +9,26 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from paddock.audit import AuditLog
-from paddock.errors import NotFound
+from paddock.keeper.layout import PACKAGES
 from paddock.model import GarbageItem, Level, Noun
 from paddock.storage._base import Pool
 from paddock.storage._memories import Memories
 from paddock.storage._waiting_trees import WAITING, is_abandoned
 
-from ._garbage import Candidate
-from ._needs import Need, Needs
-from ._providers import Templates
+from ._context import Component, Context
+from ._garbage import Candidate, measured
+from ._needs import Need
 from ._remains import Remains
-from ._store import Store
+from ._spare_trees import SPARE
+from ._workspace_tree import BESIDE
+
+_KINDS = (Noun.SANDBOX, Noun.SNAPSHOT, Noun.BASE, Noun.WORKSHOP, Noun.WORKSPACE)
+NOUNS = (*(noun.value for noun in _KINDS), BESIDE, SPARE)
+"""What the names of trees begin with that the store keeps rows of."""
 
 
-class Unfinished:
+class Unfinished(Component):
     """What killed programs left half made or half deleted."""
-
-    def __init__(self, pool: Callable[[], Pool]) -> None:
-        self._pool = pool
 
     async def candidates(self) -> Sequence[Candidate]:
         why = "a program was killed while it made or deleted a tree"
@@ -40,25 +41,22 @@ class Unfinished:
         return (await asyncio.to_thread(pool.sweep)).get(item.what)  # all of them at once
 
 
-class Orphans:
+class Orphans(Component):
     """Trees of a noun that we keep rows of, that no row needs."""
-
-    def __init__(self, pool: Callable[[], Pool], needs: Needs, audit: AuditLog, nouns: Sequence[str]) -> None:
-        self._pool, self._needs, self._audit, self._nouns = pool, needs, audit, tuple(nouns)
 
     async def candidates(self) -> Sequence[Candidate]:
         pool = self._pool()
         names = pool.names()  # first the trees, then the rows (_needs.py)
         needed = self._needs.by_tree()
-        lost = [name for name in names if name.startswith(self._nouns) and name not in needed]
+        lost = [name for name in names if name.startswith(NOUNS) and name not in needed]
         return [
-            _candidate(name, "orphan", "nothing that is recorded needs it", await _size(pool, name)) for name in lost
+            _candidate(name, "orphan", "nothing that is recorded needs it", await measured(pool, name)) for name in lost
         ]
 
     async def take(self, item: GarbageItem) -> str | None:
         needed = self._needs.by_tree().get(item.what)
         if needed:
-            return f"{needed[0].by} needs it: {needed[0].why}"
+            return needed[0].told
         self._audit.event("tree.orphan", sandbox=item.what, message="nothing that is recorded needs it; deleted")
         await asyncio.to_thread(self._pool().delete, item.what)
         return None
@@ -73,7 +71,9 @@ class AbandonedVessels:
     async def candidates(self) -> Sequence[Candidate]:
         pool = self._pool()
         names = [name for name in pool.names() if name.startswith(WAITING) and is_abandoned(pool, name)]
-        return [_candidate(name, "waiting", "who made it to wait has ended", await _size(pool, name)) for name in names]
+        return [
+            _candidate(name, "waiting", "who made it to wait has ended", await measured(pool, name)) for name in names
+        ]
 
     async def take(self, item: GarbageItem) -> str | None:
         if not is_abandoned(self._pool(), item.what):
@@ -86,11 +86,8 @@ _WALLED = (Level.GVISOR, Level.MICROVM)
 _PART = re.compile(r"t[pb]_kit_", re.ASCII)
 
 
-class OldTemplates:
+class OldTemplates(Component):
     """Versions that a newer one has replaced, and what killed builders have begun."""
-
-    def __init__(self, pool: Callable[[], Pool], templates: Templates, needs: Needs, store: Store) -> None:
-        self._pool, self._templates, self._needs, self._store = pool, templates, needs, store
 
     async def candidates(self) -> Sequence[Candidate]:
         pool = self._pool()
@@ -104,7 +101,7 @@ class OldTemplates:
             whole = name.startswith(Noun.TEMPLATE)
             why = "a newer version has replaced it" if whole else "its builder did not come to an end"
             kept = _needed(needed, name) or self._unknown(name)
-            found.append(_candidate(name, "template", why, await _size(pool, name), kept))
+            found.append(_candidate(name, "template", why, await measured(pool, name), kept))
         return found
 
     async def take(self, item: GarbageItem) -> str | None:
@@ -126,28 +123,26 @@ class OldTemplates:
         return f"{walled[0]} may need it: its wall is made of such" if walled and _PART.match(name) else None
 
 
-class Memory:
+class Memory(Component):
     """Of virtual machines, on which no tree leans any more."""
-
-    def __init__(self, pool: Callable[[], Pool]) -> None:
-        self._pool = pool
 
     async def candidates(self) -> Sequence[Candidate]:
         pool = self._pool()
         lost = await asyncio.to_thread(Memories(pool).lost)
         why = "no sandbox and no snapshot needs it"
-        return [_candidate(name, "memory", why, await _size(pool, name)) for name in lost]
+        return [_candidate(name, "memory", why, await measured(pool, name)) for name in lost]
 
     async def take(self, item: GarbageItem) -> str | None:
         gone = await asyncio.to_thread(Memories(self._pool()).drop, item.what)
         return None if gone else "a machine needs it by now"
 
 
-class Outputs:
+class Outputs(Component):
     """What commands of sandboxes that have ended have printed."""
 
-    def __init__(self, remains: Remains, store: Store) -> None:
-        self._remains, self._store = remains, store
+    def __init__(self, context: Context, remains: Remains) -> None:
+        super().__init__(context)
+        self._remains = remains
 
     async def candidates(self) -> Sequence[Candidate]:
         folder = self._remains.outputs
@@ -162,18 +157,11 @@ class Outputs:
 
 
 def _needed(needed: Mapping[str, tuple[Need, ...]], name: str) -> str | None:
-    return f"{needed[name][0].by} needs it: {needed[name][0].why}" if name in needed else None
+    return needed[name][0].told if name in needed else None
 
 
 def _candidate(what: str, kind: str, why: str, size: int | None, kept: str | None = None) -> Candidate:
     return Candidate(item=GarbageItem(what=what, kind=kind, why=why, bytes=size, kept_because=kept))
-
-
-async def _size(pool: Pool, name: str) -> int | None:
-    try:
-        return await asyncio.to_thread(pool.measure, name)
-    except NotFound:
-        return None
 
 
 def _folder_size(path: str) -> int | None:
@@ -184,14 +172,11 @@ def _folder_size(path: str) -> int | None:
         return None
 
 
-class Packages:
+class Packages(Component):
     """What the gateway keeps of registries: told, never taken, for the gateway keeps it below a ceiling itself."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-
     async def candidates(self) -> Sequence[Candidate]:
-        number, size = await asyncio.to_thread(measure, self._directory)
+        number, size = await asyncio.to_thread(measure, self._state_dir / PACKAGES)
         item = GarbageItem(
             what="package cache",
             kind="packages",

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+from contextlib import ExitStack
+from os import close, fsencode
 from typing import TYPE_CHECKING, Any
 
-from paddock.errors import ApprovalNeeded, PolicyDenied
+from paddock.errors import ApprovalNeeded, NotFound, PolicyDenied
 from paddock.model import (
     Action,
     CopyFile,
@@ -20,12 +24,14 @@ from paddock.model import (
     WriteFile,
     replace,
 )
+from paddock.storage import Pool, is_new
 
 from ._approvals import Approvals
+from ._context import Component, Context
 from ._gate import Entry
-from ._own_files import OwnFiles
 from ._policies import Policies
 from ._store import Row
+from ._workspace_tree import WORKSPACE
 
 if TYPE_CHECKING:
     from paddock.policy.door import DoorVerdict, Files
@@ -45,11 +51,12 @@ def _home(template: Template) -> str:
     return user.home if user else "/"
 
 
-class Conduct:
+class Conduct(Component):
     """Only asked about sandboxes that have a policy."""
 
-    def __init__(self, policies: Policies, approvals: Approvals, own: OwnFiles) -> None:
-        self._policies, self._approvals, self._own = policies, approvals, own
+    def __init__(self, context: Context, policies: Policies, approvals: Approvals) -> None:
+        super().__init__(context)
+        self._policies, self._approvals = policies, approvals
 
     async def command(self, action: RunExec | StartExec, row: Row, entry: Entry) -> None:
         """PolicyDenied, ApprovalNeeded, Unrecorded: then it is not started."""
@@ -77,7 +84,7 @@ class Conduct:
         if (
             judged.verdict == "approve"
             and isinstance(action, RemoveFile)
-            and await self._own.made(files.absolute(action.path), row, template)
+            and await _is_own(self._pool, files.absolute(action.path), row, template)
         ):
             judged = DoorVerdict(
                 verdict="allow", rule=judged.rule, reason=f"{action.path!r} was made by the sandbox itself"
@@ -135,3 +142,36 @@ def _judged(files: Files, action: Action[Any]) -> DoorVerdict | None:
             return files.remove(path)
         case _:
             return None
+
+
+async def _is_own(pool: Callable[[], Pool], path: str, row: Row, template: Template) -> bool:
+    """Whether what is at the absolute `path` was not there when this sandbox was made. False when in doubt."""
+    place = _place(path, row, template)
+    if place is None or pool().driver == "copy":  # there a tree holds all that is below it, too
+        return False
+    since_ns = int(row.sandbox.created_at * 1_000_000_000)
+    return await asyncio.to_thread(_look, pool(), *place, since_ns)
+
+
+def _look(pool: Pool, tree: str, layers: tuple[str, ...], path: str, since_ns: int) -> bool:
+    with ExitStack() as opened:
+
+        def opening(name: str) -> int:
+            fd = pool.open(name)
+            opened.callback(close, fd)
+            return fd
+
+        try:
+            return is_new(opening(tree), [opening(layer) for layer in layers], fsencode(path), since_ns)
+        except (NotFound, OSError):
+            return False
+
+
+def _place(path: str, row: Row, template: Template) -> tuple[str, tuple[str, ...], str] | None:
+    """The tree where what is at `path` was written, what it lies over, and the path in it; None: none of ours."""
+    if row.workspace is not None and path.startswith(WORKSPACE + "/"):
+        return row.workspace.tree, row.workspace.layers, path.removeprefix(WORKSPACE + "/")
+    elsewhere = (*(mount.target for mount in row.sandbox.spec.mounts), *(("/usr",) if template.host_usr else ()))
+    if path == "/" or any((path + "/").startswith(target.rstrip("/") + "/") for target in elsewhere):
+        return None
+    return row.id, template.layers, path.removeprefix("/")

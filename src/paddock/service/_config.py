@@ -33,6 +33,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     audit_days: int = 90
     """The audit log keeps no more, and nothing older. 0: without limit."""
 
+    @property
+    def retention_seconds(self) -> float:
+        return self.paused_retention_days * 86_400
+
     def shown(self) -> dict[str, str]:
         """Return each key with the value that is in force."""
         return {

@@ -8,58 +8,32 @@ it runs anywhere. What is broken off leaves `restoring`, and the next one who ho
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import msgspec
 
-from paddock.audit import AuditLog
 from paddock.backends._base import Backend
 from paddock.errors import InvalidState, PaddockError, Unsupported
 from paddock.model import State
-from paddock.storage._base import Pool
 
 from . import _copies
-from ._clock import Clock
+from ._context import Component, Context
 from ._egress import Egress
 from ._gate import Entry
-from ._lifecycle import Lifecycle
 from ._live import Held, Live, end
-from ._providers import Backends
-from ._rebirth import Rebirth, besides
 from ._remains import died, has_ended
-from ._rollback import Rollback
+from ._rollback import Rollback, besides
 from ._snapshot_store import SnapshotRow
 from ._snapshots import Snapshots
-from ._store import Row, Store
-from ._tasks import Tasks
+from ._store import Row
 from ._ttl import hibernated, running
 
 ASLEEP = "it sleeps on disk"
 
 
-class DiskSleep:
-    def __init__(
-        self,
-        *,
-        store: Store,
-        lifecycle: Lifecycle,
-        live: Live,
-        backends: Backends,
-        pool: Callable[[], Pool],
-        snapshots: Snapshots,
-        tasks: Tasks,
-        rebirth: Rebirth,
-        rollback: Rollback,
-        egress: Egress,
-        audit: AuditLog,
-        clock: Clock,
-        retention_seconds: float,
-    ) -> None:
-        self._retention = retention_seconds
-        self._store, self._lifecycle, self._live, self._backends = store, lifecycle, live, backends
-        self._pool, self._snapshots, self._tasks, self._rebirth = pool, snapshots, tasks, rebirth
-        self._egress, self._audit, self._clock = egress, audit, clock
-        self._rollback = rollback
+class DiskSleep(Component):
+    def __init__(self, context: Context, live: Live, snapshots: Snapshots, rollback: Rollback, egress: Egress) -> None:
+        super().__init__(context)
+        self._live, self._snapshots, self._rollback, self._egress = live, snapshots, rollback, egress
 
     async def sleep(self, row: Row, held: Held, *, force: bool = False) -> Row:
         """Unsupported, ResourceExhausted, SandboxDied, InvalidState: it goes on as it was."""
@@ -129,11 +103,11 @@ class DiskSleep:
         try:
             taken = running(taken, self._clock)
             snapshot = self._snapshot_of(taken)
-            trees = self._rebirth.trees(taken, snapshot)
+            trees = self._rollback.trees(taken, snapshot)
             copying = asyncio.to_thread(_copies.make, self._pool(), [tree.copy for tree in trees], anew=True)
             await self._tasks.complete(copying, name=f"copy {row.id}")
             next = msgspec.structs.replace(taken, incarnation=taken.incarnation + 1)
-            instance = await self._rebirth.bear(taken, next, backend, snapshot, trees)
+            instance = await self._rollback.bear(taken, next, backend, snapshot, trees)
         except BaseException:
             _copies.discard(self._pool(), besides(taken))
             if self._clock.boottime() >= taken.deadline:  # its TTL was over on the way
@@ -141,7 +115,7 @@ class DiskSleep:
             await self._lie_down(taken, backend)
             raise
         self._store.set_deadline(taken)
-        woken = self._rebirth.admit(taken, next, backend, instance)
+        woken = self._rollback.admit(taken, next, backend, instance)
         self._snapshots.forget(snapshot.id)
         self._audit.event("sandbox.woken", sandbox=row.id, message="it slept on disk", decision=number)
         return woken
@@ -150,7 +124,7 @@ class DiskSleep:
         """From here on a daemon that dies leaves one that sleeps. Who has seen it as it was before can do nothing to
         it."""
         taken = self._lifecycle.move(row, State.RESTORING, restoring=snapshot, incarnation=row.incarnation + 1)
-        stands = hibernated(taken, self._clock, self._retention)
+        stands = hibernated(taken, self._clock, self._config.retention_seconds)
         if stands is not taken:
             self._store.set_deadline(stands)
         return stands

@@ -18,6 +18,7 @@ from paddock.audit import AuditLog
 from paddock.backends._base import Exits
 from paddock.egress._client import GatewayClient, Judge
 from paddock.egress._control import Close, Open, Record, Revise, Secret
+from paddock.egress._secret_book import Bound, to_bytes
 from paddock.errors import GatewayUnavailable, InternalError, NotConfigured, NotFound, PaddockError, SandboxDied
 from paddock.model import PolicyDocument, Recording, SandboxId, State
 
@@ -120,12 +121,12 @@ class Doors:
         except PaddockError as error:  # it sees for itself when one has ended
             self._audit.event("egress.close", sandbox=row.id, message=error.message[:1024])
 
-    async def secret(self, id: SandboxId, name: str, secret: bytes) -> None:
+    async def secret(self, sandbox: str, bound: Bound) -> None:
         """Returns when it holds for the next request. Without a gateway there is none."""
-        door = self._doors.get(id)
+        door = self._doors.get(SandboxId(sandbox))
         async with nullcontext() if door is None else door.lock:  # what is just sent may have the value before
             if await self._client.connect(start=False):
-                await self._client.order(Secret(sandbox=id, name=name, secret=secret))
+                await self._client.order(Secret(sandbox=sandbox, name=bound.name, secret=to_bytes(bound)))
 
     async def start_recording(self, row: Row) -> None:
         await self._client.order(Record(sandbox=row.id, incarnation=row.incarnation, on=True))

@@ -7,6 +7,7 @@ from typing import Protocol
 from paddock.errors import NotConfigured
 from paddock.model import EgressPolicy, PolicyDocument
 
+from ._secret_leases import Leases
 from ._store import Row
 
 
@@ -58,4 +59,21 @@ class NoEgress:
         return None
 
 
-_: type[Egress] = NoEgress
+class LeasedEgress:
+    """`inner`, and the secrets of a sandbox are dropped with its ways out."""
+
+    def __init__(self, inner: Egress, leases: Leases) -> None:
+        self._inner, self._leases = inner, leases
+
+    async def open(self, row: Row, snapshot: Snapshot) -> None:
+        await self._inner.open(row, snapshot)
+
+    async def revise(self, row: Row, snapshot: Snapshot) -> None:
+        await self._inner.revise(row, snapshot)
+
+    async def close(self, row: Row) -> None:
+        self._leases.drop(row.id)
+        await self._inner.close(row)
+
+
+_: tuple[type[Egress], ...] = (NoEgress, LeasedEgress)

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from paddock.audit import AuditLog
-from paddock.errors import InvalidState, PaddockError
-from paddock.model import WorkspaceState, WorkspaceStatus
-from paddock.storage._base import Pool
+from paddock.errors import InvalidState, NotFound, PaddockError
+from paddock.keeper.layout import KEPT
+from paddock.model import GarbageItem, WorkspaceState, WorkspaceStatus
+from paddock.storage._kept import KeptArchives
 from paddock.storage._trees import sync_file_system
 
-from ._clock import Clock
+from ._context import Component, Context
+from ._garbage import Candidate
 from ._gate import Entry
 from ._grounds import Grounds
 from ._keeping import Keeping
-from ._lane import Lanes
 from ._tenancy import Tenancy
+from ._workshop import Workshops
 from ._workspace_store import WorkspaceRow, WorkspaceStore
 
 
@@ -34,20 +35,11 @@ class Evictable(NamedTuple):
     refusal: str | None
 
 
-class Evictions:
-    def __init__(
-        self,
-        *,
-        store: WorkspaceStore,
-        pool: Callable[[], Pool],
-        clock: Clock,
-        lanes: Lanes,
-        tenancy: Tenancy,
-        keeping: Keeping,
-        grounds: Grounds,
-    ) -> None:
-        self._store, self._pool, self._clock = store, pool, clock
-        self._lanes, self._tenancy, self._keeping, self._grounds = lanes, tenancy, keeping, grounds
+class Evictions(Component):
+    def __init__(self, context: Context, tenancy: Tenancy, grounds: Grounds, workshops: Workshops) -> None:
+        super().__init__(context)
+        self._tenancy, self._grounds, self._rows = tenancy, grounds, WorkspaceStore(self._store)
+        self._keeping = Keeping(workshops, KeptArchives(self._state_dir / KEPT))
 
     async def status(self, row: WorkspaceRow, entry: Entry | None) -> WorkspaceStatus:
         """Of one that was evicted: as it was then, for nothing can have changed."""
@@ -55,19 +47,19 @@ class Evictions:
 
     async def laid_out(self, id: str, entry: Entry | None) -> WorkspaceRow | None:
         """Return it with its files in the pool; None if it is gone. The caller holds its lane alone."""
-        row = self._store.get(id)
+        row = self._rows.get(id)
         if row is None or row.state is WorkspaceState.READY:
             return row
-        restoring = self._store.settle(row, WorkspaceState.RESTORING)
+        restoring = self._rows.settle(row, WorkspaceState.RESTORING)
         try:
             self._pool().delete(row.id)  # a daemon that died while it evicted it may have left it
             laid = await self._grounds.begin(restoring, entry)
             await self._keeping.lay(laid, entry)
             await asyncio.to_thread(self._sync, row.id)
-            ready = self._store.settle(replace(laid, kept=None), WorkspaceState.READY)
+            ready = self._rows.settle(replace(laid, kept=None), WorkspaceState.READY)
         except BaseException:
             self._pool().delete(row.id)
-            self._store.settle(row, WorkspaceState.EVICTED)
+            self._rows.settle(row, WorkspaceState.EVICTED)
             raise
         self._keeping.archives.remove(row.id)
         return ready
@@ -79,7 +71,7 @@ class Evictions:
         Without `look` no workshop is opened to find out what is in them: each may hold work.
         """
         found: list[tuple[bool, bool, float, Evictable]] = []
-        for row in self._store.list():
+        for row in self._rows.list():
             if row.state is not WorkspaceState.EVICTED:
                 used = self._tenancy.last_used(row)
                 one = await self._evictable(row, used, look, entry)
@@ -90,21 +82,21 @@ class Evictions:
         """Its work is on the disk, outside of the pool, before its tree goes. InvalidState: it may not go. Any other
         error: it could not be kept, and so it stays."""
         async with self._lanes.exclusive(id):
-            row = self._store.get(id)
+            row = self._rows.get(id)
             if row is None or row.state is WorkspaceState.EVICTED:
                 return
             await self._tenancy.free(row)
             refusal = self._refusal(row)
             if refusal is not None:
                 raise InvalidState(f"workspace {row.workspace.name!r} stays: {refusal}", workspace=row.id)
-            evicting = self._store.settle(row, WorkspaceState.EVICTING)
+            evicting = self._rows.settle(row, WorkspaceState.EVICTING)
             try:
                 kept = await self._keeping.keep(evicting, entry)
             except BaseException:
-                self._store.settle(row, WorkspaceState.READY)
+                self._rows.settle(row, WorkspaceState.READY)
                 self._keeping.archives.remove(id)
                 raise
-            self._store.settle(replace(evicting, kept=kept, base=None, layers=()), WorkspaceState.EVICTED)
+            self._rows.settle(replace(evicting, kept=kept, base=None, layers=()), WorkspaceState.EVICTED)
             self._pool().delete(id)
 
     def remove(self, row: WorkspaceRow) -> None:
@@ -112,26 +104,45 @@ class Evictions:
         self._pool().delete(row.id)
         self._keeping.archives.remove(row.id)
         self._grounds.release(row)
-        self._store.remove(row.id)
+        self._rows.remove(row.id)
 
-    def recover(self, audit: AuditLog) -> None:
+    def recover(self) -> None:
         """Finish or undo what the daemon before this one was doing, and delete archives that no row knows."""
-        for row in self._store.list():
+        for row in self._rows.list():
             match row.state:
                 case WorkspaceState.MAKING | WorkspaceState.DELETING:
                     self.remove(row)
                 case WorkspaceState.RESTORING:
                     self._pool().delete(row.id)
-                    self._store.settle(replace(row, base=None, layers=()), WorkspaceState.EVICTED)
+                    self._rows.settle(replace(row, base=None, layers=()), WorkspaceState.EVICTED)
                 case WorkspaceState.EVICTING:
-                    self._store.settle(row, WorkspaceState.READY)
+                    self._rows.settle(row, WorkspaceState.READY)
                 case _:
                     continue
-            audit.event("workspace.unfinished", workspace=row.id, message=f"it was {row.state.value}; put right")
+            self._audit.event("workspace.unfinished", workspace=row.id, message=f"it was {row.state.value}; put right")
         for name in self._keeping.archives.names():
-            row = self._store.get(name)
+            row = self._rows.get(name)
             if row is None or row.kept is None:
                 self._keeping.archives.remove(name)
+
+    async def candidates(self) -> Sequence[Candidate]:
+        pool, found = self._pool(), list[Candidate]()
+        # None goes from a pool that has room; then it does not matter which one would be first.
+        full = pool.marks.reached(await asyncio.to_thread(pool.space))
+        for one in await self.evictable(look=full):
+            try:
+                size = await asyncio.to_thread(pool.measure, one.id)
+            except NotFound:
+                continue  # it was deleted meanwhile
+            why = f"workspace {one.name}: {one.why}"
+            item = GarbageItem(what=one.id, kind="workspace", why=why, bytes=size, kept_because=one.refusal)
+            found.append(Candidate(item=item, only_when_full=True))
+        return found
+
+    async def take(self, item: GarbageItem) -> str | None:
+        await self.evict(item.what)
+        self._audit.event("workspace.evicted", workspace=item.what, message=item.why)
+        return None
 
     async def _evictable(self, row: WorkspaceRow, used: float, look: bool, entry: Entry | None) -> Evictable:
         refusal, clean = self._refusal(row), False

@@ -29,7 +29,9 @@ from ._attribution import counted, struck
 from ._capture import Capture, kept
 from ._collect import Collector
 from ._conduct import Conduct
+from ._context import Component, Context
 from ._gate import Entry
+from ._handlers import handles
 from ._handles import GuardedExec
 from ._live import Held, Live
 from ._remains import Remains
@@ -37,16 +39,17 @@ from ._sandboxes import Sandboxes
 from ._secret_leases import Leases
 from ._store import Row
 from ._streams import Outbound, Record
-from ._tasks import Tasks
 
 
-class Execs:
+class Execs(Component):
     def __init__(
-        self, *, sandboxes: Sandboxes, live: Live, remains: Remains, tasks: Tasks, leases: Leases, conduct: Conduct
+        self, context: Context, sandboxes: Sandboxes, live: Live, remains: Remains, leases: Leases, conduct: Conduct
     ) -> None:
-        self._sandboxes, self._live, self._remains, self._tasks = sandboxes, live, remains, tasks
+        super().__init__(context)
+        self._sandboxes, self._live, self._remains = sandboxes, live, remains
         self._leases, self._conduct = leases, conduct
 
+    @handles(RunExec)
     async def run(self, action: RunExec, entry: Entry) -> ExecResult:
         _validate.check_run(action)
         id = ExecId(mint(Noun.EXEC))
@@ -92,6 +95,7 @@ class Execs:
         )
         return result
 
+    @handles(StartExec)
     async def start(self, action: StartExec, entry: Entry) -> ExecHandle:
         _validate.check_exec(action.spec)
         row, held, before, handle = await self._started(action, ExecId(mint(Noun.EXEC)), entry)
@@ -129,6 +133,7 @@ class Execs:
             except GuestProtocolError as error:
                 raise await self._live.disobeyed(held, error) from None
 
+    @handles(AttachExec)
     async def attach(self, action: AttachExec, entry: Entry) -> ExecHandle:
         async with self._sandboxes.use(action.sandbox, entry) as (row, held):
             try:
@@ -164,6 +169,7 @@ class Execs:
             redaction=self._leases.redaction(row.id),
         )
 
+    @handles(ListExecs)
     async def list(self, action: ListExecs, entry: Entry) -> tuple[ExecInfo, ...]:
         async with self._sandboxes.use(action.sandbox, entry) as (row, held):
             try:
@@ -171,6 +177,7 @@ class Execs:
             except SandboxDied:
                 raise await self._live.dead(row) from None
 
+    @handles(ReadOutput)
     async def output(self, action: ReadOutput, entry: Entry) -> ByteReader:
         _validate.check_exec_id(action.exec)
         ending, number = (".out", 1) if action.stream == "stdout" else (".err", 2)
@@ -191,6 +198,7 @@ class Execs:
         filter = None if redaction is None else redaction.stream(escapes=False)
         return Outbound(inner, Meter(filter=filter), Record(row, self._live, entry))
 
+    @handles(SignalExec)
     async def signal(self, action: SignalExec, entry: Entry) -> None:
         _validate.check_signal(action.signal)
         async with self._sandboxes.use(action.sandbox, entry) as (row, held):

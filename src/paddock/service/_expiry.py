@@ -8,37 +8,32 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from paddock.audit import AuditLog
 from paddock.errors import Unrecorded
 
 from ._activity import Activity
-from ._clock import Clock
+from ._context import Component, Context
 from ._garbage import Garbage
 from ._live import Live
-from ._policy_store import PolicyStore
+from ._policies import Policies
 from ._recover import Recovery
-from ._store import Store
 
 PERIOD_SECONDS = 30.0
 KEEP_ENDED_SECONDS = 7 * 86_400.0
 
 
-class Expiry:
+class Expiry(Component):
     def __init__(
         self,
-        *,
-        store: Store,
+        context: Context,
         live: Live,
+        policies: Policies,
         recovery: Recovery,
         garbage: Garbage,
-        audit: AuditLog,
-        clock: Clock,
-        period_seconds: float = PERIOD_SECONDS,
-        keep_ended_seconds: float = KEEP_ENDED_SECONDS,
+        period_seconds: float,
     ) -> None:
-        self._store, self._live, self._recovery, self._garbage = store, live, recovery, garbage
-        self._audit, self._clock, self._policies = audit, clock, PolicyStore(store)
-        self._period, self._keep = period_seconds, keep_ended_seconds
+        super().__init__(context)
+        self._live, self._recovery, self._garbage = live, recovery, garbage
+        self._policies, self._period = policies, period_seconds
 
     async def run(self, activity: Activity) -> None:
         """Until it is cancelled. A sweep that fails is recorded, and comes round again."""
@@ -52,8 +47,8 @@ class Expiry:
         await self._recovery.sandboxes()
         await self._live.check_all(self._store.list())
         await self._garbage.sweep()
-        self._store.prune(self._clock.wall() - self._keep)
-        self._policies.prune(self._clock.wall() - self._keep)
+        self._store.prune(self._clock.wall() - KEEP_ENDED_SECONDS)
+        self._policies.prune(self._clock.wall() - KEEP_ENDED_SECONDS)
         await asyncio.to_thread(self._store.checkpoint)
 
     def _tell(self, error: Exception) -> None:

@@ -6,19 +6,20 @@ import asyncio
 import os
 from collections.abc import Callable, Sequence
 
-from paddock.audit import AuditLog
 from paddock.errors import PaddockError
-from paddock.storage import Listing, Pool, list_changes
+from paddock.storage import Listing, list_changes
 
+from ._context import Component, Context
 from ._policies import Policies
 from ._store import Row
 
 _NAMED = 100
 
 
-class FileChanges:
-    def __init__(self, policies: Policies, audit: AuditLog, pool: Callable[[], Pool]) -> None:
-        self._policies, self._audit, self._pool = policies, audit, pool
+class FileChanges(Component):
+    def __init__(self, context: Context, policies: Policies) -> None:
+        super().__init__(context)
+        self._policies = policies
 
     async def record(self, row: Row, trees: Sequence[str], at: str, *, own: bool = False) -> None:
         """Of `trees`, which nobody writes to any more. What can't be looked at is recorded as that. Unrecorded."""

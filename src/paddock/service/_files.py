@@ -13,8 +13,17 @@ from paddock.model import (
     ByteWriter,
     ChangeStream,
     ConnectPort,
+    CopyFile,
     DownloadTree,
+    FindFiles,
+    GrepFiles,
+    ListFiles,
+    MakeDirectory,
+    MoveFile,
     ReadFile,
+    RemoveFile,
+    SetFileAttributes,
+    StatFile,
     UploadTree,
     WatchFiles,
     WriteFile,
@@ -23,6 +32,7 @@ from paddock.model import (
 from . import _validate
 from ._conduct import Conduct
 from ._gate import Entry
+from ._handlers import handles
 from ._live import Live
 from ._sandboxes import Sandboxes
 from ._store import Row
@@ -32,26 +42,33 @@ R = TypeVar("R")
 
 
 class Files:
-    def __init__(self, *, sandboxes: Sandboxes, live: Live, conduct: Conduct) -> None:
+    def __init__(self, sandboxes: Sandboxes, live: Live, conduct: Conduct) -> None:
         self._sandboxes, self._live, self._conduct = sandboxes, live, conduct
 
-    async def value(self, action: Action[R], entry: Entry) -> R:
+    @handles(
+        StatFile, ListFiles, MakeDirectory, MoveFile, CopyFile, RemoveFile, SetFileAttributes, FindFiles, GrepFiles
+    )
+    async def value(self, action: Action[Any], entry: Entry) -> object:
         """What is answered at once."""
         return (await self._ask(action, entry))[1]
 
+    @handles(ReadFile, DownloadTree)
     async def read(self, action: ReadFile | DownloadTree, entry: Entry) -> ByteReader:
         row, inner = await self._ask(action, entry)
         return Outbound(inner, Meter(), Record(row, self._live, entry))
 
+    @handles(WriteFile, UploadTree)
     async def write(self, action: WriteFile | UploadTree, entry: Entry) -> ByteWriter:
         row, inner = await self._ask(action, entry)
         record = Record(row, self._live, entry)
         return Inbound(inner, record.waking(), record)
 
+    @handles(WatchFiles)
     async def watch(self, action: WatchFiles, entry: Entry) -> ChangeStream:
         row, inner = await self._ask(action, entry)
         return Changes(inner, Record(row, self._live, entry))
 
+    @handles(ConnectPort)
     async def connect(self, action: ConnectPort, entry: Entry) -> ByteStream:
         row, inner = await self._ask(action, entry)
         return Both(inner, Record(row, self._live, entry))

@@ -3,46 +3,43 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 from paddock.errors import InvalidState, SandboxDied
 from paddock.model import ForkSandbox, Sandbox, replace
-from paddock.storage._base import Pool
 
 from . import _copies, _validate
 from ._allotment import Allotment
 from ._conduct import protected
+from ._context import Component, Context
 from ._gate import Entry
-from ._live import Held, Live
+from ._handlers import handles
+from ._live import Live
 from ._making import Birth, Making
 from ._policies import Policies
 from ._sandboxes import Sandboxes
 from ._snapshots import Snapshots
-from ._store import Row, Store
-from ._tasks import Tasks
 
 MOST = 1000
 
 
-class Forks:
+class Forks(Component):
     def __init__(
         self,
-        *,
-        store: Store,
+        context: Context,
+        sandboxes: Sandboxes,
         live: Live,
-        pool: Callable[[], Pool],
         making: Making,
         snapshots: Snapshots,
-        allotment: Allotment,
         policies: Policies,
-        sandboxes: Sandboxes,
-        tasks: Tasks,
+        allotment: Allotment,
     ) -> None:
-        self._policies, self._sandboxes, self._tasks = policies, sandboxes, tasks
-        self._store, self._live, self._pool, self._making = store, live, pool, making
-        self._snapshots, self._allotment = snapshots, allotment
+        super().__init__(context)
+        self._sandboxes, self._live, self._making = sandboxes, live, making
+        self._snapshots, self._policies, self._allotment = snapshots, policies, allotment
 
-    async def fork(self, action: ForkSandbox, parent: Row, held: Held, entry: Entry) -> tuple[Sandbox, ...]:
+    @handles(ForkSandbox)
+    async def fork(self, action: ForkSandbox, entry: Entry) -> tuple[Sandbox, ...]:
+        parent, held = await self._sandboxes.reach(action.sandbox, entry)
         _validate.check_count(action.count, MOST)
         held.backend.capabilities.require("freeze", held.backend.name)
         of = parent.sandbox

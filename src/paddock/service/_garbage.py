@@ -8,10 +8,13 @@ from typing import Protocol
 
 import msgspec
 
-from paddock.errors import PaddockError
-from paddock.model import GarbageItem, GarbageReport, PoolSpace, replace
+from paddock.errors import NotFound, PaddockError
+from paddock.model import CollectGarbage, GarbageItem, GarbageReport, PoolSpace, replace
 from paddock.storage._base import Pool
 from paddock.storage._config import Watermarks
+
+from ._gate import Entry
+from ._handlers import handles
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +42,13 @@ class Garbage:
         self._alone, self._pool = asyncio.Lock(), pool
         """Two that collect at once would take twice as much as is to go."""
         self._sweepers, self._collectors = tuple(sweepers), tuple(collectors)
+
+    @handles(CollectGarbage)
+    async def perform(self, action: CollectGarbage, entry: Entry) -> GarbageReport:
+        report = await self.collect(dry_run=action.dry_run)
+        gone = [item.what for item in report.items if item.kept_because is None]
+        entry.done({"dry_run": report.dry_run, "number": len(gone), "gone": gone[:100]})
+        return report
 
     async def collect(self, *, dry_run: bool) -> GarbageReport:
         if dry_run:
@@ -96,6 +106,14 @@ class _Room:
 
     def words(self) -> str:
         return f"the pool is {self.space.fill:.0%} full, and this goes from {self._marks.high:.0%} on"
+
+
+async def measured(pool: Pool, name: str) -> int | None:
+    """Return the bytes of a tree. None: it was deleted meanwhile."""
+    try:
+        return await asyncio.to_thread(pool.measure, name)
+    except NotFound:
+        return None
 
 
 async def _take(collector: Collector, item: GarbageItem) -> GarbageItem:

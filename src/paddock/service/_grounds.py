@@ -2,41 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING
-
 from paddock.errors import InternalError
 from paddock.model import Acquired, OpenWorkspace, Principal, RepositoryId, replace
-from paddock.storage._base import Pool
 
-from ._bases import Base, Bases
+from ._bases import Base
+from ._context import Component, Context
 from ._gate import Entry
+from ._shelf import Shelf
 from ._workspace_store import WorkspaceRow, WorkspaceStore
 
-if TYPE_CHECKING:
-    from ._repositories import Repositories
 
-
-class Grounds:
-    def __init__(
-        self,
-        directory: Path,
-        *,
-        store: WorkspaceStore,
-        repositories: Callable[[], Repositories],
-        bases: Bases,
-        pool: Callable[[], Pool],
-    ) -> None:
-        self._directory, self._store = directory, store
-        self._repositories, self._bases, self._pool = repositories, bases, pool
+class Grounds(Component):
+    def __init__(self, context: Context, shelf: Shelf) -> None:
+        super().__init__(context)
+        self._shelf, self._rows = shelf, WorkspaceStore(self._store)
 
     async def find(self, action: OpenWorkspace, principal: Principal) -> Acquired | None:
         """The commit that a new workspace begins with, here by now; `branch` is what it will be on."""
         if action.url is None:
             return None
         ref = action.branch if action.ref is None else action.ref
-        found = await self._repositories().acquire(action.url, ref, action.max_age_seconds, principal)
+        found = await self._shelf.repositories.acquire(action.url, ref, action.max_age_seconds, principal)
         return replace(found, branch=action.branch or found.branch or action.name)
 
     def spelling(self, url: str, principal: Principal) -> str:
@@ -55,10 +41,10 @@ class Grounds:
 
         acquired = _acquired(row)
         # Before anything lies over it: from here on neither the commit nor the repository goes.
-        like = self._bases.ready(acquired, acquired.branch or "", submodules=row.workspace.submodules)
-        pins.pin(self._directory / row.repository, row.id, acquired.commit, like=like)
+        like = self._shelf.bases.ready(acquired, acquired.branch or "", submodules=row.workspace.submodules)
+        pins.pin(self._shelf.directory / row.repository, row.id, acquired.commit, like=like)
         base = await self._base(row, acquired, entry)
-        layers = await self._bases.derive(base, row.id, limit_bytes=limit)
+        layers = await self._shelf.bases.derive(base, row.id, limit_bytes=limit)
         workspace = replace(row.workspace, unfetched=base.unfetched)
         return replace(row, workspace=workspace, base=base.id, layers=layers)
 
@@ -66,11 +52,13 @@ class Grounds:
         """One that is still there when it is recorded that this workspace needs it."""
 
         async def get() -> Base:
-            return await self._bases.get(acquired, acquired.branch or "", entry, submodules=row.workspace.submodules)
+            return await self._shelf.bases.get(
+                acquired, acquired.branch or "", entry, submodules=row.workspace.submodules
+            )
 
         while True:
             base = await get()
-            self._store.lie_over(row.id, (base.id,))
+            self._rows.lie_over(row.id, (base.id,))
             if (await get()).id == base.id:
                 return base
 
@@ -79,7 +67,7 @@ class Grounds:
         if row.repository is not None:
             from paddock.storage.repositories import pins
 
-            pins.unpin(self._directory / row.repository, row.id)
+            pins.unpin(self._shelf.directory / row.repository, row.id)
 
 
 def _acquired(row: WorkspaceRow) -> Acquired:

@@ -4,46 +4,48 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from paddock.backends._threads import in_its_own_thread
-from paddock.errors import NotConfigured, NotFound, PaddockError
+from paddock.errors import NotConfigured, PaddockError
 from paddock.model import Check, GarbageItem, Image, ListImages, PullImage, RemoveImage
-from paddock.storage._base import Pool
 
-from ._garbage import Candidate
+from ._context import Component
+from ._garbage import Candidate, measured
 from ._gate import Entry
-from ._needs import Needs
+from ._handlers import handles
 from ._providers import Images
 
 _log = logging.getLogger("paddock")
 
 
-class ImageRoom:
-    def __init__(self, images: Callable[[], Images] | None, needs: Needs) -> None:
-        self._source, self._needs = images, needs
+class ImageRoom(Component):
+    """Collects trees of images that are here no more; and where room is wanted, those that nothing lies over."""
 
-    async def perform(
-        self, action: PullImage | ListImages | RemoveImage, entry: Entry
-    ) -> Image | tuple[Image, ...] | None:
-        images = self._images()
-        if isinstance(action, ListImages):
-            return await asyncio.to_thread(images.list)
-        if isinstance(action, RemoveImage):
-            for tree in await asyncio.to_thread(images.remove, action.image):
-                if tree not in self._needs.by_tree():
-                    await asyncio.to_thread(images.discard, tree)
-            return None
+    @handles(ListImages)
+    async def list(self, action: ListImages, entry: Entry) -> tuple[Image, ...]:
+        return await asyncio.to_thread(self._source().list)
+
+    @handles(RemoveImage)
+    async def remove(self, action: RemoveImage, entry: Entry) -> None:
+        images = self._source()
+        for tree in await asyncio.to_thread(images.remove, action.image):
+            if tree not in self._needs.by_tree():
+                await asyncio.to_thread(images.discard, tree)
+
+    @handles(PullImage)
+    async def pull(self, action: PullImage, entry: Entry) -> Image:
+        images = self._source()
         fetch = images.pull if action.refresh else images.get
         image = (await in_its_own_thread(fetch, action.reference, _log.info)).image
         entry.done({"reference": image.reference, "digest": image.digest})
         return image
 
-    def checks(self, pool: Callable[[], Pool]) -> tuple[Check, ...]:
+    def checks(self) -> tuple[Check, ...]:
         """A line for `doctor`."""
         try:
-            kept = pool().worker.base is not None
-            count = 0 if self._source is None else len(self._source().list())
+            kept = self._pool().worker.base is not None
+            count = 0 if self._images is None else len(self._images().list())
         except PaddockError:  # the pool's own line says why
             return ()
         told = f"{count} here" if count else "none here yet"
@@ -52,18 +54,6 @@ class ImageRoom:
         detail = f"{told}; all files of one belong to one user, and nobody is root: sandboxes have one id here"
         fix = "PADDOCK_SUBORDINATE_IDS=1 PADDOCK_STATE_DIR=DIRECTORY paddock doctor"
         return (Check(area="storage", name="images", status="weak", detail=detail, fix=fix),)
-
-    def _images(self) -> Images:
-        if self._source is None:
-            raise NotConfigured("this service has no images")
-        return self._source()
-
-
-class UnusedImages:
-    """Trees of images that are here no more; and where room is wanted, those of images that nothing lies over."""
-
-    def __init__(self, pool: Callable[[], Pool], images: Callable[[], Images] | None, needs: Needs) -> None:
-        self._pool, self._images, self._needs = pool, images, needs
 
     async def candidates(self) -> Sequence[Candidate]:
         pool = self._pool()
@@ -75,8 +65,8 @@ class UnusedImages:
         found: list[Candidate] = []
         for name in names:
             why = f"it is of {had[name]}, which can be had again" if name in had else "no image has it any more"
-            kept = f"{needed[name][0].by} needs it: {needed[name][0].why}" if name in needed else None
-            size = await self._size(pool, name)
+            kept = needed[name][0].told if name in needed else None
+            size = await measured(pool, name)
             item = GarbageItem(what=name, kind="image", why=why, bytes=size, kept_because=kept)
             found.append(Candidate(item=item, only_when_full=name in had))
         # An image before its layers, which it shares with others.
@@ -86,13 +76,12 @@ class UnusedImages:
         assert self._images is not None
         users = self._needs.by_tree().get(item.what)
         if users:  # who has taken it into use since it was looked at may have ended, and his sandbox lives on
-            return f"{users[0].by} needs it: {users[0].why}"
+            return users[0].told
         if await asyncio.to_thread(self._images().discard, item.what):
             return None
         return "a program that runs uses it"
 
-    async def _size(self, pool: Pool, name: str) -> int | None:
-        try:
-            return await asyncio.to_thread(pool.measure, name)
-        except NotFound:
-            return None
+    def _source(self) -> Images:
+        if self._images is None:
+            raise NotConfigured("this service has no images")
+        return self._images()

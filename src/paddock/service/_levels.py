@@ -22,7 +22,7 @@ from paddock.model import (
 )
 from paddock.model.sandbox import RANK
 
-from ._nested import Perform
+from ._context import Perform
 
 PROGRAM = "true"
 _TTL_SECONDS = 600.0

@@ -4,39 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping
 
 from paddock.backends._base import Backend, Ending, Instance, Paused
 from paddock.errors import GuestProtocolError, PaddockError, SandboxDied
 from paddock.model import Limit, SandboxId, State, Usage, replace
-from paddock.storage._base import Pool
 
+from ._context import Component, Context
 from ._held import Held as Held
-from ._lane import Lanes
-from ._providers import Backends
+from ._nested import Nested
 from ._remains import Remains, died, has_ended
+from ._secret_leases import Leases
 from ._sleeping import Sleeping
-from ._store import Row, Store
-from ._tasks import Tasks
+from ._store import Row
 
 
-class Live:
-    def __init__(
-        self,
-        *,
-        store: Store,
-        backends: Backends,
-        remains: Remains,
-        pool: Callable[[], Pool],
-        tasks: Tasks,
-        lanes: Lanes,
-        serve: Callable[[Held], Coroutine[None, None, None]],
-        sleeping: Sleeping,
-    ) -> None:
-        self.sleeping = sleeping
-        self._serve = serve
-        self._store, self._backends, self._remains = store, backends, remains
-        self._pool, self._tasks, self._lanes = pool, tasks, lanes
+class Live(Component):
+    def __init__(self, context: Context, remains: Remains, leases: Leases, nested: Nested) -> None:
+        super().__init__(context)
+        self._remains, self._nested = remains, nested
+        self.sleeping = Sleeping(context, leases)
         self._held: dict[SandboxId, Held] = {}
         self._adopting: dict[SandboxId, asyncio.Task[Held]] = {}
 
@@ -47,7 +34,7 @@ class Live:
             return held
         held.watch = self._tasks.start(self._watch(held), name=f"watch {row.id}")
         if row.sandbox.spec.nested:
-            held.door = self._tasks.start(self._serve(held), name=f"door {row.id}")
+            held.door = self._tasks.start(self._nested.serve(held), name=f"door {row.id}")
         return held
 
     def get(self, row: Row) -> Held | None:

@@ -14,18 +14,16 @@ from paddock.backends._base import Backend, Instance, SandboxPlan
 from paddock.errors import PaddockError
 from paddock.model import Level, Noun, Principal, SandboxId, SandboxSpec, State, Template, mint, replace
 from paddock.model import Sandbox as SandboxInfo
-from paddock.storage._base import Pool
 
-from ._clock import Clock, boot_id
+from ._clock import boot_id
+from ._context import Component, Context
 from ._egress import Egress, Snapshot
-from ._lane import Hold, Lanes
-from ._lifecycle import Lifecycle
+from ._lane import Hold
 from ._live import Live
 from ._nested import Nested
 from ._remains import words
 from ._secret_leases import Leases
 from ._store import Row
-from ._tasks import Tasks
 from ._workspace_tree import WorkspaceTree, copied, own_trees
 
 Exit: TypeAlias = Callable[[type[BaseException] | None, BaseException | None, TracebackType | None], None]
@@ -60,24 +58,10 @@ class Birth(msgspec.Struct, frozen=True):
         )
 
 
-class Making:
-    def __init__(
-        self,
-        *,
-        lifecycle: Lifecycle,
-        live: Live,
-        pool: Callable[[], Pool],
-        tasks: Tasks,
-        clock: Clock,
-        egress: Egress,
-        leases: Leases,
-        lanes: Lanes,
-        retention_seconds: float,
-    ) -> None:
-        self._retention = retention_seconds
-        self._egress, self._leases, self._lanes = egress, leases, lanes
-        self._lifecycle, self._live = lifecycle, live
-        self._pool, self._tasks, self._clock = pool, tasks, clock
+class Making(Component):
+    def __init__(self, context: Context, live: Live, egress: Egress, leases: Leases) -> None:
+        super().__init__(context)
+        self._live, self._egress, self._leases = live, egress, leases
         self._boot = boot_id()
 
     def row(
@@ -165,7 +149,7 @@ class Making:
         return instances
 
     def _plan(self, birth: Birth) -> SandboxPlan:
-        plan = birth.plan(self._retention)
+        plan = birth.plan(self._config.retention_seconds)
         return plan if birth.policy is None else self._leases.furnished(plan)
 
     async def _kill_unborn(self, backend: Backend, instance: Instance) -> None:

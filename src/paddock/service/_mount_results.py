@@ -13,13 +13,15 @@ from typing import Any, TypeVar
 
 from paddock.errors import InvalidArgument, PlatformError, SandboxDied
 from paddock.model import Change, DiffMount, Mount, MountDiff, MountMode, PromoteMount, Promotion, PromotionPlan
-from paddock.storage import MountChanges, Plan, Pool, Seen, keep_promoted, mount_changes
+from paddock.storage import MountChanges, Plan, Seen, keep_promoted, mount_changes
 
+from ._context import Component, Context
 from ._gate import Entry
+from ._handlers import handles
 from ._live import Held, Live
+from ._sandboxes import Sandboxes
 from ._snapshots import Snapshots
 from ._store import Row
-from ._tasks import Tasks
 
 _NAMED = 100
 """Paths that an audit record names; of all there is a digest."""
@@ -32,13 +34,16 @@ def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-class MountResults:
+class MountResults(Component):
     """Reads a copy of the sandbox's layers that was made at one instant, as an attacker's."""
 
-    def __init__(self, *, live: Live, snapshots: Snapshots, pool: Callable[[], Pool], tasks: Tasks) -> None:
-        self._live, self._snapshots, self._pool, self._tasks = live, snapshots, pool, tasks
+    def __init__(self, context: Context, sandboxes: Sandboxes, live: Live, snapshots: Snapshots) -> None:
+        super().__init__(context)
+        self._sandboxes, self._live, self._snapshots = sandboxes, live, snapshots
 
-    async def diff(self, action: DiffMount, row: Row, held: Held, entry: Entry) -> MountDiff:
+    @handles(DiffMount)
+    async def diff(self, action: DiffMount, entry: Entry) -> MountDiff:
+        row, held = await self._sandboxes.reach(action.sandbox, entry)
         number, mount = _mount(row, action.target)
 
         def tell(changes: MountChanges) -> tuple[tuple[Change, ...], bytes | None]:
@@ -48,7 +53,9 @@ class MountResults:
         entry.done({"changes": len(found), **({} if patch is None else {"patch_sha256": _sha256(patch)})})
         return MountDiff(sandbox=row.id, target=mount.target, source=mount.source, changes=found, patch=patch)
 
-    async def promote(self, action: PromoteMount, row: Row, held: Held, entry: Entry) -> Promoting:
+    @handles(PromoteMount)
+    async def promote(self, action: PromoteMount, entry: Entry) -> Promoting:
+        row, held = await self._sandboxes.reach(action.sandbox, entry)
         number, mount = _mount(row, action.target)
         promoting = Promoting(lambda plan: _promotion(row, mount, plan, dry_run=action.dry_run))
 

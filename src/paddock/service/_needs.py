@@ -6,13 +6,15 @@ asks here, never takes one that somebody needs, copies that are being made inclu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from paddock.model import State
+from paddock.model import State, WorkspaceState
 
 from ._snapshot_store import SnapshotStore
+from ._spare_trees import spare_of
 from ._store import Store
+from ._workspace_store import WorkspaceStore
 from ._workspace_tree import WORKSPACE_OF, WorkspaceTree, beside
 
 
@@ -22,25 +24,29 @@ class Need(NamedTuple):
     """The id of what needs it."""
     why: str
 
-
-Source = Callable[[], Iterable[Need]]
+    @property
+    def told(self) -> str:
+        return f"{self.by} needs it: {self.why}"
 
 
 class Needs:
-    """`sources` are those who keep rows about trees; each names all trees that its living rows need."""
+    """All trees that the rows of the store need."""
 
-    def __init__(self, sources: Iterable[Source]) -> None:
-        self._sources = tuple(sources)
+    def __init__(self, store: Store) -> None:
+        self._store, self._snapshots, self._workspaces = store, SnapshotStore(store), WorkspaceStore(store)
 
     def by_tree(self) -> Mapping[str, tuple[Need, ...]]:
-        found: dict[str, tuple[Need, ...]] = {}
-        for source in self._sources:
-            for need in source():
-                found[need.tree] = (*found.get(need.tree, ()), need)
-        return found
+        store = self._store
+        sandboxes, snapshots = _of_sandboxes(store), _of_snapshots(self._snapshots)
+        return _by_tree(sandboxes, snapshots, _of_bases(store), _of_workshops(store), _of_workspaces(self._workspaces))
+
+    def whole(self) -> Mapping[str, tuple[Need, ...]]:
+        """Return only what has to be there at this moment: a row comes before the tree that is made for it."""
+        snapshots = _of_snapshots(self._snapshots, whole=True)
+        return _by_tree(_of_running(self._store), snapshots, _of_ready(self._workspaces))
 
 
-def of_sandboxes(store: Store) -> Iterable[Need]:
+def _of_sandboxes(store: Store) -> Iterable[Need]:
     """Of the living ones, those that are being made or taken back to a snapshot included."""
     for row in store.list():
         yield Need(row.id, row.id, "it is what the sandbox has written")
@@ -53,7 +59,7 @@ def of_sandboxes(store: Store) -> Iterable[Need]:
                 yield Need(name, row.id, "it is to take the place of the sandbox's")
 
 
-def of_running(store: Store) -> Iterable[Need]:
+def _of_running(store: Store) -> Iterable[Need]:
     """What has to be there at this moment: of what is being made, the row comes before the tree."""
     for row in store.list():
         if row.state in (State.RUNNING, State.PAUSED):
@@ -63,7 +69,7 @@ def of_running(store: Store) -> Iterable[Need]:
             yield from _of_workspace(row.id, row.workspace)
 
 
-def of_snapshots(store: SnapshotStore, *, whole: bool = False) -> Iterable[Need]:
+def _of_snapshots(store: SnapshotStore, *, whole: bool = False) -> Iterable[Need]:
     """`whole`: only of those that are not being made."""
     for row in store.list():
         if whole and not row.is_whole:
@@ -83,3 +89,41 @@ def _of_workspace(by: str, workspace: WorkspaceTree | None) -> Iterable[Need]:
             yield Need(workspace.repository, by, "the history of its workspace is there")
         for layer in workspace.layers:
             yield Need(layer, by, "its workspace lies over it")
+
+
+def _of_bases(store: Store) -> Iterable[Need]:
+    for id, commit in store.execute("SELECT id, commit_id FROM bases", ()).fetchall():
+        yield Need(id, id, f"it is {commit[:12]} checked out")
+        yield Need(spare_of(id), id, "the next workspace of that commit begins with it")
+
+
+def _of_workshops(store: Store) -> Iterable[Need]:
+    for (id,) in store.execute("SELECT id FROM workshops", ()).fetchall():
+        yield Need(id, id, "it is a workshop's own")
+
+
+def _of_workspaces(store: WorkspaceStore) -> Iterable[Need]:
+    """Of those that are laid out or about to be, and what they lie over. Evicted ones need their repository as well."""
+    for row in store.list():
+        name = row.workspace.name
+        if row.repository is not None:
+            yield Need(row.repository, row.id, f"the history of workspace {name} is there")
+        if row.state is not WorkspaceState.EVICTED:
+            yield Need(row.id, row.id, f"it is workspace {name}")
+        for layer in row.layers:
+            yield Need(layer, row.id, f"workspace {name} lies over it")
+
+
+def _of_ready(store: WorkspaceStore) -> Iterable[Need]:
+    for row in store.list():
+        if row.state is WorkspaceState.READY:
+            for tree in (row.id, *row.layers):
+                yield Need(tree, row.id, f"workspace {row.workspace.name} is in it")
+
+
+def _by_tree(*sources: Iterable[Need]) -> Mapping[str, tuple[Need, ...]]:
+    found: dict[str, tuple[Need, ...]] = {}
+    for source in sources:
+        for need in source:
+            found[need.tree] = (*found.get(need.tree, ()), need)
+    return found

@@ -8,17 +8,15 @@ own, which the policy knows.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from importlib.resources import files
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
 from paddock.backends._base import Instance
 from paddock.errors import GuestLost, InvalidArgument, PaddockError, SandboxDied
 from paddock.model import (
-    Action,
     ByteStream,
     CreateSandbox,
     ExecSpec,
@@ -39,7 +37,8 @@ from paddock.model import (
 )
 
 from ._allotment import Allotment, share
-from ._live import Held
+from ._context import Component, Context
+from ._held import Held
 from ._store import Row
 
 FOLDER = "/tmp/.paddock"  # noqa: S108 - inside, where nothing but its own programs can get
@@ -51,8 +50,6 @@ MOST_FILE_BYTES = 4 << 20
 _CAPTURE_BYTES = 1 << 20
 _WAITING = 2
 _PAUSE_SECONDS = 0.2
-
-Perform: TypeAlias = Callable[[Action[Any], Principal], Awaitable[Any]]
 
 
 class _Create(msgspec.Struct, tag="create", forbid_unknown_fields=True, kw_only=True):
@@ -112,9 +109,10 @@ _Request: TypeAlias = _Create | _Fork | _List | _Kill | _Pause | _Resume | _Exec
 _decode = msgspec.json.Decoder(_Request).decode
 
 
-class Nested:
-    def __init__(self, perform: Perform, allotment: Allotment) -> None:
-        self._perform, self._allotment = perform, allotment
+class Nested(Component):
+    def __init__(self, context: Context, allotment: Allotment) -> None:
+        super().__init__(context)
+        self._allotment = allotment
 
     @staticmethod
     def environment(spec: SandboxSpec) -> dict[str, str]:

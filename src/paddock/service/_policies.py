@@ -8,28 +8,41 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from paddock.errors import InternalError, InvalidState, PolicyDenied
-from paddock.model import GetPolicy, PolicyDocument, PolicyRevision, Principal, Sandbox, SetPolicy
+from paddock.model import PolicyDocument, PolicyRevision, Principal, Sandbox, SetPolicy
 
-from ._clock import Clock
+from ._context import Component, Context
 from ._egress import Egress
 from ._gate import Entry
-from ._policy_store import PolicyStore
 from ._secret_leases import Leases
-from ._store import Row, Store
-from ._tasks import Tasks
+from ._store import Row
 
 if TYPE_CHECKING:
     from paddock.policy.egress import Snapshot
 
+_KEEP = (
+    "INSERT INTO policies (revision, document, kept_at) VALUES (?, ?, ?)"
+    " ON CONFLICT (revision) DO UPDATE SET kept_at = excluded.kept_at"
+)
+_SET = (
+    "UPDATE sandboxes SET policy = ? WHERE id = ? AND policy IS ? AND incarnation = coalesce(?, incarnation)"
+    " AND state IN ('running', 'paused')"
+)
+_PRUNE = (
+    "DELETE FROM policies WHERE kept_at < ? AND revision NOT IN (SELECT policy FROM sandboxes WHERE policy IS NOT NULL)"
+    " AND revision NOT IN (SELECT policy FROM snapshots WHERE policy IS NOT NULL)"
+)
+_IN_WORKSPACE = (
+    "SELECT policy FROM sandboxes WHERE policy IS NOT NULL AND json_extract(CAST(workspace AS TEXT), '$.workspace') = ?"
+    " GROUP BY policy ORDER BY max(created_at) DESC"
+)
 _MOST_KEPT = 64
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class Policies:
-    def __init__(self, *, store: Store, egress: Egress, tasks: Tasks, clock: Clock, leases: Leases) -> None:
-        self._store, self._egress, self._tasks, self._clock = store, egress, tasks, clock
-        self._leases = leases
-        self._policies = PolicyStore(store)
+class Policies(Component):
+    def __init__(self, context: Context, egress: Egress, leases: Leases) -> None:
+        super().__init__(context)
+        self._egress, self._leases = egress, leases
         self._compiled: dict[str, Snapshot] = {}
         self._of_text: dict[bytes, Snapshot] = {}
         """By what they were compiled from: most sandboxes of a program have the same."""
@@ -45,7 +58,7 @@ class Policies:
             while len(self._of_text) >= _MOST_KEPT:
                 del self._of_text[next(iter(self._of_text))]
             self._of_text[text] = snapshot
-        self._policies.keep(snapshot.revision, snapshot.to_bytes(), self._clock.wall())
+        self._store.execute(_KEEP, (snapshot.revision, snapshot.to_bytes(), self._clock.wall()))
         return self._remember(snapshot)
 
     async def of(self, revision: str) -> Snapshot:
@@ -54,15 +67,23 @@ class Policies:
             return found
         from paddock.policy.egress import Snapshot
 
-        kept = self._policies.document(revision)
+        kept = self._store.execute("SELECT document FROM policies WHERE revision = ?", (revision,)).fetchone()
         if kept is None:
             raise InternalError(f"the policy {revision} is recorded, and its document is gone")
-        snapshot = await asyncio.to_thread(Snapshot.from_bytes, kept)
+        snapshot = await asyncio.to_thread(Snapshot.from_bytes, kept[0])
         if snapshot.revision != revision:
             raise InternalError(f"what is kept as policy {revision} is {snapshot.revision}")
         return self._remember(snapshot)
 
-    async def get(self, action: GetPolicy, row: Row, entry: Entry) -> PolicyRevision:
+    def in_workspace(self, workspace: str) -> tuple[str, ...]:
+        """The revisions under which sandboxes have worked in it, the latest first; as long as those are recorded."""
+        return tuple(row[0] for row in self._store.execute(_IN_WORKSPACE, (workspace,)).fetchall())
+
+    def prune(self, before: float) -> None:
+        """Forget those that no sandbox and no snapshot has, and that nobody has asked for since."""
+        self._store.execute(_PRUNE, (before,))
+
+    async def get(self, row: Row) -> PolicyRevision:
         revision = row.sandbox.policy
         if revision is None:
             return PolicyRevision()
@@ -89,7 +110,7 @@ class Policies:
             await self._check_files(row, snapshot.document)
             await self._leases.extend(row, snapshot.document.secrets)
         now = None if snapshot is None else snapshot.revision
-        if not self._policies.set(row.id, before=before, now=now):
+        if not self._record(row.id, before=before, now=now):
             raise _changed(row, None)
         # Once recorded it has to hold, whatever becomes of the caller.
         await self._tasks.finish(self._apply(row.id, before), name=f"undo sandbox {row.id}: policy")
@@ -122,7 +143,7 @@ class Policies:
                     await self._egress.open(row, await self.of(revision))
                 except BaseException:
                     # Not of one that was made again meanwhile: that one has what was recorded.
-                    self._policies.set(id, before=revision, now=None, of=row.incarnation)
+                    self._record(id, before=revision, now=None, of=row.incarnation)
                     raise
             else:
                 await self._egress.revise(row, await self.of(revision))
@@ -130,6 +151,11 @@ class Policies:
             if after is None or after.sandbox.policy == revision:
                 return
             before = revision
+
+    def _record(self, sandbox: str, *, before: str | None, now: str | None, of: int | None = None) -> bool:
+        """False if it was not `before` any more, or the sandbox has ended, is not incarnation `of`, or is being made
+        again: then it gets what was recorded before."""
+        return bool(self._store.execute(_SET, (now, sandbox, before, of)).rowcount)
 
     def _remember(self, snapshot: Snapshot) -> Snapshot:
         while len(self._compiled) >= _MOST_KEPT:

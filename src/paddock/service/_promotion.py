@@ -21,6 +21,7 @@ from paddock.model import (
 )
 
 from ._gate import Entry
+from ._handlers import handles
 from ._live import Live
 from ._sandboxes import Sandboxes
 from ._store import Row
@@ -33,9 +34,10 @@ _NEW, _OLD = ".paddock-promoted", ".paddock-replaced"
 class Promotion:
     """Both guests do the work, each by the sandbox's own user: the archive of one is unpacked inside the other."""
 
-    def __init__(self, *, sandboxes: Sandboxes, live: Live) -> None:
+    def __init__(self, sandboxes: Sandboxes, live: Live) -> None:
         self._sandboxes, self._live = sandboxes, live
 
+    @handles(PromoteChild)
     async def promote(self, action: PromoteChild, entry: Entry) -> None:
         """Whole, or the sandbox has what it had. Processes of it that run meanwhile may see some of both."""
         if not action.path.startswith("/") or action.path.strip("/") == "" or ".." in action.path.split("/"):

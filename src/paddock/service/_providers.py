@@ -89,9 +89,7 @@ class Backends:
 
     def choose(self, level: Level | None) -> Backend:
         """Return a backend of the named level, or of the default one. LevelUnavailable: this machine has none."""
-        return self._of_level(self.default if level is None else level)
-
-    def _of_level(self, level: Level) -> Backend:
+        level = self.default if level is None else level
         refusals: list[str] = []
         for backend in self._each():
             if backend.level is not level:

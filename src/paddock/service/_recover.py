@@ -10,25 +10,19 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from enum import Enum, auto
-from pathlib import Path
 
-from paddock.audit import AuditLog
 from paddock.backends._base import Backend, Ending
 from paddock.errors import PaddockError, Unrecorded
-from paddock.keeper.layout import REPOSITORIES
 from paddock.model import SandboxId, State
 
+from ._context import Component, Context
 from ._disk_sleep import DiskSleep
-from ._evictions import Evictions
-from ._lane import Lanes
-from ._lifecycle import Lifecycle
 from ._live import LIVE, Live, end
-from ._providers import Backends
 from ._remains import Remains
 from ._shelf import Shelf
 from ._snapshots import Snapshots
-from ._store import Row, Store
-from ._tasks import Tasks
+from ._store import Row
+from ._workspaces import Workspaces
 
 _AT_ONCE = 8
 _GONE = Ending(limit=None, reason="")
@@ -93,38 +87,30 @@ def recorded(row: Row | None) -> Recorded:
             return Recorded.ENDED
 
 
-class Recovery:
+class Recovery(Component):
     def __init__(
         self,
-        state_dir: Path,
-        *,
-        store: Store,
-        lifecycle: Lifecycle,
+        context: Context,
         live: Live,
         remains: Remains,
-        backends: Backends,
-        audit: AuditLog,
-        tasks: Tasks,
-        lanes: Lanes,
         snapshots: Snapshots,
         disk_sleep: DiskSleep,
-        evictions: Evictions,
+        workspaces: Workspaces,
         shelf: Shelf,
     ) -> None:
-        self._repositories = state_dir / REPOSITORIES
-        self._store, self._lifecycle, self._live, self._remains = store, lifecycle, live, remains
-        self._backends, self._audit, self._tasks, self._lanes = backends, audit, tasks, lanes
-        self._snapshots, self._disk_sleep, self._evictions, self._shelf = snapshots, disk_sleep, evictions, shelf
+        super().__init__(context)
+        self._live, self._remains, self._snapshots = live, remains, snapshots
+        self._disk_sleep, self._evictions, self._shelf = disk_sleep, workspaces.evictions, shelf
         self._adopting = asyncio.Semaphore(_AT_ONCE)
 
     async def recover(self) -> None:
         """Put right what the daemon before this one has left. A step that fails is recorded, and stops no other."""
         await self._try("sandboxes", self.sandboxes)
         await self._try("pauses", self._pauses)
-        await self._try("snapshots", _awaited(lambda: self._snapshots.recover(self._audit)))
-        await self._try("workspaces", _awaited(lambda: self._evictions.recover(self._audit)))
+        await self._try("snapshots", self._snapshots.recover)
+        await self._try("workspaces", self._evictions.recover)
         await self._try("workshops", self._shelf.workshops.recover)
-        await self._try("bases", _awaited(self._shelf.bases.recover))
+        await self._try("bases", self._shelf.bases.recover)
         await self._try("quarantines", self._quarantines)
 
     async def sandboxes(self) -> None:
@@ -205,14 +191,16 @@ class Recovery:
             return _UNKNOWN
 
     async def _quarantines(self) -> None:
-        if self._repositories.is_dir() and any(self._repositories.iterdir()):
+        directory = self._shelf.directory
+        if directory.is_dir() and any(directory.iterdir()):
             from ._publication import remove_quarantines  # with all that git needs
 
-            await asyncio.to_thread(remove_quarantines, self._repositories)
+            await asyncio.to_thread(remove_quarantines, directory)
 
-    async def _try(self, what: str, step: Callable[[], Awaitable[None]]) -> None:
+    async def _try(self, what: str, step: Callable[[], Awaitable[None] | None]) -> None:
         try:
-            await step()
+            if (work := step()) is not None:
+                await work
         except (PaddockError, OSError) as error:
             with suppress(Unrecorded):
                 self._audit.event("recovery.failed", message=f"{what}: {type(error).__name__}: {error}"[:1024])
@@ -220,10 +208,3 @@ class Recovery:
 
 _UNKNOWN: Mapping[SandboxId, Ending | None] = {}
 """Of a backend that can't be asked. Compared by identity."""
-
-
-def _awaited(step: Callable[[], None]) -> Callable[[], Awaitable[None]]:
-    async def run() -> None:
-        step()
-
-    return run

@@ -3,46 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
-from paddock.audit import AuditLog
 from paddock.backends._base import Ending
 from paddock.errors import InvalidState, PaddockError, SandboxDied
 from paddock.keeper.layout import OUTPUTS
 from paddock.model import LEGAL, Limit, Sandbox, State
-from paddock.storage._base import Pool
 
-from ._clock import Clock, boot_id
+from ._clock import boot_id
+from ._context import Component, Context
 from ._egress import Egress
 from ._file_changes import FileChanges
-from ._lifecycle import Lifecycle
-from ._providers import Backends
-from ._store import Row, Store
+from ._snapshots import Snapshots
+from ._store import Row
 from ._workspace_tree import own_trees
 
 
-class Remains:
-    def __init__(
-        self,
-        state_dir: Path,
-        *,
-        store: Store,
-        lifecycle: Lifecycle,
-        audit: AuditLog,
-        backends: Backends,
-        pool: Callable[[], Pool],
-        clock: Clock,
-        egress: Egress,
-        changes: FileChanges,
-        wake_no_more: Callable[[str], None],
-    ) -> None:
-        self._changes, self._wake_no_more = changes, wake_no_more
-        self._egress = egress
-        self.outputs = state_dir / OUTPUTS
-        self._store, self._lifecycle, self._audit = store, lifecycle, audit
-        self._backends, self._pool, self._clock = backends, pool, clock
+class Remains(Component):
+    def __init__(self, context: Context, egress: Egress, changes: FileChanges, snapshots: Snapshots) -> None:
+        super().__init__(context)
+        self._egress, self._changes, self._snapshots = egress, changes, snapshots
+        self.outputs = self._state_dir / OUTPUTS
         self.unrecorded: dict[str, str] = {}
         """Why what was killed on a full disk was killed; its row does not say so yet."""
 
@@ -73,7 +54,7 @@ class Remains:
         for tree in own_trees(row):
             self._pool().delete(tree)
         if row.incarnation or row.restoring is not None:  # it may have slept on disk
-            self._wake_no_more(row.id)
+            self._snapshots.forget_sleep(row.id)
         self.remove_outputs(row.id)
         backend = self._backends.find(row.sandbox.backend)
         if backend is not None:

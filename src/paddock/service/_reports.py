@@ -4,51 +4,50 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 
-from paddock.audit import MOST_RECORDS, AuditLog, Choice, Cursor, Eyes, read_cursor, read_records
+from paddock.audit import MOST_RECORDS, Choice, Cursor, Eyes, read_cursor, read_records
 from paddock.errors import InvalidArgument, NotFound, PaddockError, PolicyDenied
 from paddock.keeper import layout
-from paddock.model import AuditRecord, AuditReport, Check, Diagnose, Diagnosis, Level, ListAudit, StreamAudit, replace
-from paddock.storage._base import Pool
+from paddock.model import (
+    AuditKey,
+    AuditRecord,
+    AuditReport,
+    AuditStatement,
+    Check,
+    Diagnose,
+    Diagnosis,
+    GetAuditKey,
+    GetAuditStatement,
+    Level,
+    ListAudit,
+    StreamAudit,
+    VerifyAudit,
+    replace,
+)
 
 from . import _levels
 from ._audit_stream import AuditStream
 from ._collectors import measure
-from ._config import Config
+from ._context import Component, Context
+from ._evidence import Evidence
 from ._gate import Entry
-from ._nested import Perform
-from ._providers import Backends
-from ._store import Row, Store
+from ._handlers import handles
+from ._images import ImageRoom
+from ._sandboxes import Sandboxes
 
 _BEFORE_SECONDS = 60.0
 """Its create was asked before it was there; the first one builds the template."""
 
 
-class Reports:
-    def __init__(
-        self,
-        state_dir: Path,
-        *,
-        store: Store,
-        audit: AuditLog,
-        backends: Backends,
-        config: Config,
-        images: Callable[[], tuple[Check, ...]],
-        pool: Callable[[], Pool],
-        perform: Perform,
-        find: Callable[[str, Entry], Row],
-        verify: Callable[[], Awaitable[AuditReport]],
-        sign: Callable[[], None],
-    ) -> None:
-        self._state_dir, self._store, self._audit = state_dir, store, audit
-        self._backends, self._pool, self._find, self._verify = backends, pool, find, verify
-        self._perform = perform
-        self._sign, self._config, self._images = sign, config, images
+class Reports(Component):
+    def __init__(self, context: Context, sandboxes: Sandboxes, evidence: Evidence, images: ImageRoom) -> None:
+        super().__init__(context)
+        self._sandboxes, self._evidence, self._image_room = sandboxes, evidence, images
         self._owner = f"local:{os.getuid()}"
 
+    @handles(ListAudit)
     async def audit(self, action: ListAudit, entry: Entry) -> tuple[AuditRecord, ...]:
         """Of a sandbox that is still known, by whatever it was called. The state directory's owner sees everything;
         everybody else what he has asked himself, and what came to pass in the sandbox of his that he names."""
@@ -60,7 +59,7 @@ class Reports:
             raise PolicyDenied(f"{me} sees its own records only, not those of {action.principal}", rule="own-records")
         if action.sandbox is not None:
             with suppress(NotFound):
-                row = self._find(action.sandbox, entry)
+                row = self._sandboxes.find(action.sandbox, entry)
                 since = max(row.sandbox.created_at - _BEFORE_SECONDS, action.since or 0.0)
                 action = replace(action, sandbox=row.id, since=since)
                 own = row.id
@@ -68,6 +67,7 @@ class Reports:
         eyes = None if me == self._owner else Eyes(principal=me, sandbox=own)
         return await asyncio.to_thread(read_records, self._audit.directory, action, names, eyes=eyes)
 
+    @handles(StreamAudit)
     async def stream(self, action: StreamAudit, entry: Entry) -> AuditStream:
         if entry.principal.id != self._owner:
             raise PolicyDenied(f"the log is for {self._owner} alone", rule="own-records")
@@ -77,14 +77,15 @@ class Reports:
         if action.sandbox is not None:
             names = (action.sandbox,)
             with suppress(NotFound):
-                row = self._find(action.sandbox, entry)
+                row = self._sandboxes.find(action.sandbox, entry)
                 names = (row.id, *names, *filter(None, [row.sandbox.spec.name]))
         if not action.follow and action.last is None:
-            await asyncio.to_thread(self._sign)
+            await asyncio.to_thread(self._evidence.sign)
         choice = Choice(sandboxes=names, tag=action.tag, since=action.since)
         cursor = Cursor() if action.cursor is None else read_cursor(action.cursor)
         return AuditStream(self._audit.directory, action, choice, cursor, entry)
 
+    @handles(Diagnose)
     async def diagnose(self, action: Diagnose, entry: Entry) -> Diagnosis:
         backends, trials = self._backends.all(), dict[Level, _levels.Trial]()
         if action.run:
@@ -97,8 +98,8 @@ class Reports:
         levels = _levels.reports(backends, checks, trials)
         checks = [check for check in checks if check.area != "level"]  # `levels` says more of them
         checks += self._storage()
-        checks += await asyncio.to_thread(self._images)
-        report = await self._verify()
+        checks += await asyncio.to_thread(self._image_room.checks)
+        report = await self._evidence.verify()
         checks.append(
             Check(
                 area="audit",
@@ -125,6 +126,18 @@ class Reports:
             config_file=str(self._state_dir / layout.CONFIG),
             config=self._config.shown(),
         )
+
+    @handles(VerifyAudit)
+    async def verify(self, action: VerifyAudit, entry: Entry) -> AuditReport:
+        return await self._evidence.verify()
+
+    @handles(GetAuditKey)
+    async def key(self, action: GetAuditKey, entry: Entry) -> AuditKey:
+        return await self._evidence.key()
+
+    @handles(GetAuditStatement)
+    async def statement(self, action: GetAuditStatement, entry: Entry) -> AuditStatement:
+        return await self._evidence.statement(self._sandboxes.find(action.sandbox, entry), entry)
 
     def _storage(self) -> tuple[Check, ...]:
         try:

@@ -6,18 +6,14 @@ import asyncio
 import hashlib
 import logging
 import math
-import os
 import shutil
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 from paddock.errors import InvalidArgument, InvalidState, NotFound, PolicyDenied
+from paddock.keeper.layout import REPOSITORIES
 from paddock.model import (
     Acquired,
-    AcquireRepository,
-    DeleteRepository,
-    ListRepositories,
     Noun,
     Principal,
     Repository,
@@ -41,8 +37,8 @@ from paddock.storage.repositories import (
     pins,
 )
 
-from ._clock import Clock, boot_id
-from ._gate import Entry
+from ._clock import boot_id
+from ._context import Component, Context
 from ._repository_store import NOBODY, PUBLIC, KnownRef, Observation, RepositoryRow, RepositoryStore
 
 CredentialSource = Callable[[Principal, Remote], Awaitable[Proof | None]]
@@ -56,33 +52,13 @@ _NO_KEY = "ssh-add -l lists your agent's keys; GIT_SSH_COMMAND='ssh -i FILE' nam
 _NOT_TAKEN = "wrong, expired or without the right to it: git credential reject, then approve another"
 
 
-class Repositories:
-    def __init__(
-        self,
-        directory: Path,
-        *,
-        store: RepositoryStore,
-        clock: Clock,
-        credentials: CredentialSource | None,
-        git: HostGit | None = None,
-        forget_bases: Callable[[str], None],
-    ) -> None:
-        self.git = git or HostGit(directory)
-        self._directory, self._store, self._clock = directory, store, clock
-        self._source, self._forget_bases = credentials, forget_bases
-        self._boot = boot_id()
+class Repositories(Component):
+    def __init__(self, context: Context, forget_bases: Callable[[str], None], git: HostGit | None = None) -> None:
+        super().__init__(context)
+        self._directory, self._forget_bases = self._state_dir / REPOSITORIES, forget_bases
+        self.git = git or HostGit(self._directory)
+        self._rows, self._boot = RepositoryStore(self._store), boot_id()
         self._queues: dict[str, asyncio.Lock] = {}
-
-    async def perform(
-        self, action: AcquireRepository | ListRepositories | DeleteRepository, entry: Entry
-    ) -> Acquired | tuple[Repository, ...] | None:
-        if isinstance(action, ListRepositories):
-            return self._store.list(entry.principal.id)
-        if isinstance(action, DeleteRepository):
-            return await self.delete(action.repository, entry.principal)
-        acquired = await self.acquire(action.url, action.ref, action.max_age_seconds, entry.principal)
-        entry.done({"repository": acquired.repository, "commit": acquired.commit, "ref": acquired.ref})
-        return acquired
 
     async def acquire(
         self, url: str, ref: str | None, max_age_seconds: float, principal: Principal, *, home: str | None = None
@@ -125,7 +101,7 @@ class Repositories:
     def _fresh(self, remote: Remote, principal: Principal, since: float, ref: str | None) -> RepositoryRow | None:
         """What was seen since then; of a name that was not there yet, nothing was."""
         for scope in (PUBLIC, principal.id):
-            row = self._store.find(scope, remote.url)
+            row = self._rows.find(scope, remote.url)
             if row is not None and row.observed_boot == self._boot and (row.observed_clock or 0) >= since:
                 known = (ref is not None and is_commit(ref)) or self._named(row, ref) is not None
                 if known and (self._directory / row.id / "objects").is_dir():
@@ -146,27 +122,25 @@ class Repositories:
         at, clock = self._clock.wall(), self._clock.boottime()
         remote = await located(remote)
         listing, credential, scope = await self._prove(remote, principal, given)
-        row = self._store.make(RepositoryId(mint(Noun.REPOSITORY)), scope, remote.url, at)
+        row = self._rows.make(RepositoryId(mint(Noun.REPOSITORY)), scope, remote.url, at)
         async with locked(self._directory / f"{row.id}.lock"):
             refs = await self._bring(row, remote, credential, listing)
             seen = Observation(head=listing.head, refs=refs, at=at, boot=self._boot, clock=clock)
-            self._store.observed(row.id, seen)
-        return self._store.get(row.id) or row, credential
+            self._rows.observed(row.id, seen)
+        return self._rows.get(row.id) or row, credential
 
     async def _prove(
         self, remote: Remote, principal: Principal, given: Credential | None
     ) -> tuple[Listing, Proof | None, str]:
         """What it has, the credential that it took to see that, and whose that makes it."""
         own = PUBLIC if remote.public else principal.id
-        private = (
-            self._store.find(PUBLIC, remote.url) is None and self._store.find(principal.id, remote.url) is not None
-        )
+        private = self._rows.find(PUBLIC, remote.url) is None and self._rows.find(principal.id, remote.url) is not None
         if given is None and not (private and remote.path is None):
             try:
                 return await self.git.look(remote, None), None, own
             except Refused:
                 pass
-        credential = given or await self._credentials(principal, remote)
+        credential = given or await self._proof(principal, remote)
         try:
             return await self.git.look(remote, credential), credential, own if credential is None else principal.id
         except Refused as refused:
@@ -180,7 +154,7 @@ class Repositories:
     ) -> dict[str, KnownRef]:
         """Makes sure that all that was listed is here. What has moved meanwhile is taken as it is now: it was observed
         later than was asked for."""
-        known = self._store.refs(row.id)
+        known = self._rows.refs(row.id)
         there = (self._directory / row.id / "objects").is_dir()
         oids = {name: ref.oid for name, ref in listing.refs.items() if name.startswith((_HEADS, _TAGS))}
         if there and row.observed_at is not None and oids == {name: ref.oid for name, ref in known.items()}:
@@ -213,7 +187,7 @@ class Repositories:
     async def _answer(
         self, row: RepositoryRow, remote: Remote, ref: str | None, credential: Proof | None, principal: Principal
     ) -> Acquired:
-        self._store.used(row.id, self._clock.wall())
+        self._rows.used(row.id, self._clock.wall())
         if ref is not None and is_commit(ref):
             await self._need(row, remote, ref, credential, principal)
             return _acquired(row, ref, None)
@@ -221,7 +195,7 @@ class Repositories:
         if known is None and ref is not None and ref.startswith("refs/") and not ref.startswith((_HEADS, _TAGS)):
             return await self._other_ref(row, remote, ref, credential, principal)
         if known is None:
-            branches = sorted(name.removeprefix(_HEADS) for name in self._store.refs(row.id) if name.startswith(_HEADS))
+            branches = sorted(name.removeprefix(_HEADS) for name in self._rows.refs(row.id) if name.startswith(_HEADS))
             if not branches:
                 raise InvalidState(f"{row.url} has no branches yet", hint="push a commit to it first")
             shown = ", ".join(branches[:8]) + (", …" if len(branches) > 8 else "")
@@ -235,17 +209,17 @@ class Repositories:
         """A branch of that name before a tag; without a name the default branch, or the only one."""
         if ref is None:
             if row.head is not None:
-                return self._store.ref(row.id, row.head)
-            heads = [ref for name, ref in self._store.refs(row.id).items() if name.startswith(_HEADS)]
+                return self._rows.ref(row.id, row.head)
+            heads = [ref for name, ref in self._rows.refs(row.id).items() if name.startswith(_HEADS)]
             return heads[0] if len(heads) == 1 else None
         names = (ref,) if ref.startswith((_HEADS, _TAGS)) else (_HEADS + ref, _TAGS + ref)
-        return next(filter(None, (self._store.ref(row.id, name) for name in names)), None)
+        return next(filter(None, (self._rows.ref(row.id, name) for name in names)), None)
 
     async def _need(
         self, row: RepositoryRow, remote: Remote, commit: str, credential: Proof | None, principal: Principal
     ) -> None:
         """A commit by its id: one that is here, or that the remote gives."""
-        if self._store.has_tip(row.id, commit) or await self.git.commit(row.id, commit) is not None:
+        if self._rows.has_tip(row.id, commit) or await self.git.commit(row.id, commit) is not None:
             return
         await self._fetch_other(row, remote, commit, credential, principal)
         if await self.git.commit(row.id, commit) is None:
@@ -266,7 +240,7 @@ class Repositories:
         self, row: RepositoryRow, remote: Remote, what: str, credential: Proof | None, principal: Principal
     ) -> str:
         if credential is None and row.scope == principal.id and remote.path is None:
-            credential = await self._credentials(principal, remote)
+            credential = await self._proof(principal, remote)
         remote = await located(remote)
         if row.scope == PUBLIC and not remote.public:
             raise InvalidState(f"{row.url} is no public address any more", hint=f"paddock repos rm {row.id}")
@@ -274,10 +248,10 @@ class Repositories:
             await self._fetch(row, remote, credential, only=what)
         return pins.fetched(what)
 
-    async def _credentials(self, principal: Principal, remote: Remote) -> Proof | None:
-        if self._source is None or principal == NOBODY:
+    async def _proof(self, principal: Principal, remote: Remote) -> Proof | None:
+        if self._credentials is None or principal == NOBODY:
             return None
-        return await self._source(principal, remote)
+        return await self._credentials(principal, remote)
 
     async def delete(self, reference: str, principal: Principal) -> None:
         """InvalidState: a workspace or a snapshot needs it."""
@@ -291,29 +265,15 @@ class Repositories:
             if needed:
                 raise InvalidState(f"repository {id} is needed by {', '.join(needed[:8])}", hint="delete those first")
             self._forget_bases(id)
-            self._store.remove(id)
+            self._rows.remove(id)
             gone = self._directory / f"{id}.gone"
             if path.exists():
                 path.rename(gone)
                 await asyncio.to_thread(shutil.rmtree, gone)  # by descriptors: it follows no link
             (self._directory / f"{id}.lock").unlink()  # nobody has this id again
 
-    def sweep(self) -> tuple[str, ...]:
-        """Removes directories that no row knows, and says which. A row is made before its directory."""
-        if not self._directory.is_dir():
-            return ()
-        names = [
-            name for name in os.listdir(self._directory) if name.startswith(Noun.REPOSITORY) and ".lock" not in name
-        ]
-        known = self._store.ids()
-        orphans = [name for name in names if name.split(".")[0] not in known]
-        for name in orphans:
-            path = self._directory / name
-            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-        return tuple(orphans)
-
     def _find(self, reference: str, owner: str) -> Repository:
-        every = self._store.list(owner)
+        every = self._rows.list(owner)
         found = [one for one in every if reference in (one.id, one.url)]
         if not found and reference.startswith(Noun.REPOSITORY) and len(reference) >= _LEAST_PREFIX:
             found = [one for one in every if one.id.startswith(reference)]

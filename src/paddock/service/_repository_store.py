@@ -131,9 +131,6 @@ class RepositoryStore:
             self._store.execute("SELECT id, url, used_at FROM repositories ORDER BY used_at, id", ()).fetchall()
         )
 
-    def ids(self) -> set[str]:
-        return {row[0] for row in self._store.execute("SELECT id FROM repositories", ()).fetchall()}
-
     def remove(self, id: str) -> None:
         """With what it had. Not while there are bases of it: InvalidState."""
         with self._store.writing() as db:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
-from typing import Protocol
 
 import msgspec
 
 from paddock.backends._base import TreeMount
 from paddock.errors import InvalidState, NotFound, SandboxDied
+from paddock.model import Workspace
 
 from ._gate import Entry
 from ._live import Held, Live
@@ -19,31 +19,11 @@ from ._snapshots import Snapshots
 from ._store import Row
 from ._workshop import Workshop, Workshops
 from ._workspace_tree import REPOSITORY, WORKSPACE, WorkspaceTree
-
-
-class Begun(msgspec.Struct, frozen=True, kw_only=True):
-    """A workspace: the tree that it is in, and what it began with. `sandbox` is the one that may write it."""
-
-    id: str
-    name: str
-    tree: WorkspaceTree
-    url: str | None
-    branch: str | None
-    commit: str | None
-    epoch: int = 0
-    sandbox: str | None = None
-
-
-class Known(Protocol):
-    """Who knows workspaces."""
-
-    async def begun(self, reference: str, owner: str, entry: Entry) -> Begun:
-        """One whose files are in the pool when this returns. NotFound, InvalidArgument."""
-        ...
+from ._workspaces import Begun, Workspaces
 
 
 class Origin(msgspec.Struct, frozen=True):
-    begun: Begun
+    workspace: Workspace
     url: str
     commit: str
     cache: str
@@ -63,20 +43,21 @@ class Source(msgspec.Struct, frozen=True):
     def origin(self) -> Origin:
         """InvalidState: it did not come from a repository."""
         begun = self.begun
-        if begun is None or begun.tree.repository is None or begun.commit is None or begun.url is None:
+        space, cache = (None, None) if begun is None else (begun.workspace, begun.tree.repository)
+        if space is None or cache is None or space.commit is None or space.repository is None:
             raise InvalidState(
                 f"{self.name!r} was not opened from a repository: there is nothing to compare it with",
                 hint="paddock cp takes files out; paddock diff --mount is for directories of this machine",
             )
-        return Origin(begun, begun.url, begun.commit, begun.tree.repository)
+        return Origin(space, space.repository, space.commit, cache)
 
 
 class Sources:
     def __init__(
-        self, *, sandboxes: Sandboxes, live: Live, known: Known, snapshots: Snapshots, workshops: Workshops
+        self, sandboxes: Sandboxes, live: Live, snapshots: Snapshots, workspaces: Workspaces, workshops: Workshops
     ) -> None:
-        self._sandboxes, self._live, self._known = sandboxes, live, known
-        self._snapshots, self._workshops = snapshots, workshops
+        self._sandboxes, self._live, self._snapshots = sandboxes, live, snapshots
+        self._workspaces, self._workshops = workspaces, workshops
 
     async def find(self, reference: str, entry: Entry) -> Source:
         """A living sandbox before a workspace: it may have a copy of its own. NotFound, SandboxDied."""
@@ -85,24 +66,24 @@ class Sources:
             row, held = await self._sandboxes.reach(reference, entry)
         except (NotFound, SandboxDied) as error:
             try:
-                begun = await self._known.begun(reference, owner, entry)
+                begun = await self._workspaces.begun(reference, owner, entry)
             except NotFound:
                 raise error from None
             return await self._resting(begun, entry)
         name = row.sandbox.spec.name or row.id
         if row.workspace is None or row.workspace.workspace is None:
             return Source(row.id, name, None, None, (row, held))
-        begun = await self._known.begun(row.workspace.workspace, owner, entry)
+        begun = await self._workspaces.begun(row.workspace.workspace, owner, entry)
         if row.workspace.tree == begun.tree.tree:
-            return Source(begun.id, begun.name, begun, row.workspace, (row, held))
+            return Source(begun.workspace.id, begun.workspace.name, begun, row.workspace, (row, held))
         return Source(row.id, name, begun, row.workspace, (row, held))
 
     async def _resting(self, begun: Begun, entry: Entry) -> Source:
         running = None
-        if begun.sandbox is not None:
+        if begun.workspace.sandbox is not None:
             with suppress(NotFound, SandboxDied):
-                running = await self._sandboxes.reach(begun.sandbox, entry)
-        return Source(begun.id, begun.name, begun, begun.tree, running)
+                running = await self._sandboxes.reach(begun.workspace.sandbox, entry)
+        return Source(begun.workspace.id, begun.workspace.name, begun, begun.tree, running)
 
     @asynccontextmanager
     async def workshop(self, source: Source, entry: Entry) -> AsyncGenerator[Workshop]:

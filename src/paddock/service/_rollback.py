@@ -1,4 +1,5 @@
-"""Rollback: the trees of a snapshot take the place of a sandbox's, and it is made again under its id.
+"""Rollback: the trees of a snapshot take the place of a sandbox's, and it is made again under its id. So is what wakes
+from disk.
 
 Until all of them lie beside its own, whole, nothing of the sandbox is touched: what fails before leaves it as it was.
 """
@@ -6,49 +7,49 @@ Until all of them lie beside its own, whole, nothing of the sandbox is touched: 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
-from paddock.backends._base import Backend
-from paddock.errors import InvalidState, PaddockError, ResourceExhausted
+from paddock.backends._base import Backend, Instance
+from paddock.errors import InvalidState, NotFound, PaddockError, ResourceExhausted
 from paddock.model import RollbackSandbox, Sandbox, State
 from paddock.storage._base import Pool
 
 from . import _copies
-from ._clock import Clock
+from ._conduct import protected
+from ._context import Component, Context
 from ._copies import Copy
+from ._egress import Egress
 from ._gate import Entry
-from ._lifecycle import Lifecycle
 from ._live import Held, Live, end
-from ._providers import Backends
-from ._rebirth import Beside, Rebirth, besides
+from ._making import Birth
+from ._nested import Nested
+from ._policies import Policies
 from ._remains import words
+from ._secret_leases import Leases
 from ._snapshot_store import SnapshotRow
 from ._snapshots import Snapshots
-from ._store import Row, Store
-from ._tasks import Tasks
+from ._store import Row
 from ._ttl import running
-from ._workspace_tree import WorkspaceTree, own_trees
+from ._workspace_tree import WorkspaceTree, beside, own_trees
 
 
-class Rollback:
+class Beside(NamedTuple):
+    """What is copied, and the tree whose place it is to take."""
+
+    copy: Copy
+    place: str
+
+
+class Rollback(Component):
     def __init__(
-        self,
-        *,
-        lifecycle: Lifecycle,
-        live: Live,
-        backends: Backends,
-        pool: Callable[[], Pool],
-        snapshots: Snapshots,
-        tasks: Tasks,
-        rebirth: Rebirth,
-        store: Store,
-        clock: Clock,
+        self, context: Context, live: Live, snapshots: Snapshots, egress: Egress, policies: Policies, leases: Leases
     ) -> None:
-        self._store, self._clock = store, clock
-        self._lifecycle, self._live, self._backends = lifecycle, live, backends
-        self._pool, self._snapshots, self._tasks, self._rebirth = pool, snapshots, tasks, rebirth
+        super().__init__(context)
+        self._live, self._snapshots, self._egress = live, snapshots, egress
+        self._policies, self._leases = policies, leases
 
     async def perform(self, action: RollbackSandbox, row: Row, held: Held, entry: Entry) -> Sandbox:
         """The caller holds the lane of the sandbox alone, and goes on if its own caller leaves."""
@@ -57,7 +58,7 @@ class Rollback:
         self._check(row, held, snapshot)
         row = self._lifecycle.move(row, State.RESTORING, restoring=snapshot.id)
         try:
-            trees = self._rebirth.trees(row, snapshot)
+            trees = self.trees(row, snapshot)
             await self._copy(row, [tree.copy for tree in trees])
         except BaseException:
             await self._stay(row)
@@ -94,7 +95,7 @@ class Rollback:
     async def _copy_the_rest(self, row: Row) -> tuple[Beside, ...]:
         """Whatever the dead daemon had come to: what is beside may be of an earlier rollback, unless its place is
         empty."""
-        trees = self._rebirth.trees(row, self._snapshot_of(row))
+        trees = self.trees(row, self._snapshot_of(row))
         pool = self._pool()
         names = set(pool.names())
         missing = [tree.copy for tree in trees if tree.place in names or tree.copy.name not in names]
@@ -122,15 +123,67 @@ class Rollback:
         self._store.set_deadline(row)
         next = msgspec.structs.replace(row, incarnation=row.incarnation + 1)
         try:
-            instance = await self._rebirth.bear(row, next, backend, snapshot, trees)
+            instance = await self.bear(row, next, backend, snapshot, trees)
         except Exception as error:  # a cancellation is a kill's, which records and buries
             await self._failed(row, error)
             raise
-        return self._rebirth.admit(row, next, backend, instance)
+        return self.admit(row, next, backend, instance)
 
     async def _failed(self, row: Row, error: BaseException) -> None:
         self._lifecycle.move(row, State.FAILED, reason=f"rollback failed: {words(error)}")
         _copies.discard(self._pool(), (*own_trees(row), *besides(row)))
+
+    def trees(self, row: Row, snapshot: SnapshotRow) -> tuple[Beside, ...]:
+        pool = self._pool()
+        limit = row.sandbox.spec.limits.disk_mib << 20
+        own = Beside(Copy(snapshot.id, beside(row.id), limit), row.id)
+        if row.workspace is None or snapshot.workspace is None:
+            return (own,)
+        limit_bytes = pool.usage(snapshot.workspace.tree).limit_bytes
+        copy = Copy(snapshot.workspace.tree, beside(row.id, workspace=True), limit_bytes)
+        return own, Beside(copy, row.workspace.tree)
+
+    async def bear(
+        self, row: Row, next: Row, backend: Backend, snapshot: SnapshotRow, trees: Sequence[Beside]
+    ) -> Instance:
+        """Of `row`, which is dead, with the trees beside it in their places: what it is as `next`."""
+        # What the daemon before this one had asked for may have come to life since.
+        if (stray := await backend.adopt(row.id)) is not None:
+            await end(stray)
+        await backend.forget(row.id)
+        _put_in_place(self._pool(), trees)
+        discarding = asyncio.to_thread(_copies.discard, self._pool(), [tree.copy.name for tree in trees])
+        await self._tasks.complete(discarding, name=f"discard {row.id}")
+        plan = self._leases.furnished((await self._birth(next, snapshot, backend)).plan(self._config.retention_seconds))
+        instance = await backend.create(plan)
+        try:
+            if row.sandbox.spec.nested:
+                await Nested.furnish(instance)
+            await self._reopen(row, next)
+        except BaseException:
+            await end(instance)
+            raise
+        return instance
+
+    def admit(self, row: Row, next: Row, backend: Backend, instance: Instance) -> Row:
+        """It runs."""
+        running = self._lifecycle.move(row, State.RUNNING, incarnation=next.incarnation)
+        self._live.admit(running, backend, instance)
+        return running
+
+    async def _birth(self, next: Row, snapshot: SnapshotRow, backend: Backend) -> Birth:
+        revision = (self._store.get(next.id) or next).sandbox.policy
+        policy = None if revision is None else await self._policies.of(revision)
+        protect = () if policy is None else protected(policy.document, snapshot.template)
+        return Birth(next, snapshot.template, backend, policy, protect)
+
+    async def _reopen(self, row: Row, next: Row) -> None:
+        """It keeps the policy that it has now: a snapshot brings none with it."""
+        now = self._store.get(row.id) or row
+        revision = now.sandbox.policy
+        if revision is not None:
+            await self._egress.close(row)
+            await self._egress.open(next, await self._policies.of(revision))
 
     def _check(self, row: Row, held: Held, snapshot: SnapshotRow) -> None:
         """InvalidState if its files are not ones that this sandbox can have."""
@@ -155,3 +208,16 @@ class Rollback:
 
 def _kind(workspace: WorkspaceTree | None) -> str:
     return "no workspace" if workspace is None else "a workspace"
+
+
+def besides(row: Row) -> tuple[str, ...]:
+    return beside(row.id), beside(row.id, workspace=True)
+
+
+def _put_in_place(pool: Pool, trees: Sequence[Beside]) -> None:
+    """By renames alone, which take no time: what was in their places is where the copies were, and is to be deleted."""
+    for tree in trees:
+        try:
+            pool.exchange(tree.copy.name, tree.place)
+        except NotFound:  # a daemon that died had emptied its place
+            pool.rename(tree.copy.name, tree.place)

@@ -22,7 +22,9 @@ from paddock.errors import (
 )
 from paddock.model import (
     CreateSandbox,
+    CreateSnapshot,
     ExtendSandbox,
+    GetPolicy,
     GetSandbox,
     GetUsage,
     Inspection,
@@ -31,16 +33,21 @@ from paddock.model import (
     Limits,
     ListProcesses,
     ListSandboxes,
+    ListSnapshots,
+    ListTemplates,
     Mount,
     MountMode,
     Noun,
     PauseSandbox,
+    PolicyRevision,
     Principal,
     Process,
     ResumeSandbox,
     RollbackSandbox,
     Sandbox,
     SandboxId,
+    SetPolicy,
+    Snapshot,
     State,
     Template,
     Usage,
@@ -48,27 +55,24 @@ from paddock.model import (
     nested_principal,
     replace,
 )
-from paddock.storage._base import Pool
 
 from . import _copies, _validate
 from ._allotment import Allotment
-from ._clock import Clock
 from ._conduct import protected
+from ._context import Component, Context
 from ._disk_sleep import DiskSleep
 from ._gate import Entry
-from ._lane import Hold, Lanes, Overtaken
-from ._lifecycle import Lifecycle
+from ._handlers import handles
+from ._lane import Hold, Overtaken
 from ._live import LIVE, SESSION_ENDED, Held, Live
 from ._making import Birth, Making
 from ._policies import Policies
-from ._providers import Backends, Templates
-from ._rebirth import besides
 from ._remains import Remains, died, has_ended
-from ._rollback import Rollback
+from ._rollback import Rollback, besides
 from ._snapshots import Snapshots
-from ._store import Key, Row, Store
-from ._tasks import Tasks
+from ._store import Key, Row
 from ._ttl import running
+from ._workspace_store import WorkspaceStore
 from ._workspace_tree import Workspaces
 
 _LEAST_PREFIX = 6
@@ -76,37 +80,27 @@ _CANDIDATES = 8
 _spec_bytes = msgspec.json.Encoder(order="deterministic").encode
 
 
-class Sandboxes:
+class Sandboxes(Component):
     def __init__(
         self,
-        *,
-        store: Store,
-        lifecycle: Lifecycle,
+        context: Context,
         live: Live,
         remains: Remains,
-        backends: Backends,
-        pool: Callable[[], Pool],
-        templates: Templates,
-        tasks: Tasks,
-        clock: Clock,
         making: Making,
         snapshots: Snapshots,
-        allotment: Allotment,
-        workspaces: Workspaces,
-        has_task: Callable[[str, str], bool],
         policies: Policies,
         rollback: Rollback,
         disk_sleep: DiskSleep,
-        lanes: Lanes,
+        allotment: Allotment,
+        workspaces: Workspaces,
     ) -> None:
-        self._policies, self._rollback, self._disk_sleep, self._lanes = policies, rollback, disk_sleep, lanes
-        self._making, self._snapshots, self._allotment, self._workspaces = making, snapshots, allotment, workspaces
-        self._has_task = has_task
-        self._store, self._lifecycle, self._live, self._remains = store, lifecycle, live, remains
-        self._backends, self._pool, self._templates = backends, pool, templates
-        self._tasks, self._clock = tasks, clock
+        super().__init__(context)
+        self._live, self._remains, self._making, self._snapshots = live, remains, making, snapshots
+        self._policies, self._rollback, self._disk_sleep = policies, rollback, disk_sleep
+        self._allotment, self._workspaces, self._spaces = allotment, workspaces, WorkspaceStore(self._store)
         self._built: set[str] = set()
 
+    @handles(CreateSandbox)
     async def create(self, action: CreateSandbox, entry: Entry) -> Sandbox:
         spec = action.spec
         _validate.check_spec(spec)
@@ -175,13 +169,16 @@ class Sandboxes:
             (running,) = await self._making.bear((birth,), fill, recorded)
             return running.sandbox
 
+    @handles(GetSandbox)
     async def get(self, action: GetSandbox, entry: Entry) -> Sandbox:
         return (await self._live.check(self.find(action.sandbox, entry))).sandbox
 
+    @handles(ListSandboxes)
     async def list(self, action: ListSandboxes, entry: Entry) -> tuple[Sandbox, ...]:
         rows = await self._live.check_all(self._store.list(entry.principal.id, ended=action.ended))
         return tuple(row.sandbox for row in rows if action.ended or not has_ended(row))
 
+    @handles(ExtendSandbox)
     async def extend(self, action: ExtendSandbox, entry: Entry) -> Sandbox:
         _validate.check_ttl(action.ttl_seconds)
         row, held = await self.reach(action.sandbox, entry)
@@ -198,6 +195,7 @@ class Sandboxes:
             raise await self._live.dead(row)
         return row.sandbox
 
+    @handles(KillSandbox)
     async def kill(self, action: KillSandbox, entry: Entry) -> Sandbox:
         row = self.find(action.sandbox, entry)
         # Half a kill is worse than none: once begun it goes on, whatever becomes of the caller.
@@ -213,6 +211,7 @@ class Sandboxes:
         if self._store.get(id) is not None:
             await self._tasks.finish(self._kill(id, record), name=f"undo sandbox {id}: end")
 
+    @handles(PauseSandbox)
     async def pause(self, action: PauseSandbox, entry: Entry) -> Sandbox:
         row = self.find(action.sandbox, entry)
 
@@ -227,6 +226,7 @@ class Sandboxes:
 
         return await self._turned(turn(), row)
 
+    @handles(ResumeSandbox)
     async def resume(self, action: ResumeSandbox, entry: Entry) -> Sandbox:
         row = self.find(action.sandbox, entry)
 
@@ -236,6 +236,7 @@ class Sandboxes:
 
         return await self._turned(turn(), row)
 
+    @handles(RollbackSandbox)
     async def rollback(self, action: RollbackSandbox, entry: Entry) -> Sandbox:
         row = self.find(action.sandbox, entry)
 
@@ -252,6 +253,7 @@ class Sandboxes:
         except SandboxDied:
             raise await self._live.dead(row) from None
 
+    @handles(GetUsage)
     async def usage(self, action: GetUsage, entry: Entry) -> Usage:
         if (asleep := self.find(action.sandbox, entry)).asleep:
             return Usage(memory_bytes=0, processes=0, disk_bytes=self._pool().usage(asleep.id).used_bytes)
@@ -262,6 +264,7 @@ class Sandboxes:
             raise await self._live.dead(row) from None
         return self._live.with_disk(held, usage)
 
+    @handles(ListProcesses)
     async def processes(self, action: ListProcesses, entry: Entry) -> tuple[Process, ...]:
         if self.find(action.sandbox, entry).asleep:
             return ()
@@ -271,6 +274,7 @@ class Sandboxes:
         except SandboxDied:
             raise await self._live.dead(row) from None
 
+    @handles(InspectSandbox)
     async def inspect(self, action: InspectSandbox, entry: Entry) -> Inspection:
         row = await self._live.check(self.find(action.sandbox, entry))
         if row.state not in LIVE or row.asleep:
@@ -283,6 +287,29 @@ class Sandboxes:
             return Inspection(sandbox=(await self._live.check(self._store.get(row.id) or row)).sandbox)
         enforced = tuple(sorted(held.backend.capabilities.enforced))
         return Inspection(sandbox=row.sandbox, usage=usage, enforced=enforced, posture=posture)
+
+    @handles(CreateSnapshot)
+    async def snapshot(self, action: CreateSnapshot, entry: Entry) -> Snapshot:
+        async with self.alone(action.sandbox, entry) as (row, held):
+            return await self._snapshots.create(action, row, held, entry)
+
+    @handles(ListSnapshots)
+    async def snapshots(self, action: ListSnapshots, entry: Entry) -> tuple[Snapshot, ...]:
+        source = None if action.sandbox is None else self.find(action.sandbox, entry).id
+        return self._snapshots.list(source, entry)
+
+    @handles(SetPolicy)
+    async def set_policy(self, action: SetPolicy, entry: Entry) -> Sandbox:
+        async with self.use(action.sandbox, entry, awake=False) as (row, _):
+            return await self._policies.set(action, row, entry)
+
+    @handles(GetPolicy)
+    async def policy(self, action: GetPolicy, entry: Entry) -> PolicyRevision:
+        return await self._policies.get(self.find(action.sandbox, entry))
+
+    @handles(ListTemplates)
+    async def templates(self, action: ListTemplates, entry: Entry) -> tuple[str, ...]:
+        return tuple(sorted(self._templates.names()))
 
     def find(self, reference: str, entry: Entry) -> Row:
         """By id, name of a living one, unique prefix of an id, or name of the last ended one; only one's own."""
@@ -314,7 +341,7 @@ class Sandboxes:
         row = self._store.by_name(owner, reference, living=False)
         if row is not None:
             return row
-        task = self._has_task(owner, reference)
+        task = self._spaces.named(owner, reference)
         hint = f"its workspace is there: paddock up --task {reference}" if task else "`paddock ls --all` lists them"
         raise NotFound(f"no sandbox {reference!r}", hint=hint, sandbox=reference)
 

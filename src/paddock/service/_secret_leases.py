@@ -4,22 +4,35 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import TypeAlias
 
-from paddock.audit import AuditLog
 from paddock.backends._base import SandboxPlan
 from paddock.egress._placeholders import check_shape, mint
 from paddock.egress._redact import Redaction
 from paddock.egress._secret_book import Bound, to_bytes
-from paddock.errors import InvalidArgument, PaddockError, PolicyDenied, SecretUnavailable
-from paddock.model import Binding, ExecSpec, SecretRule, SecretValue, replace
+from paddock.errors import InvalidArgument, NotFound, PaddockError, PolicyDenied, SecretUnavailable
+from paddock.model import (
+    Binding,
+    ExecSpec,
+    ListSecrets,
+    RemoveSecret,
+    RotateVaultKey,
+    Secret,
+    SecretRule,
+    SecretValue,
+    SetSecret,
+    replace,
+)
+from paddock.model.caller import environment
 from paddock.storage.secret_sources import Fetched, Fetcher, is_kept
 
-from ._clock import Clock
+from ._context import Component, Context
+from ._gate import Entry
+from ._handlers import handles
 from ._lease_store import Lease, LeaseStore
-from ._secrets import check_name
+from ._secrets import Secrets, check_name, check_value
 from ._store import Row
-from ._tasks import Tasks
 
 AHEAD_SECONDS = 300.0
 """So long before its end a value is renewed; of one that is good for a short time, a fifth of that."""
@@ -30,20 +43,12 @@ Changed: TypeAlias = Callable[[str, Bound], Awaitable[None]]
 """Tells the gateway that a secret of that sandbox has another value, or none: it holds when this returns."""
 
 
-class Leases:
+class Leases(Component):
     """`changed` is set by whoever has a gateway."""
 
-    def __init__(
-        self,
-        *,
-        store: LeaseStore,
-        fetchers: Callable[[str], Fetcher],
-        clock: Clock,
-        tasks: Tasks,
-        audit: AuditLog,
-    ) -> None:
-        self._store, self._fetchers, self._clock = store, fetchers, clock
-        self._tasks, self._audit = tasks, audit
+    def __init__(self, context: Context, secrets: Secrets) -> None:
+        super().__init__(context)
+        self._secrets, self._rows = secrets, LeaseStore(self._store)
         self._bounds: dict[str, dict[str, Bound]] = {}
         self._redactions: dict[str, Redaction] = {}
         self._renewals: dict[str, dict[str, asyncio.Task[None]]] = {}
@@ -63,12 +68,12 @@ class Leases:
         ]
         fetched = await self._fetch_all(every[0])
         for row, leases in zip(rows, every, strict=True):
-            self._store.add(leases, self._clock.wall())
+            self._rows.add(leases, self._clock.wall())
             self._hold(row.id, leases, fetched)
 
     def furnished(self, plan: SandboxPlan) -> SandboxPlan:
         """With the placeholders in its environment."""
-        leases = self._store.of(plan.id)
+        leases = self._rows.of(plan.id)
         if not leases:
             return plan
         env = {**plan.spec.env, **{lease.name: lease.placeholder for lease in leases}}
@@ -82,7 +87,7 @@ class Leases:
     async def _held(self, row: Row) -> dict[str, Bound]:
         held = self._bounds.get(row.id)
         if held is None:
-            leases = self._store.of(row.id)
+            leases = self._rows.of(row.id)
             held = self._hold(row.id, leases, await self._fetch_there(leases))
             self._late[row.id] = {lease.name: lease.placeholder for lease in leases}  # some may have been
         return held
@@ -90,7 +95,7 @@ class Leases:
     async def packed(self, row: Row) -> bytes:
         """Return `bounds` as they go to the gateway. A kept value may have been rotated while others were fetched."""
         held = await self._held(row)
-        for lease in self._store.of(row.id) if held else ():
+        for lease in self._rows.of(row.id) if held else ():
             before = held[lease.name].value
             if before is None or is_kept(lease.rule.source):
                 (now,) = await self._fetch_there([lease])
@@ -122,7 +127,7 @@ class Leases:
     async def extend(self, row: Row, rules: Mapping[str, SecretRule]) -> None:
         """Another policy of a living sandbox: it has those that are new, and others of what it had under their names,
         when this returns; the gateway lets none out before the policy holds. Values that cannot be had refuse it."""
-        known = {lease.name: lease for lease in self._store.of(row.id)}
+        known = {lease.name: lease for lease in self._rows.of(row.id)}
         new = {name: rule for name, rule in rules.items() if name not in known or known[name].rule != rule}
         if not new:
             return
@@ -137,7 +142,7 @@ class Leases:
         ]
         await self._held(row)
         fetched = await self._fetch_all(leases)
-        self._store.add(leases, self._clock.wall())
+        self._rows.add(leases, self._clock.wall())
         for bound in await self._add(row, leases, fetched):
             await self.changed(row.id, bound)
 
@@ -153,9 +158,31 @@ class Leases:
             self._redact(row.id, tuple(held.values()))
         return added
 
-    async def rotated(self, owner: str, stored: str, value: SecretValue | None) -> None:
+    @handles(SetSecret)
+    async def set_secret(self, action: SetSecret, entry: Entry) -> Secret:
+        check_name(action.name)
+        check_value(action.name, action.value)
+        secret = self._secrets.set(entry.principal.id, action.name, action.value)
+        await self._rotated(entry.principal.id, action.name, action.value)
+        return secret
+
+    @handles(RemoveSecret)
+    async def remove_secret(self, action: RemoveSecret, entry: Entry) -> None:
+        if not self._secrets.remove(entry.principal.id, action.name):
+            raise NotFound(f"no secret {action.name!r}", hint="paddock secret ls", secret=action.name)
+        await self._rotated(entry.principal.id, action.name, None)
+
+    @handles(ListSecrets)
+    async def list_secrets(self, action: ListSecrets, entry: Entry) -> tuple[Secret, ...]:
+        return self._secrets.list(entry.principal.id)
+
+    @handles(RotateVaultKey)
+    async def rotate_vault_key(self, action: RotateVaultKey, entry: Entry) -> int:
+        return self._secrets.rotate_key()
+
+    async def _rotated(self, owner: str, stored: str, value: SecretValue | None) -> None:
         """What is kept under that name is another value now, or was revoked: returns when that holds everywhere."""
-        for lease in self._store.users(owner, stored):
+        for lease in self._rows.users(owner, stored):
             await self._change(lease, value, None)
 
     def drop(self, sandbox: str) -> None:
@@ -185,7 +212,8 @@ class Leases:
         return fetched
 
     async def _fetch(self, lease: Lease) -> Fetched:
-        return await self._fetchers(lease.owner).fetch(lease.name, lease.rule.source)
+        fetcher = Fetcher(environment(), partial(self._secrets.value, lease.owner), self._clock.wall)
+        return await fetcher.fetch(lease.name, lease.rule.source)
 
     def _bound(self, lease: Lease, fetched: Fetched | None) -> Bound:
         return Bound(
@@ -239,7 +267,7 @@ class Leases:
             left = until - self._clock.boottime()
             await _sleep(max(left - min(AHEAD_SECONDS, left / 5), 0.0))
             # A policy that was set since may name another source or binding.
-            lease = next((one for one in self._store.of(lease.sandbox) if one.name == lease.name), lease)
+            lease = next((one for one in self._rows.of(lease.sandbox) if one.name == lease.name), lease)
             try:
                 fetched = await self._fetch(lease)
             except PaddockError as error:

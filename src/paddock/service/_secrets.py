@@ -1,90 +1,85 @@
-"""Secrets: set, list, remove; and their values, for those who may use them."""
+"""Secrets of each owner: their values, sealed in the store's file, and the vault that opens them."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Awaitable, Callable
 from functools import cached_property
-from pathlib import Path
-from typing import TypeAlias
 
-from paddock.errors import InvalidArgument, NotFound, SecretUnavailable
-from paddock.model import ListSecrets, RemoveSecret, RotateVaultKey, Secret, SecretValue, SetSecret
-from paddock.storage._vault import Vault
+from paddock.errors import InvalidArgument, SecretUnavailable
+from paddock.model import Secret, SecretValue
+from paddock.storage._vault import Place, Sealed, Vault
 from paddock.storage._vault_keys import open_keys
 from paddock.storage.secret_sources._refused import LEAST_BYTES, MOST_BYTES
 
-from ._clock import Clock
-from ._gate import Entry
-from ._secret_store import SecretStore
-from ._store import Store
+from ._context import Component
 
-Rotated: TypeAlias = Callable[[str, str, SecretValue | None], Awaitable[None]]
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 
 
-class Secrets:
-    """`rotated` is told of each that has another value now, or none: it holds when that returns."""
-
-    def __init__(self, *, store: SecretStore, open_vault: Callable[[], Vault], clock: Clock, rotated: Rotated) -> None:
-        self._store, self._open_vault, self._clock, self._rotated = store, open_vault, clock, rotated
-
-    @classmethod
-    def wired(cls, state_dir: Path, *, store: Store, clock: Clock, rotated: Rotated) -> Secrets:
-        def open_vault() -> Vault:
-            return Vault(open_keys(state_dir, os.environ))
-
-        return cls(store=SecretStore(store), open_vault=open_vault, clock=clock, rotated=rotated)
-
+class Secrets(Component):
     @cached_property
     def _vault(self) -> Vault:
-        return self._open_vault()
-
-    async def perform(
-        self, action: SetSecret | RemoveSecret | ListSecrets | RotateVaultKey, entry: Entry
-    ) -> Secret | tuple[Secret, ...] | int | None:
-        owner = entry.principal.id
-        match action:
-            case SetSecret(name=name, value=value):
-                check_name(name)
-                check_value(name, value)
-                secret = self._set(owner, name, value)
-                await self._rotated(owner, name, value)
-                return secret
-            case RemoveSecret(name=name):
-                if not self._store.remove(owner, name):
-                    raise NotFound(f"no secret {name!r}", hint="paddock secret ls", secret=name)
-                await self._rotated(owner, name, None)
-                return None
-            case ListSecrets():
-                return self._store.list(owner)
-            case RotateVaultKey():
-                return self._rotate()
+        return Vault(open_keys(self._state_dir, os.environ))
 
     def value(self, owner: str, name: str) -> SecretValue:
         """SecretUnavailable: there is none of that name, or it cannot be opened."""
-        found = self._store.get(owner, name)
+        sql = "SELECT version, key, wrapped, sealed FROM secrets WHERE owner = ? AND name = ?"
+        found = self._store.execute(sql, (owner, name)).fetchone()
         if found is None:
             raise SecretUnavailable(
                 f"secret {name} has no value: nobody has set it", hint=f"paddock secret set {name}", secret=name
             )
-        place, sealed = found
-        value = SecretValue(self._vault.open(sealed, place))
-        self._store.used(owner, name, self._clock.wall())
+        value = SecretValue(self._vault.open(Sealed(*found[1:]), Place(owner, name, found[0])))
+        sql = "UPDATE secrets SET used_at = ? WHERE owner = ? AND name = ?"
+        self._store.execute(sql, (self._clock.wall(), owner, name))
         return value
 
-    def _set(self, owner: str, name: str, value: SecretValue) -> Secret:
-        with self._vault.keys.locked():
-            return self._store.put(owner, name, self._clock.wall(), lambda place: self._vault.seal(value.data, place))
+    def set(self, owner: str, name: str, value: SecretValue) -> Secret:
+        """Keep `value` as the next version."""
+        now = self._clock.wall()
+        with self._vault.keys.locked(), self._store.writing() as db:
+            found = db.execute("SELECT version FROM secrets WHERE owner = ? AND name = ?", (owner, name)).fetchone()
+            place = Place(owner, name, 1 if found is None else found[0] + 1)
+            sealed = self._vault.seal(value.data, place)
+            db.execute(
+                "INSERT INTO secrets (owner, name, version, key, wrapped, sealed, created_at, updated_at)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (owner, name) DO UPDATE SET version = excluded.version,"
+                " key = excluded.key, wrapped = excluded.wrapped, sealed = excluded.sealed,"
+                " updated_at = excluded.updated_at",
+                (owner, name, place.version, sealed.key, sealed.wrapped, sealed.sealed, now, now),
+            )
+        return next(one for one in self.list(owner) if one.name == name)
 
-    def _rotate(self) -> int:
-        # Whatever is killed in between, every row's key is in the ring.
+    def remove(self, owner: str, name: str) -> bool:
+        sql = "DELETE FROM secrets WHERE owner = ? AND name = ?"
+        return bool(self._store.execute(sql, (owner, name)).rowcount)
+
+    def list(self, owner: str) -> tuple[Secret, ...]:
+        rows = self._store.execute(
+            "SELECT name, version, created_at, updated_at, used_at, key FROM secrets WHERE owner = ? ORDER BY name",
+            (owner,),
+        ).fetchall()
+        return tuple(
+            Secret(name=name, version=version, created_at=created, updated_at=updated, used_at=used, key=key)
+            for name, version, created, updated, used, key in rows
+        )
+
+    def rotate_key(self) -> int:
+        """Reseal the secrets of all owners, and return how many there are. Whatever is killed in between, every row's
+        key is in the ring."""
         with self._vault.keys.locked():
             self._vault.keys.begin()
-            count = self._store.reseal(self._vault.rewrap)
+            with self._store.writing() as db:
+                rows = db.execute("SELECT owner, name, version, key, wrapped, sealed FROM secrets").fetchall()
+                for owner, name, version, *sealed in rows:
+                    fresh = self._vault.rewrap(Sealed(*sealed), Place(owner, name, version))
+                    db.execute(
+                        "UPDATE secrets SET key = ?, wrapped = ?, sealed = ? WHERE owner = ? AND name = ?",
+                        (fresh.key, fresh.wrapped, fresh.sealed, owner, name),
+                    )
             self._vault.keys.finish()
-        return count
+        return len(rows)
 
 
 def check_name(name: str) -> None:

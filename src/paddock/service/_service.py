@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from paddock.audit import AuditLog
 from paddock.backends._base import Backend
-from paddock.errors import InvalidState, Unrecorded, exhaustion
+from paddock.errors import InternalError, InvalidState, Unrecorded, exhaustion
 from paddock.keeper.layout import AUDIT, DATABASE
 from paddock.model import (
     Action,
-    AnyAction,
     Principal,
     SandboxId,
     State,
@@ -26,10 +25,12 @@ from paddock.storage._base import Pool
 from ._activity import Activity
 from ._clock import Clock
 from ._config import Config
-from ._effects import effect
+from ._context import Context
 from ._egress import Egress
 from ._expiry import PERIOD_SECONDS
 from ._gate import Gate
+from ._lifecycle import Lifecycle
+from ._needs import Needs
 from ._providers import Backends, Images, Templates
 from ._rooms import Rooms
 from ._store import Store
@@ -77,23 +78,24 @@ class Service:
         self._gate = Gate(policy, self._audit)
         self._closed = False
         self._performers: set[asyncio.Task[Any]] = set()
-        self._rooms = Rooms(
-            state_dir,
-            perform=self.perform,
+        context = Context(
+            state_dir=state_dir,
             store=self._store,
             audit=self._audit,
-            backends=self._backends,
+            clock=clock,
             config=config,
             tasks=self._tasks,
+            backends=self._backends,
             pool=pool,
             templates=templates,
             images=images,
-            clock=clock,
-            workspaces=workspaces,
             credentials=credentials,
-            egress=egress,
-            gateway=gateway,
-            period_seconds=period_seconds,
+            perform=self.perform,
+            needs=Needs(self._store),
+            lifecycle=Lifecycle(self._store, clock),
+        )
+        self._rooms = Rooms(
+            context, workspaces=workspaces, egress=egress, gateway=gateway, period_seconds=period_seconds
         )
         self._audit.hide = self._rooms.leases.without_values
         self.expiry = self._rooms.expiry
@@ -106,7 +108,10 @@ class Service:
         """
         with self._performing(), self._gate.open(principal, action) as entry:
             try:
-                return cast("R", await effect(self._rooms, cast("AnyAction", action), entry))
+                handler = self._rooms.handlers.get(type(action))
+                if handler is None:
+                    raise InternalError(f"there is no handler for {action.TAG!r}")
+                return cast("R", await handler(action, entry))
             except (OSError, RuntimeError) as error:
                 exhausted = exhaustion(error)
                 if exhausted is None:

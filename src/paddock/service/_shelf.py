@@ -1,95 +1,111 @@
-"""What the door needs to have repositories: the cache, checkouts of it, and workshops to make those in."""
+"""Repositories as the service has them: the cache, checkouts of it, and workshops to make those in."""
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import Callable, Iterable, Mapping
+import os
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paddock.audit import AuditLog
+from paddock.errors import InvalidState
 from paddock.keeper.layout import REPOSITORIES
-from paddock.model import Acquired, Principal
-from paddock.storage._base import Pool
+from paddock.model import (
+    Acquired,
+    AcquireRepository,
+    DeleteRepository,
+    GarbageItem,
+    ListRepositories,
+    Principal,
+    Repository,
+)
+from paddock.storage._measure import measure
 
 from ._bases import Bases
-from ._clock import Clock
-from ._needs import Need
-from ._providers import Backends, Templates
-from ._repository_collector import RepositoryCollector
+from ._context import Component, Context
+from ._garbage import Candidate
+from ._gate import Entry
+from ._handlers import handles
 from ._repository_store import RepositoryStore
-from ._store import Store
 from ._submodules import Submodules
-from ._tasks import Tasks
 from ._workshop import Workshops
 
 if TYPE_CHECKING:
-    from ._repositories import CredentialSource, Repositories
+    from ._repositories import Repositories
+
+_JUST_USED_SECONDS = 600.0
+"""Who has acquired one is about to do something with it."""
 
 
-class Shelf:
-    def __init__(
-        self,
-        state_dir: Path,
-        *,
-        store: Store,
-        backends: Backends,
-        pool: Callable[[], Pool],
-        templates: Templates,
-        tasks: Tasks,
-        clock: Clock,
-        audit: AuditLog,
-        credentials: CredentialSource | None,
-        needed: Callable[[], Mapping[str, tuple[Need, ...]]],
-    ) -> None:
-        self._directory, self._store, self._clock = state_dir / REPOSITORIES, store, clock
-        self._credentials = credentials
-        self.workshops = Workshops(
-            store=store,
-            backends=backends,
-            pool=pool,
-            templates=templates,
-            tasks=tasks,
-            clock=clock,
-            audit=audit,
-        )
-        self.bases = Bases(
-            self._directory,
-            store=store,
-            pool=pool,
-            workshops=self.workshops,
-            tasks=tasks,
-            clock=clock,
-            audit=audit,
-            needed=needed,
-            submodules=Submodules(self._acquire, audit),
-        )
+class Shelf(Component):
+    """Collects, from a disk that is too full, repositories that nothing is checked out of."""
 
-        self.unused = RepositoryCollector(
-            self._directory,
-            store=RepositoryStore(store),
-            repositories=lambda: self.repositories,
-            needed=needed,
-            clock=clock,
-        )
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.directory, self._rows = self._state_dir / REPOSITORIES, RepositoryStore(self._store)
+        self.workshops = Workshops(context)
+        self.bases = Bases(context, self.workshops, Submodules(self._acquire, self._audit))
 
     @cached_property
     def repositories(self) -> Repositories:
         from ._repositories import Repositories  # with all that git needs, which a sandbox does not
 
-        return Repositories(
-            self._directory,
-            store=RepositoryStore(self._store),
-            clock=self._clock,
-            credentials=self._credentials,
-            forget_bases=self.bases.forget,
-        )
+        return Repositories(self._context, self.bases.forget)
+
+    @handles(AcquireRepository)
+    async def acquire(self, action: AcquireRepository, entry: Entry) -> Acquired:
+        acquired = await self.repositories.acquire(action.url, action.ref, action.max_age_seconds, entry.principal)
+        entry.done({"repository": acquired.repository, "commit": acquired.commit, "ref": acquired.ref})
+        return acquired
+
+    @handles(ListRepositories)
+    async def list(self, action: ListRepositories, entry: Entry) -> tuple[Repository, ...]:
+        return self._rows.list(entry.principal.id)
+
+    @handles(DeleteRepository)
+    async def delete(self, action: DeleteRepository, entry: Entry) -> None:
+        await self.repositories.delete(action.repository, entry.principal)
+
+    async def candidates(self) -> Sequence[Candidate]:
+        found: list[Candidate] = []
+        for id, url, used_at in self._rows.by_use():
+            item = GarbageItem(
+                what=id,
+                kind="repository",
+                why=f"{url} can be fetched again",
+                bytes=await asyncio.to_thread(_size, self.directory / id),
+                kept_because=self._kept_because(id, used_at),
+            )
+            found.append(Candidate(item=item, only_when_full=True))
+        return found
+
+    async def take(self, item: GarbageItem) -> str | None:
+        try:
+            await self.repositories.remove(item.what)
+        except InvalidState as error:
+            return error.message
+        return None
+
+    def _kept_because(self, id: str, used_at: float) -> str | None:
+        from paddock.storage.repositories import pins
+
+        if self._clock.wall() - used_at < _JUST_USED_SECONDS:
+            return "it was used a moment ago"
+        users = [need.by for need in self._needs.by_tree().get(id, ())] or list(pins.owners(self.directory / id))
+        return f"{users[0]} needs its objects" if users else None
 
     async def _acquire(self, url: str, ref: str, principal: Principal, home: str) -> Acquired:
         return await self.repositories.acquire(url, ref, math.inf, principal, home=home)
 
-    def needs(self) -> Iterable[Need]:
-        """Of trees: bases that are recorded, and workshops that are open."""
-        yield from self.bases.needs()
-        yield from self.workshops.needs()
+
+def _size(path: Path) -> int | None:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        return measure(fd)
+    finally:
+        os.close(fd)

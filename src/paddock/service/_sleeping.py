@@ -6,34 +6,25 @@ idleness, and what the daemon had no time to record before it died, is seen in w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 
-from paddock.audit import AuditLog
 from paddock.backends._base import Paused
 from paddock.errors import InvalidState, PaddockError, SandboxDied
 from paddock.model import ExecInfo, SandboxId, State, replace
 
-from ._clock import Clock
+from ._context import Component, Context
 from ._gate import Entry
 from ._held import Held
-from ._lifecycle import Lifecycle
-from ._store import Row, Store
+from ._secret_leases import Leases
+from ._store import Row
 from ._ttl import paused, running
 
 
-class Sleeping:
-    def __init__(
-        self,
-        *,
-        store: Store,
-        lifecycle: Lifecycle,
-        audit: AuditLog,
-        clock: Clock,
-        without_values: Callable[[Sequence[str]], Sequence[str]],
-    ) -> None:
-        self._store, self._lifecycle, self._audit, self._clock = store, lifecycle, audit, clock
-        self._without_values = without_values
+class Sleeping(Component):
+    def __init__(self, context: Context, leases: Leases) -> None:
+        super().__init__(context)
+        self._leases = leases
 
     async def pause(self, row: Row, held: Held, *, force: bool = False) -> Row:
         """Returns when it stands still. SandboxDied; InvalidState: commands run in it, and it is not to be done by
@@ -68,7 +59,7 @@ class Sleeping:
             )
 
     def _named(self, command: ExecInfo) -> str:
-        words = " ".join(self._without_values(command.argv))
+        words = " ".join(self._leases.without_values(command.argv))
         text = "".join(one if one.isprintable() else "?" for one in words[:_NAME_CHARS])
         return f"{text} ({command.id}{', in the background' if command.background else ''})"
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
-from paddock.audit import AuditLog
 from paddock.backends._base import Backend, Instance
 from paddock.errors import InvalidArgument, InvalidState, KeeperUnavailable, NotFound, SandboxDied
 from paddock.model import (
@@ -20,57 +19,40 @@ from paddock.model import (
     mint,
     replace,
 )
-from paddock.storage._base import Pool
 
 from . import _copies, _validate
-from ._clock import Clock
+from ._asking import Asking
+from ._context import Component, Context
 from ._copies import Copy
 from ._file_changes import FileChanges
 from ._gate import Entry
-from ._lane import Lanes, Overtaken
-from ._live import Held
+from ._handlers import handles
+from ._held import Held
+from ._lane import Overtaken
 from ._providers import Backends
 from ._snapshot_store import SnapshotRow, SnapshotStore
 from ._store import Row
-from ._tasks import Tasks
 from ._workspace_tree import WORKSPACE_OF, copied
 
 _CANDIDATES = 8
 
 
-class Snapshots:
-    def __init__(
-        self,
-        *,
-        store: SnapshotStore,
-        pool: Callable[[], Pool],
-        clock: Clock,
-        tasks: Tasks,
-        lanes: Lanes,
-        changes: FileChanges,
-    ) -> None:
-        self._changes, self._tasks, self._lanes = changes, tasks, lanes
-        self._store, self._pool, self._clock = store, pool, clock
+class Snapshots(Component):
+    def __init__(self, context: Context, changes: FileChanges, asking: Asking) -> None:
+        super().__init__(context)
+        self._changes, self._asking, self._rows = changes, asking, SnapshotStore(self._store)
 
     async def create(self, action: CreateSnapshot, row: Row, held: Held, entry: Entry) -> Snapshot:
         _validate.check_name(action.name, Noun.SNAPSHOT)
         held.backend.capabilities.require("freeze", held.backend.name)
-        snapshot = Snapshot(
-            id=SnapshotId(mint(Noun.SNAPSHOT)),
-            source=row.id,
-            spec=replace(row.sandbox.spec, level=row.sandbox.level),
-            template=row.sandbox.template,
-            created_at=self._clock.wall(),
-            name=action.name,
-            owner=entry.principal.id,
-            policy=row.sandbox.policy,
-        )
+        snapshot = self._of(row, entry.principal.id)
+        snapshot = replace(snapshot, name=action.name, policy=row.sandbox.policy)
         workspace = copied(row.workspace, snapshot.id)
-        self._store.add(SnapshotRow(snapshot, held.instance.template, workspace=workspace))
+        self._rows.add(SnapshotRow(snapshot, held.instance.template, workspace=workspace))
         try:
             copies = _copies.plan(self._pool(), row.id, snapshot.id, None, row.workspace, workspace, at_rest=True)
             await self.copy(held, copies)
-            self._store.whole(snapshot.id)
+            self._rows.whole(snapshot.id)
             await self._changes.record(row, (snapshot.id,), "snapshot")
             entry.done({"snapshot": snapshot.id})
         except BaseException:
@@ -85,16 +67,9 @@ class Snapshots:
         """A copy of its tree, or of its workspace's (`tree`), at this instant. Nobody else sees it; it goes with the
         block. `ours`: to be read by this program itself."""
         held.backend.capabilities.require("freeze", held.backend.name)
-        snapshot = Snapshot(
-            id=SnapshotId(mint(Noun.SNAPSHOT)),
-            source=row.id,
-            spec=row.sandbox.spec,
-            template=row.sandbox.template,
-            created_at=self._clock.wall(),
-            owner=row.sandbox.owner,
-        )
+        snapshot = self._of(row, row.sandbox.owner)
         # As one that is being made: if the daemon dies, the next one deletes it.
-        self._store.add(SnapshotRow(snapshot, held.instance.template))
+        self._rows.add(SnapshotRow(snapshot, held.instance.template))
         try:
             async with self._lanes.exclusive(row.id):
                 await self.copy(held, (Copy(tree or row.id, snapshot.id, at_rest=True, ours=ours),))
@@ -108,30 +83,23 @@ class Snapshots:
     async def to_sleep_on(self, row: Row, held: Held) -> AsyncGenerator[SnapshotRow]:
         """One that belongs to the sandbox itself, which stands still while the block runs. It goes, unless the row
         leans on it afterwards."""
-        snapshot = Snapshot(
-            id=SnapshotId(mint(Noun.SNAPSHOT)),
-            source=row.id,
-            spec=replace(row.sandbox.spec, level=row.sandbox.level),
-            template=row.sandbox.template,
-            created_at=self._clock.wall(),
-            owner=row.id,
-        )
+        snapshot = self._of(row, row.id)
         workspace = copied(row.workspace, snapshot.id)
         made = SnapshotRow(snapshot, held.instance.template, workspace=workspace)
-        self._store.add(made)
+        self._rows.add(made)
         try:
             copies = _copies.plan(self._pool(), row.id, snapshot.id, None, row.workspace, workspace, at_rest=True)
             async with self._copied(held.instance, copies):
                 yield made
         finally:
-            if self._store.slept_on(snapshot.id):
-                self._store.whole(snapshot.id)
+            if self._rows.slept_on(snapshot.id):
+                self._rows.whole(snapshot.id)
             else:
                 self._remove(snapshot.id)
 
     def forget_sleep(self, sandbox: str) -> None:
         """All that it has slept on: it never will again."""
-        for row in self._store.list(sandbox):
+        for row in self._rows.list(sandbox):
             self._remove(row.id)
 
     def forget(self, id: SnapshotId) -> None:
@@ -164,7 +132,7 @@ class Snapshots:
 
     def find(self, reference: str, owner: str) -> SnapshotRow:
         """By id, name, or unique prefix of an id; whole ones only. NotFound, InvalidArgument, InvalidState."""
-        found = self._store.find(owner, reference, _CANDIDATES + 1)
+        found = self._rows.find(owner, reference, _CANDIDATES + 1)
         if len(found) > 1:
             candidates = [row.id for row in found[:_CANDIDATES]]
             raise InvalidArgument(
@@ -177,7 +145,7 @@ class Snapshots:
         return found[0]
 
     def get(self, id: str) -> SnapshotRow | None:
-        return self._store.get(id)
+        return self._rows.get(id)
 
     def spec_from(self, row: SnapshotRow, asked: SandboxSpec) -> SandboxSpec:
         """What a sandbox from it has: the template and the mounts that its files were made on, and unless another is
@@ -235,25 +203,39 @@ class Snapshots:
             )
 
     def list(self, source: str | None, entry: Entry) -> tuple[Snapshot, ...]:
-        return tuple(row.snapshot for row in self._store.list(entry.principal.id, source) if row.is_whole)
+        return tuple(row.snapshot for row in self._rows.list(entry.principal.id, source) if row.is_whole)
 
-    def delete(self, action: DeleteSnapshot, entry: Entry) -> None:
+    @handles(DeleteSnapshot)
+    async def delete(self, action: DeleteSnapshot, entry: Entry) -> None:
+        await self._asking.snapshot_deletion(action, self.find(action.snapshot, entry.principal.id), entry)
         self._remove(self.find(action.snapshot, entry.principal.id).id)
+
+    def _of(self, row: Row, owner: str) -> Snapshot:
+        return Snapshot(
+            id=SnapshotId(mint(Noun.SNAPSHOT)),
+            source=row.id,
+            spec=replace(row.sandbox.spec, level=row.sandbox.level),
+            template=row.sandbox.template,
+            created_at=self._clock.wall(),
+            owner=owner,
+        )
 
     def _remove(self, id: str) -> None:
         """The row first: a tree without one is swept."""
-        self._store.remove(id)
+        self._rows.remove(id)
         self._pool().delete(id)
         self._pool().delete(id + WORKSPACE_OF)
 
-    def recover(self, audit: AuditLog) -> None:
+    def recover(self) -> None:
         """Delete what the daemon before this one was making."""
-        for row in self._store.list():
+        for row in self._rows.list():
             if row.for_sleep:
-                if not self._store.slept_on(row.id):
+                if not self._rows.slept_on(row.id):
                     self._remove(row.id)
             elif not row.is_whole:
-                audit.event("snapshot.unfinished", snapshot=row.id, message="the daemon that made it died; deleted")
+                self._audit.event(
+                    "snapshot.unfinished", snapshot=row.id, message="the daemon that made it died; deleted"
+                )
                 self._remove(row.id)
 
 

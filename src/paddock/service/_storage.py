@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from paddock.errors import PaddockError
@@ -11,30 +11,22 @@ from paddock.keeper.layout import POOL_IMAGE
 from paddock.model import Check, CheckStorage, Noun, State
 from paddock.storage._base import Pool
 
+from ._collectors import NOUNS
+from ._context import Component, Context
 from ._garbage import Garbage
-from ._needs import Needs, Source
-from ._store import Store
+from ._gate import Entry
+from ._handlers import handles
 
 _SHOWN = 8
 
 
-class Storage:
-    def __init__(
-        self,
-        state_dir: Path,
-        *,
-        pool: Callable[[], Pool],
-        needs: Needs,
-        store: Store,
-        whole: Iterable[Source],
-        garbage: Garbage,
-        nouns: tuple[str, ...],
-    ) -> None:
-        self._state_dir, self._pool, self._needs = state_dir, pool, needs
-        self._store, self._garbage, self._nouns = store, garbage, nouns
-        self._whole = Needs(whole)
+class Storage(Component):
+    def __init__(self, context: Context, garbage: Garbage) -> None:
+        super().__init__(context)
+        self._garbage = garbage
 
-    async def check(self, action: CheckStorage) -> tuple[Check, ...]:
+    @handles(CheckStorage)
+    async def check(self, action: CheckStorage, entry: Entry) -> tuple[Check, ...]:
         try:
             pool = self._pool()
             if action.repair:
@@ -55,8 +47,8 @@ class Storage:
     def _needless(self, pool: Pool) -> Check:
         names = pool.names()  # first the trees, then the rows (_needs.py)
         needed = self._needs.by_tree()
-        known = (*self._nouns, Noun.TEMPLATE.value, "tb_")
-        lost = [name for name in names if name not in needed and name.startswith(self._nouns)]
+        known = (*NOUNS, Noun.TEMPLATE.value, "tb_")
+        lost = [name for name in names if name not in needed and name.startswith(NOUNS)]
         strange = [f"{name}, of no kind that is known" for name in names if not name.startswith(known)]
         return _check(
             "trees",
@@ -77,7 +69,7 @@ class Storage:
         )
 
     def _lost(self, pool: Pool) -> tuple[list[str], int]:
-        wanted = self._whole.by_tree()
+        wanted = self._needs.whole()
         names = set(pool.names())
         lost = [
             f"{tree}, which {need.by} needs"

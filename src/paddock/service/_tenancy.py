@@ -5,26 +5,27 @@ from __future__ import annotations
 from paddock.errors import InvalidState
 from paddock.model import Workspace, replace
 
-from ._clock import Clock
+from ._context import Component, Context
 from ._live import Live
 from ._remains import has_ended
-from ._store import Row, Store
+from ._store import Row
 from ._workspace_store import WorkspaceRow, WorkspaceStore
 
 
-class Tenancy:
-    def __init__(self, *, rows: Store, store: WorkspaceStore, live: Live, clock: Clock) -> None:
-        self._rows, self._store, self._live, self._clock = rows, store, live, clock
+class Tenancy(Component):
+    def __init__(self, context: Context, live: Live) -> None:
+        super().__init__(context)
+        self._live, self._rows = live, WorkspaceStore(self._store)
 
     def take(self, row: Row) -> None:
         """In the transaction that records the sandbox: it has its workspace from now on, until the row has ended.
         InvalidState: another one lives over it. The caller holds the lane of the workspace alone."""
         assert row.workspace is not None
-        found = self._store.get(row.workspace.tree)
+        found = self._rows.get(row.workspace.tree)
         assert found is not None
         if self.living(found):
             raise self.held(found)
-        self._store.give(found.id, row.id, self._clock.wall())
+        self._rows.give(found.id, row.id, self._clock.wall())
 
     async def free(self, row: WorkspaceRow) -> None:
         """InvalidState while a sandbox lives over it."""
@@ -79,4 +80,4 @@ class Tenancy:
 
     def _last(self, row: WorkspaceRow) -> Row | None:
         id = row.workspace.sandbox
-        return None if id is None else self._rows.get(id)
+        return None if id is None else self._store.get(id)

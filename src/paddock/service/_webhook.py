@@ -17,13 +17,11 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from paddock.audit import AuditLog
 from paddock.errors import NotConfigured
 from paddock.model import Approval
 
 from ._bell import KEY_VARIABLE, VARIABLE
-from ._clock import Clock
-from ._tasks import Tasks
+from ._context import Component, Context
 
 PAUSES = (1.0, 4.0, 16.0)
 _SECONDS = 10.0
@@ -31,17 +29,9 @@ _LEAST_KEY = 16
 _LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
-class Webhook:
-    def __init__(
-        self,
-        url: str,
-        key: bytes,
-        *,
-        audit: AuditLog,
-        clock: Clock,
-        tasks: Tasks,
-        pauses: tuple[float, ...] | None = None,
-    ) -> None:
+class Webhook(Component):
+    def __init__(self, context: Context, url: str, key: bytes) -> None:
+        super().__init__(context)
         parts = urlsplit(url)
         if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in _LOCAL):
             raise NotConfigured(f"{VARIABLE} is an https address, or http on this machine")
@@ -50,8 +40,7 @@ class Webhook:
                 f"{KEY_VARIABLE} has to have {_LEAST_KEY} characters or more: what is sent is signed with it",
                 hint="openssl rand -hex 32",
             )
-        self._url, self._key, self._pauses = url, key, PAUSES if pauses is None else pauses
-        self._audit, self._clock, self._tasks = audit, clock, tasks
+        self._url, self._key = url, key
         self._opener = urllib.request.build_opener(_NoRedirect)
 
     def asked(self, approval: Approval) -> None:
@@ -60,7 +49,7 @@ class Webhook:
     async def _tell(self, approval: Approval) -> None:
         body = msgspec.json.encode({"event": "approval.asked", "approval": approval})
         problem = ""
-        for pause in (*self._pauses, None):
+        for pause in (*PAUSES, None):
             problem = await asyncio.to_thread(self._post, body)
             if not problem:
                 return

@@ -10,26 +10,34 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
-from paddock.audit import AuditLog
 from paddock.backends._base import Instance, SandboxPlan, TreeMount
-from paddock.errors import PlatformError, SandboxDied
-from paddock.model import ExecId, ExecResult, ExecSpec, Level, Limits, Noun, SandboxId, SandboxSpec, mint
-from paddock.storage._base import Pool
+from paddock.errors import ErrandFailed, PlatformError, SandboxDied
+from paddock.model import (
+    ByteReader,
+    ByteWriter,
+    ExecId,
+    ExecResult,
+    ExecSpec,
+    Level,
+    Limits,
+    Noun,
+    SandboxId,
+    SandboxSpec,
+    mint,
+)
 
 from ._capture import Capture
-from ._clock import Clock
 from ._collect import Collector
-from ._errand import errand
+from ._context import Component
 from ._gate import Entry
-from ._needs import Need
-from ._providers import Backends, Templates
-from ._store import Store
-from ._tasks import Tasks
 
 TEMPLATE = "host"
 LIMITS = Limits(memory_mib=4096, disk_mib=1024, processes=256, tmp_mib=1024)
 OUTPUT_BYTES = 16 << 20
 SECONDS = 1800.0
+_STREAM_BYTES = 1 << 20
+_CHUNK = 1 << 18
+_WORDS_BYTES = 4096
 
 
 class Workshop:
@@ -75,16 +83,40 @@ class Workshop:
         sink: Callable[[bytes], None] | None = None,
         user: str | None = None,
     ) -> bytes:
-        """As `errand`, for what is larger than memory."""
-        began = time.monotonic()
+        """For what is larger than memory: what it printed on stdout, at most `_STREAM_BYTES`, or nothing if `sink` has
+        taken it. ErrandFailed."""
+        began, seconds = time.monotonic(), self._left
+        spec = ExecSpec(argv=tuple(argv), user=user, stdin=input is not None)
+        handle = await self.instance.start(spec, id=ExecId(mint(Noun.EXEC)), background=False)
+        out, words = bytearray(), bytearray()
+
+        def take(data: bytes) -> None:
+            if len(out) + len(data) > _STREAM_BYTES:
+                raise ErrandFailed(f"{argv[0]} printed more than {_STREAM_BYTES} bytes")
+            out.extend(data)
+
         try:
-            said = await errand(
-                self.instance, tuple(argv), user=user, input=input, sink=sink, timeout_seconds=self._left
-            )
+            async with asyncio.timeout(seconds), asyncio.TaskGroup() as group:
+                assert handle.stdout is not None
+                assert handle.stderr is not None
+                group.create_task(_pump(handle.stdout, sink or take))
+                group.create_task(_pump(handle.stderr, lambda data: _keep_end(words, data)))
+                if input is not None:
+                    assert handle.stdin is not None
+                    group.create_task(_feed(handle.stdin, input))
+                status = await handle.wait()
+        except TimeoutError:
+            raise ErrandFailed(f"{argv[0]} did not end in {seconds:.0f} s") from None
+        except ExceptionGroup as several:
+            raise several.exceptions[0] from None
         finally:
-            self._left = max(0.0, self._left - (time.monotonic() - began))
+            await handle.aclose()
+            self._left = max(0.0, seconds - (time.monotonic() - began))
+        if status.exit_code:
+            said = bytes(words).decode(errors="replace").strip() or "no words"
+            raise ErrandFailed(f"{argv[0]} ended with {status.exit_code}: {said}"[:_WORDS_BYTES])
         self._done.append({"argv": list(argv[:2]), "status": "ok"})
-        return said
+        return bytes(out)
 
     async def check(self, argv: Sequence[str], **options: object) -> bytes:
         """What it printed on stdout. PlatformError if it did not end with 0."""
@@ -96,21 +128,7 @@ class Workshop:
         return result.out.head + result.out.tail
 
 
-class Workshops:
-    def __init__(
-        self,
-        *,
-        store: Store,
-        backends: Backends,
-        pool: Callable[[], Pool],
-        templates: Templates,
-        tasks: Tasks,
-        clock: Clock,
-        audit: AuditLog,
-    ) -> None:
-        self._store, self._backends, self._pool, self._templates = store, backends, pool, templates
-        self._tasks, self._clock, self._audit = tasks, clock, audit
-
+class Workshops(Component):
     @asynccontextmanager
     async def open(
         self,
@@ -164,9 +182,6 @@ class Workshops:
             self._audit.event("workshop.orphan", workshop=id, message="the daemon that opened it died; removed")
             await self._end(SandboxId(id))
 
-    def needs(self) -> Iterable[Need]:
-        return [Need(id, id, "it is a workshop's own") for id in self.living()]
-
     async def _end(self, id: SandboxId) -> None:
         """Row last: until then the next daemon tries again."""
         for backend in self._backends.loaded():
@@ -179,3 +194,23 @@ class Workshops:
                 await backend.forget(id)
         self._pool().delete(id)
         self._store.execute("DELETE FROM workshops WHERE id = ?", (id,))
+
+
+async def _pump(reader: ByteReader, take: Callable[[bytes], None]) -> None:
+    while data := await reader.read(_CHUNK):
+        take(data)
+
+
+async def _feed(writer: ByteWriter, chunks: Iterable[bytes]) -> None:
+    each = iter(chunks)
+    try:
+        while (data := await asyncio.to_thread(next, each, b"")) != b"":
+            await writer.write(data)
+    except (BrokenPipeError, ConnectionError):
+        return  # it need not read what it is given; how it ends says what became of it
+    await writer.aclose()
+
+
+def _keep_end(words: bytearray, data: bytes) -> None:
+    words += data
+    del words[:-_WORDS_BYTES]

@@ -5,24 +5,29 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
 
-from paddock.audit import AuditLog
 from paddock.errors import InvalidArgument, InvalidState, NotFound
 from paddock.model import DiffWorkspace, Limit, OpenPullRequest, PullRequest, PushBranch, PushedBranch, WorkspaceDiff
-from paddock.storage.forges import Forge, open_forge
-from paddock.storage.repositories import Credential, Proof, Remote, check_ref, parse, web
+from paddock.model.policy import Deed
 
 from . import _result_scripts as scripts
-from ._asking import Asking
-from ._clock import Clock
+from ._asking import Asking, Exact
+from ._context import Component, Context
 from ._gate import Entry
+from ._handlers import handles
 from ._plain_files import SECONDS
-from ._publication import Publication
-from ._repositories import CredentialSource, Repositories
 from ._result_source import Origin, Source, Sources
 from ._result_store import ResultStore
-from ._tasks import Tasks
+from ._shelf import Shelf
 from ._workshop import Workshop
+
+if TYPE_CHECKING:  # with all that git needs, which a sandbox does not
+    from paddock.storage.forges import Forge
+    from paddock.storage.repositories import Proof, Remote
+
+    from ._publication import Publication
 
 _HEADS = "refs/heads/"
 _RAW_BYTES = 64 << 20
@@ -33,24 +38,19 @@ _IDENTITY = re.compile(r"(?P<name>[^<>\n\0]{1,200}?) ?<(?P<email>[^<>\s\0]{1,200
 _MESSAGE_CHARS = 64 << 10
 
 
-class WorkspaceResults:
-    def __init__(
-        self,
-        *,
-        sources: Sources,
-        store: ResultStore,
-        repositories: Repositories,
-        credentials: CredentialSource | None,
-        audit: AuditLog,
-        clock: Clock,
-        tasks: Tasks,
-        asking: Asking,
-    ) -> None:
-        self._sources, self._store, self._repositories = sources, store, repositories
-        self._credentials, self._audit, self._clock, self._tasks = credentials, audit, clock, tasks
-        self._asking = asking
-        self._publication = Publication(repositories.git)
+class WorkspaceResults(Component):
+    def __init__(self, context: Context, sources: Sources, shelf: Shelf, asking: Asking) -> None:
+        super().__init__(context)
+        self._sources, self._shelf, self._asking = sources, shelf, asking
+        self._rows = ResultStore(self._store)
 
+    @cached_property
+    def _publication(self) -> Publication:
+        from ._publication import Publication
+
+        return Publication(self._shelf.repositories.git)
+
+    @handles(DiffWorkspace)
     async def diff(self, action: DiffWorkspace, entry: Entry) -> WorkspaceDiff:
         source = await self._sources.find(action.workspace, entry)
         commit = source.origin().commit
@@ -64,6 +64,7 @@ class WorkspaceResults:
         entry.done({"workspace": source.id, "commit": commit, "changes": len(changes), **digest})
         return WorkspaceDiff(workspace=source.id, commit=commit, changes=changes, patch=patch)
 
+    @handles(PushBranch)
     async def push(self, action: PushBranch, entry: Entry) -> PushedBranch:
         _check_message(action.message)
         source = await self._sources.find(action.workspace, entry)
@@ -73,13 +74,13 @@ class WorkspaceResults:
     async def _push(self, action: PushBranch, source: Source, entry: Entry) -> PushedBranch:
         origin = source.origin()
         url, began = origin.url, origin.commit
-        if action.epoch is not None and action.epoch != origin.begun.epoch:
+        if action.epoch is not None and action.epoch != origin.workspace.epoch:
             raise InvalidState(
-                f"{source.name!r} is at epoch {origin.begun.epoch}, not {action.epoch}", hint="look at it again"
+                f"{source.name!r} is at epoch {origin.workspace.epoch}, not {action.epoch}", hint="look at it again"
             )
         remote, credential = await self._remote(url, entry)
         ref, there = await self._target(action, source, origin, entry)
-        ours = there is not None and self._store.last_pushed(entry.principal.id, source.id, ref) == (ref, there)
+        ours = there is not None and self._rows.last_pushed(entry.principal.id, source.id, ref) == (ref, there)
         name, email = _identity(action.author or _AUTHOR)
         message = (action.message or f"Work of {source.name}").encode()
         environment = scripts.environment(name, email)
@@ -95,9 +96,9 @@ class WorkspaceResults:
                     return url, ref, there or "", (await _check(workshop, scripts.STATE)).decode("ascii", "replace")
 
                 what = f"push {source.name} to {ref} of {url}"
-                await self._asking.result("git.push", action, source, entry, exact=exact, what=what)
+                await self._ask("git.push", action, source, entry, exact, what)
             pack = None
-            if commit != there and await self._repositories.git.commit(origin.cache, commit) != commit:
+            if commit != there and await self._shelf.repositories.git.commit(origin.cache, commit) != commit:
                 pack = await _check(workshop, scripts.PACK, began, output_bytes=_PACK_BYTES)
         told: dict[str, object] = {
             "workspace": source.id,
@@ -118,18 +119,19 @@ class WorkspaceResults:
                     "workspace.push", asked_by=entry.number, what=told, pack_sha256=digest, force=action.force
                 )
                 await quarantine.push(remote, credential, ref, there)
-            self._store.pushed(entry.principal.id, source.id, ref, commit, self._clock.wall())
+            self._rows.pushed(entry.principal.id, source.id, ref, commit, self._clock.wall())
         entry.done(told)
         return PushedBranch(
             workspace=source.id, repository=url, ref=ref, commit=commit, previous=there, pushed=commit != there
         )
 
+    @handles(OpenPullRequest)
     async def pull_request(self, action: OpenPullRequest, entry: Entry) -> PullRequest:
         if not action.title.strip() or len(action.title) > 1024 or len(action.body) > _MESSAGE_CHARS:
             raise InvalidArgument("a pull request has a title of 1 to 1024 characters", field="title")
         source = await self._sources.find(action.workspace, entry)
         origin = source.origin()
-        pushed = self._store.last_pushed(entry.principal.id, source.id, action.branch and _HEADS + action.branch)
+        pushed = self._rows.last_pushed(entry.principal.id, source.id, action.branch and _HEADS + action.branch)
         if pushed is None:
             raise InvalidState(
                 f"nothing of {source.name!r} was pushed yet", hint=f"paddock branch {source.name}, then again"
@@ -140,32 +142,48 @@ class WorkspaceResults:
             return origin.url, *pushed
 
         what = f"ask {origin.url} to take in {branch}: {action.title}"
-        await self._asking.result("publish", action, source, entry, exact=exact, what=what)
+        await self._ask("publish", action, source, entry, exact, what)
+        from paddock.storage.forges import open_forge
+        from paddock.storage.repositories import Credential, web
+
         remote, login = await self._remote(web(origin.url), entry)
         forge = await open_forge(remote, login if isinstance(login, Credential) else None, action.forge)
         base = (
             action.base
-            or (origin.begun.branch if origin.begun.branch != branch else None)
+            or (origin.workspace.branch if origin.workspace.branch != branch else None)
             or await forge.default_branch()
         )
         found = await _ensure(forge, branch, base, action)
         entry.done({"workspace": source.id, "repository": origin.url, "number": found.number, "url": found.url})
         return found
 
+    async def _ask(
+        self, deed: Deed, action: PushBranch | OpenPullRequest, source: Source, entry: Entry, exact: Exact, what: str
+    ) -> None:
+        own = None if source.running is None else source.running[0].sandbox.policy
+        workspace = None if source.begun is None else source.begun.workspace.id
+        await self._asking.result(
+            deed, action, entry, about=source.id, own=own, workspace=workspace, exact=exact, what=what
+        )
+
     async def _remote(self, url: str, entry: Entry) -> tuple[Remote, Proof | None]:
+        from paddock.storage.repositories import parse
+
         remote, _ = parse(url, local=entry.principal.id.startswith("local:"))
         credential = None if self._credentials is None else await self._credentials(entry.principal, remote)
         return remote, credential
 
     async def _target(self, action: PushBranch, source: Source, origin: Origin, entry: Entry) -> tuple[str, str | None]:
         """The full name of the branch, and what the remote has there now."""
-        last = self._store.last_pushed(entry.principal.id, source.id)
+        last = self._rows.last_pushed(entry.principal.id, source.id)
         branch = action.branch or (last[0].removeprefix(_HEADS) if last else f"paddock/{source.name}")
         if branch.startswith(("refs/", "-", "+")) or branch == "HEAD":
             raise InvalidArgument(f"{branch!r} is no name of a branch", hint="without refs/heads/", field="branch")
+        from paddock.storage.repositories import check_ref
+
         ref = check_ref(_HEADS + branch)
         try:
-            acquired = await self._repositories.acquire(origin.url, ref, 0.0, entry.principal)
+            acquired = await self._shelf.repositories.acquire(origin.url, ref, 0.0, entry.principal)
         except NotFound as missing:
             if missing.details.get("ref") != ref:
                 raise  # the repository itself

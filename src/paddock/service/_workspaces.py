@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import NamedTuple
 
 from paddock.errors import InvalidArgument, InvalidState, NotFound
-from paddock.keeper.layout import KEPT, REPOSITORIES
 from paddock.model import (
     DeleteWorkspace,
     GetWorkspace,
@@ -25,107 +23,63 @@ from paddock.model import (
     mint,
     replace,
 )
-from paddock.storage._base import Pool
-from paddock.storage._kept import KeptArchives
 
 from . import _validate
-from ._bases import Bases
-from ._clock import Clock
+from ._asking import Asking
+from ._context import Component, Context
 from ._evictions import Evictions
 from ._gate import Entry
 from ._grounds import Grounds
-from ._keeping import Keeping
-from ._lane import Lanes
+from ._handlers import handles
 from ._live import Live
-from ._needs import Need
-from ._result_source import Begun
-from ._store import Row, Store
+from ._shelf import Shelf
+from ._store import Row
 from ._tenancy import Tenancy
-from ._workshop import Workshops
 from ._workspace_store import WorkspaceRow, WorkspaceStore
 from ._workspace_tree import WorkspaceTree
 
-if TYPE_CHECKING:
-    from ._repositories import Repositories
-
-WorkspaceAction: TypeAlias = (
-    OpenWorkspace | GetWorkspace | ListWorkspaces | InspectWorkspace | PinWorkspace | DeleteWorkspace
-)
 DISK_MIB = 10_240
 _CANDIDATES = 8
 
 
-class Workspaces:
-    def __init__(
-        self,
-        *,
-        store: WorkspaceStore,
-        clock: Clock,
-        lanes: Lanes,
-        tenancy: Tenancy,
-        grounds: Grounds,
-        evictions: Evictions,
-    ) -> None:
-        self._store, self._clock = store, clock
-        self._lanes, self._tenancy, self._grounds = lanes, tenancy, grounds
-        self.evictions = evictions
+class Begun(NamedTuple):
+    """A workspace, as callers see it, and its tree."""
 
-    @classmethod
-    def wired(
-        cls,
-        state_dir: Path,
-        *,
-        store: Store,
-        live: Live,
-        pool: Callable[[], Pool],
-        clock: Clock,
-        workshops: Workshops,
-        bases: Bases,
-        lanes: Lanes,
-        repositories: Callable[[], Repositories],
-    ) -> Workspaces:
-        rows, archives = WorkspaceStore(store), KeptArchives(state_dir / KEPT)
-        grounds = Grounds(state_dir / REPOSITORIES, store=rows, repositories=repositories, bases=bases, pool=pool)
-        tenancy = Tenancy(rows=store, store=rows, live=live, clock=clock)
-        evictions = Evictions(
-            store=rows,
-            pool=pool,
-            clock=clock,
-            lanes=lanes,
-            tenancy=tenancy,
-            keeping=Keeping(workshops, archives),
-            grounds=grounds,
-        )
-        return cls(store=rows, clock=clock, lanes=lanes, tenancy=tenancy, grounds=grounds, evictions=evictions)
+    workspace: Workspace
+    tree: WorkspaceTree
 
-    async def perform(self, action: WorkspaceAction, entry: Entry) -> object:
-        match action:
-            case OpenWorkspace():
-                return await self.open(action, entry)
-            case GetWorkspace():
-                return self._tenancy.shown(self.find(action.workspace, entry.principal.id))
-            case ListWorkspaces():
-                return tuple(self._tenancy.shown(row) for row in self._store.list(entry.principal.id))
-            case InspectWorkspace():
-                return await self.status(action, entry)
-            case PinWorkspace():
-                return self.pin(action, entry)
-            case DeleteWorkspace():
-                return await self.delete(action, entry)
 
+class Workspaces(Component):
+    def __init__(self, context: Context, live: Live, shelf: Shelf, asking: Asking) -> None:
+        super().__init__(context)
+        self._asking, self._rows = asking, WorkspaceStore(self._store)
+        self._tenancy, self._grounds = Tenancy(context, live), Grounds(context, shelf)
+        self.evictions = Evictions(context, self._tenancy, self._grounds, shelf.workshops)
+
+    @handles(GetWorkspace)
+    async def get(self, action: GetWorkspace, entry: Entry) -> Workspace:
+        return self._tenancy.shown(self.find(action.workspace, entry.principal.id))
+
+    @handles(ListWorkspaces)
+    async def list(self, action: ListWorkspaces, entry: Entry) -> tuple[Workspace, ...]:
+        return tuple(self._tenancy.shown(row) for row in self._rows.list(entry.principal.id))
+
+    @handles(OpenWorkspace)
     async def open(self, action: OpenWorkspace, entry: Entry) -> Workspace:
         _validate.check_workspace(action)
         row = await self._opened(action, entry)
         entry.done({"workspace": row.id, "commit": row.workspace.commit})
         return self._tenancy.shown(row)
 
-    def pin(self, action: PinWorkspace, entry: Entry) -> Workspace:
+    @handles(PinWorkspace)
+    async def pin(self, action: PinWorkspace, entry: Entry) -> Workspace:
         _validate.check_pin(action.seconds)
         row = self.find(action.workspace, entry.principal.id)
         until = self._clock.wall() + action.seconds if action.seconds else None
-        self._store.pin(row.id, until)
+        self._rows.pin(row.id, until)
         return self._tenancy.shown(replace(row, workspace=replace(row.workspace, pinned_until=until)))
 
+    @handles(InspectWorkspace)
     async def status(self, action: InspectWorkspace, entry: Entry) -> WorkspaceStatus:
         row = self.find(action.workspace, entry.principal.id)
         async with self._lanes.shared(row.id):  # waits until it is made, evicted or restored
@@ -133,7 +87,9 @@ class Workspaces:
         status = await self.evictions.status(row, entry)
         return replace(status, workspace=self._tenancy.shown(row))
 
+    @handles(DeleteWorkspace)
     async def delete(self, action: DeleteWorkspace, entry: Entry) -> None:
+        await self._asking.workspace_deletion(action, self.find(action.workspace, entry.principal.id), entry)
         id = self.find(action.workspace, entry.principal.id).id
         async with self._lanes.exclusive(id):
             row = self.find(id, entry.principal.id)
@@ -141,11 +97,11 @@ class Workspaces:
             await self._tenancy.free(row)
             if not action.discard:
                 _refuse_loss(row, await self.evictions.status(row, entry))
-            self.evictions.remove(self._store.settle(row, WorkspaceState.DELETING))
+            self.evictions.remove(self._rows.settle(row, WorkspaceState.DELETING))
 
     def find(self, reference: str, owner: str) -> WorkspaceRow:
         """By id, name, or unique prefix of an id. NotFound, InvalidArgument."""
-        found = self._store.find(owner, reference, _CANDIDATES + 1)
+        found = self._rows.find(owner, reference, _CANDIDATES + 1)
         if not found:
             raise NotFound(f"no workspace {reference!r}", hint="`paddock workspaces` lists them", workspace=reference)
         row, *more = found
@@ -153,9 +109,6 @@ class Workspaces:
             candidates = ", ".join(row.id for row in found[:_CANDIDATES])
             raise InvalidArgument(f"{reference!r} is the beginning of {candidates}", hint="give more characters")
         return row
-
-    def has_task(self, owner: str, name: str) -> bool:
-        return self._store.named(owner, name) is not None
 
     @asynccontextmanager
     async def holding(self, reference: str, owner: str) -> AsyncGenerator[WorkspaceTree]:
@@ -172,42 +125,14 @@ class Workspaces:
         id = self.find(reference, owner).id
         async with self._lanes.exclusive(id):
             row = await self.evictions.laid_out(id, entry) or self.find(reference, owner)
-        space = self._tenancy.shown(row)
-        return Begun(
-            id=row.id,
-            name=space.name,
-            tree=_tree(row, space.epoch),
-            url=space.repository,
-            branch=space.branch,
-            commit=space.commit,
-            epoch=space.epoch,
-            sandbox=space.sandbox,
-        )
+        return Begun(self._tenancy.shown(row), _tree(row, row.workspace.epoch))
 
     def take(self, row: Row) -> None:
         self._tenancy.take(row)
 
-    def needs(self) -> Iterable[Need]:
-        """Of trees: those that are laid out or about to be, and what they lie over. Evicted ones need their repository
-        as well."""
-        for row in self._store.list():
-            if row.repository is not None:
-                yield Need(row.repository, row.id, f"the history of workspace {row.workspace.name} is there")
-            if row.state is not WorkspaceState.EVICTED:
-                yield Need(row.id, row.id, f"it is workspace {row.workspace.name}")
-            for layer in row.layers:
-                yield Need(layer, row.id, f"workspace {row.workspace.name} lies over it")
-
-    def whole(self) -> Iterable[Need]:
-        """Of trees that have to be there at this moment."""
-        for row in self._store.list():
-            if row.state is WorkspaceState.READY:
-                for tree in (row.id, *row.layers):
-                    yield Need(tree, row.id, f"workspace {row.workspace.name} is in it")
-
     async def _opened(self, action: OpenWorkspace, entry: Entry) -> WorkspaceRow:
         while True:
-            row = self._store.named(entry.principal.id, action.name)
+            row = self._rows.named(entry.principal.id, action.name)
             if row is None:
                 row = await self._make(action, entry)
                 if row is not None:
@@ -217,7 +142,7 @@ class Workspaces:
             async with self._lanes.exclusive(row.id):
                 row = await self.evictions.laid_out(row.id, entry)
             if row is not None:
-                self._store.touch(row.id, self._clock.wall())
+                self._rows.touch(row.id, self._clock.wall())
                 return row
 
     async def _make(self, action: OpenWorkspace, entry: Entry) -> WorkspaceRow | None:
@@ -240,10 +165,10 @@ class Workspaces:
         )
         row = WorkspaceRow(workspace, repository=found and found.repository)
         async with self._lanes.exclusive(row.id):
-            if not self._store.add(row):
+            if not self._rows.add(row):
                 return None
             try:
-                return self._store.settle(await self._grounds.begin(row, entry), WorkspaceState.READY)
+                return self._rows.settle(await self._grounds.begin(row, entry), WorkspaceState.READY)
             except BaseException:
                 self.evictions.remove(row)
                 raise

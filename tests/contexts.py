@@ -1,0 +1,57 @@
+"""The context of a service, for a component of it that is tested alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from paddock.audit import AuditLog
+from paddock.keeper.layout import AUDIT, DATABASE
+from paddock.model import Action, Principal
+from paddock.service._clock import Clock
+from paddock.service._context import Context
+from paddock.service._lifecycle import Lifecycle
+from paddock.service._needs import Needs
+from paddock.service._providers import Backends
+from paddock.service._store import Store
+from paddock.service._tasks import Tasks
+
+
+class NoTemplates:
+    def get(self, name: str) -> Any:
+        raise AssertionError(name)
+
+    def names(self) -> tuple[str, ...]:
+        return ()
+
+    def versions(self) -> frozenset[str]:
+        return frozenset()
+
+    def is_version(self, tree: str) -> bool:
+        return False
+
+    def discard(self, tree: str) -> bool:
+        raise AssertionError(tree)
+
+
+def context(state_dir: Path, **given: Any) -> Context:
+    """Whoever has it closes its store and its audit log."""
+
+    async def perform(action: Action[Any], principal: Principal) -> Any:
+        raise AssertionError(action)
+
+    def failed(name: str, error: BaseException) -> None:
+        raise error
+
+    store, clock = Store(state_dir / DATABASE), given.pop("clock", Clock())
+    defaults: dict[str, Any] = {
+        "audit": AuditLog(state_dir / AUDIT),
+        "backends": Backends(()),
+        "tasks": Tasks(failed),
+        "pool": lambda: None,
+        "templates": NoTemplates(),
+        "perform": perform,
+        "needs": Needs(store),
+        "lifecycle": Lifecycle(store, clock),
+    }
+    return Context(state_dir=state_dir, store=store, clock=clock, **{**defaults, **given})
