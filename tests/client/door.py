@@ -141,7 +141,7 @@ class FakeDoor:
             case StartExec(spec=spec):
                 stdin = asyncio.subprocess.PIPE if spec.stdin else asyncio.subprocess.DEVNULL
                 child = await self._start(spec.argv, stdin)
-                return FakeExec(self, child)
+                return FakeExec(self, child, action.id)
             case ReadFile(path=path, offset=offset, length=length):
                 try:
                     data = (self.root / path).read_bytes()[offset:]
@@ -188,7 +188,7 @@ class FakeDoor:
             await FakeExec(self, child).aclose()
             raise
         return ExecResult(
-            id=ExecId(mint(Noun.EXEC)),
+            id=ExecId(action.id or mint(Noun.EXEC)),
             status=_status(child.returncode or 0),
             out=Output(head=out, total_bytes=len(out)),
             err=Output(head=err, total_bytes=len(err)),
@@ -254,9 +254,9 @@ class _Stdin:
 
 
 class FakeExec:
-    def __init__(self, door: FakeDoor, child: asyncio.subprocess.Process) -> None:
+    def __init__(self, door: FakeDoor, child: asyncio.subprocess.Process, id: str | None = None) -> None:
         self._door, self._child = door, child
-        self.id = ExecId(mint(Noun.EXEC))
+        self.id = ExecId(id or mint(Noun.EXEC))
         self.pid = child.pid
         assert child.stdout
         assert child.stderr

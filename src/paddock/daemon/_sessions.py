@@ -16,6 +16,7 @@ from paddock.linux import pidfd
 from paddock.model import SandboxId
 from paddock.service._clock import start_time
 
+from ._asked import RETURN_SECONDS
 from ._handles import Opened
 
 
@@ -39,7 +40,9 @@ class Session:
         self.has_asked = False
         """For more than how the daemon is."""
         self._ended: Callable[[Session], None] | None = ended
-        self._number = 0
+        self._number = int.from_bytes(os.urandom(4)) << 16
+        """Of handles: that of an earlier daemon is none of this one's."""
+        self._return: asyncio.TimerHandle | None = None
         self._process = self._watch()
 
     def next_handle(self) -> int:
@@ -55,8 +58,19 @@ class Session:
             )
         return opened
 
-    def disconnected(self, connection: object) -> None:
+    def disconnected(self, connection: object, *, is_lost: bool) -> None:
+        """`is_lost`: before its requests were answered. Then the client comes back for the answers, if it lives."""
         self.connections.discard(connection)
+        if self.connections:
+            return
+        if self._return is not None:
+            self._return.cancel()
+        if is_lost and self._process is not None:
+            self._return = asyncio.get_running_loop().call_later(RETURN_SECONDS, self._end_if_alone)
+        else:
+            self.end()
+
+    def _end_if_alone(self) -> None:
         if not self.connections:
             self.end()
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import NamedTuple
 
-PROTOCOL = 1
+PROTOCOL = 2
 MAX_REQUEST = 16 << 20
 """Bytes of a client's body: 2 MiB of arguments and environment, at worst six characters for each byte."""
 MAX_REPLY = 1 << 30
@@ -30,6 +30,8 @@ MAX_DESCRIPTORS = 16
 """Of one frame: as many as a sandbox may have mounts."""
 NO_REPLY = 1
 """A flag of OPEN: the client doesn't wait for an answer, and the daemon sends none."""
+AGAIN = 2
+"""A flag of OPEN: the connection on which the client asked this before has ended. What was done is not done twice."""
 
 _HEADER = Struct("<IHHIBBH")
 HEADER_BYTES = _HEADER.size
