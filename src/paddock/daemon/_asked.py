@@ -40,6 +40,7 @@ class Asked:
     def __init__(self, task: asyncio.Task[None], reply: Reply) -> None:
         self.task, self._reply = task, reply
         self.answer: Answer | None = None
+        self._again = False
         self._end: asyncio.TimerHandle | None = None
 
     def __call__(self, kind: Kind, body: bytes, descriptors: tuple[int, ...] = ()) -> None:
@@ -48,13 +49,14 @@ class Asked:
         self._reply(kind, body, descriptors)
 
     def left_alone(self) -> None:
-        """Its connection has ended. One that its client has cancelled is being undone, and stays so."""
-        if not self.task.cancelling():
+        """Its connection has ended, perhaps after it was asked again. One that its client has cancelled is being undone,
+        and nothing disturbs that."""
+        if not self._again and not self.task.cancelling():
             self._end = asyncio.get_running_loop().call_later(RETURN_SECONDS, self.task.cancel)
 
     async def answered_to(self, reply: Reply) -> bool:
         """Wait until it is done. False where it ended without an answer. Who cancels this cancels it."""
-        self._reply = reply
+        self._reply, self._again = reply, True
         self.stay()
         try:
             await asyncio.wait((self.task,))

@@ -63,14 +63,15 @@ class Session:
         self.connections.discard(connection)
         if self.connections:
             return
-        if self._return is not None:
-            self._return.cancel()
         if is_lost and self._process is not None:
+            if self._return is not None:
+                self._return.cancel()
             self._return = asyncio.get_running_loop().call_later(RETURN_SECONDS, self._end_if_alone)
-        else:
+        elif self._return is None:
             self.end()
 
     def _end_if_alone(self) -> None:
+        self._return = None
         if not self.connections:
             self.end()
 
