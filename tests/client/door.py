@@ -340,6 +340,8 @@ class Served:
 
     async def _stop(self) -> None:
         await self._listener.aclose()
+        for session in tuple(self._listener.sessions.values()):
+            session.end()
         if self._endings:
             await asyncio.wait(self._endings)
 
