@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from paddock.errors import InvalidState
+from paddock.errors import DaemonLost, InvalidState
 from paddock.linux import pidfd
 from paddock.model import SandboxId
 from paddock.service._clock import start_time
@@ -40,8 +40,8 @@ class Session:
         self.has_asked = False
         """For more than how the daemon is."""
         self._ended: Callable[[Session], None] | None = ended
-        self._number = int.from_bytes(os.urandom(4)) << 16
-        """Of handles: that of an earlier daemon is none of this one's."""
+        self._first = self._number = int.from_bytes(os.urandom(4)) << 16
+        """Of handles: those of an earlier daemon have other numbers."""
         self._return: asyncio.TimerHandle | None = None
         self._process = self._watch()
 
@@ -51,12 +51,11 @@ class Session:
 
     def handle(self, number: int) -> Opened:
         opened = self.handles.get(number)
-        if opened is None:
-            raise InvalidState(
-                "the handle was closed, or the daemon restarted since",
-                hint="wait first; a background command can be attached to again, by its id",
-            )
-        return opened
+        if opened is not None:
+            return opened
+        if not self._first < number <= self._number:
+            raise DaemonLost("the daemon has restarted since")
+        raise InvalidState("the handle was closed", hint="wait first")
 
     def disconnected(self, connection: object, *, is_lost: bool) -> None:
         """`is_lost`: before its requests were answered. Then the client comes back for the answers, if it lives."""

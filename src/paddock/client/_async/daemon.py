@@ -71,8 +71,11 @@ def default_async_transport(state_dir: str | os.PathLike[str] | None = None) -> 
 
 async def _promote(calls: AsyncCalls, frame: Frame) -> Promotion:
     """Write on the host what the daemon's plan says, and tell the daemon that it is done."""
+    from contextlib import suppress
+
     from paddock.client._blocking import arun_whole
     from paddock.client._promote import promote
+    from paddock.errors import DaemonLost
     from paddock.model import Promotion
 
     handle: codec.Handle = codec.decode(frame.body, codec.Handle)
@@ -84,7 +87,8 @@ async def _promote(calls: AsyncCalls, frame: Frame) -> Promotion:
             close_all(frame.descriptors)
         return codec.decode(await calls.call(handle.handle, "finish", cancels=False), Promotion)
     finally:
-        await calls.call(handle.handle, "close", cancels=False)
+        with suppress(DaemonLost):  # it went with its daemon
+            await calls.call(handle.handle, "close", cancels=False)
 
 
 class _Stream:
