@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import NamedTuple
 
-PROTOCOL = 2
+PROTOCOL = 1
 MAX_REQUEST = 16 << 20
 """Bytes of a client's body: 2 MiB of arguments and environment, at worst six characters for each byte."""
 MAX_REPLY = 1 << 30
