@@ -206,11 +206,19 @@ def test_what_nobody_asks_for_again_is_cancelled(
     rig.session.give_back(rig.session.open())
     rig.door.holds_answers = True
     monkeypatch.setattr(Session, "open", _refuse)
-    caller = threading.Thread(target=lambda: pytest.raises(DaemonLost, rig.transport.perform, VERBS["exec"](box)))
+    lost = list[bool]()
+
+    def call() -> None:
+        with pytest.raises(DaemonLost):
+            rig.transport.perform(VERBS["exec"](box))
+        lost.append(True)
+
+    caller = threading.Thread(target=call)
     caller.start()
     assert wait_until(_begun(rig, VERBS["exec"](box), 0))
     ending.now()
     caller.join()
+    assert lost
     assert wait_until(lambda: len(rig.door.cancelled) == 1)
     rig.door.holds_answers = False
     other.close()

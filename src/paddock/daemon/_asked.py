@@ -49,8 +49,7 @@ class Asked:
         self._reply(kind, body, descriptors)
 
     def left_alone(self) -> None:
-        """Its connection has ended, perhaps after it was asked again. One that its client has cancelled is being undone,
-        and nothing disturbs that."""
+        """Its connection has ended, perhaps after it was asked again. Nothing disturbs one that is being undone."""
         if not self._again and not self.task.cancelling():
             self._end = asyncio.get_running_loop().call_later(RETURN_SECONDS, self.task.cancel)
 

@@ -72,8 +72,11 @@ def default_transport(state_dir: str | os.PathLike[str] | None = None) -> Daemon
 
 def _promote(calls: Calls, frame: Frame) -> Promotion:
     """Write on the host what the daemon's plan says, and tell the daemon that it is done."""
+    from contextlib import suppress
+
     from paddock.client._blocking import run_blocking
     from paddock.client._promote import promote
+    from paddock.errors import DaemonLost
     from paddock.model import Promotion
 
     handle: codec.Handle = codec.decode(frame.body, codec.Handle)
@@ -85,7 +88,8 @@ def _promote(calls: Calls, frame: Frame) -> Promotion:
             close_all(frame.descriptors)
         return codec.decode(calls.call(handle.handle, "finish", cancels=False), Promotion)
     finally:
-        calls.call(handle.handle, "close", cancels=False)
+        with suppress(DaemonLost):  # it went with its daemon
+            calls.call(handle.handle, "close", cancels=False)
 
 
 class _Stream:
