@@ -51,6 +51,7 @@ class AsyncCalls:
         descriptors: tuple[int, ...],
         *,
         again: bool = True,
+        repeatable: bool = False,
         cancels: bool = True,
         undo: Undo = nothing,
         lost: Lost = lost_call,
@@ -74,8 +75,8 @@ class AsyncCalls:
             except (OSError, WireError) as error:
                 problem = str(error)
             except DaemonLost as error:  # it leaves, or it is the next one
-                problem = error.message
-                if not flags:
+                problem, again = error.message, again and repeatable
+                if again and not flags:
                     connection.close(ConnectionResetError(problem))
             flags = AGAIN
             if not again:

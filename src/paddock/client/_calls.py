@@ -40,6 +40,7 @@ class Calls:
         descriptors: tuple[int, ...],
         *,
         again: bool = True,
+        repeatable: bool = False,
         cancels: bool = True,
         undo: Undo = nothing,
         lost: Lost = lost_call,
@@ -48,7 +49,8 @@ class Calls:
 
         A request whose connection ends is sent once more, on a new connection: the others may be those of a daemon
         that is dying. If it had reached the daemon whole it is sent as `AGAIN`, unless not `again`: the daemon knows
-        what became of it, or says that nobody does.
+        what became of it, or says that nobody does. A daemon that leaves says so, and only what is `repeatable` is then
+        asked of the next one.
         """
         problem, flags = "", 0  # a text: the exception would keep the callers' frames, and the streams in them, alive
         for connect in (self._session.take, self._session.open):
@@ -75,7 +77,7 @@ class Calls:
                 try:
                     return answered(frame, self.give_up)
                 except DaemonLost as error:  # it leaves, or it is the next one
-                    problem = error.message
+                    problem, again = error.message, again and repeatable
             else:
                 connection.close()
             if is_sent:

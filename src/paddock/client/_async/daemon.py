@@ -9,7 +9,7 @@ import sys
 from paddock.client._async_calls import AsyncCalls, AsyncPipe
 from paddock.client._lease import Lease
 from paddock.client._session import handle_methods, lost, new_id, request_of, session, undo_of
-from paddock.model import ExecId, KillSandbox, codec
+from paddock.model import CreateSandbox, ExecId, KillSandbox, codec
 from paddock.wire import Frame, close_all
 
 TYPE_CHECKING = False
@@ -33,6 +33,7 @@ class AsyncDaemonTransport:
             frame = await self._calls.ask(
                 body,
                 descriptors,
+                repeatable=action.REPEATABLE or isinstance(action, CreateSandbox),
                 cancels=not isinstance(action, KillSandbox),
                 undo=lambda late: undo_of(action, late),
                 lost=lambda problem: lost(action, id, problem),

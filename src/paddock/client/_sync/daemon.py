@@ -10,7 +10,7 @@ import sys
 from paddock.client._calls import Calls, Pipe
 from paddock.client._lease import Lease
 from paddock.client._session import handle_methods, lost, new_id, request_of, session, undo_of
-from paddock.model import ExecId, KillSandbox, codec
+from paddock.model import CreateSandbox, ExecId, KillSandbox, codec
 from paddock.wire import Frame, close_all
 
 TYPE_CHECKING = False
@@ -34,6 +34,7 @@ class DaemonTransport:
             frame = self._calls.ask(
                 body,
                 descriptors,
+                repeatable=action.REPEATABLE or isinstance(action, CreateSandbox),
                 cancels=not isinstance(action, KillSandbox),
                 undo=lambda late: undo_of(action, late),
                 lost=lambda problem: lost(action, id, problem),
