@@ -179,9 +179,9 @@ def test_stop_ends_what_is_not_persistent(state_dir: Path) -> None:
     assert not stop_daemon(state_dir), "and starts none to stop it"
 
 
-@pytest.mark.parametrize("how", ["killed", "replaced"])
-def test_what_is_under_way_when_the_daemon_dies_is_said_to_be_unknown(
-    how: str, state_dir: Path, program: Start
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_what_is_under_way_when_the_daemon_dies_or_leaves_is_said_to_be_unknown(
+    how: signal.Signals, state_dir: Path, program: Start
 ) -> None:
     waits = program(
         "box = Sandbox.create(level='jail', ttl_seconds=300)\nbox.exec('mkfifo gate')\nsay(box.id)\n"
@@ -191,10 +191,7 @@ def test_what_is_under_way_when_the_daemon_dies_is_said_to_be_unknown(
     id = waits.hears()
     box = Sandbox.connect(id, transport=default_transport(state_dir))
     assert wait_until(lambda: box.filesystem.exists("f"))
-    if how == "killed":
-        os.kill(daemon_pid(state_dir), signal.SIGKILL)
-    else:
-        stop_daemon(state_dir, ends_sessions=False)
+    os.kill(daemon_pid(state_dir), how)
     assert waits.hears() == DaemonLost.code
     assert waits.hears() == "started"
     box.kill()

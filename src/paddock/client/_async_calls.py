@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from paddock.errors import DaemonLost, InvalidState, PaddockError
+from paddock.errors import DaemonLost, DaemonUnavailable, InvalidState, PaddockError
 from paddock.wire import (
     AGAIN,
     MAX_REPLY,
@@ -71,6 +71,10 @@ class AsyncCalls:
                 return answered(frame, self.give_up)
             except _Unsent as error:
                 problem = str(error)
+                continue
+            except DaemonUnavailable as error:  # it leaves, and has not begun
+                problem = error.message
+                connection.close(ConnectionResetError(problem))
                 continue
             except (OSError, WireError) as error:
                 problem = str(error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from _thread import allocate_lock
 
-from paddock.errors import DaemonLost, InvalidState, PaddockError
+from paddock.errors import DaemonLost, DaemonUnavailable, InvalidState, PaddockError
 from paddock.wire import AGAIN, NO_REPLY, Connection, Frame, Kind, WireError, close_all
 
 from ._session import answered, handle_methods, lost_call, not_started, nothing, tell
@@ -78,6 +78,8 @@ class Calls:
                     return answered(frame, self.give_up)
                 except DaemonLost as error:  # it leaves, or it is the next one
                     problem, again = error.message, again and repeatable
+                except DaemonUnavailable as error:  # it leaves, and has not begun
+                    problem, is_sent = error.message, False
             else:
                 connection.close()
             if is_sent:

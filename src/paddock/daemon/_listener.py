@@ -15,6 +15,7 @@ from pathlib import Path
 
 from paddock.errors import (
     DaemonLost,
+    DaemonUnavailable,
     InternalError,
     InvalidArgument,
     InvalidState,
@@ -220,11 +221,12 @@ class _Connection:
             close_all(frame.descriptors)
             self._hello(frame)
         elif frame.kind is Kind.OPEN and self._session is not None and frame.channel not in self._open:
-            if len(self._open) < _OPEN_REQUESTS:
+            if len(self._open) < _OPEN_REQUESTS and not self._listener.leaves:
                 self._start(self._session, frame)
             else:
                 close_all(frame.descriptors)
-                self._send(Kind.ERROR, frame.channel, codec.encode_error(_too_many()))
+                error = DaemonUnavailable("the daemon leaves") if self._listener.leaves else _too_many()
+                self._send(Kind.ERROR, frame.channel, codec.encode_error(error))
         elif frame.kind is Kind.CLOSE and self._session is not None:
             close_all(frame.descriptors)
             if (task := self._open.get(frame.channel)) is not None:
