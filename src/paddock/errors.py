@@ -26,7 +26,7 @@
     - ResourceExhausted       the machine is out of disk, memory, descriptors, ids
     - KeeperUnavailable
     - DaemonUnavailable       it does not start, or does not answer
-    - DaemonLost              it died before it answered, so the outcome is unknown
+    - DaemonLost              it died before it answered, so the outcome is unknown; `id` is the command's
     - GatewayUnavailable      it died before it answered; while a service lives another one is started
     - ModelFailed             the endpoint of a language model gave no answer that can be used
     - InternalError
@@ -169,7 +169,13 @@ class DaemonUnavailable(PlatformError, code="daemon_unavailable", status=503): .
 
 
 class DaemonLost(PlatformError, code="daemon_lost", status=503):
-    """The outcome is unknown, and asking again may do it twice: look first."""
+    """The outcome is unknown, and asking again may do it twice: look first. The hint says where."""
+
+    @property
+    def id(self) -> str | None:
+        """The command's that was asked for: one in the background runs on if it was started, and can be attached to."""
+        id = self.details.get("id")
+        return id if isinstance(id, str) else None
 
 
 class ModelFailed(PlatformError, code="model_failed", status=502): ...

@@ -15,6 +15,7 @@ from typing import Any
 
 from paddock.client import AsyncCalls, AsyncDaemonTransport, Calls, DaemonTransport
 from paddock.client import Session as ClientSession
+from paddock.daemon._asked import Memory
 from paddock.daemon._listener import SOCKET, Listener
 from paddock.daemon._requests import Requests
 from paddock.daemon._sessions import Session
@@ -67,7 +68,7 @@ class FakeDoor:
         self.cancelled: list[Action[Any]] = []
         self.open: set[object] = set()
         self.sandboxes: dict[str, Sandbox] = {}
-        self.holds_create = False
+        self.holds_create = self.holds_answers = False
         self.jail = "weak"
         self.audit = AuditReport(ok=True, segments=1, records=2, head="abc")
         self.archive = b""
@@ -76,7 +77,10 @@ class FakeDoor:
     async def perform(self, action: Action[Any], principal: Principal) -> Any:
         self.performed.append(action)
         try:
-            return await self._effect(action, principal)
+            result = await self._effect(action, principal)
+            while self.holds_answers:  # noqa: ASYNC110 - a test of another thread clears it
+                await asyncio.sleep(0.002)
+            return result
         except FileNotFoundError as error:
             raise NotFound(str(error), errno="ENOENT") from None
         except PermissionError as error:
@@ -141,7 +145,7 @@ class FakeDoor:
             case StartExec(spec=spec):
                 stdin = asyncio.subprocess.PIPE if spec.stdin else asyncio.subprocess.DEVNULL
                 child = await self._start(spec.argv, stdin)
-                return FakeExec(self, child)
+                return FakeExec(self, child, action.id)
             case ReadFile(path=path, offset=offset, length=length):
                 try:
                     data = (self.root / path).read_bytes()[offset:]
@@ -188,7 +192,7 @@ class FakeDoor:
             await FakeExec(self, child).aclose()
             raise
         return ExecResult(
-            id=ExecId(mint(Noun.EXEC)),
+            id=ExecId(action.id or mint(Noun.EXEC)),
             status=_status(child.returncode or 0),
             out=Output(head=out, total_bytes=len(out)),
             err=Output(head=err, total_bytes=len(err)),
@@ -254,9 +258,9 @@ class _Stdin:
 
 
 class FakeExec:
-    def __init__(self, door: FakeDoor, child: asyncio.subprocess.Process) -> None:
+    def __init__(self, door: FakeDoor, child: asyncio.subprocess.Process, id: str | None = None) -> None:
         self._door, self._child = door, child
-        self.id = ExecId(mint(Noun.EXEC))
+        self.id = ExecId(id or mint(Noun.EXEC))
         self.pid = child.pid
         assert child.stdout
         assert child.stderr
@@ -312,12 +316,18 @@ class Served:
         self._thread.join()
         self._loop.close()
 
+    def forget(self) -> None:
+        """As if it were the next daemon."""
+        self._requests.memory = Memory()
+
     def _on_loop(self, work: Coroutine[Any, Any, None]) -> None:
         asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     async def _listen(self, state_dir: Path) -> None:
-        requests = Requests(self.door, Principal("local:test"), owned=lambda session, sandbox: None, control=_control)
-        self._listener = Listener(requests, greet=_greet, ended=self._ended)
+        self._requests = Requests(
+            self.door, Principal("local:test"), owned=lambda session, sandbox: None, control=_control
+        )
+        self._listener = Listener(self._requests, greet=_greet, ended=self._ended)
         self._endings: set[asyncio.Task[None]] = set()
         self._listener.listen(state_dir)
 
@@ -330,6 +340,8 @@ class Served:
 
     async def _stop(self) -> None:
         await self._listener.aclose()
+        for session in tuple(self._listener.sessions.values()):
+            session.end()
         if self._endings:
             await asyncio.wait(self._endings)
 
@@ -347,7 +359,7 @@ class Rig:
 
     def __init__(self, root: Path) -> None:
         self.door = FakeDoor(root)
-        self._served = Served(self.door, root)
+        self.served = Served(self.door, root)
         self.session = ClientSession(root)
         self.transport = DaemonTransport(Calls(self.session))
         self.async_transport = AsyncDaemonTransport(AsyncCalls(self.session))
@@ -360,4 +372,4 @@ class Rig:
 
     def close(self) -> None:
         self.session.close()
-        self._served.close()
+        self.served.close()

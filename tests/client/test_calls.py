@@ -231,5 +231,5 @@ def test_a_request_that_did_not_reach_the_daemon_is_sent_again(tmp_path: Path) -
     with contextlib.closing(daemon), contextlib.closing(session):
         session.give_back(session.take())
         daemon.sockets[0].shutdown(socket.SHUT_RD)  # so that a send fails, and nothing is there to be received
-        assert Calls(session).ask(b"{}", (), name="a change").body == b"[]"
+        assert Calls(session).ask(b"{}", ()).body == b"[]"
         assert daemon.requests == 1

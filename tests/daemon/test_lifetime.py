@@ -135,6 +135,8 @@ def test_a_killed_daemon_takes_nothing_with_it_and_the_next_one_knows_the_sessio
     assert box.filesystem.read_text("f") == "content"
     assert daemon_pid(state_dir) != old
     with box.attach(process.id) as again:
+        with pytest.raises(DaemonLost, match=process.id):
+            process.kill()  # a handle of the daemon before is none of this one's
         assert again.stdout.read(100) == b"kept\n"
     assert _lives(first, state_dir)
     silent.kill()  # it has not called since: the daemon that knows it is dead
@@ -215,7 +217,10 @@ def test_stop_ends_what_is_not_persistent(state_dir: Path) -> None:
     assert not stop_daemon(state_dir), "and starts none to stop it"
 
 
-def test_what_is_under_way_when_the_daemon_dies_is_said_to_be_unknown(state_dir: Path, program: Start) -> None:
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_what_is_under_way_when_the_daemon_dies_or_leaves_is_said_to_be_unknown(
+    how: signal.Signals, state_dir: Path, program: Start
+) -> None:
     waits = program(
         "box = Sandbox.create(level='jail', ttl_seconds=300)\nbox.exec('mkfifo gate')\nsay(box.id)\n"
         "try:\n    box.exec('echo started > f; read line < gate')\nexcept Exception as error:\n    say(error.code)\n"
@@ -224,7 +229,7 @@ def test_what_is_under_way_when_the_daemon_dies_is_said_to_be_unknown(state_dir:
     id = waits.hears()
     box = Sandbox.connect(id, transport=default_transport(state_dir))
     assert wait_until(lambda: box.filesystem.exists("f"))
-    os.kill(daemon_pid(state_dir), signal.SIGKILL)
+    os.kill(daemon_pid(state_dir), how)
     assert waits.hears() == DaemonLost.code
     assert waits.hears() == "started"
     box.kill()

@@ -5,9 +5,8 @@ The table: what is done; whose steps are counted, one system call after the othe
 | done | steps of | killed |
 |---|---|---|
 | exec | agent | agent, pid 1, keeper |
-| exec | daemon | daemon |
 | kill | keeper | keeper, agent, pid 1 |
-| kill | daemon | daemon |
+| create, fork, exec, start, write, snapshot, promote, kill | daemon | daemon |
 | create, snapshot, fork, restore, rollback | keeper | keeper |
 
 (Those of a create have names: tests/keeper/test_jail.py.) All steps take minutes: by default some, spread over all.
@@ -24,7 +23,7 @@ from pathlib import Path
 
 import pytest
 
-from paddock import Sandbox
+from paddock import Mount, Sandbox
 from paddock.client import DaemonTransport, default_transport
 from paddock.errors import DaemonLost, GuestLost, LevelUnavailable, SandboxDied
 from paddock.linux import proc
@@ -37,13 +36,18 @@ from tests.orphans import wait_until
 
 pytestmark = pytest.mark.root  # an ordinary user may not trace a keeper, nor what is inside
 SOME = 8
-Steps = Callable[[int], Iterator[int]]
+FEW = 4
+Steps = Callable[..., Iterator[int]]
 
 
 @pytest.fixture(params=["some", pytest.param("all", marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
 def steps(request: pytest.FixtureRequest) -> Steps:
     """Which of so many."""
-    return lambda count: iter(range(1, count + 1, 1 if request.param == "all" else max(1, count // SOME)))
+
+    def some(count: int, most: int = SOME) -> Iterator[int]:
+        return iter(range(1, count + 1, 1 if request.param == "all" else max(1, count // most)))
+
+    return some
 
 
 @pytest.fixture
@@ -206,42 +210,96 @@ def test_what_the_keeper_dies_in_is_done_all_the_same(
 
 
 MARKER = f"paddock-step-{os.getpid()}"
+ONCE = "echo once >> log"
 WORK: dict[str, Callable[[Sandbox], object]] = {
-    "exec": lambda box: box.exec(f"echo $((6 * 7)); : {MARKER}"),
+    "create": lambda box: Sandbox.create(level="jail", ttl_seconds=120, transport=box._transport),
+    "fork": lambda box: box.fork(2),
+    "exec": lambda box: box.exec(f"{ONCE}; echo $((6 * 7)); : {MARKER}"),
+    "start": lambda box: box.start(f"{ONCE}; sleep 600; : {MARKER}", background=True),
+    "write": lambda box: box.filesystem.write("written", "new"),
+    "snapshot": lambda box: box.snapshot(),
+    "promote": lambda box: box.promote_mount(),
     "kill": lambda box: box.kill(),
 }
+"""What is asked of the daemon that dies."""
 
 
 @pytest.mark.parametrize("work", WORK)
-def test_the_daemon(work: str, steps: Steps, state_dir: Path, transport: DaemonTransport) -> None:
+def test_the_daemon(work: str, steps: Steps, state_dir: Path, transport: DaemonTransport, tmp_path: Path) -> None:
     def start() -> tuple[Sandbox, int, Stepper, Operation]:
-        box = Sandbox.create(level="jail", ttl_seconds=120, transport=transport)
-        box.exec("true")
+        (tmp_path / "written").write_text("old")
+        mounts = (Mount(source=str(tmp_path), target="/mnt"),) if work == "promote" else ()
+        box = Sandbox.create(level="jail", ttl_seconds=120, mounts=mounts, transport=transport)
+        box.exec("echo old > written; echo new > /mnt/written" if mounts else "echo old > written")
         daemon = daemon_pid(state_dir)
         return box, daemon, Stepper(daemon), Operation(lambda: WORK[work](box))
 
     box, _, stepper, operation = start()
     count = _count(stepper, operation)
     assert count > 20
-    box.kill()
+    _end_all(transport)
     before = Snapshot.take(state_dir)
-    for step in steps(count):
+    for step in steps(count, FEW):
         box, daemon, stepper, operation = start()
         stepper.go(step, lambda operation=operation: operation.done)
         os.kill(daemon, signal.SIGKILL)
         stepper.killed()
         operation.end()
         assert operation.error is None or isinstance(operation.error, DaemonLost), (step, operation.error)
-        if work == "exec" or box.refresh().state == "running":
-            with (
-                contextlib.suppress(SandboxDied) if work == "kill" else contextlib.nullcontext()
-            ):  # death was on its way
-                _goes_on(box)
+        if work == "kill":
+            if box.refresh().state == "running":
+                with contextlib.suppress(SandboxDied):  # death was on its way
+                    _goes_on(box)
+            else:
+                assert box.state == "killed", step
+                assert box.info.reason, step
         else:
-            assert box.state == "killed", step
-            assert box.info.reason, step
+            _once(work, box, operation, transport, tmp_path)
+            _goes_on(box)
+        _end_all(transport)
         assert wait_until(lambda: not live_sandboxes(state_dir)), step
     _nothing_is_left_after_the_next_start(before, state_dir, transport)
+
+
+def _once(work: str, box: Sandbox, operation: Operation, transport: DaemonTransport, directory: Path) -> None:
+    """It was done once, if it was answered; or it is unknown, and was done at most once."""
+    error, answer = operation.error, operation.value
+    others = [one for one in Sandbox.list(transport=transport) if one.id != box.id]
+    if work == "create":
+        assert error is None
+        assert isinstance(answer, Sandbox)
+        assert [one.id for one in others] == [answer.id]
+        assert answer.exec("echo on").stdout == "on\n"
+    elif work == "fork":
+        assert len(others) == 2 if error is None else len(others) in (0, 2)
+    elif work == "exec":
+        assert _log(box) == "once\n" if error is None else _log(box) in ("", "once\n")
+    elif work == "start":
+        id = error.id if isinstance(error, DaemonLost) else getattr(answer, "id", "")
+        assert id
+        started = [one.id for one in box.processes() if one.id == id]
+        assert started == [id] or error is not None
+        if started:
+            assert wait_until(lambda: _log(box) == "once\n")
+            box.attach(id).kill()
+    elif work == "write":
+        assert box.filesystem.read_text("written").strip() in (("new",) if error is None else ("old", "new"))
+    elif work == "snapshot":
+        found = box.snapshots()
+        assert len(found) == 1 if error is None else len(found) <= 1
+        for snapshot in found:
+            box.delete_snapshot(snapshot)
+    else:
+        assert (directory / "written").read_text() in (("new\n",) if error is None else ("old", "new\n"))
+
+
+def _log(box: Sandbox) -> str:
+    return box.exec("cat log 2> /dev/null").stdout
+
+
+def _end_all(transport: DaemonTransport) -> None:
+    for one in Sandbox.list(transport=transport):
+        one.kill()
 
 
 def _goes_on(box: Sandbox) -> None:

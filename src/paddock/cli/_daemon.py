@@ -37,7 +37,8 @@ def add(parser: argparse.ArgumentParser) -> None:
         "restart",
         help="replace it; sandboxes and background commands go on",
         description="Replace the daemon, after a change of config.toml, of its environment or of paddock itself."
-        " Sandboxes and background commands go on; calls that are under way fail with DaemonLost.",
+        " Sandboxes and background commands go on; calls that are under way are repeated where that is safe, or fail"
+        " with DaemonLost.",
         allow_abbrev=False,
     )
     restart.set_defaults(run=_restart)

@@ -11,13 +11,25 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from paddock.errors import DaemonLost, InvalidState
-from paddock.wire import MAX_REPLY, NO_REPLY, Frame, Inbox, Kind, WireError, close_all, pack, receive_some, send_some
+from paddock.errors import DaemonLost, DaemonUnavailable, InvalidState, PaddockError
+from paddock.wire import (
+    AGAIN,
+    MAX_REPLY,
+    NO_REPLY,
+    Frame,
+    Inbox,
+    Kind,
+    WireError,
+    close_all,
+    pack,
+    receive_some,
+    send_some,
+)
 
-from ._session import Session, answered, handle_methods, lost, nothing, tell
+from ._session import Session, answered, handle_methods, lost_call, not_started, nothing, tell
 
 if TYPE_CHECKING:
-    from ._session import Undo
+    from ._session import Lost, Undo
 
 
 class AsyncCalls:
@@ -26,30 +38,54 @@ class AsyncCalls:
         self.give_up = session.give_up
         self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Multiplexed] = weakref.WeakKeyDictionary()
 
-    async def call(self, handle: int, method: str, *, cancels: bool = True, **fields: Any) -> bytes:
+    async def call(
+        self, handle: int, method: str, *, cancels: bool = True, lost: Lost = lost_call, **fields: Any
+    ) -> bytes:
         """A method of a handle; what it returns, encoded."""
-        return (await self.ask(handle_methods(handle, method, **fields), (), cancels=cancels)).body
+        body = handle_methods(handle, method, id=os.urandom(16).hex(), **fields)
+        return (await self.ask(body, (), cancels=cancels, lost=lost)).body
 
     async def ask(
         self,
         body: bytes,
         descriptors: tuple[int, ...],
         *,
+        again: bool = True,
         repeatable: bool = False,
         cancels: bool = True,
         undo: Undo = nothing,
-        name: str = "a call",
+        lost: Lost = lost_call,
     ) -> Frame:
-        for attempt in range(2):
-            connection = await self._connected()
+        """As `Calls.ask`."""
+        problem, flags = "", 0
+        for _ in range(2):
             try:
-                frame = await connection.ask(body, descriptors, cancels=cancels, undo=undo)
-            except (OSError, WireError) as error:
-                if not repeatable or attempt:
-                    raise lost(name, error) from None
+                connection = await self._connected()
+            except (OSError, PaddockError) as error:
+                if not flags:
+                    raise
+                problem = str(error)
+                break
+            try:
+                frame = await connection.ask(body, descriptors, cancels=cancels, undo=undo, flags=flags)
+                return answered(frame, self.give_up)
+            except _Unsent as error:
+                problem = str(error)
                 continue
-            return answered(frame, self.give_up)
-        raise DaemonLost("the daemon died twice before it answered", hint="paddock daemon logs")
+            except DaemonUnavailable as error:  # it leaves, and has not begun
+                problem = error.message
+                connection.close(ConnectionResetError(problem))
+                continue
+            except (OSError, WireError) as error:
+                problem = str(error)
+            except DaemonLost as error:  # it leaves, or it is the next one
+                problem, again = error.message, again and repeatable
+                if again and not flags:
+                    connection.close(ConnectionResetError(problem))
+            flags = AGAIN
+            if not again:
+                break
+        raise lost(problem) if flags else not_started(problem)
 
     async def _connected(self) -> _Multiplexed:
         loop = asyncio.get_running_loop()
@@ -70,6 +106,10 @@ class AsyncCalls:
         return found
 
 
+class _Unsent(ConnectionResetError):
+    """It has not left this process whole."""
+
+
 class _Multiplexed:
     """A greeted connection on one event loop."""
 
@@ -78,7 +118,7 @@ class _Multiplexed:
         self._peer, self._loop, self._pid = peer, loop, os.getpid()
         self._inbox = Inbox(MAX_REPLY)
         self._answers: dict[int, asyncio.Future[Frame]] = {}
-        self._unsent: deque[tuple[memoryview, tuple[int, ...]]] = deque()
+        self._unsent: deque[tuple[int, memoryview, tuple[int, ...]]] = deque()
         self._channel = 0
         self._closed = False
         weakref.finalize(self, peer.close)  # not __del__: the collector may finalize the socket of a cycle first
@@ -88,13 +128,15 @@ class _Multiplexed:
     def is_open(self) -> bool:
         return not self._closed and self._pid == os.getpid()
 
-    async def ask(self, body: bytes, descriptors: tuple[int, ...], *, cancels: bool, undo: Undo) -> Frame:
+    async def ask(
+        self, body: bytes, descriptors: tuple[int, ...], *, cancels: bool, undo: Undo, flags: int = 0
+    ) -> Frame:
         """OSError, WireError where the connection ends first."""
         self._channel += 1
         channel = self._channel
         answer = self._answers[channel] = self._loop.create_future()
         try:
-            self._send(Kind.OPEN, channel, body, descriptors)
+            self._send(Kind.OPEN, channel, body, descriptors, flags=flags)
             return await asyncio.shield(answer)
         except asyncio.CancelledError:
             if not answer.done() and cancels:
@@ -117,32 +159,34 @@ class _Multiplexed:
             self._loop.remove_writer(self._peer.fileno())
         self._peer.close()
         self._inbox.close()
-        for _, descriptors in self._unsent:
+        for _, _, descriptors in self._unsent:
             close_all(descriptors)
+        unsent = {channel for channel, _, _ in self._unsent}
         self._unsent.clear()
-        for answer in self._answers.values():
+        for channel, answer in self._answers.items():
             if not answer.done():
-                answer.set_exception(error)
+                answer.set_exception(_Unsent(str(error)) if channel in unsent else error)
                 answer.exception()
 
     def _send(
         self, kind: Kind, channel: int, body: bytes, descriptors: tuple[int, ...] = (), *, flags: int = 0
     ) -> None:
         if self._closed:
-            raise ConnectionResetError("the connection to the daemon has ended")
+            raise _Unsent("the connection to the daemon has ended")
         kept = tuple(map(os.dup, descriptors))  # the caller closes its own when it likes
-        self._unsent.append((memoryview(pack(kind, channel, body, descriptors=descriptors, flags=flags)), kept))
+        frame = pack(kind, channel, body, descriptors=descriptors, flags=flags)
+        self._unsent.append((channel, memoryview(frame), kept))
         if len(self._unsent) == 1:
             self._writable()
 
     def _writable(self) -> None:
         try:
             while self._unsent:
-                data, descriptors = self._unsent[0]
+                channel, data, descriptors = self._unsent[0]
                 sent = send_some(self._peer, data, descriptors)
                 close_all(descriptors)
                 if sent < len(data):
-                    self._unsent[0] = (data[sent:], ())
+                    self._unsent[0] = (channel, data[sent:], ())
                 else:
                     self._unsent.popleft()
         except BlockingIOError:

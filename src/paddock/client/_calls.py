@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 from _thread import allocate_lock
 
-from paddock.errors import InvalidState
-from paddock.wire import NO_REPLY, Connection, Frame, Kind, WireError, close_all
+from paddock.errors import DaemonLost, DaemonUnavailable, InvalidState, PaddockError
+from paddock.wire import AGAIN, NO_REPLY, Connection, Frame, Kind, WireError, close_all
 
-from ._session import answered, handle_methods, lost, nothing, tell
+from ._session import answered, handle_methods, lost_call, not_started, nothing, tell
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from ._session import Session, Undo
+    from ._session import Lost, Session, Undo
 
 
 class Calls:
@@ -29,32 +29,42 @@ class Calls:
         self._session = session
         self.give_up = session.give_up
 
-    def call(self, handle: int, method: str, *, cancels: bool = True, **fields: Any) -> bytes:
+    def call(self, handle: int, method: str, *, cancels: bool = True, lost: Lost = lost_call, **fields: Any) -> bytes:
         """A method of a handle; what it returns, encoded."""
-        return self.ask(handle_methods(handle, method, **fields), (), cancels=cancels).body
+        body = handle_methods(handle, method, id=os.urandom(16).hex(), **fields)
+        return self.ask(body, (), cancels=cancels, lost=lost).body
 
     def ask(
         self,
         body: bytes,
         descriptors: tuple[int, ...],
         *,
+        again: bool = True,
         repeatable: bool = False,
         cancels: bool = True,
         undo: Undo = nothing,
-        name: str = "a call",
+        lost: Lost = lost_call,
     ) -> Frame:
-        """Return the REPLY. Raise the daemon's error, or DaemonLost where it died before it answered.
+        """Return the REPLY. Raise the daemon's error, or `lost` where its outcome is unknown.
 
-        A request that didn't reach it whole was not started: it is sent once more. So is one that was lost, if it is
-        `repeatable`. The second one takes a new connection: the others may be those of the daemon that is dying.
+        A request whose connection ends is sent once more, on a new connection: the others may be those of a daemon
+        that is dying. If it had reached the daemon whole it is sent as `AGAIN`, unless not `again`: the daemon knows
+        what became of it, or says that nobody does. A daemon that leaves says so, and only what is `repeatable` is then
+        asked of the next one.
         """
-        problem = ""  # its text: the exception would keep the callers' frames, and the streams in them, alive
+        problem, flags = "", 0  # a text: the exception would keep the callers' frames, and the streams in them, alive
         for connect in (self._session.take, self._session.open):
-            connection = connect()
+            try:
+                connection = connect()
+            except (OSError, PaddockError) as error:
+                if not flags:
+                    raise
+                problem = str(error)
+                break
             channel = connection.next_channel()
             is_sent = False
             try:
-                connection.send(Kind.OPEN, channel, body, descriptors=descriptors)
+                connection.send(Kind.OPEN, channel, body, descriptors=descriptors, flags=flags)
                 is_sent = True
                 frame = self._answer(connection, channel)
             except (OSError, WireError) as error:
@@ -64,11 +74,19 @@ class Calls:
                 raise
             if frame is not None:
                 self._session.give_back(connection)
-                return answered(frame, self.give_up)
-            connection.close()
-            if is_sent and not repeatable:
-                break
-        raise lost(name, problem)
+                try:
+                    return answered(frame, self.give_up)
+                except DaemonLost as error:  # it leaves, or it is the next one
+                    problem, again = error.message, again and repeatable
+                except DaemonUnavailable as error:  # it leaves, and has not begun
+                    problem, is_sent = error.message, False
+            else:
+                connection.close()
+            if is_sent:
+                flags = AGAIN
+                if not again:
+                    break
+        raise lost(problem) if flags else not_started(problem)
 
     def _answer(self, connection: Connection, channel: int) -> Frame | None:
         while (frame := connection.receive()) is not None:

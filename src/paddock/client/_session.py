@@ -10,7 +10,20 @@ from _thread import allocate_lock
 from paddock import __version__
 from paddock.errors import DaemonLost, DaemonUnavailable, InvalidArgument, NotConfigured, exhaustion
 from paddock.keeper.layout import default_state
-from paddock.model import Action, CreateSandbox, ForkSandbox, KillSandbox, RunExec, codec, replace
+from paddock.model import (
+    Action,
+    AttachExec,
+    CreateSandbox,
+    CreateSnapshot,
+    ForkSandbox,
+    KillSandbox,
+    Noun,
+    RunExec,
+    StartExec,
+    codec,
+    mint,
+    replace,
+)
 from paddock.model.caller import is_git_variable
 from paddock.wire import NO_REPLY, PROTOCOL, Connection, Frame, Kind, WireError, close_all
 
@@ -25,6 +38,8 @@ if TYPE_CHECKING:
 
     Undo: TypeAlias = Callable[[Frame], list[bytes]]
     """From an answer that came although its caller had left to the requests that give it back."""
+    Lost: TypeAlias = Callable[[str], DaemonLost]
+    """From the problem to the error of a request whose outcome is unknown."""
 
 INLINE_INPUT = 64 * 1024
 """Longer input of `exec` travels as a memfd (memfd_create(2)), not in the frame."""
@@ -32,6 +47,7 @@ _BY_GIT = frozenset(
     ("repository.acquire", "workspace.branch", "workspace.open", "workspace.pull_request", "workspace.status")
 )
 """The actions that the caller's git settings are for. A create over a workspace may fetch its submodules."""
+_COMMANDS = (RunExec, StartExec)
 _ATTEMPTS = 5
 
 
@@ -180,12 +196,19 @@ def session(state_dir: str | os.PathLike[str] | None = None) -> Session:
     return found if found is not None else _sessions.setdefault(path, Session(path))
 
 
-def request_of(action: Action[Any]) -> tuple[bytes, tuple[int, ...]]:
+def new_id(action: Action[Any]) -> str:
+    """Of a request. That of a command is the command's."""
+    if isinstance(action, _COMMANDS):
+        return action.id or mint(Noun.EXEC)
+    return os.urandom(16).hex()
+
+
+def request_of(action: Action[Any], id: str) -> tuple[bytes, tuple[int, ...]]:
     """The body of an OPEN, and the descriptors that go along, which the caller closes when they are sent."""
     if isinstance(action, RunExec) and action.input is not None and len(action.input) > INLINE_INPUT:
-        body = _encoded(codec.Request(action=replace(action, input=None), has_input=True))
+        body = _encoded(codec.Request(action=replace(action, input=None), has_input=True, id=id))
         return body, (_memory(action.input),)
-    return _encoded(codec.Request(action=action, environment=_environment(action))), ()
+    return _encoded(codec.Request(action=action, environment=_environment(action), id=id)), ()
 
 
 def _encoded(request: codec.Request) -> bytes:
@@ -196,8 +219,8 @@ def _encoded(request: codec.Request) -> bytes:
         raise
 
 
-def handle_methods(handle: int, method: str, **fields: Any) -> bytes:
-    return codec.encode(codec.Request(call=codec.Call(handle=handle, method=method, **fields)))
+def handle_methods(handle: int, method: str, *, id: str | None = None, **fields: Any) -> bytes:
+    return codec.encode(codec.Request(call=codec.Call(handle=handle, method=method, **fields), id=id))
 
 
 def undo_of(action: Action[Any], frame: Frame) -> list[bytes]:
@@ -240,11 +263,36 @@ def answered(frame: Frame, give_up: Callable[[bytes], None]) -> Frame:
     return frame
 
 
-def lost(name: str, error: object) -> DaemonLost:
-    return DaemonLost(
-        f"the daemon died before it answered {name}: it may have been done or not" + (f" ({error})" if error else ""),
-        hint="look first (`paddock ls`), then ask again",
+def lost(what: Action[Any] | None, id: str | None, problem: str) -> DaemonLost:
+    """The outcome of `what` is unknown; None: of a call on a handle. Says where to look."""
+    name = "a call" if what is None else type(what).__name__
+    why = f" ({problem})" if problem else ""
+    message = f"the daemon died before it answered {name}: it may have been done or not{why}"
+    if isinstance(what, AttachExec) or (isinstance(what, StartExec) and what.background):
+        id = what.exec if isinstance(what, AttachExec) else id
+        hint = f"if it was started it runs on: sandbox.attach({id!r}), or: paddock logs -f {what.sandbox} {id}"
+    elif isinstance(what, _COMMANDS):
+        hint = f"a command in the foreground ends with the daemon; look what it has done: paddock sh {what.sandbox}"
+    else:
+        return DaemonLost(message, hint=f"look first, then ask again: {_look(what)}")
+    return DaemonLost(message, hint=hint, id=id)
+
+
+def lost_call(problem: str) -> DaemonLost:
+    return lost(None, None, problem)
+
+
+def not_started(problem: str) -> DaemonUnavailable:
+    return DaemonUnavailable(
+        f"the request did not reach the daemon, so nothing was started: {problem}", hint="ask again"
     )
+
+
+def _look(what: Action[Any] | None) -> str:
+    sandbox = getattr(what, "sandbox", None)
+    if sandbox is None or isinstance(what, ForkSandbox):
+        return "paddock ls"
+    return f"paddock snapshots {sandbox}" if isinstance(what, CreateSnapshot) else f"paddock inspect {sandbox}"
 
 
 def _let_go(frame: Frame) -> bytes:

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from paddock.errors import (
+    DaemonLost,
+    DaemonUnavailable,
     InternalError,
     InvalidArgument,
     InvalidState,
@@ -84,6 +86,10 @@ class Listener:
             listener.shutdown(socket.SHUT_RD)
         listener.close()
 
+    @property
+    def leaves(self) -> bool:
+        return self._socket is None
+
     async def aclose(self, *, cancel: bool = True) -> None:
         """Cancels what is under way, waits for it to be undone, and closes every connection."""
         self.stop()
@@ -113,6 +119,7 @@ class Listener:
     def _session_ended(self, session: Session) -> None:
         if self.sessions.get(session.token) is session:
             del self.sessions[session.token]
+        self.requests.memory.end(session.token)
         for connection in tuple(session.connections):
             if isinstance(connection, _Connection):
                 connection.close()
@@ -151,7 +158,7 @@ class _Connection:
         self._open: dict[int, asyncio.Task[None]] = {}
         self._unsent: deque[tuple[memoryview, tuple[int, ...]]] = deque()
         self._unsent_bytes = 0
-        self._reads = self._closed = False
+        self._reads = self._closed = self._is_broken = False
         self._silent = asyncio.get_running_loop().call_later(_HELLO_SECONDS, self.close)
         """Ends a connection that doesn't greet."""
         self._read(True)
@@ -168,11 +175,15 @@ class _Connection:
         for _, descriptors in self._unsent:
             close_all(descriptors)
         self._unsent.clear()
-        for task in self._open.values():
-            task.cancel()
         self._listener.forget(self)
+        is_lost = False
+        for task in self._open.values():
+            if self._listener.requests.memory.leave(task):
+                is_lost = True
+            else:
+                task.cancel()
         if self._session is not None:
-            self._session.disconnected(self)
+            self._session.disconnected(self, is_lost=is_lost or self._is_broken)
 
     def _read(self, wanted: bool) -> None:
         if wanted == self._reads:
@@ -194,7 +205,8 @@ class _Connection:
                 self._take(frame)
         except BlockingIOError:
             return
-        except (OSError, WireError):
+        except (OSError, WireError):  # ECONNRESET: it was closed before all answers were read (unix(7))
+            self._is_broken = True
             self.close()
 
     def _take(self, frame: Frame) -> None:
@@ -209,11 +221,12 @@ class _Connection:
             close_all(frame.descriptors)
             self._hello(frame)
         elif frame.kind is Kind.OPEN and self._session is not None and frame.channel not in self._open:
-            if len(self._open) < _OPEN_REQUESTS:
+            if len(self._open) < _OPEN_REQUESTS and not self._listener.leaves:
                 self._start(self._session, frame)
             else:
                 close_all(frame.descriptors)
-                self._send(Kind.ERROR, frame.channel, codec.encode_error(_too_many()))
+                error = DaemonUnavailable("the daemon leaves") if self._listener.leaves else _too_many()
+                self._send(Kind.ERROR, frame.channel, codec.encode_error(error))
         elif frame.kind is Kind.CLOSE and self._session is not None:
             close_all(frame.descriptors)
             if (task := self._open.get(frame.channel)) is not None:
@@ -264,7 +277,8 @@ class _Connection:
             del self._open[channel]
             self._listener.tasks.discard(task)
             if not answered:  # cancelled, perhaps before its first step
-                reply(Kind.ERROR, codec.encode_error(InternalError("the request was cancelled")))
+                error = DaemonLost("the daemon leaves") if self._listener.leaves else InternalError("it was cancelled")
+                reply(Kind.ERROR, codec.encode_error(error))
             if not task.cancelled():
                 task.exception()
 

@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from typing import Any, Protocol, TypeVar, cast
 
 from paddock.backends._pump import Pump
-from paddock.errors import InvalidArgument, InvalidState, PaddockError, exhaustion
+from paddock.errors import DaemonLost, InvalidArgument, InvalidState, PaddockError, exhaustion
 from paddock.model import (
     Action,
     AttachExec,
@@ -37,13 +37,15 @@ from paddock.model import (
     replace,
 )
 from paddock.model.caller import ENVIRONMENT
-from paddock.wire import Frame, Kind
+from paddock.wire import AGAIN, Frame, Kind
 
+from ._asked import Answer, Asked, Memory, Reply
 from ._handles import Opened, OpenedExec, OpenedPromotion, OpenedReader, OpenedStream, OpenedWatch, OpenedWriter
 from ._sessions import Session, all_of
 
 R = TypeVar("R")
 MAX_INPUT = 1 << 30
+_MOST_ID = 64
 _log = logging.getLogger("paddock")
 _progress: ContextVar[Callable[[str, str], None] | None] = ContextVar("progress", default=None)
 
@@ -52,12 +54,6 @@ class Api(Protocol):
     """What the daemon listens for: a `Service`, or what a test puts in its place."""
 
     async def perform(self, action: Action[R], principal: Principal) -> R: ...
-
-
-class Reply(Protocol):
-    """Sends one frame of the request's channel; what the client no longer wants is dropped."""
-
-    def __call__(self, kind: Kind, body: bytes, descriptors: tuple[int, ...] = ()) -> None: ...
 
 
 class ProgressHandler(logging.Handler):
@@ -96,9 +92,45 @@ class Requests:
     ) -> None:
         self._api, self._principal, self._owned, self._control = api, principal, owned, control
         self._pump = Pump()
+        self.memory = Memory()
 
     async def answer(self, session: Session, frame: Frame, reply: Reply) -> None:
         """One REPLY or ERROR, unless it is cancelled."""
+        try:
+            request = codec.decode(frame.body, codec.Request)
+        except codec.Malformed as error:
+            return reply(Kind.ERROR, codec.encode_error(InvalidArgument(f"not a request: {error}")))
+        task = asyncio.current_task()
+        if request.id is None or task is None:
+            return await self._answer(session, request, frame, reply)
+        if len(request.id) > _MOST_ID:
+            return reply(Kind.ERROR, codec.encode_error(InvalidArgument(f"an id of {len(request.id)} characters")))
+        key = session.token, request.id
+        if frame.flags & AGAIN and await self._answered(session, request, key, reply):
+            return None
+        asked = self.memory.begin(key, task, reply)
+        try:
+            await self._answer(session, request, frame, asked)
+        finally:
+            self.memory.over(key, asked)
+
+    async def _answered(self, session: Session, request: codec.Request, key: tuple[str, str], reply: Reply) -> bool:
+        """Whether a request that is asked again has its answer. If not it may be performed: nothing happens twice."""
+        found = self.memory.find(key)
+        if isinstance(found, Asked):
+            if await found.answered_to(reply):
+                return True
+        elif found is not None:
+            if not found.had_descriptors:
+                reply(found.kind, found.body)
+                return True
+            await _let_go(session, found)
+        if isinstance(request.action, CreateSandbox) or (request.action is not None and request.action.REPEATABLE):
+            return False
+        reply(Kind.ERROR, codec.encode_error(DaemonLost("nobody knows what became of it")))
+        return True
+
+    async def _answer(self, session: Session, request: codec.Request, frame: Frame, reply: Reply) -> None:
         loop = asyncio.get_running_loop()
 
         def progress(kind: str, said: str) -> None:  # from any thread
@@ -107,10 +139,7 @@ class Requests:
 
         _progress.set(progress)
         try:
-            request = codec.decode(frame.body, codec.Request)
             await self._perform(session, request, frame, reply)
-        except codec.Malformed as error:
-            reply(Kind.ERROR, codec.encode_error(InvalidArgument(f"not a request: {error}")))
         except PaddockError as error:
             reply(Kind.ERROR, codec.encode_error(error))
         except ImportError as error:  # some modules are loaded at their first use
@@ -146,16 +175,16 @@ class Requests:
     async def _act(
         self, session: Session, action: Action[Any], request: codec.Request, frame: Frame, reply: Reply
     ) -> None:
-        if request.has_input and isinstance(action, RunExec):
-            data = await asyncio.to_thread(_read_all, frame.descriptors[0])
-            action = replace(action, input=data)
+        named = _named(action, request.id)
+        if request.has_input and isinstance(named, RunExec):
+            named = replace(named, input=await asyncio.to_thread(_read_all, frame.descriptors[0]))
         ENVIRONMENT.set(request.environment)
         if not isinstance(action, _UNDONE):
-            result = await self._api.perform(action, self._principal)
+            result = await self._api.perform(named, self._principal)
             self._keep(session, action, result)
             reply(Kind.REPLY, codec.encode(result))
             return
-        performing = asyncio.ensure_future(self._api.perform(action, self._principal))
+        performing = asyncio.ensure_future(self._api.perform(named, self._principal))
         try:
             result = await asyncio.shield(performing)
         except asyncio.CancelledError:
@@ -203,6 +232,22 @@ class Requests:
         elif hasattr(result, "aclose"):
             await result.aclose()
         await all_of(self._api.perform(KillSandbox(sandbox=one.id), self._principal) for one in made)
+
+
+def _named(action: Action[Any], id: str | None) -> Action[Any]:
+    """With the request's id where an id outlives this daemon: that of a command, the key of a sandbox."""
+    if isinstance(action, RunExec | StartExec):
+        return replace(action, id=id) if action.id is None else action
+    if isinstance(action, CreateSandbox) and action.idempotency_key is None:
+        return replace(action, idempotency_key=id)
+    return action
+
+
+async def _let_go(session: Session, answer: Answer) -> None:
+    """Close a handle whose descriptors went with the connection."""
+    opened = session.handles.pop(codec.decode(answer.body, codec.Handle).handle, None)
+    if opened is not None:
+        await opened.let_go()
 
 
 def _read_all(descriptor: int) -> bytes:

@@ -11,11 +11,12 @@ from typing import Annotated, Any
 
 import msgspec
 
-from paddock.errors import InvalidState
+from paddock.errors import DaemonLost, InvalidState
 from paddock.linux import pidfd
 from paddock.model import SandboxId
 from paddock.service._clock import start_time
 
+from ._asked import RETURN_SECONDS
 from ._handles import Opened
 
 
@@ -38,7 +39,9 @@ class Session:
         self.has_asked = False
         """For more than how the daemon is."""
         self._ended: Callable[[Session], None] | None = ended
-        self._number = 0
+        self._first = self._number = int.from_bytes(os.urandom(4)) << 16
+        """Of handles: those of an earlier daemon have other numbers."""
+        self._return: asyncio.TimerHandle | None = None
         self._process = self._watch()
         self.start_time = start_time(pid)
         """Read when the pidfd was open: both are of the same process if this is what was expected."""
@@ -49,15 +52,26 @@ class Session:
 
     def handle(self, number: int) -> Opened:
         opened = self.handles.get(number)
-        if opened is None:
-            raise InvalidState(
-                "the handle was closed, or the daemon restarted since",
-                hint="wait first; a background command can be attached to again, by its id",
-            )
-        return opened
+        if opened is not None:
+            return opened
+        if not self._first < number <= self._number:
+            raise DaemonLost("the daemon has restarted since")
+        raise InvalidState("the handle was closed", hint="wait first")
 
-    def disconnected(self, connection: object) -> None:
+    def disconnected(self, connection: object, *, is_lost: bool) -> None:
+        """`is_lost`: before its requests were answered. Then the client comes back for the answers, if it lives."""
         self.connections.discard(connection)
+        if self.connections:
+            return
+        if is_lost and self._process is not None:
+            if self._return is not None:
+                self._return.cancel()
+            self._return = asyncio.get_running_loop().call_later(RETURN_SECONDS, self._end_if_alone)
+        elif self._return is None:
+            self.end()
+
+    def _end_if_alone(self) -> None:
+        self._return = None
         if not self.connections:
             self.end()
 

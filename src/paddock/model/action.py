@@ -22,7 +22,8 @@ class Action(Value, Generic[R_co]):
     """Something asked. Subclasses are the closed union `AnyAction`.
 
     `TAG` is its name in messages, policies and records, `RESULT` the R, or the text of it. `REPEATABLE`: it may be
-    asked twice, because it changes nothing, or the second time nothing more.
+    asked twice, because it changes nothing, or the second time nothing more. To open a stream changes nothing: what is
+    written does.
     """
 
     if TYPE_CHECKING:

@@ -142,6 +142,8 @@ class RunExec(Action["ExecResult"], tag="exec.run"):
     """Bytes of each stream kept in the result: half from the start, half from the end."""
     expect_revision: str | None = None
     """InvalidState, and nothing is run, if the sandbox has another policy."""
+    id: str | None = None
+    """The command's. None: one is made."""
 
 
 class StartExec(Action["ExecHandle"], tag="exec.start"):
@@ -151,9 +153,11 @@ class StartExec(Action["ExecHandle"], tag="exec.start"):
     spec: ExecSpec
     background: bool = False
     expect_revision: str | None = None
+    id: str | None = None
+    """The command's, as of `exec.run`."""
 
 
-class AttachExec(Action["ExecHandle"], tag="exec.attach"):
+class AttachExec(Action["ExecHandle"], tag="exec.attach", repeatable=True):
     """To a background command: its output from the start, and what follows."""
 
     sandbox: str
@@ -164,7 +168,7 @@ class ListExecs(Action["tuple[ExecInfo, ...]"], tag="exec.list", repeatable=True
     sandbox: str
 
 
-class ReadOutput(Action["ByteReader"], tag="exec.output"):
+class ReadOutput(Action["ByteReader"], tag="exec.output", repeatable=True):
     """What is kept of a command's output until now: of a background command all of it, of one that was run to its end
     what did not fit into its result. `stream` is stdout or stderr."""
 
@@ -194,7 +198,7 @@ class ListAudit(Action["tuple[AuditRecord, ...]"], tag="audit.list", repeatable=
     limit: int = 1000
 
 
-class StreamAudit(Action["ByteReader"], tag="audit.stream"):
+class StreamAudit(Action["ByteReader"], tag="audit.stream", repeatable=True):
     """The log itself, as lines of JSON: `{"segment":…,"record":{…}}`, byte for byte what `verify` checks; signed heads,
     `{"head":{…}}`; last of all `{"cursor":…}`, to go on from another time. For the state directory's owner.
 

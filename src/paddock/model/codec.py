@@ -59,6 +59,9 @@ class Request(Value, forbid_unknown_fields=True, omit_defaults=True):
     """The input of `exec.run` is in the descriptor that came along: it was too long for a frame."""
     call: Call | None = None
     control: str | None = None
+    id: str | None = None
+    """Made by the client for what changes something, so that it can ask again. That of `exec.run` and `exec.start` is
+    the command's; `sandbox.create` has it for a key, which outlives the daemon."""
 
 
 class Handle(Value, omit_defaults=True):

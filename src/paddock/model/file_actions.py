@@ -18,7 +18,7 @@ class ReadFile(Action["ByteReader"], tag="file.read", repeatable=True):
     user: str | None = None
 
 
-class WriteFile(Action["ByteWriter"], tag="file.write"):
+class WriteFile(Action["ByteWriter"], tag="file.write", repeatable=True):
     """Written beside and renamed into place when the stream ends, so that nobody sees half a file;
     `append` writes in place. Missing parent directories are made."""
 
@@ -115,14 +115,14 @@ class GrepFiles(Action["tuple[GrepMatch, ...]"], tag="file.grep", repeatable=Tru
     user: str | None = None
 
 
-class WatchFiles(Action["ChangeStream"], tag="file.watch"):
+class WatchFiles(Action["ChangeStream"], tag="file.watch", repeatable=True):
     sandbox: str
     path: str
     recursive: bool = False
     user: str | None = None
 
 
-class UploadTree(Action["ByteWriter"], tag="tree.upload"):
+class UploadTree(Action["ByteWriter"], tag="tree.upload", repeatable=True):
     """The stream is a tar archive; it is unpacked inside the sandbox, below `path`, by the sandbox's own user."""
 
     sandbox: str
@@ -130,7 +130,7 @@ class UploadTree(Action["ByteWriter"], tag="tree.upload"):
     user: str | None = None
 
 
-class DownloadTree(Action["ByteReader"], tag="tree.download"):
+class DownloadTree(Action["ByteReader"], tag="tree.download", repeatable=True):
     """The stream is a tar archive of what is below `path`. It comes from an attacker: unpack it as such."""
 
     sandbox: str

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from .streams import ByteReader
 
 
-class DiffMount(Action["MountDiff"], tag="mount.diff"):
+class DiffMount(Action["MountDiff"], tag="mount.diff", repeatable=True):
     """What a sandbox has changed in a copy-on-write mount, at one instant. `target` may be left out where it has one
     such mount. `paths` are relative to it: only what is at or below them."""
 
@@ -20,7 +20,7 @@ class DiffMount(Action["MountDiff"], tag="mount.diff"):
     patch: bool = False
 
 
-class PromoteMount(Action["Promotion"], tag="mount.promote"):
+class PromoteMount(Action["Promotion"], tag="mount.promote", repeatable=True):
     """Takes those changes over into the host's directory. All or, if one of them has an obstacle, nothing.
 
     The daemon answers with a plan, a descriptor of the sandbox's files and a journal; the caller's process writes.
@@ -36,7 +36,7 @@ class PromoteMount(Action["Promotion"], tag="mount.promote"):
     dry_run: bool = False
 
 
-class DiffWorkspace(Action["WorkspaceDiff"], tag="workspace.diff"):
+class DiffWorkspace(Action["WorkspaceDiff"], tag="workspace.diff", repeatable=True):
     """What it holds that the commit it began with has not, untracked files too, at one instant.
 
     `workspace` is a workspace, or a sandbox with one: of a fork, its own copy is meant."""
@@ -91,7 +91,7 @@ class ListArtifacts(Action["tuple[Artifact, ...]"], tag="artifact.list", repeata
     workspace: str | None = None
 
 
-class GetArtifact(Action["ByteReader"], tag="artifact.get"):
+class GetArtifact(Action["ByteReader"], tag="artifact.get", repeatable=True):
     """Its content, which an attacker may have made."""
 
     workspace: str

@@ -68,7 +68,7 @@ class Conduct(Component):
         spec = action.spec
         verdict = Commands(rules).judge(spec.argv, spec.env)
         what = f"the command {' '.join(spec.argv)}" + (f" in {spec.cwd}" if spec.cwd else "")
-        self._settle("command", verdict, action, row, entry, what)
+        self._settle("command", verdict, replace(action, id=None), row, entry, what)
 
     async def file(self, action: Action[Any], row: Row, template: Template, entry: Entry) -> None:
         """PolicyDenied, ApprovalNeeded, Unrecorded: then it is left as it is."""

@@ -52,7 +52,7 @@ class Execs(Component):
     @handles(RunExec)
     async def run(self, action: RunExec, entry: Entry) -> ExecResult:
         _validate.check_run(action)
-        id = ExecId(mint(Noun.EXEC))
+        id = _id(action)
         row, held, before, handle = await self._started(action, id, entry)
         spool = f"{self._remains.outputs}/{row.id}/{id}"
         out = Capture(action.capture_bytes, spool + ".out")
@@ -98,7 +98,7 @@ class Execs(Component):
     @handles(StartExec)
     async def start(self, action: StartExec, entry: Entry) -> ExecHandle:
         _validate.check_exec(action.spec)
-        row, held, before, handle = await self._started(action, ExecId(mint(Noun.EXEC)), entry)
+        row, held, before, handle = await self._started(action, _id(action), entry)
         # Of a background command the backend keeps the time, also when this service is dead.
         timeout_seconds = None if action.background else action.spec.timeout_seconds
         return self._guarded(
@@ -206,6 +206,13 @@ class Execs(Component):
                 await held.instance.signal_exec(ExecId(action.exec), action.signal)
             except SandboxDied:
                 raise await self._live.dead(row) from None
+
+
+def _id(action: RunExec | StartExec) -> ExecId:
+    if action.id is None:
+        return ExecId(mint(Noun.EXEC))
+    _validate.check_exec_id(action.id)
+    return ExecId(action.id)
 
 
 def _check_revision(row: Row, expected: str | None) -> None:

@@ -3,6 +3,7 @@
 from ._connection import Connection as Connection
 from ._connection import receive_some as receive_some
 from ._connection import send_some as send_some
+from ._frames import AGAIN as AGAIN
 from ._frames import MAX_DESCRIPTORS as MAX_DESCRIPTORS
 from ._frames import MAX_REPLY as MAX_REPLY
 from ._frames import MAX_REQUEST as MAX_REQUEST

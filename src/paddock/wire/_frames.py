@@ -30,6 +30,8 @@ MAX_DESCRIPTORS = 16
 """Of one frame: as many as a sandbox may have mounts."""
 NO_REPLY = 1
 """A flag of OPEN: the client doesn't wait for an answer, and the daemon sends none."""
+AGAIN = 2
+"""A flag of OPEN: the connection on which the client asked this before has ended. What was done is not done twice."""
 
 _HEADER = Struct("<IHHIBBH")
 HEADER_BYTES = _HEADER.size

@@ -8,14 +8,15 @@ import sys
 
 from paddock.client._async_calls import AsyncCalls, AsyncPipe
 from paddock.client._lease import Lease
-from paddock.client._session import handle_methods, request_of, session, undo_of
-from paddock.model import ExecId, KillSandbox, codec
+from paddock.client._session import handle_methods, lost, new_id, request_of, session, undo_of
+from paddock.model import CreateSandbox, ExecId, KillSandbox, codec
 from paddock.wire import Frame, close_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from paddock.errors import DaemonLost
     from paddock.model import Action, ExitStatus, FileChange, FileInfo, Promotion, PtySize
 
 
@@ -26,21 +27,22 @@ class AsyncDaemonTransport:
         self._calls = calls
 
     async def perform(self, action: Action[Any]) -> Any:
-        body, descriptors = request_of(action)
+        id = new_id(action)
+        body, descriptors = request_of(action, id)
         try:
             frame = await self._calls.ask(
                 body,
                 descriptors,
-                repeatable=action.REPEATABLE,
+                repeatable=action.REPEATABLE or isinstance(action, CreateSandbox),
                 cancels=not isinstance(action, KillSandbox),
                 undo=lambda late: undo_of(action, late),
-                name=type(action).__name__,
+                lost=lambda problem: lost(action, id, problem),
             )
         finally:
             close_all(descriptors)
         match action.RESULT:
             case "ExecHandle":
-                return _Exec(self._calls, frame, kills=not getattr(action, "background", True))
+                return _Exec(self._calls, frame, action)
             case "ByteReader":
                 return _Reader(_opened(self._calls, frame), method="end")
             case "ByteWriter":
@@ -57,7 +59,7 @@ class AsyncDaemonTransport:
     async def control(self, what: str) -> bytes:
         """`status`, `stop` or `restart` of the daemon itself."""
         body = codec.encode(codec.Request(control=what))
-        return (await self._calls.ask(body, (), repeatable=what == "status", name=f"daemon {what}")).body
+        return (await self._calls.ask(body, (), again=what == "status")).body
 
     async def aclose(self) -> None:
         """Nothing: the session is this process's, not this transport's."""
@@ -70,8 +72,11 @@ def default_async_transport(state_dir: str | os.PathLike[str] | None = None) -> 
 
 async def _promote(calls: AsyncCalls, frame: Frame) -> Promotion:
     """Write on the host what the daemon's plan says, and tell the daemon that it is done."""
+    from contextlib import suppress
+
     from paddock.client._blocking import arun_whole
     from paddock.client._promote import promote
+    from paddock.errors import DaemonLost
     from paddock.model import Promotion
 
     handle: codec.Handle = codec.decode(frame.body, codec.Handle)
@@ -83,7 +88,8 @@ async def _promote(calls: AsyncCalls, frame: Frame) -> Promotion:
             close_all(frame.descriptors)
         return codec.decode(await calls.call(handle.handle, "finish", cancels=False), Promotion)
     finally:
-        await calls.call(handle.handle, "close", cancels=False)
+        with suppress(DaemonLost):  # it went with its daemon
+            await calls.call(handle.handle, "close", cancels=False)
 
 
 class _Stream:
@@ -209,13 +215,14 @@ class _Changes:
 
 
 class _Exec:
-    def __init__(self, calls: AsyncCalls, frame: Frame, *, kills: bool) -> None:
+    def __init__(self, calls: AsyncCalls, frame: Frame, action: Action[Any]) -> None:
         handle: codec.Handle = codec.decode(frame.body, codec.Handle)
         assert handle.id is not None
         assert handle.pid is not None
         self.id, self.pid = ExecId(handle.id), handle.pid
         self._calls, self._handle = calls, handle.handle
-        self._lease = lease = Lease(calls.give_up, handle, warns=kills)
+        self._action = action
+        self._lease = lease = Lease(calls.give_up, handle, warns=not getattr(action, "background", True))
         streams = {
             name: _Stream(calls, handle.handle, descriptor)
             for name, descriptor in zip(handle.streams, frame.descriptors, strict=True)
@@ -228,22 +235,28 @@ class _Exec:
     async def wait(self) -> ExitStatus:
         from paddock.model import ExitStatus
 
-        status: ExitStatus = codec.decode(await self._calls.call(self._handle, "wait"), ExitStatus)
+        status: ExitStatus = codec.decode(await self._call("wait"), ExitStatus)
         self._lease.over()
         return status
 
     async def signal(self, number: int) -> None:
-        await self._calls.call(self._handle, "signal", number=number)
+        await self._call("signal", number=number)
 
     async def kill(self) -> None:
-        await self._calls.call(self._handle, "kill", cancels=False)
+        await self._call("kill", cancels=False)
 
     async def resize(self, size: PtySize) -> None:
-        await self._calls.call(self._handle, "resize", size=size)
+        await self._call("resize", size=size)
 
     async def aclose(self) -> None:
         if self._lease.end():
-            await self._calls.call(self._handle, "close", cancels=False)
+            await self._call("close", cancels=False)
             for stream in (self.stdin, self.stdout, self.stderr):
                 if stream is not None:
                     stream.drop()
+
+    async def _call(self, method: str, *, cancels: bool = True, **fields: Any) -> bytes:
+        def unknown(problem: str) -> DaemonLost:
+            return lost(self._action, self.id, problem)
+
+        return await self._calls.call(self._handle, method, cancels=cancels, lost=unknown, **fields)

@@ -9,14 +9,15 @@ import sys
 
 from paddock.client._calls import Calls, Pipe
 from paddock.client._lease import Lease
-from paddock.client._session import handle_methods, request_of, session, undo_of
-from paddock.model import ExecId, KillSandbox, codec
+from paddock.client._session import handle_methods, lost, new_id, request_of, session, undo_of
+from paddock.model import CreateSandbox, ExecId, KillSandbox, codec
 from paddock.wire import Frame, close_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from paddock.errors import DaemonLost
     from paddock.model import Action, ExitStatus, FileChange, FileInfo, Promotion, PtySize
 
 
@@ -27,21 +28,22 @@ class DaemonTransport:
         self._calls = calls
 
     def perform(self, action: Action[Any]) -> Any:
-        body, descriptors = request_of(action)
+        id = new_id(action)
+        body, descriptors = request_of(action, id)
         try:
             frame = self._calls.ask(
                 body,
                 descriptors,
-                repeatable=action.REPEATABLE,
+                repeatable=action.REPEATABLE or isinstance(action, CreateSandbox),
                 cancels=not isinstance(action, KillSandbox),
                 undo=lambda late: undo_of(action, late),
-                name=type(action).__name__,
+                lost=lambda problem: lost(action, id, problem),
             )
         finally:
             close_all(descriptors)
         match action.RESULT:
             case "ExecHandle":
-                return _Exec(self._calls, frame, kills=not getattr(action, "background", True))
+                return _Exec(self._calls, frame, action)
             case "ByteReader":
                 return _Reader(_opened(self._calls, frame), method="end")
             case "ByteWriter":
@@ -58,7 +60,7 @@ class DaemonTransport:
     def control(self, what: str) -> bytes:
         """`status`, `stop` or `restart` of the daemon itself."""
         body = codec.encode(codec.Request(control=what))
-        return (self._calls.ask(body, (), repeatable=what == "status", name=f"daemon {what}")).body
+        return (self._calls.ask(body, (), again=what == "status")).body
 
     def close(self) -> None:
         """Nothing: the session is this process's, not this transport's."""
@@ -71,8 +73,11 @@ def default_transport(state_dir: str | os.PathLike[str] | None = None) -> Daemon
 
 def _promote(calls: Calls, frame: Frame) -> Promotion:
     """Write on the host what the daemon's plan says, and tell the daemon that it is done."""
+    from contextlib import suppress
+
     from paddock.client._blocking import run_blocking
     from paddock.client._promote import promote
+    from paddock.errors import DaemonLost
     from paddock.model import Promotion
 
     handle: codec.Handle = codec.decode(frame.body, codec.Handle)
@@ -84,7 +89,8 @@ def _promote(calls: Calls, frame: Frame) -> Promotion:
             close_all(frame.descriptors)
         return codec.decode(calls.call(handle.handle, "finish", cancels=False), Promotion)
     finally:
-        calls.call(handle.handle, "close", cancels=False)
+        with suppress(DaemonLost):  # it went with its daemon
+            calls.call(handle.handle, "close", cancels=False)
 
 
 class _Stream:
@@ -210,13 +216,14 @@ class _Changes:
 
 
 class _Exec:
-    def __init__(self, calls: Calls, frame: Frame, *, kills: bool) -> None:
+    def __init__(self, calls: Calls, frame: Frame, action: Action[Any]) -> None:
         handle: codec.Handle = codec.decode(frame.body, codec.Handle)
         assert handle.id is not None
         assert handle.pid is not None
         self.id, self.pid = ExecId(handle.id), handle.pid
         self._calls, self._handle = calls, handle.handle
-        self._lease = lease = Lease(calls.give_up, handle, warns=kills)
+        self._action = action
+        self._lease = lease = Lease(calls.give_up, handle, warns=not getattr(action, "background", True))
         streams = {
             name: _Stream(calls, handle.handle, descriptor)
             for name, descriptor in zip(handle.streams, frame.descriptors, strict=True)
@@ -229,22 +236,28 @@ class _Exec:
     def wait(self) -> ExitStatus:
         from paddock.model import ExitStatus
 
-        status: ExitStatus = codec.decode(self._calls.call(self._handle, "wait"), ExitStatus)
+        status: ExitStatus = codec.decode(self._call("wait"), ExitStatus)
         self._lease.over()
         return status
 
     def signal(self, number: int) -> None:
-        self._calls.call(self._handle, "signal", number=number)
+        self._call("signal", number=number)
 
     def kill(self) -> None:
-        self._calls.call(self._handle, "kill", cancels=False)
+        self._call("kill", cancels=False)
 
     def resize(self, size: PtySize) -> None:
-        self._calls.call(self._handle, "resize", size=size)
+        self._call("resize", size=size)
 
     def close(self) -> None:
         if self._lease.end():
-            self._calls.call(self._handle, "close", cancels=False)
+            self._call("close", cancels=False)
             for stream in (self.stdin, self.stdout, self.stderr):
                 if stream is not None:
                     stream.drop()
+
+    def _call(self, method: str, *, cancels: bool = True, **fields: Any) -> bytes:
+        def unknown(problem: str) -> DaemonLost:
+            return lost(self._action, self.id, problem)
+
+        return self._calls.call(self._handle, method, cancels=cancels, lost=unknown, **fields)

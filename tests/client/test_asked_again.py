@@ -1,0 +1,244 @@
+"""A connection that ends before the answer, while the daemon lives or with it: no verb happens twice.
+
+| the connection ends | what changes something | what opens a stream | a command that was started |
+|---|---|---|---|
+| while it is under way | the first answer | the first answer | the first answer |
+| when it was answered | the first answer | opened anew, the first is closed | `DaemonLost` with its id |
+| with the daemon | `DaemonLost`, but for a create: its key | opened anew | `DaemonLost` with its id |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable
+from select import select
+from typing import Any
+
+import pytest
+
+from paddock.client import Sandbox, Session
+from paddock.daemon import _asked
+from paddock.errors import DaemonLost, DaemonUnavailable
+from paddock.model import Action, CreateSandbox, ExecSpec, ForkSandbox, RunExec, StartExec, WriteFile
+from paddock.wire import Connection, Frame
+from tests.client.door import Rig
+from tests.orphans import wait_until
+
+SAYS = ExecSpec(argv=("sh", "-c", "echo once >> log; echo said"))
+VERBS: dict[str, Callable[[str], Action[Any]]] = {
+    "create": lambda box: CreateSandbox(),
+    "fork": lambda box: ForkSandbox(sandbox=box, count=2),
+    "exec": lambda box: RunExec(sandbox=box, spec=SAYS),
+    "start": lambda box: StartExec(sandbox=box, spec=SAYS),
+    "write": lambda box: WriteFile(sandbox=box, path="f"),
+}
+
+
+def _performed(rig: Rig, action: Action[Any]) -> list[Any]:
+    return [one for one in rig.door.performed if type(one) is type(action)]
+
+
+def _begun(rig: Rig, action: Action[Any], before: int) -> Callable[[], bool]:
+    def begun() -> bool:
+        """It has done all but answer."""
+        made = {CreateSandbox: 2, ForkSandbox: 3}.get(type(action), 1)
+        log = rig.door.root / "log"
+        return (
+            len(_performed(rig, action)) > before
+            and len(rig.door.sandboxes) >= made
+            and (getattr(action, "spec", None) is not SAYS or (log.exists() and log.read_text() == "once\n"))
+        )
+
+    return begun
+
+
+class Ending:
+    """Ends the connections of a session, from outside."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._patch, self.sockets = monkeypatch, list[socket.socket]()
+        init = Connection.__init__
+
+        def note(connection: Connection, peer: socket.socket, **options: Any) -> None:
+            self.sockets.append(peer)
+            init(connection, peer, **options)
+
+        monkeypatch.setattr(Connection, "__init__", note)
+
+    def now(self) -> None:
+        sockets, self.sockets = self.sockets, []  # the caller connects again at once
+        for one in sockets:
+            if one.fileno() >= 0:
+                one.shutdown(socket.SHUT_RDWR)
+
+    def with_the_next_answer(self, then: Callable[[], None] = lambda: None) -> None:
+        """It has come, and nobody has read it."""
+        receive, ended = Connection.receive, list[bool]()
+
+        def end(connection: Connection) -> Frame | None:
+            if ended:
+                return receive(connection)
+            ended.append(True)
+            assert select((connection.detach(),), (), (), 30)[0]
+            then()
+            connection.close()
+            raise ConnectionResetError("ended by the test")
+
+        self._patch.setattr(Connection, "receive", end)
+
+
+@pytest.fixture
+def ending(monkeypatch: pytest.MonkeyPatch) -> Ending:
+    return Ending(monkeypatch)
+
+
+@pytest.fixture
+def box(rig: Rig, ending: Ending) -> str:
+    return Sandbox.create(transport=rig.transport).id
+
+
+@pytest.fixture(params=["blocking", "event loop"])
+def perform(request: pytest.FixtureRequest, rig: Rig) -> Callable[[Action[Any]], Any]:
+    def blocking(action: Action[Any]) -> Any:
+        result = rig.transport.perform(action)
+        if hasattr(result, "wait"):
+            result.close()
+        elif hasattr(result, "abort"):
+            result.abort()
+        return result
+
+    async def once(action: Action[Any]) -> Any:
+        result = await rig.async_transport.perform(action)
+        if hasattr(result, "wait"):
+            await result.aclose()
+        elif hasattr(result, "abort"):
+            await result.abort()
+        return result
+
+    return blocking if request.param == "blocking" else lambda action: asyncio.run(once(action))
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_call_whose_connection_ends_has_the_first_answer(
+    verb: str,
+    rig: Rig,
+    box: str,
+    ending: Ending,
+    perform: Callable[[Action[Any]], Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answered_to, again = _asked.Asked.answered_to, threading.Event()
+
+    async def note(asked: _asked.Asked, reply: _asked.Reply) -> bool:
+        again.set()
+        return await answered_to(asked, reply)
+
+    monkeypatch.setattr(_asked.Asked, "answered_to", note)
+    action = VERBS[verb](box)
+    before, results = len(_performed(rig, action)), list[Any]()
+    rig.door.holds_answers = True
+    caller = threading.Thread(target=lambda: results.append(perform(action)))
+    caller.start()
+    assert wait_until(_begun(rig, action, before))
+    ending.now()
+    assert again.wait(20)
+    rig.door.holds_answers = False
+    caller.join()
+    assert len(_performed(rig, action)) == before + 1
+    (result,) = results
+    match verb:
+        case "create":
+            assert result.id in rig.door.sandboxes
+        case "fork":
+            assert {child.id for child in result} < set(rig.door.sandboxes)
+        case "exec":
+            assert result.out.head == b"said\n"
+        case _:
+            pass
+
+
+@pytest.mark.parametrize("daemon", ["lives", "has died"])
+@pytest.mark.parametrize("verb", VERBS)
+def test_an_answer_that_nobody_has_read_is_given_again_or_unknown(
+    verb: str, daemon: str, rig: Rig, box: str, ending: Ending
+) -> None:
+    action = VERBS[verb](box)
+    before = len(_performed(rig, action))
+    ending.with_the_next_answer(rig.served.forget if daemon == "has died" else lambda: None)
+    try:
+        result, error = rig.transport.perform(action), None
+    except DaemonLost as lost:
+        result, error = None, lost
+    performed = _performed(rig, action)[before:]
+    if verb == "write":
+        assert len(performed) == 2
+        result.abort()
+    elif verb == "create":
+        assert result.id in rig.door.sandboxes
+        assert len({one.idempotency_key for one in performed}) == 1
+        assert len(performed) == (1 if daemon == "lives" else 2)
+    else:
+        assert len(performed) == 1
+        assert (error is None) == (daemon == "lives" and verb != "start")
+    if error is not None and verb in ("exec", "start"):
+        assert error.id == performed[0].id
+        assert box in str(error)
+    if daemon == "lives":
+        assert wait_until(lambda: not rig.door.open), "what its caller never got is closed"
+
+
+def test_what_runs_on_in_the_background_is_named(rig: Rig, box: str, ending: Ending) -> None:
+    ending.with_the_next_answer(rig.served.forget)
+    with pytest.raises(DaemonLost, match=r"sandbox\.attach\('ex_") as caught:
+        rig.transport.perform(StartExec(sandbox=box, spec=SAYS, background=True))
+    (started,) = _performed(rig, StartExec(sandbox=box, spec=SAYS))
+    assert caught.value.id == started.id
+    assert f"paddock logs -f {box} {started.id}" in str(caught.value)
+
+
+def test_what_nobody_asks_for_again_is_cancelled(
+    rig: Rig, box: str, ending: Ending, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_asked, "RETURN_SECONDS", 0.05)
+    other = rig.session.take()  # by which the session lives on
+    rig.session.give_back(rig.session.open())
+    rig.door.holds_answers = True
+    monkeypatch.setattr(Session, "open", _refuse)
+    lost = list[bool]()
+
+    def call() -> None:
+        with pytest.raises(DaemonLost):
+            rig.transport.perform(VERBS["exec"](box))
+        lost.append(True)
+
+    caller = threading.Thread(target=call)
+    caller.start()
+    assert wait_until(_begun(rig, VERBS["exec"](box), 0))
+    ending.now()
+    caller.join()
+    assert lost
+    assert wait_until(lambda: len(rig.door.cancelled) == 1)
+    rig.door.holds_answers = False
+    other.close()
+
+
+def _refuse(session: Session) -> Connection:
+    raise DaemonUnavailable("refused by the test")
+
+
+def test_answers_are_kept_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> list[bool]:
+        memory = _asked.Memory()
+        for number in range(3000):
+            asked = memory.begin(("s", str(number)), asyncio.ensure_future(asyncio.sleep(0)), lambda *_: None)
+            asked(_asked.Kind.REPLY, bytes(1 << 20 if number == 2990 else 10))
+            memory.over(("s", str(number)), asked)
+        few = [memory.find(("s", str(number))) is not None for number in (0, 1975, 1976, 2999)]
+        asked = memory.begin(("s", "much"), asyncio.ensure_future(asyncio.sleep(0)), lambda *_: None)
+        asked(_asked.Kind.REPLY, bytes(9 << 20))
+        memory.over(("s", "much"), asked)
+        return [*few, memory.find(("s", "2999")) is not None, memory.find(("s", "much")) is not None]
+
+    assert asyncio.run(scenario()) == [False, False, True, True, False, False]
