@@ -927,7 +927,10 @@ class SimulatedBackend:
         def act() -> Place:
             before = places.get(plan.id)
             if before is not None and before.ended is None:
-                self._world.violate(f"{plan.id} lives twice: {before.plan.incarnation} and {plan.incarnation}")
+                if before.made_by == mine:
+                    self._world.violate(f"{plan.id} is made twice: {before.plan.incarnation} and {plan.incarnation}")
+                # One of the two is what a daemon that died had asked for: it is refused, or in the way.
+                raise AlreadyExists(f"{plan.id} lives")
             if plan.tree not in self._world.trees:
                 raise SandboxDied(f"{plan.id} has no tree")
             places[plan.id] = Place(self._supervisor, plan, mine)
