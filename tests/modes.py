@@ -29,6 +29,7 @@ PURE = {
     "service": "activity approvals conduct disk_sleep disk_sleep_races door evidence execs faults garbage levels"
     " malware_lists policies providers order recover lane rollback sandboxes secret_leases secret_policies"
     " secrets sleeping_states store wall_clock workspace_trees workspaces",
+    "simulation": "*",
     "storage": "secret_sources vault",
     "style": "clocks errors guarantees modes no_forks orphans rooms",
     "tools": "quick reference",

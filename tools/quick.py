@@ -26,7 +26,7 @@ TESTS = {
     "src/paddock/backends/vessel/": "backends/test_vessel.py",
     "src/paddock/cli/": "cli/test_cli.py cli/test_policy_cli.py cli/test_completion.py cli/test_secret.py",
     "src/paddock/client/": "client",
-    "src/paddock/daemon/": "daemon client",
+    "src/paddock/daemon/": "daemon client simulation",
     "src/paddock/egress/": "egress",
     "src/paddock/eval/": "eval",
     "src/paddock/guest/": "guest contract/test_jail_backend.py",
@@ -39,7 +39,7 @@ TESTS = {
     "src/paddock/server/": "nested",
     "src/paddock/service/": "service/test_door.py service/test_execs.py service/test_faults.py service/test_lane.py"
     " service/test_order.py service/test_recover.py service/test_sandboxes.py service/test_workspaces.py"
-    " client/test_client_real.py",
+    " client/test_client_real.py simulation",
     "src/paddock/storage/": "storage",
     "src/paddock/storage/forges/": "results/test_forges.py",
     "src/paddock/storage/images/": "images",

@@ -115,6 +115,24 @@ def test_a_sandbox_ends_with_the_last_program_that_connected_to_it(state_dir: Pa
     assert wait_until(lambda: not _lives(id, state_dir))
 
 
+def test_the_next_daemon_too_lets_one_live_as_long_as_a_program_that_connected_to_it(
+    state_dir: Path, program: Start
+) -> None:
+    """Its maker dies with the daemon."""
+    first = program(_HOLDS)
+    id = first.hears()
+    second = program(f"box = Sandbox.connect({id!r})\nsay(1)\nsys.stdin.readline()\n{_SAYS_ON}")
+    second.hears()
+    os.kill(daemon_pid(state_dir), signal.SIGKILL)
+    first.kill()
+    Sandbox.list(transport=default_transport(state_dir))  # the next daemon starts
+    assert wait_until(lambda: len(list((state_dir / "sessions").iterdir())) == 1)  # what the maker left has been done
+    second.tell()
+    assert second.hears() == "on"
+    second.kill()
+    assert wait_until(lambda: not _lives(id, state_dir))
+
+
 def _sessions(state_dir: Path) -> int:
     status = daemon_status(state_dir)
     assert status is not None

@@ -11,7 +11,6 @@ import itertools
 import os
 import random
 import signal
-import subprocess
 import time
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from paddock.client import DaemonTransport, daemon_status, default_transport
 from tests.conftest import gateway_pid, keepers, live_sandboxes
 from tests.faults.conftest import Program
 from tests.orphans import wait_until
+from tests.seed import SEED
 
 POLICY = {"egress": {"allow": [{"host": "example.com"}]}}
 VERBS = {
@@ -44,15 +44,6 @@ HISTORIES = tuple(itertools.product(VERBS, itertools.combinations(PARTS, 2)))
 SAMPLE = 8
 
 
-def _seed() -> str:
-    found = os.environ.get("PADDOCK_SEED")
-    if found is None:
-        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, check=False)
-        found = head.stdout.decode().strip() or "no commit"
-    return found
-
-
-SEED = _seed()
 SAMPLED = random.Random(SEED).sample(HISTORIES, SAMPLE)
 
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 import service_world
 from service_world import ME, Place, Rig
-from test_disk_sleep import HERE, Sleeper
+from test_disk_sleep import Sleeper
 from test_workspace_trees import OneWorkspace
 
 from paddock.errors import KeeperUnavailable, SandboxDied
-from paddock.model import KillSandbox, PauseSandbox, RunExec, State
+from paddock.model import KillSandbox, State
 from paddock.service._clock import Clock
 
 PATIENCE_SECONDS = 60.0
@@ -67,33 +65,6 @@ async def test_what_could_not_be_finished_the_next_use_finishes(
             assert await box.answers()
 
 
-async def test_who_uses_it_while_it_falls_asleep_wakes_it_and_loses_nothing(
-    rig: Rig, over: OneWorkspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with rig.service(workspaces=over, memory=True) as service:
-        box = await Sleeper(rig, service).begin()
-        stands, go = asyncio.Event(), asyncio.Event()
-        frozen = service_world.Held.frozen
-
-        @asynccontextmanager
-        async def slowly(self: service_world.Held) -> AsyncGenerator[None]:
-            async with frozen(self):
-                stands.set()
-                await go.wait()
-                yield
-
-        monkeypatch.setattr(service_world.Held, "frozen", slowly)
-        asleep = asyncio.ensure_future(service.perform(PauseSandbox(sandbox=box.id, to_disk=True), ME))
-        await stands.wait()
-        use = asyncio.ensure_future(service.perform(RunExec(sandbox=box.id, spec=HERE), ME))
-        for _ in range(20):
-            await asyncio.sleep(0)
-        go.set()
-        assert (await asleep).state is State.PAUSED
-        assert (await use).stdout == "here\n"
-        assert (await box.state(), await box.woken()) == (State.RUNNING, 1)
-
-
 async def test_killed_while_it_wakes_it_does_not_touch_a_workspace_that_another_may_have(
     rig: Rig, over: OneWorkspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,38 +110,3 @@ async def test_whose_time_ends_while_it_wakes_is_told_so(rig: Rig, over: OneWork
         with pytest.raises(SandboxDied, match="its time to live was over"):
             await box.answers()
         assert set(rig.pool.names()) == {"tp_host", "bs_1", "ws_1"}
-
-
-async def test_what_wakes_while_its_service_is_closed_sleeps_on(
-    rig: Rig, over: OneWorkspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with rig.service(workspaces=over, memory=True) as service:
-        box = await Sleeper(rig, service).begin()
-        await box.sleep()
-        born, go = asyncio.Event(), asyncio.Event()
-        create = service_world.WorldBackend.create
-
-        async def slowly(self: service_world.WorldBackend, plan: Any) -> Any:
-            instance = await create(self, plan)
-            born.set()
-            await go.wait()
-            return instance
-
-        monkeypatch.setattr(service_world.WorldBackend, "create", slowly)
-        use = asyncio.ensure_future(box.answers())
-        await born.wait()
-        close_tasks = service._tasks.aclose
-
-        async def closes() -> None:
-            go.set()  # it goes on once nothing more is started
-            await close_tasks()
-
-        monkeypatch.setattr(service._tasks, "aclose", closes)
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            await service.aclose()
-        assert isinstance((await asyncio.gather(use, return_exceptions=True))[0], BaseException)
-    async with rig.service(workspaces=over, memory=True) as after:
-        box.service = after
-        assert await box.state() is State.PAUSED
-        assert box.place is None
-        assert await box.answers()

@@ -43,21 +43,6 @@ async def test_a_create_cancelled_at_any_step_is_whole_or_nothing(rig: Rig, step
             await service.perform(CreateSandbox(spec=SandboxSpec(name="n")), ME)
 
 
-@pytest.mark.parametrize("steps", range(10))
-async def test_a_kill_cancelled_at_any_step_still_kills(rig: Rig, steps: int) -> None:
-    async with rig.service() as service:
-        made = await service.perform(CreateSandbox(), ME)
-        kill = asyncio.ensure_future(service.perform(KillSandbox(sandbox=made.id), ME))
-        for _ in range(steps):
-            await asyncio.sleep(0)
-        kill.cancel()
-        await asyncio.wait((kill,))
-        if steps:  # it had begun
-            watching = {held.watch for held in service._rooms.live._held.values() if held.watch}
-            await asyncio.gather(*service._tasks._running - watching)
-            assert await consistent(service, rig) == ()
-
-
 @pytest.mark.parametrize("method", ["add", "move", "get"])
 @pytest.mark.parametrize("call", range(1, 4))
 async def test_a_create_whose_database_fails_at_any_call_leaves_nothing_after_a_sweep(

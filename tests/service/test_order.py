@@ -120,38 +120,6 @@ async def test_a_create_whose_caller_leaves_undoes_itself_and_a_pause_that_waite
         assert rig.pool.names() == ()
 
 
-async def test_a_kill_that_comes_while_a_create_is_undone_waits_for_that(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with rig.service() as service:
-        undoing, go = asyncio.Event(), asyncio.Event()
-        kill = service_world.Held.kill
-
-        async def slowly(held: service_world.Held) -> None:
-            undoing.set()
-            await go.wait()
-            await kill(held)
-
-        monkeypatch.setattr(service_world.Held, "kill", slowly)
-        monkeypatch.setattr(service._rooms.sandboxes._making._live, "admit", _broken)
-        create = asyncio.ensure_future(service.perform(CreateSandbox(spec=SandboxSpec(name="n")), ME))
-        await undoing.wait()
-        killing = asyncio.ensure_future(service.perform(KillSandbox(sandbox="n"), ME))
-        for _ in range(20):
-            await asyncio.sleep(0)
-        assert not killing.done()
-        go.set()
-        await killing
-        with pytest.raises((SandboxDied, ZeroDivisionError)):
-            await create
-        assert rig.pool.names() == ()
-        assert not [place for place in rig.world.places.values() if place.ended is None]
-
-
-def _broken(*_: object) -> None:
-    raise ZeroDivisionError
-
-
 async def test_who_uses_it_while_it_is_killed_is_told_by_whom(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     async with rig.service() as service:
         id = (await service.perform(CreateSandbox(), ME)).id

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import itertools
 import shutil
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import service_world
-from service_world import HOST, ME, FolderPool, Place, Rig, World, WorldBackend, put, until
+from service_world import HOST, ME, Place, Rig, World, WorldBackend, put, until
 
 from paddock.backends._base import Ending, SandboxPlan
-from paddock.errors import SandboxDied
 from paddock.model import (
     CreateSandbox,
     CreateSnapshot,
@@ -28,8 +24,6 @@ from paddock.model import (
     ListSandboxes,
     ListSnapshots,
     PauseSandbox,
-    RollbackSandbox,
-    RunExec,
     SandboxId,
     SandboxSpec,
     State,
@@ -37,7 +31,6 @@ from paddock.model import (
 )
 from paddock.service import Clock, Service
 from paddock.service._recover import TABLE, Lives, Recorded, Step
-from paddock.service._store import Store
 
 HERE = ExecSpec(argv=("echo", "here"))
 BASE = (
@@ -156,161 +149,6 @@ async def test_a_living_one_is_adopted_ahead_of_its_first_use(rig: Rig) -> None:
         await until(lambda: left.id in service._rooms.live._held)
 
 
-class Died(BaseException):
-    """The daemon was killed."""
-
-
-class Mortal:
-    """From the n-th thing on that a daemon does to the world, it does nothing any more: it was killed there."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.left, self.done = 1 << 30, 0
-        for owner, methods in (
-            (WorldBackend, ("create", "adopt", "forget")),
-            (service_world.Held, ("kill", "pause", "resume")),
-            (FolderPool, ("create", "snapshot", "exchange", "rename", "delete")),
-            (Store, ("move", "add", "execute")),
-        ):
-            for method in methods:
-                monkeypatch.setattr(owner, method, self._counted(getattr(owner, method)))
-
-    def _counted(self, real: Callable[..., Any]) -> Callable[..., Any]:
-        def step() -> None:
-            self.done += 1
-            self.left -= 1
-            if self.left <= 0:
-                raise Died
-
-        async def later(*arguments: Any, **options: Any) -> Any:
-            step()
-            found = await real(*arguments, **options)
-            step()
-            return found
-
-        def now(*arguments: Any, **options: Any) -> Any:
-            if real.__name__ != "execute" or not arguments[1].startswith("SELECT"):
-                step()
-            return real(*arguments, **options)
-
-        return later if inspect.iscoroutinefunction(real) else now
-
-    async def killed_at(self, step: int, work: Callable[[], Awaitable[object]]) -> bool:
-        """Whether it came to that step."""
-        self.left = step
-        dying = asyncio.ensure_future(work())
-        with suppress(Died, SandboxDied, asyncio.CancelledError):
-            await dying
-        reached = self.left <= 0
-        await asyncio.sleep(0)
-        return reached
-
-
-async def _abandoned(service: Service) -> None:
-    """Its process is gone: nothing that it had begun goes on."""
-    mine = asyncio.current_task()
-    others = [task for task in asyncio.all_tasks() if task is not mine]
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
-    service._rooms.live._held.clear()
-
-
-@pytest.mark.parametrize("recorded", Recorded, ids=lambda one: one.name.lower())
-async def test_a_recovery_that_is_killed_at_any_step_runs_again_and_ends_the_same(
-    rig: Rig, recorded: Recorded, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    for step in range(1, 200):
-        rig = Rig(tmp_path / f"state{step}")
-        left = Left(rig)
-        await left.begin(recorded, Lives.YES)
-        with monkeypatch.context() as patched:
-            mortal = Mortal(patched)
-            dying = _service(rig)
-            reached = await mortal.killed_at(step, dying.recover)
-            await _abandoned(dying)
-        async with rig.service(memory=True) as service:
-            reason = service._store.get(left.id).sandbox.reason  # pyright: ignore
-            assert left.recorded(service) == AFTERWARDS[recorded, Lives.YES], (step, reason)
-            await service.expiry.once()
-            kept = {name for name in rig.pool.names() if name.startswith(("sb_", "rb_"))}
-            assert kept == {row.id for row in service._store.list()}, step
-        await rig.aclose()
-        if not reached:
-            assert step > 1 or recorded is Recorded.RUNNING
-            return
-    raise AssertionError("it takes more steps than that")
-
-
-def _service(rig: Rig) -> Service:
-    return Service(
-        rig.state_dir,
-        backends=lambda: [WorldBackend(rig.world, memory=True)],
-        pool=lambda: rig.pool,
-        templates=service_world.OneTemplate(),
-        policy=service_world.local_policy(service_world.os.getuid()),
-    )
-
-
-VERBS: dict[str, tuple[State, ...]] = {
-    "create": (State.FAILED, State.RUNNING),
-    "pause": (State.PAUSED, State.RUNNING),
-    "to disk": (State.PAUSED, State.RUNNING),
-    "wake": (State.PAUSED, State.RUNNING),
-    "rollback": (State.RUNNING,),
-    "kill": (State.KILLED, State.RUNNING, State.FAILED),
-}
-
-
-@pytest.mark.parametrize("verb", VERBS)
-async def test_a_daemon_that_is_killed_at_any_step_of_a_verb_leaves_what_can_be_put_right(
-    verb: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    for step in range(1, 300):
-        rig = Rig(tmp_path / f"state{step}")
-        service = _service(rig)
-        id = ""
-        if verb != "create":
-            id = (await service.perform(CreateSandbox(), ME)).id
-            rig.pool.create("tp_host")
-            snapshot = (await service.perform(CreateSnapshot(sandbox=id), ME)).id
-            if verb == "wake":
-                await service.perform(PauseSandbox(sandbox=id, to_disk=True), ME)
-        else:
-            snapshot = ""
-        action: Any = {
-            "create": CreateSandbox(spec=SandboxSpec(name="n")),
-            "pause": PauseSandbox(sandbox=id),
-            "to disk": PauseSandbox(sandbox=id, to_disk=True),
-            "wake": RunExec(sandbox=id, spec=HERE),
-            "rollback": RollbackSandbox(sandbox=id, snapshot=snapshot),
-            "kill": KillSandbox(sandbox=id),
-        }[verb]
-        with monkeypatch.context() as patched:
-            mortal = Mortal(patched)
-            dying = service
-            reached = await mortal.killed_at(step, lambda dying=dying, action=action: dying.perform(action, ME))
-            await _abandoned(service)
-        async with rig.service(memory=True) as service:
-            rows = service._store.list(ended=True)
-            assert {row.state for row in rows} <= set(VERBS[verb]), step
-            for row in rows:
-                place = rig.world.places.get(row.id)
-                lives = place is not None and place.ended is None
-                assert lives is (row.state in (State.RUNNING, State.PAUSED) and not row.asleep), step
-                if row.state in (State.RUNNING, State.PAUSED):
-                    assert (await service.perform(RunExec(sandbox=row.id, spec=HERE), ME)).stdout == "here\n", step
-            await service.expiry.once()
-            trees = {name for name in rig.pool.names() if name.startswith(("sb_", "rb_"))}
-            assert trees == {row.id for row in service._store.list()}, step
-            snapshots = {one.id for one in await service.perform(ListSnapshots(), ME)}
-            assert snapshots == ({snapshot} if snapshot else set()), step
-        await rig.aclose()
-        if not reached:
-            assert step > 2
-            return
-    raise AssertionError("it takes more steps than that")
-
-
 async def test_a_sweep_buries_what_expired(rig: Rig) -> None:
     async with rig.service() as service:
         made = await service.perform(CreateSandbox(spec=SandboxSpec(persistent=True)), ME)
@@ -371,6 +209,30 @@ async def test_a_sweep_leaves_a_create_that_is_under_way_alone(rig: Rig) -> None
         made, _ = await asyncio.gather(service.perform(CreateSandbox(), ME), sweep())
         assert (await service.perform(GetSandbox(sandbox=made.id), ME)).state is State.RUNNING
         assert rig.pool.names() == (made.id,)
+
+
+async def test_a_sweep_leaves_alone_what_was_made_while_it_asked(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with rig.service() as service:
+        first = await service.perform(CreateSandbox(), ME)
+        under_way, go, living = asyncio.Event(), asyncio.Event(), WorldBackend.living
+
+        def wait(_: object) -> object:
+            under_way.set()
+            return go.wait()
+
+        async def slowly(self: WorldBackend) -> Any:
+            found = await living(self)
+            go.set()
+            await made
+            return found
+
+        rig.world.before_create = wait
+        made = asyncio.ensure_future(service.perform(CreateSandbox(), ME))
+        await under_way.wait()
+        monkeypatch.setattr(WorldBackend, "living", slowly)
+        await service.expiry.once()
+        found = {one.id: one.state for one in await service.perform(ListSandboxes(ended=True), ME)}
+        assert found == {first.id: State.RUNNING, (await made).id: State.RUNNING}
 
 
 async def test_what_another_backend_says_of_an_id_is_not_said_of_the_sandbox(rig: Rig) -> None:

@@ -17,7 +17,7 @@ from paddock import __version__
 from paddock.errors import InvalidArgument, NotConfigured, PaddockError, exhaustion
 from paddock.keeper.layout import CONFIG
 from paddock.linux import inotify
-from paddock.model import KillSandbox, ListSandboxes, Principal, Sandbox, codec
+from paddock.model import KillSandbox, ListSandboxes, Principal, Sandbox, SandboxId, codec
 from paddock.service._clock import boot_id
 from paddock.wire import PROTOCOL
 
@@ -34,6 +34,9 @@ LOCK = "daemon.lock"
 LOG = "daemon.log"
 _LOG_BYTES = 10 << 20
 _CLOSE_SECONDS = 20.0
+_AGAIN_SECONDS = 5.0
+_UNCLAIMED_SECONDS = 30.0
+"""In which a program whose create the death of the daemon interrupted can ask again, with its key."""
 
 _log = logging.getLogger("paddock")
 
@@ -133,16 +136,30 @@ class Daemon:
             await asyncio.wait_for(self._node.aclose(), _CLOSE_SECONDS)
 
     def _take_up_sessions(self) -> None:
-        """Of the daemon before: a session lives as long as its process, whether it calls again or not."""
+        """Of the daemon before: a session lives as long as its process, whether it calls again or not. A process of
+        another pid namespace, seen as 0, is taken to live as long as a sandbox of it."""
+        rows, there = tuple(self._files.read()), self.service.not_persistent(self._principal)
         dead: list[Session] = []
-        for row in tuple(self._files.read()):
+        for row in rows:
             session = self._listener.session(row.token, row.pid)
             session.sandboxes.update(row.sandboxes)
-            session.has_asked = True
-            if row.boot_id != self._boot or session.start_time != row.start_time:
+            session.has_asked = row.pid > 0
+            lives = session.start_time == row.start_time if row.pid > 0 else not there.isdisjoint(row.sandboxes)
+            if row.boot_id != self._boot or not lives:
                 dead.append(session)
         for session in dead:  # when all are known: a sandbox may be a living one's, too
             session.end()
+        # Of those that no file names the daemon before had no time to note whose they are.
+        unclaimed = there.difference(*(row.sandboxes for row in rows))
+        if unclaimed:
+            asyncio.get_running_loop().call_later(_UNCLAIMED_SECONDS, self._end_unclaimed, unclaimed)
+
+    def _end_unclaimed(self, sandboxes: set[SandboxId]) -> None:
+        if not self._closing:
+            self._begin(self._end_sandboxes(sandboxes - self._owned_by_sessions()))
+
+    def _owned_by_sessions(self) -> set[SandboxId]:
+        return {id for session in self._listener.sessions.values() for id in session.sandboxes}
 
     def _greet(self, hello: codec.Hello) -> codec.Welcome:
         if hello.protocol != PROTOCOL:
@@ -179,22 +196,26 @@ class Daemon:
     def _session_ended(self, session: Session) -> None:
         if self._closing and not self._ends_own:
             return  # its file tells the next daemon of it
-        others: set[str] = set()
-        for other in self._listener.sessions.values():
-            others |= other.sandboxes
-        self._begin(self._end_session(session, set(session.sandboxes) - others))
+        self._begin(self._end_session(session, session.sandboxes - self._owned_by_sessions()))
 
-    async def _end_session(self, session: Session, sandboxes: set[Any]) -> None:
+    async def _end_session(self, session: Session, sandboxes: set[SandboxId]) -> None:
         await all_of(opened.let_go() for opened in session.handles.values())
         session.handles.clear()
-        await self._end_sandboxes(sandboxes)
-        self._files.forget(session.token)
+        await self._end_with_program(session.token, sandboxes)
         if session.has_asked:
             self._look_whether_idle()
 
-    async def _end_sandboxes(self, sandboxes: set[Any]) -> None:
-        for error in await all_of(self._node.service.end(id) for id in sandboxes):
-            _log.error("a sandbox could not be ended with its program: %s", error)
+    async def _end_with_program(self, token: str, sandboxes: set[SandboxId]) -> None:
+        """If this daemon ends before they do, the file of the session tells the next one of them."""
+        await self._end_sandboxes(sandboxes)
+        self._files.forget(token)
+
+    async def _end_sandboxes(self, sandboxes: set[SandboxId]) -> None:
+        """Again and again until they have ended: nobody else ends them."""
+        while errors := await all_of(self._node.service.end(id) for id in sandboxes):
+            for error in errors:
+                _log.error("a sandbox could not be ended with its program: %s", error)
+            await asyncio.sleep(_AGAIN_SECONDS)
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

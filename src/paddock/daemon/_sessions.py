@@ -109,13 +109,13 @@ class SessionFiles:
 
     def write(self, session: Session, boot_id: str) -> None:
         place = self._directory / f"{session.token}.json"
-        if not session.sandboxes or session.start_time is None:
+        if not session.sandboxes:
             place.unlink(missing_ok=True)
             return
         row = SessionRow(
             token=session.token,
             pid=session.pid,
-            start_time=session.start_time,
+            start_time=session.start_time or "",
             boot_id=boot_id,
             sandboxes=tuple(session.sandboxes),
         )

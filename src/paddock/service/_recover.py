@@ -119,14 +119,14 @@ class Recovery(Component):
             backend = self._backends.find(name)
             # A row is written before anything is made for it: what lives without a row at the end has none. And what is
             # recorded as running was there before: what does not live, though it was so recorded at first, is gone.
-            before = {row.id for row in self._store.list()}
+            before = {row.id: row for row in self._store.list()}
             living = await self._living(backend)
             rows, workshops = {row.id: row for row in self._store.list()}, self._shelf.workshops.living()
             work: list[Awaitable[None]] = []
             for id in {*living, *(id for id, row in rows.items() if row.sandbox.backend == name)} - workshops:
                 row = rows.get(id)
-                if row is not None and (row.sandbox.backend != name or id not in before):
-                    continue  # what carries for it, perhaps; or it has just begun
+                if row is not None and (row.sandbox.backend != name or _has_begun(row, before.get(id))):
+                    continue  # what carries for it, perhaps
                 ending = living.get(id, _GONE)
                 lives = Lives.UNKNOWN if backend is None or living is _UNKNOWN else Lives.NO if ending else Lives.YES
                 step = TABLE[recorded(row), lives]
@@ -181,8 +181,8 @@ class Recovery(Component):
         for row in await self._live.check_all(tuple(row for row in self._store.list() if row.state in LIVE)):
             now = self._store.get(row.id)
             if row.state is State.RUNNING and now is not None and now.state is State.PAUSED:
-                self._store.set_deadline(row)
-                self._lifecycle.move(now, State.RUNNING)
+                # It goes on since nobody knows when; the backend, asked to resume what runs, says until when.
+                await self._live.sleeping.resume(now, await self._live.hold(now))
 
     async def _living(self, backend: Backend | None) -> Mapping[SandboxId, Ending | None]:
         try:
@@ -204,6 +204,11 @@ class Recovery(Component):
         except (PaddockError, OSError) as error:
             with suppress(Unrecorded):
                 self._audit.event("recovery.failed", message=f"{what}: {type(error).__name__}: {error}"[:1024])
+
+
+def _has_begun(row: Row, before: Row | None) -> bool:
+    """Since `before` was read: it was made, made again, or woken from disk."""
+    return before is None or (recorded(before), before.incarnation) != (recorded(row), row.incarnation)
 
 
 _UNKNOWN: Mapping[SandboxId, Ending | None] = {}

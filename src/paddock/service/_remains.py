@@ -32,16 +32,21 @@ class Remains(Component):
 
         Without an Ending, the backend has no trace of it: what the clock says is then all there is to say.
         """
-        state, limit, reason = self._verdict(row, ending)
-        self._audit.event(
-            "sandbox.ended", sandbox=row.id, state=state.value, limit=limit and limit.value, reason=reason
-        )
-        try:
-            row = self._lifecycle.move(row, state, limit=limit, reason=reason, release_key=row.state is State.CREATING)
-        except InvalidState:
-            row = self._store.get(row.id) or row  # somebody else was there first
-            if not has_ended(row):
-                return row
+        now = self._store.get(row.id) or row
+        if has_ended(now):
+            row = now  # somebody else was there first
+        else:
+            state, limit, reason = self._verdict(row, ending)
+            self._audit.event(
+                "sandbox.ended", sandbox=row.id, state=state.value, limit=limit and limit.value, reason=reason
+            )
+            try:
+                row = self._lifecycle.move(
+                    row, state, limit=limit, reason=reason, release_key=row.state is State.CREATING
+                )
+            except InvalidState:
+                return now  # it was made again since `row` was read
+            self.unrecorded.pop(row.id, None)
         await self.bury(row)
         return row
 
@@ -57,7 +62,7 @@ class Remains(Component):
             self._snapshots.forget_sleep(row.id)
         self.remove_outputs(row.id)
         backend = self._backends.find(row.sandbox.backend)
-        if backend is not None:
+        if backend is not None and row.id not in self.unrecorded:  # until then only the backend knows of its end
             await backend.forget(row.id)
 
     def overdue(self, row: Row) -> bool:
@@ -79,7 +84,7 @@ class Remains(Component):
 
     def _verdict(self, row: Row, ending: Ending | None) -> tuple[State, Limit | None, str]:
         if row.id in self.unrecorded:
-            return State.KILLED, None, self.unrecorded.pop(row.id)
+            return State.KILLED, None, self.unrecorded[row.id]
         if ending is not None:
             return State.KILLED, ending.limit, ending.reason
         if row.state is State.CREATING:

@@ -185,15 +185,16 @@ class Sandboxes(Component):
         if row.state is State.PAUSED or held.instance.stillness.now:  # its pid 1, which keeps the time too, has to hear
             async with self.use(row.id, entry):
                 pass
-        deadline = self._clock.boottime() + action.ttl_seconds
-        try:
+
+        async def turn() -> Sandbox:
+            deadline = self._clock.boottime() + action.ttl_seconds
             await held.instance.set_deadline(deadline)
-        except SandboxDied:
-            raise await self._live.dead(row) from None
-        row = running(self._now(row.id), self._clock, deadline)
-        if not self._store.set_deadline(row):
-            raise await self._live.dead(row)
-        return row.sandbox
+            now = running(self._now(row.id), self._clock, deadline)
+            if not self._store.set_deadline(now):
+                raise died(self._now(row.id).sandbox)
+            return now.sandbox
+
+        return await self._turned(turn(), row)
 
     @handles(KillSandbox)
     async def kill(self, action: KillSandbox, entry: Entry) -> Sandbox:
@@ -249,7 +250,7 @@ class Sandboxes(Component):
     async def _turned(self, work: Coroutine[None, None, Sandbox], row: Row) -> Sandbox:
         """Once begun it goes on, whatever becomes of the caller."""
         try:
-            return await self._tasks.finish(work, name=f"undo sandbox {row.id}: pause, resume or rollback")
+            return await self._tasks.finish(work, name=f"undo sandbox {row.id}: pause, resume, rollback or extend")
         except SandboxDied:
             raise await self._live.dead(row) from None
 
@@ -429,7 +430,9 @@ class Sandboxes(Component):
         except Overtaken as overtaken:
             async with self._lanes.shared(overtaken.id):
                 row = self._now(SandboxId(overtaken.id))
-            raise (died(row.sandbox) if has_ended(row) else overtaken) from None
+            if has_ended(row):
+                raise died(row.sandbox) from None
+            raise InvalidState(f"{overtaken}, and that failed", hint="try again", sandbox=row.id) from None
 
     async def _kill(self, id: SandboxId, record: Callable[[Row], Awaitable[Row]]) -> Sandbox:
         async with self._lanes.overtake(id):
@@ -476,8 +479,8 @@ class Sandboxes(Component):
             )
         async with self._lanes.shared(id):
             row = self._store.get(id)
-        if row is None or row.state is State.FAILED:
-            reason = row.sandbox.reason if row else "it was forgotten"
+        if row is None or row.state in (State.FAILED, State.CREATING):  # creating, and nobody is at it: a daemon died
+            reason = row.sandbox.reason or "it did not come to its end" if row else "it was forgotten"
             raise InvalidState(f"the first call with that key failed: {reason}", hint="call again", sandbox=id)
         return (await self._live.check(row)).sandbox
 

@@ -137,6 +137,11 @@ class Service:
         """Whether any sandbox runs, or is being made or restored."""
         return any(row.state in (State.CREATING, State.RESTORING, State.RUNNING) for row in self._store.list())
 
+    def not_persistent(self, owner: Principal) -> set[SandboxId]:
+        """Those that live and end with the programs of `owner` that use them."""
+        rows = self._store.list()
+        return {row.id for row in rows if not row.sandbox.spec.persistent and row.sandbox.owner == owner.id}
+
     async def recover(self) -> None:
         """Put right what the service before this one has left. To be awaited once, before anything is performed."""
         await self._rooms.recovery.recover()
