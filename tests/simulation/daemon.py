@@ -194,7 +194,11 @@ def machine(current: Callable[[], World]) -> Generator[None]:
         for where, name, what in (
             (_sessions, "start_time", lambda pid: "then" if pid in current().processes else None),
             (_sessions, "pidfd", SimpleNamespace(open=open_pidfd)),
-            (_sessions, "os", SimpleNamespace(close=lambda fd: None, urandom=lambda size: current().chance.randbytes(size))),
+            (
+                _sessions,
+                "os",
+                SimpleNamespace(close=lambda fd: None, urandom=lambda size: current().chance.randbytes(size)),
+            ),
             (_threads, "threading", SimpleNamespace(Thread=thread)),
             (ids, "time", SimpleNamespace(time=lambda: current().wall())),
             (ids, "os", SimpleNamespace(urandom=lambda size: current().chance.randbytes(size))),
