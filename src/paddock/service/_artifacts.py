@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 
@@ -27,6 +28,7 @@ from ._clock import Clock
 from ._gate import Entry
 from ._result_source import Source, Sources
 from ._result_store import ResultStore
+from ._tasks import in_thread
 
 MOST_BYTES = 4 << 30
 _CHUNK = 1 << 20
@@ -36,6 +38,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,127}")
 class ArtifactResults:
     def __init__(self, *, sources: Sources, store: ResultStore, contents: Contents, clock: Clock) -> None:
         self._sources, self._store, self._contents, self._clock = sources, store, contents, clock
+        self._changing = asyncio.Lock()
+        """Between the contents and the rows that need them."""
 
     async def add(self, action: AddArtifact, entry: Entry) -> Artifact:
         _validate.check_file(action)
@@ -48,30 +52,29 @@ class ArtifactResults:
             )
         source = await self._sources.find(action.workspace, entry)
         if source.running is not None:
-            artifact = await self._take(source, source.running[1].instance, action.path, name)
+            artifact = await self._take(source, source.running[1].instance, action.path, name, entry)
         else:
             async with self._sources.workshop(source, entry) as workshop:
-                artifact = await self._take(source, workshop.instance, action.path, name)
-        if not self._store.keep(entry.principal.id, artifact, source.name):
-            self._refuse_other(entry.principal.id, artifact)
+                artifact = await self._take(source, workshop.instance, action.path, name, entry)
         entry.done({"of": artifact.of, "name": name, "sha256": artifact.digest, "length": artifact.size_bytes})
         return artifact
 
     def list(self, action: ListArtifacts, entry: Entry) -> tuple[Artifact, ...]:
         return self._store.artifacts(entry.principal.id, action.workspace)
 
-    def get(self, action: GetArtifact, entry: Entry) -> ByteReader:
+    async def get(self, action: GetArtifact, entry: Entry) -> ByteReader:
         """The outcome says what was handed out; how much of it was read is the caller's matter."""
         artifact = self._find(action.workspace, action.name, entry)
-        file = os.fdopen(self._contents.open(artifact.digest), "rb")
+        file = os.fdopen(await in_thread(self._contents.open, artifact.digest), "rb")
         entry.done({"of": artifact.of, "sha256": artifact.digest, "length": artifact.size_bytes})
         return KeptOutput(file)
 
-    def remove(self, action: RemoveArtifact, entry: Entry) -> None:
+    async def remove(self, action: RemoveArtifact, entry: Entry) -> None:
         self._store.forget(entry.principal.id, self._find(action.workspace, action.name, entry))
-        self._contents.keep_only(self._store.digests())
+        async with self._changing:
+            await in_thread(self._contents.keep_only, self._store.digests())
 
-    async def _take(self, source: Source, instance: Instance, path: str, name: str) -> Artifact:
+    async def _take(self, source: Source, instance: Instance, path: str, name: str, entry: Entry) -> Artifact:
         info = await instance.file(StatFile(sandbox=instance.id, path=path))
         if info.kind not in (FileKind.FILE, FileKind.DIRECTORY):
             raise InvalidArgument(
@@ -80,27 +83,34 @@ class ArtifactResults:
         tree = info.kind is FileKind.DIRECTORY
         action = DownloadTree if tree else ReadFile
         reader: ByteReader = await instance.file(action(sandbox=instance.id, path=path))
+        incoming = self._contents.incoming(MOST_BYTES)
         try:
-            with self._contents.incoming(MOST_BYTES) as incoming:
-                while data := await reader.read(_CHUNK):
-                    incoming.write(data)
+            await in_thread(incoming.open)
+            while data := await reader.read(_CHUNK):
+                await in_thread(incoming.write, data)
+            artifact = Artifact(
+                of=source.id,
+                name=name,
+                path=path,
+                digest=incoming.digest,
+                size_bytes=incoming.size,
+                tree=tree,
+                created_at=self._clock.wall(),
+            )
+            async with self._changing:
+                await in_thread(incoming.keep)
+                if not self._store.keep(entry.principal.id, artifact, source.name):
+                    await self._refuse_other(entry.principal.id, artifact)
         finally:
+            await in_thread(incoming.close)
             await reader.aclose()
-        return Artifact(
-            of=source.id,
-            name=name,
-            path=path,
-            digest=incoming.digest,
-            size_bytes=incoming.size,
-            tree=tree,
-            created_at=self._clock.wall(),
-        )
+        return artifact
 
-    def _refuse_other(self, owner: str, artifact: Artifact) -> None:
+    async def _refuse_other(self, owner: str, artifact: Artifact) -> None:
         """The same content under the same name again is no error."""
         (known,) = self._store.artifacts(owner, artifact.of, artifact.name)
         if known.digest != artifact.digest:
-            self._contents.keep_only(self._store.digests())
+            await in_thread(self._contents.keep_only, self._store.digests())
             raise AlreadyExists(
                 f"{artifact.name!r} is there already, with other content (sha256 {known.digest})",
                 hint="give it another name, or remove that one: paddock artifact rm",

@@ -125,7 +125,7 @@ async def effect(rooms: Rooms, action: AnyAction, entry: Entry) -> object:
             return rooms.snapshots.list(source, entry)
         case DeleteSnapshot():
             await rooms.asking.snapshot_deletion(action, rooms.snapshots, entry)
-            return rooms.snapshots.delete(action, entry)
+            return await rooms.snapshots.delete(action, entry)
         case ForkSandbox():
             return await rooms.forks.fork(action, *await rooms.sandboxes.reach(action.sandbox, entry), entry)
         case RollbackSandbox():
@@ -188,9 +188,9 @@ async def effect(rooms: Rooms, action: AnyAction, entry: Entry) -> object:
         case ListArtifacts():
             return rooms.results.artifacts.list(action, entry)
         case GetArtifact():
-            return rooms.results.artifacts.get(action, entry)
+            return await rooms.results.artifacts.get(action, entry)
         case RemoveArtifact():
-            return rooms.results.artifacts.remove(action, entry)
+            return await rooms.results.artifacts.remove(action, entry)
         case StartRecording() | TakeRecording():
             row, _ = await rooms.sandboxes.reach(action.sandbox, entry)
             return await rooms.recordings.perform(action, row, entry)

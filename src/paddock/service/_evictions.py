@@ -20,6 +20,7 @@ from ._gate import Entry
 from ._grounds import Grounds
 from ._keeping import Keeping
 from ._lane import Lanes
+from ._tasks import in_thread
 from ._tenancy import Tenancy
 from ._workspace_store import WorkspaceRow, WorkspaceStore
 
@@ -60,16 +61,16 @@ class Evictions:
             return row
         restoring = self._store.settle(row, WorkspaceState.RESTORING)
         try:
-            self._pool().delete(row.id)  # a daemon that died while it evicted it may have left it
+            await in_thread(self._pool().delete, row.id)  # a daemon that died while it evicted it may have left it
             laid = await self._grounds.begin(restoring, entry)
             await self._keeping.lay(laid, entry)
             await asyncio.to_thread(self._sync, row.id)
             ready = self._store.settle(replace(laid, kept=None), WorkspaceState.READY)
         except BaseException:
-            self._pool().delete(row.id)
+            await in_thread(self._pool().delete, row.id)
             self._store.settle(row, WorkspaceState.EVICTED)
             raise
-        self._keeping.archives.remove(row.id)
+        await in_thread(self._keeping.archives.remove, row.id)
         return ready
 
     async def evictable(self, *, look: bool, entry: Entry | None = None) -> tuple[Evictable, ...]:
@@ -102,26 +103,29 @@ class Evictions:
                 kept = await self._keeping.keep(evicting, entry)
             except BaseException:
                 self._store.settle(row, WorkspaceState.READY)
-                self._keeping.archives.remove(id)
+                await in_thread(self._keeping.archives.remove, id)
                 raise
             self._store.settle(replace(evicting, kept=kept, base=None, layers=()), WorkspaceState.EVICTED)
-            self._pool().delete(id)
+            await in_thread(self._pool().delete, id)
 
-    def remove(self, row: WorkspaceRow) -> None:
+    async def remove(self, row: WorkspaceRow) -> None:
         """Delete all of it. The row goes last: as long as there is one, the next daemon sees to the rest."""
+        await in_thread(self._remove, row)
+        self._store.remove(row.id)
+
+    def _remove(self, row: WorkspaceRow) -> None:
         self._pool().delete(row.id)
         self._keeping.archives.remove(row.id)
         self._grounds.release(row)
-        self._store.remove(row.id)
 
-    def recover(self, audit: AuditLog) -> None:
+    async def recover(self, audit: AuditLog) -> None:
         """Finish or undo what the daemon before this one was doing, and delete archives that no row knows."""
         for row in self._store.list():
             match row.state:
                 case WorkspaceState.MAKING | WorkspaceState.DELETING:
-                    self.remove(row)
+                    await self.remove(row)
                 case WorkspaceState.RESTORING:
-                    self._pool().delete(row.id)
+                    await in_thread(self._pool().delete, row.id)
                     self._store.settle(replace(row, base=None, layers=()), WorkspaceState.EVICTED)
                 case WorkspaceState.EVICTING:
                     self._store.settle(row, WorkspaceState.READY)

@@ -12,6 +12,7 @@ from paddock.storage._base import Pool
 
 from ._bases import Base, Bases
 from ._gate import Entry
+from ._tasks import in_thread
 from ._workspace_store import WorkspaceRow, WorkspaceStore
 
 if TYPE_CHECKING:
@@ -49,14 +50,14 @@ class Grounds:
         """Makes the tree as it was before anybody wrote to it."""
         limit = row.workspace.disk_mib << 20
         if row.repository is None:
-            self._pool().create(row.id, limit_bytes=limit)
+            await in_thread(self._pool().create, row.id, limit_bytes=limit)
             return row
         from paddock.storage.repositories import pins
 
         acquired = _acquired(row)
         # Before anything lies over it: from here on neither the commit nor the repository goes.
         like = self._bases.ready(acquired, acquired.branch or "", submodules=row.workspace.submodules)
-        pins.pin(self._directory / row.repository, row.id, acquired.commit, like=like)
+        await in_thread(pins.pin, self._directory / row.repository, row.id, acquired.commit, like=like)
         base = await self._base(row, acquired, entry)
         layers = await self._bases.derive(base, row.id, limit_bytes=limit)
         workspace = replace(row.workspace, unfetched=base.unfetched)

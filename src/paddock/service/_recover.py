@@ -121,10 +121,10 @@ class Recovery:
         """Put right what the daemon before this one has left. A step that fails is recorded, and stops no other."""
         await self._try("sandboxes", self.sandboxes)
         await self._try("pauses", self._pauses)
-        await self._try("snapshots", _awaited(lambda: self._snapshots.recover(self._audit)))
-        await self._try("workspaces", _awaited(lambda: self._evictions.recover(self._audit)))
+        await self._try("snapshots", lambda: self._snapshots.recover(self._audit))
+        await self._try("workspaces", lambda: self._evictions.recover(self._audit))
         await self._try("workshops", self._shelf.workshops.recover)
-        await self._try("bases", _awaited(self._shelf.bases.recover))
+        await self._try("bases", self._shelf.bases.recover)
         await self._try("quarantines", self._quarantines)
 
     async def sandboxes(self) -> None:
@@ -220,10 +220,3 @@ class Recovery:
 
 _UNKNOWN: Mapping[SandboxId, Ending | None] = {}
 """Of a backend that can't be asked. Compared by identity."""
-
-
-def _awaited(step: Callable[[], None]) -> Callable[[], Awaitable[None]]:
-    async def run() -> None:
-        step()
-
-    return run

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from ._file_changes import FileChanges
 from ._lifecycle import Lifecycle
 from ._providers import Backends
 from ._store import Row, Store
+from ._tasks import in_thread
 from ._workspace_tree import own_trees
 
 
@@ -36,7 +37,7 @@ class Remains:
         clock: Clock,
         egress: Egress,
         changes: FileChanges,
-        wake_no_more: Callable[[str], None],
+        wake_no_more: Callable[[str], Awaitable[None]],
     ) -> None:
         self._changes, self._wake_no_more = changes, wake_no_more
         self._egress = egress
@@ -70,14 +71,17 @@ class Remains:
             await self._egress.close(row)
             with suppress(PaddockError):  # on a full disk: what is dead is buried all the same
                 await self._changes.record(row, own_trees(row), "end", own=True)
-        for tree in own_trees(row):
-            self._pool().delete(tree)
+        await in_thread(self._remove, row)
         if row.incarnation or row.restoring is not None:  # it may have slept on disk
-            self._wake_no_more(row.id)
-        self.remove_outputs(row.id)
+            await self._wake_no_more(row.id)
         backend = self._backends.find(row.sandbox.backend)
         if backend is not None:
             await backend.forget(row.id)
+
+    def _remove(self, row: Row) -> None:
+        for tree in own_trees(row):
+            self._pool().delete(tree)
+        self.remove_outputs(row.id)
 
     def overdue(self, row: Row) -> bool:
         """Of one that sleeps on disk, where nobody else keeps its time."""

@@ -94,9 +94,9 @@ class Reports:
         checks: list[Check] = []
         for backend in backends:
             checks += await asyncio.to_thread(backend.checks)  # it may try what it has never tried here
-        levels = _levels.reports(backends, checks, trials)
+        levels = await asyncio.to_thread(_levels.reports, backends, checks, trials)
         checks = [check for check in checks if check.area != "level"]  # `levels` says more of them
-        checks += self._storage()
+        checks += await asyncio.to_thread(self._storage)
         checks += await asyncio.to_thread(self._images)
         report = await self._verify()
         checks.append(
@@ -116,7 +116,7 @@ class Reports:
                 detail=f"{self._store.path}: survives kill -9 of its writers",
             )
         )
-        checks.append(_packages(self._state_dir / layout.PACKAGES))
+        checks.append(await asyncio.to_thread(_packages, self._state_dir / layout.PACKAGES))
         return Diagnosis(
             checks=tuple(checks),
             default_level=self._config.level.value,

@@ -44,6 +44,7 @@ from paddock.storage.repositories import (
 from ._clock import Clock, boot_id
 from ._gate import Entry
 from ._repository_store import NOBODY, PUBLIC, KnownRef, Observation, RepositoryRow, RepositoryStore
+from ._tasks import in_thread
 
 CredentialSource = Callable[[Principal, Remote], Awaitable[Proof | None]]
 """What a principal proves himself with to a remote; None: nothing."""
@@ -65,7 +66,7 @@ class Repositories:
         clock: Clock,
         credentials: CredentialSource | None,
         git: HostGit | None = None,
-        forget_bases: Callable[[str], None],
+        forget_bases: Callable[[str], Callable[[], None]],
     ) -> None:
         self.git = git or HostGit(directory)
         self._directory, self._store, self._clock = directory, store, clock
@@ -206,9 +207,9 @@ class Repositories:
         mark = self._directory / f"{id}.busy"
         if mark.exists():
             await self.git.clear_up(id)
-        mark.touch()
+        await asyncio.to_thread(mark.touch)
         yield
-        mark.unlink(missing_ok=True)
+        await asyncio.to_thread(mark.unlink, missing_ok=True)
 
     async def _answer(
         self, row: RepositoryRow, remote: Remote, ref: str | None, credential: Proof | None, principal: Principal
@@ -287,16 +288,21 @@ class Repositories:
         """InvalidState: a workspace or a snapshot needs it."""
         async with locked(self._directory / f"{id}.lock"):
             path = self._directory / id
-            needed = [owner for owner in pins.owners(path) if not owner.startswith(Noun.BASE)]
+            owners = await asyncio.to_thread(pins.owners, path)
+            needed = [owner for owner in owners if not owner.startswith(Noun.BASE)]
             if needed:
                 raise InvalidState(f"repository {id} is needed by {', '.join(needed[:8])}", hint="delete those first")
-            self._forget_bases(id)
+            discard = self._forget_bases(id)
             self._store.remove(id)
-            gone = self._directory / f"{id}.gone"
-            if path.exists():
-                path.rename(gone)
-                await asyncio.to_thread(shutil.rmtree, gone)  # by descriptors: it follows no link
-            (self._directory / f"{id}.lock").unlink()  # nobody has this id again
+            await in_thread(discard)
+            await in_thread(self._delete, id)
+
+    def _delete(self, id: str) -> None:
+        path, gone = self._directory / id, self._directory / f"{id}.gone"
+        if path.exists():
+            path.rename(gone)
+            shutil.rmtree(gone)  # by descriptors: it follows no link
+        (self._directory / f"{id}.lock").unlink()  # nobody has this id again
 
     def sweep(self) -> tuple[str, ...]:
         """Removes directories that no row knows, and says which. A row is made before its directory."""

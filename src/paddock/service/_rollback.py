@@ -27,7 +27,7 @@ from ._remains import words
 from ._snapshot_store import SnapshotRow
 from ._snapshots import Snapshots
 from ._store import Row, Store
-from ._tasks import Tasks
+from ._tasks import Tasks, in_thread
 from ._ttl import running
 from ._workspace_tree import WorkspaceTree, own_trees
 
@@ -54,7 +54,7 @@ class Rollback:
         """The caller holds the lane of the sandbox alone, and goes on if its own caller leaves."""
         held.backend.capabilities.require("freeze", held.backend.name)
         snapshot = self._snapshots.find(action.snapshot, entry.principal.id)
-        self._check(row, held, snapshot)
+        await self._check(row, held, snapshot)
         row = self._lifecycle.move(row, State.RESTORING, restoring=snapshot.id)
         try:
             trees = self._rebirth.trees(row, snapshot)
@@ -96,7 +96,7 @@ class Rollback:
         empty."""
         trees = self._rebirth.trees(row, self._snapshot_of(row))
         pool = self._pool()
-        names = set(pool.names())
+        names = set(await asyncio.to_thread(pool.names))
         missing = [tree.copy for tree in trees if tree.place in names or tree.copy.name not in names]
         await self._copy(row, missing)
         return trees
@@ -113,7 +113,7 @@ class Rollback:
 
     async def _stay(self, row: Row) -> Row:
         """It is as before: it runs, or stands still, or has died of something else meanwhile."""
-        _copies.discard(self._pool(), besides(row))
+        await in_thread(_copies.discard, self._pool(), besides(row))
         return await self._live.check(self._lifecycle.move(row, State.RUNNING), paused=True)
 
     async def _lay(self, row: Row, backend: Backend, snapshot: SnapshotRow, trees: Sequence[Beside]) -> Row:
@@ -130,9 +130,9 @@ class Rollback:
 
     async def _failed(self, row: Row, error: BaseException) -> None:
         self._lifecycle.move(row, State.FAILED, reason=f"rollback failed: {words(error)}")
-        _copies.discard(self._pool(), (*own_trees(row), *besides(row)))
+        await in_thread(_copies.discard, self._pool(), (*own_trees(row), *besides(row)))
 
-    def _check(self, row: Row, held: Held, snapshot: SnapshotRow) -> None:
+    async def _check(self, row: Row, held: Held, snapshot: SnapshotRow) -> None:
         """InvalidState if its files are not ones that this sandbox can have."""
         if snapshot.template != held.instance.template:
             raise InvalidState(
@@ -150,7 +150,7 @@ class Rollback:
                 f"snapshot {snapshot.id} has {_kind(theirs)}, and {row.id} has {ours}",
                 hint="make a sandbox of the snapshot instead: Sandbox.create(snapshot=...)",
             )
-        self._snapshots.check_layers(snapshot)
+        await self._snapshots.check_layers(snapshot)
 
 
 def _kind(workspace: WorkspaceTree | None) -> str:

@@ -32,7 +32,7 @@ from ._live import Held
 from ._providers import Backends
 from ._snapshot_store import SnapshotRow, SnapshotStore
 from ._store import Row
-from ._tasks import Tasks
+from ._tasks import Tasks, in_thread
 from ._workspace_tree import WORKSPACE_OF, copied
 
 _CANDIDATES = 8
@@ -74,7 +74,7 @@ class Snapshots:
             await self._changes.record(row, (snapshot.id,), "snapshot")
             entry.done({"snapshot": snapshot.id})
         except BaseException:
-            self._remove(snapshot.id)
+            await self._remove(snapshot.id)
             raise
         return snapshot
 
@@ -102,7 +102,7 @@ class Snapshots:
         except Overtaken as overtaken:
             raise SandboxDied(str(overtaken), sandbox=row.id) from None
         finally:
-            self._remove(snapshot.id)
+            await self._remove(snapshot.id)
 
     @asynccontextmanager
     async def to_sleep_on(self, row: Row, held: Held) -> AsyncGenerator[SnapshotRow]:
@@ -127,16 +127,16 @@ class Snapshots:
             if self._store.slept_on(snapshot.id):
                 self._store.whole(snapshot.id)
             else:
-                self._remove(snapshot.id)
+                await self._remove(snapshot.id)
 
-    def forget_sleep(self, sandbox: str) -> None:
+    async def forget_sleep(self, sandbox: str) -> None:
         """All that it has slept on: it never will again."""
         for row in self._store.list(sandbox):
-            self._remove(row.id)
+            await self._remove(row.id)
 
-    def forget(self, id: SnapshotId) -> None:
+    async def forget(self, id: SnapshotId) -> None:
         """One on which nothing sleeps any more."""
-        self._remove(id)
+        await self._remove(id)
 
     async def copy(self, held: Held, copies: Sequence[Copy]) -> None:
         """Copy the trees of a living sandbox at one instant. The caller holds its lane alone, and deletes the copies if
@@ -179,7 +179,7 @@ class Snapshots:
     def get(self, id: str) -> SnapshotRow | None:
         return self._store.get(id)
 
-    def spec_from(self, row: SnapshotRow, asked: SandboxSpec) -> SandboxSpec:
+    async def spec_from(self, row: SnapshotRow, asked: SandboxSpec) -> SandboxSpec:
         """What a sandbox from it has: the template and the mounts that its files were made on, and unless another is
         named, its level. InvalidArgument."""
         of = row.snapshot
@@ -190,7 +190,7 @@ class Snapshots:
             )
         if asked.mounts:
             raise InvalidArgument("a sandbox from a snapshot has the mounts of its source", hint="leave mounts out")
-        self.check_layers(row)
+        await self.check_layers(row)
         return replace(
             asked,
             template=of.template,
@@ -219,9 +219,9 @@ class Snapshots:
                 hint=f"leave the level out, or name {of.value!r}",
             )
 
-    def check_layers(self, row: SnapshotRow) -> None:
+    async def check_layers(self, row: SnapshotRow) -> None:
         """InvalidState if what its files lie over is gone."""
-        names = set(self._pool().names())
+        names = set(await asyncio.to_thread(self._pool().names))
         missing = [layer for layer in row.template.layers if layer not in names]
         if missing:
             raise InvalidState(
@@ -237,24 +237,27 @@ class Snapshots:
     def list(self, source: str | None, entry: Entry) -> tuple[Snapshot, ...]:
         return tuple(row.snapshot for row in self._store.list(entry.principal.id, source) if row.is_whole)
 
-    def delete(self, action: DeleteSnapshot, entry: Entry) -> None:
-        self._remove(self.find(action.snapshot, entry.principal.id).id)
+    async def delete(self, action: DeleteSnapshot, entry: Entry) -> None:
+        await self._remove(self.find(action.snapshot, entry.principal.id).id)
 
-    def _remove(self, id: str) -> None:
+    async def _remove(self, id: str) -> None:
         """The row first: a tree without one is swept."""
         self._store.remove(id)
+        await in_thread(self._delete, id)
+
+    def _delete(self, id: str) -> None:
         self._pool().delete(id)
         self._pool().delete(id + WORKSPACE_OF)
 
-    def recover(self, audit: AuditLog) -> None:
+    async def recover(self, audit: AuditLog) -> None:
         """Delete what the daemon before this one was making."""
         for row in self._store.list():
             if row.for_sleep:
                 if not self._store.slept_on(row.id):
-                    self._remove(row.id)
+                    await self._remove(row.id)
             elif not row.is_whole:
                 audit.event("snapshot.unfinished", snapshot=row.id, message="the daemon that made it died; deleted")
-                self._remove(row.id)
+                await self._remove(row.id)
 
 
 def _size(limits: Limits) -> tuple[float, ...]:
