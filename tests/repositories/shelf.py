@@ -30,7 +30,7 @@ class Shelf:
             clock=self._clock,
             credentials=self._credential,
             git=self.git,
-            forget_bases=lambda id: None,
+            forget_bases=lambda id: lambda: None,
         )
 
     async def _credential(self, principal: Principal, remote: Remote) -> Credential | None:
