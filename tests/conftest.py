@@ -112,13 +112,11 @@ def private_state(*, ignore: tuple[str, ...] = ()) -> Generator[Path]:
         # One that has just reached its deadline goes by itself.
         orphans.wait_until(lambda: not live_sandboxes(directory))
         alive = live_sandboxes(directory)
-        leave_session(directory)
         stop_keeper(directory)
         stop_gateway(directory)
         wait_until_clean(before, directory, ignore=("files", *ignore))
         assert not alive, f"sandboxes that nobody killed: {alive}"
     except BaseException:
-        leave_session(directory)
         succeed_keeper(directory)
         raise
     finally:
@@ -136,7 +134,11 @@ def live_sandboxes(state_dir: Path) -> list[str]:
 
 
 def stop_keeper(state_dir: Path) -> None:
-    """Has the keeper of this directory kill what lives and leave; kills one that does not."""
+    """End this process's session, the daemon, and the keeper with what lives in it; kill a keeper that doesn't leave.
+
+    The keeper serves one client: it isn't told anything while the daemon has its connection.
+    """
+    leave_session(state_dir)
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as door:
         door.settimeout(orphans.PATIENCE_SECONDS)
         door.connect(str(state_dir / layout.KEEPER_SOCKET))

@@ -190,8 +190,8 @@ def test_a_deadline_that_is_moved_while_ways_out_are_made_stays_moved(tmp_path: 
             records.move_deadline(ID, 0, 7.0)
             return True
 
-        def copies(self) -> None:
-            pass
+        def copies(self, process: int, first: tuple[int, int]) -> None:
+            os.close(process)
 
     life = SimpleNamespace(ways=Waiting(), late=False)
     asyncio.run(exits(records, living(), cast("Any", life), make=True))

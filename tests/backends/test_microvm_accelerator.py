@@ -117,8 +117,8 @@ def test_a_state_is_for_one_accelerator_one_processor_and_one_boot(tmp_path: Pat
 class Sham(MicrovmBackend):
     """A jail with /dev/kvm boots nothing. `made`: kinds and devices of the jails that it made."""
 
-    def __init__(self, state_dir: Path) -> None:
-        super().__init__(state_dir)
+    def __init__(self, harness: MicrovmHarness) -> None:
+        super().__init__(harness.state_dir, keeper=harness.keeper)
         self.made: list[tuple[str, tuple[str, ...]]] = []
 
     async def make(self, plan: SandboxPlan, jail: JailPlan) -> JailInstance:
@@ -141,7 +141,7 @@ async def _live(harness: MicrovmHarness, backend: MicrovmBackend) -> None:
 
 def test_where_kvm_boots_nothing_it_is_tried_once_and_machines_are_emulated(device: Path) -> None:
     async def scene(harness: MicrovmHarness) -> None:
-        first, second = Sham(harness.state_dir), Sham(harness.state_dir)
+        first, second = Sham(harness), Sham(harness)
         try:
             assert "KVM is tried with the first machine" in first.checks()[0].detail
             await asyncio.gather(_live(harness, first), _live(harness, first))

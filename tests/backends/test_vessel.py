@@ -310,6 +310,6 @@ def test_a_guest_that_lies_makes_errors_of_ours_and_the_pilot_serves_on(harness:
         assert (await instance.control_call({"op": "ping"}, dict))["children"]
 
     seed = random.Random("liar").randrange(1 << 16)
-    count = len(harness.backend().identities)
+    count = len(PlainVessel(harness.state_dir).identities)
     argv = ("/usr/bin/python3", "-I", "-S", "-c", f"VERSION = {VERSION}\n{LIAR}", str(seed), str(count))
     in_vessel(harness, body, argv=argv)

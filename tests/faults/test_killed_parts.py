@@ -21,7 +21,7 @@ from paddock.model import Limit, Limits
 from tests.conformance.leaks import Snapshot, wait_until_clean
 from tests.conftest import keepers, live_sandboxes
 from tests.faults.stepping import Operation
-from tests.orphans import descriptors, none_lost
+from tests.orphans import descriptors, none_lost, wait_until
 
 
 @pytest.fixture
@@ -183,7 +183,7 @@ def test_two_clients_that_kill_one_sandbox_at_once_both_succeed(transport: Daemo
             assert box.refresh().state == "killed"
             assert box.info.reason
     assert live_sandboxes(state_dir) == []
-    assert not list((state_dir / "run").iterdir()), "nothing waits to be forgotten"
+    assert wait_until(lambda: not list((state_dir / "run").iterdir())), "something waits to be forgotten"
 
 
 def test_a_killed_keeper_leaves_no_half_made_sandbox(

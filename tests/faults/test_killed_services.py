@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from paddock.client import stop_daemon
 from tests.conformance.leaks import Snapshot, wait_until_clean
 from tests.conftest import keepers, live_sandboxes, stop_keeper
 from tests.daemon.conftest import daemon_pid
@@ -157,7 +156,6 @@ def test_a_program_that_raises_leaves_no_sandbox(program: Start, state_dir: Path
 
 
 def _everything_leaves(state_dir: Path) -> None:
-    stop_daemon(state_dir)
     stop_keeper(state_dir)
 
 

@@ -22,7 +22,7 @@ from paddock.keeper import layout
 from paddock.linux import cgroups
 from paddock.model import CheckStorage, CollectGarbage, Diagnose
 from paddock.storage import prepare
-from tests.conftest import keepers, leave_session, live_sandboxes, private_state, stop_keeper
+from tests.conftest import keepers, live_sandboxes, private_state, stop_keeper
 from tests.in_process import in_process
 from tests.orphans import descriptors, none_lost, wait_until
 
@@ -75,7 +75,6 @@ def test_a_full_state_directory_is_a_typed_error_and_recovers() -> None:
             sandbox = _create(directory)
             assert sandbox.exec("echo again").stdout == "again\n"
             sandbox.kill()
-            leave_session(directory)
         finally:
             stop_keeper(directory)
             subprocess.run(["umount", "-l", str(directory)], check=True)
@@ -102,7 +101,6 @@ def test_on_a_full_disk_nothing_new_begins_and_kill_works() -> None:
             assert wait_until(lambda: live_sandboxes(directory) == [])
             (directory / "ballast").unlink()
             assert here.refresh().state == "killed"
-            leave_session(directory)
         finally:
             stop_keeper(directory)
             subprocess.run(["umount", "-l", str(directory)], check=True)
@@ -145,7 +143,6 @@ def test_on_a_full_disk_the_next_keeper_starts_and_knows_what_died() -> None:
             assert dead.refresh().state in ("killed", "failed")
             assert dead.info.reason
             assert live_sandboxes(directory) == []
-            leave_session(directory)
         finally:
             stop_keeper(directory)
             subprocess.run(["umount", "-l", str(directory)], check=True)
@@ -189,7 +186,6 @@ def test_a_full_pool_refuses_loses_nothing_and_has_room_again() -> None:
             assert not [c for c in transport.perform(CheckStorage(scrub=True)) if c.status == "missing"]
             child.kill()
             kept.kill()
-            leave_session(directory)
         finally:
             stop_keeper(directory)
             subprocess.run(["umount", "-l", str(directory)], check=True)
@@ -312,7 +308,6 @@ def small_disk(state_dir: Path, tmp_path: Path) -> Generator[Path]:
         prepare(state_dir, image_bytes=1 << 30)
         yield state_dir
     finally:
-        leave_session(state_dir)
         stop_keeper(state_dir)
         subprocess.run(["umount", state_dir], check=True)
 

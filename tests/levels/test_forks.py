@@ -19,7 +19,6 @@ from tests.service.test_forks import (
     test_a_childs_ttl_is_its_own,
     test_a_fork_that_fails_leaves_nothing_and_the_parent_unharmed,
     test_a_hundred_children_need_no_more_than_their_parent_wrote,
-    test_a_sandbox_that_stands_can_be_killed,
     test_a_snapshot_outlives_its_sandbox,
     test_all_children_are_of_one_instant_of_a_busy_parent,
     test_rollback_takes_the_files_back_and_ends_the_processes,
@@ -27,7 +26,6 @@ from tests.service.test_forks import (
     test_what_cannot_be_rolled_back_is_left_as_it_is,
     test_what_one_writes_no_other_sees,
     test_what_was_written_to_a_mount_goes_along,
-    test_whoever_goes_away_while_a_sandbox_stands_lets_it_go_on,
 )
 from tests.service.test_sleeping import (
     test_a_paused_sandbox_says_so_and_any_use_wakes_it,

@@ -105,7 +105,7 @@ def test_a_keeper_looks_at_the_clock_soon_after_the_machine_slept() -> None:
     keeper = SimpleNamespace(
         _house=SimpleNamespace(idle_seconds=10.0),
         _idle_since=0.0,
-        _connections={1},
+        _line=object(),
         _undertaker=undertaker,
         _nursery=nursery,
         _watches=(),

@@ -129,6 +129,7 @@ class Daemon:
             session.end()
         if self._ending:
             await asyncio.wait(self._ending, timeout=_CLOSE_SECONDS)
+        self._files.close()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._node.aclose(), _CLOSE_SECONDS)
 
@@ -170,10 +171,9 @@ class Daemon:
             notices=notices,
         )
 
-    def _owned(self, session: Session, sandbox: Sandbox) -> None:
+    async def _owned(self, session: Session, sandbox: Sandbox) -> None:
         if not sandbox.spec.persistent and sandbox.ended_at is None and sandbox.id not in session.sandboxes:
-            session.sandboxes.add(sandbox.id)
-            self._files.write(session, self._boot)
+            await self._files.add(session, sandbox.id, self._boot)
 
     def _session_ended(self, session: Session) -> None:
         if self._closing and not self._ends_own:
@@ -187,7 +187,7 @@ class Daemon:
         await all_of(opened.let_go() for opened in session.handles.values())
         session.handles.clear()
         await self._end_sandboxes(sandboxes)
-        self._files.forget(session.token)
+        await asyncio.to_thread(self._files.forget, session.token)
         if session.has_asked:
             self._look_whether_idle()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
@@ -87,38 +88,68 @@ class Session:
 
 
 class SessionFiles:
-    """One file for each session that has sandboxes. The daemon is their only writer."""
+    """One file for each session that has sandboxes: a `SessionRow`, then a line for each sandbox that came later. The
+    daemon is their only writer."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self._opening = asyncio.Lock()
+        self._files: dict[str, int] = {}
 
-    def write(self, session: Session, boot_id: str) -> None:
-        place = self._directory / f"{session.token}.json"
-        if not session.sandboxes or session.start_time is None:
-            place.unlink(missing_ok=True)
+    async def add(self, session: Session, sandbox: SandboxId, boot_id: str) -> None:
+        """Write down that `sandbox` ends with `session`. OSError."""
+        session.sandboxes.add(sandbox)
+        if session.start_time is None:
             return
+        async with self._opening:
+            file = self._files.get(session.token)
+            if file is None:
+                self._files[session.token] = await asyncio.to_thread(self._begin, session, session.start_time, boot_id)
+                return
+        line = f"{sandbox}\n".encode()
+        if os.write(file, line) < len(line):
+            os.close(self._files.pop(session.token))  # the next line begins the file anew
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def _begin(self, session: Session, start_time: str, boot_id: str) -> int:
         row = SessionRow(
             token=session.token,
             pid=session.pid,
-            start_time=session.start_time,
+            start_time=start_time,
             boot_id=boot_id,
             sandboxes=tuple(session.sandboxes),
         )
         self._directory.mkdir(mode=0o700, exist_ok=True)
+        place = self._directory / f"{session.token}.json"
         staged = place.with_suffix(".new")
-        fd = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with open(fd, "wb") as file:
-            file.write(msgspec.json.encode(row))
-        staged.rename(place)
+        file = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            with open(file, "wb", closefd=False) as writer:
+                writer.write(msgspec.json.encode(row) + b"\n")
+            staged.rename(place)
+        except BaseException:
+            os.close(file)
+            raise
+        return file
+
+    def close(self) -> None:
+        for file in self._files.values():
+            os.close(file)
+        self._files.clear()
 
     def forget(self, token: str) -> None:
+        if (file := self._files.pop(token, None)) is not None:
+            os.close(file)
         (self._directory / f"{token}.json").unlink(missing_ok=True)
 
     def read(self) -> Iterable[SessionRow]:
         for place in sorted(self._directory.glob("*")):
             if place.suffix == ".json":
+                first, *later = place.read_bytes().split(b"\n")
                 with contextlib.suppress(msgspec.DecodeError):
-                    yield msgspec.json.decode(place.read_bytes(), type=SessionRow)
+                    row = msgspec.json.decode(first, type=SessionRow)
+                    added = (SandboxId(line.decode()) for line in later[:-1])  # the last one has not been written whole
+                    yield msgspec.structs.replace(row, sandboxes=(*row.sandboxes, *added))
             else:
                 place.unlink(missing_ok=True)
 
