@@ -18,7 +18,7 @@ from paddock.wire import Frame, Kind
 from tests.client.door import FakeDoor
 
 
-def _no_room(session: Session, sandbox: Sandbox) -> None:
+async def _no_room(session: Session, sandbox: Sandbox) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 

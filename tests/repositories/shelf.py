@@ -24,7 +24,7 @@ class Shelf:
         self.context = context(state_dir, clock=self._clock, credentials=self._credential)
         self.store = RepositoryStore(self.context.store)
         self.git = HostGit(self.directory, bounds=bounds or Bounds())
-        self.repositories = Repositories(self.context, lambda id: None, self.git)
+        self.repositories = Repositories(self.context, lambda id: lambda: None, self.git)
 
     async def _credential(self, principal: Principal, remote: Remote) -> Credential | None:
         return self.credentials.get(principal.id)

@@ -161,7 +161,7 @@ async def test_who_is_cancelled_or_fails_leaves_neither_row_nor_tree(state_dir: 
         await asyncio.wait([asking])
         assert (await rig.base(acquired)).is_whole  # the maker went on, or the next one began anew
     async with opened(state_dir) as rig:
-        rig.shelf.bases.recover()
+        await rig.shelf.bases.recover()
         assert len([name for name in rig.pool.names() if name.startswith("bs_")]) == 1
         assert [name for name in rig.pool.names() if name.startswith("wk_")] == []
 
@@ -387,7 +387,7 @@ async def test_the_next_workspace_begins_with_a_copy_that_was_made_ahead(
         if os.getuid() == 0:
             assert rig.pool.usage("zz_next").limit_bytes == 1 << 30
         await made_ahead()  # and again
-        bases.delete(base)
+        await bases.delete(base)
         assert ahead not in rig.pool.names()
         for name in ("zz_first", "zz_next"):
             rig.pool.delete(name)

@@ -94,7 +94,7 @@ async def test_a_version_of_a_template_goes_when_nothing_lies_over_it_any_more(r
         await service.perform(KillSandbox(sandbox=made.id), ME)
         await service.perform(CollectGarbage(), ME)
         assert set(rig.pool.names()) == {snapshot.id, "tp_host", "tp_new", "tp_used"}, "the snapshot lies over it"
-        service._rooms.snapshots._remove(snapshot.id)
+        await service._rooms.snapshots._remove(snapshot.id)
         await service.perform(CollectGarbage(), ME)
         assert set(rig.pool.names()) == {"tp_new", "tp_used"}
 
@@ -182,7 +182,7 @@ async def test_nobody_comes_to_lie_over_a_base_between_the_last_look_and_its_end
         if way == "collected":
             assert await bases.take(GarbageItem(what=base, kind="base", why="the pool is full")) is None
         else:
-            bases.forget("rp_1")
+            bases.forget("rp_1")()
         impatient.close()
         assert base not in rig.pool.names()
         assert bases.of("rp_1") == ()

@@ -273,11 +273,9 @@ class SimulatedSessionFiles:
     def __init__(self, world: World) -> None:
         self._world = world
 
-    def write(self, session: Any, boot_id: str) -> None:
+    async def add(self, session: Any, sandbox: Any, boot_id: str) -> None:
+        session.sandboxes.add(sandbox)
         self._world.effect("session file", session.token[-4:], len(session.sandboxes))
-        if not session.sandboxes:
-            self._world.sessions.pop(session.token, None)
-            return
         if self._world.disk_is_full:
             raise OSError(28, "No space left on device")
         self._world.sessions[session.token] = SimpleNamespace(
@@ -294,6 +292,9 @@ class SimulatedSessionFiles:
 
     def read(self) -> Sequence[Any]:
         return list(self._world.sessions.values())
+
+    def close(self) -> None:
+        pass
 
 
 class SimulatedPool:

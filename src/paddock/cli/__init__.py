@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import NoReturn
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -10,3 +13,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from ._main import run
 
     return run(arguments)
+
+
+def script() -> NoReturn:
+    """`paddock` as a process of its own. It is so short that nothing is collected before its end, and all is closed by
+    then: the interpreter is not taken down piece by piece, which takes as long as the imports of a verb."""
+    import gc
+    import os
+    import sys
+
+    gc.set_threshold(100_000)
+    code = main()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (AttributeError, OSError):
+            pass  # it was closed before we were started; its reader has gone
+    os._exit(code)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import threading
 import time
 
 from . import _render
@@ -27,13 +26,15 @@ class Progress:
         self.said = said
         self._began = time.monotonic()
         self._bytes = 0
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._show, daemon=True)
 
     def moved(self, count: int) -> None:
         self._bytes += count
 
     def start(self) -> None:
+        import threading
+
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._show, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:

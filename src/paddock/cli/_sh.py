@@ -40,8 +40,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _shell(sandbox: Sandbox, options: argparse.Namespace, *, leaves: bool) -> int:
-    from ._stream import on_terminal, run_command
-    from ._terminal import is_terminal
+    from ._stream import is_terminal, on_terminal, run_command
 
     options.command = ["/bin/sh", "-c", _SHELL]
     if is_terminal() and not options.json:

@@ -12,8 +12,6 @@ from paddock.errors import InvalidArgument, PaddockError, RequestError
 
 from . import _render
 from ._progress import progress
-from ._remedies import REMEDY
-from ._terminal import Keyboard, is_terminal, size
 from ._values import command, limits, mounts
 
 TYPE_CHECKING = False
@@ -47,6 +45,11 @@ def run_command(sandbox: Sandbox, options: argparse.Namespace) -> int:
         return code
 
 
+def is_terminal() -> bool:
+    """Somebody types here. (A stream that was closed before we were started is None.)"""
+    return sys.stdin is not None and os.isatty(0)  # pyright: ignore[reportUnnecessaryComparison]
+
+
 def checked(options: argparse.Namespace) -> list[str]:
     """The command, before anything is made for it. InvalidArgument."""
     argv = command(options.command)
@@ -77,6 +80,8 @@ def disposable(options: argparse.Namespace) -> Sandbox:
 
 def on_terminal(sandbox: Sandbox, options: argparse.Namespace, argv: list[str], *, leaves: bool = False) -> int:
     """As if the command ran here, on this terminal. `leaves`: what it started lives on when it has ended by itself."""
+    from ._terminal import Keyboard, size
+
     here = {name: os.environ[name] for name in ("TERM", "COLORTERM") if name in os.environ}
     with sandbox.start(
         argv,
@@ -155,6 +160,8 @@ def _live(sandbox: Sandbox, options: argparse.Namespace, argv: list[str]) -> int
 
 
 def _tell(limit: Limit) -> None:
+    from ._remedies import REMEDY
+
     _render.note(f"the command reached its limit of {limit.replace('_', ' ')}: {REMEDY[limit]}")
 
 

@@ -6,7 +6,6 @@ import contextlib
 import os
 import select
 import signal
-import sys
 import termios
 import threading
 import tty
@@ -20,11 +19,6 @@ _WATCHED = (signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT)
 _STOP = b"\0"
 _STOP_SECONDS = 1.0
 _READ_BYTES = 1 << 16
-
-
-def is_terminal() -> bool:
-    """Somebody types here. (A stream that was closed before we were started is None.)"""
-    return sys.stdin is not None and os.isatty(0)  # pyright: ignore[reportUnnecessaryComparison]
 
 
 def size() -> PtySize:

@@ -132,6 +132,7 @@ class Daemon:
             session.end()
         if self._ending:
             await asyncio.wait(self._ending, timeout=_CLOSE_SECONDS)
+        self._files.close()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._node.aclose(), _CLOSE_SECONDS)
 
@@ -188,10 +189,9 @@ class Daemon:
             notices=notices,
         )
 
-    def _owned(self, session: Session, sandbox: Sandbox) -> None:
+    async def _owned(self, session: Session, sandbox: Sandbox) -> None:
         if not sandbox.spec.persistent and sandbox.ended_at is None and sandbox.id not in session.sandboxes:
-            session.sandboxes.add(sandbox.id)
-            self._files.write(session, self._boot)
+            await self._files.add(session, sandbox.id, self._boot)
 
     def _session_ended(self, session: Session) -> None:
         if self._closing and not self._ends_own:
@@ -208,7 +208,7 @@ class Daemon:
     async def _end_with_program(self, token: str, sandboxes: set[SandboxId]) -> None:
         """If this daemon ends before they do, the file of the session tells the next one of them."""
         await self._end_sandboxes(sandboxes)
-        self._files.forget(token)
+        await asyncio.to_thread(self._files.forget, token)
 
     async def _end_sandboxes(self, sandboxes: set[SandboxId]) -> None:
         """Again and again until they have ended: nobody else ends them."""

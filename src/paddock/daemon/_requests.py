@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from typing import Any, Protocol, TypeVar, cast
 
@@ -87,7 +87,7 @@ class Requests:
         api: Api,
         principal: Principal,
         *,
-        owned: Callable[[Session, Sandbox], None],
+        owned: Callable[[Session, Sandbox], Awaitable[None]],
         control: Callable[[str, Session], Any],
     ) -> None:
         self._api, self._principal, self._owned, self._control = api, principal, owned, control
@@ -181,7 +181,7 @@ class Requests:
         ENVIRONMENT.set(request.environment)
         if not isinstance(action, _UNDONE):
             result = await self._api.perform(named, self._principal)
-            self._keep(session, action, result)
+            await self._keep(session, action, result)
             reply(Kind.REPLY, codec.encode(result))
             return
         performing = asyncio.ensure_future(self._api.perform(named, self._principal))
@@ -195,9 +195,9 @@ class Requests:
                 await self._undo(action, performing.result())
             raise
         try:
-            self._keep(session, action, result)
+            await self._keep(session, action, result)
             opened = self._open(session, action, result)
-        except Exception:  # no room to note whose it is, no descriptor for its streams: its caller never gets it
+        except BaseException:  # no room to note whose it is, no descriptor for its streams: its caller never gets it
             await self._undo(action, result)
             raise
         if opened is None:
@@ -205,12 +205,12 @@ class Requests:
         else:
             reply(Kind.REPLY, codec.encode(opened.reply), opened.descriptors)
 
-    def _keep(self, session: Session, action: Action[Any], result: object) -> None:
+    async def _keep(self, session: Session, action: Action[Any], result: object) -> None:
         if isinstance(action, CreateSandbox | GetSandbox):
-            self._owned(session, cast("Sandbox", result))
+            await self._owned(session, cast("Sandbox", result))
         elif isinstance(action, ForkSandbox):
             for child in cast("tuple[Sandbox, ...]", result):
-                self._owned(session, child)
+                await self._owned(session, child)
 
     def _open(self, session: Session, action: Action[Any], result: Any) -> Opened | None:
         for kinds, make in _OPENED:

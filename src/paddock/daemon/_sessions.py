@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
@@ -102,16 +103,28 @@ class Session:
 
 
 class SessionFiles:
-    """One file for each session that has sandboxes. The daemon is their only writer."""
+    """One file for each session that has sandboxes: a `SessionRow`, then a line for each sandbox that came later. The
+    daemon is their only writer."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self._opening = asyncio.Lock()
+        self._files: dict[str, int] = {}
 
-    def write(self, session: Session, boot_id: str) -> None:
-        place = self._directory / f"{session.token}.json"
-        if not session.sandboxes:
-            place.unlink(missing_ok=True)
-            return
+    async def add(self, session: Session, sandbox: SandboxId, boot_id: str) -> None:
+        """Write down that `sandbox` ends with `session`. OSError."""
+        session.sandboxes.add(sandbox)
+        async with self._opening:
+            file = self._files.get(session.token)
+            if file is None:
+                self._files[session.token] = await asyncio.to_thread(self._begin, session, boot_id)
+                return
+        line = f"{sandbox}\n".encode()
+        if os.write(file, line) < len(line):
+            os.close(self._files.pop(session.token))  # the next line begins the file anew
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def _begin(self, session: Session, boot_id: str) -> int:
         row = SessionRow(
             token=session.token,
             pid=session.pid,
@@ -120,22 +133,37 @@ class SessionFiles:
             sandboxes=tuple(session.sandboxes),
         )
         self._directory.mkdir(mode=0o700, exist_ok=True)
+        place = self._directory / f"{session.token}.json"
         staged = place.with_suffix(".new")
-        fd = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with open(fd, "wb") as file:
-            file.write(msgspec.json.encode(row))
-        staged.rename(place)
+        file = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            with open(file, "wb", closefd=False) as writer:
+                writer.write(msgspec.json.encode(row) + b"\n")
+            staged.rename(place)
+        except BaseException:
+            os.close(file)
+            raise
+        return file
+
+    def close(self) -> None:
+        for file in self._files.values():
+            os.close(file)
+        self._files.clear()
 
     def forget(self, token: str) -> None:
+        if (file := self._files.pop(token, None)) is not None:
+            os.close(file)
         (self._directory / f"{token}.json").unlink(missing_ok=True)
 
     def read(self) -> Iterable[SessionRow]:
         for place in sorted(self._directory.glob("*")):
             if place.suffix == ".json":
-                with contextlib.suppress(msgspec.DecodeError):  # not one of ours: it ends nothing
-                    row = msgspec.json.decode(place.read_bytes(), type=SessionRow)
+                first, *later = place.read_bytes().split(b"\n")
+                with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):  # not one of ours: it ends nothing
+                    row = msgspec.json.decode(first, type=SessionRow)
+                    added = (SandboxId(line.decode()) for line in later[:-1])  # the last one has not been written whole
                     if row.token == place.stem:
-                        yield row
+                        yield msgspec.structs.replace(row, sandboxes=(*row.sandboxes, *added))
             else:
                 place.unlink(missing_ok=True)
 

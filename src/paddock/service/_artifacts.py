@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 
@@ -29,6 +30,7 @@ from ._gate import Entry
 from ._handlers import handles
 from ._result_source import Source, Sources
 from ._result_store import ResultStore
+from ._tasks import in_thread
 
 MOST_BYTES = 4 << 30
 _CHUNK = 1 << 20
@@ -40,6 +42,8 @@ class ArtifactResults(Component):
         super().__init__(context)
         self._sources, self._rows = sources, ResultStore(self._store)
         self._contents = Contents(self._state_dir / ARTIFACTS)
+        self._changing = asyncio.Lock()
+        """Between the contents and the rows that need them."""
 
     @handles(AddArtifact)
     async def add(self, action: AddArtifact, entry: Entry) -> Artifact:
@@ -53,12 +57,10 @@ class ArtifactResults(Component):
             )
         source = await self._sources.find(action.workspace, entry)
         if source.running is not None:
-            artifact = await self._take(source, source.running[1].instance, action.path, name)
+            artifact = await self._take(source, source.running[1].instance, action.path, name, entry)
         else:
             async with self._sources.workshop(source, entry) as workshop:
-                artifact = await self._take(source, workshop.instance, action.path, name)
-        if not self._rows.keep(entry.principal.id, artifact, source.name):
-            self._refuse_other(entry.principal.id, artifact)
+                artifact = await self._take(source, workshop.instance, action.path, name, entry)
         entry.done({"of": artifact.of, "name": name, "sha256": artifact.digest, "length": artifact.size_bytes})
         return artifact
 
@@ -70,16 +72,17 @@ class ArtifactResults(Component):
     async def get(self, action: GetArtifact, entry: Entry) -> ByteReader:
         """The outcome says what was handed out; how much of it was read is the caller's matter."""
         artifact = self._find(action.workspace, action.name, entry)
-        file = os.fdopen(self._contents.open(artifact.digest), "rb")
+        file = os.fdopen(await in_thread(self._contents.open, artifact.digest), "rb")
         entry.done({"of": artifact.of, "sha256": artifact.digest, "length": artifact.size_bytes})
         return KeptOutput(file)
 
     @handles(RemoveArtifact)
     async def remove(self, action: RemoveArtifact, entry: Entry) -> None:
         self._rows.forget(entry.principal.id, self._find(action.workspace, action.name, entry))
-        self._contents.keep_only(self._rows.digests())
+        async with self._changing:
+            await in_thread(self._contents.keep_only, self._rows.digests())
 
-    async def _take(self, source: Source, instance: Instance, path: str, name: str) -> Artifact:
+    async def _take(self, source: Source, instance: Instance, path: str, name: str, entry: Entry) -> Artifact:
         info = await instance.file(StatFile(sandbox=instance.id, path=path))
         if info.kind not in (FileKind.FILE, FileKind.DIRECTORY):
             raise InvalidArgument(
@@ -88,27 +91,34 @@ class ArtifactResults(Component):
         tree = info.kind is FileKind.DIRECTORY
         action = DownloadTree if tree else ReadFile
         reader: ByteReader = await instance.file(action(sandbox=instance.id, path=path))
+        incoming = self._contents.incoming(MOST_BYTES)
         try:
-            with self._contents.incoming(MOST_BYTES) as incoming:
-                while data := await reader.read(_CHUNK):
-                    incoming.write(data)
+            await in_thread(incoming.open)
+            while data := await reader.read(_CHUNK):
+                await in_thread(incoming.write, data)
+            artifact = Artifact(
+                of=source.id,
+                name=name,
+                path=path,
+                digest=incoming.digest,
+                size_bytes=incoming.size,
+                tree=tree,
+                created_at=self._clock.wall(),
+            )
+            async with self._changing:
+                await in_thread(incoming.keep)
+                if not self._rows.keep(entry.principal.id, artifact, source.name):
+                    await self._refuse_other(entry.principal.id, artifact)
         finally:
+            await in_thread(incoming.close)
             await reader.aclose()
-        return Artifact(
-            of=source.id,
-            name=name,
-            path=path,
-            digest=incoming.digest,
-            size_bytes=incoming.size,
-            tree=tree,
-            created_at=self._clock.wall(),
-        )
+        return artifact
 
-    def _refuse_other(self, owner: str, artifact: Artifact) -> None:
+    async def _refuse_other(self, owner: str, artifact: Artifact) -> None:
         """The same content under the same name again is no error."""
         (known,) = self._rows.artifacts(owner, artifact.of, artifact.name)
         if known.digest != artifact.digest:
-            self._contents.keep_only(self._rows.digests())
+            await in_thread(self._contents.keep_only, self._rows.digests())
             raise AlreadyExists(
                 f"{artifact.name!r} is there already, with other content (sha256 {known.digest})",
                 hint="give it another name, or remove that one: paddock artifact rm",

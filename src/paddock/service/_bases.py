@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -21,6 +21,7 @@ from ._gate import Entry
 from ._needs import Need
 from ._spare_trees import SpareTrees
 from ._submodules import DEEPEST, Submodule, Submodules, home_of, mounts
+from ._tasks import in_thread
 from ._workshop import Workshops
 from ._workspace_tree import REPOSITORY, WORKSPACE
 
@@ -68,7 +69,7 @@ class Bases(Component):
     async def derive(self, base: Base, name: str, *, limit_bytes: int) -> tuple[str, ...]:
         """A tree that begins as the base is: the layers that it needs from now on."""
         try:
-            if self._spares.take(base.id, name, limit_bytes=limit_bytes):
+            if await in_thread(self._spares.take, base.id, name, limit_bytes=limit_bytes):
                 return ()
             # In a thread: some drivers copy. Not left alone half-way: the undo would miss what comes later.
             work = asyncio.to_thread(self._pool().derive, base.id, name, limit_bytes=limit_bytes)
@@ -80,13 +81,12 @@ class Bases(Component):
         base = Base(BaseId(mint(Noun.BASE)), acquired.repository, acquired.commit, branch, submodules)
         self._begin(base)
         try:
-            self._pin(base)
-            self._pool().create(base.id)
+            await in_thread(self._lay, base)
             unfetched = await self._fill(base, acquired, entry)
             await asyncio.to_thread(self._sync, base.id)
             self._finish(base, unfetched)
         except BaseException:
-            self.delete(base)
+            await self.delete(base)
             raise
         return msgspec.structs.replace(base, is_whole=True, unfetched=unfetched)
 
@@ -150,15 +150,16 @@ class Bases(Component):
         finally:
             os.close(tree)
 
-    def _pin(self, base: Base) -> None:
+    def _lay(self, base: Base) -> None:
         from paddock.storage.repositories import pins
 
         pins.pin(self._repositories / base.repository, base.id, base.commit)
+        self._pool().create(base.id)
 
-    def delete(self, base: Base) -> None:
+    async def delete(self, base: Base) -> None:
         """The row first: a tree without one is swept. Not for bases that workspaces lie over."""
         self._unrecord(base)
-        self._discard(base)
+        await in_thread(self._discard, base)
 
     def _unrecord(self, base: Base) -> None:
         self._store.execute("DELETE FROM bases WHERE id = ?", (base.id,))
@@ -173,8 +174,9 @@ class Bases(Component):
     def of(self, repository: str) -> tuple[Base, ...]:
         return self._all("WHERE repository = ?", repository)
 
-    def forget(self, repository: str) -> None:
-        """All bases of a repository. InvalidState: somebody needs one of them, or it."""
+    def forget(self, repository: str) -> Callable[[], None]:
+        """All bases of a repository. Returns what deletes their trees, for a thread. InvalidState: one of them is
+        needed, or the repository is."""
         with self._store.writing():  # nobody comes to need them between the look and the deed
             needed, bases = self._needs.by_tree(), self.of(repository)
             users = [need.by for need in needed.get(repository, ())]
@@ -189,8 +191,12 @@ class Bases(Component):
                         f"repository {repository} cannot go: {kept}", hint="try again when that has gone"
                     )
                 self._unrecord(base)
-        for base in bases:
-            self._discard(base)
+
+        def discard() -> None:
+            for base in bases:
+                self._discard(base)
+
+        return discard
 
     async def candidates(self) -> Sequence[Candidate]:
         """When the pool is full: those that nothing lies over, the one first that was not used for longest."""
@@ -214,14 +220,14 @@ class Bases(Component):
             if found and kept is None:
                 self._unrecord(found[0])
         if found and kept is None:
-            self._discard(found[0])
+            await in_thread(self._discard, found[0])
         return kept
 
-    def recover(self) -> None:
+    async def recover(self) -> None:
         """Delete what the daemon before this one was making."""
         for base in self._all("WHERE is_whole = 0"):
             self._audit.event("base.unfinished", base=base.id, message="the daemon that made it died; deleted")
-            self.delete(base)
+            await self.delete(base)
 
     def _find(self, *key: object) -> Base | None:
         found = self._all("WHERE repository = ? AND commit_id = ? AND branch = ? AND submodules = ?", *key)

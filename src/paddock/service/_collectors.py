@@ -32,11 +32,11 @@ class Unfinished(Component):
 
     async def candidates(self) -> Sequence[Candidate]:
         why = "a program was killed while it made or deleted a tree"
-        return [_candidate(name, "unfinished", why, None) for name in self._pool().unfinished()]
+        return [_candidate(name, "unfinished", why, None) for name in await asyncio.to_thread(self._pool().unfinished)]
 
     async def take(self, item: GarbageItem) -> str | None:
         pool = self._pool()
-        if item.what not in pool.unfinished():
+        if item.what not in await asyncio.to_thread(pool.unfinished):
             return None
         return (await asyncio.to_thread(pool.sweep)).get(item.what)  # all of them at once
 
@@ -46,7 +46,7 @@ class Orphans(Component):
 
     async def candidates(self) -> Sequence[Candidate]:
         pool = self._pool()
-        names = pool.names()  # first the trees, then the rows (_needs.py)
+        names = await asyncio.to_thread(pool.names)  # first the trees, then the rows (_needs.py)
         needed = self._needs.by_tree()
         lost = [name for name in names if name.startswith(NOUNS) and name not in needed]
         return [
@@ -70,16 +70,20 @@ class AbandonedVessels:
 
     async def candidates(self) -> Sequence[Candidate]:
         pool = self._pool()
-        names = [name for name in pool.names() if name.startswith(WAITING) and is_abandoned(pool, name)]
+        names = await asyncio.to_thread(_abandoned, pool)
         return [
             _candidate(name, "waiting", "who made it to wait has ended", await measured(pool, name)) for name in names
         ]
 
     async def take(self, item: GarbageItem) -> str | None:
-        if not is_abandoned(self._pool(), item.what):
+        if not await asyncio.to_thread(is_abandoned, self._pool(), item.what):
             return "a program that runs keeps it"
         await asyncio.to_thread(self._pool().delete, item.what)
         return None
+
+
+def _abandoned(pool: Pool) -> list[str]:
+    return [name for name in pool.names() if name.startswith(WAITING) and is_abandoned(pool, name)]
 
 
 _WALLED = (Level.GVISOR, Level.MICROVM)
@@ -91,7 +95,7 @@ class OldTemplates(Component):
 
     async def candidates(self) -> Sequence[Candidate]:
         pool = self._pool()
-        names = [name for name in pool.names() if self._templates.is_version(name)]
+        names = [name for name in await asyncio.to_thread(pool.names) if self._templates.is_version(name)]
         current = await asyncio.to_thread(self._templates.versions)
         needed = self._needs.by_tree()
         found: list[Candidate] = []
@@ -146,13 +150,13 @@ class Outputs(Component):
 
     async def candidates(self) -> Sequence[Candidate]:
         folder = self._remains.outputs
-        names = os.listdir(folder) if folder.is_dir() else []
+        sizes = await asyncio.to_thread(_folder_sizes, folder)
         living = {row.id for row in self._store.list()}
-        lost = [name for name in names if name.startswith(Noun.SANDBOX) and name not in living]
-        return [_candidate(name, "output", "its sandbox has ended", _folder_size(f"{folder}/{name}")) for name in lost]
+        why = "its sandbox has ended"
+        return [_candidate(name, "output", why, size) for name, size in sizes.items() if name not in living]
 
     async def take(self, item: GarbageItem) -> str | None:
-        self._remains.remove_outputs(item.what)
+        await asyncio.to_thread(self._remains.remove_outputs, item.what)
         return None
 
 
@@ -162,6 +166,11 @@ def _needed(needed: Mapping[str, tuple[Need, ...]], name: str) -> str | None:
 
 def _candidate(what: str, kind: str, why: str, size: int | None, kept: str | None = None) -> Candidate:
     return Candidate(item=GarbageItem(what=what, kind=kind, why=why, bytes=size, kept_because=kept))
+
+
+def _folder_sizes(folder: Path) -> dict[str, int | None]:
+    names = os.listdir(folder) if folder.is_dir() else []
+    return {name: _folder_size(f"{folder}/{name}") for name in names if name.startswith(Noun.SANDBOX)}
 
 
 def _folder_size(path: str) -> int | None:

@@ -25,6 +25,7 @@ from ._rollback import Rollback, besides
 from ._snapshot_store import SnapshotRow
 from ._snapshots import Snapshots
 from ._store import Row
+from ._tasks import in_thread
 from ._ttl import hibernated, running
 
 ASLEEP = "it sleeps on disk"
@@ -69,7 +70,7 @@ class DiskSleep(Component):
             return await self._rollback.finish(row)
         taken = self._take(row, row.restoring)
         await self.alone(taken)
-        _copies.discard(self._pool(), besides(taken))
+        await in_thread(_copies.discard, self._pool(), besides(taken))
         return await self._lie_down(taken, self._backends.named(row.sandbox.backend))
 
     async def alone(self, row: Row) -> None:
@@ -109,14 +110,14 @@ class DiskSleep(Component):
             next = msgspec.structs.replace(taken, incarnation=taken.incarnation + 1)
             instance = await self._rollback.bear(taken, next, backend, snapshot, trees)
         except BaseException:
-            _copies.discard(self._pool(), besides(taken))
+            await in_thread(_copies.discard, self._pool(), besides(taken))
             if self._clock.boottime() >= taken.deadline:  # its TTL was over on the way
                 self._store.set_deadline(taken)
             await self._lie_down(taken, backend)
             raise
         self._store.set_deadline(taken)
         woken = self._rollback.admit(taken, next, backend, instance)
-        self._snapshots.forget(snapshot.id)
+        await self._snapshots.forget(snapshot.id)
         self._audit.event("sandbox.woken", sandbox=row.id, message="it slept on disk", decision=number)
         return woken
 

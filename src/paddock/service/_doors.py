@@ -190,10 +190,9 @@ class Doors:
             secrets=secrets,
         )
         opening = asyncio.ensure_future(self._client.order(order, exits.detach()))
-        await asyncio.sleep(0)  # it is on its way
         try:
             # What programs inside trust, while the gateway makes the door.
-            _trust.write(self._state, row.id, door.authority.certificate)
+            await asyncio.to_thread(_trust.write, self._state, row.id, door.authority.certificate)
         finally:
             await opening
 

@@ -20,6 +20,7 @@ from ._garbage import Candidate
 from ._gate import Entry
 from ._grounds import Grounds
 from ._keeping import Keeping
+from ._tasks import in_thread
 from ._tenancy import Tenancy
 from ._workshop import Workshops
 from ._workspace_store import WorkspaceRow, WorkspaceStore
@@ -52,16 +53,16 @@ class Evictions(Component):
             return row
         restoring = self._rows.settle(row, WorkspaceState.RESTORING)
         try:
-            self._pool().delete(row.id)  # a daemon that died while it evicted it may have left it
+            await in_thread(self._pool().delete, row.id)  # a daemon that died while it evicted it may have left it
             laid = await self._grounds.begin(restoring, entry)
             await self._keeping.lay(laid, entry)
             await asyncio.to_thread(self._sync, row.id)
             ready = self._rows.settle(replace(laid, kept=None), WorkspaceState.READY)
         except BaseException:
-            self._pool().delete(row.id)
+            await in_thread(self._pool().delete, row.id)
             self._rows.settle(row, WorkspaceState.EVICTED)
             raise
-        self._keeping.archives.remove(row.id)
+        await in_thread(self._keeping.archives.remove, row.id)
         return ready
 
     async def evictable(self, *, look: bool, entry: Entry | None = None) -> tuple[Evictable, ...]:
@@ -94,26 +95,29 @@ class Evictions(Component):
                 kept = await self._keeping.keep(evicting, entry)
             except BaseException:
                 self._rows.settle(row, WorkspaceState.READY)
-                self._keeping.archives.remove(id)
+                await in_thread(self._keeping.archives.remove, id)
                 raise
             self._rows.settle(replace(evicting, kept=kept, base=None, layers=()), WorkspaceState.EVICTED)
-            self._pool().delete(id)
+            await in_thread(self._pool().delete, id)
 
-    def remove(self, row: WorkspaceRow) -> None:
+    async def remove(self, row: WorkspaceRow) -> None:
         """Delete all of it. The row goes last: as long as there is one, the next daemon sees to the rest."""
+        await in_thread(self._remove, row)
+        self._rows.remove(row.id)
+
+    def _remove(self, row: WorkspaceRow) -> None:
         self._pool().delete(row.id)
         self._keeping.archives.remove(row.id)
         self._grounds.release(row)
-        self._rows.remove(row.id)
 
-    def recover(self) -> None:
+    async def recover(self) -> None:
         """Finish or undo what the daemon before this one was doing, and delete archives that no row knows."""
         for row in self._rows.list():
             match row.state:
                 case WorkspaceState.MAKING | WorkspaceState.DELETING:
-                    self.remove(row)
+                    await self.remove(row)
                 case WorkspaceState.RESTORING:
-                    self._pool().delete(row.id)
+                    await in_thread(self._pool().delete, row.id)
                     self._rows.settle(replace(row, base=None, layers=()), WorkspaceState.EVICTED)
                 case WorkspaceState.EVICTING:
                     self._rows.settle(row, WorkspaceState.READY)

@@ -70,7 +70,7 @@ class Evidence:
     async def run(self, activity: Activity) -> None:
         """Until it is cancelled."""
         async for _ in activity.rounds(SIGN_SECONDS):
-            if self._sizes() != self._seen:
+            if await asyncio.to_thread(self._sizes) != self._seen:
                 await asyncio.to_thread(self.sign)
                 await asyncio.to_thread(self.keep)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 
 from paddock.backends._pump import Meter
@@ -182,7 +183,8 @@ class Execs(Component):
         _validate.check_exec_id(action.exec)
         ending, number = (".out", 1) if action.stream == "stdout" else (".err", 2)
         async with self._sandboxes.use(action.sandbox, entry) as (row, held):
-            inner: ByteReader | None = kept(f"{self._remains.outputs}/{row.id}/{action.exec}{ending}")
+            path = f"{self._remains.outputs}/{row.id}/{action.exec}{ending}"
+            inner: ByteReader | None = await asyncio.to_thread(kept, path)
             try:
                 if inner is None:
                     inner = await held.instance.output(ExecId(action.exec), number)

@@ -9,6 +9,7 @@ from ._bases import Base
 from ._context import Component, Context
 from ._gate import Entry
 from ._shelf import Shelf
+from ._tasks import in_thread
 from ._workspace_store import WorkspaceRow, WorkspaceStore
 
 
@@ -35,14 +36,14 @@ class Grounds(Component):
         """Makes the tree as it was before anybody wrote to it."""
         limit = row.workspace.disk_mib << 20
         if row.repository is None:
-            self._pool().create(row.id, limit_bytes=limit)
+            await in_thread(self._pool().create, row.id, limit_bytes=limit)
             return row
         from paddock.storage.repositories import pins
 
         acquired = _acquired(row)
         # Before anything lies over it: from here on neither the commit nor the repository goes.
         like = self._shelf.bases.ready(acquired, acquired.branch or "", submodules=row.workspace.submodules)
-        pins.pin(self._shelf.directory / row.repository, row.id, acquired.commit, like=like)
+        await in_thread(pins.pin, self._shelf.directory / row.repository, row.id, acquired.commit, like=like)
         base = await self._base(row, acquired, entry)
         layers = await self._shelf.bases.derive(base, row.id, limit_bytes=limit)
         workspace = replace(row.workspace, unfetched=base.unfetched)

@@ -57,7 +57,7 @@ class ImageRoom(Component):
 
     async def candidates(self) -> Sequence[Candidate]:
         pool = self._pool()
-        names = [name for name in pool.names() if name.startswith(("tp_oci_", "tb_oci_"))]
+        names = [name for name in await asyncio.to_thread(pool.names) if name.startswith(("tp_oci_", "tb_oci_"))]
         if self._images is None or not names:
             return ()
         needed = self._needs.by_tree()

@@ -24,6 +24,7 @@ from ._nested import Nested
 from ._remains import words
 from ._secret_leases import Leases
 from ._store import Row
+from ._tasks import in_thread
 from ._workspace_tree import WorkspaceTree, copied, own_trees
 
 Exit: TypeAlias = Callable[[type[BaseException] | None, BaseException | None, TracebackType | None], None]
@@ -112,7 +113,7 @@ class Making(Component):
                 for birth, hold in zip(births, holds, strict=True):
                     undo.push(self._fail(birth.row, hold))
                     for tree in own_trees(birth.row):
-                        undo.push(undo_step(lambda tree=tree: self._pool().delete(tree)))
+                        undo.push_async_exit(undo_async(lambda tree=tree: in_thread(self._pool().delete, tree)))
                 if (policy := births[0].policy) is not None:  # all that begin together have one
                     for birth in births:
                         undo.push(undo_step(lambda id=birth.row.id: self._leases.drop(id)))

@@ -16,6 +16,7 @@ from ._egress import Egress
 from ._file_changes import FileChanges
 from ._snapshots import Snapshots
 from ._store import Row
+from ._tasks import in_thread
 from ._workspace_tree import own_trees
 
 
@@ -56,14 +57,17 @@ class Remains(Component):
             await self._egress.close(row)
             with suppress(PaddockError):  # on a full disk: what is dead is buried all the same
                 await self._changes.record(row, own_trees(row), "end", own=True)
-        for tree in own_trees(row):
-            self._pool().delete(tree)
+        await in_thread(self._remove, row)
         if row.incarnation or row.restoring is not None:  # it may have slept on disk
-            self._snapshots.forget_sleep(row.id)
-        self.remove_outputs(row.id)
+            await self._snapshots.forget_sleep(row.id)
         backend = self._backends.find(row.sandbox.backend)
         if backend is not None and row.id not in self.unrecorded:  # until then only the backend knows of its end
             await backend.forget(row.id)
+
+    def _remove(self, row: Row) -> None:
+        for tree in own_trees(row):
+            self._pool().delete(tree)
+        self.remove_outputs(row.id)
 
     def overdue(self, row: Row) -> bool:
         """Of one that sleeps on disk, where nobody else keeps its time."""

@@ -95,9 +95,9 @@ class Reports(Component):
         checks: list[Check] = []
         for backend in backends:
             checks += await asyncio.to_thread(backend.checks)  # it may try what it has never tried here
-        levels = _levels.reports(backends, checks, trials)
+        levels = await asyncio.to_thread(_levels.reports, backends, checks, trials)
         checks = [check for check in checks if check.area != "level"]  # `levels` says more of them
-        checks += self._storage()
+        checks += await asyncio.to_thread(self._storage)
         checks += await asyncio.to_thread(self._image_room.checks)
         report = await self._evidence.verify()
         checks.append(
@@ -117,7 +117,7 @@ class Reports(Component):
                 detail=f"{self._store.path}: survives kill -9 of its writers",
             )
         )
-        checks.append(_packages(self._state_dir / layout.PACKAGES))
+        checks.append(await asyncio.to_thread(_packages, self._state_dir / layout.PACKAGES))
         return Diagnosis(
             checks=tuple(checks),
             default_level=self._config.level.value,

@@ -40,6 +40,7 @@ from paddock.storage.repositories import (
 from ._clock import boot_id
 from ._context import Component, Context
 from ._repository_store import NOBODY, PUBLIC, KnownRef, Observation, RepositoryRow, RepositoryStore
+from ._tasks import in_thread
 
 CredentialSource = Callable[[Principal, Remote], Awaitable[Proof | None]]
 """What a principal proves himself with to a remote; None: nothing."""
@@ -53,7 +54,9 @@ _NOT_TAKEN = "wrong, expired or without the right to it: git credential reject, 
 
 
 class Repositories(Component):
-    def __init__(self, context: Context, forget_bases: Callable[[str], None], git: HostGit | None = None) -> None:
+    def __init__(
+        self, context: Context, forget_bases: Callable[[str], Callable[[], None]], git: HostGit | None = None
+    ) -> None:
         super().__init__(context)
         self._directory, self._forget_bases = self._state_dir / REPOSITORIES, forget_bases
         self.git = git or HostGit(self._directory)
@@ -180,9 +183,9 @@ class Repositories(Component):
         mark = self._directory / f"{id}.busy"
         if mark.exists():
             await self.git.clear_up(id)
-        mark.touch()
+        await asyncio.to_thread(mark.touch)
         yield
-        mark.unlink(missing_ok=True)
+        await asyncio.to_thread(mark.unlink, missing_ok=True)
 
     async def _answer(
         self, row: RepositoryRow, remote: Remote, ref: str | None, credential: Proof | None, principal: Principal
@@ -261,16 +264,21 @@ class Repositories(Component):
         """InvalidState: a workspace or a snapshot needs it."""
         async with locked(self._directory / f"{id}.lock"):
             path = self._directory / id
-            needed = [owner for owner in pins.owners(path) if not owner.startswith(Noun.BASE)]
+            owners = await asyncio.to_thread(pins.owners, path)
+            needed = [owner for owner in owners if not owner.startswith(Noun.BASE)]
             if needed:
                 raise InvalidState(f"repository {id} is needed by {', '.join(needed[:8])}", hint="delete those first")
-            self._forget_bases(id)
+            discard = self._forget_bases(id)
             self._rows.remove(id)
-            gone = self._directory / f"{id}.gone"
-            if path.exists():
-                path.rename(gone)
-                await asyncio.to_thread(shutil.rmtree, gone)  # by descriptors: it follows no link
-            (self._directory / f"{id}.lock").unlink()  # nobody has this id again
+            await in_thread(discard)
+            await in_thread(self._delete, id)
+
+    def _delete(self, id: str) -> None:
+        path, gone = self._directory / id, self._directory / f"{id}.gone"
+        if path.exists():
+            path.rename(gone)
+            shutil.rmtree(gone)  # by descriptors: it follows no link
+        (self._directory / f"{id}.lock").unlink()  # nobody has this id again
 
     def _find(self, reference: str, owner: str) -> Repository:
         every = self._rows.list(owner)

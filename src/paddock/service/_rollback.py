@@ -32,6 +32,7 @@ from ._secret_leases import Leases
 from ._snapshot_store import SnapshotRow
 from ._snapshots import Snapshots
 from ._store import Row
+from ._tasks import in_thread
 from ._ttl import running
 from ._workspace_tree import WorkspaceTree, beside, own_trees
 
@@ -55,7 +56,7 @@ class Rollback(Component):
         """The caller holds the lane of the sandbox alone, and goes on if its own caller leaves."""
         held.backend.capabilities.require("freeze", held.backend.name)
         snapshot = self._snapshots.find(action.snapshot, entry.principal.id)
-        self._check(row, held, snapshot)
+        await self._check(row, held, snapshot)
         row = self._lifecycle.move(row, State.RESTORING, restoring=snapshot.id)
         try:
             trees = self.trees(row, snapshot)
@@ -97,7 +98,7 @@ class Rollback(Component):
         empty."""
         trees = self.trees(row, self._snapshot_of(row))
         pool = self._pool()
-        names = set(pool.names())
+        names = set(await asyncio.to_thread(pool.names))
         missing = [tree.copy for tree in trees if tree.place in names or tree.copy.name not in names]
         await self._copy(row, missing)
         return trees
@@ -114,7 +115,7 @@ class Rollback(Component):
 
     async def _stay(self, row: Row) -> Row:
         """It is as before: it runs, or stands still, or has died of something else meanwhile."""
-        _copies.discard(self._pool(), besides(row))
+        await in_thread(_copies.discard, self._pool(), besides(row))
         return await self._live.check(self._lifecycle.move(row, State.RUNNING), paused=True)
 
     async def _lay(self, row: Row, backend: Backend, snapshot: SnapshotRow, trees: Sequence[Beside]) -> Row:
@@ -131,7 +132,7 @@ class Rollback(Component):
 
     async def _failed(self, row: Row, error: BaseException) -> None:
         self._lifecycle.move(row, State.FAILED, reason=f"rollback failed: {words(error)}")
-        _copies.discard(self._pool(), (*own_trees(row), *besides(row)))
+        await in_thread(_copies.discard, self._pool(), (*own_trees(row), *besides(row)))
 
     def trees(self, row: Row, snapshot: SnapshotRow) -> tuple[Beside, ...]:
         pool = self._pool()
@@ -185,7 +186,7 @@ class Rollback(Component):
             await self._egress.close(row)
             await self._egress.open(next, await self._policies.of(revision))
 
-    def _check(self, row: Row, held: Held, snapshot: SnapshotRow) -> None:
+    async def _check(self, row: Row, held: Held, snapshot: SnapshotRow) -> None:
         """InvalidState if its files are not ones that this sandbox can have."""
         if snapshot.template != held.instance.template:
             raise InvalidState(
@@ -203,7 +204,7 @@ class Rollback(Component):
                 f"snapshot {snapshot.id} has {_kind(theirs)}, and {row.id} has {ours}",
                 hint="make a sandbox of the snapshot instead: Sandbox.create(snapshot=...)",
             )
-        self._snapshots.check_layers(snapshot)
+        await self._snapshots.check_layers(snapshot)
 
 
 def _kind(workspace: WorkspaceTree | None) -> str:

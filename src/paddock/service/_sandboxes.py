@@ -71,6 +71,7 @@ from ._remains import Remains, died, has_ended
 from ._rollback import Rollback, besides
 from ._snapshots import Snapshots
 from ._store import Key, Row
+from ._tasks import in_thread
 from ._ttl import running
 from ._workspace_store import WorkspaceStore
 from ._workspace_tree import Workspaces
@@ -110,7 +111,7 @@ class Sandboxes(Component):
             template = await self._template(spec.template)
         else:
             source = self._snapshots.find(spec.snapshot, entry.principal.id)
-            template, spec, origin = source.template, self._snapshots.spec_from(source, spec), source.id
+            template, spec, origin = source.template, await self._snapshots.spec_from(source, spec), source.id
         needs = _validate.needs(spec, source)
         backend = self._backends.choose(spec.level)
         for need in needs:
@@ -142,10 +143,11 @@ class Sandboxes(Component):
 
         async def fill() -> None:
             limit = spec.limits.disk_mib << 20
+            pool = self._pool()
             if source is None:
-                self._pool().create(row.id, layers=template.layers, limit_bytes=limit, mounts=len(spec.mounts))
+                layers, mounts = template.layers, len(spec.mounts)
+                await in_thread(pool.create, row.id, layers=layers, limit_bytes=limit, mounts=mounts)
             else:
-                pool = self._pool()
                 without = None if source.snapshot.spec.level is backend.level else FROZEN
                 trees = (source.workspace, row.workspace)
                 copies = _copies.plan(pool, source.id, row.id, limit, *trees, without=without)

@@ -32,6 +32,7 @@ from ._lane import Overtaken
 from ._providers import Backends
 from ._snapshot_store import SnapshotRow, SnapshotStore
 from ._store import Row
+from ._tasks import in_thread
 from ._workspace_tree import WORKSPACE_OF, copied
 
 _CANDIDATES = 8
@@ -56,7 +57,7 @@ class Snapshots(Component):
             await self._changes.record(row, (snapshot.id,), "snapshot")
             entry.done({"snapshot": snapshot.id})
         except BaseException:
-            self._remove(snapshot.id)
+            await self._remove(snapshot.id)
             raise
         return snapshot
 
@@ -77,7 +78,7 @@ class Snapshots(Component):
         except Overtaken as overtaken:
             raise SandboxDied(str(overtaken), sandbox=row.id) from None
         finally:
-            self._remove(snapshot.id)
+            await self._remove(snapshot.id)
 
     @asynccontextmanager
     async def to_sleep_on(self, row: Row, held: Held) -> AsyncGenerator[SnapshotRow]:
@@ -95,16 +96,16 @@ class Snapshots(Component):
             if self._rows.slept_on(snapshot.id):
                 self._rows.whole(snapshot.id)
             else:
-                self._remove(snapshot.id)
+                await self._remove(snapshot.id)
 
-    def forget_sleep(self, sandbox: str) -> None:
+    async def forget_sleep(self, sandbox: str) -> None:
         """All that it has slept on: it never will again."""
         for row in self._rows.list(sandbox):
-            self._remove(row.id)
+            await self._remove(row.id)
 
-    def forget(self, id: SnapshotId) -> None:
+    async def forget(self, id: SnapshotId) -> None:
         """One on which nothing sleeps any more."""
-        self._remove(id)
+        await self._remove(id)
 
     async def copy(self, held: Held, copies: Sequence[Copy]) -> None:
         """Copy the trees of a living sandbox at one instant. The caller holds its lane alone, and deletes the copies if
@@ -147,7 +148,7 @@ class Snapshots(Component):
     def get(self, id: str) -> SnapshotRow | None:
         return self._rows.get(id)
 
-    def spec_from(self, row: SnapshotRow, asked: SandboxSpec) -> SandboxSpec:
+    async def spec_from(self, row: SnapshotRow, asked: SandboxSpec) -> SandboxSpec:
         """What a sandbox from it has: the template and the mounts that its files were made on, and unless another is
         named, its level. InvalidArgument."""
         of = row.snapshot
@@ -158,7 +159,7 @@ class Snapshots(Component):
             )
         if asked.mounts:
             raise InvalidArgument("a sandbox from a snapshot has the mounts of its source", hint="leave mounts out")
-        self.check_layers(row)
+        await self.check_layers(row)
         return replace(
             asked,
             template=of.template,
@@ -187,9 +188,9 @@ class Snapshots(Component):
                 hint=f"leave the level out, or name {of.value!r}",
             )
 
-    def check_layers(self, row: SnapshotRow) -> None:
+    async def check_layers(self, row: SnapshotRow) -> None:
         """InvalidState if what its files lie over is gone."""
-        names = set(self._pool().names())
+        names = set(await asyncio.to_thread(self._pool().names))
         missing = [layer for layer in row.template.layers if layer not in names]
         if missing:
             raise InvalidState(
@@ -208,7 +209,7 @@ class Snapshots(Component):
     @handles(DeleteSnapshot)
     async def delete(self, action: DeleteSnapshot, entry: Entry) -> None:
         await self._asking.snapshot_deletion(action, self.find(action.snapshot, entry.principal.id), entry)
-        self._remove(self.find(action.snapshot, entry.principal.id).id)
+        await self._remove(self.find(action.snapshot, entry.principal.id).id)
 
     def _of(self, row: Row, owner: str) -> Snapshot:
         return Snapshot(
@@ -220,23 +221,26 @@ class Snapshots(Component):
             owner=owner,
         )
 
-    def _remove(self, id: str) -> None:
+    async def _remove(self, id: str) -> None:
         """The row first: a tree without one is swept."""
         self._rows.remove(id)
+        await in_thread(self._delete, id)
+
+    def _delete(self, id: str) -> None:
         self._pool().delete(id)
         self._pool().delete(id + WORKSPACE_OF)
 
-    def recover(self) -> None:
+    async def recover(self) -> None:
         """Delete what the daemon before this one was making."""
         for row in self._rows.list():
             if row.for_sleep:
                 if not self._rows.slept_on(row.id):
-                    self._remove(row.id)
+                    await self._remove(row.id)
             elif not row.is_whole:
                 self._audit.event(
                     "snapshot.unfinished", snapshot=row.id, message="the daemon that made it died; deleted"
                 )
-                self._remove(row.id)
+                await self._remove(row.id)
 
 
 def _size(limits: Limits) -> tuple[float, ...]:

@@ -32,20 +32,20 @@ class Storage(Component):
             if action.repair:
                 await self._garbage.sweep()
             return (
-                *pool.checks(),
+                *await asyncio.to_thread(pool.checks),
                 *await asyncio.to_thread(pool.examine, scrub=action.scrub),
-                self._needless(pool),
-                self._missing(pool),
-                self._unfinished(pool),
-                self._ceilings(pool),
+                await self._needless(pool),
+                await self._missing(pool),
+                await asyncio.to_thread(self._unfinished, pool),
+                await self._ceilings(pool),
                 self._mounts(),
             )
         except (PaddockError, OSError) as error:
             hint = error.hint if isinstance(error, PaddockError) else None
             return (_check("pool", [str(error)], "", fix=hint or f"the last lines of {self._state_dir}/keeper.log"),)
 
-    def _needless(self, pool: Pool) -> Check:
-        names = pool.names()  # first the trees, then the rows (_needs.py)
+    async def _needless(self, pool: Pool) -> Check:
+        names = await asyncio.to_thread(pool.names)  # first the trees, then the rows (_needs.py)
         needed = self._needs.by_tree()
         known = (*NOUNS, Noun.TEMPLATE.value, "tb_")
         lost = [name for name in names if name not in needed and name.startswith(NOUNS)]
@@ -57,10 +57,10 @@ class Storage(Component):
             fix="paddock gc",
         )
 
-    def _missing(self, pool: Pool) -> Check:
-        first, number = self._lost(pool)
+    async def _missing(self, pool: Pool) -> Check:
+        first, number = await self._lost(pool)
         # What was missing twice: a kill or a rollback may have come between reading the rows and the trees.
-        lost = [words for words in self._lost(pool)[0] if words in first] if first else []
+        lost = [words for words in (await self._lost(pool))[0] if words in first] if first else []
         return _check(
             "records",
             lost,
@@ -68,9 +68,9 @@ class Storage(Component):
             fix="paddock kill, paddock snapshots --delete: what they name is lost",
         )
 
-    def _lost(self, pool: Pool) -> tuple[list[str], int]:
+    async def _lost(self, pool: Pool) -> tuple[list[str], int]:
         wanted = self._needs.whole()
-        names = set(pool.names())
+        names = set(await asyncio.to_thread(pool.names))
         lost = [
             f"{tree}, which {need.by} needs"
             for tree, needs in wanted.items()
@@ -85,14 +85,14 @@ class Storage(Component):
         left += [path.name for path in self._state_dir.glob(".probe-*")]
         return _check("half made", left, "nothing was left by killed programs", fix="paddock doctor --storage --repair")
 
-    def _ceilings(self, pool: Pool) -> Check:
+    async def _ceilings(self, pool: Pool) -> Check:
         wrong: list[str] = []
         limited = 0
         for row in self._store.list():
             if row.state not in (State.RUNNING, State.PAUSED):
                 continue
             try:
-                usage = pool.usage(row.id)
+                usage = await asyncio.to_thread(pool.usage, row.id)
             except PaddockError:
                 continue  # said above, or gone in order
             if usage.used_bytes is not None:

@@ -39,6 +39,9 @@ _MOVE = (
     " WHERE id = ?"
 )
 
+_ROWS = 1024
+"""The most that are kept in memory."""
+
 _decode_workspace = msgspec.json.Decoder(WorkspaceTree).decode
 _encode = msgspec.json.Encoder().encode
 _decode_spec = msgspec.json.Decoder(SandboxSpec).decode
@@ -88,10 +91,13 @@ class Known(msgspec.Struct, frozen=True):
 
 
 class Store:
-    """One connection, used by one thread at a time. Waits at most `busy_seconds` for a reader's lock."""
+    """The only connection that writes, used by one thread at a time. It waits `busy_seconds` for a reader's lock."""
 
     def __init__(self, path: Path, *, busy_seconds: float = 10.0) -> None:
         self.path = path
+        self._rows: dict[str, Row] = {}
+        self._written = 0
+        """The number of rows that the connection had written when `_rows` were read."""
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _translated(path):
             self._db = _connect(path, busy_seconds)
@@ -128,7 +134,14 @@ class Store:
             ) from None
 
     def get(self, id: str) -> Row | None:
-        return self._one(f"{_SELECT} WHERE id = ?", (id,))
+        """Every verb asks for its sandbox, most of them twice: what was read is true until something is written."""
+        if self._db.total_changes != self._written or len(self._rows) > _ROWS:
+            self._rows.clear()
+            self._written = self._db.total_changes
+        row = self._rows.get(id)
+        if row is None and (row := self._one(f"{_SELECT} WHERE id = ?", (id,))) is not None:
+            self._rows[id] = row
+        return row
 
     def by_name(self, owner: str, name: str, *, living: bool) -> Row | None:
         """The living one of that name, or the one that ended last."""
@@ -218,6 +231,7 @@ class Store:
                 yield self._db
             except BaseException:
                 self._db.execute("ROLLBACK")
+                self._rows.clear()  # what was read in the transaction has not come to be
                 raise
             self._db.execute("COMMIT")
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -36,16 +37,7 @@ class Tasks:
 
     async def complete(self, work: Coroutine[Any, Any, T], *, name: str) -> T:
         """Run `work` to its end. A cancellation of the caller is raised after that, not before."""
-        task = self.start(work, name=f"undo {name}", awaited=True)
-        cancelled: asyncio.CancelledError | None = None
-        while not task.done():
-            try:
-                await asyncio.wait((task,))
-            except asyncio.CancelledError as error:
-                cancelled = error
-        if cancelled is not None:
-            raise cancelled
-        return task.result()
+        return await _end_of(self.start(work, name=f"undo {name}", awaited=True))
 
     async def aclose(self) -> None:
         """Clean-up that was begun by `finish` is waited for; the rest is cancelled."""
@@ -65,3 +57,23 @@ class Tasks:
         self._running.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._failed(task.get_name(), error)
+
+
+async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call `function` in a thread, to its end: its effect is never half there. A cancellation of the caller is raised
+    after that."""
+    return await _end_of(asyncio.ensure_future(asyncio.to_thread(function, *args, **kwargs)))
+
+
+async def _end_of(task: asyncio.Task[T]) -> T:
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait((task,))
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        if not task.cancelled():
+            task.exception()  # seen
+        raise cancelled
+    return task.result()

@@ -30,6 +30,7 @@ from ._capture import Capture
 from ._collect import Collector
 from ._context import Component
 from ._gate import Entry
+from ._tasks import in_thread
 
 TEMPLATE = "host"
 LIMITS = Limits(memory_mib=4096, disk_mib=1024, processes=256, tmp_mib=1024)
@@ -160,7 +161,8 @@ class Workshops(Component):
         done: list[dict[str, object]] = []
         self._store.execute("INSERT INTO workshops (id) VALUES (?)", (id,))
         try:
-            self._pool().create(id, layers=template.layers, limit_bytes=limits.disk_mib << 20)
+            limit = limits.disk_mib << 20
+            await in_thread(self._pool().create, id, layers=template.layers, limit_bytes=limit)
             instance = await backend.create(plan)
             try:
                 yield Workshop(instance, done, root_user=backend.capabilities.root_user, seconds=command_seconds)
@@ -192,7 +194,7 @@ class Workshops(Component):
                 finally:
                     await instance.aclose()
                 await backend.forget(id)
-        self._pool().delete(id)
+        await in_thread(self._pool().delete, id)
         self._store.execute("DELETE FROM workshops WHERE id = ?", (id,))
 
 

@@ -97,7 +97,7 @@ class Workspaces(Component):
             await self._tenancy.free(row)
             if not action.discard:
                 _refuse_loss(row, await self.evictions.status(row, entry))
-            self.evictions.remove(self._rows.settle(row, WorkspaceState.DELETING))
+            await self.evictions.remove(self._rows.settle(row, WorkspaceState.DELETING))
 
     def find(self, reference: str, owner: str) -> WorkspaceRow:
         """By id, name, or unique prefix of an id. NotFound, InvalidArgument."""
@@ -170,7 +170,7 @@ class Workspaces(Component):
             try:
                 return self._rows.settle(await self._grounds.begin(row, entry), WorkspaceState.READY)
             except BaseException:
-                self.evictions.remove(row)
+                await self.evictions.remove(row)
                 raise
 
     def _check_same(self, workspace: Workspace, action: OpenWorkspace, principal: Principal) -> None:

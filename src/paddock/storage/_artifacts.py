@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Collection, Generator
-from contextlib import contextmanager, suppress
+from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 
 from paddock.errors import InvalidState, NotFound
@@ -18,10 +18,31 @@ _INCOMING = ".incoming-"
 class Incoming:
     """Bytes on their way in. `digest` and `size` are of what came until now."""
 
-    def __init__(self, fd: int, most: int) -> None:
-        self._fd, self._most = fd, most
+    def __init__(self, directory: Path, most: int) -> None:
+        self._directory, self._most = directory, most
+        self._path, self._fd = directory / f"{_INCOMING}{os.urandom(8).hex()}", -1
         self._sum = hashlib.sha256()
         self.size = 0
+
+    def open(self) -> None:
+        """To be closed."""
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+
+    def keep(self) -> None:
+        """What was written is there, and on the disk, when this returns."""
+        os.fsync(self._fd)
+        self._path.rename(self._directory / self.digest)
+        fd = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._path.unlink(missing_ok=True)
 
     def write(self, data: bytes) -> None:
         """InvalidState: it is more than was agreed."""
@@ -42,21 +63,8 @@ class Artifacts:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
-    @contextmanager
-    def incoming(self, most: int) -> Generator[Incoming]:
-        """What is written is kept, and on the disk, when the block ends well."""
-        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path = self._directory / f"{_INCOMING}{os.urandom(8).hex()}"
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            incoming = Incoming(fd, most)
-            yield incoming
-            os.fsync(fd)
-            path.rename(self._directory / incoming.digest)
-            self._sync()
-        finally:
-            os.close(fd)
-            path.unlink(missing_ok=True)
+    def incoming(self, most: int) -> Incoming:
+        return Incoming(self._directory, most)
 
     def open(self, digest: str) -> int:
         """A descriptor of its content. NotFound."""
@@ -73,10 +81,3 @@ class Artifacts:
             for name in os.listdir(self._directory):
                 if _DIGEST.fullmatch(name) and name not in digests:
                     (self._directory / name).unlink(missing_ok=True)
-
-    def _sync(self) -> None:
-        fd = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import time
+from collections import deque
 from contextlib import suppress
 
 from paddock.errors import InvalidState, PaddockError, PlatformError
@@ -46,7 +47,7 @@ class BtrfsPool(Directories):
         super().__init__(fd, config, path)
         self._quota: btrfs.QuotaMode = "off" if self._base is None else btrfs.quota_mode(fd)
         self._image = None if config.image is None else Image(f"{os.path.dirname(path)}/{config.image}", fd, self._disk)
-        self._stale: list[int] = []  # quota groups of deleted trees, which full quotas leave behind
+        self._stale: deque[int] = deque()  # quota groups of deleted trees, which full quotas leave behind
 
     def create(
         self, name: str, *, layers: tuple[str, ...] = (), limit_bytes: int | None = None, mounts: int = 0
@@ -272,13 +273,15 @@ class BtrfsPool(Directories):
         """Removes quota groups of trees that the kernel's cleaner has finished with: some of them, each time."""
         if group is not None:
             self._stale.append(group)
-        for stale in self._stale[:2]:
+        for _ in range(2):
             try:
+                stale = self._stale.popleft()
+            except IndexError:
+                return
+            with suppress(OSError):  # a group too many costs a few bytes; a delete that fails for it would cost a tree
                 if not btrfs.remove_quota_group(self._fd, stale):
+                    self._stale.appendleft(stale)
                     return
-            except OSError:
-                pass  # a group too many costs a few bytes; a delete that fails for it would cost a tree
-            self._stale.remove(stale)
 
 
 def _refuse_subvolumes(tree: int, name: str) -> None:

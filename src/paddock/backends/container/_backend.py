@@ -232,7 +232,7 @@ class ContainerBackend:
             await (await making).kill()
 
     async def adopt(self, id: SandboxId) -> ContainerInstance | None:
-        record = self.records.read(id)
+        record = await asyncio.to_thread(self.records.read, id)
         if record is None or not record.lives():
             if record is not None:
                 await self.remains.settled(id, record.incarnation)

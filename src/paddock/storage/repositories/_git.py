@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -134,9 +135,7 @@ class HostGit:
     async def init(self, name: str, *, sha256: bool = False) -> None:
         """An empty one. Nothing if it is there."""
         path = self.path(name)
-        path.mkdir(mode=0o755, parents=True, exist_ok=True)
-        if os.geteuid() == 0:
-            os.chown(path, GIT_ID, GIT_ID)
+        await asyncio.to_thread(_make_directory, path)
         kind = f"--object-format={'sha256' if sha256 else 'sha1'}"
         ended = await self._inside(
             name, ["init", "--quiet", "--bare", kind, f"--template={TEMPLATE}", _HERE], writable=True
@@ -199,11 +198,7 @@ class HostGit:
         """Makes the repository `name`, which borrows the objects of `lender`, of a pack that an attacker may have
         written: git looks at every object, and for all that it names. InvalidArgument."""
         await self.init(name, sha256=len(commit) == 64)
-        objects = self.path(name) / "objects"
-        (objects / "info" / "alternates").write_text(f"{_LENDER}/objects\n")
-        (objects / "pack" / "pack-received.pack").write_bytes(pack)
-        (objects / "pack" / "pack-received.pack").chmod(0o644)
-        (objects / "info" / "alternates").chmod(0o644)
+        await asyncio.to_thread(_write_pack, self.path(name) / "objects", pack)
         arguments = ["index-pack", "--strict", f"{_HERE}/objects/pack/pack-received.pack"]
         ended = await self._inside(name, [f"--git-dir={_HERE}", *arguments], writable=True, lender=lender)
         if ended.code:
@@ -353,3 +348,16 @@ def _text(line: bytes) -> str:
         return line.decode()
     except UnicodeDecodeError:
         return ""
+
+
+def _make_directory(path: Path) -> None:
+    path.mkdir(mode=0o755, parents=True, exist_ok=True)
+    if os.geteuid() == 0:
+        os.chown(path, GIT_ID, GIT_ID)
+
+
+def _write_pack(objects: Path, pack: bytes) -> None:
+    (objects / "info" / "alternates").write_text(f"{_LENDER}/objects\n")
+    (objects / "pack" / "pack-received.pack").write_bytes(pack)
+    (objects / "pack" / "pack-received.pack").chmod(0o644)
+    (objects / "info" / "alternates").chmod(0o644)

@@ -18,8 +18,7 @@ async def locked(path: Path) -> AsyncGenerator[None]:
 
     Asked for again and again: a thread that waited could not be cancelled, and there are few of them.
     """
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    fd = await asyncio.to_thread(_open, path)
     try:
         pause = _FIRST_SECONDS
         while True:
@@ -32,3 +31,8 @@ async def locked(path: Path) -> AsyncGenerator[None]:
         yield
     finally:
         os.close(fd)
+
+
+def _open(path: Path) -> int:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
