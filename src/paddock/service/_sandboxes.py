@@ -261,7 +261,7 @@ class Sandboxes:
             usage = await held.instance.usage()
         except SandboxDied:
             raise await self._live.dead(row) from None
-        return self._live.with_disk(held, usage)
+        return await self._live.with_disk(held, usage)
 
     async def processes(self, action: ListProcesses, entry: Entry) -> tuple[Process, ...]:
         if self.find(action.sandbox, entry).asleep:
@@ -278,7 +278,7 @@ class Sandboxes:
             return Inspection(sandbox=row.sandbox)
         try:
             held = await self._live.hold(row)
-            usage = self._live.with_disk(held, await held.instance.usage())
+            usage = await self._live.with_disk(held, await held.instance.usage())
             posture = await held.instance.posture()
         except SandboxDied:
             return Inspection(sandbox=(await self._live.check(self._store.get(row.id) or row)).sandbox)
