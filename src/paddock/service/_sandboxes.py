@@ -255,7 +255,8 @@ class Sandboxes:
 
     async def usage(self, action: GetUsage, entry: Entry) -> Usage:
         if (asleep := self.find(action.sandbox, entry)).asleep:
-            return Usage(memory_bytes=0, processes=0, disk_bytes=self._pool().usage(asleep.id).used_bytes)
+            disk = await asyncio.to_thread(self._pool().usage, asleep.id)
+            return Usage(memory_bytes=0, processes=0, disk_bytes=disk.used_bytes)
         row, held = await self.reach(action.sandbox, entry)
         try:
             usage = await held.instance.usage()
