@@ -40,7 +40,7 @@ async def struck(
     if status.exit_code == 128 + signal.SIGXFSZ:  # a file met RLIMIT_FSIZE, the ceiling where there is no quota
         return Limit.DISK
     try:
-        usage = live.with_disk(held, await held.instance.usage())
+        usage = await live.with_disk(held, await held.instance.usage())
         for limit in _COUNTED:
             if usage.strikes.get(limit, 0) > before.get(limit, 0):
                 return limit

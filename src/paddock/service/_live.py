@@ -160,16 +160,16 @@ class Live(Component):
             await self.release(held.id)
             return died(row.sandbox)
 
-    def with_disk(self, held: Held, usage: Usage) -> Usage:
+    async def with_disk(self, held: Held, usage: Usage) -> Usage:
         """What its tree uses, where the backend leaves that to the pool."""
         if usage.disk_bytes is not None:
             return usage
-        return replace(usage, disk_bytes=self._pool().usage(held.id).used_bytes)
+        return replace(usage, disk_bytes=(await asyncio.to_thread(self._pool().usage, held.id)).used_bytes)
 
     async def settled_disk(self, held: Held) -> Usage:
         """The same of now, with what was deleted given back: the kernel counts that some seconds later by itself."""
         await asyncio.to_thread(self._pool().settle)
-        return self.with_disk(held, await held.instance.usage())
+        return await self.with_disk(held, await held.instance.usage())
 
     async def release(self, id: SandboxId) -> None:
         """Lets go of an instance, which lives on if it does."""

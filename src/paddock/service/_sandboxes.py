@@ -259,13 +259,14 @@ class Sandboxes(Component):
     @handles(GetUsage)
     async def usage(self, action: GetUsage, entry: Entry) -> Usage:
         if (asleep := self.find(action.sandbox, entry)).asleep:
-            return Usage(memory_bytes=0, processes=0, disk_bytes=self._pool().usage(asleep.id).used_bytes)
+            disk = await asyncio.to_thread(self._pool().usage, asleep.id)
+            return Usage(memory_bytes=0, processes=0, disk_bytes=disk.used_bytes)
         row, held = await self.reach(action.sandbox, entry)
         try:
             usage = await held.instance.usage()
         except SandboxDied:
             raise await self._live.dead(row) from None
-        return self._live.with_disk(held, usage)
+        return await self._live.with_disk(held, usage)
 
     @handles(ListProcesses)
     async def processes(self, action: ListProcesses, entry: Entry) -> tuple[Process, ...]:
@@ -284,7 +285,7 @@ class Sandboxes(Component):
             return Inspection(sandbox=row.sandbox)
         try:
             held = await self._live.hold(row)
-            usage = self._live.with_disk(held, await held.instance.usage())
+            usage = await self._live.with_disk(held, await held.instance.usage())
             posture = await held.instance.posture()
         except SandboxDied:
             return Inspection(sandbox=(await self._live.check(self._store.get(row.id) or row)).sandbox)
