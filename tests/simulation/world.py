@@ -194,6 +194,10 @@ class Disk:
                 raise error
         return self.db.execute(sql, values)
 
+    @property
+    def total_changes(self) -> int:
+        return self.db.total_changes
+
     def roll_back(self) -> None:
         if self.db.in_transaction:
             self.db.execute("ROLLBACK")
@@ -234,6 +238,7 @@ class SimulatedStore(Store):
         self._world = world
         world.disk.roll_back()
         self._db: Any = world.disk
+        self._rows, self._written = {}, 0
 
     def checkpoint(self) -> None:
         self._world.check_alive()
