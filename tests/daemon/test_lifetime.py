@@ -16,7 +16,7 @@ import pytest
 
 import paddock
 from paddock import Sandbox
-from paddock.client import DaemonTransport, daemon_status, default_transport, session, stop_daemon
+from paddock.client import DaemonTransport, _control, daemon_status, default_transport, session, stop_daemon
 from paddock.errors import DaemonLost, InvalidArgument, NotConfigured, PaddockError, SandboxDied
 from paddock.linux import local_sockets
 from paddock.model import ConnectPort, SandboxId
@@ -196,6 +196,15 @@ def test_a_restart_loses_no_sandbox_and_no_background_command(state_dir: Path) -
     with box.attach(process.id) as again:
         assert again.stdout.read(100) == b"before\n"
     box.kill()
+
+
+def test_a_daemon_has_left_when_the_next_one_holds_its_lock(state_dir: Path) -> None:
+    """Another program may start the next one before the lock is ever seen free."""
+    Sandbox.list(transport=default_transport(state_dir))
+    now = daemon_status(state_dir)
+    assert now is not None
+    assert not _control._has_left(state_dir, now.instance)  # pyright: ignore[reportPrivateUsage]
+    assert _control._has_left(state_dir, "the one before")  # pyright: ignore[reportPrivateUsage]
 
 
 def test_a_session_file_that_names_another_process_ends_and_keeps_nothing(state_dir: Path, program: Start) -> None:

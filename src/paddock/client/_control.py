@@ -39,15 +39,14 @@ def stop_daemon(state_dir: Path, *, ends_sessions: bool = True) -> bool:
     With `ends_sessions` the sandboxes that are not persistent end with it. Without, the next daemon takes over the
     sessions of living programs. Commands in the background and persistent sandboxes go on in both cases.
     """
-    try:
-        _control(state_dir, "stop" if ends_sessions else "restart")
-    except _NoDaemon:
+    before = daemon_status(state_dir)
+    if before is None:
         return False
-    except DaemonLost:  # it has begun to leave by itself
-        pass
+    with contextlib.suppress(_NoDaemon, DaemonLost):  # it has begun to leave by itself
+        _control(state_dir, "stop" if ends_sessions else "restart")
     deadline = time.monotonic() + _LEAVE_SECONDS
     pause = 0.002
-    while not _is_free(state_dir):
+    while not _has_left(state_dir, before.instance):
         if time.monotonic() > deadline:
             raise DaemonUnavailable(
                 "the daemon was told to leave, and still holds its lock", hint=f"see {state_dir / _daemon.LOG}"
@@ -79,6 +78,17 @@ def _existing(state_dir: str) -> socket.socket:
     if peer is None:
         raise _NoDaemon
     return peer
+
+
+def _has_left(state_dir: Path, instance: str) -> bool:
+    """Whether nobody holds the lock, or the next daemon does, which another program has started already."""
+    if _is_free(state_dir):
+        return True
+    try:
+        now = daemon_status(state_dir)
+    except (DaemonLost, DaemonUnavailable):
+        return False
+    return now is not None and now.instance != instance
 
 
 def _is_free(state_dir: Path) -> bool:
