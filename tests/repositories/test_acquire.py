@@ -6,7 +6,6 @@ import asyncio
 import os
 import socket
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -127,32 +126,6 @@ async def test_many_at_once_on_a_cold_and_on_a_warm_cache(shelf: Shelf, origin: 
     origin.commit({"README": "two\n"})
     warm = await asyncio.gather(*(shelf.acquire(url) for _ in range(24)))
     assert {one.commit for one in warm} == {origin.head()}
-
-
-def start(argv: list[str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-_PROGRAM = """
-import asyncio, sys
-from pathlib import Path
-from tests.repositories.shelf import Shelf
-async def main():
-    shelf = Shelf(Path(sys.argv[1]))
-    got = await asyncio.gather(*(shelf.acquire(sys.argv[2]) for _ in range(4)))
-    print(*{one.commit for one in got}, *{one.repository for one in got})
-    shelf.close()
-asyncio.run(main())
-"""
-
-
-async def test_programs_at_once_on_one_cold_cache(tmp_path: Path, origin: Origin, daemon: Any) -> None:
-    argv = [sys.executable, "-c", _PROGRAM, str(tmp_path / "state"), address(daemon, "app")]
-    started = [start(argv) for _ in range(3)]
-    outputs = [await asyncio.to_thread(process.communicate) for process in started]
-    assert [process.returncode for process in started] == [0, 0, 0], outputs
-    assert len({out for out, _ in outputs}) == 1
-    assert outputs[0][0].split()[0] == origin.head()
 
 
 async def test_a_fetch_that_was_killed_leaves_no_lock_for_the_next(shelf: Shelf, origin: Origin, daemon: Any) -> None:

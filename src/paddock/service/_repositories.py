@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import math
 import shutil
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from paddock.errors import InvalidArgument, InvalidState, NotFound, PolicyDenied
 from paddock.keeper.layout import REPOSITORIES
@@ -32,7 +32,6 @@ from paddock.storage.repositories import (
     check_ref,
     is_commit,
     located,
-    locked,
     parse,
     pins,
 )
@@ -61,7 +60,6 @@ class Repositories(Component):
         self._directory, self._forget_bases = self._state_dir / REPOSITORIES, forget_bases
         self.git = git or HostGit(self._directory)
         self._rows, self._boot = RepositoryStore(self._store), boot_id()
-        self._queues: dict[str, asyncio.Lock] = {}
 
     async def acquire(
         self, url: str, ref: str | None, max_age_seconds: float, principal: Principal, *, home: str | None = None
@@ -94,7 +92,8 @@ class Repositories(Component):
         since = self._clock.boottime() - max_age_seconds
         row = None if given else self._fresh(remote, principal, since, ref)
         if row is None:
-            async with self._alone(principal, remote):
+            # Of callers who ask for one remote, one looks, and the others take what it has seen.
+            async with self._lanes.exclusive(f"{principal.id} {remote.url}"):
                 row = None if given else self._fresh(remote, principal, since, ref)
                 if row is None:
                     row, credential = await self._observe(remote, principal, given)
@@ -111,14 +110,6 @@ class Repositories(Component):
                     return row
         return None
 
-    @asynccontextmanager
-    async def _alone(self, principal: Principal, remote: Remote) -> AsyncGenerator[None]:
-        """Of those who ask for one remote, one looks, and the others take what he has seen."""
-        name = hashlib.sha256(f"{principal.id}\0{remote.url}".encode()).hexdigest()[:40]
-        queue = self._queues.setdefault(name, asyncio.Lock())
-        async with queue, locked(self._directory / f"at_{name}.lock"):
-            yield
-
     async def _observe(
         self, remote: Remote, principal: Principal, given: Credential | None
     ) -> tuple[RepositoryRow, Proof | None]:
@@ -126,7 +117,7 @@ class Repositories(Component):
         remote = await located(remote)
         listing, credential, scope = await self._prove(remote, principal, given)
         row = self._rows.make(RepositoryId(mint(Noun.REPOSITORY)), scope, remote.url, at)
-        async with locked(self._directory / f"{row.id}.lock"):
+        async with self._lanes.exclusive(row.id):
             refs = await self._bring(row, remote, credential, listing)
             seen = Observation(head=listing.head, refs=refs, at=at, boot=self._boot, clock=clock)
             self._rows.observed(row.id, seen)
@@ -179,13 +170,17 @@ class Repositories(Component):
 
     @asynccontextmanager
     async def _marked(self, id: str) -> AsyncGenerator[None]:
-        """Under the lock of the repository: a git that was killed leaves locks of its own, and scratch."""
+        """Mark a repository whose lane the caller holds alone: a git that was killed leaves locks of its own."""
         mark = self._directory / f"{id}.busy"
         if mark.exists():
             await self.git.clear_up(id)
-        await asyncio.to_thread(mark.touch)
+        await asyncio.to_thread(self._mark, mark)
         yield
         await asyncio.to_thread(mark.unlink, missing_ok=True)
+
+    def _mark(self, mark: Path) -> None:
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        mark.touch()
 
     async def _answer(
         self, row: RepositoryRow, remote: Remote, ref: str | None, credential: Proof | None, principal: Principal
@@ -247,7 +242,7 @@ class Repositories(Component):
         remote = await located(remote)
         if row.scope == PUBLIC and not remote.public:
             raise InvalidState(f"{row.url} is no public address any more", hint=f"paddock repos rm {row.id}")
-        async with locked(self._directory / f"{row.id}.lock"), self._marked(row.id):
+        async with self._lanes.exclusive(row.id), self._marked(row.id):
             await self._fetch(row, remote, credential, only=what)
         return pins.fetched(what)
 
@@ -262,7 +257,7 @@ class Repositories(Component):
 
     async def remove(self, id: str) -> None:
         """InvalidState: a workspace or a snapshot needs it."""
-        async with locked(self._directory / f"{id}.lock"):
+        async with self._lanes.exclusive(id):
             path = self._directory / id
             owners = await asyncio.to_thread(pins.owners, path)
             needed = [owner for owner in owners if not owner.startswith(Noun.BASE)]
@@ -278,7 +273,6 @@ class Repositories(Component):
         if path.exists():
             path.rename(gone)
             shutil.rmtree(gone)  # by descriptors: it follows no link
-        (self._directory / f"{id}.lock").unlink()  # nobody has this id again
 
     def _find(self, reference: str, owner: str) -> Repository:
         every = self._rows.list(owner)

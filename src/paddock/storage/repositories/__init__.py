@@ -7,7 +7,6 @@ from ._git import HostGit as HostGit
 from ._git import Listing as Listing
 from ._git import Proof as Proof
 from ._git import Ref as Ref
-from ._lock import locked as locked
 from ._process import Bounds as Bounds
 from ._process import Progress as Progress
 from ._remote import SSH as SSH
