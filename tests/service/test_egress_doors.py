@@ -17,7 +17,7 @@ from paddock.backends import Instance
 from paddock.egress._client import GatewayClient
 from paddock.egress._control import Claimed, Open, Secret
 from paddock.egress._secret_book import Bound, to_bytes
-from paddock.errors import NotConfigured
+from paddock.errors import NotConfigured, NotFound
 from paddock.keeper import layout
 from paddock.model import Binding, Level, PolicyDocument, Sandbox, SandboxSpec, SecretValue, State
 from paddock.policy.egress import compile
@@ -194,7 +194,7 @@ def test_the_next_daemon_sees_to_what_lives_as_it_is_and_to_a_gateway_that_dies_
             await doors.open(row_of(instance), NOTHING)
             before = await trusted(instance)
         async with doors_of(yard) as doors:
-            doors.resume([(row_of(instance), NOTHING)])
+            doors.resume([(row_of(instance), NOTHING)], [])
             await doors.revise(row_of(instance), NOTHING)
             assert await trusted(instance) == before
             first = gateway_pid(yard.state_dir)
@@ -203,6 +203,37 @@ def test_the_next_daemon_sees_to_what_lives_as_it_is_and_to_a_gateway_that_dies_
             assert await calls(instance) in REFUSED
             assert await trusted(instance) != before
             await instance.kill()
+
+    play(state_dir, scene)
+
+
+def test_the_next_daemon_takes_back_at_the_gateway_what_the_one_before_had_only_recorded(state_dir: Path) -> None:
+    """A policy was taken away, and the daemon died before it told the gateway."""
+
+    async def scene(yard: Yard) -> None:
+        async with doors_of(yard) as doors:
+            instance, other = await yard.create(exits=True), await yard.create(exits=True)
+            await doors.open(row_of(instance), NOTHING)
+        async with doors_of(yard) as doors:
+            done: list[tuple[object, object]] = []
+            order = doors._client.order
+
+            async def noted(what: Any, *descriptors: Any) -> Any:
+                try:
+                    done.append((what, await order(what, *descriptors)))
+                except NotFound as error:
+                    done.append((what, error))
+                    raise
+
+            doors._client.order = noted
+            doors.resume([], [row_of(other), row_of(instance)])
+            await eventually(lambda: len(done) == 2)
+            assert [type(what).__name__ for what, _ in done] == ["Revise", "Revise"]
+            assert isinstance(done[0][1], NotFound), "it never had a way out, and gets none"
+            assert done[1][0].snapshot == NOTHING.to_bytes()
+            assert not isinstance(done[1][1], Exception)
+            await instance.kill()
+            await other.kill()
 
     play(state_dir, scene)
 
@@ -218,7 +249,7 @@ def test_the_next_daemon_starts_a_gateway_for_what_lives_where_both_have_died(st
         os.kill(first, signal.SIGKILL)
         await gone.kill()
         async with doors_of(yard) as doors:
-            doors.resume([(row_of(gone), NOTHING), (row_of(instance), NOTHING)])
+            doors.resume([(row_of(gone), NOTHING), (row_of(instance), NOTHING)], [])
             assert await calls(instance) in REFUSED
             await instance.kill()
 

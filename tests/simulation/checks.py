@@ -201,6 +201,8 @@ def _policies(history: History, rows: dict[str, dict[str, Any]]) -> None:
     if not world.gateway.lives or history.disk_was_full:
         return  # on a full disk a policy may be recorded that nobody could take back: then nothing gets out
     for id, row in rows.items():
-        runs = row["state"] == "running" == _now(history, id)["state"]
+        place = world.supervisor.places.get(id)  # pyright: ignore[reportArgumentType]
+        lives = place is not None and place.ended is None  # else the daemon is about to hear of its end
+        runs = lives and row["state"] == "running" == _now(history, id)["state"]
         if runs and row.get("policy") is not None and id not in world.gateway.doors:
             world.violate(f"{id} has a policy, and no way out")

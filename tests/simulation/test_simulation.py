@@ -35,7 +35,8 @@ def _play(*arguments: str, code: tuple[str, ...] = ("-m", "tests.simulation"), *
 
 @pytest.mark.timeout(900)
 def test_every_history_keeps_the_promises() -> None:
-    code, said = _play(SEED, str(SAMPLE))
+    """Of a seed that stays: the same code gives the same result on every machine, and at every commit."""
+    code, said = _play(os.environ.get("PADDOCK_SEED", "sample"), str(SAMPLE))
     assert code == 0, said
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -136,11 +136,28 @@ class Doors:
         answer = await self._client.order(Record(sandbox=row.id, incarnation=row.incarnation, on=False))
         return msgspec.msgpack.decode(answer, type=Recording)
 
-    def resume(self, rules: list[tuple[Row, Snapshot]]) -> None:
-        """See to the sandboxes of the daemon before, all in one loop: their gateway serves them, or has died too."""
+    def resume(self, rules: list[tuple[Row, Snapshot]], without: list[Row]) -> None:
+        """See to the sandboxes of the daemon before, all in one loop: their gateway serves them, or has died too.
+
+        `without`: those that have no policy. The daemon before may have died when it had recorded that.
+        """
         for row, snapshot in rules:
             self._doors.setdefault(row.id, _Door(row, snapshot))
         self._lost()
+        if without:
+            self._tasks.start(self._shut(without), name="tell the gateway who has no policy")
+
+    async def _shut(self, rows: list[Row]) -> None:
+        from paddock.policy.egress import compile
+
+        nothing = compile(PolicyDocument()).to_bytes()
+        with suppress(GatewayUnavailable):  # then it serves no sandbox, and its successor is told the rules that hold
+            if await self._client.connect(start=False):
+                for row in rows:
+                    with suppress(NotFound):
+                        if row.id not in self._doors:  # it was given a policy since
+                            revise = Revise(sandbox=row.id, incarnation=row.incarnation, snapshot=nothing)
+                            await self._client.order(revise)
 
     def aclose(self) -> None:
         """Lets go of the gateway, which goes on."""
