@@ -183,19 +183,25 @@ class KeeperClient:
         """Whether the program ran, and whether it is the keeper now."""
         log = os.open(self._state / layout.KEEPER_LOG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
-            done = subprocess.run(
+            process = subprocess.Popen(
                 [*prefix, sys.executable, "-I", "-S", "-c", BOOTSTRAP],
-                input=json.dumps(options).encode(),
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env=environment,
                 cwd="/",
                 start_new_session=True,
-                check=False,
             )
         finally:
             os.close(log)
-        return done.returncode == 0, done.stdout == READY
+        with process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            with contextlib.suppress(BrokenPipeError), process.stdin:
+                process.stdin.write(json.dumps(options).encode())
+            # Not to its end: a child of the keeper has it, as long as that lives.
+            ready = process.stdout.read(len(READY)) == READY
+        return process.returncode == 0, ready
 
 
 async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
