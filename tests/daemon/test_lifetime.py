@@ -251,13 +251,18 @@ def test_what_is_under_way_when_the_daemon_dies_or_leaves_is_said_to_be_unknown(
     waits = program(
         "box = Sandbox.create(level='jail', ttl_seconds=300)\nbox.exec('mkfifo gate')\nsay(box.id)\n"
         "try:\n    box.exec('echo started > f; read line < gate')\nexcept Exception as error:\n    say(error.code)\n"
-        "say(box.exec('printf started').stdout)\nsys.stdin.readline()\n"
+        "sys.stdin.readline()\nsay(box.exec('printf started').stdout)\nsys.stdin.readline()\n"
     )
     id = waits.hears()
     box = Sandbox.connect(id, transport=default_transport(state_dir))
     assert wait_until(lambda: box.filesystem.exists("f"))
-    os.kill(daemon_pid(state_dir), how)
+    old = daemon_pid(state_dir)
+    ending = os.pidfd_open(old)
+    os.kill(old, how)
     assert waits.hears() == DaemonLost.code
+    assert select.select([ending], [], [], 60)[0], "it has not ended"
+    os.close(ending)
+    waits.tell()
     assert waits.hears() == "started"
     box.kill()
 
