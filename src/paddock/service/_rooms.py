@@ -133,8 +133,10 @@ class Rooms:
             return
         rows = self._context.store.list()
         living = [(row, row.sandbox.policy) for row in rows if row.state in LIVE and not row.asleep]
-        rules = [(row, await self.policies.of(policy)) for row, policy in living if policy is not None]
-        self._doors.resume(rules, [row for row, policy in living if policy is None])
+        self._doors.resume(
+            [(row, await self.policies.of(policy)) for row, policy in living if policy is not None],
+            without=[row for row, policy in living if policy is None],
+        )
 
     def let_go(self) -> None:
         """Let go of the gateway, which goes on for the sandboxes that live on."""
