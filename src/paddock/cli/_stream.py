@@ -46,7 +46,7 @@ def run_command(sandbox: Sandbox, options: argparse.Namespace) -> int:
 
 
 def is_terminal() -> bool:
-    """Somebody types here. (A stream that was closed before we were started is None.)"""
+    """Return whether stdin is a terminal. (A stream that was closed before we were started is None.)"""
     return sys.stdin is not None and os.isatty(0)  # pyright: ignore[reportUnnecessaryComparison]
 
 

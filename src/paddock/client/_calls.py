@@ -49,7 +49,7 @@ class Calls:
 
         A request whose connection ends is sent once more, on a new connection: the others may be those of a daemon
         that is dying. If it had reached the daemon whole it is sent as `AGAIN`, unless not `again`: the daemon knows
-        what became of it, or says that nobody does. A daemon that leaves says so, and only what is `repeatable` is then
+        what became of it, or says that it doesn't. A daemon that leaves says so, and only what is `repeatable` is then
         asked of the next one.
         """
         problem, flags = "", 0  # a text: the exception would keep the callers' frames, and the streams in them, alive

@@ -81,7 +81,7 @@ def _existing(state_dir: str) -> socket.socket:
 
 
 def _has_left(state_dir: Path, instance: str) -> bool:
-    """Whether nobody holds the lock, or the next daemon does, which another program has started already."""
+    """Return whether the lock is free, or held by the next daemon, which another program has started already."""
     if _is_free(state_dir):
         return True
     try:

@@ -1,8 +1,8 @@
-"""What clients have asked, by the ids that they gave it: what is asked again is not done again.
+"""Remember requests by the ids that clients gave them, so that no request is performed twice.
 
 A client asks again when its connection ends before the answer. A request that is under way then goes on for
 `RETURN_SECONDS`, and answers on the connection on which it is asked again. The last answers are kept, within bounds.
-An id that is not found was asked of a daemon that has died, or so long ago that nobody knows what became of it.
+A daemon that has died may have performed a request whose id is not found, or its answer was evicted.
 """
 
 from __future__ import annotations
