@@ -83,7 +83,7 @@ def test_a_daemon_that_leaves_before_it_answers_is_none_that_was_lost(action: st
         def greet_and_leave() -> None:
             client = Connection(listener.accept()[0])
             client.receive()
-            welcome = codec.Welcome(protocol=PROTOCOL, version="", instance="", pid=1, differs=(), notices=())
+            welcome = codec.Welcome(protocol=PROTOCOL, version="", instance="gone", pid=1, differs=(), notices=())
             client.send(Kind.HELLO, 0, codec.encode(welcome))
             client.receive()
             (tmp_path / "daemon.sock").unlink()

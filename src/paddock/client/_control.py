@@ -27,10 +27,13 @@ class _NoDaemon(Exception):
 
 def daemon_status(state_dir: Path) -> codec.Status | None:
     """None where there is no daemon."""
+    session = Session(state_dir, _existing)
     try:
-        return codec.decode(_control(state_dir, "status"), codec.Status)
+        return codec.decode(DaemonTransport(Calls(session)).control("status"), codec.Status)
     except _NoDaemon:
         return None
+    finally:
+        session.close()
 
 
 def stop_daemon(state_dir: Path, *, ends_sessions: bool = True) -> bool:
@@ -39,14 +42,19 @@ def stop_daemon(state_dir: Path, *, ends_sessions: bool = True) -> bool:
     With `ends_sessions` the sandboxes that are not persistent end with it. Without, the next daemon takes over the
     sessions of living programs. Commands in the background and persistent sandboxes go on in both cases.
     """
-    before = daemon_status(state_dir)
-    if before is None:
-        return False
-    with contextlib.suppress(_NoDaemon, DaemonLost):  # it has begun to leave by itself
-        _control(state_dir, "stop" if ends_sessions else "restart")
+    session = Session(state_dir, _existing)
+    try:
+        DaemonTransport(Calls(session)).control("stop" if ends_sessions else "restart")
+    except DaemonLost:  # it has begun to leave by itself
+        pass
+    except _NoDaemon:
+        if not session.instance:
+            return False
+    finally:
+        session.close()
     deadline = time.monotonic() + _LEAVE_SECONDS
     pause = 0.002
-    while not _has_left(state_dir, before.instance):
+    while not _has_left(state_dir, session.instance):
         if time.monotonic() > deadline:
             raise DaemonUnavailable(
                 "the daemon was told to leave, and still holds its lock", hint=f"see {state_dir / _daemon.LOG}"
@@ -63,14 +71,6 @@ def daemon_log(state_dir: Path, lines: int) -> list[str]:
         with contextlib.suppress(FileNotFoundError), open(state_dir / name, errors="replace") as log:
             last.extend(line.rstrip("\n") for line in log)
     return list(last)
-
-
-def _control(state_dir: Path, what: str) -> bytes:
-    session = Session(state_dir, _existing)
-    try:
-        return DaemonTransport(Calls(session)).control(what)
-    finally:
-        session.close()
 
 
 def _existing(state_dir: str) -> socket.socket:

@@ -69,6 +69,8 @@ class Session:
         self, state_dir: str | os.PathLike[str], connect: Callable[[str], socket.socket] | None = None
     ) -> None:
         self._idle: list[Connection] = []
+        self.instance = ""
+        """The daemon's that greeted it last."""
         self.state_dir = os.fspath(state_dir)
         self._connect = connect or _daemon.find_or_start
         self._starting = allocate_lock()
@@ -171,6 +173,7 @@ class Session:
         if frame.kind is not Kind.HELLO:
             raise codec.decode_error(frame.body)
         welcome: codec.Welcome = codec.decode(frame.body, codec.Welcome)
+        self.instance = welcome.instance
         for notice in welcome.notices:
             log().warning("%s", notice)
         if welcome.differs and not self._told:
