@@ -151,6 +151,12 @@ class Connection:
         if (task := self._open.get(channel)) is not None:
             task.cancel()
 
+    def finish(self) -> asyncio.Future[None]:
+        self.close()
+        finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        finished.set_result(None)
+        return finished
+
     def close(self) -> None:
         if not self.closed:
             self.closed = True

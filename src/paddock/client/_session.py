@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, TypeAlias
 
+    from paddock.errors import ResourceExhausted
+
     Undo: TypeAlias = Callable[[Frame], list[bytes]]
     """From an answer that came although its caller had left to the requests that give it back."""
     Lost: TypeAlias = Callable[[str], DaemonLost]
@@ -49,6 +51,10 @@ _BY_GIT = frozenset(
 """The actions that the caller's git settings are for. A create over a workspace may fetch its submodules."""
 _COMMANDS = (RunExec, StartExec)
 _ATTEMPTS = 5
+
+
+class NotTaken(ConnectionResetError):
+    """The daemon has not got the whole request, or has said that it did not start it."""
 
 
 def log() -> logging.Logger:
@@ -156,13 +162,13 @@ class Session:
         )
 
     def greet(self, connection: Connection) -> bool:
-        """False where the daemon was just leaving. Its refusal is raised."""
+        """False where the daemon is leaving. Its refusal is raised."""
         try:
             connection.send(Kind.HELLO, 0, self.hello())
             frame = connection.receive()
         except (OSError, WireError):
             return False
-        if frame is None:
+        if frame is None or frame.kind is Kind.CLOSE:
             return False
         self.welcomed(frame)
         return True
@@ -289,6 +295,13 @@ def not_started(problem: str) -> DaemonUnavailable:
     return DaemonUnavailable(
         f"the request did not reach the daemon, so nothing was started: {problem}", hint="ask again"
     )
+
+
+def too_many_under_way(error: Exception) -> ResourceExhausted | None:
+    """The error of a request whose descriptors the kernel didn't take, nor any byte of it (unix(7))."""
+    if isinstance(error, OSError) and error.errno == errno.ETOOMANYREFS:
+        return exhaustion(error)
+    return None
 
 
 def _look(what: Action[Any] | None) -> str:

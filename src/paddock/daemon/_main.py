@@ -121,6 +121,7 @@ class Daemon:
     def leave(self, why: str = "SIGTERM") -> None:
         """End `run`: what lives goes on, and the next daemon takes over."""
         _log.info("the daemon leaves: %s", why)
+        self._listener.stop()
         self._over.set()
 
     async def _close(self) -> None:
@@ -225,7 +226,7 @@ class Daemon:
     def _is_used(self, by: str | None = None) -> bool:
         """Whether a session uses it, other than `by`, or a sandbox runs."""
         sessions = [one for one in self._listener.sessions.values() if one.has_asked and one.token != by]
-        return bool(sessions) or bool(self._ending) or self._node.service.has_running()
+        return bool(sessions or self._ending or self._listener.tasks) or self._node.service.has_running()
 
     def _look_whether_idle(self) -> None:
         if self._idle is not None:

@@ -39,7 +39,7 @@ from paddock.model import (
 from paddock.model.caller import ENVIRONMENT
 from paddock.wire import AGAIN, Frame, Kind
 
-from ._asked import Answer, Asked, Memory, Reply
+from ._asked import Asked, Memory, Reply
 from ._handles import Opened, OpenedExec, OpenedPromotion, OpenedReader, OpenedStream, OpenedWatch, OpenedWriter
 from ._sessions import Session, all_of
 
@@ -124,7 +124,7 @@ class Requests:
             if not found.had_descriptors:
                 reply(found.kind, found.body)
                 return True
-            await _let_go(session, found)
+            await let_go(session, found.body)
         if isinstance(request.action, CreateSandbox) or (request.action is not None and request.action.REPEATABLE):
             return False
         reply(Kind.ERROR, codec.encode_error(DaemonLost("nobody knows what became of it")))
@@ -243,9 +243,9 @@ def _named(action: Action[Any], id: str | None) -> Action[Any]:
     return action
 
 
-async def _let_go(session: Session, answer: Answer) -> None:
-    """Close a handle whose descriptors went with the connection."""
-    opened = session.handles.pop(codec.decode(answer.body, codec.Handle).handle, None)
+async def let_go(session: Session, answer: bytes) -> None:
+    """Close a handle whose descriptors its caller never gets."""
+    opened = session.handles.pop(codec.decode(answer, codec.Handle).handle, None)
     if opened is not None:
         await opened.let_go()
 

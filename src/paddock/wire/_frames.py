@@ -5,7 +5,8 @@ A frame is a header of 16 bytes, little-endian, and a body of JSON:
     u32 length of the body | u16 kind | u16 flags | u32 channel | u8 number of descriptors | u8 0 | u16 0
 
 The descriptors of a frame travel with its first byte (SCM_RIGHTS, unix(7)). Each OPEN gets one REPLY or one ERROR on
-its channel, and before that any number of CONTROL frames. CLOSE by the side that opened it cancels it.
+its channel, and before that any number of CONTROL frames. CLOSE by the side that opened it cancels it. CLOSE on
+channel 0 is the daemon's last frame on a connection: what it has not answered there, it has not started.
 `docs/design/daemon.md` has the whole.
 """
 
