@@ -72,13 +72,19 @@ class Session:
     """
 
     def __init__(
-        self, state_dir: str | os.PathLike[str], connect: Callable[[str], socket.socket] | None = None
+        self,
+        state_dir: str | os.PathLike[str],
+        connect: Callable[[str], socket.socket] | None = None,
+        *,
+        any_protocol: bool = False,
     ) -> None:
+        """With `any_protocol` it is for what every version speaks: `status`, `stop` and `restart` of the daemon."""
         self._idle: list[Connection] = []
         self.instance = ""
         """The daemon's that greeted it last."""
         self.state_dir = os.fspath(state_dir)
         self._connect = connect or _daemon.find_or_start
+        self._any_protocol = any_protocol
         self._starting = allocate_lock()
         self._begin()
 
@@ -179,6 +185,12 @@ class Session:
         if frame.kind is not Kind.HELLO:
             raise codec.decode_error(frame.body)
         welcome: codec.Welcome = codec.decode(frame.body, codec.Welcome)
+        if welcome.protocol != PROTOCOL and not self._any_protocol:
+            raise NotConfigured(
+                f"this program is paddock {__version__}, and the daemon of {self.state_dir} (pid {welcome.pid}) is"
+                f" {welcome.version}: they do not understand each other, and other programs or sandboxes use it",
+                hint="paddock daemon restart",
+            )
         self.instance = welcome.instance
         for notice in welcome.notices:
             log().warning("%s", notice)

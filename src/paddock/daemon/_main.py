@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paddock import __version__
-from paddock.errors import InvalidArgument, NotConfigured, PaddockError, exhaustion
+from paddock.errors import InvalidArgument, PaddockError, exhaustion
 from paddock.keeper.layout import CONFIG
 from paddock.linux import inotify
 from paddock.model import KillSandbox, ListSandboxes, Principal, Sandbox, SandboxId, codec
@@ -164,13 +164,7 @@ class Daemon:
         return {id for session in self._listener.sessions.values() for id in session.sandboxes}
 
     def _greet(self, hello: codec.Hello) -> codec.Welcome:
-        if hello.protocol != PROTOCOL:
-            raise NotConfigured(
-                f"this program is paddock {hello.version}, and the daemon of {self._state_dir} is {__version__}: they"
-                " do not understand each other",
-                hint="paddock daemon restart",
-            )
-        is_outdated = hello.version != __version__ or self._code.has_changed()
+        is_outdated = (hello.protocol, hello.version) != (PROTOCOL, __version__) or self._code.has_changed()
         if is_outdated and not self._is_used(hello.session):
             self.leave("its code or config.toml has changed, and no other program uses it")
             raise Leaving
