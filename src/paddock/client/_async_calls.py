@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 class AsyncCalls:
     def __init__(self, session: Session) -> None:
         self._session = session
-        self.give_up = session.give_up
+        self.give_up, self.state_dir = session.give_up, session.state_dir
         self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Multiplexed] = weakref.WeakKeyDictionary()
 
     async def call(

@@ -27,7 +27,7 @@ class Calls:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self.give_up = session.give_up
+        self.give_up, self.state_dir = session.give_up, session.state_dir
 
     def call(self, handle: int, method: str, *, cancels: bool = True, lost: Lost = lost_call, **fields: Any) -> bytes:
         """A method of a handle; what it returns, encoded."""

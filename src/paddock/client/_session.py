@@ -45,9 +45,7 @@ if TYPE_CHECKING:
 
 INLINE_INPUT = 64 * 1024
 """Longer input of `exec` travels as a memfd (memfd_create(2)), not in the frame."""
-_BY_GIT = frozenset(
-    ("repository.acquire", "workspace.branch", "workspace.open", "workspace.pull_request", "workspace.status")
-)
+_BY_GIT = frozenset(("repository.acquire", "workspace.branch", "workspace.open", "workspace.status"))
 """The actions that the caller's git settings are for. A create over a workspace may fetch its submodules."""
 _COMMANDS = (RunExec, StartExec)
 _ATTEMPTS = 5

@@ -22,8 +22,10 @@ from paddock.model import (
     GetArtifact,
     GetSandbox,
     KillSandbox,
+    OpenPullRequest,
     Principal,
     PromoteMount,
+    PushBranch,
     ReadFile,
     ReadOutput,
     RunExec,
@@ -40,7 +42,16 @@ from paddock.model.caller import ENVIRONMENT
 from paddock.wire import AGAIN, Frame, Kind
 
 from ._asked import Asked, Memory, Reply
-from ._handles import Opened, OpenedExec, OpenedPromotion, OpenedReader, OpenedStream, OpenedWatch, OpenedWriter
+from ._handles import (
+    Opened,
+    OpenedExec,
+    OpenedPromotion,
+    OpenedPublication,
+    OpenedReader,
+    OpenedStream,
+    OpenedWatch,
+    OpenedWriter,
+)
 from ._sessions import Session, all_of
 
 R = TypeVar("R")
@@ -73,6 +84,7 @@ _OPENED: tuple[tuple[tuple[type[Action[Any]], ...], Callable[[int, Any, Pump], O
     ((ConnectPort,), OpenedStream),
     ((WatchFiles,), OpenedWatch),
     ((PromoteMount,), OpenedPromotion),
+    ((PushBranch, OpenPullRequest), OpenedPublication),
 )
 
 _UNDONE = (CreateSandbox, ForkSandbox, KillSandbox, *(kind for kinds, _ in _OPENED for kind in kinds))
