@@ -22,7 +22,17 @@ from paddock.client import Sandbox, Session
 from paddock.daemon import _asked
 from paddock.daemon._listener import Listener
 from paddock.errors import DaemonLost, DaemonUnavailable
-from paddock.model import Action, CreateSandbox, ExecSpec, ForkSandbox, ListSandboxes, RunExec, StartExec, WriteFile
+from paddock.model import (
+    Action,
+    CreateSandbox,
+    ExecSpec,
+    ForkSandbox,
+    ListSandboxes,
+    RunExec,
+    StartExec,
+    State,
+    WriteFile,
+)
 from paddock.wire import Connection, Frame
 from tests.client.door import Rig
 from tests.orphans import wait_until
@@ -231,6 +241,22 @@ def test_what_a_daemon_that_leaves_has_not_read_is_done_once_by_the_next(
     caller.join()
     assert len(results) == 1
     assert len(_performed(rig, action)) == before + 1
+
+
+@pytest.mark.parametrize("verb", ["create", "fork"])
+def test_sandboxes_that_are_made_while_the_daemon_leaves_live(
+    verb: str, rig: Rig, box: str, perform: Callable[[Action[Any]], Any]
+) -> None:
+    results = list[Any]()
+    rig.door.holds_create = True
+    caller = threading.Thread(target=lambda: results.append(perform(VERBS[verb](box))))
+    caller.start()
+    assert wait_until(lambda: len(rig.door.sandboxes) == 2)
+    rig.served.hand_over(lambda _: None)
+    caller.join()
+    made = results[0] if verb == "fork" else results
+    assert {box, *(one.id for one in made)} == set(rig.door.sandboxes)
+    assert {one.state for one in rig.door.sandboxes.values()} == {State.RUNNING}
 
 
 def test_what_runs_on_in_the_background_is_named(rig: Rig, box: str, ending: Ending) -> None:

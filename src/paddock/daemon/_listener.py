@@ -97,6 +97,7 @@ class Listener:
         self.stop()
         tasks = self.tasks - {task for task in (asyncio.current_task(),) if task is not None}
         if cancel:
+            self.requests.leaves = True
             for task in tasks:
                 task.cancel()
         if tasks:

@@ -105,6 +105,8 @@ class Requests:
         self._api, self._principal, self._owned, self._control = api, principal, owned, control
         self._pump = Pump()
         self.memory = Memory()
+        self.leaves = False
+        """The daemon does: sandboxes that are made by now live on, and the next daemon finds whose they are."""
 
     async def answer(self, session: Session, frame: Frame, reply: Reply) -> None:
         """One REPLY or ERROR, unless it is cancelled."""
@@ -203,9 +205,12 @@ class Requests:
             if not isinstance(action, KillSandbox):  # a kill is final, even if its caller has gone
                 performing.cancel()
             await asyncio.wait((performing,))
-            if not performing.cancelled() and performing.exception() is None:
-                await self._undo(action, performing.result())
-            raise
+            if performing.cancelled() or performing.exception() is not None:
+                raise
+            result = performing.result()
+            if not self.leaves or not isinstance(action, CreateSandbox | ForkSandbox):
+                await self._undo(action, result)
+                raise
         try:
             await self._keep(session, action, result)
             opened = self._open(session, action, result)
