@@ -6,9 +6,11 @@ and refuse the same ones.
 
 from __future__ import annotations
 
+import ast
 import functools
 import json
 import typing
+from importlib.resources import files
 from types import NoneType, UnionType
 from typing import Any
 
@@ -301,6 +303,11 @@ def test_a_request_from_inside_has_so_many_parts_and_no_more() -> None:
     for body in (request(_nested.MOST_PARTS + 1), b"[" * (6 << 20), b'"%b"' % (b"\\u0041" * (1 << 18))):
         with pytest.raises(InvalidArgument, match="parts"):
             _nested.admitted(body)
+
+
+def test_the_package_inside_is_written_for_the_oldest_python_that_it_promises() -> None:
+    for source in _nested.PACKAGE.values():
+        ast.parse(files("paddock").joinpath(source).read_text(), feature_version=(3, 8))
 
 
 def test_no_fewer_than_no_bytes_were_sent() -> None:

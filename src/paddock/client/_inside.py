@@ -213,7 +213,7 @@ def _connected() -> Connection:
             stream.close()
             if time.monotonic() > give_up:
                 raise PaddockError(
-                    "not_configured", f"nobody answers at {door}: {error}", "the program that made this sandbox ended"
+                    "not_configured", f"nobody answers at {door}: {error}", "no daemon runs outside"
                 ) from None
             time.sleep(0.02)
     connection = Connection(stream)

@@ -11,7 +11,7 @@ import json
 import logging
 from contextlib import aclosing
 from importlib.resources import files
-from typing import Any
+from typing import Any, cast
 
 from paddock.backends._base import Instance
 from paddock.errors import GuestLost, InternalError, InvalidArgument, PaddockError, PolicyDenied, SandboxDied
@@ -46,10 +46,10 @@ MOST_CALLERS = 16
 # What all callers of one sandbox may have the service hold at a time is the product of these two.
 MOST_FRAME_BYTES = 6 << 20
 MOST_FILE_BYTES = 4 << 20
-MOST_PARTS = 1 << 17
+MOST_PARTS = 1 << 16
 """Of one request's JSON, with its escapes: they take the time, not the bytes. A command's arguments have fewer."""
 _PAUSE_SECONDS = 0.2
-_PACKAGE = {
+PACKAGE = {
     "__init__.py": "client/_inside.py",
     **{name: name for name in ("wire/__init__.py", "wire/_connection.py", "wire/_frames.py")},
 }
@@ -92,7 +92,7 @@ class Nested(Component):
     @staticmethod
     async def furnish(instance: Instance) -> None:
         """Lays the package into a sandbox that nobody has used yet."""
-        for name, source in _PACKAGE.items():
+        for name, source in PACKAGE.items():
             text = await in_thread(files("paddock").joinpath(source).read_bytes)
             path = f"{FOLDER}/paddock/{name}"
             await _write(await instance.file(WriteFile(sandbox=instance.id, path=path, mode=0o644)), text)
@@ -189,10 +189,10 @@ def admitted(body: bytes) -> Request:
     return request
 
 
-def _seen(result: Any) -> object:
+def _seen(result: object) -> object:
     """Without what says something of the host."""
     if isinstance(result, tuple):
-        return [_seen(child) for child in result]
+        return tuple(map(_seen, cast("tuple[object, ...]", result)))
     if isinstance(result, Sandbox):
         return replace(result, spec=SandboxSpec(name=result.spec.name, limits=result.spec.limits))
     if isinstance(result, ExecResult):
