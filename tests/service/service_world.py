@@ -20,6 +20,7 @@ from typing import Any
 from paddock.backends._base import Backend, Capabilities, Ending, Exits, Paused, SandboxPlan
 from paddock.backends._stillness import Stillness
 from paddock.errors import AlreadyExists, FileError, NotFound, SandboxDied
+from paddock.linux import proc
 from paddock.model import (
     ByteStream,
     Check,
@@ -178,8 +179,8 @@ class Command:
 class Place:
     """One sandbox of a world."""
 
-    def __init__(self, plan: SandboxPlan, root: Path) -> None:
-        self.plan, self.root = plan, root
+    def __init__(self, plan: SandboxPlan, root: Path, boottime: Callable[[], float] = proc.boottime) -> None:
+        self.plan, self.root, self._boottime = plan, root, boottime
         self.commands: dict[ExecId, Command] = {}
         self.strikes: dict[Limit, int] = {}
         self.disk_bytes: int | None = None
@@ -200,7 +201,7 @@ class Place:
 
     def pause(self) -> None:
         if self.runs.is_set():
-            now = time.clock_gettime(time.CLOCK_BOOTTIME)
+            now = self._boottime()
             self.left, self.deadline = self.deadline - now, now + self.plan.retention_seconds
             self.pauses += 1
             self.runs.clear()
@@ -209,7 +210,7 @@ class Place:
     def resume(self) -> None:
         if not self.runs.is_set():
             assert self.left is not None
-            self.deadline, self.left = time.clock_gettime(time.CLOCK_BOOTTIME) + self.left, None
+            self.deadline, self.left = self._boottime() + self.left, None
             self.resumptions += 1
             self.runs.set()
             self.stillness.end()
@@ -229,6 +230,7 @@ class World:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.boottime: Callable[[], float] = proc.boottime
         self.places: dict[SandboxId, Place] = {}
         self.refusal: str | None = None
         self.creates = 0
@@ -443,7 +445,7 @@ class WorldBackend:
                 await waited
         root = self._world.root / plan.id
         root.mkdir(parents=True)
-        place = self._world.places[plan.id] = Place(plan, root)
+        place = self._world.places[plan.id] = Place(plan, root, self._world.boottime)
         self.own.add(plan.id)
         return Held(place)
 

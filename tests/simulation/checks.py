@@ -108,7 +108,7 @@ def _leftovers(history: History, rows: dict[str, dict[str, Any]]) -> None:
             world.violate(f"the snapshot {id} is still being made")
         elif id not in world.trees:
             world.violate(f"the snapshot {id} has no tree")
-        elif world.trees[id].torn and not world.supervisor.life:  # else to disk: see docs/design/simulation.md
+        elif world.trees[id].torn:
             world.violate(f"the snapshot {id} was copied while its sandbox ran")
 
 
@@ -177,9 +177,11 @@ def _files(history: History, rows: dict[str, dict[str, Any]]) -> None:
     world = history.world
     for id, box in history.boxes.items():
         tree = world.trees.get(id)
-        if id in rows and rows[id]["state"] in LIVING and tree is not None and not box.writes <= tree.writes:
+        if id not in rows or rows[id]["state"] not in LIVING or tree is None:
+            continue
+        if not box.writes <= tree.writes:
             world.violate(f"{id} has lost {sorted(box.writes - tree.writes)}")
-        if id in rows and rows[id]["state"] in LIVING and tree is not None and tree.torn and not world.supervisor.life:
+        if tree.torn:
             world.violate(f"{id} was copied while its source ran")
 
 

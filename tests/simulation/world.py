@@ -618,7 +618,7 @@ class Supervisor:
         self.life = 0
         self._requests: list[tuple[asyncio.Future[Any], list[Any]]] = []
         self._answers: dict[str, float] = {}
-        self._busy: dict[str, list[tuple[int, str]]] = {}
+        self._busy: dict[str, list[tuple[int, asyncio.Task[Any] | None, str]]] = {}
         self.holds = 0
         self.ran: dict[str, float] = {}
 
@@ -667,10 +667,10 @@ class Supervisor:
 
     @contextmanager
     def busy(self, id: str, verb: str) -> Generator[None]:
-        """Verbs that exclude each other: found out if they overlap."""
-        mine, now = (generation.get(), verb), self._busy.setdefault(id, [])
-        for of, other in now:
-            if of == mine[0] and not verb == other == "start":
+        """Verbs that exclude each other: found out if those of two tasks overlap."""
+        mine, now = (generation.get(), asyncio.current_task(), verb), self._busy.setdefault(id, [])
+        for of, task, other in now:
+            if of == mine[0] and task is not mine[1] and not verb == other == "start":
                 self.world.violate(f"{verb} of {id} overlaps {other}")
         now.append(mine)
         try:

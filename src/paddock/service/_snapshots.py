@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
-from paddock.backends._base import Backend, Instance
+from paddock.backends._base import Backend, Instance, Paused
 from paddock.errors import InvalidArgument, InvalidState, KeeperUnavailable, NotFound, SandboxDied
 from paddock.model import (
     CreateSnapshot,
@@ -81,17 +81,21 @@ class Snapshots(Component):
             await self._remove(snapshot.id)
 
     @asynccontextmanager
-    async def to_sleep_on(self, row: Row, held: Held) -> AsyncGenerator[SnapshotRow]:
-        """One that belongs to the sandbox itself, which stands still while the block runs. It goes, unless the row
-        leans on it afterwards."""
+    async def to_sleep_on(self, row: Row, held: Held) -> AsyncGenerator[tuple[SnapshotRow, Paused]]:
+        """Make a snapshot that belongs to the sandbox itself, which is paused then. It goes, unless the row leans on it
+        afterwards."""
         snapshot = self._of(row, row.id)
         workspace = copied(row.workspace, snapshot.id)
         made = SnapshotRow(snapshot, held.instance.template, workspace=workspace)
         self._rows.add(made)
         try:
             copies = _copies.plan(self._pool(), row.id, snapshot.id, None, row.workspace, workspace, at_rest=True)
-            async with self._copied(held.instance, copies):
-                yield made
+            await self._flush(copies)
+            async with held.instance.frozen():
+                # A freeze ends with the supervisor, a pause does not.
+                times = await held.instance.pause()
+                await self._make(held.instance, copies)
+                yield made, times
         finally:
             if self._rows.slept_on(snapshot.id):
                 self._rows.whole(snapshot.id)
@@ -110,26 +114,24 @@ class Snapshots(Component):
     async def copy(self, held: Held, copies: Sequence[Copy]) -> None:
         """Copy the trees of a living sandbox at one instant. The caller holds its lane alone, and deletes the copies if
         this raises. If the keeper dies meanwhile, the sandbox went on while it was copied: copy once more."""
+        await self._flush(copies)
         try:
-            async with self._copied(held.instance, copies):
-                return
+            async with held.instance.frozen():
+                return await self._make(held.instance, copies)
         except KeeperUnavailable as error:
             if not error.details.get("lost"):
                 raise
-        async with self._copied(held.instance, copies, anew=True):
-            pass
+        async with held.instance.frozen():
+            await self._make(held.instance, copies, anew=True)
 
-    @asynccontextmanager
-    async def _copied(self, instance: Instance, copies: Sequence[Copy], *, anew: bool = False) -> AsyncGenerator[None]:
-        """It stands while the block runs, too."""
-        pool = self._pool()
+    async def _flush(self, copies: Sequence[Copy]) -> None:
         if _copies.much_is_dirty():  # else the kernel would write it while the sandbox stands
-            await asyncio.to_thread(_copies.flush, pool, copies)
-        async with instance.frozen():
-            # In a thread: it writes what is dirty by now. Not left alone half-way: the source would go on meanwhile.
-            copying = asyncio.to_thread(_copies.make, pool, copies, anew=anew)
-            await self._tasks.complete(copying, name=f"copy {instance.id}")
-            yield
+            await asyncio.to_thread(_copies.flush, self._pool(), copies)
+
+    async def _make(self, instance: Instance, copies: Sequence[Copy], *, anew: bool = False) -> None:
+        """In a thread: it writes what is dirty by now. Not left alone half-way: the source would go on meanwhile."""
+        copying = asyncio.to_thread(_copies.make, self._pool(), copies, anew=anew)
+        await self._tasks.complete(copying, name=f"copy {instance.id}")
 
     def find(self, reference: str, owner: str) -> SnapshotRow:
         """By id, name, or unique prefix of an id; whole ones only. NotFound, InvalidArgument, InvalidState."""
