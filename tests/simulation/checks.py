@@ -55,7 +55,7 @@ def _states(history: History, rows: dict[str, dict[str, Any]]) -> None:
                     world.violate(f"{id} sleeps on disk, and lives")
                 elif place.paused is not (row["state"] == "paused"):
                     world.violate(f"{id} is {row['state']}, and stands still: {place.paused}")
-                elif abs(place.deadline - deadlines[id]) > 1 and not _may_differ(history, id):
+                elif abs(place.deadline - deadlines[id]) > 1:
                     world.violate(f"{id} ends at {place.deadline:.1f}, and {deadlines[id]:.1f} is recorded")
                 if place.freezes:
                     world.violate(f"{id} is frozen when all is quiet")
@@ -68,13 +68,6 @@ def _states(history: History, rows: dict[str, dict[str, Any]]) -> None:
 def _now(history: History, id: str) -> dict[str, Any]:
     ((state, ended_at),) = _database(history, f"SELECT state, ended_at FROM sandboxes WHERE id = '{id}'")
     return {"state": state, "ended_at": ended_at}
-
-
-def _may_differ(history: History, id: str) -> bool:
-    """It could not be recorded, or an extension failed half-way, perhaps: then its caller was told that it failed."""
-    box = history.boxes.get(id)
-    failed = bool(history.deaths or history.world.supervisor.life) and box is not None and box.was_extended
-    return failed or history.disk_was_full
 
 
 def _leftovers(history: History, rows: dict[str, dict[str, Any]]) -> None:
@@ -102,8 +95,6 @@ def _leftovers(history: History, rows: dict[str, dict[str, Any]]) -> None:
         if id in asleep and asleep[id] not in world.trees:
             world.violate(f"{id} sleeps on {asleep[id]}, which is gone")
     for id, whole in snapshots.items():
-        if not whole and history.disk_was_full:
-            continue  # the next daemon deletes it
         if not whole:
             world.violate(f"the snapshot {id} is still being made")
         elif id not in world.trees:
@@ -156,7 +147,7 @@ def _ends(history: History, rows: dict[str, dict[str, Any]]) -> None:
         if name == "sandbox.ended":
             told[fields["sandbox"]] = told.get(fields["sandbox"], 0) + 1
     for id, times in told.items():
-        if times > 1 + history.deaths and not history.disk_was_full:
+        if times > 1 + history.deaths:
             world.violate(f"the end of {id} was recorded {times} times")
 
 

@@ -122,7 +122,7 @@ class DiskSleep(Component):
             raise
         self._store.set_deadline(taken)
         woken = self._rollback.admit(taken, next, backend, instance)
-        await self._snapshots.forget(snapshot.id)
+        await self._snapshots.discard(snapshot.id)
         self._audit.event("sandbox.woken", sandbox=row.id, message="it slept on disk", decision=number)
         return woken
 

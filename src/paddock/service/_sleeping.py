@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 
-from paddock.backends._base import Paused
+from paddock.backends._base import Instance, Paused
 from paddock.errors import InvalidState, PaddockError, SandboxDied
 from paddock.model import ExecInfo, SandboxId, State, replace
 
@@ -79,6 +79,13 @@ class Sleeping(Component):
         await self._goes_on(held.row, held)
         self._audit.event("sandbox.woken", sandbox=held.id, message="something was sent to what runs in it")
 
+    async def agree(self, row: Row, instance: Instance) -> None:
+        """Tell a running sandbox the recorded deadline, if an `extend` did not come to its end."""
+        if row.state is State.RUNNING and not instance.stillness.now:
+            with suppress(PaddockError):  # the next adoption tries again
+                if abs(await instance.resume() - row.deadline) > _INEXACT_SECONDS:
+                    await instance.set_deadline(row.deadline)
+
     def seen(self, row: Row, known: Mapping[SandboxId, Paused]) -> Row:
         """What is recorded, corrected by what the backend says. It holds no lane: a pause may have come since the
         backend was asked, so that it runs is told and not recorded."""
@@ -107,6 +114,7 @@ class Sleeping(Component):
         return now if now.state is state and not now.asleep else self._lifecycle.move(row, state)
 
 
+_INEXACT_SECONDS = 1.0
 _NAMED = 5
 _NAME_CHARS = 60
 
