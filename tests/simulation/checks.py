@@ -128,12 +128,13 @@ def _ends(history: History, rows: dict[str, dict[str, Any]]) -> None:
             world.violate(f"{id} has ended, and its record says neither when nor why")
         if box is None:
             continue  # its maker was never told of it
+        may_end = box.may_end_with_session or all(owner.was_cut or not owner.lives for owner in box.owners)
         allowed = (
             (box.killed and reason.startswith("killed by"))
-            or ((box.killed or box.may_end_with_session) and reason == "killed")
+            or ((box.killed or may_end) and reason == "killed")
             or (row.get("limit") in ("ttl", "retention"))
             or (box.crashed and reason == "its pid 1 has ended")
-            or (not box.persistent and box.may_end_with_session and reason == "the program that made it ended")
+            or (not box.persistent and may_end and reason == "the program that made it ended")
             or (box.rollbacks and reason.startswith("rollback failed"))
         )
         if not allowed:
@@ -156,7 +157,8 @@ def _once(history: History, rows: dict[str, dict[str, Any]]) -> None:
     made: dict[str, list[str]] = {}
     for id, row in rows.items():
         tag = row["spec"].get("labels", {}).get("request")
-        if tag in history.makers and row.get("origin") is None:
+        is_undone = row["state"] == "failed" or (id not in history.boxes and row["state"] == "killed")
+        if tag in history.makers and row.get("origin") is None and not is_undone:
             made.setdefault(tag, []).append(id)
     for tag, ids in made.items():
         if len(ids) > 1:

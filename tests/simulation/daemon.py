@@ -16,7 +16,7 @@ from paddock.daemon import _main, _sessions
 from paddock.daemon._listener import Listener
 from paddock.daemon._requests import Requests
 from paddock.daemon._sessions import Session
-from paddock.errors import InternalError
+from paddock.errors import DaemonLost, DaemonUnavailable, InternalError
 from paddock.model import Principal, codec
 from paddock.policy import local_policy
 from paddock.service import Service
@@ -72,6 +72,10 @@ class SimulatedListener(Listener):
     def stop(self) -> None:
         self.is_open = False
 
+    @property
+    def leaves(self) -> bool:
+        return not self.is_open
+
     def _session_ended(self, session: Session) -> None:
         for connection in tuple(session.connections):
             cast("Connection", connection).close()
@@ -122,7 +126,9 @@ class Connection:
     def __hash__(self) -> int:
         return self._order
 
-    def take(self, channel: int, body: bytes, answer: Callable[[bool, bytes], None]) -> None:
+    def take(self, channel: int, body: bytes, answer: Callable[[bool, bytes], None], flags: int) -> None:
+        if self._daemon.listener.leaves:
+            return answer(False, codec.encode_error(DaemonUnavailable("the daemon leaves")))
         answered = False
 
         def reply(kind: Kind, body: bytes, descriptors: tuple[int, ...] = ()) -> None:
@@ -132,7 +138,7 @@ class Connection:
                 if not self.closed:
                     answer(kind is Kind.REPLY, body)
 
-        frame = Frame(Kind.OPEN, channel, body)
+        frame = Frame(Kind.OPEN, channel, body, flags=flags)
         task = asyncio.get_running_loop().create_task(self._daemon.listener.requests.answer(self.session, frame, reply))
         self._open[channel] = task
         self._daemon.listener.tasks.add(task)
@@ -141,7 +147,9 @@ class Connection:
             del self._open[channel]
             self._daemon.listener.tasks.discard(task)
             if not answered:
-                reply(Kind.ERROR, codec.encode_error(InternalError("the request was cancelled")))
+                leaves = self._daemon.listener.leaves
+                error = DaemonLost("the daemon leaves") if leaves else InternalError("the request was cancelled")
+                reply(Kind.ERROR, codec.encode_error(error))
             if not task.cancelled():
                 task.exception()
 
@@ -154,10 +162,14 @@ class Connection:
     def close(self) -> None:
         if not self.closed:
             self.closed = True
+            is_lost = False
             for task in self._open.values():
-                task.cancel()
+                if self._daemon.listener.requests.memory.leave(task):
+                    is_lost = True
+                else:
+                    task.cancel()
             cast("set[Any]", self._daemon.listener._connections).discard(self)
-            self.session.disconnected(self, is_lost=False)
+            self.session.disconnected(self, is_lost=is_lost)
 
 
 def daemon_context(number: int) -> Context:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from paddock.backends._base import Ending
-from paddock.errors import DaemonLost, InternalError, PaddockError
+from paddock.errors import DaemonLost, DaemonUnavailable, InternalError, PaddockError
 from paddock.model import (
     AttachExec,
     CreateSandbox,
@@ -25,6 +25,7 @@ from paddock.model import (
     KillSandbox,
     ListExecs,
     ListSandboxes,
+    Noun,
     PauseSandbox,
     PolicyDocument,
     ResumeSandbox,
@@ -35,7 +36,10 @@ from paddock.model import (
     SignalExec,
     StartExec,
     codec,
+    mint,
 )
+
+from paddock.wire import AGAIN
 
 from .checks import check
 from .daemon import Connection, SimulatedDaemon, daemon_context
@@ -78,14 +82,39 @@ class Program:
         self.history, self.world, self.number = history, history.world, number
         self.token, self.pid, self.lives = f"{number:032x}", 100 + number, True
         self.connection: Connection | None = None
+        self.was_cut = False
+        """Its connection has ended: if it was slow to come back, its session has, too."""
         self._daemon: SimulatedDaemon | None = None
         self._context: Any = None
-        self._channel = 0
+        self._channel = self._asked = 0
         self.waiting: dict[int, asyncio.Future[tuple[bool, bytes]]] = {}
         self.world.processes.add(self.pid)
 
     async def ask(self, action: Any = None, *, call: Any = None, leaves_after: float | None = None) -> bytes:
-        """PaddockError; DaemonLost if it died; CancelledError if the call was taken back."""
+        """As a client asks: once more, by the request's id, if the connection ends before the answer. PaddockError;
+        DaemonLost if nobody knows what became of it; CancelledError if the call was taken back."""
+        self._asked += 1
+        is_command = isinstance(action, RunExec | StartExec)
+        id = mint(Noun.EXEC) if is_command else f"{self.number}-{self._asked}"
+        body = codec.encode(codec.Request(action=action, call=call, id=id))
+        repeatable = isinstance(action, CreateSandbox) or (action is not None and action.REPEATABLE)
+        flags = 0
+        try:
+            return await self._ask_once(body, 0, leaves_after)
+        except ConnectionResetError:
+            flags = AGAIN
+        except DaemonLost:  # it leaves
+            if not repeatable:
+                raise
+            flags = AGAIN
+        except DaemonUnavailable:  # it leaves, and has not begun
+            pass
+        try:
+            return await self._ask_once(body, flags, leaves_after)
+        except ConnectionResetError:
+            raise DaemonLost("it died") from None
+
+    async def _ask_once(self, body: bytes, flags: int, leaves_after: float | None) -> bytes:
         history, world = self.history, self.world
         await history.listening()
         self._connect()
@@ -94,13 +123,16 @@ class Program:
         assert connection is not None
         answer: asyncio.Future[tuple[bool, bytes]] = world.loop.create_future()
         self.waiting[channel] = answer
-        body = codec.encode(codec.Request(action=action, call=call))
         context = self._context
 
         def told(ok: bool, body: bytes) -> None:
             world.loop.outside(world.seconds() / 10, lambda: answer.done() or answer.set_result((ok, body)))
 
-        world.loop.outside(0.0, lambda: connection.closed or connection.take(channel, body, told), context=context)
+        def take() -> None:
+            if not connection.closed:
+                connection.take(channel, body, told, flags)
+
+        world.loop.outside(0.0, take, context=context)
         if leaves_after is not None:
             world.loop.outside(leaves_after, lambda: connection.cancel(channel), context=context)
         try:
@@ -119,10 +151,10 @@ class Program:
             self.connection = self._context.run(Connection, self._daemon, self.token, self.pid)
 
     def lose(self) -> None:
-        """The daemon has gone."""
+        """Its connection has ended, or the daemon has gone."""
         self.connection = None
         for answer in tuple(self.waiting.values()):
-            self.world.loop.outside(0.0, lambda a=answer: a.done() or a.set_exception(DaemonLost("it died")))
+            self.world.loop.outside(0.0, lambda a=answer: a.done() or a.set_exception(ConnectionResetError("it died")))
 
     def die(self) -> None:
         if not self.lives:
@@ -271,7 +303,7 @@ class History:
     async def _fault(self) -> None:
         world, chance = self.world, self.chance
         await asyncio.sleep(chance.random() * 30)
-        kind = int(chance.random() * 9)
+        kind = int(chance.random() * 10)
         if kind == 0:
             world.supervisor.die()
         elif kind == 1:
@@ -309,6 +341,14 @@ class History:
                 if (box := self.boxes.get(place.plan.id)) is not None:
                     box.crashed = True
                     place.end(Ending(limit=None, reason="its pid 1 has ended"))
+        elif kind == 8:
+            connected = [one for one in self.programs if one.connection is not None and one.lives and one.waiting]
+            if connected:
+                program = connected[int(chance.random() * len(connected))]
+                world.note("a connection of program", program.number, "ends")
+                world.loop.outside(0.0, program.connection.close, context=self.context)
+                program.was_cut = True
+                program.lose()
         elif self.daemon is not None and self._listens.is_set():
             self.context.run(self.daemon.leave)
 
