@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from contextvars import Context
@@ -86,7 +85,7 @@ class SimulatedDaemon(_main.Daemon):
     """`Daemon` but for its process: no lock, no log, no watch of a directory."""
 
     def __init__(self, world: World, period_seconds: float) -> None:
-        self._state_dir, self._principal = STATE, ME
+        self.world, self._state_dir, self._principal = world, STATE, ME
         self._instance, self._boot = "simulated", "boot"
         self._files: Any = SimulatedSessionFiles(world)
         self._ends_own = self._closing = False
@@ -115,7 +114,7 @@ class Connection:
     """A client's connection in the daemon, as `_Connection` without a socket."""
 
     def __init__(self, daemon: SimulatedDaemon, token: str, pid: int) -> None:
-        self._daemon, self._order = daemon, next(_orders)
+        self._daemon, self._order = daemon, next(daemon.world.loop.numbers)
         self._open: dict[int, asyncio.Task[None]] = {}
         self._answer: dict[int, Callable[[bool, bytes], None]] = {}
         self.closed = False
@@ -200,7 +199,10 @@ def machine(current: Callable[[], World]) -> Generator[None]:
             super().__init__(*arguments, **named)
 
     def ordered(self: Any) -> int:
-        return self.__dict__.setdefault("_order", next(_orders))
+        known = vars(self)
+        if "_order" not in known:
+            known["_order"] = next(current().loop.numbers)
+        return known["_order"]
 
     with ExitStack() as patches:
         for where, name, what in (
@@ -223,6 +225,3 @@ def machine(current: Callable[[], World]) -> Generator[None]:
         ):
             patches.enter_context(patch.object(where, name, what))
         yield
-
-
-_orders = itertools.count()

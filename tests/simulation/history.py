@@ -174,8 +174,8 @@ class Program:
 
 
 class History:
-    def __init__(self, seed: str) -> None:
-        world = self.world = World(seed)
+    def __init__(self, seed: str, *, keeps_trace: bool = False) -> None:
+        world = self.world = World(seed, keeps_trace=keeps_trace)
         self.chance = world.chance
         self.daemon: SimulatedDaemon | None = None
         self.context: Any = None

@@ -84,8 +84,8 @@ class Tree:
 
 
 class World:
-    def __init__(self, seed: str) -> None:
-        self.seed = seed
+    def __init__(self, seed: str, *, keeps_trace: bool) -> None:
+        self.seed, self._keeps_trace = seed, keeps_trace
         self.chance = random.Random(seed)
         self.loop = SimulatedLoop(self.chance)
         self.loop.stepped = self._stepped
@@ -114,7 +114,8 @@ class World:
         """Commands, by what their callers named them."""
 
     def note(self, *words: object) -> None:
-        self._noted.append((self.loop.time(), words))
+        if self._keeps_trace:
+            self._noted.append((self.loop.time(), words))
 
     @property
     def trace(self) -> list[str]:
