@@ -13,7 +13,7 @@ import pytest
 from paddock.daemon._requests import Requests
 from paddock.daemon._sessions import Session
 from paddock.errors import InvalidState
-from paddock.model import Action, CreateSandbox, ExecSpec, Principal, Sandbox, StartExec, State, codec
+from paddock.model import Action, CreateSandbox, ExecSpec, Principal, Sandbox, SandboxId, StartExec, State, codec
 from paddock.wire import AGAIN, Frame, Kind
 from tests.client.door import FakeDoor
 
@@ -72,15 +72,15 @@ def test_a_module_that_an_upgrade_has_removed_is_no_fault_of_the_callers(tmp_pat
 
 
 def test_a_create_that_was_undone_is_made_anew_when_its_caller_asks_again(tmp_path: Path) -> None:
-    class Keyed(FakeDoor):
-        made: dict[str | None, str] = {}
+    made: dict[str | None, SandboxId] = {}
 
+    class Keyed(FakeDoor):
         async def perform(self, action: Any, principal: Principal) -> Any:
-            if isinstance(action, CreateSandbox) and action.idempotency_key in self.made:
-                return self.sandboxes[self.made[action.idempotency_key]]
+            if isinstance(action, CreateSandbox) and action.idempotency_key in made:
+                return self.sandboxes[made[action.idempotency_key]]
             result = await super().perform(action, principal)
             if isinstance(action, CreateSandbox):
-                self.made[action.idempotency_key] = result.id
+                made[action.idempotency_key] = result.id
             return result
 
     door, notes = Keyed(tmp_path), [_no_room]

@@ -259,9 +259,7 @@ async def test_an_extension_that_is_broken_off_holds_as_it_is_recorded(
         place = rig.world.places[made.id]
         with monkeypatch.context() as broken:
             broken.setattr(service_world.Held, "set_deadline", hang if died == "daemon" else fail)
-            extension = asyncio.ensure_future(
-                service.perform(ExtendSandbox(sandbox=made.id, ttl_seconds=1000), ME)
-            )
+            extension = asyncio.ensure_future(service.perform(ExtendSandbox(sandbox=made.id, ttl_seconds=1000), ME))
             if died == "supervisor":
                 with pytest.raises(KeeperUnavailable):
                     await extension

@@ -21,10 +21,10 @@ from paddock.policy import local_policy
 from paddock.service import Service
 from paddock.service._clock import Clock
 from paddock.wire import Frame, Kind
+from tests.stand_ins import OneTemplate
 
 from .event_loop import generation
 from .world import (
-    OneTemplate,
     SimulatedAudit,
     SimulatedBackend,
     SimulatedGatewayClient,

@@ -38,7 +38,6 @@ from paddock.model import (
     codec,
     mint,
 )
-
 from paddock.wire import AGAIN
 
 from .checks import check

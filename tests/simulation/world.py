@@ -40,29 +40,17 @@ from paddock.model import (
     ExitStatus,
     Level,
     Limit,
-    PoolSpace,
     Process,
     PtySize,
     SandboxId,
     Template,
     Usage,
-    User,
 )
 from paddock.service._store import Store
-from paddock.storage._base import TreeUsage
-from paddock.storage._config import PoolConfig
+from tests.stand_ins import WithoutDisk, info_of
 
 from .event_loop import START, WORLD, SimulatedLoop, generation
 
-HOST = Template(
-    name="host",
-    digest="d" * 8,
-    layers=("tp_host",),
-    host_usr=True,
-    users=(User(name="user", uid=1000, gid=1000, home="/home/user"),),
-    default_user="user",
-    workdir="/",
-)
 FREEZE_SECONDS = 30.0
 
 
@@ -303,11 +291,10 @@ class SimulatedSessionFiles:
         pass
 
 
-class SimulatedPool:
+class SimulatedPool(WithoutDisk):
     """Trees as sets of what was written into them."""
 
     driver, overlay = "btrfs", True
-    marks = PoolConfig(driver="copy").marks
 
     def __init__(self, world: World) -> None:
         self._world, self._trees = world, world.trees
@@ -383,58 +370,11 @@ class SimulatedPool:
     def open(self, name: str) -> int:
         raise NotImplementedError
 
-    def usage(self, name: str) -> TreeUsage:
-        return TreeUsage(used_bytes=0, limit_bytes=None)
-
     def measure(self, name: str) -> int:
         self._known(name)
         return 0
 
-    def space(self) -> PoolSpace:
-        return PoolSpace(used_bytes=0, available_bytes=1 << 30)
-
-    def checks(self) -> tuple[Check, ...]:
-        return ()
-
-    def examine(self, *, scrub: bool | None = None) -> tuple[Check, ...]:
-        return ()
-
-    def unfinished(self) -> tuple[str, ...]:
-        return ()
-
-    def sweep(self) -> dict[str, str]:
-        return {}
-
-    def fit(self) -> int:
-        return 0
-
-    def trim(self) -> int | None:
-        return None
-
-    def flush(self, name: str) -> None: ...
-    def settle(self) -> None: ...
-    def allow(self, name: str, limit_bytes: int) -> None: ...
     def add_mounts(self, name: str, mounts: int) -> None: ...
-    def close(self) -> None: ...
-
-
-class OneTemplate:
-    def get(self, name: str) -> Template:
-        if name != "host":
-            raise NotFound(f"no template {name!r}")
-        return HOST
-
-    def names(self) -> tuple[str, ...]:
-        return ("host",)
-
-    def versions(self) -> frozenset[str]:
-        return frozenset(HOST.layers)
-
-    def is_version(self, tree: str) -> bool:
-        return False
-
-    def discard(self, tree: str) -> bool:
-        return False
 
 
 class Place:
@@ -842,20 +782,7 @@ class Instance:
         return await self._ask("posture", lambda _: ())
 
     async def execs(self) -> tuple[ExecInfo, ...]:
-        return await self._ask(
-            "execs",
-            lambda place: tuple(
-                ExecInfo(
-                    id=one.id,
-                    argv=one.spec.argv,
-                    pid=one.pid,
-                    started_at=one.started_at,
-                    background=one.background,
-                    status=one.status,
-                )
-                for one in place.commands.values()
-            ),
-        )
+        return await self._ask("execs", lambda place: tuple(map(info_of, place.commands.values())))
 
     async def signal_exec(self, exec: ExecId, number: int) -> None:
         await (await self.attach(exec)).signal(number)

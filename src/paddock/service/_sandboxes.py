@@ -16,7 +16,6 @@ from paddock.errors import (
     InvalidArgument,
     InvalidState,
     NotFound,
-    ResourceExhausted,
     SandboxDied,
     Unsupported,
 )
