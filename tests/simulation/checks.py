@@ -25,6 +25,7 @@ def check(history: History, told: list[dict[str, Any]]) -> None:
     _ends(history, rows)
     _once(history, rows)
     _files(history, rows)
+    _workspaces(history)
     _policies(history, rows)
     world.note("checked", len(rows))
 
@@ -84,8 +85,10 @@ def _leftovers(history: History, rows: dict[str, dict[str, Any]]) -> None:
             world.violate(f"the end of {id} was never forgotten")
     snapshots = dict(_database(history, "SELECT id, is_whole FROM snapshots"))
     asleep = dict(_database(history, "SELECT id, restoring FROM sandboxes WHERE restoring IS NOT NULL"))
-    for name in world.trees:
-        if name == "tp_host":
+    workspaces = {id for (id,) in _database(history, "SELECT id FROM workspaces")}
+    for tree in world.trees:
+        name = tree.removesuffix("_w")
+        if tree == "tp_host" or tree in workspaces:
             continue
         if name not in living and name not in snapshots and name not in fresh:
             world.violate(f"the tree {name} belongs to nobody")
@@ -176,6 +179,24 @@ def _files(history: History, rows: dict[str, dict[str, Any]]) -> None:
             world.violate(f"{id} has lost {sorted(box.writes - tree.writes)}")
         if tree.torn:
             world.violate(f"{id} was copied while its source ran")
+
+
+def _workspaces(history: History) -> None:
+    """Each is whole, and has what was acknowledged, whoever wrote it."""
+    world = history.world
+    states = dict(_database(history, "SELECT id, state FROM workspaces"))
+    for id, state in states.items():
+        if state != "ready":
+            world.violate(f"the workspace {id} is {state} when all is quiet")
+        elif id not in world.trees:
+            world.violate(f"the workspace {id} has no tree")
+        elif world.trees[id].torn:
+            world.violate(f"the workspace {id} was copied while a sandbox wrote it")
+    for id, task in history.tasks.items():
+        if id not in states and not task.is_deleted:
+            world.violate(f"the workspace {id} is gone, and nobody deleted it")
+        elif id in world.trees and not task.writes <= world.trees[id].writes:
+            world.violate(f"the workspace {id} has lost {sorted(task.writes - world.trees[id].writes)}")
 
 
 def _policies(history: History, rows: dict[str, dict[str, Any]]) -> None:

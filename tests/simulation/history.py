@@ -16,6 +16,7 @@ from paddock.model import (
     CreateSandbox,
     CreateSnapshot,
     DeleteSnapshot,
+    DeleteWorkspace,
     EgressRules,
     ExecSpec,
     ExtendSandbox,
@@ -26,6 +27,7 @@ from paddock.model import (
     ListExecs,
     ListSandboxes,
     Noun,
+    OpenWorkspace,
     PauseSandbox,
     PolicyDocument,
     ResumeSandbox,
@@ -37,6 +39,7 @@ from paddock.model import (
     StartExec,
     codec,
     mint,
+    replace,
 )
 from paddock.wire import AGAIN
 
@@ -56,11 +59,21 @@ POLICIES = tuple(
 )
 
 
+class Task:
+    """What the model knows of one workspace."""
+
+    def __init__(self) -> None:
+        self.writes: set[str] = set()
+        """Acknowledged, and no rollback was asked for since they began."""
+        self.is_deleted = False
+        """Or may be."""
+
+
 class Box:
     """What the model knows of one sandbox: who may have ended it, and what is acknowledged."""
 
-    def __init__(self, id: str, *, persistent: bool) -> None:
-        self.id, self.persistent = id, persistent
+    def __init__(self, id: str, *, persistent: bool, task: Task | None = None) -> None:
+        self.id, self.persistent, self.task = id, persistent, task
         self.owners: set[Program] = set()
         """Sessions that have created or connected to it and were told so."""
         self.may_own: set[Program] = set()
@@ -181,6 +194,8 @@ class History:
         self._listens = asyncio.Event()
         self._starting = False
         self.boxes: dict[str, Box] = {}
+        self.tasks: dict[str, Task] = {}
+        """By the id of their workspaces."""
         self.makers: dict[str, Program] = {}
         """By what a create was labelled with."""
         self.forkers: dict[str, set[Program]] = {}
@@ -193,6 +208,7 @@ class History:
         self.programs: list[Program] = []
         self.looked = self.started_at = 0.0
         self.period = 30.0 if world.likely(0.7) else 12.0
+        self.has_workspaces = world.likely(0.5)
 
     # The daemon
 
@@ -384,6 +400,8 @@ class History:
         chance, drawn = self.chance, self.chance.random()
         leaves = chance.random() ** 3 * 3 if self.world.likely(0.15) else None
         boxes = list(self.boxes.values())
+        if self.has_workspaces and self.world.likely(0.1):
+            return False, "workspace", self._workspace(program, leaves)
         if not boxes or drawn < 0.15:
             return False, "create", self._create(program, number, leaves)
         box = boxes[int(chance.random() * len(boxes))]
@@ -432,6 +450,16 @@ class History:
             return False, "attach", ask(AttachExec(sandbox=id, exec=box.background[-1]))
         return False, "execs", ask(ListExecs(sandbox=id))
 
+    async def _workspace(self, program: Program, leaves: float | None) -> None:
+        if self.tasks and self.world.likely(0.3):
+            id = list(self.tasks)[int(self.chance.random() * len(self.tasks))]
+            self.tasks[id].is_deleted = True
+            await program.ask(DeleteWorkspace(workspace=id, discard=True), leaves_after=leaves)
+        else:
+            name = f"task{int(self.chance.random() * 2)}"
+            told = msgspec.json.decode(await program.ask(OpenWorkspace(name=name), leaves_after=leaves))
+            self.tasks.setdefault(told["id"], Task())
+
     async def _create(self, program: Program, number: int, leaves: float | None) -> None:
         world, chance = self.world, self.chance
         persistent, key = world.likely(0.6), None
@@ -449,11 +477,17 @@ class History:
             idle_seconds=5 + chance.random() * 20 if world.likely(0.2) else None,
             snapshot=snapshots[-1] if snapshots and world.likely(0.2) else None,
         )
+        task = None
+        if self.tasks and spec.snapshot is None and world.likely(0.6):
+            task = list(self.tasks)[int(chance.random() * len(self.tasks))]
+            spec = replace(spec, workspace=task)
         if key is not None:
+            task = None
             spec = SandboxSpec(persistent=True, ttl_seconds=HOUR, labels={"request": tag})
         told = await program.ask(CreateSandbox(spec=spec, idempotency_key=key), leaves_after=leaves)
         id = msgspec.json.decode(told)["id"]
-        self._owns(program, self.boxes.setdefault(id, Box(id, persistent=spec.persistent)))
+        box = Box(id, persistent=spec.persistent, task=None if task is None else self.tasks[task])
+        self._owns(program, self.boxes.setdefault(id, box))
 
     def _owns(self, program: Program, box: Box) -> None:
         box.owners.add(program)
@@ -472,6 +506,8 @@ class History:
         told = msgspec.json.decode(await program.ask(action, leaves_after=leaves))
         if told["status"].get("code") == 0 and box.rollbacks == before:
             box.writes.add(token)
+            if box.task is not None:
+                box.task.writes.add(token)
 
     async def _start(self, program: Program, box: Box, number: int, leaves: float | None) -> None:
         background = self.world.likely(0.7)
@@ -517,6 +553,8 @@ class History:
         box.rollbacks += 1
         box.rolling += 1
         box.writes.clear()
+        if box.task is not None:
+            box.task.writes.clear()
         lost = True
         try:
             await program.ask(RollbackSandbox(sandbox=box.id, snapshot=chosen), leaves_after=leaves)

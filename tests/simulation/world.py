@@ -315,9 +315,9 @@ class SimulatedPool(WithoutDisk):
         self._trees[name] = tree
 
     def _moves(self, name: str) -> None:
-        place = self._world.supervisor.places.get(SandboxId(name))
-        if place is not None and place.ended is None and not place.is_to_die and place.made_by == generation.get():
-            self._world.violate(f"the tree of {name} is taken away while it lives")
+        place = self._world.supervisor.writer(name)
+        if place is not None and not place.is_to_die and place.made_by == generation.get():
+            self._world.violate(f"the tree {name} is taken away while {place.plan.id} lives")
 
     def create(
         self, name: str, *, layers: tuple[str, ...] = (), limit_bytes: int | None = None, mounts: int = 0
@@ -329,7 +329,7 @@ class SimulatedPool(WithoutDisk):
         self, source: str, name: str, *, limit_bytes: int | None = None, at_rest: bool = False, ours: bool = False
     ) -> None:
         self._change("snapshot", source, name, room=True)
-        of, place = self._known(source), self._world.supervisor.places.get(SandboxId(source))
+        of, place = self._known(source), self._world.supervisor.writer(source)
         torn = of.torn or (place is not None and place.moves())
         self._new(name, Tree(of.writes, torn))
 
@@ -393,11 +393,11 @@ class Place:
         self.ended: Ending | None = None
         self.is_to_die = False
         self.instances: list[Instance] = []
-        supervisor.wake_at(self)
 
     @property
-    def tree(self) -> Tree | None:
-        return self.world.trees.get(self.plan.tree)
+    def written(self) -> tuple[str, ...]:
+        """The names of the trees that its commands write: its own, and its workspace."""
+        return self.plan.tree, *(tree.tree for tree in self.plan.trees if tree.writable)
 
     def moves(self) -> bool:
         """Whether a process of it can run."""
@@ -506,9 +506,11 @@ class Command:
 
     def _done(self) -> None:
         if self.status is None and self.place.moves():
-            if self.writes is not None and (tree := self.place.tree) is not None:
+            if self.writes is not None:
                 self.world.note("writes", self.place.plan.id, self.writes)
-                tree.writes |= {self.writes}
+                for name in self.place.written:
+                    if (tree := self.world.trees.get(name)) is not None:
+                        tree.writes |= {self.writes}
             self.end(ExitStatus(code=0))
 
     def end(self, status: ExitStatus) -> None:
@@ -618,6 +620,11 @@ class Supervisor:
             yield
         finally:
             now.remove(mine)
+
+    def writer(self, tree: str) -> Place | None:
+        """The living sandbox that has this tree."""
+        living = (place for place in self.places.values() if place.ended is None)
+        return next((place for place in living if tree in place.written), None)
 
     def die(self) -> None:
         """It starts again at the next request. Who waits for an answer gets none."""
@@ -865,10 +872,16 @@ class SimulatedBackend:
                     self._world.violate(f"{plan.id} is made twice: {before.plan.incarnation} and {plan.incarnation}")
                 # One of the two is what a daemon that died had asked for: it is refused, or in the way.
                 raise AlreadyExists(f"{plan.id} lives")
-            if plan.tree not in self._world.trees:
-                raise SandboxDied(f"{plan.id} has no tree")
-            places[plan.id] = Place(self._supervisor, plan, mine)
-            return places[plan.id]
+            place = Place(self._supervisor, plan, mine)
+            for name in place.written:
+                if name not in self._world.trees:
+                    raise SandboxDied(f"{plan.id} has no tree {name}")
+                other = self._supervisor.writer(name)
+                if other is not None and other.made_by == mine:
+                    self._world.violate(f"{plan.id} and {other.plan.id} write the tree {name}")
+            places[plan.id] = place
+            self._supervisor.wake_at(place)
+            return place
 
         def undo() -> None:
             place = places.get(plan.id)

@@ -27,6 +27,8 @@ class Remains(Component):
         self.outputs = self._state_dir / OUTPUTS
         self._unrecorded: dict[str, tuple[State, Limit | None, str]] = {}
         """How and why those have ended of which the row does not say so yet: the disk was full."""
+        self._told: set[str] = set()
+        """Those of whose end the audit log tells already, and that could not be recorded."""
 
     async def settle(self, row: Row, ending: Ending | None) -> Row:
         """Records that a sandbox has ended by itself, and buries it. What was settled before stays as it is.
@@ -38,27 +40,33 @@ class Remains(Component):
             row = now  # somebody else was there first
         else:
             state, limit, reason = self._unrecorded.get(row.id) or self._verdict(row, ending)
-            if row.id not in self._unrecorded:
+            if row.id not in self._told and row.id not in self._unrecorded:
                 self._audit.event(
                     "sandbox.ended", sandbox=row.id, state=state.value, limit=limit and limit.value, reason=reason
                 )
+                self._told.add(row.id)
             try:
                 row = self.record(row, state, limit, reason)
             except InvalidState:
+                self._told.discard(row.id)
                 return now  # it was made again since `row` was read
+            self._told.discard(row.id)
         await self.bury(row)
         return row
 
     def record(self, row: Row, state: State, limit: Limit | None, reason: str) -> Row:
         """Record the end of a sandbox of which the audit log tells. On a full disk its row follows when there is room.
 
-        InvalidState: it has ended otherwise, or was made again since `row` was read.
+        InvalidState: it has ended otherwise, or was made again since `row` was read. ResourceExhausted: it sleeps on
+        disk, or is being restored, so only its row says that it lives.
         """
         try:
             ended = self._lifecycle.move(
                 row, state, limit=limit, reason=reason, release_key=row.state is State.CREATING
             )
         except ResourceExhausted:
+            if row.restoring is not None:
+                raise
             self._unrecorded[row.id] = state, limit, reason
             sandbox = replace(row.sandbox, state=state, limit=limit, reason=reason, ended_at=self._clock.wall())
             return replace(row, sandbox=sandbox)
