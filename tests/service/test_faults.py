@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from paddock.errors import KeeperUnavailable, PaddockError, ResourceExhausted, S
 from paddock.model import (
     CreateSandbox,
     CreateSnapshot,
+    DeleteWorkspace,
     ExecSpec,
     ExtendSandbox,
     GetSandbox,
@@ -22,6 +24,8 @@ from paddock.model import (
     ListAudit,
     ListSandboxes,
     ListSnapshots,
+    OpenWorkspace,
+    PauseSandbox,
     RunExec,
     SandboxSpec,
     State,
@@ -276,3 +280,54 @@ async def test_an_extension_that_is_broken_off_holds_as_it_is_recorded(
         assert abs(row.sandbox.expires_at - made.expires_at - (0 if died == "supervisor" else 900)) < 30
         extension.cancel()
         never.set()
+
+
+async def test_the_end_of_what_sleeps_on_disk_waits_until_it_can_be_recorded(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its row alone says that it lives: its files go after that says otherwise."""
+    async with rig.service(memory=True) as service:
+        made = await service.perform(CreateSandbox(), ME)
+        await service.perform(PauseSandbox(sandbox=made.id, to_disk=True), ME)
+
+        def full(*_: object, **__: object) -> None:
+            raise ResourceExhausted("disk full")
+
+        monkeypatch.setattr(service._store, "move", full)
+        for _ in range(2):
+            with pytest.raises(ResourceExhausted):
+                await service.end(made.id)
+        with pytest.raises(ResourceExhausted):
+            await service.perform(KillSandbox(sandbox=made.id), ME)
+        monkeypatch.undo()
+        result = await service.perform(RunExec(sandbox=made.id, spec=ExecSpec(argv=("echo", "here"))), ME)
+        assert result.stdout == "here\n"
+        await service.perform(PauseSandbox(sandbox=made.id, to_disk=True), ME)
+        await service.end(made.id)
+        assert rig.pool.names() == ()
+        records = await service.perform(ListAudit(sandbox=made.id), ME)
+        assert sum(record.action == "sandbox.ended" for record in records) == 1
+
+
+async def test_a_deletion_of_a_workspace_whose_caller_leaves_goes_to_its_end(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig.service() as service:
+        made = await service.perform(OpenWorkspace(name="task"), ME)
+        real, begun, go = rig.pool.delete, threading.Event(), threading.Event()
+
+        def slowly(name: str) -> None:
+            begun.set()
+            assert go.wait(60)
+            real(name)
+
+        monkeypatch.setattr(rig.pool, "delete", slowly)
+        deletion = asyncio.ensure_future(service.perform(DeleteWorkspace(workspace="task", discard=True), ME))
+        assert await asyncio.to_thread(begun.wait, 60)
+        deletion.cancel()
+        opening = asyncio.ensure_future(service.perform(OpenWorkspace(name="task"), ME))
+        await asyncio.sleep(0)
+        go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await deletion
+        assert (await opening).id != made.id
