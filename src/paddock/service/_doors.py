@@ -226,7 +226,7 @@ class Doors:
         return authority
 
     def _lost(self) -> None:
-        if self._doors:
+        if self._doors and not self._tasks.closed:
             self._tasks.start(self._send_all(), name="send the gateway all rules")
 
     async def _send_all(self) -> None:
