@@ -613,7 +613,7 @@ class Supervisor:
         """Verbs that exclude each other: found out if those of two tasks overlap."""
         mine, now = (generation.get(), asyncio.current_task(), verb), self._busy.setdefault(id, [])
         for of, task, other in now:
-            if of == mine[0] and task is not mine[1] and not verb == other == "start":
+            if of == mine[0] and task is not mine[1] and not (verb == other and verb in ("start", "resume")):
                 self.world.violate(f"{verb} of {id} overlaps {other}")
         now.append(mine)
         try:
