@@ -198,7 +198,7 @@ class Requests:
             await self._keep(session, action, result)
             reply(Kind.REPLY, codec.encode(result))
             return
-        performing = asyncio.ensure_future(self._api.perform(named, self._principal))
+        performing = asyncio.ensure_future(self._performed(action, named))
         try:
             result = await asyncio.shield(performing)
         except asyncio.CancelledError:
@@ -221,6 +221,15 @@ class Requests:
             reply(Kind.REPLY, codec.encode(result))
         else:
             reply(Kind.REPLY, codec.encode(opened.reply), opened.descriptors)
+
+    async def _performed(self, action: Action[Any], named: Action[Any]) -> Any:
+        """What the service answers. If the sandbox that a request made is dead, this daemon or the one before undid it,
+        and the caller asks again: make another."""
+        result = await self._api.perform(named, self._principal)
+        if isinstance(named, CreateSandbox) and named is not action and result.ended_at is not None:
+            again = replace(named, idempotency_key=f"{named.idempotency_key} again")
+            result = await self._api.perform(again, self._principal)
+        return result
 
     async def _keep(self, session: Session, action: Action[Any], result: object) -> None:
         if isinstance(action, CreateSandbox | GetSandbox):

@@ -50,6 +50,8 @@ class Evictions(Component):
         row = self._rows.get(id)
         if row is None or row.state is WorkspaceState.READY:
             return row
+        if row.kept is None:  # its deletion failed half-way
+            return await self.remove(row)
         restoring = self._rows.settle(row, WorkspaceState.RESTORING)
         try:
             await in_thread(self._pool().delete, row.id)  # a daemon that died while it evicted it may have left it
