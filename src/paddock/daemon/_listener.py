@@ -158,7 +158,7 @@ class _Connection:
         self._open: dict[int, asyncio.Task[None]] = {}
         self._unsent: deque[tuple[memoryview, tuple[int, ...]]] = deque()
         self._unsent_bytes = 0
-        self._reads = self._closed = self._is_broken = False
+        self._reads = self._waits_for_room = self._closed = self._is_broken = False
         self._silent = asyncio.get_running_loop().call_later(_HELLO_SECONDS, self.close)
         """Ends a connection that doesn't greet."""
         self._read(True)
@@ -308,11 +308,14 @@ class _Connection:
                     self._unsent.popleft()
         except BlockingIOError:
             loop.add_writer(self._peer.fileno(), self._writable)
+            self._waits_for_room = True
             return
         except OSError:
             self.close()
             return
-        loop.remove_writer(self._peer.fileno())
+        if self._waits_for_room:
+            loop.remove_writer(self._peer.fileno())
+            self._waits_for_room = False
         self._read(True)
 
 

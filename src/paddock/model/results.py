@@ -59,7 +59,7 @@ class Promotion(Value):
     dry_run: bool = False
 
 
-class PlannedNode(Value, omit_defaults=True):
+class PlannedNode(Value):
     """What is, or is to be, at one path. `target` is a symbolic link's. `identity` (inode, time of change, size) is the
     same as long as nobody has written to it or replaced it."""
 
@@ -71,7 +71,7 @@ class PlannedNode(Value, omit_defaults=True):
     target: str | None = None
 
 
-class PlannedChange(Value, omit_defaults=True):
+class PlannedChange(Value):
     """`old` is what the host has at `path`, `new` what the sandbox has; one of them at least."""
 
     path: str

@@ -17,6 +17,7 @@ from paddock.model import ByteReader, ByteWriter, ExecHandle, ExitStatus, Limit,
 from ._capture import Capture
 
 _READ_BYTES = 1 << 18
+_OF_NOTHING = hashlib.sha256().hexdigest()
 _FEED_BYTES = 1 << 18
 _QUIET_SECONDS = 0.25
 _DEATH_SECONDS = 30.0
@@ -42,7 +43,7 @@ class Collector:
         self._handle, self._input, self._most, self._redaction = handle, input, most_bytes, redaction
         self._streams = ((handle.stdout, out), (handle.stderr, err))
         self._read = 0
-        self.digests = (hashlib.sha256(), hashlib.sha256())
+        self._digests: dict[int, Any] = {}
         self.limit: Limit | None = None
 
     async def run(self, timeout_seconds: float | None) -> ExitStatus:
@@ -123,8 +124,14 @@ class Collector:
         self._read += len(data)
         if room > 0:
             data = data[:room]
-            self.digests[index].update(data)
+            if index not in self._digests:
+                self._digests[index] = hashlib.sha256()
+            self._digests[index].update(data)
             capture.add(data)
+
+    def digest(self, index: int) -> str:
+        """Of what was kept of stdout (0) or stderr (1)."""
+        return self._digests[index].hexdigest() if index in self._digests else _OF_NOTHING
 
     def _task(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         return asyncio.get_running_loop().create_task(work)

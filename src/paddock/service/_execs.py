@@ -90,8 +90,8 @@ class Execs(Component):
                 "exec": id,
                 "pid": handle.pid,
                 "status": status,
-                "out": {"sha256": collector.digests[0].hexdigest(), "length": out.total},
-                "err": {"sha256": collector.digests[1].hexdigest(), "length": err.total},
+                "out": {"sha256": collector.digest(0), "length": out.total},
+                "err": {"sha256": collector.digest(1), "length": err.total},
             }
         )
         return result
