@@ -41,7 +41,9 @@ class Crowd:
     sandboxes: int = 100
     rate: int = 200
     seconds: float = 10.0
-    idle_seconds: float = 10.0
+    rest_seconds: float = 35.0
+    """After the last sandbox has ended: the daemon signs its log and sweeps once more."""
+    idle_seconds: float = 20.0
 
 
 def measure(plan: Plan) -> list[Section]:
@@ -89,6 +91,7 @@ def _crowd(crowd: Crowd) -> Section:
         finally:
             with ThreadPoolExecutor(8) as pool:
                 list(pool.map(Sandbox.kill, boxes))
+        time.sleep(crowd.rest_seconds)
         daemon, began = _pid(state), time.monotonic()
         before = _wakeups(daemon)
         time.sleep(crowd.idle_seconds)
