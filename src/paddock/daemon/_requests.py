@@ -42,6 +42,7 @@ from paddock.wire import AGAIN, Frame, Kind
 from ._asked import Answer, Asked, Memory, Reply
 from ._handles import Opened, OpenedExec, OpenedPromotion, OpenedReader, OpenedStream, OpenedWatch, OpenedWriter
 from ._sessions import Session, all_of
+from ._turns import Turns
 
 R = TypeVar("R")
 MAX_INPUT = 1 << 30
@@ -91,7 +92,7 @@ class Requests:
         control: Callable[[str, Session], Any],
     ) -> None:
         self._api, self._principal, self._owned, self._control = api, principal, owned, control
-        self._pump = Pump()
+        self._pump, self._turns = Pump(), Turns()
         self.memory = Memory()
 
     async def answer(self, session: Session, frame: Frame, reply: Reply) -> None:
@@ -163,7 +164,14 @@ class Requests:
         elif request.control is not None:
             reply(Kind.REPLY, codec.encode(await self._control(request.control, session)))
         elif request.action is not None:
-            await self._act(session, request.action, request, frame, reply)
+            sandbox = getattr(request.action, "sandbox", None)
+            if sandbox is None or isinstance(request.action, KillSandbox):
+                return await self._act(session, request.action, request, frame, reply)
+            begun = await self._turns.take(sandbox)
+            try:
+                await self._act(session, request.action, request, frame, reply)
+            finally:
+                self._turns.leave(sandbox, begun)
         else:
             raise InvalidArgument("a request without an action")
 
