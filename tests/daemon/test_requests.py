@@ -84,7 +84,7 @@ def test_an_answer_is_freed_when_the_daemon_has_forgotten_it(tmp_path: Path) -> 
         body = codec.encode(codec.Request(action=ListSandboxes(), id="1"))
         session = Session("0" * 32, 0, lambda session: None)
         reply = Reply()
-        await asyncio.create_task(requests.answer(session, Frame(Kind.OPEN, 1, body), reply))
+        await asyncio.ensure_future(requests.answer(session, Frame(Kind.OPEN, 1, body), reply))
         return weakref.ref(reply)
 
     gc.disable()

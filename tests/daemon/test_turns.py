@@ -17,7 +17,7 @@ def run(play: Callable[[Turns], Coroutine[object, object, None]]) -> None:
 
 async def begin(turns: Turns, sandbox: str) -> tuple[asyncio.Task[float], bool]:
     """The request, and whether it has its turn at once."""
-    task = asyncio.create_task(turns.take(sandbox))
+    task = asyncio.ensure_future(turns.take(sandbox))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     return task, task.done()

@@ -74,7 +74,9 @@ class Execs(Component):
                     status = await collector.run(action.spec.timeout_seconds)
             finally:
                 await handle.aclose()
-            limit = await struck(self._live, held, status, before, err.ending() or out.ending())
+            limit = status.limit
+            if status.code != 0:
+                limit = await struck(self._live, held, status, before, err.ending() or out.ending())
         except SandboxDied:
             raise await self._live.dead(row) from None
         except GuestProtocolError as error:
