@@ -26,7 +26,7 @@ class Hierarchy(NamedTuple):
 
 def detect() -> list[Hierarchy]:
     """The hierarchies of this machine that hold the caller and that are of use."""
-    return parse(mountinfo.read(), _files.read("/proc/self/cgroup"))
+    return parse(mountinfo.read(fstype="cgroup"), _files.read("/proc/self/cgroup"))
 
 
 def parse(mounts: list[mountinfo.MountInfo], membership: bytes) -> list[Hierarchy]:

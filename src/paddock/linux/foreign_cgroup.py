@@ -62,7 +62,7 @@ def is_frozen(pid: int) -> bool:
 def _group(pid: int) -> Generator[Group]:
     """An engine may put a container below a group of its own in one hierarchy and not in another: those are taken that
     agree with the memory's about its name, since of one name there are all or none."""
-    found = layout.parse(mountinfo.read(), _files.read(f"/proc/{pid}/cgroup"))
+    found = layout.parse(mountinfo.read(fstype="cgroup"), _files.read(f"/proc/{pid}/cgroup"))
     main = next((h for h in found if "memory" in h.controllers), None) or next(
         (h for h in found if h.version == 2), None
     )

@@ -16,7 +16,9 @@ from paddock.model import ByteReader, ByteWriter, ExecHandle, ExitStatus, Limit,
 
 from ._capture import Capture
 
-_READ_BYTES = 1 << 18
+_SMALL_READ = 1 << 16
+_LARGE_READ = 1 << 18
+"""Costs malloc(3) a map each time: for streams that fill it."""
 _OF_NOTHING = hashlib.sha256().hexdigest()
 _FEED_BYTES = 1 << 18
 _QUIET_SECONDS = 0.25
@@ -109,8 +111,10 @@ class Collector:
 
     async def _pump(self, index: int, reader: ByteReader, capture: Capture) -> None:
         stream = None if self._redaction is None else self._redaction.stream(escapes=False)
+        size = _SMALL_READ
         try:
-            while data := await reader.read(_READ_BYTES):
+            while data := await reader.read(size):
+                size = _LARGE_READ if len(data) >= size else _SMALL_READ
                 self._keep(index, capture, data if stream is None else stream.feed(data))
                 if self._read > self._most and self.limit is None:
                     self.limit = Limit.OUTPUT
