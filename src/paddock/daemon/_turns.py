@@ -15,7 +15,6 @@ class Turns:
     young no more."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
         self._begun: dict[str, list[float]] = {}
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
         self._last = self._before = ("", float("-inf"))
@@ -23,19 +22,20 @@ class Turns:
 
     async def take(self, sandbox: str) -> float:
         """Wait for a turn. Return what `leave` takes."""
-        now = self._loop.time()
+        loop = asyncio.get_running_loop()
+        now = loop.time()
         if self._last[0] != sandbox:
             self._before = self._last
         self._last = sandbox, now
         if now - self._before[1] < _RECENT_SECONDS and self._is_crowded(sandbox, now):
-            place: asyncio.Future[None] = self._loop.create_future()
+            place: asyncio.Future[None] = loop.create_future()
             self._waiting.setdefault(sandbox, deque()).append(place)
-            timer = self._loop.call_later(_YOUNG_SECONDS, self._grant, sandbox)
+            timer = loop.call_later(_YOUNG_SECONDS, self._grant, sandbox)
             try:
                 await place
             finally:
                 timer.cancel()
-            now = self._loop.time()
+            now = loop.time()
         self._begun.setdefault(sandbox, []).append(now)
         return now
 
