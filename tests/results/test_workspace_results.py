@@ -27,6 +27,7 @@ from paddock.model import (
     PushBranch,
     RemoveArtifact,
 )
+from tests.in_process import in_process
 
 ENVIRONMENT = {
     "PATH": os.environ["PATH"],
@@ -181,14 +182,14 @@ def test_what_git_would_wait_for_is_refused_by_its_name(opened: Opener, remote: 
 
 
 def test_what_git_waits_for_behind_a_link_ends_all_the_same(
-    opened: Opener, remote: Path, monkeypatch: pytest.MonkeyPatch
+    opened: Opener, remote: Path, shared_state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("paddock.service._result_source.SECONDS", 3.0)
     box = opened(remote)
     box.exec(
         "mkdir far; mkfifo far/alternates; rm -rf .git/objects/info; ln -s ../../far .git/objects/info", check=True
     )
-    with pytest.raises(InvalidState, match="did not come to an end"):
+    with in_process(shared_state), pytest.raises(InvalidState, match="did not come to an end"):
         told(box.id)
 
 
