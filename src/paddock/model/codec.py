@@ -142,6 +142,11 @@ def encode(value: object) -> bytes:
         return _encode_ascii(value).encode()
 
 
+def encode_whole(value: object) -> bytes:
+    """With the fields that hold their defaults, for a reader that has only the standard library."""
+    return json.dumps(value, allow_nan=False, separators=(",", ":"), default=plain).encode()
+
+
 def decode(data: bytes, kind: type[R] | Any) -> R:
     """Malformed where `data` is not of that type."""
     try:
