@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 import paddock
-from paddock import Sandbox
+from paddock import Mount, Sandbox
 from paddock.client import DaemonTransport, _control, daemon_status, default_transport, session, stop_daemon
 from paddock.errors import DaemonLost, InvalidArgument, NotConfigured, PaddockError, SandboxDied
-from paddock.linux import local_sockets, seccomp
+from paddock.linux import local_sockets, namespaces, seccomp
 from paddock.linux._syscall import MACHINE
 from paddock.linux._syscall_names import numbers
 from paddock.model import ConnectPort, SandboxId
@@ -423,6 +423,42 @@ def test_nothing_is_needed_of_the_first_callers_runtime_directory(
     assert f"XDG_RUNTIME_DIR={runtime}\0" in Path(f"/proc/{new}/environ").read_text()
     second.tell()
     assert second.hears() != id, "it makes others"
+
+
+@pytest.mark.parametrize("flags", [namespaces.NEWNS, namespaces.NEWNS | namespaces.NEWUSER])
+def test_a_client_in_other_namespaces_uses_the_daemon_and_never_gets_another_directory_than_it_sees(
+    flags: int, state_dir: Path, program: Start, tmp_path: Path
+) -> None:
+    """The supervisor has its first caller's mounts."""
+    if os.geteuid() and not flags & namespaces.NEWUSER:
+        pytest.skip("an ordinary user makes a mount namespace in a user namespace only")
+    shared, hidden = tmp_path / "shared", tmp_path / "hidden"
+    for place in (shared, hidden):
+        place.mkdir()
+        (place / "f").write_text(place.name)
+    with Sandbox.create(mounts=[Mount(source=str(hidden))], transport=default_transport(state_dir)) as first:
+        assert first.exec("cat f").stdout == "hidden"
+    daemon = daemon_pid(state_dir)
+    elsewhere = program(
+        "import subprocess\nfrom paddock import Mount\nfrom paddock.errors import InvalidArgument\n"
+        "from paddock.linux import namespaces\nuid, gid = os.geteuid(), os.getegid()\n"
+        f"namespaces.unshare({flags})\n"
+        f"if {flags} & namespaces.NEWUSER:\n"
+        "    maps = [(0, uid, 1)], [(0, gid, 1)]\n"
+        "    namespaces.write_id_maps(os.getpid(), *maps, deny_setgroups=True)\n"
+        "subprocess.run(['mount', '--make-rprivate', '/'], check=True)\n"
+        f"subprocess.run(['mount', '-t', 'tmpfs', 'none', {str(hidden)!r}], check=True)\n"
+        f"os.mkdir({str(hidden / 'below')!r})\n"
+        f"for place in {str(hidden)!r}, {str(hidden / 'below')!r}:\n"
+        "    try:\n        say(Sandbox.create(mounts=[Mount(source=place)]).exec('ls').stdout)\n"
+        "    except InvalidArgument as error:\n        say(error.message)\n"
+        f"say(Sandbox.create(mounts=[Mount(source={str(shared)!r})]).exec('cat f').stdout)\n"
+        "sys.stdin.readline()\n"
+    )
+    assert elsewhere.hears().endswith("it is another directory")
+    assert elsewhere.hears().endswith("it isn't there")
+    assert elsewhere.hears() == "shared"
+    assert daemon_pid(state_dir) == daemon
 
 
 def test_a_dead_daemon_that_nobody_reaps_is_replaced_at_once(state_dir: Path, program: Start) -> None:

@@ -227,7 +227,8 @@ def request_of(action: Action[Any], id: str) -> tuple[bytes, tuple[int, ...]]:
     if isinstance(action, RunExec) and action.input is not None and len(action.input) > INLINE_INPUT:
         body = _encoded(codec.Request(action=replace(action, input=None), has_input=True, id=id))
         return body, (_memory(action.input),)
-    return _encoded(codec.Request(action=action, environment=_environment(action), id=id)), ()
+    request = codec.Request(action=action, environment=_environment(action), directories=_directories(action), id=id)
+    return _encoded(request), ()
 
 
 def _encoded(request: codec.Request) -> bytes:
@@ -358,6 +359,18 @@ def _refuse_non_finite(value: object, name: str = "") -> None:
     else:
         for field in getattr(value, "__fields__", None) or getattr(value, "__struct_fields__", ()):
             _refuse_non_finite(getattr(value, field), f"{name}.{field}".removeprefix(".").removeprefix("spec."))
+
+
+def _directories(action: Action[Any]) -> dict[str, tuple[int, int]]:
+    """Device and inode of what the caller mounts, as far as he sees it."""
+    found: dict[str, tuple[int, int]] = {}
+    for mount in action.spec.mounts if isinstance(action, CreateSandbox) else ():
+        try:
+            seen = os.stat(f"{mount.source}/")  # by the slash it is mounted, if it is mounted at its first use
+        except (OSError, ValueError):
+            continue
+        found[mount.source] = seen.st_dev, seen.st_ino
+    return found
 
 
 def _environment(action: Action[Any]) -> dict[str, str]:

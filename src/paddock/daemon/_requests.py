@@ -38,7 +38,7 @@ from paddock.model import (
     codec,
     replace,
 )
-from paddock.model.caller import ENVIRONMENT
+from paddock.model.caller import DIRECTORIES, ENVIRONMENT
 from paddock.wire import AGAIN, Frame, Kind
 
 from ._asked import Asked, Memory, Reply
@@ -195,6 +195,7 @@ class Requests:
         if request.has_input and isinstance(named, RunExec):
             named = replace(named, input=await asyncio.to_thread(_read_all, frame.descriptors[0]))
         ENVIRONMENT.set(request.environment)
+        DIRECTORIES.set(request.directories)
         if not isinstance(action, _UNDONE):
             result = await self._api.perform(named, self._principal)
             await self._keep(session, action, result)

@@ -60,7 +60,10 @@ def _open_host(house: House, mount: Mount, late: list[int]) -> tuple[int, os.sta
             # An ordinary user's namespace may not show what the host's mounts hide: all of them or nothing.
             fd = mounts.open_tree(b"", place, recursive=not house.root_mode)
             late.append(fd)
-            return fd, os.fstat(place)
+            info = os.fstat(place)
+            if mount.seen is not None and [*mount.seen] != [info.st_dev, info.st_ino]:
+                raise MountError(_elsewhere(mount, "is another directory"))
+            return fd, info
         finally:
             os.close(place)
 
@@ -169,7 +172,16 @@ def _adapt(house: House, plan: JailPlan, part: str, info: os.stat_result, slot: 
         os.close(fd)
 
 
+def _elsewhere(mount: Mount, what: str) -> str:
+    return (
+        f"{mount.source!r} cannot be mounted at {mount.target!r}: in the mount namespace of paddock's supervisor, which"
+        f" is its first caller's, it {what}"
+    )
+
+
 def _words(mount: Mount, error: OSError) -> str:
+    if mount.seen is not None and error.errno in (errno.ENOENT, errno.ENOTDIR):
+        return _elsewhere(mount, "isn't there")
     match error.errno:
         case errno.ENOENT | errno.ENOTDIR:
             why = "there is no such directory"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import marshal
 import re
+from collections.abc import Sequence
 from typing import Any, cast
 
 from paddock.keeper.layout import ORDINARY_ID, RETENTION_SECONDS
@@ -37,11 +38,14 @@ class User:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
-    """The directory `source` of the host at `target`. `mode` is cow, ro or rw."""
+    """The directory `source` of the host at `target`. `mode` is cow, ro or rw. `seen` is its device and inode where its
+    caller is, if he is one who could say.
+    """
 
     source: str
     target: str
     mode: str
+    seen: Sequence[int] | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +125,7 @@ class JailPlan:
         """For the way from the keeper to its own children, which is trusted and short: no text is parsed there."""
         values = {name: getattr(self, name) for name in self.__slots__}
         values["users"] = tuple((u.name, u.uid, u.gid, u.home) for u in self.users)
-        values["mounts"] = tuple((m.source, m.target, m.mode) for m in self.mounts)
+        values["mounts"] = tuple((m.source, m.target, m.mode, m.seen) for m in self.mounts)
         values["trees"] = tuple((t.name, t.target, t.writable, t.layers, t.disk_bytes) for t in self.trees)
         return marshal.dumps(values)
 
@@ -129,7 +133,7 @@ class JailPlan:
     def unpack(cls, data: bytes) -> JailPlan:
         values = marshal.loads(data)  # noqa: S302
         values["users"] = tuple(User(name=n, uid=u, gid=g, home=h) for n, u, g, h in values["users"])
-        values["mounts"] = tuple(Mount(source=s, target=t, mode=m) for s, t, m in values["mounts"])
+        values["mounts"] = tuple(Mount(source=s, target=t, mode=m, seen=i) for s, t, m, i in values["mounts"])
         values["trees"] = tuple(
             Tree(name=n, target=t, writable=w, layers=b, disk_bytes=d) for n, t, w, b, d in values["trees"]
         )
@@ -138,7 +142,7 @@ class JailPlan:
     def to_message(self) -> dict[str, Any]:
         message: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
         message["users"] = [{"name": u.name, "uid": u.uid, "gid": u.gid, "home": u.home} for u in self.users]
-        message["mounts"] = [{"source": m.source, "target": m.target, "mode": m.mode} for m in self.mounts]
+        message["mounts"] = [dataclasses.asdict(mount) for mount in self.mounts]
         message["trees"] = [dataclasses.asdict(tree) for tree in self.trees]
         return message
 

@@ -1,4 +1,4 @@
-"""The caller's environment, as far as its request needs it: the daemon that serves it has one of its own."""
+"""The caller's environment and mounts, as far as its request needs them: the daemon has its own."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from contextvars import ContextVar
 
 ENVIRONMENT: ContextVar[Mapping[str, str] | None] = ContextVar("environment", default=None)
 """Set by the daemon for each request. What a request starts in the background keeps it. Unset: this process's own."""
+DIRECTORIES: ContextVar[Mapping[str, tuple[int, int]] | None] = ContextVar("directories", default=None)
+"""As `ENVIRONMENT`. Unset: whoever asks has this process's mounts."""
 
 _GIT = frozenset(
     (
@@ -21,6 +23,11 @@ def environment() -> Mapping[str, str]:
     """The caller's variables that came with his request: those that his policy names, those that his git goes by."""
     given = ENVIRONMENT.get()
     return os.environ if given is None else given
+
+
+def directories() -> Mapping[str, tuple[int, int]]:
+    """Device and inode of the directories that the caller wants to mount, by the paths at which he sees them."""
+    return DIRECTORIES.get() or {}
 
 
 def is_git_variable(name: str) -> bool:

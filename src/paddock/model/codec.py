@@ -57,6 +57,8 @@ class Request(Value, forbid_unknown_fields=True):
     action: Action[Any] | None = None
     environment: dict[str, str] = {}
     """The caller's values of the variables that the action's policy takes secrets from."""
+    directories: dict[str, tuple[int, int]] = {}
+    """Device and inode of each source of a mount: the caller's mount namespace may be another one."""
     has_input: bool = False
     """The input of `exec.run` is in the descriptor that came along: it was too long for a frame."""
     call: Call | None = None

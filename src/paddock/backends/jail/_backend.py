@@ -25,6 +25,7 @@ from paddock.keeper import _trust_places, layout
 from paddock.keeper._plan import JailPlan, Mount, Tree, User
 from paddock.keeper._records import Record
 from paddock.model import Check, ExecSpec, Level, Limit, Limits, SandboxId, Template, replace
+from paddock.model.caller import directories
 
 R = TypeVar("R")
 _MIB = 1 << 20
@@ -194,7 +195,10 @@ class JailBackend:
             disk_bytes=limits.disk_mib * _MIB,
             inodes=limits.inodes,
             tmp_bytes=limits.tmp_mib * _MIB,
-            mounts=tuple(Mount(source=m.source, target=m.target, mode=m.mode.value) for m in plan.spec.mounts),
+            mounts=tuple(
+                Mount(source=m.source, target=m.target, mode=m.mode.value, seen=directories().get(m.source))
+                for m in plan.spec.mounts
+            ),
             trees=tuple(
                 Tree(name=t.tree, target=t.target, writable=t.writable, layers=t.layers, disk_bytes=t.disk_bytes)
                 for t in plan.trees
