@@ -31,7 +31,7 @@ PURE = {
     " secrets sleeping_states store wall_clock workspace_trees workspaces",
     "simulation": "*",
     "storage": "secret_sources vault",
-    "style": "clocks errors guarantees modes no_forks orphans rooms",
+    "style": "clocks errors guarantees modes no_forks no_probes orphans rooms",
     "tools": "quick reference",
     "wire": "codec duplex",
 }
