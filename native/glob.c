@@ -3,7 +3,7 @@
 #include "utf8.h"
 
 /* Where the `]` is that closes the set which begins at `at`, behind its `[`; `length` if none does. */
-static size_t set_end(const uint8_t *pattern, size_t length, size_t at)
+static size_t glob_set_end(const uint8_t *pattern, size_t length, size_t at)
 {
     if (at < length && pattern[at] == '!')
         at++;
@@ -15,7 +15,7 @@ static size_t set_end(const uint8_t *pattern, size_t length, size_t at)
 }
 
 /* Whether the set between `set` and `end` holds `wanted`. */
-static bool set_holds(const uint8_t *set, size_t length, uint32_t wanted)
+static bool glob_set_holds(const uint8_t *set, size_t length, uint32_t wanted)
 {
     bool negated = length > 0 && set[0] == '!', found = false;
     size_t at = negated;
@@ -35,7 +35,7 @@ static bool set_holds(const uint8_t *set, size_t length, uint32_t wanted)
 }
 
 /* Whether what stands at `*at` in the pattern, which is no `*`, matches `character`; `*at` moves behind it. */
-static bool one(const uint8_t *pattern, size_t length, size_t *at, uint32_t character)
+static bool glob_one(const uint8_t *pattern, size_t length, size_t *at, uint32_t character)
 {
     uint32_t wanted;
 
@@ -44,11 +44,11 @@ static bool one(const uint8_t *pattern, size_t length, size_t *at, uint32_t char
         return true;
     }
     if (pattern[*at] == '[') {
-        size_t begin = *at + 1, end = set_end(pattern, length, begin);
+        size_t begin = *at + 1, end = glob_set_end(pattern, length, begin);
 
         if (end < length) {
             *at = end + 1;
-            return set_holds(pattern + begin, end - begin, character);
+            return glob_set_holds(pattern + begin, end - begin, character);
         }
     }
     *at += utf8_next(pattern + *at, length - *at, &wanted);
@@ -77,7 +77,7 @@ bool glob_match(const uint8_t *pattern, size_t pattern_length, const uint8_t *na
             uint32_t character;
             size_t size = utf8_next(name + position, name_length - position, &character);
 
-            if (one(pattern, pattern_length, &at, character)) {
+            if (glob_one(pattern, pattern_length, &at, character)) {
                 position += size;
                 continue;
             }

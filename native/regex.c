@@ -9,32 +9,32 @@
  * quantified again, or at all, is told by the kind of the last block.
  */
 
-enum op { LITERAL, FOLDED, ANY, ALL, SET, SPLIT, JUMP, ASSERT, MATCH };
+enum step_op { STEP_LITERAL, STEP_FOLDED, STEP_ANY, STEP_ALL, STEP_SET, STEP_SPLIT, STEP_JUMP, STEP_ASSERT, STEP_MATCH };
 
-enum assertion { TEXT_BEGIN, TEXT_END, DOLLAR, LINE_BEGIN, LINE_END, BOUNDARY, NO_BOUNDARY };
+enum assertion { AT_TEXT_BEGIN, AT_TEXT_END, AT_DOLLAR, AT_LINE_BEGIN, AT_LINE_END, AT_BOUNDARY, AT_NO_BOUNDARY };
 
-enum kind { NOTHING, POSITION, REPEAT, ATOM };
+enum piece_kind { PIECE_NOTHING, PIECE_POSITION, PIECE_REPEAT, PIECE_ATOM };
 
 enum { IGNORE_CASE = 1, MULTILINE = 2, DOT_ALL = 4 };
 
-static const uint16_t NONE = 0xffff;
-static const uint32_t MANY = 1u << 20; /* of a repetition: more than any program has steps */
+static const uint16_t NO_JUMP = 0xffff;
+static const uint32_t MANY_TIMES = 1u << 20; /* of a repetition: more than any program has steps */
 
-struct group {
+struct regex_group {
     uint16_t start, alternative; /* the group's first step, and that of the alternative that is being read */
     uint16_t ends;             /* the last jump to the group's end: a chain through `value` */
     uint8_t outer_flags;
 };
 
-struct parser {
+struct regex_parser {
     const uint8_t *text;
     size_t length, at;
     struct regex *regex;
     struct regex_error *error;
-    struct group groups[REGEX_DEPTH + 1];
+    struct regex_group groups[REGEX_DEPTH + 1];
     unsigned depth;
     uint8_t flags;
-    enum kind last;
+    enum piece_kind last;
     uint16_t atom; /* the first step of the last block */
     bool begun;    /* something but flags and comments has been read */
     uint8_t literal[REGEX_LITERAL], literal_length, last_length; /* the literals that have just been read */
@@ -42,37 +42,37 @@ struct parser {
     bool alternatives; /* outside of all groups: no literal is in all of them */
 };
 
-static bool fail_at(struct parser *p, const char *what, size_t at)
+static bool refuse_at(struct regex_parser *p, const char *what, size_t at)
 {
     p->error->what = what;
     p->error->at = at;
     return false;
 }
 
-static bool fail(struct parser *p, const char *what)
+static bool refuse(struct regex_parser *p, const char *what)
 {
-    return fail_at(p, what, p->at);
+    return refuse_at(p, what, p->at);
 }
 
-static bool more(const struct parser *p)
+static bool pattern_more(const struct regex_parser *p)
 {
     return p->at < p->length;
 }
 
-static bool follows(const struct parser *p, char c)
+static bool pattern_follows(const struct regex_parser *p, char c)
 {
-    return more(p) && p->text[p->at] == (uint8_t)c;
+    return pattern_more(p) && p->text[p->at] == (uint8_t)c;
 }
 
-static bool take(struct parser *p, char c)
+static bool pattern_take(struct regex_parser *p, char c)
 {
-    if (!follows(p, c))
+    if (!pattern_follows(p, c))
         return false;
     p->at++;
     return true;
 }
 
-static uint32_t next(struct parser *p)
+static uint32_t pattern_next(struct regex_parser *p)
 {
     uint32_t character;
 
@@ -101,7 +101,7 @@ static uint32_t folded(uint32_t c)
 }
 
 /* The longest run of literals is kept: memmem finds it faster than any machine. */
-static void end_literal(struct parser *p)
+static void literal_end(struct regex_parser *p)
 {
     if (p->literal_length > p->regex->literal_length) {
         memcpy(p->regex->literal, p->literal, p->literal_length);
@@ -110,37 +110,37 @@ static void end_literal(struct parser *p)
     p->literal_length = p->last_length = 0;
 }
 
-static void add_literal(struct parser *p, uint32_t c)
+static void literal_add(struct regex_parser *p, uint32_t c)
 {
     uint8_t bytes[4];
     size_t size = utf8_put(c, bytes);
 
     if (p->depth > 0 || ((p->flags & IGNORE_CASE) && is_letter(c)) || (c >= 0xd800 && c < 0xe000)) {
         p->plain = false;
-        end_literal(p);
+        literal_end(p);
         return;
     }
     if (p->literal_length + size > REGEX_LITERAL) {
         p->plain = false;
-        end_literal(p);
+        literal_end(p);
     }
     memcpy(p->literal + p->literal_length, bytes, size);
     p->literal_length = (uint8_t)(p->literal_length + size);
     p->last_length = (uint8_t)size;
 }
 
-static void no_literal(struct parser *p)
+static void literal_none(struct regex_parser *p)
 {
     p->plain = false;
-    end_literal(p);
+    literal_end(p);
 }
 
-static bool emit(struct parser *p, enum op op, uint32_t value)
+static bool step_emit(struct regex_parser *p, enum step_op op, uint32_t value)
 {
     struct regex_step *step = &p->regex->steps[p->regex->step_count];
 
     if (p->regex->step_count == REGEX_STEPS)
-        return fail(p, "a pattern that is too large");
+        return refuse(p, "pattern too large");
     memset(step, 0, sizeof *step);
     step->op = (uint8_t)op;
     step->value = value;
@@ -148,34 +148,34 @@ static bool emit(struct parser *p, enum op op, uint32_t value)
     return true;
 }
 
-static bool atom(struct parser *p, enum op op, uint32_t value)
+static bool piece_atom(struct regex_parser *p, enum step_op op, uint32_t value)
 {
     p->atom = p->regex->step_count;
-    p->last = ATOM;
-    return emit(p, op, value);
+    p->last = PIECE_ATOM;
+    return step_emit(p, op, value);
 }
 
-static bool literal(struct parser *p, uint32_t c)
+static bool piece_literal(struct regex_parser *p, uint32_t c)
 {
-    add_literal(p, c);
+    literal_add(p, c);
     if ((p->flags & IGNORE_CASE) && is_letter(c))
-        return atom(p, FOLDED, folded(c));
-    return atom(p, LITERAL, c);
+        return piece_atom(p, STEP_FOLDED, folded(c));
+    return piece_atom(p, STEP_LITERAL, c);
 }
 
-static bool position(struct parser *p, enum assertion assertion)
+static bool piece_position(struct regex_parser *p, enum assertion assertion)
 {
-    no_literal(p);
-    p->last = POSITION;
-    return emit(p, ASSERT, assertion);
+    literal_none(p);
+    p->last = PIECE_POSITION;
+    return step_emit(p, STEP_ASSERT, assertion);
 }
 
 /* Opens a gap of one step at `at`. */
-static bool insert(struct parser *p, uint16_t at, enum op op)
+static bool step_insert(struct regex_parser *p, uint16_t at, enum step_op op)
 {
     struct regex *regex = p->regex;
 
-    if (!emit(p, op, 0))
+    if (!step_emit(p, op, 0))
         return false;
     memmove(&regex->steps[at + 1], &regex->steps[at],
         (size_t)(regex->step_count - 1 - at) * sizeof regex->steps[0]);
@@ -184,7 +184,7 @@ static bool insert(struct parser *p, uint16_t at, enum op op)
     return true;
 }
 
-static void split(struct parser *p, int at, int first, int second)
+static void step_split(struct regex_parser *p, int at, int first, int second)
 {
     p->regex->steps[at].first = (int16_t)first;
     p->regex->steps[at].second = (int16_t)second;
@@ -192,12 +192,12 @@ static void split(struct parser *p, int at, int first, int second)
 
 /* sets */
 
-static struct regex_set *new_set(struct parser *p)
+static struct regex_set *set_new(struct regex_parser *p)
 {
     struct regex_set *set = &p->regex->sets[p->regex->set_count];
 
     if (p->regex->set_count == REGEX_SETS) {
-        fail(p, "a pattern with too many sets");
+        refuse(p, "too many sets");
         return NULL;
     }
     p->regex->set_count++;
@@ -211,12 +211,12 @@ static void set_bit(struct regex_set *set, uint32_t c)
     set->ascii[c / 32] |= 1u << c % 32;
 }
 
-static bool has_bit(const struct regex_set *set, uint32_t c)
+static bool set_has_bit(const struct regex_set *set, uint32_t c)
 {
     return set->ascii[c / 32] >> c % 32 & 1;
 }
 
-static bool set_add(struct parser *p, struct regex_set *set, uint32_t low, uint32_t high)
+static bool set_add(struct regex_parser *p, struct regex_set *set, uint32_t low, uint32_t high)
 {
     struct regex_range *range = &p->regex->ranges[p->regex->range_count];
 
@@ -228,7 +228,7 @@ static bool set_add(struct parser *p, struct regex_set *set, uint32_t low, uint3
     if (high < 128)
         return true;
     if (p->regex->range_count == REGEX_RANGES)
-        return fail(p, "a set that is too large");
+        return refuse(p, "set too large");
     range->low = low < 128 ? 128 : low;
     range->high = high;
     p->regex->range_count++;
@@ -237,7 +237,7 @@ static bool set_add(struct parser *p, struct regex_set *set, uint32_t low, uint3
 }
 
 /* \d \s \w and their opposites. False: `letter` is none of them. */
-static bool set_class(struct parser *p, struct regex_set *set, uint32_t letter, bool *added)
+static bool set_class(struct regex_parser *p, struct regex_set *set, uint32_t letter, bool *added)
 {
     uint32_t kind = letter | 32;
     bool opposite = letter < 'a';
@@ -257,7 +257,7 @@ static bool set_class(struct parser *p, struct regex_set *set, uint32_t letter, 
 }
 
 /* Sorts the ranges of a set and joins those that touch, so that they can be searched by halves. */
-static void set_finish(struct parser *p, struct regex_set *set, bool negated)
+static void set_finish(struct regex_parser *p, struct regex_set *set, bool negated)
 {
     struct regex_range *ranges = &p->regex->ranges[set->first];
     unsigned kept = 0;
@@ -286,13 +286,13 @@ static void set_finish(struct parser *p, struct regex_set *set, bool negated)
         set->ascii[i] = ~set->ascii[i];
 }
 
-static bool set_holds(const struct regex *regex, const struct regex_set *set, uint32_t c)
+static bool regex_set_holds(const struct regex *regex, const struct regex_set *set, uint32_t c)
 {
     const struct regex_range *ranges = &regex->ranges[set->first];
     unsigned low = 0, high = set->count;
 
     if (c < 128)
-        return has_bit(set, c);
+        return set_has_bit(set, c);
     while (low < high) {
         unsigned middle = (low + high) / 2;
 
@@ -306,31 +306,31 @@ static bool set_holds(const struct regex *regex, const struct regex_set *set, ui
 
 /* escapes */
 
-static bool hexadecimal(struct parser *p, unsigned digits, size_t start, uint32_t *value)
+static bool escape_hexadecimal(struct regex_parser *p, unsigned digits, size_t start, uint32_t *value)
 {
     *value = 0;
     for (unsigned i = 0; i < digits; i++) {
-        uint32_t c = more(p) ? p->text[p->at] : 0;
+        uint32_t c = pattern_more(p) ? p->text[p->at] : 0;
 
         if (!is_digit(c) && !(is_letter(c) && folded(c) <= 'f'))
-            return fail_at(p, "an incomplete escape", start);
+            return refuse_at(p, "incomplete escape", start);
         *value = *value << 4 | (is_digit(c) ? c - '0' : folded(c) - 'a' + 10);
         p->at++;
     }
     if (*value > 0x10ffff)
-        return fail_at(p, "an escape of no character", start);
+        return refuse_at(p, "escape of no character", start);
     return true;
 }
 
-static uint32_t octal(struct parser *p, uint32_t value, unsigned most)
+static uint32_t escape_octal(struct regex_parser *p, uint32_t value, unsigned most)
 {
-    while (most-- > 0 && more(p) && p->text[p->at] >= '0' && p->text[p->at] <= '7')
+    while (most-- > 0 && pattern_more(p) && p->text[p->at] >= '0' && p->text[p->at] <= '7')
         value = value << 3 | (uint32_t)(p->text[p->at++] - '0');
     return value;
 }
 
 /* An escape that stands for one character; `c` follows the backslash and has been read. */
-static bool escaped(struct parser *p, uint32_t c, size_t start, uint32_t *value)
+static bool escape_character(struct regex_parser *p, uint32_t c, size_t start, uint32_t *value)
 {
     static const char letters[] = "tnrfva", meanings[] = "\t\n\r\f\v\a";
 
@@ -340,84 +340,84 @@ static bool escaped(struct parser *p, uint32_t c, size_t start, uint32_t *value)
             return true;
         }
     if (c == 'x')
-        return hexadecimal(p, 2, start, value);
+        return escape_hexadecimal(p, 2, start, value);
     if (c == 'u')
-        return hexadecimal(p, 4, start, value);
+        return escape_hexadecimal(p, 4, start, value);
     if (c == 'U')
-        return hexadecimal(p, 8, start, value);
+        return escape_hexadecimal(p, 8, start, value);
     if (c == 'N')
-        return fail_at(p, "a character by name (\\N)", start);
+        return refuse_at(p, "character by name (\\N)", start);
     if (is_letter(c) || is_digit(c))
-        return fail_at(p, "an unknown escape", start);
+        return refuse_at(p, "unknown escape", start);
     *value = c;
     return true;
 }
 
-static bool backslash(struct parser *p)
+static bool piece_escape(struct regex_parser *p)
 {
     size_t start = p->at - 1;
     uint32_t c, value;
     bool added;
 
-    if (!more(p))
-        return fail_at(p, "a backslash at the end", start);
-    c = next(p);
+    if (!pattern_more(p))
+        return refuse_at(p, "backslash at the end", start);
+    c = pattern_next(p);
     switch (c) {
     case 'A':
-        return position(p, TEXT_BEGIN);
+        return piece_position(p, AT_TEXT_BEGIN);
     case 'Z':
-        return position(p, TEXT_END);
+        return piece_position(p, AT_TEXT_END);
     case 'b':
-        return position(p, BOUNDARY);
+        return piece_position(p, AT_BOUNDARY);
     case 'B':
-        return position(p, NO_BOUNDARY);
+        return piece_position(p, AT_NO_BOUNDARY);
     case 'd':
     case 'D':
     case 's':
     case 'S':
     case 'w':
     case 'W': {
-        struct regex_set *set = new_set(p);
+        struct regex_set *set = set_new(p);
 
         if (!set || !set_class(p, set, c, &added) || !added)
             return false;
         set_finish(p, set, false);
-        no_literal(p);
-        return atom(p, SET, (uint32_t)(set - p->regex->sets));
+        literal_none(p);
+        return piece_atom(p, STEP_SET, (uint32_t)(set - p->regex->sets));
     }
     default:
         break;
     }
     if (c == '0')
-        return literal(p, octal(p, 0, 2));
+        return piece_literal(p, escape_octal(p, 0, 2));
     if (is_digit(c)) {
         if (c <= '7' && p->length - p->at >= 2 && (p->text[p->at] & 0xf8) == '0' && (p->text[p->at + 1] & 0xf8) == '0') {
-            value = octal(p, c - '0', 2);
+            value = escape_octal(p, c - '0', 2);
             if (value > 0xff)
-                return fail_at(p, "an escape of no character", start);
-            return literal(p, value);
+                return refuse_at(p, "escape of no character", start);
+            return piece_literal(p, value);
         }
-        return fail_at(p, "a back reference", start);
+        return refuse_at(p, "back reference", start);
     }
-    return escaped(p, c, start, &value) && literal(p, value);
+    return escape_character(p, c, start, &value) && piece_literal(p, value);
 }
 
 /* One member of a set: a character, or a class, which is added at once. */
-static bool member(struct parser *p, struct regex_set *set, uint32_t *character, bool *is_class)
+static bool set_member(struct regex_parser *p, struct regex_set *set, uint32_t *character, bool *is_class)
 {
     size_t start = p->at;
-    uint32_t c = next(p);
+    uint32_t c = pattern_next(p);
     bool added;
 
     *is_class = false;
     *character = c;
-    if (c == '[' && (follows(p, ':') || follows(p, '.') || follows(p, '=')))
-        return fail_at(p, "a POSIX class ([:name:])", start);
+    if (c == '[' && (pattern_follows(p, ':') || pattern_follows(p, '.') || pattern_follows(p, '=')))
+        return refuse_at(p, "POSIX class ([:name:])", start);
     if (c != '\\')
         return true;
-    if (!more(p))
-        return fail_at(p, "a set without an end", start);
-    c = next(p);
+    if (!pattern_more(p))
+        return refuse_at(p, "set without an end", start);
+    c = pattern_next(p);
     if (set_class(p, set, c, &added)) {
         *is_class = true;
         return added;
@@ -427,99 +427,99 @@ static bool member(struct parser *p, struct regex_set *set, uint32_t *character,
         return true;
     }
     if (c >= '0' && c <= '7') {
-        *character = octal(p, c - '0', 2);
-        return *character <= 0xff || fail_at(p, "an escape of no character", start);
+        *character = escape_octal(p, c - '0', 2);
+        return *character <= 0xff || refuse_at(p, "escape of no character", start);
     }
-    return escaped(p, c, start, character);
+    return escape_character(p, c, start, character);
 }
 
-static bool bracket(struct parser *p)
+static bool piece_set(struct regex_parser *p)
 {
     size_t start = p->at - 1;
-    struct regex_set *set = new_set(p);
+    struct regex_set *set = set_new(p);
     bool negated, first = true;
 
     if (!set)
         return false;
-    negated = take(p, '^');
+    negated = pattern_take(p, '^');
     for (;; first = false) {
         uint32_t low, high;
         bool low_class, high_class;
         size_t here = p->at;
 
-        if (!more(p))
-            return fail_at(p, "a set without an end", start);
-        if (!first && take(p, ']'))
+        if (!pattern_more(p))
+            return refuse_at(p, "set without an end", start);
+        if (!first && pattern_take(p, ']'))
             break;
-        if (!member(p, set, &low, &low_class))
+        if (!set_member(p, set, &low, &low_class))
             return false;
-        if (!take(p, '-')) {
+        if (!pattern_take(p, '-')) {
             if (!low_class && !set_add(p, set, low, low))
                 return false;
             continue;
         }
-        if (!more(p))
-            return fail_at(p, "a set without an end", start);
-        if (take(p, ']')) {
+        if (!pattern_more(p))
+            return refuse_at(p, "set without an end", start);
+        if (pattern_take(p, ']')) {
             if ((!low_class && !set_add(p, set, low, low)) || !set_add(p, set, '-', '-'))
                 return false;
             break;
         }
-        if (!member(p, set, &high, &high_class))
+        if (!set_member(p, set, &high, &high_class))
             return false;
         if (low_class || high_class || high < low)
-            return fail_at(p, "a range that is none", here);
+            return refuse_at(p, "range that is none", here);
         if (!set_add(p, set, low, high))
             return false;
     }
     set_finish(p, set, negated);
-    no_literal(p);
-    return atom(p, SET, (uint32_t)(set - p->regex->sets));
+    literal_none(p);
+    return piece_atom(p, STEP_SET, (uint32_t)(set - p->regex->sets));
 }
 
 /* repetition */
 
-static bool number(struct parser *p, uint32_t *value)
+static bool bound(struct regex_parser *p, uint32_t *value)
 {
     bool any = false;
 
-    for (*value = 0; more(p) && is_digit(p->text[p->at]); p->at++, any = true)
-        *value = *value >= MANY ? MANY : *value * 10 + (uint32_t)(p->text[p->at] - '0');
+    for (*value = 0; pattern_more(p) && is_digit(p->text[p->at]); p->at++, any = true)
+        *value = *value >= MANY_TIMES ? MANY_TIMES : *value * 10 + (uint32_t)(p->text[p->at] - '0');
     return any;
 }
 
 /* `{m,n}`, behind its `{`. False: it is no repetition, and the brace stands for itself. */
-static bool bounds(struct parser *p, uint32_t *least, uint32_t *most)
+static bool bounds(struct regex_parser *p, uint32_t *least, uint32_t *most)
 {
     size_t start = p->at;
     bool low, high;
 
-    if (follows(p, '}'))
+    if (pattern_follows(p, '}'))
         return false;
-    low = number(p, least);
+    low = bound(p, least);
     *most = *least;
     high = low;
-    if (take(p, ',')) {
-        high = number(p, most);
+    if (pattern_take(p, ',')) {
+        high = bound(p, most);
         if (!high)
             *most = UINT32_MAX;
         high = true;
     }
-    if (high && take(p, '}'))
+    if (high && pattern_take(p, '}'))
         return true;
     p->at = start;
     return false;
 }
 
 /* Repeats the last block. */
-static bool repeat(struct parser *p, uint32_t least, uint32_t most)
+static bool step_repeat(struct regex_parser *p, uint32_t least, uint32_t most)
 {
     struct regex *regex = p->regex;
     uint16_t start = p->atom, size = (uint16_t)(regex->step_count - start);
     bool endless = most == UINT32_MAX;
     uint64_t steps;
 
-    p->last = REPEAT;
+    p->last = PIECE_REPEAT;
     if (size == 0)
         return true; /* nothing, however often */
     if (most == 0) {
@@ -532,9 +532,9 @@ static bool repeat(struct parser *p, uint32_t least, uint32_t most)
     else
         steps += (uint64_t)(most - least) * (size + 1u);
     if (start + steps > REGEX_STEPS)
-        return fail(p, "a pattern that is too large");
+        return refuse(p, "pattern too large");
 
-    if (least == 0 && !insert(p, start, SPLIT))
+    if (least == 0 && !step_insert(p, start, STEP_SPLIT))
         return false;
     /* The block itself, wherever it now is, is the first of its copies. */
     uint16_t block = (uint16_t)(start + (least == 0));
@@ -544,94 +544,94 @@ static bool repeat(struct parser *p, uint32_t least, uint32_t most)
         regex->step_count = (uint16_t)(regex->step_count + size);
     }
     if (endless) {
-        if (!emit(p, SPLIT, 0))
+        if (!step_emit(p, STEP_SPLIT, 0))
             return false;
-        split(p, regex->step_count - 1, -size, 1);
+        step_split(p, regex->step_count - 1, -size, 1);
         if (least == 0)
-            split(p, start, 1, size + 2);
+            step_split(p, start, 1, size + 2);
         return true;
     }
     uint16_t end = (uint16_t)(start + steps);
 
     if (least == 0)
-        split(p, start, 1, end - start);
+        step_split(p, start, 1, end - start);
     for (uint32_t i = least == 0 ? 1 : least; i < most; i++) {
-        if (!emit(p, SPLIT, 0))
+        if (!step_emit(p, STEP_SPLIT, 0))
             return false;
-        split(p, regex->step_count - 1, 1, end - (regex->step_count - 1));
+        step_split(p, regex->step_count - 1, 1, end - (regex->step_count - 1));
         memcpy(&regex->steps[regex->step_count], &regex->steps[block], size * sizeof regex->steps[0]);
         regex->step_count = (uint16_t)(regex->step_count + size);
     }
     return true;
 }
 
-static bool quantifier(struct parser *p, char c)
+static bool piece_repeat(struct regex_parser *p, char c)
 {
     size_t start = p->at - 1;
     uint32_t least = 0, most = UINT32_MAX;
 
     if (c == '{' && !bounds(p, &least, &most))
-        return literal(p, '{');
+        return piece_literal(p, '{');
     if (c == '+')
         least = 1;
     if (c == '?')
         most = 1;
     if (most < least)
-        return fail_at(p, "a repetition whose least is above its most", start);
-    if (p->last == NOTHING || p->last == POSITION)
-        return fail_at(p, "a repetition of nothing", start);
-    if (p->last == REPEAT)
-        return fail_at(p, "a repetition of a repetition", start);
-    if (take(p, '+'))
-        return fail_at(p, "a possessive repetition", start);
-    take(p, '?'); /* lazy: it matches the same texts */
+        return refuse_at(p, "repetition {m,n} with m > n", start);
+    if (p->last == PIECE_NOTHING || p->last == PIECE_POSITION)
+        return refuse_at(p, "repetition of nothing", start);
+    if (p->last == PIECE_REPEAT)
+        return refuse_at(p, "repetition of a repetition", start);
+    if (pattern_take(p, '+'))
+        return refuse_at(p, "possessive repetition", start);
+    pattern_take(p, '?'); /* lazy: it matches the same texts */
     p->literal_length = (uint8_t)(p->literal_length - p->last_length);
-    no_literal(p);
-    return repeat(p, least, most);
+    literal_none(p);
+    return step_repeat(p, least, most);
 }
 
 /* groups */
 
-static bool open_group(struct parser *p, uint8_t flags)
+static bool group_open(struct regex_parser *p, uint8_t flags)
 {
-    struct group *group;
+    struct regex_group *group;
 
     if (p->depth == REGEX_DEPTH)
-        return fail(p, "groups that are nested too deeply");
-    no_literal(p);
+        return refuse(p, "groups nested too deeply");
+    literal_none(p);
     group = &p->groups[++p->depth];
     group->start = group->alternative = p->regex->step_count;
-    group->ends = NONE;
+    group->ends = NO_JUMP;
     group->outer_flags = p->flags;
     p->flags = flags;
-    p->last = NOTHING;
+    p->last = PIECE_NOTHING;
     return true;
 }
 
 /* An alternative ends: the ones after it begin behind a jump to the group's end, which is not known yet. */
-static bool alternative(struct parser *p)
+static bool group_alternative(struct regex_parser *p)
 {
-    struct group *group = &p->groups[p->depth];
+    struct regex_group *group = &p->groups[p->depth];
     uint16_t size = (uint16_t)(p->regex->step_count - group->alternative);
 
-    if (!insert(p, group->alternative, SPLIT) || !emit(p, JUMP, group->ends))
+    if (!step_insert(p, group->alternative, STEP_SPLIT) || !step_emit(p, STEP_JUMP, group->ends))
         return false;
-    split(p, group->alternative, 1, size + 2);
+    step_split(p, group->alternative, 1, size + 2);
     group->ends = (uint16_t)(p->regex->step_count - 1);
     group->alternative = p->regex->step_count;
-    p->last = NOTHING;
+    p->last = PIECE_NOTHING;
     p->begun = true;
-    no_literal(p);
+    literal_none(p);
     if (p->depth == 0)
         p->alternatives = true;
     return true;
 }
 
-static void close_group(struct parser *p)
+static void group_close(struct regex_parser *p)
 {
-    struct group *group = &p->groups[p->depth];
+    struct regex_group *group = &p->groups[p->depth];
 
-    for (uint16_t at = group->ends; at != NONE;) {
+    for (uint16_t at = group->ends; at != NO_JUMP;) {
         struct regex_step *jump = &p->regex->steps[at];
 
         at = (uint16_t)jump->value;
@@ -640,10 +640,10 @@ static void close_group(struct parser *p)
     }
     p->flags = group->outer_flags;
     p->atom = group->start;
-    p->last = ATOM;
+    p->last = PIECE_ATOM;
 }
 
-static bool flag(uint32_t c, uint8_t *flags)
+static bool flag_of(uint32_t c, uint8_t *flags)
 {
     switch (c) {
     case 'i':
@@ -663,18 +663,18 @@ static bool flag(uint32_t c, uint8_t *flags)
 }
 
 /* `(?flags)`, `(?flags:` and `(?flags-flags:`, at the first of them. */
-static bool flags(struct parser *p, size_t start)
+static bool group_flags(struct regex_parser *p, size_t start)
 {
     uint8_t on = 0, off = 0;
     bool minus = false, some = false;
 
     for (;; some = true) {
-        uint32_t c = more(p) ? p->text[p->at] : 0;
+        uint32_t c = pattern_more(p) ? p->text[p->at] : 0;
 
         if (c == 'x')
-            return fail_at(p, "the verbose flag (?x)", start);
+            return refuse_at(p, "verbose flag (?x)", start);
         if (c == 'u' || c == 'L')
-            return fail_at(p, "a flag of another alphabet (?u), (?L)", start);
+            return refuse_at(p, "flag (?u) or (?L)", start);
         if (!minus && c == '-') {
             minus = true;
             p->at++;
@@ -682,122 +682,122 @@ static bool flags(struct parser *p, size_t start)
             continue;
         }
         if (minus && c == 'a')
-            return fail_at(p, "a flag of another alphabet (?-a)", start);
-        if (!flag(c, minus ? &off : &on))
+            return refuse_at(p, "flag (?-a)", start);
+        if (!flag_of(c, minus ? &off : &on))
             break;
         p->at++;
     }
-    if (some && take(p, ':')) {
+    if (some && pattern_take(p, ':')) {
         if (on & off)
-            return fail_at(p, "a flag that is on and off", start);
-        return open_group(p, (uint8_t)((p->flags | on) & ~off));
+            return refuse_at(p, "flag that is on and off", start);
+        return group_open(p, (uint8_t)((p->flags | on) & ~off));
     }
-    if (!some || minus || !take(p, ')'))
-        return fail_at(p, "an unknown group", start);
+    if (!some || minus || !pattern_take(p, ')'))
+        return refuse_at(p, "unknown group", start);
     if (p->begun || p->depth > 0)
-        return fail_at(p, "flags that do not stand at the beginning", start);
+        return refuse_at(p, "flags not at the beginning", start);
     p->flags |= on;
     return true;
 }
 
-static bool group_name(struct parser *p, size_t start)
+static bool group_name(struct regex_parser *p, size_t start)
 {
     size_t first = p->at;
 
-    while (more(p) && is_word(p->text[p->at]))
+    while (pattern_more(p) && is_word(p->text[p->at]))
         p->at++;
-    if (p->at == first || is_digit(p->text[first]) || !take(p, '>'))
-        return fail_at(p, "a group's name that is none", start);
+    if (p->at == first || is_digit(p->text[first]) || !pattern_take(p, '>'))
+        return refuse_at(p, "bad name of a group", start);
     return true;
 }
 
-static bool group(struct parser *p)
+static bool piece_group(struct regex_parser *p)
 {
     size_t start = p->at - 1;
 
-    if (!take(p, '?')) {
+    if (!pattern_take(p, '?')) {
         p->begun = true;
-        return open_group(p, p->flags);
+        return group_open(p, p->flags);
     }
-    if (take(p, '#')) {
-        while (more(p) && !follows(p, ')'))
+    if (pattern_take(p, '#')) {
+        while (pattern_more(p) && !pattern_follows(p, ')'))
             p->at++;
-        return take(p, ')') || fail_at(p, "a comment without an end", start);
+        return pattern_take(p, ')') || refuse_at(p, "comment without an end", start);
     }
-    if (follows(p, '=') || follows(p, '!'))
-        return fail_at(p, "a look ahead", start);
-    if (take(p, '<'))
-        return fail_at(p, follows(p, '=') || follows(p, '!') ? "a look behind" : "an unknown group", start);
-    if (follows(p, '>'))
-        return fail_at(p, "an atomic group", start);
-    if (follows(p, '('))
-        return fail_at(p, "a conditional group", start);
-    if (take(p, 'P')) {
-        if (follows(p, '='))
-            return fail_at(p, "a back reference", start);
-        if (!take(p, '<'))
-            return fail_at(p, "an unknown group", start);
+    if (pattern_follows(p, '=') || pattern_follows(p, '!'))
+        return refuse_at(p, "look ahead", start);
+    if (pattern_take(p, '<'))
+        return refuse_at(p, pattern_follows(p, '=') || pattern_follows(p, '!') ? "look behind" : "unknown group", start);
+    if (pattern_follows(p, '>'))
+        return refuse_at(p, "atomic group", start);
+    if (pattern_follows(p, '('))
+        return refuse_at(p, "conditional group", start);
+    if (pattern_take(p, 'P')) {
+        if (pattern_follows(p, '='))
+            return refuse_at(p, "back reference", start);
+        if (!pattern_take(p, '<'))
+            return refuse_at(p, "unknown group", start);
         if (!group_name(p, start))
             return false;
         p->begun = true;
-        return open_group(p, p->flags);
+        return group_open(p, p->flags);
     }
-    if (take(p, ':')) {
+    if (pattern_take(p, ':')) {
         p->begun = true;
-        return open_group(p, p->flags);
+        return group_open(p, p->flags);
     }
-    if (!flags(p, start))
+    if (!group_flags(p, start))
         return false;
     if (p->depth > 0)
         p->begun = true;
     return true;
 }
 
-static bool piece(struct parser *p)
+static bool pattern_piece(struct regex_parser *p)
 {
     uint8_t c = p->text[p->at];
 
     if (c == '(') {
         p->at++;
-        return group(p);
+        return piece_group(p);
     }
     p->begun = true;
     switch (c) {
     case '|':
         p->at++;
-        return alternative(p);
+        return group_alternative(p);
     case ')':
         if (p->depth == 0)
-            return fail(p, "a closing parenthesis without its group");
+            return refuse(p, "parenthesis without its group");
         p->at++;
-        no_literal(p);
-        close_group(p);
+        literal_none(p);
+        group_close(p);
         p->depth--;
         return true;
     case '\\':
         p->at++;
-        return backslash(p);
+        return piece_escape(p);
     case '[':
         p->at++;
-        return bracket(p);
+        return piece_set(p);
     case '*':
     case '+':
     case '?':
     case '{':
         p->at++;
-        return quantifier(p, (char)c);
+        return piece_repeat(p, (char)c);
     case '.':
         p->at++;
-        no_literal(p);
-        return atom(p, p->flags & DOT_ALL ? ALL : ANY, 0);
+        literal_none(p);
+        return piece_atom(p, p->flags & DOT_ALL ? STEP_ALL : STEP_ANY, 0);
     case '^':
         p->at++;
-        return position(p, p->flags & MULTILINE ? LINE_BEGIN : TEXT_BEGIN);
+        return piece_position(p, p->flags & MULTILINE ? AT_LINE_BEGIN : AT_TEXT_BEGIN);
     case '$':
         p->at++;
-        return position(p, p->flags & MULTILINE ? LINE_END : DOLLAR);
+        return piece_position(p, p->flags & MULTILINE ? AT_LINE_END : AT_DOLLAR);
     default:
-        return literal(p, next(p));
+        return piece_literal(p, pattern_next(p));
     }
 }
 
@@ -815,14 +815,14 @@ static void begin_byte(struct regex *regex, uint32_t c)
 static void begin_step(struct regex *regex, const struct regex_step *step)
 {
     switch (step->op) {
-    case FOLDED:
+    case STEP_FOLDED:
         begin_byte(regex, step->value ^ 32);
         begin_byte(regex, step->value);
         break;
-    case LITERAL:
+    case STEP_LITERAL:
         begin_byte(regex, step->value);
         break;
-    case SET:
+    case STEP_SET:
         for (unsigned i = 0; i < 4; i++)
             regex->begins[i] |= regex->sets[step->value].ascii[i];
         begin_byte(regex, 128);
@@ -849,16 +849,16 @@ static void find_begins(struct regex *regex)
         const struct regex_step *step = &regex->steps[at];
         int ways[2], count = 0;
 
-        if (step->op == MATCH) {
+        if (step->op == STEP_MATCH) {
             regex->skips = false;
             return;
         }
-        if (step->op == SPLIT) {
+        if (step->op == STEP_SPLIT) {
             ways[count++] = at + step->first;
             ways[count++] = at + step->second;
-        } else if (step->op == JUMP) {
+        } else if (step->op == STEP_JUMP) {
             ways[count++] = at + step->first;
-        } else if (step->op == ASSERT) {
+        } else if (step->op == STEP_ASSERT) {
             ways[count++] = at + 1;
         } else {
             begin_step(regex, step);
@@ -873,28 +873,28 @@ static void find_begins(struct regex *regex)
 
 bool regex_compile(struct regex *regex, const uint8_t *pattern, size_t length, struct regex_error *error)
 {
-    struct parser p;
+    struct regex_parser p;
 
     memset(&p, 0, sizeof p);
     p.text = pattern;
     p.length = length;
     p.regex = regex;
     p.error = error;
-    p.groups[0].ends = NONE;
+    p.groups[0].ends = NO_JUMP;
     p.plain = true;
     regex->step_count = regex->range_count = regex->set_count = 0;
     regex->literal_length = 0;
     memset(regex->begins, 0, sizeof regex->begins);
     if (length > REGEX_PATTERN)
-        return fail(&p, "a pattern that is too large");
-    while (more(&p))
-        if (!piece(&p))
+        return refuse(&p, "pattern too large");
+    while (pattern_more(&p))
+        if (!pattern_piece(&p))
             return false;
     if (p.depth > 0)
-        return fail(&p, "a group without its closing parenthesis");
-    end_literal(&p);
-    close_group(&p);
-    if (!emit(&p, MATCH, 0))
+        return refuse(&p, "group without an end");
+    literal_end(&p);
+    group_close(&p);
+    if (!step_emit(&p, STEP_MATCH, 0))
         return false;
     if (p.alternatives)
         regex->literal_length = 0;
@@ -905,52 +905,52 @@ bool regex_compile(struct regex *regex, const uint8_t *pattern, size_t length, s
 
 /* the machine */
 
-struct context {
+struct regex_context {
     uint32_t before, after; /* UINT32_MAX: there is none */
     bool last;        /* `after` is the last one */
 };
 
-static bool holds(uint32_t assertion, const struct context *c)
+static bool assertion_holds(uint32_t assertion, const struct regex_context *c)
 {
     bool begins = c->before == UINT32_MAX, ends = c->after == UINT32_MAX;
     bool boundary = (!begins && is_word(c->before)) != (!ends && is_word(c->after));
 
     switch (assertion) {
-    case TEXT_BEGIN:
+    case AT_TEXT_BEGIN:
         return begins;
-    case TEXT_END:
+    case AT_TEXT_END:
         return ends;
-    case DOLLAR:
+    case AT_DOLLAR:
         return ends || (c->after == '\n' && c->last);
-    case LINE_BEGIN:
+    case AT_LINE_BEGIN:
         return begins || c->before == '\n';
-    case LINE_END:
+    case AT_LINE_END:
         return ends || c->after == '\n';
-    case BOUNDARY:
+    case AT_BOUNDARY:
         return boundary;
     default: /* of an empty text, too, Python says that there is none and no boundary */
         return !boundary && !(begins && ends);
     }
 }
 
-static bool reads(const struct regex *regex, const struct regex_step *step, uint32_t c)
+static bool step_reads(const struct regex *regex, const struct regex_step *step, uint32_t c)
 {
     switch (step->op) {
-    case LITERAL:
+    case STEP_LITERAL:
         return step->value == c;
-    case FOLDED:
+    case STEP_FOLDED:
         return step->value == folded(c);
-    case ANY:
+    case STEP_ANY:
         return c != '\n';
-    case ALL:
+    case STEP_ALL:
         return true;
     default:
-        return set_holds(regex, &regex->sets[step->value], c);
+        return regex_set_holds(regex, &regex->sets[step->value], c);
     }
 }
 
 /* Follows all ways from the `pending` states; those that read are left in `active`. Returns how many, or -1: a match. */
-static int follow(const struct regex *regex, struct regex_run *run, unsigned pending, const struct context *context)
+static int run_follow(const struct regex *regex, struct regex_run *run, unsigned pending, const struct regex_context *context)
 {
     unsigned active = 0;
 
@@ -971,15 +971,15 @@ static int follow(const struct regex *regex, struct regex_run *run, unsigned pen
             const struct regex_step *step = &regex->steps[at];
             int ways[2], count = 0;
 
-            if (step->op == MATCH)
+            if (step->op == STEP_MATCH)
                 return -1;
-            if (step->op == SPLIT) {
+            if (step->op == STEP_SPLIT) {
                 ways[count++] = at + step->first;
                 ways[count++] = at + step->second;
-            } else if (step->op == JUMP) {
+            } else if (step->op == STEP_JUMP) {
                 ways[count++] = at + step->first;
-            } else if (step->op == ASSERT) {
-                if (holds(step->value, context))
+            } else if (step->op == STEP_ASSERT) {
+                if (assertion_holds(step->value, context))
                     ways[count++] = at + 1;
             } else {
                 run->active[active++] = at;
@@ -996,7 +996,7 @@ static int follow(const struct regex *regex, struct regex_run *run, unsigned pen
 
 bool regex_search(const struct regex *regex, struct regex_run *run, const uint8_t *text, size_t length)
 {
-    struct context context = {.before = UINT32_MAX, .after = UINT32_MAX, .last = false};
+    struct regex_context context = {.before = UINT32_MAX, .after = UINT32_MAX, .last = false};
     unsigned pending = 0;
     size_t at = 0;
 
@@ -1027,14 +1027,14 @@ bool regex_search(const struct regex *regex, struct regex_run *run, const uint8_
             context.after = UINT32_MAX;
         }
         run->pending[pending++] = 0; /* a match may begin here */
-        active = follow(regex, run, pending, &context);
+        active = run_follow(regex, run, pending, &context);
         if (active < 0)
             return true;
         if (at == length)
             return false;
         pending = 0;
         for (int i = 0; i < active; i++)
-            if (reads(regex, &regex->steps[run->active[i]], context.after))
+            if (step_reads(regex, &regex->steps[run->active[i]], context.after))
                 run->pending[pending++] = (uint16_t)(run->active[i] + 1);
         context.before = context.after;
         at += size;

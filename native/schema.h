@@ -33,6 +33,20 @@ enum op {
     OP_SIGNAL = 19,
     OP_RESIZE = 20,
     OP_KILL = 21,
+    OP_STAT = 32,
+    OP_MKDIR = 33,
+    OP_SET = 34,
+    OP_REMOVE = 35,
+    OP_MOVE = 36,
+    OP_COPY = 37,
+    OP_LIST = 38,
+    OP_FIND = 39,
+    OP_GREP = 40,
+    OP_READ = 41,
+    OP_WRITE = 42,
+    OP_UPLOAD = 43,
+    OP_DOWNLOAD = 44,
+    OP_WATCH = 45,
 };
 
 enum order {
@@ -83,6 +97,47 @@ enum ended_flags {
     ENDED_ERR_OPEN = 4, /* the same of standard error */
     ENDED_UNDRAINED = 8, /* output follows this EXIT: the host has not read it yet */
     ENDED_FLAGS = 15,
+};
+
+enum stat_flags {
+    STAT_FOLLOW = 1, /* of what a symbolic link leads to */
+    STAT_FLAGS = 1,
+};
+
+enum mkdir_flags {
+    MKDIR_PARENTS = 1, /* with its parents; may be there already */
+    MKDIR_MODE = 2, /* `mode` is set */
+    MKDIR_FLAGS = 3,
+};
+
+enum set_flags {
+    SET_MODE = 1, /* `mode` is set */
+    SET_UID = 2, /* `uid` is set */
+    SET_GID = 4, /* `gid` is set */
+    SET_MODIFIED = 8, /* `modified` is set */
+    SET_FLAGS = 15,
+};
+
+enum remove_flags {
+    REMOVE_RECURSIVE = 1, /* with all that is in it */
+    REMOVE_MISSING_OK = 2, /* may be missing */
+    REMOVE_FLAGS = 3,
+};
+
+enum write_flags {
+    WRITE_MODE = 1, /* `mode` is set */
+    WRITE_APPEND = 2, /* in place, at its end */
+    WRITE_FLAGS = 3,
+};
+
+enum watch_flags {
+    WATCH_RECURSIVE = 1, /* all directories below, those too that are made later */
+    WATCH_FLAGS = 1,
+};
+
+enum walked_flags {
+    WALKED_TRUNCATED = 1, /* there is more: deeper, longer by path, or in a directory too large to sort */
+    WALKED_FLAGS = 1,
 };
 
 enum listed_flags {
@@ -407,6 +462,329 @@ static const struct shape kill_reply_shape = {
     },
     .fields = 0,
     .field = {
+    },
+};
+
+struct file_message {
+    uint32_t kind;
+    uint32_t mode;
+    uint32_t uid;
+    uint32_t gid;
+    uint64_t size;
+    int64_t modified;
+    struct reader path;
+    struct reader target;
+};
+static const struct shape file_shape = {
+    .numbers = 6,
+    .number = {
+        {offsetof(struct file_message, kind), 4, false},
+        {offsetof(struct file_message, mode), 4, false},
+        {offsetof(struct file_message, uid), 4, false},
+        {offsetof(struct file_message, gid), 4, false},
+        {offsetof(struct file_message, size), 8, false},
+        {offsetof(struct file_message, modified), 8, false},
+    },
+    .fields = 2,
+    .field = {
+        {offsetof(struct file_message, path), 1, FIELD_TEXT, 4095},
+        {offsetof(struct file_message, target), 2, FIELD_TEXT, 4095},
+    },
+};
+
+struct stat_message {
+    uint32_t flags;
+    uint32_t zero;
+    struct reader path;
+};
+static const struct shape stat_shape = {
+    .numbers = 2,
+    .number = {
+        {offsetof(struct stat_message, flags), 4, false},
+        {offsetof(struct stat_message, zero), 4, true},
+    },
+    .fields = 1,
+    .field = {
+        {offsetof(struct stat_message, path), 1, FIELD_TEXT, 4095},
+    },
+};
+
+struct mkdir_message {
+    uint32_t flags;
+    uint32_t mode;
+    struct reader path;
+};
+static const struct shape mkdir_shape = {
+    .numbers = 2,
+    .number = {
+        {offsetof(struct mkdir_message, flags), 4, false},
+        {offsetof(struct mkdir_message, mode), 4, false},
+    },
+    .fields = 1,
+    .field = {
+        {offsetof(struct mkdir_message, path), 1, FIELD_TEXT, 4095},
+    },
+};
+
+struct set_message {
+    uint32_t flags;
+    uint32_t mode;
+    uint32_t uid;
+    uint32_t gid;
+    int64_t modified;
+    struct reader path;
+};
+static const struct shape set_shape = {
+    .numbers = 5,
+    .number = {
+        {offsetof(struct set_message, flags), 4, false},
+        {offsetof(struct set_message, mode), 4, false},
+        {offsetof(struct set_message, uid), 4, false},
+        {offsetof(struct set_message, gid), 4, false},
+        {offsetof(struct set_message, modified), 8, false},
+    },
+    .fields = 1,
+    .field = {
+        {offsetof(struct set_message, path), 1, FIELD_TEXT, 4095},
+    },
+};
+
+struct remove_message {
+    uint32_t flags;
+    uint32_t zero;
+    struct reader path;
+};
+static const struct shape remove_shape = {
+    .numbers = 2,
+    .number = {
+        {offsetof(struct remove_message, flags), 4, false},
+        {offsetof(struct remove_message, zero), 4, true},
+    },
+    .fields = 1,
+    .field = {
+        {offsetof(struct remove_message, path), 1, FIELD_TEXT, 4095},
+    },
+};
+
+struct move_message {
+    struct reader source;
+    struct reader destination;
+};
+static const struct shape move_shape = {
+    .numbers = 0,
+    .number = {
+    },
+    .fields = 2,
+    .field = {
+        {offsetof(struct move_message, source), 1, FIELD_TEXT, 4095},
+        {offsetof(struct move_message, destination), 2, FIELD_TEXT, 4095},
+    },
+};
+
+struct copy_message {
+    struct reader source;
+    struct reader destination;
+};
+static const struct shape copy_shape = {
+    .numbers = 0,
+    .number = {
+    },
+    .fields = 2,
+    .field = {
+        {offsetof(struct copy_message, source), 1, FIELD_TEXT, 4095},
+        {offsetof(struct copy_message, destination), 2, FIELD_TEXT, 4095},
+    },
+};
+
+struct list_message {
+    uint32_t depth;
+    uint32_t zero;
+    struct reader path;
+};
+static const struct shape list_shape = {
+    .numbers = 2,
+    .number = {
+        {offsetof(struct list_message, depth), 4, false},
+        {offsetof(struct list_message, zero), 4, true},
+    },
+    .fields = 1,
+    .field = {
+        {offsetof(struct list_message, path), 1, FIELD_TEXT, 4095},
+    },
+};
+
+struct find_message {
+    uint64_t limit;
+    struct reader path;
+    struct reader name;
+};
+static const struct shape find_shape = {
+    .numbers = 1,
+    .number = {
+        {offsetof(struct find_message, limit), 8, false},
+    },
+    .fields = 2,
+    .field = {
+        {offsetof(struct find_message, path), 1, FIELD_TEXT, 4095},
+        {offsetof(struct find_message, name), 2, FIELD_TEXT, 4095},
+    },
+};
+
+struct grep_message {
+    uint64_t limit;
+    struct reader path;
+    struct reader name;
+    struct reader pattern;
+};
+static const struct shape grep_shape = {
+    .numbers = 1,
+    .number = {
+        {offsetof(struct grep_message, limit), 8, false},
+    },
+    .fields = 3,
+    .field = {
+        {offsetof(struct grep_message, path), 1, FIELD_TEXT, 4095},
+        {offsetof(struct grep_message, name), 2, FIELD_TEXT, 4095},
+        {offsetof(struct grep_message, pattern), 3, FIELD_TEXT, 8192},
+    },
+};
+
+struct match_message {
+    uint64_t line_number;
+    struct reader path;
+    struct reader line;
+};
+static const struct shape match_shape = {
+    .numbers = 1,
+    .number = {
+        {offsetof(struct match_message, line_number), 8, false},
+    },
+    .fields = 2,
+    .field = {
+        {offsetof(struct match_message, path), 1, FIELD_TEXT, 4095},
+        {offsetof(struct match_message, line), 2, FIELD_BYTES, 8192},
+    },
+};
+
+struct walked_message {
+    uint32_t flags;
+    uint32_t zero;
+};
+static const struct shape walked_shape = {
+    .numbers = 2,
+    .number = {
+        {offsetof(struct walked_message, flags), 4, false},
+        {offsetof(struct walked_message, zero), 4, true},
+    },
+    .fields = 0,
+    .field = {
+    },
+};
+
+struct read_message {
+    uint64_t offset;
+    uint64_t length;
+    struct reader path;
+};
+static const struct shape read_shape = {
+    .numbers = 2,
+    .number = {
+        {offsetof(struct read_message, offset), 8, false},
+        {offsetof(struct read_message, length), 8, false},
+    },
+    .fields = 1,
+    .field = {
+        {offsetof(struct read_message, path), 1, FIELD_TEXT, 4095},
+    },
+};
+
+struct read_reply_message {
+    uint64_t size;
+};
+static const struct shape read_reply_shape = {
+    .numbers = 1,
+    .number = {
+        {offsetof(struct read_reply_message, size), 8, false},
+    },
+    .fields = 0,
+    .field = {
+    },
+};
+
+struct write_message {
+    uint32_t flags;
+    uint32_t mode;
+    struct reader path;
+};
+static const struct shape write_shape = {
+    .numbers = 2,
+    .number = {
+        {offsetof(struct write_message, flags), 4, false},
+        {offsetof(struct write_message, mode), 4, false},
+    },
+    .fields = 1,
+    .field = {
+        {offsetof(struct write_message, path), 1, FIELD_TEXT, 4095},
+    },
+};
+
+struct upload_message {
+    struct reader path;
+};
+static const struct shape upload_shape = {
+    .numbers = 0,
+    .number = {
+    },
+    .fields = 1,
+    .field = {
+        {offsetof(struct upload_message, path), 1, FIELD_TEXT, 4095},
+    },
+};
+
+struct download_message {
+    struct reader path;
+};
+static const struct shape download_shape = {
+    .numbers = 0,
+    .number = {
+    },
+    .fields = 1,
+    .field = {
+        {offsetof(struct download_message, path), 1, FIELD_TEXT, 4095},
+    },
+};
+
+struct watch_message {
+    uint32_t flags;
+    uint32_t zero;
+    struct reader path;
+};
+static const struct shape watch_shape = {
+    .numbers = 2,
+    .number = {
+        {offsetof(struct watch_message, flags), 4, false},
+        {offsetof(struct watch_message, zero), 4, true},
+    },
+    .fields = 1,
+    .field = {
+        {offsetof(struct watch_message, path), 1, FIELD_TEXT, 4095},
+    },
+};
+
+struct change_message {
+    uint32_t kind;
+    uint32_t zero;
+    struct reader path;
+};
+static const struct shape change_shape = {
+    .numbers = 2,
+    .number = {
+        {offsetof(struct change_message, kind), 4, false},
+        {offsetof(struct change_message, zero), 4, true},
+    },
+    .fields = 1,
+    .field = {
+        {offsetof(struct change_message, path), 1, FIELD_TEXT, 4095},
     },
 };
 

@@ -21,6 +21,8 @@ STREAMS = {"IN": 0, "OUT": 1, "ERR": 2}
 OPS = {
     "PING": 1,
     "EXEC": 16, "ATTACH": 17, "EXECS": 18, "SIGNAL": 19, "RESIZE": 20, "KILL": 21,
+    "STAT": 33, "MKDIR": 34, "SET": 35, "REMOVE": 36, "MOVE": 37, "COPY": 38, "LIST": 39, "FIND": 40, "GREP": 41,
+    "READ": 42, "WRITE": 43, "UPLOAD": 44, "DOWNLOAD": 45, "WATCH": 46,
 }  # fmt: skip
 """The `code` of OPEN."""
 ORDERS = {"SIGNAL": 1, "RESIZE": 2, "KILL": 3}
@@ -88,10 +90,26 @@ FLAGS = {
         "ERR_OPEN": (4, "the same of standard error"),
         "UNDRAINED": (8, "output follows this EXIT: the host has not read it yet"),
     },
+    "STAT": {"FOLLOW": (1, "of what a symbolic link leads to")},
+    "MKDIR": {"PARENTS": (1, "with its parents; may be there already"), "MODE": (2, "`mode` is set")},
+    "SET": {
+        "MODE": (1, "`mode` is set"),
+        "UID": (2, "`uid` is set"),
+        "GID": (4, "`gid` is set"),
+        "MODIFIED": (8, "`modified` is set"),
+    },
+    "REMOVE": {"RECURSIVE": (1, "with all that is in it"), "MISSING_OK": (2, "may be missing")},
+    "WRITE": {"MODE": (1, "`mode` is set"), "APPEND": (2, "in place, at its end")},
+    "WATCH": {"RECURSIVE": (1, "all directories below, those too that are made later")},
+    "WALKED": {"TRUNCATED": (1, "there is more: deeper, longer by path, or in a directory too large to sort")},
     "LISTED": {"BACKGROUND": (1, ""), "ENDED": (2, "`code` to `duration` are set")},
 }
 
 ID = Field(1, "id", "text", LIMITS["ID"][0], "of the command")
+PATH = Field(1, "path", "text", LIMITS["PATH"][0], "absolute")
+NAME = Field(2, "name", "text", LIMITS["PATH"][0], "a shell pattern")
+SOURCE = Field(1, "source", "text", LIMITS["PATH"][0], "absolute")
+DESTINATION = Field(2, "destination", "text", LIMITS["PATH"][0], "absolute")
 _STATUS = (
     ("code", "i32", "exit code, or -1"),
     ("signal", "u32", "that killed it, or 0"),
@@ -204,6 +222,101 @@ MESSAGES = (
         "guest",
         "When all are gone.",
         (("survivors", "u32", "not killable"), ("zero", "u32", "")),
+    ),
+    Message(
+        "file",
+        "REPLY",
+        "guest",
+        "What a name stands for: of STAT, MKDIR, SET; a row of LIST and FIND; the EXIT of MOVE, COPY, WRITE, UPLOAD.",
+        (
+            ("kind", "u32", "1 file, 2 directory, 3 symbolic link, 4 something else"),
+            ("mode", "u32", "permission bits"),
+            ("uid", "u32", ""),
+            ("gid", "u32", ""),
+            ("size", "u64", "bytes"),
+            ("modified", "i64", "nanoseconds since 1970"),
+        ),
+        (PATH, Field(2, "target", "text", LIMITS["PATH"][0], "of a symbolic link")),
+    ),
+    Message("stat", "OPEN", "host", "", (("flags", "u32", "STAT"), ("zero", "u32", "")), (PATH,)),
+    Message("mkdir", "OPEN", "host", "", (("flags", "u32", "MKDIR"), ("mode", "u32", "")), (PATH,)),
+    Message(
+        "set",
+        "OPEN",
+        "host",
+        "Attributes. Of a symbolic link the owner is its own; mode and time are of what it leads to.",
+        (
+            ("flags", "u32", "SET"),
+            ("mode", "u32", ""),
+            ("uid", "u32", ""),
+            ("gid", "u32", ""),
+            ("modified", "i64", "nanoseconds since 1970"),
+        ),
+        (PATH,),
+    ),
+    Message("remove", "OPEN", "host", "", (("flags", "u32", "REMOVE"), ("zero", "u32", "")), (PATH,)),
+    Message("move", "OPEN", "host", "Renames; between file systems, copies and removes.", (), (SOURCE, DESTINATION)),
+    Message("copy", "OPEN", "host", "With all that is in it, links as links.", (), (SOURCE, DESTINATION)),
+    Message("list", "OPEN", "host", "", (("depth", "u32", "1: the directory itself"), ("zero", "u32", "")), (PATH,)),
+    Message(
+        "find",
+        "OPEN",
+        "host",
+        "Rows of those below `path` whose name matches.",
+        (("limit", "u64", "rows"),),
+        (PATH, NAME),
+    ),
+    Message(
+        "grep",
+        "OPEN",
+        "host",
+        "Rows of the lines that hold a match, in files whose name matches. Binary files are passed over.",
+        (("limit", "u64", "rows"),),
+        (PATH, NAME, Field(3, "pattern", "text", 8192, "a regular expression")),
+    ),
+    Message(
+        "match",
+        "",
+        "guest",
+        "A row of `grep`.",
+        (("line_number", "u64", "from 1"),),
+        (PATH, Field(2, "line", "bytes", 8192, "its beginning, without its end")),
+    ),
+    Message("walked", "EXIT", "guest", "Of LIST, FIND, GREP, DOWNLOAD.", (("flags", "u32", "WALKED"), ("zero", "u32", ""))),
+    Message(
+        "read",
+        "OPEN",
+        "host",
+        "A file's bytes, on stream 1.",
+        (("offset", "u64", ""), ("length", "u64", "at most so many")),
+        (PATH,),
+    ),
+    Message("read_reply", "REPLY", "guest", "", (("size", "u64", "bytes of the whole file"),)),
+    Message(
+        "write",
+        "OPEN",
+        "host",
+        "A file's new bytes, on stream 0: they replace the old ones at once, when EOF has come. Makes missing parents.",
+        (("flags", "u32", "WRITE"), ("mode", "u32", "")),
+        (PATH,),
+    ),
+    Message("upload", "OPEN", "host", "A tar archive, on stream 0, to be unpacked below `path`.", (), (PATH,)),
+    Message("download", "OPEN", "host", "What is below `path`, as a tar archive on stream 1.", (), (PATH,)),
+    Message(
+        "watch",
+        "OPEN",
+        "host",
+        "Rows of changes. Nothing that happens after the REPLY is missed.",
+        (("flags", "u32", "WATCH"), ("zero", "u32", "")),
+        (PATH,),
+    ),
+    Message(
+        "change",
+        "",
+        "guest",
+        "A row of `watch`.",
+        (("kind", "u32", "1 created, 2 modified, 3 removed, 4 moved from, 5 moved to, 6 overflow"), ("zero", "u32", "")),
+        (PATH,),
     ),
     Message("signal_order", "CONTROL", "host", "", (("number", "u32", ""), ("zero", "u32", ""))),
     Message("resize_order", "CONTROL", "host", "", (("rows", "u16", ""), ("columns", "u16", ""), ("zero", "u32", ""))),

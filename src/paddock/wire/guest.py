@@ -37,6 +37,20 @@ class Op(IntEnum):
     SIGNAL = 19
     RESIZE = 20
     KILL = 21
+    STAT = 32
+    MKDIR = 33
+    SET = 34
+    REMOVE = 35
+    MOVE = 36
+    COPY = 37
+    LIST = 38
+    FIND = 39
+    GREP = 40
+    READ = 41
+    WRITE = 42
+    UPLOAD = 43
+    DOWNLOAD = 44
+    WATCH = 45
 
 
 class Order(IntEnum):
@@ -99,6 +113,40 @@ class EndedFlags(IntFlag):
     OUT_OPEN = 2
     ERR_OPEN = 4
     UNDRAINED = 8
+
+
+class StatFlags(IntFlag):
+    FOLLOW = 1
+
+
+class MkdirFlags(IntFlag):
+    PARENTS = 1
+    MODE = 2
+
+
+class SetFlags(IntFlag):
+    MODE = 1
+    UID = 2
+    GID = 4
+    MODIFIED = 8
+
+
+class RemoveFlags(IntFlag):
+    RECURSIVE = 1
+    MISSING_OK = 2
+
+
+class WriteFlags(IntFlag):
+    MODE = 1
+    APPEND = 2
+
+
+class WatchFlags(IntFlag):
+    RECURSIVE = 1
+
+
+class WalkedFlags(IntFlag):
+    TRUNCATED = 1
 
 
 class ListedFlags(IntFlag):
@@ -457,6 +505,402 @@ class KillReply(Message):
         survivors: int = 0,
     ) -> None:
         self.survivors = survivors
+
+
+class File(Message):
+    """What a name stands for: of STAT, MKDIR, SET; a row of LIST and FIND; the EXIT of MOVE, COPY, WRITE, UPLOAD."""
+
+    SHAPE = Shape(
+        Struct("<IIIIQq"),
+        ("kind", "mode", "uid", "gid", "size", "modified"),
+        (),
+        (
+            Field(1, "path", "text", 4095),
+            Field(2, "target", "text", 4095),
+        ),
+    )
+
+    def __init__(
+        self,
+        kind: int = 0,
+        mode: int = 0,
+        uid: int = 0,
+        gid: int = 0,
+        size: int = 0,
+        modified: int = 0,
+        path: bytes = b"",
+        target: bytes = b"",
+    ) -> None:
+        self.kind = kind
+        self.mode = mode
+        self.uid = uid
+        self.gid = gid
+        self.size = size
+        self.modified = modified
+        self.path = path
+        self.target = target
+
+
+class Stat(Message):
+    SHAPE = Shape(
+        Struct("<Ixxxx"),
+        ("flags",),
+        ((4, 8),),
+        (Field(1, "path", "text", 4095),),
+    )
+
+    def __init__(
+        self,
+        flags: int = 0,
+        path: bytes = b"",
+    ) -> None:
+        self.flags = flags
+        self.path = path
+
+
+class Mkdir(Message):
+    SHAPE = Shape(
+        Struct("<II"),
+        ("flags", "mode"),
+        (),
+        (Field(1, "path", "text", 4095),),
+    )
+
+    def __init__(
+        self,
+        flags: int = 0,
+        mode: int = 0,
+        path: bytes = b"",
+    ) -> None:
+        self.flags = flags
+        self.mode = mode
+        self.path = path
+
+
+class Set(Message):
+    """Attributes. Of a symbolic link the owner is its own; mode and time are of what it leads to."""
+
+    SHAPE = Shape(
+        Struct("<IIIIq"),
+        ("flags", "mode", "uid", "gid", "modified"),
+        (),
+        (Field(1, "path", "text", 4095),),
+    )
+
+    def __init__(
+        self,
+        flags: int = 0,
+        mode: int = 0,
+        uid: int = 0,
+        gid: int = 0,
+        modified: int = 0,
+        path: bytes = b"",
+    ) -> None:
+        self.flags = flags
+        self.mode = mode
+        self.uid = uid
+        self.gid = gid
+        self.modified = modified
+        self.path = path
+
+
+class Remove(Message):
+    SHAPE = Shape(
+        Struct("<Ixxxx"),
+        ("flags",),
+        ((4, 8),),
+        (Field(1, "path", "text", 4095),),
+    )
+
+    def __init__(
+        self,
+        flags: int = 0,
+        path: bytes = b"",
+    ) -> None:
+        self.flags = flags
+        self.path = path
+
+
+class Move(Message):
+    """Renames; between file systems, copies and removes."""
+
+    SHAPE = Shape(
+        Struct("<"),
+        (),
+        (),
+        (
+            Field(1, "source", "text", 4095),
+            Field(2, "destination", "text", 4095),
+        ),
+    )
+
+    def __init__(
+        self,
+        source: bytes = b"",
+        destination: bytes = b"",
+    ) -> None:
+        self.source = source
+        self.destination = destination
+
+
+class Copy(Message):
+    """With all that is in it, links as links."""
+
+    SHAPE = Shape(
+        Struct("<"),
+        (),
+        (),
+        (
+            Field(1, "source", "text", 4095),
+            Field(2, "destination", "text", 4095),
+        ),
+    )
+
+    def __init__(
+        self,
+        source: bytes = b"",
+        destination: bytes = b"",
+    ) -> None:
+        self.source = source
+        self.destination = destination
+
+
+class List(Message):
+    SHAPE = Shape(
+        Struct("<Ixxxx"),
+        ("depth",),
+        ((4, 8),),
+        (Field(1, "path", "text", 4095),),
+    )
+
+    def __init__(
+        self,
+        depth: int = 0,
+        path: bytes = b"",
+    ) -> None:
+        self.depth = depth
+        self.path = path
+
+
+class Find(Message):
+    """Rows of those below `path` whose name matches."""
+
+    SHAPE = Shape(
+        Struct("<Q"),
+        ("limit",),
+        (),
+        (
+            Field(1, "path", "text", 4095),
+            Field(2, "name", "text", 4095),
+        ),
+    )
+
+    def __init__(
+        self,
+        limit: int = 0,
+        path: bytes = b"",
+        name: bytes = b"",
+    ) -> None:
+        self.limit = limit
+        self.path = path
+        self.name = name
+
+
+class Grep(Message):
+    """Rows of the lines that hold a match, in files whose name matches. Binary files are passed over."""
+
+    SHAPE = Shape(
+        Struct("<Q"),
+        ("limit",),
+        (),
+        (
+            Field(1, "path", "text", 4095),
+            Field(2, "name", "text", 4095),
+            Field(3, "pattern", "text", 8192),
+        ),
+    )
+
+    def __init__(
+        self,
+        limit: int = 0,
+        path: bytes = b"",
+        name: bytes = b"",
+        pattern: bytes = b"",
+    ) -> None:
+        self.limit = limit
+        self.path = path
+        self.name = name
+        self.pattern = pattern
+
+
+class Match(Message):
+    """A row of `grep`."""
+
+    SHAPE = Shape(
+        Struct("<Q"),
+        ("line_number",),
+        (),
+        (
+            Field(1, "path", "text", 4095),
+            Field(2, "line", "bytes", 8192),
+        ),
+    )
+
+    def __init__(
+        self,
+        line_number: int = 0,
+        path: bytes = b"",
+        line: bytes = b"",
+    ) -> None:
+        self.line_number = line_number
+        self.path = path
+        self.line = line
+
+
+class Walked(Message):
+    """Of LIST, FIND, GREP, DOWNLOAD."""
+
+    SHAPE = Shape(
+        Struct("<Ixxxx"),
+        ("flags",),
+        ((4, 8),),
+        (),
+    )
+
+    def __init__(
+        self,
+        flags: int = 0,
+    ) -> None:
+        self.flags = flags
+
+
+class Read(Message):
+    """A file's bytes, on stream 1."""
+
+    SHAPE = Shape(
+        Struct("<QQ"),
+        ("offset", "length"),
+        (),
+        (Field(1, "path", "text", 4095),),
+    )
+
+    def __init__(
+        self,
+        offset: int = 0,
+        length: int = 0,
+        path: bytes = b"",
+    ) -> None:
+        self.offset = offset
+        self.length = length
+        self.path = path
+
+
+class ReadReply(Message):
+    SHAPE = Shape(
+        Struct("<Q"),
+        ("size",),
+        (),
+        (),
+    )
+
+    def __init__(
+        self,
+        size: int = 0,
+    ) -> None:
+        self.size = size
+
+
+class Write(Message):
+    """A file's new bytes, on stream 0: they replace the old ones at once, when EOF has come. Makes missing parents."""
+
+    SHAPE = Shape(
+        Struct("<II"),
+        ("flags", "mode"),
+        (),
+        (Field(1, "path", "text", 4095),),
+    )
+
+    def __init__(
+        self,
+        flags: int = 0,
+        mode: int = 0,
+        path: bytes = b"",
+    ) -> None:
+        self.flags = flags
+        self.mode = mode
+        self.path = path
+
+
+class Upload(Message):
+    """A tar archive, on stream 0, to be unpacked below `path`."""
+
+    SHAPE = Shape(
+        Struct("<"),
+        (),
+        (),
+        (Field(1, "path", "text", 4095),),
+    )
+
+    def __init__(
+        self,
+        path: bytes = b"",
+    ) -> None:
+        self.path = path
+
+
+class Download(Message):
+    """What is below `path`, as a tar archive on stream 1."""
+
+    SHAPE = Shape(
+        Struct("<"),
+        (),
+        (),
+        (Field(1, "path", "text", 4095),),
+    )
+
+    def __init__(
+        self,
+        path: bytes = b"",
+    ) -> None:
+        self.path = path
+
+
+class Watch(Message):
+    """Rows of changes. Nothing that happens after the REPLY is missed."""
+
+    SHAPE = Shape(
+        Struct("<Ixxxx"),
+        ("flags",),
+        ((4, 8),),
+        (Field(1, "path", "text", 4095),),
+    )
+
+    def __init__(
+        self,
+        flags: int = 0,
+        path: bytes = b"",
+    ) -> None:
+        self.flags = flags
+        self.path = path
+
+
+class Change(Message):
+    """A row of `watch`."""
+
+    SHAPE = Shape(
+        Struct("<Ixxxx"),
+        ("kind",),
+        ((4, 8),),
+        (Field(1, "path", "text", 4095),),
+    )
+
+    def __init__(
+        self,
+        kind: int = 0,
+        path: bytes = b"",
+    ) -> None:
+        self.kind = kind
+        self.path = path
 
 
 class SignalOrder(Message):

@@ -1,0 +1,19 @@
+/* Paths as a request names them: absolute, at most LIMIT_PATH bytes, resolved by the kernel as the user. */
+#ifndef PATH_H
+#define PATH_H
+
+#include "op.h"
+
+/* A copy with a NUL; slashes at its end are gone. 0, -EINVAL if it is not absolute, -ENOMEM. */
+int path_of(struct op *, struct reader field, char **path);
+
+/* As answers name it: without doubled slashes and dots. Left alone where ".." stands in it: a link may come before. */
+void path_tidy(char *path);
+
+/* Splits `path` at its last slash: it becomes the directory ("/" at least), `*name` what is in it ("" of the root). */
+void path_split(char *path, const char **name);
+
+/* Makes the directories of `path` that are missing, below `directory` if it is relative. 0 or -errno. */
+int path_make(int directory, char *path);
+
+#endif

@@ -1,0 +1,8 @@
+/* A tree goes away, whatever somebody does in it meanwhile: by descriptors, never through a link, at any depth. */
+#ifndef REMOVE_H
+#define REMOVE_H
+
+/* `name` in `directory`, with all that is in it. 0 or -errno. */
+int remove_tree(int directory, const char *name);
+
+#endif
