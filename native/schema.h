@@ -6,7 +6,7 @@
 
 enum { PROTOCOL_VERSION = 3 };
 
-enum kind {
+enum kind_number {
     KIND_HELLO = 1,
     KIND_OPEN = 2,
     KIND_REPLY = 3,
@@ -19,13 +19,13 @@ enum kind {
     KIND_CLOSE = 10,
 };
 
-enum stream {
+enum stream_number {
     STREAM_IN = 0,
     STREAM_OUT = 1,
     STREAM_ERR = 2,
 };
 
-enum op {
+enum op_number {
     OP_PING = 1,
     OP_EXEC = 16,
     OP_ATTACH = 17,
@@ -33,9 +33,10 @@ enum op {
     OP_SIGNAL = 19,
     OP_RESIZE = 20,
     OP_KILL = 21,
+    OP_ECHO = 32,
 };
 
-enum order {
+enum order_number {
     ORDER_SIGNAL = 1,
     ORDER_RESIZE = 2,
     ORDER_KILL = 3,

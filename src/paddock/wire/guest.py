@@ -37,6 +37,7 @@ class Op(IntEnum):
     SIGNAL = 19
     RESIZE = 20
     KILL = 21
+    ECHO = 32
 
 
 class Order(IntEnum):
