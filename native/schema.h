@@ -6,7 +6,7 @@
 
 enum { PROTOCOL_VERSION = 3 };
 
-enum kind {
+enum kind_number {
     KIND_HELLO = 1,
     KIND_OPEN = 2,
     KIND_REPLY = 3,
@@ -19,13 +19,13 @@ enum kind {
     KIND_CLOSE = 10,
 };
 
-enum stream {
+enum stream_number {
     STREAM_IN = 0,
     STREAM_OUT = 1,
     STREAM_ERR = 2,
 };
 
-enum op {
+enum op_number {
     OP_PING = 1,
     OP_EXEC = 16,
     OP_ATTACH = 17,
@@ -33,23 +33,24 @@ enum op {
     OP_SIGNAL = 19,
     OP_RESIZE = 20,
     OP_KILL = 21,
-    OP_STAT = 32,
-    OP_MKDIR = 33,
-    OP_SET = 34,
-    OP_REMOVE = 35,
-    OP_MOVE = 36,
-    OP_COPY = 37,
-    OP_LIST = 38,
-    OP_FIND = 39,
-    OP_GREP = 40,
-    OP_READ = 41,
-    OP_WRITE = 42,
-    OP_UPLOAD = 43,
-    OP_DOWNLOAD = 44,
-    OP_WATCH = 45,
+    OP_ECHO = 32,
+    OP_STAT = 33,
+    OP_MKDIR = 34,
+    OP_SET = 35,
+    OP_REMOVE = 36,
+    OP_MOVE = 37,
+    OP_COPY = 38,
+    OP_LIST = 39,
+    OP_FIND = 40,
+    OP_GREP = 41,
+    OP_READ = 42,
+    OP_WRITE = 43,
+    OP_UPLOAD = 44,
+    OP_DOWNLOAD = 45,
+    OP_WATCH = 46,
 };
 
-enum order {
+enum order_number {
     ORDER_SIGNAL = 1,
     ORDER_RESIZE = 2,
     ORDER_KILL = 3,

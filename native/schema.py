@@ -14,13 +14,15 @@ from typing import NamedTuple
 VERSION = 3
 
 KINDS = {
-    "HELLO": 1, "OPEN": 2, "REPLY": 3, "ERROR": 4, "DATA": 5, "EOF": 6, "CREDIT": 7, "CONTROL": 8, "EXIT": 9, "CLOSE": 10,
+    "HELLO": 1, "OPEN": 2, "REPLY": 3, "ERROR": 4, "DATA": 5,
+    "EOF": 6, "CREDIT": 7, "CONTROL": 8, "EXIT": 9, "CLOSE": 10,
 }  # fmt: skip
 STREAMS = {"IN": 0, "OUT": 1, "ERR": 2}
 """The `code` of DATA, EOF and CREDIT. IN is into the sandbox."""
 OPS = {
     "PING": 1,
     "EXEC": 16, "ATTACH": 17, "EXECS": 18, "SIGNAL": 19, "RESIZE": 20, "KILL": 21,
+    "ECHO": 32,
     "STAT": 33, "MKDIR": 34, "SET": 35, "REMOVE": 36, "MOVE": 37, "COPY": 38, "LIST": 39, "FIND": 40, "GREP": 41,
     "READ": 42, "WRITE": 43, "UPLOAD": 44, "DOWNLOAD": 45, "WATCH": 46,
 }  # fmt: skip
@@ -48,7 +50,9 @@ LIMITS = {
 
 
 class Field(NamedTuple):
-    """`kind`: text (no NUL), bytes, strings (each with a NUL behind it), u32s, u64s, rows (bodies of `rows`, repeated)."""
+    """`kind`: text (no NUL), bytes, strings (each with a NUL behind it), u32s, u64s, rows (bodies of `rows`, repeated).
+
+    Rows have the last tag of their message."""
 
     tag: int
     name: str

@@ -327,6 +327,11 @@ static inline long sys_send(int fd, const void *from, size_t size, int flags)
     return CALL6(sendto, fd, P(from), (long)size, flags, 0, 0);
 }
 
+static inline long sys_recv(int fd, void *to, size_t size, int flags)
+{
+    return CALL6(recvfrom, fd, P(to), (long)size, flags, 0, 0);
+}
+
 static inline int sys_getsockopt(int fd, int level, int option, int *value)
 {
     uint32_t size = sizeof *value;

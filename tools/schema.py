@@ -51,7 +51,7 @@ def c_header(schema: dict[str, Any]) -> Iterator[str]:
     yield '#include "message.h"\n'
     yield f"enum {{ PROTOCOL_VERSION = {schema['VERSION']} }};\n"
     for title, prefix in (("KINDS", "KIND"), ("STREAMS", "STREAM"), ("OPS", "OP"), ("ORDERS", "ORDER")):
-        yield f"enum {prefix.lower()} {{"
+        yield f"enum {prefix.lower()}_number {{"
         yield from (f"    {prefix}_{name} = {number}," for name, number in schema[title].items())
         yield "};\n"
     yield "enum limit {"

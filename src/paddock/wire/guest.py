@@ -37,20 +37,21 @@ class Op(IntEnum):
     SIGNAL = 19
     RESIZE = 20
     KILL = 21
-    STAT = 32
-    MKDIR = 33
-    SET = 34
-    REMOVE = 35
-    MOVE = 36
-    COPY = 37
-    LIST = 38
-    FIND = 39
-    GREP = 40
-    READ = 41
-    WRITE = 42
-    UPLOAD = 43
-    DOWNLOAD = 44
-    WATCH = 45
+    ECHO = 32
+    STAT = 33
+    MKDIR = 34
+    SET = 35
+    REMOVE = 36
+    MOVE = 37
+    COPY = 38
+    LIST = 39
+    FIND = 40
+    GREP = 41
+    READ = 42
+    WRITE = 43
+    UPLOAD = 44
+    DOWNLOAD = 45
+    WATCH = 46
 
 
 class Order(IntEnum):
