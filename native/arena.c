@@ -46,6 +46,16 @@ char *arena_text(struct arena *arena, const void *from, size_t size)
     return text;
 }
 
+int arena_split(struct arena *arena, size_t size, struct arena *part)
+{
+    size_t start = (arena->used + ALIGNMENT - 1) & ~(size_t)(ALIGNMENT - 1);
+    if (start > arena->size || size > arena->size - start)
+        return -ENOMEM;
+    *part = (struct arena){arena->base + start, 0, size};
+    arena->used = start + size;
+    return 0;
+}
+
 void arena_rewind(struct arena *arena, size_t mark)
 {
     must(mark <= arena->used);

@@ -23,6 +23,10 @@ void *arena_array(struct arena *, size_t count, size_t size);
 /* A copy of `size` bytes with a NUL behind it. */
 char *arena_text(struct arena *, const void *from, size_t size);
 
+/* Its next `size` bytes, as an arena of their own, which need not be closed. Not touched, so they cost nothing yet.
+ * 0 or -ENOMEM. */
+int arena_split(struct arena *, size_t size, struct arena *part);
+
 /* What was taken since `mark` (a value of `used`) is free again, and zeroed when it is taken next. */
 void arena_rewind(struct arena *, size_t mark);
 

@@ -16,8 +16,7 @@ int path_of(struct op *op, struct reader field, char **path)
     return 0;
 }
 
-/* How long the part is that begins at `part`. */
-static size_t part_size(const char *part)
+size_t part_size(const char *part)
 {
     size_t size = 0;
     while (part[size] && part[size] != '/')
@@ -25,7 +24,7 @@ static size_t part_size(const char *part)
     return size;
 }
 
-static bool is_part(const char *part, size_t size, const char *wanted)
+bool is_part(const char *part, size_t size, const char *wanted)
 {
     return size == strlen(wanted) && !memcmp(part, wanted, size);
 }

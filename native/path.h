@@ -16,4 +16,8 @@ void path_split(char *path, const char **name);
 /* Makes the directories of `path` that are missing, below `directory` if it is relative. 0 or -errno. */
 int path_make(int directory, char *path);
 
+/* How long the part is that begins at `part`, and whether it is that. */
+size_t part_size(const char *part);
+bool is_part(const char *part, size_t size, const char *wanted);
+
 #endif

@@ -67,7 +67,7 @@ static int remove_from(int directory, char *buffer, const char **full)
     return -ENOTEMPTY;
 }
 
-int remove_tree(int directory, const char *name)
+int remove_tree(int directory, const char *name, struct arena *memory)
 {
     char buffer[REMOVE_BUFFER] __attribute__((aligned(8)));
     const char *full = name;
@@ -81,7 +81,7 @@ int remove_tree(int directory, const char *name)
         root = sys_openat(directory, ".", O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
     if (root < 0)
         return root;
-    error = trail_open_take(&trail, &root);
+    error = trail_open_take(&trail, &root, memory);
     if (error)
         return error;
     error = remove_down(&trail, name);
@@ -95,7 +95,7 @@ int remove_tree(int directory, const char *name)
         }
         if (error)
             break;
-        const char *left = trail_name(&trail);
+        const char *left = trail_name(&trail, trail.depth);
         char copy[NAME_MAX + 1];
         memcpy(copy, left, strlen(left) + 1);
         error = trail_up(&trail);

@@ -2,7 +2,9 @@
 #ifndef REMOVE_H
 #define REMOVE_H
 
-/* `name` in `directory`, with all that is in it. 0 or -errno. */
-int remove_tree(int directory, const char *name);
+#include "arena.h"
+
+/* `name` in `directory`, with all that is in it. Takes TRAIL_MEMORY of `memory`. 0 or -errno. */
+int remove_tree(int directory, const char *name, struct arena *memory);
 
 #endif

@@ -25,9 +25,9 @@ static int step_identify(int fd, struct trail_step *step)
     return 0;
 }
 
-int trail_open_take(struct trail *trail, int *root)
+int trail_open_take(struct trail *trail, int *root, struct arena *memory)
 {
-    int error = arena_open(&trail->memory, TRAIL_MEMORY);
+    int error = arena_split(memory, TRAIL_MEMORY, &trail->memory);
     trail->steps = (struct trail_step *)(void *)trail->memory.base;
     trail->depth = 0;
     trail->first_open = 1;
@@ -36,7 +36,6 @@ int trail_open_take(struct trail *trail, int *root)
         error = step_identify(*root, &trail->steps[0]);
     if (error) {
         fd_close(root);
-        arena_close(&trail->memory);
         return error;
     }
     trail->steps[0].fd = fd_take(root);
@@ -49,7 +48,6 @@ void trail_close(struct trail *trail)
     for (size_t i = trail->first_open; i <= trail->depth; i++)
         fd_close(&trail->steps[i].fd);
     fd_close(&trail->steps[0].fd);
-    arena_close(&trail->memory);
 }
 
 int trail_fd(const struct trail *trail)
@@ -57,10 +55,10 @@ int trail_fd(const struct trail *trail)
     return trail->steps[trail->depth].fd;
 }
 
-const char *trail_name(const struct trail *trail)
+const char *trail_name(const struct trail *trail, size_t depth)
 {
-    must(trail->depth > 0);
-    return (const char *)trail->memory.base + trail->steps[trail->depth].name;
+    must(depth > 0 && depth <= trail->depth);
+    return (const char *)trail->memory.base + trail->steps[depth].name;
 }
 
 int trail_down(struct trail *trail, const char *name)

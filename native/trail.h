@@ -6,7 +6,7 @@
 
 #include "arena.h"
 
-enum { TRAIL_OPEN = 64, TRAIL_MEMORY = 16 << 20 };
+enum { TRAIL_OPEN = 64, TRAIL_MEMORY = 8 << 20 };
 
 struct trail_step {
     uint64_t inode;
@@ -23,15 +23,15 @@ struct trail {
     size_t names;      /* the lowest byte in use */
 };
 
-/* Takes over `root`, a directory that was not opened with O_PATH. 0 or -errno. */
-int trail_open_take(struct trail *, int *root);
+/* Takes over `root`, a directory; and TRAIL_MEMORY of `memory`. 0 or -errno. */
+int trail_open_take(struct trail *, int *root, struct arena *memory);
 void trail_close(struct trail *);
 
 /* The directory that it has come to, open to be read. The trail keeps owning it. */
 int trail_fd(const struct trail *);
 
-/* The name of that directory, in the one above; not of the root. */
-const char *trail_name(const struct trail *);
+/* The name of the directory at that depth, in the one above; the root, at 0, has none. */
+const char *trail_name(const struct trail *, size_t depth);
 
 /* Into the directory `name`. -ENAMETOOLONG: there is no room for one more. */
 int trail_down(struct trail *, const char *name);

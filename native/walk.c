@@ -92,7 +92,7 @@ static int walk_enter(struct walk *walk, size_t path)
     return 0;
 }
 
-int walk_open_take(struct walk *walk, int *root, size_t deepest, size_t path_room)
+int walk_open_take(struct walk *walk, int *root, struct arena *memory, size_t deepest, size_t path_room)
 {
     walk->level = NULL;
     walk->depth = 0;
@@ -101,16 +101,14 @@ int walk_open_take(struct walk *walk, int *root, size_t deepest, size_t path_roo
     walk->paths = path_room > 0;
     walk->path_room = min_size(path_room, sizeof walk->path - 1);
     walk->path[0] = 0;
-    int error = arena_open(&walk->memory, WALK_NAMES);
+    int error = arena_split(memory, WALK_NAMES, &walk->memory);
     if (error) {
         fd_close(root);
         return error;
     }
-    error = trail_open_take(&walk->trail, root);
-    if (error) {
-        arena_close(&walk->memory);
+    error = trail_open_take(&walk->trail, root, memory);
+    if (error)
         return error;
-    }
     error = walk_enter(walk, 0);
     if (error)
         walk_close(walk);
@@ -120,7 +118,6 @@ int walk_open_take(struct walk *walk, int *root, size_t deepest, size_t path_roo
 void walk_close(struct walk *walk)
 {
     trail_close(&walk->trail);
-    arena_close(&walk->memory);
 }
 
 /* Of the last four we know that they are not about the one directory. */
@@ -155,6 +152,11 @@ static bool walk_append(struct walk *walk, const char *name)
         walk->path[at++] = '/';
     memcpy(walk->path + at, name, size + 1);
     return true;
+}
+
+bool walk_at_end(const struct walk *walk)
+{
+    return !walk->enter && walk->level->next == walk->level->count;
 }
 
 int walk_next(struct walk *walk, struct walk_entry *entry)

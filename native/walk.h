@@ -7,7 +7,7 @@
 #include "trail.h"
 
 enum {
-    WALK_NAMES = 64 << 20, /* bytes: names of the directories that it stands in; in a larger one it does not look */
+    WALK_NAMES = 32 << 20, /* bytes: names of the directories that it stands in; in a larger one it does not look */
     WALK_BUFFER = 32 << 10,
 };
 
@@ -43,13 +43,16 @@ struct walk_entry {
 
 enum walk_event { WALK_END = 0, WALK_ENTRY = 1, WALK_LEFT = 2 };
 
-/* Takes over `root`. `path_room`: paths of at most so many bytes are given, longer ones passed over; 0: none is, and
+/* Takes over `root`; and TRAIL_MEMORY and WALK_NAMES of `memory`. `path_room`: paths of at most so many bytes are given, longer ones passed over; 0: none is, and
  * there is no limit. 0 or -errno. */
-int walk_open_take(struct walk *, int *root, size_t deepest, size_t path_room);
+int walk_open_take(struct walk *, int *root, struct arena *memory, size_t deepest, size_t path_room);
 
 /* WALK_ENTRY; WALK_LEFT: all that is in the last directory entered has been given, and now it is `parent` that the
  * walk is in; WALK_END; or -errno. */
 int walk_next(struct walk *, struct walk_entry *);
+
+/* The next event leaves the directory, or ends the walk. */
+bool walk_at_end(const struct walk *);
 
 void walk_close(struct walk *);
 
