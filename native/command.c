@@ -331,7 +331,7 @@ void command_attach(struct channel *channel, struct reader body)
         const struct ring *ring = &child->out[i].ring;
         struct flow *flow = &channel->out[i];
         flow->at = min_u64(wanted[i] > ring->first ? wanted[i] : ring->first, ring->end);
-        flow->flowing = request.flags & (ATTACH_OUT << i) && ring->size;
+        flow->flowing = request.flags & (i ? ATTACH_ERR : ATTACH_OUT) && ring->size;
         if (request.flags & ATTACH_NOW)
             flow->until = ring->end;
     }

@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .driver import Connection, Guest, build_module
+
+
+@pytest.fixture(scope="session")
+def program() -> Path:
+    return build_module().build()
+
+
+@pytest.fixture
+def guest(program: Path, tmp_path: Path) -> Iterator[Guest]:
+    with Guest(program, tmp_path / "s") as guest:
+        yield guest
+
+
+@pytest.fixture
+def host(guest: Guest) -> Iterator[Connection]:
+    connection = guest.connect()
+    yield connection
+    connection.close()
