@@ -1,3 +1,5 @@
+"""Every test runs against the program that ships and against one with AddressSanitizer and UBSan."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -5,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from .driver import Connection, Guest, build_module
+from tests.native.driver import Connection, Guest, build_module
 
 
-@pytest.fixture(scope="session")
-def program() -> Path:
-    return build_module().build()
+@pytest.fixture(scope="session", params=["release", "sanitized"])
+def program(request: pytest.FixtureRequest) -> Path:
+    return build_module().build(sanitize=request.param == "sanitized")
 
 
 @pytest.fixture

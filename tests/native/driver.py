@@ -306,7 +306,7 @@ def start(program: Path, descriptors: Sequence[int], argv: Sequence[str] = ("gue
     above = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 64) for fd in descriptors]
     try:
         actions = [(os.POSIX_SPAWN_DUP2, fd, 3 + index) for index, fd in enumerate(above)]
-        return os.posix_spawn(program, list(argv), env or {}, file_actions=actions)
+        return os.posix_spawn(program, list(argv), env or {"ASAN_OPTIONS": "detect_leaks=0"}, file_actions=actions)
     finally:
         for fd in above:
             os.close(fd)
