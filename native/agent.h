@@ -57,6 +57,8 @@ struct connection {
 };
 
 void channel_follow(struct channel *, struct child *, enum role);
+/* The one that has started `child`, as long as the host has not let go of it. */
+struct channel *channel_owner(struct child *);
 /* The last word has been said, or nobody would hear it. */
 void channel_free(struct channel *);
 void channel_reply(struct channel *, const struct shape *, const void *message);

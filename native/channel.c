@@ -15,6 +15,14 @@ void channel_follow(struct channel *channel, struct child *child, enum role role
     child->channels = channel;
 }
 
+struct channel *channel_owner(struct child *child)
+{
+    for (struct channel *channel = child->channels; channel; channel = channel->next)
+        if (channel->role == ROLE_OWNER && !channel->leaving)
+            return channel;
+    return NULL;
+}
+
 void channel_free(struct channel *channel)
 {
     struct child *child = channel->child;

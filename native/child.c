@@ -74,7 +74,7 @@ static uint64_t keep_from(const struct child *child, unsigned index)
     for (const struct channel *channel = child->channels; channel; channel = channel->next)
         if (channel->role == ROLE_OWNER && channel->out[index].flowing)
             return channel->out[index].at;
-    return ring->end;
+    return ring->end; /* nobody reads */
 }
 
 static bool has_room(const struct child *child, unsigned index)
@@ -139,17 +139,9 @@ static void outlet_cut(struct outlet *outlet)
     }
 }
 
-static struct channel *owner_of(struct child *child)
-{
-    for (struct channel *channel = child->channels; channel; channel = channel->next)
-        if (channel->role == ROLE_OWNER && !channel->leaving)
-            return channel;
-    return NULL;
-}
-
 static void give_credit(struct inlet *inlet)
 {
-    struct channel *owner = owner_of(inlet->child);
+    struct channel *owner = channel_owner(inlet->child);
     uint32_t bytes = inlet->written;
     if (!owner || bytes < LIMIT_WINDOW / 2)
         return;
@@ -169,7 +161,7 @@ static void inlet_write(struct inlet *inlet)
         } else if (written == -EAGAIN) {
             full = true;
         } else { /* it does not read any more */
-            struct channel *owner = owner_of(child);
+            struct channel *owner = channel_owner(child);
             watch_close(&child->agent->loop, &inlet->watch);
             if (owner)
                 wire_send(&owner->connection->wire, KIND_EOF, STREAM_IN, owner->number, NULL, 0);

@@ -203,6 +203,7 @@ static int start(struct child *child, const struct exec_message *request, struct
     int pid = fill_program(child, request, &program);
     memcpy(program.fds, ends->child, sizeof program.fds);
     *step = "arguments";
+    child->started = child->looked_at = loop_now();
     if (!pid)
         pid = spawn(&program, agent->stack, STACK_BYTES, step);
     arena_rewind(&agent->arena, 0);
@@ -247,7 +248,6 @@ static void run(struct child *child, const struct exec_message *request, int pid
     child->state = CHILD_RUNNING;
     child->pid = pid;
     child->number = ++child->agent->next_number;
-    child->started = child->looked_at = loop_now();
     child->started_at = sys_now(CLOCK_REALTIME);
     child->time_left = request->timeout;
     if (request->timeout)
@@ -331,7 +331,7 @@ void command_attach(struct channel *channel, struct reader body)
         const struct ring *ring = &child->out[i].ring;
         struct flow *flow = &channel->out[i];
         flow->at = min_u64(wanted[i] > ring->first ? wanted[i] : ring->first, ring->end);
-        flow->flowing = request.flags & (ATTACH_OUT << i) && ring->size;
+        flow->flowing = request.flags & (i ? ATTACH_ERR : ATTACH_OUT) && ring->size;
         if (request.flags & ATTACH_NOW)
             flow->until = ring->end;
     }

@@ -121,19 +121,11 @@ static long receive(struct child *child, struct packet *packet)
     return got < 0 ? got : got - (long)sizeof packet->kind;
 }
 
-static struct channel *owner_of(struct child *child)
-{
-    for (struct channel *channel = child->channels; channel; channel = channel->next)
-        if (!channel->leaving)
-            return channel;
-    return NULL;
-}
-
 /* REPLY, which comes before all that is on its streams; what follows it waits until they are at their end. */
 static void control_ready(struct watch *watch, uint32_t events)
 {
     struct child *child = CONTAINER_OF(watch, struct child, control);
-    struct channel *channel = owner_of(child);
+    struct channel *channel = channel_owner(child);
     struct packet *packet = arena_take(&child->agent->arena, sizeof *packet);
     must(packet);
     (void)events;
