@@ -95,18 +95,11 @@ static int copy_one(int from_directory, const char *from_name, unsigned mode, in
     }
 }
 
-/* Made open to us; its own mode and times come when everything is in it. */
+/* Made open to us; its own mode comes when everything is in it. */
 static int copy_down(struct copy *copy, const char *name)
 {
     int error = sys_mkdirat(trail_fd(&copy->destination), name, 0700);
     return error ? error : trail_down(&copy->destination, name);
-}
-
-static int copy_finish(int from, int to)
-{
-    struct statx is;
-    int error = sys_statx(from, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &is);
-    return error ? error : sys_fchmod(to, is.mode & 07777u);
 }
 
 static int copy_entry(struct copy *copy, const struct walk_entry *entry)
@@ -116,23 +109,22 @@ static int copy_entry(struct copy *copy, const struct walk_entry *entry)
     return copy_down(copy, entry->name);
 }
 
+static int copy_up(struct copy *copy, unsigned mode)
+{
+    int error = sys_fchmod(trail_fd(&copy->destination), mode & 07777u);
+    return error ? error : trail_up(&copy->destination);
+}
+
 static int copy_walk(struct copy *copy)
 {
     struct walk_entry entry;
-    for (;;) {
-        /* Before the walk leaves a directory, so that both are at hand. */
-        if (walk_at_end(&copy->source)) {
-            int error = copy_finish(trail_fd(&copy->source.trail), trail_fd(&copy->destination));
-            if (error)
-                return error;
-        }
-        int event = walk_next(&copy->source, &entry);
-        if (event <= 0)
-            return event;
-        int error = event == WALK_LEFT ? trail_up(&copy->destination) : copy_entry(copy, &entry);
+    int event;
+    while ((event = walk_next(&copy->source, &entry)) > 0) {
+        int error = event == WALK_LEFT ? copy_up(copy, entry.is.mode) : copy_entry(copy, &entry);
         if (error)
             return error;
     }
+    return event;
 }
 
 /* The directory `fd`, or one above it, is the one that `is` describes. */
@@ -180,6 +172,8 @@ static int copy_directory(const char *source, const struct statx *is, int direct
         error = copy_down(copy, name);
         if (!error)
             error = copy_walk(copy);
+        if (!error)
+            error = copy_up(copy, is->mode);
         trail_close(&copy->destination);
     }
     walk_close(&copy->source);

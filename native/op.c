@@ -2,6 +2,7 @@
 #include "op.h"
 
 #include "message.h"
+#include "ops.h"
 #include "schema.h"
 #include "sys.h"
 
@@ -112,6 +113,20 @@ static int op_echo(struct op *op)
 
 static const struct op_entry OPERATIONS[] = {
     {OP_ECHO, OP_IN | OP_OUT, 3600, op_echo},
+    {OP_STAT, OP_NONE, 60, serve_stat},
+    {OP_MKDIR, OP_NONE, 60, serve_mkdir},
+    {OP_SET, OP_NONE, 60, serve_set},
+    {OP_REMOVE, OP_NONE, 3600, serve_remove},
+    {OP_MOVE, OP_NONE, 3600, serve_move},
+    {OP_COPY, OP_NONE, 3600, serve_copy},
+    {OP_LIST, OP_OUT, 3600, serve_list},
+    {OP_FIND, OP_OUT, 3600, serve_find},
+    {OP_GREP, OP_OUT, 3600, serve_grep},
+    {OP_READ, OP_OUT, 3600, serve_read},
+    {OP_WRITE, OP_IN, 3600, serve_write},
+    {OP_UPLOAD, OP_IN, 3600, serve_upload},
+    {OP_DOWNLOAD, OP_OUT, 3600, serve_download},
+    {OP_WATCH, OP_OUT, UINT16_MAX, serve_watch},
 };
 
 const struct op_entry *op_find(uint16_t number)

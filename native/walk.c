@@ -87,6 +87,7 @@ static int walk_enter(struct walk *walk, size_t path)
     level->mark = mark;
     level->up = walk->level;
     level->path = path;
+    level->mode = walk->mode;
     walk->level = level;
     walk->depth++;
     return 0;
@@ -154,11 +155,6 @@ static bool walk_append(struct walk *walk, const char *name)
     return true;
 }
 
-bool walk_at_end(const struct walk *walk)
-{
-    return !walk->enter && walk->level->next == walk->level->count;
-}
-
 int walk_next(struct walk *walk, struct walk_entry *entry)
 {
     if (walk->enter) {
@@ -173,11 +169,13 @@ int walk_next(struct walk *walk, struct walk_entry *entry)
         if (level->next == level->count) {
             if (!level->up)
                 return WALK_END;
+            uint16_t mode = level->mode;
             walk->level = level->up;
             walk->depth--;
             arena_rewind(&walk->memory, level->mark);
             int error = trail_up(&walk->trail);
             entry->parent = trail_fd(&walk->trail);
+            entry->is.mode = mode;
             return error ? error : WALK_LEFT;
         }
         walk->name = entry->name = level->names[level->next++];
@@ -191,6 +189,7 @@ int walk_next(struct walk *walk, struct walk_entry *entry)
             return error;
         if (error)
             continue;
+        walk->mode = entry->is.mode;
         walk->enter = (entry->is.mode & S_IFMT) == S_IFDIR;
         return WALK_ENTRY;
     }

@@ -16,7 +16,8 @@ struct walk_level {
     size_t mark;
     const char **names;
     size_t count, next;
-    size_t path; /* how long the path of the directory is */
+    size_t path;   /* how long the path of the directory is */
+    uint16_t mode; /* its own */
 };
 
 struct walk {
@@ -28,7 +29,8 @@ struct walk {
     bool paths;     /* keep `path` */
     bool strict;    /* the caller's: nothing is passed over, what cannot be looked at is an error */
     bool truncated; /* there is more: too deep, too long a path, too large a directory */
-    const char *name;
+    const char *name; /* and mode of what was given last */
+    uint16_t mode;
     char path[PATH_MAX]; /* from the root of the walk */
     size_t path_room;
     char buffer[WALK_BUFFER];
@@ -48,11 +50,8 @@ enum walk_event { WALK_END = 0, WALK_ENTRY = 1, WALK_LEFT = 2 };
 int walk_open_take(struct walk *, int *root, struct arena *memory, size_t deepest, size_t path_room);
 
 /* WALK_ENTRY; WALK_LEFT: all that is in the last directory entered has been given, and now it is `parent` that the
- * walk is in; WALK_END; or -errno. */
+ * walk is in; of what was left `is.mode` is known; WALK_END; or -errno. */
 int walk_next(struct walk *, struct walk_entry *);
-
-/* The next event leaves the directory, or ends the walk. */
-bool walk_at_end(const struct walk *);
 
 void walk_close(struct walk *);
 
