@@ -186,14 +186,17 @@ static bool watch_path(const struct watcher *watcher, uint32_t slot, const char 
 static int watch_tell(struct watcher *watcher, enum watch_kind kind, const char *path)
 {
     struct change_message message = {.kind = (uint32_t)kind, .path = text_of(path)};
-    struct writer body = writer_of(watcher->row, sizeof watcher->row);
+    uint32_t size;
+    struct writer body = writer_of(watcher->row + sizeof size, sizeof watcher->row - sizeof size);
     /* A file that is written in small pieces is told of once. */
     if (kind == watcher->last_kind && !strcmp(path, watcher->last))
         return 0;
     watcher->last_kind = kind;
     memcpy(watcher->last, path, strlen(path) + 1);
     int error = message_put(&body, &change_shape, &message);
-    return error ? error : op_row(watcher->op, &body);
+    size = (uint32_t)body.used;
+    memcpy(watcher->row, &size, sizeof size);
+    return error ? error : op_write(watcher->op, watcher->row, sizeof size + size);
 }
 
 static int watch_tell_overflow(struct watcher *watcher, uint32_t slot)

@@ -181,24 +181,33 @@ class Watching:
         files.host.reply(self._operation.channel)
 
     def next(self) -> list[tuple[str, int]]:
-        got = self._files.host.for_channel(self._operation.channel)
-        if got.kind == Kind.ERROR:
-            raise GuestError(Error.unpack(got.body))
-        if got.kind != Kind.DATA:
-            return []
-        self._files.host.credit(self._operation.channel, Stream.OUT, len(got.body))
-        data = self._rest + got.body
-        whole = 0
-        while len(data) - whole >= 4 and len(data) - whole >= 4 + int.from_bytes(data[whole : whole + 4], "little"):
-            whole += 4 + int.from_bytes(data[whole : whole + 4], "little")
-        self._rest = data[whole:]
+        """At least one; none at the end."""
+        found: list[tuple[str, int]] = []
+        while not found:
+            got = self._files.host.for_channel(self._operation.channel)
+            if got.kind == Kind.ERROR:
+                raise GuestError(Error.unpack(got.body))
+            if got.kind != Kind.DATA:
+                return []
+            self._files.host.credit(self._operation.channel, Stream.OUT, len(got.body))
+            self._rest += got.body
+            found = self._whole()
+        return found
+
+    def _whole(self) -> list[tuple[str, int]]:
+        data, end = self._rest, 0
+        while len(data) - end >= 4 and len(data) - end >= 4 + int.from_bytes(data[end : end + 4], "little"):
+            end += 4 + int.from_bytes(data[end : end + 4], "little")
+        self._rest = data[end:]
         root = self._files.root + b"/"
-        return [(os.fsdecode(row.path.removeprefix(root)), row.kind) for row in rows(data[:whole], Change)]
+        return [(os.fsdecode(row.path.removeprefix(root)), row.kind) for row in rows(data[:end], Change)]
 
     def until(self, wanted: set[tuple[str, int]]) -> set[tuple[str, int]]:
         seen: set[tuple[str, int]] = set()
         while not wanted <= seen:
-            seen.update(self.next())
+            changes = self.next()
+            assert changes, f"the watch ended before {wanted - seen}"
+            seen.update(changes)
         return seen
 
     def close(self) -> None:
