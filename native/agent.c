@@ -272,7 +272,9 @@ static int set_up(struct agent *agent)
     agent->stack = sys_map(STACK_BYTES);
     (void)sys_prctl(PR_SET_DUMPABLE, 0);
     (void)sys_prctl(PR_SET_CHILD_SUBREAPER, 1);
-    if (!sys_prlimit(0, RLIMIT_MSGQUEUE, NULL, &tags))
+    (void)sys_prlimit(0, RLIMIT_MSGQUEUE, NULL, &tags);
+    tags.soft = tags.hard;
+    if (!sys_prlimit(0, RLIMIT_MSGQUEUE, &tags, NULL)) /* gVisor refuses */
         agent->top_tag = agent->next_tag = min_u64(tags.hard, 1u << 30);
     if (result || !agent->stack)
         return result ? result : -ENOMEM;
