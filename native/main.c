@@ -7,14 +7,16 @@ enum { REFUSED = 125, FIRST_FREE = 5 };
 
 static struct agent agent;
 
-/* 0, 1 and 2 are always open, so no other descriptor ever has their numbers. */
+/* 0, 1 and 2 are always open, so no other descriptor ever has their numbers; 4 may have to stay closed. */
 static int open_null(void)
 {
-    int fd;
+    int fd, above;
     do
         fd = sys_openat(AT_FDCWD, "/dev/null", O_RDWR | O_CLOEXEC, 0);
     while (fd >= 0 && fd < 3);
-    return fd;
+    above = fd < 0 ? fd : sys_fcntl(fd, F_DUPFD_CLOEXEC, FIRST_FREE);
+    fd_close(&fd);
+    return above;
 }
 
 static bool secure(const unsigned long *auxiliary)
