@@ -3,20 +3,18 @@
  * A user who gets hold of the file and executes it, by `#!/proc/self/exe` say, gets exit code 125 (CVE-2019-5736). */
 #include "agent.h"
 
-enum { REFUSED = 125, FIRST_FREE = 5 };
+enum { REFUSED = 125 };
 
 static struct agent agent;
 
-/* 0, 1 and 2 are always open, so no other descriptor ever has their numbers; 4 may have to stay closed. */
+/* 0, 1 and 2 are always open, so no other descriptor ever has their numbers. */
 static int open_null(void)
 {
-    int fd, above;
+    int fd;
     do
         fd = sys_openat(AT_FDCWD, "/dev/null", O_RDWR | O_CLOEXEC, 0);
     while (fd >= 0 && fd < 3);
-    above = fd < 0 ? fd : sys_fcntl(fd, F_DUPFD_CLOEXEC, FIRST_FREE);
-    fd_close(&fd);
-    return above;
+    return fd;
 }
 
 static bool secure(const unsigned long *auxiliary)
@@ -34,9 +32,10 @@ int guest_main(const unsigned long *stack)
     const unsigned long *at = stack + 1 + stack[0] + 1;
     while (*at)
         at++;
-    if (stack[0] != 1 || secure(at + 1) || sys_fcntl(3, F_GETFD, 0) < 0)
+    if (stack[0] != 1 || secure(at + 1) || sys_fcntl(ENTRANCE, F_GETFD, 0) < 0)
         return REFUSED;
-    (void)sys_close_range(FIRST_FREE, ~0u, 0);
+    (void)sys_close_range(LIFELINE + 1, ~0u, 0);
+    agent.lifeline.fd = sys_fcntl(LIFELINE, F_GETFD, 0) < 0 ? -1 : LIFELINE; /* before anything is opened */
     agent.null = open_null();
     if (agent.null < 0)
         return REFUSED;
