@@ -237,10 +237,8 @@ static int watch_signals(struct agent *agent)
     return agent->signals.fd < 0 ? agent->signals.fd : watch_for(&agent->loop, &agent->signals, EPOLLIN);
 }
 
-/* Descriptor 3: a listening socket, or one connection with which the agent ends. */
 static int take_entrance(struct agent *agent)
 {
-    enum { ENTRANCE = 3 };
     int listens = 0;
     (void)sys_fcntl(ENTRANCE, F_SETFD, 1);
     (void)sys_fcntl(ENTRANCE, F_SETFL, O_NONBLOCK);
@@ -256,9 +254,9 @@ static int take_entrance(struct agent *agent)
 
 static int take_lifeline(struct agent *agent)
 {
-    enum { LIFELINE = 4 };
-    agent->lifeline = (struct watch){sys_fcntl(LIFELINE, F_GETFD, 0) < 0 ? -1 : LIFELINE, 0, lifeline_ended};
-    (void)sys_fcntl(LIFELINE, F_SETFD, 1);
+    agent->lifeline.ready = lifeline_ended;
+    if (agent->lifeline.fd >= 0)
+        (void)sys_fcntl(LIFELINE, F_SETFD, 1);
     return watch_for(&agent->loop, &agent->lifeline, EPOLLRDHUP);
 }
 
@@ -272,7 +270,9 @@ static int set_up(struct agent *agent)
     agent->stack = sys_map(STACK_BYTES);
     (void)sys_prctl(PR_SET_DUMPABLE, 0);
     (void)sys_prctl(PR_SET_CHILD_SUBREAPER, 1);
-    if (!sys_prlimit(0, RLIMIT_MSGQUEUE, NULL, &tags))
+    (void)sys_prlimit(0, RLIMIT_MSGQUEUE, NULL, &tags);
+    tags.soft = tags.hard;
+    if (!sys_prlimit(0, RLIMIT_MSGQUEUE, &tags, NULL)) /* gVisor refuses */
         agent->top_tag = agent->next_tag = min_u64(tags.hard, 1u << 30);
     if (result || !agent->stack)
         return result ? result : -ENOMEM;

@@ -213,6 +213,10 @@ struct agent {
     struct child helpers[LIMIT_HELPERS];
 };
 
+/* What the starter gives: a listening socket or one connection, with which the agent ends; and a descriptor with whose
+ * hang-up it ends, or none. */
+enum { ENTRANCE = 3, LIFELINE = 4 };
+
 enum { STACK_BYTES = 64 << 10, ARENA_BYTES = 20 << 20 };
 
 struct agent *agent_of(struct channel *);

@@ -242,6 +242,7 @@ void child_died(struct child *child, int wait_status)
         outlet_cut(&child->out[i]);
     (void)read_cut(child); /* EXIT comes after the output wherever there is room for it */
     child_push(child);
+    child_release(child); /* where no channel was left to do it */
 }
 
 void child_push(struct child *child)

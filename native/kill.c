@@ -1,7 +1,8 @@
 /* A command and all that it has started: stopped until nobody new is found, killed, and waited for.
  *
- * It reads all of /proc, so it runs in a helper. Members carry the command's tag, a hard limit that no descendant can
- * raise; descend from its main process as long as that is not reaped; or are in its control group. */
+ * It reads all of /proc, so it runs in a helper. Members are in the command's control group, or carry its tag, a hard
+ * limit that no descendant can raise. Where the kernel has no such limit (gVisor) they are those who descend from its
+ * main process, as long as that is not reaped. */
 #include "agent.h"
 
 enum {
@@ -26,7 +27,6 @@ struct kin {
     struct arena arena;
     struct member *members;
     size_t count;
-    bool vanished; /* somebody died during the census, and may have left a child */
 };
 
 static long read_file(const char *path, char *to, size_t size)
@@ -112,57 +112,6 @@ static bool root_is_there(const struct kin *kin)
     return kin->root && (kin->holder < 0 || !CALL4(pidfd_send_signal, kin->holder, 0, 0, 0));
 }
 
-static void add_member(struct kin *kin, const char *name, bool root)
-{
-    uint64_t pid;
-    if (parse_decimal(name, strlen(name), &pid) || kin->count == MOST_PROCESSES || (int)pid == sys_getpid())
-        return;
-    struct member *member = &kin->members[kin->count];
-    *member = (struct member){.pid = (int)pid};
-    if (!read_stat(member)) {
-        kin->vanished = true;
-        return;
-    }
-    member->ours = (root && member->pid == kin->root) || tagged(member->pid, kin->tag);
-    kin->count++;
-}
-
-/* Who has a parent among them belongs to them, until nobody new is found. */
-static void add_descendants(struct kin *kin)
-{
-    bool more = true;
-    while (more) {
-        more = false;
-        for (size_t i = 0; i < kin->count; i++) {
-            struct member *child = &kin->members[i];
-            for (size_t k = 0; !child->ours && k < kin->count; k++) {
-                const struct member *parent = &kin->members[k];
-                if (parent->pid == child->parent && parent->ours && !parent->dead)
-                    more = child->ours = true;
-            }
-        }
-    }
-}
-
-static void take_census(struct kin *kin)
-{
-    char buffer[8192];
-    bool root = root_is_there(kin);
-    int proc = sys_openat(AT_FDCWD, "/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
-    long got;
-    kin->count = 0;
-    kin->vanished = false;
-    while (proc >= 0 && (got = sys_getdents(proc, buffer, sizeof buffer)) > 0)
-        for (long at = 0; at < got;) {
-            const struct directory_entry *entry = (const void *)(buffer + at);
-            add_member(kin, entry->name, root);
-            at += entry->size;
-        }
-    fd_close(&proc);
-    if (kin->root)
-        add_descendants(kin);
-}
-
 /* To its group at one instant: a member that forks has either forked before, and its child gets it as well, or it will
  * not fork. A group belongs to one session, and so to one command. */
 static void signal_group(int pid, int number)
@@ -174,11 +123,64 @@ static void signal_group(int pid, int number)
         (void)sys_kill(pid, number);
 }
 
-/* Signals all of them; how many are alive, and whether some of those were not stopped yet. */
-static size_t signal_all(const struct kin *kin, int number, bool *running)
+static void list_processes(struct kin *kin)
+{
+    char buffer[8192];
+    int proc = sys_openat(AT_FDCWD, "/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+    int self = sys_getpid();
+    long got;
+    kin->count = 0;
+    while (proc >= 0 && (got = sys_getdents(proc, buffer, sizeof buffer)) > 0)
+        for (long at = 0; at < got;) {
+            const struct directory_entry *entry = (const void *)(buffer + at);
+            uint64_t pid;
+            if (!parse_decimal(entry->name, strlen(entry->name), &pid) && (int)pid != self && kin->count < MOST_PROCESSES)
+                kin->members[kin->count++] = (struct member){.pid = (int)pid};
+            at += entry->size;
+        }
+    fd_close(&proc);
+}
+
+/* Who has a parent among them belongs to them, until nobody new is found. */
+static void add_descendants(struct kin *kin)
+{
+    bool more = true;
+    while (more) {
+        more = false;
+        for (size_t i = 0; i < kin->count; i++) {
+            struct member *child = &kin->members[i];
+            if (!child->ours && child->parent == kin->root)
+                more = child->ours = true;
+            for (size_t k = 0; !child->ours && k < kin->count; k++) {
+                const struct member *parent = &kin->members[k];
+                if (parent->pid == child->parent && parent->ours && !parent->dead)
+                    more = child->ours = true;
+            }
+        }
+    }
+}
+
+/* Signals every member: the newest first, and at once when it is found, as who forks and exits all the time is quick.
+ * How many are alive; `running`: some of them may have been able to fork since. */
+static size_t signal_all(struct kin *kin, int number, bool *running)
 {
     size_t alive = 0;
-    *running = kin->vanished;
+    if (!root_is_there(kin))
+        kin->root = 0;
+    *running = false;
+    list_processes(kin);
+    for (size_t i = kin->count; i--;) {
+        struct member *member = &kin->members[i];
+        member->ours = (kin->root && member->pid == kin->root) || tagged(member->pid, kin->tag);
+        if (member->ours)
+            signal_group(member->pid, number);
+        if ((member->ours || kin->root) && !read_stat(member)) {
+            *running |= member->ours; /* it vanished: perhaps it left a child */
+            *member = (struct member){.dead = true};
+        }
+    }
+    if (kin->root)
+        add_descendants(kin);
     for (size_t i = 0; i < kin->count; i++) {
         const struct member *member = &kin->members[i];
         if (!member->ours)
@@ -195,16 +197,13 @@ static size_t kill_kin(struct kin *kin)
     uint64_t end = loop_now() + PATIENCE;
     size_t alive = 0;
     bool running = true;
-    for (int round = 0; round < ROUNDS && running; round++) {
-        take_census(kin);
+    for (int round = 0; round < ROUNDS && running; round++)
         (void)signal_all(kin, SIGSTOP, &running);
-    }
     do {
-        take_census(kin);
         alive = signal_all(kin, SIGKILL, &running);
         if (alive)
             sys_sleep(PAUSE);
-    } while ((alive || kin->vanished) && loop_now() < end);
+    } while ((alive || running) && loop_now() < end);
     return alive;
 }
 
@@ -256,8 +255,8 @@ _Noreturn static void run_killer(struct kin *kin, int cgroup)
 
 int kill_start(struct child *child)
 {
-    struct kin kin = {.tag = child->tag, .root = child->pid, .holder = -1};
-    int holder = child->pid ? (int)CALL2(pidfd_open, child->pid, 0) : -1;
+    struct kin kin = {.tag = child->tag, .root = child->tag ? 0 : child->pid, .holder = -1};
+    int holder = kin.root ? (int)CALL2(pidfd_open, child->pid, 0) : -1;
     int fds[2] = {holder >= 0 ? holder : child->agent->null, child->cgroup};
     if (child->killer)
         return fd_close(&holder), 0;
@@ -292,6 +291,7 @@ void kill_conclude(struct child *child)
     child_push(child);
 }
 
+/* The root is this process, which is not listed: who has it for a parent is the first of the kin. */
 void kill_below(void)
 {
     struct kin kin = {.root = sys_getpid(), .holder = -1};
@@ -299,14 +299,7 @@ void kill_below(void)
     bool running;
     if (kin_open(&kin))
         return;
-    do {
-        take_census(&kin);
-        for (size_t i = 0; i < kin.count; i++)
-            kin.members[i].ours = kin.members[i].parent == kin.root;
-        add_descendants(&kin);
-        if (!signal_all(&kin, SIGKILL, &running))
-            return;
+    while (signal_all(&kin, SIGKILL, &running) && loop_now() < end)
         while (CALL4(wait4, -1, 0, WNOHANG, 0) > 0)
             ;
-    } while (loop_now() < end);
 }

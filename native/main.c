@@ -3,7 +3,7 @@
  * A user who gets hold of the file and executes it, by `#!/proc/self/exe` say, gets exit code 125 (CVE-2019-5736). */
 #include "agent.h"
 
-enum { REFUSED = 125, FIRST_FREE = 5 };
+enum { REFUSED = 125 };
 
 static struct agent agent;
 
@@ -32,9 +32,10 @@ int guest_main(const unsigned long *stack)
     const unsigned long *at = stack + 1 + stack[0] + 1;
     while (*at)
         at++;
-    if (stack[0] != 1 || secure(at + 1) || sys_fcntl(3, F_GETFD, 0) < 0)
+    if (stack[0] != 1 || secure(at + 1) || sys_fcntl(ENTRANCE, F_GETFD, 0) < 0)
         return REFUSED;
-    (void)sys_close_range(FIRST_FREE, ~0u, 0);
+    (void)sys_close_range(LIFELINE + 1, ~0u, 0);
+    agent.lifeline.fd = sys_fcntl(LIFELINE, F_GETFD, 0) < 0 ? -1 : LIFELINE; /* before anything is opened */
     agent.null = open_null();
     if (agent.null < 0)
         return REFUSED;

@@ -80,10 +80,14 @@ class Connection:
         self._buffer = bytearray()
         self._waiting: dict[int, list[Frame]] = defaultdict(list)
         self._latest = 0
-        self.hello = None
+        self.hello: GuestHello | None = None
         if greet:
-            self.send(frame(Kind.HELLO, body=HostHello(version=VERSION).pack()))
-            self.hello = GuestHello.unpack(self.receive().body)
+            try:
+                self.send(frame(Kind.HELLO, body=HostHello(version=VERSION).pack()))
+                self.hello = GuestHello.unpack(self.receive().body)
+            except BaseException as error:
+                peer.close()
+                raise (Ended() if isinstance(error, BrokenPipeError) else error) from None
 
     def send(self, data: bytes, descriptors: Sequence[int] = ()) -> None:
         if descriptors:

@@ -64,7 +64,7 @@ class Message:
                 raise WireError(f"{cls.__name__} has a field that it must not have")
             latest = tag
             if field.rows is not None:
-                values.setdefault(field.name, []).append(field.rows.unpack(value))
+                values[field.name] = (*values.get(field.name, ()), field.rows.unpack(value))
             elif not value:
                 raise WireError(f"{cls.__name__} has an empty field")
             else:
