@@ -116,6 +116,8 @@ void helper_start(struct channel *channel, const struct op_entry *entry, struct 
 static long receive(struct child *child, struct packet *packet)
 {
     long got = sys_recv(child->control.fd, packet, sizeof *packet, MSG_DONTWAIT);
+    if (got == -ECONNRESET) /* it has ended without reading what we said; what it said is there all the same */
+        got = sys_recv(child->control.fd, packet, sizeof *packet, MSG_DONTWAIT);
     if (got == 0 || (got > 0 && got < (long)sizeof packet->kind))
         return -EPIPE;
     return got < 0 ? got : got - (long)sizeof packet->kind;

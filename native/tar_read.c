@@ -4,7 +4,8 @@
 /* Where the fields of a header are. */
 enum {
     HEADER_NAME = 0, HEADER_MODE = 100, HEADER_UID = 108, HEADER_GID = 116, HEADER_SIZE = 124, HEADER_MODIFIED = 136,
-    HEADER_SUM = 148, HEADER_TYPE = 156, HEADER_LINK = 157, HEADER_MAGIC = 257, HEADER_PREFIX = 345, HEADER_END = 500,
+    HEADER_SUM = 148, HEADER_TYPE = 156, HEADER_LINK = 157, HEADER_MAGIC = 257, HEADER_MAJOR = 329, HEADER_MINOR = 337,
+    HEADER_PREFIX = 345, HEADER_END = 500,
 };
 
 /* What the extended headers before a member have said about it. */
@@ -297,13 +298,15 @@ static int tar_type(struct tar_reader *tar, char type, enum tar_type *to)
 
 static int tar_header(struct tar_reader *tar, const struct tar_said *said, int64_t size, struct tar_member *member)
 {
-    int64_t mode;
+    int64_t mode, passed_over;
     int result = tar_header_names(tar, !said->path && !said->gnu_path, !said->target && !said->gnu_target);
     if (result > 0)
         result = tar_type(tar, (char)tar->block[HEADER_TYPE], &member->type);
     if (result < 0)
         return result;
-    if (!tar_number(tar->block + HEADER_MODE, 8, &mode) || !tar_number(tar->block + HEADER_MODIFIED, 12, &member->modified))
+    if (!tar_number(tar->block + HEADER_MODE, 8, &mode) || !tar_number(tar->block + HEADER_MODIFIED, 12, &member->modified) ||
+        !tar_number(tar->block + HEADER_UID, 8, &passed_over) || !tar_number(tar->block + HEADER_GID, 8, &passed_over) ||
+        !tar_number(tar->block + HEADER_MAJOR, 8, &passed_over) || !tar_number(tar->block + HEADER_MINOR, 8, &passed_over))
         return tar_refuse(tar, "number that is none");
     member->mode = (unsigned)mode & 07777u;
     member->size = said->size ? said->size_value : (uint64_t)size;

@@ -348,12 +348,12 @@ def test_a_damaged_archive_is_unpacked_as_python_reads_it_or_refused(files: File
     """Bytes of headers and extensions are changed at random. Whatever is unpacked then is what Python sees."""
     chance = random.Random(16)
     whole = tar(member("a", b"1" * 600), member("d" * 150, b"2"), link("l", "a" * 120), hard("h", "a"))
-    whole += b""
+    used = len(whole.rstrip(b"\0"))
     unpacked = 0
     for round in range(120):
         damaged = bytearray(whole)
         for _ in range(chance.randrange(1, 3)):
-            damaged[chance.randrange(len(whole) - 10_000 if len(whole) > 12_000 else len(whole))] = chance.randrange(256)
+            damaged[chance.randrange(used)] = chance.randrange(256)
         for start in range(0, len(damaged) - 512, 512):  # sums that are right again, where there were some
             block = damaged[start : start + 512]
             if block[257:262] == b"ustar":
@@ -366,7 +366,7 @@ def test_a_damaged_archive_is_unpacked_as_python_reads_it_or_refused(files: File
             continue
         unpacked += 1
         seen = sane(bytes(damaged))
-        assert seen is not None
+        assert seen is not None, f"round {round}: Python refuses it"
         wanted = {item[0] for item in seen if item[0]}
         found = {
             os.path.relpath(os.path.join(place, entry), root / name)
