@@ -58,14 +58,17 @@ static bool tar_number(const unsigned char *field, size_t size, int64_t *number)
     uint64_t value = 0;
     size_t at = 0;
     if (field[0] & 0x80) {
-        bool negative = field[0] & 0x40;
-        for (at = 0; at + 8 < size; at++)
-            if (field[at] != (negative ? 0xff : at ? 0 : 0x80))
+        unsigned char sign = field[0] == 0x80 ? 0 : 0xff;
+        if (field[0] != 0x80 && field[0] != 0xff)
+            return false;
+        for (at = 1; at + 8 < size; at++)
+            if (field[at] != sign)
                 return false;
+        value = sign ? UINT64_MAX : 0;
         for (; at < size; at++)
-            value = value << 8 | (at ? field[at] : (negative ? 0xffu : field[0] & 0x3fu));
+            value = value << 8 | field[at];
         *number = (int64_t)value;
-        return (*number < 0) == negative;
+        return (*number < 0) == (sign != 0);
     }
     while (at < size && field[at] == ' ')
         at++;
