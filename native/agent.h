@@ -219,6 +219,10 @@ enum { ENTRANCE = 3, LIFELINE = 4 };
 
 enum { STACK_BYTES = 64 << 10, ARENA_BYTES = 20 << 20 };
 
+#ifdef GUEST_FAULTS
+void fault_arm(const char *name);
+#endif
+
 struct agent *agent_of(struct channel *);
 /* Serves descriptor 3 to its end. */
 int agent_run(struct agent *);

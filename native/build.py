@@ -1,6 +1,6 @@
 """Compile `paddock-guest`. The wheel's hook, the tests and `make check` call `build`; nothing else compiles it.
 
-    python native/build.py [--sanitize | --faults] [--arch aarch64]
+    python native/build.py [--sanitize | --faults] [--arch aarch64] [--check]
 
 A binary is kept in a cache under the digest of its sources, flags and compiler. Standard library only.
 """
@@ -100,6 +100,33 @@ def build(
     return target
 
 
+def fuzzer(name: str) -> Path:
+    """The libFuzzer target `fuzz/NAME.c` with all that it tests. It needs clang; nothing is cached."""
+    compiler = find_compiler("clang")
+    flags = [*COMMON, *HOSTED, "-fsanitize=fuzzer"]
+    target = _cache() / f"fuzz-{name}-{os.getpid()}"
+    files = [f"fuzz/{name}.c", *(source for source in sources() if source != "main.c")]
+    subprocess.run([compiler, *flags, "-o", str(target), *files], cwd=SOURCES, check=True, stdin=subprocess.DEVNULL)
+    return target
+
+
+def check() -> int:
+    """No warning from gcc's analyzer or clang, file by file. 1 if there is one."""
+    found = 0
+    for name, more in (("gcc", ["-fanalyzer"]), ("clang", [])):
+        if shutil.which(name) is None:
+            print(f"{name} is not installed and was not asked; tools/bootstrap check installs it", file=sys.stderr)
+            continue
+        flags = [*COMMON, *more, "-Os", "-ffreestanding", "-fno-builtin", "-c", "-o", os.devnull]
+        for source in (*sources(), *(f"fuzz/{path.name}" for path in _fuzzers())):
+            found |= subprocess.run([name, *flags, source], cwd=SOURCES, check=False).returncode
+    return int(found != 0)
+
+
+def _fuzzers() -> list[Path]:
+    return sorted((SOURCES / "fuzz").glob("*.c"))
+
+
 def _cache() -> Path:
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     cache = Path(home) / "paddock" / "guest"
@@ -113,9 +140,12 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--arch")
     parser.add_argument("--sanitize", action="store_true")
     parser.add_argument("--faults", action="store_true")
-    options = parser.parse_args(arguments)
+    parser.add_argument("--check", action="store_true")
+    options = vars(parser.parse_args(arguments))
+    if options.pop("check"):
+        return check()
     try:
-        print(build(**vars(options)))
+        print(build(**options))
     except NoCompiler as error:
         print(error, file=sys.stderr)
         return 1

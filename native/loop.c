@@ -80,8 +80,11 @@ static void fire_timers(struct loop *loop)
 
 void loop_run(struct loop *loop)
 {
-    while (!loop->stopped) {
+    for (;;) {
         struct epoll_event event;
+        loop->turned(loop);
+        if (loop->stopped)
+            return;
         int count = sys_epoll_wait(loop->epoll, &event, 1, next_wait(loop));
         if (count == 1) {
             struct watch *watch = (struct watch *)(uintptr_t)event.data;
@@ -91,6 +94,5 @@ void loop_run(struct loop *loop)
         }
         if (loop->timers)
             fire_timers(loop);
-        loop->turned(loop);
     }
 }

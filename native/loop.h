@@ -24,7 +24,7 @@ struct loop {
     int epoll;
     bool stopped;
     struct timer *timers; /* the next first */
-    void (*turned)(struct loop *); /* after each event */
+    void (*turned)(struct loop *); /* before each wait */
 };
 
 int loop_open(struct loop *);

@@ -32,6 +32,9 @@ int guest_main(const unsigned long *stack)
     const unsigned long *at = stack + 1 + stack[0] + 1;
     while (*at)
         at++;
+#ifdef GUEST_FAULTS
+    fault_arm((const char *)stack[1]);
+#endif
     if (stack[0] != 1 || secure(at + 1) || sys_fcntl(ENTRANCE, F_GETFD, 0) < 0)
         return REFUSED;
     (void)sys_close_range(LIFELINE + 1, ~0u, 0);

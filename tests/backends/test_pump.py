@@ -279,6 +279,25 @@ def test_frames_go_through_the_same_pump_and_their_errors_are_told() -> None:
     run(main)
 
 
+def test_frames_that_have_come_are_moved_when_the_pump_has_caught_up() -> None:
+    async def main() -> None:
+        with ends() as at:
+            held = [b"one ", b"two ", b"three"]
+
+            async def read(size: int) -> bytes:
+                return held.pop(0) if held else await asyncio.Future[bytes]()
+
+            at.flow.meter = Meter(keeps_end=True)
+            pouring = asyncio.ensure_future(at.flow.pour(read))
+            await asyncio.sleep(0)
+            await at.flow.caught_up()
+            assert at.flow.meter.ending == b"one two three"
+            pouring.cancel()
+            await asyncio.wait((pouring,))
+
+    run(main)
+
+
 def test_many_streams_share_one_thread_which_ends_with_them() -> None:
     async def main() -> None:
         pump = Pump()
