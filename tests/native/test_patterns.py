@@ -5,7 +5,6 @@ from __future__ import annotations
 import fnmatch
 import functools
 import re
-import shutil
 import subprocess
 import time
 import warnings
@@ -282,32 +281,3 @@ def test_groups_are_those_that_list_the_user_once_each(probe: Probe) -> None:
     assert [int.from_bytes(answer[at : at + 4], "little") for at in range(0, len(answer), 4)] == [5, 6, 9]
     many = b"".join(b"g:x:%d:u\n" % (n + 1) for n in range(1000))
     assert len(probe.ask(b"m", many, b"u")) == 4 * 64
-
-
-# fuzzing
-
-TARGETS = {"glob": SOURCES, "regex": SOURCES, "passwd": SOURCES, "tar": (*SOURCES, "tar_read")}
-
-
-@pytest.mark.parametrize("name", TARGETS)
-def test_a_short_run_of_the_fuzzer_finds_nothing(name: str, tmp_path: Path) -> None:
-    clang = shutil.which("clang")
-    if clang is None:
-        pytest.skip("libFuzzer needs clang")
-    native = ROOT / "native"
-    build = build_module()
-    sources = [native / f"{source}.c" for source in TARGETS[name]]
-    flags = [*build.COMMON, "-DGUEST_HOSTED", "-O1", "-g", "-fsanitize=fuzzer,address,undefined", f"-I{native}"]
-    program = tmp_path / "fuzz"
-    made = subprocess.run(
-        [clang, *flags, "-o", program, native / "fuzz" / f"{name}.c", *sources], capture_output=True, text=True, check=False
-    )
-    if "libclang_rt.fuzzer" in made.stderr:
-        pytest.skip("clang's libFuzzer is not installed")
-    assert made.returncode == 0, made.stderr
-    subprocess.run(
-        [program, "-runs=20000", "-max_len=4096", "-rss_limit_mb=512", "-timeout=60", "-seed=16"],
-        check=True,
-        capture_output=True,
-        cwd=tmp_path,
-    )
