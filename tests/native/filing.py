@@ -33,7 +33,6 @@ from paddock.wire.guest import (
     WatchFlags,
     Write,
 )
-
 from tests.native.driver import Connection, GuestError, frame
 
 T = TypeVar("T", bound=Message)

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from paddock.wire.guest import Op, Upload
-
 from tests.native.driver import Connection, GuestError
 from tests.native.filing import Files, Operation
 from tests.native.test_files import plant, refused, snapshot
@@ -162,7 +161,9 @@ def hard(name: str, target: str) -> Part:
     return member(name, type=tarfile.LNKTYPE, linkname=target)
 
 
-def header(name: bytes, *, size: bytes = b"0" * 11 + b"\0", kind: bytes = b"0", data: bytes = b"", **at: bytes) -> bytes:
+def header(
+    name: bytes, *, size: bytes = b"0" * 11 + b"\0", kind: bytes = b"0", data: bytes = b"", **at: bytes
+) -> bytes:
     """A header with any bytes in its fields, and a right sum."""
     block = bytearray(512)
     block[: len(name)] = name
@@ -248,7 +249,10 @@ HOSTILE: dict[str, bytes] = {
     + header(b"L", size=octal(2), kind=b"L", data=b"y\0")
     + FILE
     + END,
-    "extension before an extension: global": pax(record(b"path", b"x")) + pax(record(b"comment", b"x"), b"g") + FILE + END,
+    "extension before an extension: global": pax(record(b"path", b"x"))
+    + pax(record(b"comment", b"x"), b"g")
+    + FILE
+    + END,
     "extension without its member": pax(record(b"path", b"x")) + END,
     "content of what has none": header(b"d", kind=b"5", size=octal(512), data=bytes(512)) + END,
     "content of what has none: link": header(b"l", kind=b"2", size=octal(1), at157=b"x", data=b"x") + END,
@@ -321,7 +325,11 @@ def test_extensions_are_about_the_next_member_alone(files: Files, root: Path) ->
     sized = pax(record(b"size", b"3") + record(b"path", b"long") + record(b"comment", b"x")) + header(b"s", data=b"abc")
     named = header(b"L", size=octal(4), kind=b"L", data=b"gnu\0") + header(b"short", size=octal(1), data=b"g")
     files.upload("", pax(record(b"comment", b"x"), b"g") + sized + named + FILE + END + bytes(4096))
-    assert {name: (root / name).read_bytes() for name in os.listdir(root)} == {"long": b"abc", "gnu": b"g", "file": b"x"}
+    assert {name: (root / name).read_bytes() for name in os.listdir(root)} == {
+        "long": b"abc",
+        "gnu": b"g",
+        "file": b"x",
+    }
 
 
 def test_a_name_deeper_than_any_path_is_refused(files: Files, root: Path) -> None:
@@ -338,7 +346,8 @@ def sane(archive: bytes) -> list[tuple[str, bytes, int, str]] | None:
     try:
         with tarfile.open(fileobj=io.BytesIO(archive), encoding="utf-8", errors="surrogateescape") as opened:
             return [
-                (item.name.rstrip("/"), item.type, item.size, item.linkname if not item.isreg() else "") for item in opened
+                (item.name.rstrip("/"), item.type, item.size, item.linkname if not item.isreg() else "")
+                for item in opened
             ]
     except (tarfile.TarError, OverflowError, ValueError, EOFError):
         return None

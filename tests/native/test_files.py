@@ -25,7 +25,6 @@ from paddock.wire.guest import (
     Write,
     WriteFlags,
 )
-
 from tests.native.driver import Connection, Guest, GuestError
 from tests.native.filing import Files, Operation, Watching
 from tests.native.test_commands import eventually
@@ -243,7 +242,12 @@ def test_lists_and_finds_are_those_of_find(files: Files, root: Path) -> None:
     assert [info.path for info in listed] == sorted((info.path for info in listed), key=lambda path: path.split(b"/"))
     for info in listed:
         is_ = os.lstat(info.path)
-        assert (info.mode, info.uid, info.gid, info.size) == (stat.S_IMODE(is_.st_mode), is_.st_uid, is_.st_gid, is_.st_size)
+        assert (info.mode, info.uid, info.gid, info.size) == (
+            stat.S_IMODE(is_.st_mode),
+            is_.st_uid,
+            is_.st_gid,
+            is_.st_size,
+        )
         assert info.modified == is_.st_mtime_ns
 
 
@@ -410,9 +414,7 @@ def test_a_watch_tells_what_happens(files: Files, root: Path) -> None:
     (root / "made").write_bytes(b"x")
     (root / "made").rename(root / "moved")
     (root / "moved").unlink()
-    watch.until(
-        {("made", CREATED), ("made", MODIFIED), ("made", MOVED_FROM), ("moved", MOVED_TO), ("moved", REMOVED)}
-    )
+    watch.until({("made", CREATED), ("made", MODIFIED), ("made", MOVED_FROM), ("moved", MOVED_TO), ("moved", REMOVED)})
     watch.close()
 
 

@@ -22,8 +22,6 @@ def sample(format: int) -> bytes:
     return tar(*parts, format=format)
 
 
-
-
 SEEDS = {
     "messages": [part for data in CONVERSATION for part in (data, data[16:])],
     "glob": [b"\x04a*[!bxyz", b"\x08[]a-c-]?name"],

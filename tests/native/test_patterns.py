@@ -114,13 +114,45 @@ def test_a_glob_of_many_stars_takes_no_time(probe: Probe) -> None:
 ATOMS = st.sampled_from(
     [
         *"abcA1_\u00e9 \n-{}]",
-        *(".", r"\d", r"\w", r"\s", r"\D", r"\W", r"\S", "[a-c]", "[^b]", "[]a]", "[^]a-]", r"[\d-]", r"[\w.]", r"[^\s]"),
+        *(
+            ".",
+            r"\d",
+            r"\w",
+            r"\s",
+            r"\D",
+            r"\W",
+            r"\S",
+            "[a-c]",
+            "[^b]",
+            "[]a]",
+            "[^]a-]",
+            r"[\d-]",
+            r"[\w.]",
+            r"[^\s]",
+        ),
         *(r"\x61", r"\.", "^", "$", r"\b", r"\B", r"\A", r"\Z", "[A-Z\u00e9]", r"\101", r"\0", "a{", "{,}", r"[^\W]"),
         *(r"\u00e9", r"[\b]", "[--a]", "[a-]", "(?#x)", r"\n", "[\u00e0-\u00ff]", "\udcff", "[\udc80-\udcff]"),
     ]
 )
 QUANTIFIERS = st.sampled_from(
-    [*[""] * 3, *"*+?", "*?", "+?", "??", "{2}", "{1,2}", "{,2}", "{1,}", "{0}", "{0,}", "{2,3}?", "{2,1}", "{}", "{a}", "**"]
+    [
+        *[""] * 3,
+        *"*+?",
+        "*?",
+        "+?",
+        "??",
+        "{2}",
+        "{1,2}",
+        "{,2}",
+        "{1,}",
+        "{0}",
+        "{0,}",
+        "{2,3}?",
+        "{2,1}",
+        "{}",
+        "{a}",
+        "**",
+    ]
 )
 GROUPS = st.sampled_from(["(", "(?:", "(?P<n>", "(?i:", "(?s:", "(?m:", "(?-i:", "(?i-s:", "(?a:"])
 
@@ -138,7 +170,17 @@ PATTERNS = st.tuples(
     st.recursive(st.tuples(ATOMS, QUANTIFIERS).map("".join), larger, max_leaves=8),
 ).map("".join)
 TEXTS = st.text("abcABC1_\u00e9 \n-.\udcff{}", max_size=10)
-OURS = ("possessive", "POSIX", "back reference", "look", "atomic", "conditional", "flag", "character by name", "pattern too")
+OURS = (
+    "possessive",
+    "POSIX",
+    "back reference",
+    "look",
+    "atomic",
+    "conditional",
+    "flag",
+    "character by name",
+    "pattern too",
+)
 """What Python knows and we refuse."""
 
 
@@ -226,7 +268,16 @@ def test_what_is_no_part_of_the_language_is_refused_by_name(probe: Probe) -> Non
         assert name in page
 
 
-WEAPONS = ["(a*)*b", "(a|a)*b", "(a|aa)+$b", "(a?){500}a{500}b", "(.*)(.*)(.*)(.*)(.*)b", "((a*)*)*b", "(x+x+)+y", "^(a+)+$b"]
+WEAPONS = [
+    "(a*)*b",
+    "(a|a)*b",
+    "(a|aa)+$b",
+    "(a?){500}a{500}b",
+    "(.*)(.*)(.*)(.*)(.*)b",
+    "((a*)*)*b",
+    "(x+x+)+y",
+    "^(a+)+$b",
+]
 
 
 def test_no_pattern_takes_more_than_its_length_times_the_texts(probe: Probe) -> None:
@@ -241,7 +292,9 @@ def test_no_pattern_takes_more_than_its_length_times_the_texts(probe: Probe) -> 
 
 @settings(max_examples=500)
 @given(
-    st.lists(st.lists(st.sampled_from(["root", "u", "0", "7", "4294967294", "-1", "007", "", "/h", "\u00fc"]), max_size=9)),
+    st.lists(
+        st.lists(st.sampled_from(["root", "u", "0", "7", "4294967294", "-1", "007", "", "/h", "\u00fc"]), max_size=9)
+    ),
     st.sampled_from(["root", "u", "", "\u00fc"]),
 )
 def test_an_account_is_the_first_line_that_counts(probe: Probe, lines: list[list[str]], name: str) -> None:
