@@ -145,9 +145,9 @@ def member(name: str, data: bytes = b"", **fields: object) -> Part:
     return info, data
 
 
-def tar(*parts: Part, format: int = tarfile.PAX_FORMAT, **more: object) -> bytes:
+def tar(*parts: Part, format: int = tarfile.PAX_FORMAT) -> bytes:
     file = io.BytesIO()
-    with tarfile.open(fileobj=file, mode="w", format=format, **more) as archive:  # pyright: ignore[reportArgumentType, reportCallIssue, reportUnknownVariableType]
+    with tarfile.TarFile(fileobj=file, mode="w", format=format) as archive:
         for info, data in parts:
             archive.addfile(info, io.BytesIO(data))
     return file.getvalue()
@@ -365,7 +365,7 @@ def test_a_damaged_archive_is_unpacked_as_python_reads_it_or_refused(files: File
             damaged[chance.randrange(used)] = chance.randrange(256)
         for start in range(0, len(damaged) - 512, 512):  # sums that are right again, where there were some
             block = damaged[start : start + 512]
-            if block[257:262] == b"ustar":
+            if bytes(block[257:262]) == b"ustar":
                 block[148:156] = b" " * 8
                 damaged[start + 148 : start + 156] = b"%06o\0 " % sum(block)
         name = f"u{round}"
