@@ -20,10 +20,9 @@ static int mkdir_parents(char *path)
 {
     struct statx is;
     int error = path_make(AT_FDCWD, path);
-    if (error == -ENOTDIR) /* if it is the last that is none, it merely exists */
-        error = sys_statx(AT_FDCWD, path, 0, STATX_BASIC_STATS, &is) ? error : -EEXIST;
-    if (!error && !sys_statx(AT_FDCWD, path, 0, STATX_BASIC_STATS, &is) && (is.mode & S_IFMT) != S_IFDIR)
-        error = -EEXIST;
+    bool directory = !sys_statx(AT_FDCWD, path, 0, STATX_BASIC_STATS, &is) && (is.mode & S_IFMT) == S_IFDIR;
+    if (!directory && (!error || error == -ENOTDIR) && !sys_statx(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS, &is))
+        return -EEXIST; /* the last of them is there, and is something else */
     return error;
 }
 

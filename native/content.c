@@ -147,23 +147,12 @@ static int content_name(struct content *content)
     return 0;
 }
 
-enum { CONTENT_LINK = 16 + DECIMAL_SIZE };
-
-/* By which linkat(2) finds a file that has no name. */
-static const char *content_link_path(const struct content *content, char path[CONTENT_LINK])
-{
-    static const char prefix[] = "/proc/self/fd/";
-    memcpy(path, prefix, sizeof prefix);
-    (void)decimal(path + sizeof prefix - 1, (uint64_t)content->file);
-    return path;
-}
-
 /* A file without a name, which is gone if we are; where there can be none, one with a name, that goes if we can. */
 static int content_new(struct content *content)
 {
-    char path[CONTENT_LINK];
+    char path[PATH_FD];
     content->file = sys_openat(content->directory, ".", O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666);
-    if (content->file >= 0 && !sys_faccessat(AT_FDCWD, content_link_path(content, path), F_OK))
+    if (content->file >= 0 && !sys_faccessat(AT_FDCWD, path_of_fd(content->file, path), F_OK))
         return 0;
     fd_close(&content->file);
     int error = content_name(content);
@@ -265,10 +254,10 @@ static int content_receive(struct op *op, int fd)
 /* Gives the file without a name one beside the place where it belongs. */
 static int content_link(struct content *content)
 {
-    char path[CONTENT_LINK];
+    char path[PATH_FD];
     int error = content_name(content);
     if (!error)
-        error = sys_linkat(AT_FDCWD, content_link_path(content, path), content->directory, content->temporary,
+        error = sys_linkat(AT_FDCWD, path_of_fd(content->file, path), content->directory, content->temporary,
                            AT_SYMLINK_FOLLOW);
     if (error)
         content->temporary[0] = 0;

@@ -88,3 +88,11 @@ int path_make(int directory, char *path)
             return 0; /* what was there already and is no directory is found out when it is opened */
     }
 }
+
+const char *path_of_fd(int fd, char to[PATH_FD])
+{
+    static const char prefix[] = "/proc/self/fd/";
+    memcpy(to, prefix, sizeof prefix);
+    (void)decimal(to + sizeof prefix - 1, (uint64_t)fd);
+    return to;
+}

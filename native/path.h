@@ -16,6 +16,10 @@ void path_split(char *path, const char **name);
 /* Makes the directories of `path` that are missing, below `directory` if it is relative. 0 or -errno. */
 int path_make(int directory, char *path);
 
+/* A path by which the kernel finds what the descriptor stands for, where there is a /proc. */
+enum { PATH_FD = 16 + DECIMAL_SIZE };
+const char *path_of_fd(int fd, char to[PATH_FD]);
+
 /* How long the part is that begins at `part`, and whether it is that. */
 size_t part_size(const char *part);
 bool is_part(const char *part, size_t size, const char *wanted);

@@ -1,5 +1,6 @@
 #include "remove.h"
 
+#include "path.h"
 #include "sys.h"
 #include "trail.h"
 
@@ -21,16 +22,26 @@ static int unlink_one(int directory, const char *name)
     return error == -ENOTEMPTY || error == -EEXIST ? 1 : error;
 }
 
+/* By a descriptor: the name may have become a link. */
+static int remove_open_up(int directory, const char *name)
+{
+    char path[PATH_FD];
+    int held = sys_openat(directory, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
+    int error = held < 0 ? held : sys_fchmodat(AT_FDCWD, path_of_fd(held, path), 0700);
+    fd_close(&held);
+    return error;
+}
+
 /* Its mode protects a directory's owner from mistakes, not from the removal of all that is in it. */
 static int remove_down(struct trail *trail, const char *name)
 {
+    struct statx is;
     int error = trail_down(trail, name);
     if (error == -EACCES) {
-        error = sys_fchmodat(trail_fd(trail), name, 0700);
+        error = remove_open_up(trail_fd(trail), name);
         if (!error)
             error = trail_down(trail, name);
     }
-    struct statx is;
     if (!error && !sys_statx(trail_fd(trail), "", AT_EMPTY_PATH, STATX_BASIC_STATS, &is) && (is.mode & 0700) != 0700)
         (void)sys_fchmod(trail_fd(trail), 0700);
     return error;

@@ -78,6 +78,8 @@ def test_directories_are_made_with_their_parents(files: Files, root: Path) -> No
     (root / "file").touch()
     assert refused(lambda: files.mkdir("file")) == errno.EEXIST
     assert refused(lambda: files.mkdir("file/below")) == errno.ENOTDIR
+    (root / "dangling").symlink_to("nowhere")
+    assert refused(lambda: files.mkdir("dangling")) == errno.EEXIST
 
 
 def test_attributes_are_set_one_by_one(files: Files, root: Path) -> None:
@@ -534,6 +536,17 @@ def test_a_user_may_not_replace_what_open_would_refuse(nobody: Files) -> None:
         assert (root / "file").read_bytes() == b"old"
         assert os.listdir(root) == ["file"]
         (root / "file").unlink()
+
+
+def test_a_user_removes_a_tree_that_is_closed_to_its_owner(nobody: Files) -> None:
+    root = Path(os.fsdecode(nobody.root))
+    (root / "a/b/c").mkdir(parents=True)
+    (root / "a/b/c/file").touch()
+    for name in ("a/b/c", "a/b", "a"):
+        os.chown(root / name, 65534, 65534)
+        (root / name).chmod(0)
+    nobody.remove("a", RemoveFlags.RECURSIVE)
+    assert os.listdir(root) == []
 
 
 def test_anothers_file_that_a_user_may_write_becomes_the_users(nobody: Files) -> None:
