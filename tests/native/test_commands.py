@@ -195,6 +195,14 @@ def test_environment_directory_mask_limits_and_arguments(host: Connection) -> No
     assert lines[2:] == [b"/usr/bin", b"0077", b"64", b"[][a b][\xff]"]
 
 
+def test_the_kernel_takes_a_command_before_its_agent(host: Connection, guest: Guest) -> None:
+    score = Path(f"/proc/{guest.pid}/oom_score_adj")
+    before = score.read_text()
+    assert host.run("cat", "/proc/self/oom_score_adj", flags=ExecFlags.OOM, oom_score=500).out == b"500\n"
+    assert host.run("cat", "/proc/self/oom_score_adj").out == before.encode()
+    assert score.read_text() == before
+
+
 def test_arguments_up_to_what_the_kernel_takes(host: Connection) -> None:
     many = ["x" * 1000] * 1900
     assert host.run("sh", "-c", "echo $#", "sh", *many).out == b"1900\n"
