@@ -260,6 +260,16 @@ static int take_lifeline(struct agent *agent)
     return watch_for(&agent->loop, &agent->lifeline, EPOLLRDHUP);
 }
 
+/* Before this process is not dumpable: from then on its files in /proc are root's. */
+static void open_oom_score(struct agent *agent)
+{
+    agent->oom_score = sys_openat(AT_FDCWD, "/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC, 0);
+    long got = agent->oom_score < 0 ? -1 : sys_pread(agent->oom_score, agent->usual, sizeof agent->usual, 0);
+    agent->usual_size = got > 0 ? (size_t)got : 0;
+    if (got <= 0)
+        fd_close(&agent->oom_score);
+}
+
 static int set_up(struct agent *agent)
 {
     struct rlimit tags = {0, 0};
@@ -268,6 +278,7 @@ static int set_up(struct agent *agent)
     if (!result)
         result = arena_open(&agent->arena, ARENA_BYTES);
     agent->stack = sys_map(STACK_BYTES);
+    open_oom_score(agent);
     (void)sys_prctl(PR_SET_DUMPABLE, 0);
     (void)sys_prctl(PR_SET_CHILD_SUBREAPER, 1);
     (void)sys_prlimit(0, RLIMIT_MSGQUEUE, NULL, &tags);

@@ -184,8 +184,6 @@ struct program {
     size_t group_count;
     struct reader rlimits;
     uint64_t tag;
-    bool oom;
-    int oom_score;
     unsigned umask;
     int cgroup;
 };
@@ -202,6 +200,9 @@ struct agent {
     struct watch lifeline;
     bool alone; /* ends with its first connection */
     int null;
+    int oom_score; /* of this process; open since it was still allowed. -1: none */
+    size_t usual_size;
+    char usual[16]; /* what stood there */
     uint64_t next_number;
     uint64_t next_tag;
     uint64_t top_tag;

@@ -19,22 +19,49 @@ from pathlib import Path
 
 SOURCES = Path(__file__).resolve().parent
 COMPILERS = ("gcc", "clang", "cc")
-WARNINGS = (
-    "-Wall -Wextra -Werror -Wconversion -Wshadow -Wvla -Wstrict-prototypes -Wmissing-prototypes -Wcast-qual -Wformat=2"
-    " -Wimplicit-fallthrough -Wundef"
-).split()
+WARNINGS = [
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-Wconversion",
+    "-Wshadow",
+    "-Wvla",
+    "-Wstrict-prototypes",
+    "-Wmissing-prototypes",
+    "-Wcast-qual",
+    "-Wformat=2",
+    "-Wimplicit-fallthrough",
+    "-Wundef",
+]
 COMMON = ["-std=c11", *WARNINGS, "-g0", "-ffile-prefix-map=.=native", "-fno-strict-aliasing"]
-RELEASE = (
-    "-Os -ffreestanding -fno-builtin -nostdlib -static -fno-pie -fno-asynchronous-unwind-tables"
-    " -fno-stack-protector -ffunction-sections -fdata-sections -Wl,--gc-sections -Wl,--build-id=none -Wl,-z,noexecstack -s"
-).split()
+RELEASE = [
+    "-Os",
+    "-ffreestanding",
+    "-fno-builtin",
+    "-nostdlib",
+    "-static",
+    "-fno-pie",
+    "-fno-asynchronous-unwind-tables",
+    "-fno-stack-protector",
+    "-ffunction-sections",
+    "-fdata-sections",
+    "-Wl,--gc-sections",
+    "-Wl,--build-id=none",
+    "-Wl,-z,noexecstack",
+    "-s",
+]
 TRAPS = {
     "gcc": ["-fsanitize=undefined", "-fsanitize-undefined-trap-on-error"],
     "clang": ["-fsanitize=undefined", "-fsanitize-trap=all"],
 }
-HOSTED = (
-    "-O1 -g -DGUEST_HOSTED -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
-).split()
+HOSTED = [
+    "-O1",
+    "-g",
+    "-DGUEST_HOSTED",
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover=all",
+    "-fno-omit-frame-pointer",
+]
 
 
 class NoCompiler(Exception):

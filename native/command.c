@@ -186,14 +186,28 @@ static int fill_program(struct child *child, const struct exec_message *request,
     program->rlimits = request->rlimits;
     program->identity = request->flags & EXEC_IDENTITY;
     program->terminal = request->flags & EXEC_TERMINAL;
-    program->oom = request->flags & EXEC_OOM;
-    program->oom_score = request->oom_score;
     program->uid = request->uid;
     program->gid = request->gid;
     program->umask = request->umask & 0777;
     program->tag = child->tag;
     program->cgroup = child->cgroup;
     return 0;
+}
+
+/* Ours while the child is made, which inherits it: a command dies of lack of memory before its agent does. */
+static void lend_oom_score(struct agent *agent, int score)
+{
+    char text[1 + DECIMAL_SIZE] = "-";
+    (void)decimal(text + 1, (uint64_t)(score < 0 ? -(int64_t)score : score));
+    const char *from = score < 0 ? text : text + 1;
+    if (agent->oom_score >= 0)
+        (void)sys_pwrite(agent->oom_score, from, strlen(from), 0);
+}
+
+static void restore_oom_score(struct agent *agent)
+{
+    if (agent->oom_score >= 0)
+        (void)sys_pwrite(agent->oom_score, agent->usual, agent->usual_size, 0);
 }
 
 static int start(struct child *child, const struct exec_message *request, struct ends *ends, const char **step)
@@ -204,8 +218,12 @@ static int start(struct child *child, const struct exec_message *request, struct
     memcpy(program.fds, ends->child, sizeof program.fds);
     *step = "arguments";
     child->started = child->looked_at = loop_now();
+    if (request->flags & EXEC_OOM)
+        lend_oom_score(agent, request->oom_score);
     if (!pid)
         pid = spawn(&program, agent->stack, STACK_BYTES, step);
+    if (request->flags & EXEC_OOM)
+        restore_oom_score(agent);
     arena_rewind(&agent->arena, 0);
     return pid;
 }

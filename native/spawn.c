@@ -118,17 +118,6 @@ static void enter_directory(const struct start *start)
         fail(start, STEP_CWD, -ENOENT);
 }
 
-static void set_oom_score(int score)
-{
-    char text[1 + DECIMAL_SIZE] = "-";
-    int fd = sys_openat(AT_FDCWD, "/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC, 0);
-    (void)decimal(text + 1, (uint64_t)(score < 0 ? -(int64_t)score : score));
-    const char *from = score < 0 ? text : text + 1;
-    if (fd >= 0)
-        (void)sys_write(fd, from, strlen(from)); /* what may not be raised stays: it is no wall */
-    fd_close(&fd);
-}
-
 static const char *search_path(char *const *env)
 {
     for (; *env; env++)
@@ -201,8 +190,6 @@ static void run_child(void *argument)
             fail(start, STEP_PREPARE, result);
     }
     (void)sys_close_range(3, ~0u, CLOSE_RANGE_CLOEXEC); /* all are; this is for those of a supervisor that erred */
-    if (program->oom)
-        set_oom_score(program->oom_score);
     set_limits(start);
     set_identity(start);
     enter_directory(start);

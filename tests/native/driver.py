@@ -305,7 +305,9 @@ class Guest:
         assert code == 0, f"the guest ended with {code}"
 
 
-def start(program: Path, descriptors: Sequence[int], argv: Sequence[str] = ("guest",), env: dict[str, str] | None = None) -> int:
+def start(
+    program: Path, descriptors: Sequence[int], argv: Sequence[str] = ("guest",), env: dict[str, str] | None = None
+) -> int:
     """With descriptors as 3 and on."""
     above = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 64) for fd in descriptors]
     try:

@@ -33,7 +33,6 @@ from paddock.wire.guest import (
     SignalOrder,
     Stream,
 )
-
 from tests.native.driver import ENV, PATIENCE_SECONDS, Command, Connection, Finished, Guest, GuestError, frame
 
 
@@ -190,12 +189,18 @@ def test_a_broken_pipe_ends_a_program(host: Connection) -> None:
 def test_environment_directory_mask_limits_and_arguments(host: Connection) -> None:
     script = "printenv A; printenv | wc -l; pwd; umask; ulimit -n; printf '[%s]' \"$@\""
     env = (*ENV, b"A=\xff=b")
-    finished = host.sh(
-        script, "", "a b", "\udcff", env=env, cwd=b"/usr/bin", umask=0o77, rlimits=(7, 64, 64)
-    )
+    finished = host.sh(script, "", "a b", "\udcff", env=env, cwd=b"/usr/bin", umask=0o77, rlimits=(7, 64, 64))
     lines = finished.out.splitlines()
     assert lines[0] == b"\xff=b"
     assert lines[2:] == [b"/usr/bin", b"0077", b"64", b"[][a b][\xff]"]
+
+
+def test_the_kernel_takes_a_command_before_its_agent(host: Connection, guest: Guest) -> None:
+    score = Path(f"/proc/{guest.pid}/oom_score_adj")
+    before = score.read_text()
+    assert host.run("cat", "/proc/self/oom_score_adj", flags=ExecFlags.OOM, oom_score=500).out == b"500\n"
+    assert host.run("cat", "/proc/self/oom_score_adj").out == before.encode()
+    assert score.read_text() == before
 
 
 def test_arguments_up_to_what_the_kernel_takes(host: Connection) -> None:
@@ -268,9 +273,7 @@ def test_children_that_exit_at_one_instant_are_all_told(host: Connection, guest:
     for _ in range(3):
         inside, near = os.pipe()
         null = os.open("/dev/null", os.O_WRONLY)
-        commands = [
-            host.exec("cat", flags=ExecFlags.STDIN, descriptors=[inside, null, null]) for _ in range(200)
-        ]
+        commands = [host.exec("cat", flags=ExecFlags.STDIN, descriptors=[inside, null, null]) for _ in range(200)]
         os.close(inside)
         os.close(null)
         os.close(near)
@@ -322,9 +325,7 @@ def test_end_of_input_of_a_terminal_is_what_a_person_types(host: Connection) -> 
 
 
 def test_a_terminal_that_a_grandchild_keeps_does_not_hold_the_command(host: Connection, marker: str) -> None:
-    finished = host.sh(
-        f"trap '' HUP; sh -c 'sleep 600; : {marker}' & echo done", flags=ExecFlags.TERMINAL
-    )
+    finished = host.sh(f"trap '' HUP; sh -c 'sleep 600; : {marker}' & echo done", flags=ExecFlags.TERMINAL)
     assert b"done" in finished.out
     assert host.sh("echo hi", flags=ExecFlags.TERMINAL).out == b"hi\r\n"
 
@@ -486,7 +487,9 @@ def background(host: Connection, *argv: str) -> bytes:
 def test_a_background_command_outlives_its_connection_and_is_followed_again(guest: Guest, tmp_path: Path) -> None:
     go = tmp_path / "go"
     host = guest.connect()
-    id = background(host, "sh", "-c", f"echo early; echo warn >&2; while ! test -e {go}; do sleep 0.02; done; echo late; exit 6")
+    id = background(
+        host, "sh", "-c", f"echo early; echo warn >&2; while ! test -e {go}; do sleep 0.02; done; echo late; exit 6"
+    )
     host.close()
     host = guest.connect()
     follower = attach(host, id)

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from paddock.wire.guest import Error, ExecFlags, Kind, Limit, Op, Stream
-
 from tests.native.driver import Connection, Guest, GuestError, frame
 from tests.native.test_commands import eventually
 

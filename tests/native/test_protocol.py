@@ -14,7 +14,21 @@ from hypothesis import strategies as st
 
 from paddock.wire import WireError
 from paddock.wire import guest as messages
-from paddock.wire.guest import Attach, Exec, ExecFlags, HostHello, Kill, Kind, Limit, Listed, Op, Order, Resize, Signal, Stream
+from paddock.wire.guest import (
+    Attach,
+    Exec,
+    ExecFlags,
+    HostHello,
+    Kill,
+    Kind,
+    Limit,
+    Listed,
+    Op,
+    Order,
+    Resize,
+    Signal,
+    Stream,
+)
 from tests.native.driver import ENV, HEADER, Connection, Ended, Guest, frame
 from tests.native.test_commands import eventually
 
