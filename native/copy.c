@@ -160,10 +160,9 @@ static int copy_directory(const char *source, const struct statx *is, int direct
     int from = error ? error : sys_openat(AT_FDCWD, source, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC, 0);
     if (from < 0)
         return from;
-    error = walk_open_take(&copy->source, &from, memory, SIZE_MAX, 0);
+    error = walk_open_take(&copy->source, &from, memory, SIZE_MAX, 0, true);
     if (error)
         return error;
-    copy->source.strict = true;
     int to = sys_openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
     if (to < 0) /* one that may be searched, not read, is as good */
         to = sys_openat(directory, ".", O_PATH | O_DIRECTORY | O_CLOEXEC, 0);

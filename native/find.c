@@ -57,7 +57,7 @@ static int search(struct op *op, struct reader field, size_t deepest, struct rea
         return -ENAMETOOLONG;
     join_prefix(&search->joined, path);
     op->step = "walk";
-    error = walk_open_take(&search->walk, &root, &op->arena, deepest, LIMIT_PATH - search->joined.prefix);
+    error = walk_open_take(&search->walk, &root, &op->arena, deepest, LIMIT_PATH - search->joined.prefix, false);
     if (error)
         return error;
     while ((event = walk_next(&search->walk, &entry)) > 0) {

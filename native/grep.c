@@ -145,7 +145,7 @@ static int grep_below(struct op *op, struct grep *grep, int root, struct reader 
     int event, more = 1;
     if (prefix > 1)
         grep->path[prefix++] = '/';
-    int error = walk_open_take(&grep->walk, &root, &op->arena, SIZE_MAX, LIMIT_PATH - prefix);
+    int error = walk_open_take(&grep->walk, &root, &op->arena, SIZE_MAX, LIMIT_PATH - prefix, false);
     if (error)
         return error;
     while (more > 0 && (event = walk_next(&grep->walk, &entry))) {

@@ -155,7 +155,7 @@ static int pack_entry(struct pack *pack, int directory, const char *name, char *
 static int pack_below(struct pack *pack, int root)
 {
     struct walk_entry entry;
-    int event, error = walk_open_take(&pack->walk, &root, &pack->op->arena, SIZE_MAX, TAR_PATH - 2);
+    int event, error = walk_open_take(&pack->walk, &root, &pack->op->arena, SIZE_MAX, TAR_PATH - 2, false);
     if (error)
         return error;
     while ((event = walk_next(&pack->walk, &entry)) > 0) {

@@ -93,12 +93,14 @@ static int walk_enter(struct walk *walk, size_t path)
     return 0;
 }
 
-int walk_open_take(struct walk *walk, int *root, struct arena *memory, size_t deepest, size_t path_room)
+int walk_open_take(struct walk *walk, int *root, struct arena *memory, size_t deepest, size_t path_room,
+                   bool strict)
 {
     walk->level = NULL;
     walk->depth = 0;
     walk->deepest = deepest;
-    walk->enter = walk->strict = walk->truncated = false;
+    walk->enter = walk->truncated = false;
+    walk->strict = strict;
     walk->paths = path_room > 0;
     walk->path_room = min_size(path_room, sizeof walk->path - 1);
     walk->path[0] = 0;

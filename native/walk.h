@@ -27,7 +27,7 @@ struct walk {
     size_t depth, deepest;
     bool enter;     /* what was given last is a directory, to be entered next */
     bool paths;     /* keep `path` */
-    bool strict;    /* the caller's: nothing is passed over, what cannot be looked at is an error */
+    bool strict;    /* nothing is passed over: what cannot be looked at is an error */
     bool truncated; /* there is more: too deep, too long a path, too large a directory */
     const char *name; /* and mode of what was given last */
     uint16_t mode;
@@ -46,8 +46,9 @@ struct walk_entry {
 enum walk_event { WALK_END = 0, WALK_ENTRY = 1, WALK_LEFT = 2 };
 
 /* Takes over `root`; and TRAIL_MEMORY and WALK_NAMES of `memory`. `path_room`: paths of at most so many bytes are given, longer ones passed over; 0: none is, and
- * there is no limit. 0 or -errno. */
-int walk_open_take(struct walk *, int *root, struct arena *memory, size_t deepest, size_t path_room);
+ * there is no limit. `strict`: nothing is passed over. 0 or -errno. */
+int walk_open_take(struct walk *, int *root, struct arena *memory, size_t deepest, size_t path_room,
+                   bool strict);
 
 /* WALK_ENTRY; WALK_LEFT: all that is in the last directory entered has been given, and now it is `parent` that the
  * walk is in; of what was left `is.mode` is known; WALK_END; or -errno. */
