@@ -189,6 +189,7 @@ _HINTS = {
     errno.EMFILE: "ulimit -n tells how many this program may have; close what is not used, or raise it",
     errno.ENFILE: "sysctl fs.file-max tells how many the machine has",
     errno.ETOOMANYREFS: "ulimit -n tells how many this user may have under way",
+    errno.ENOBUFS: "paddock doctor",
     errno.ENOMEM: "paddock doctor",
     errno.ENOSPC: "paddock doctor",
     errno.EDQUOT: "paddock doctor",

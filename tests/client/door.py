@@ -9,7 +9,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -315,6 +315,19 @@ class Served:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+    def hand_over(self, when: Callable[[Listener], object]) -> None:
+        """`when` returns while nothing is read, the next daemon listens, and this one leaves."""
+
+        async def leave() -> None:
+            old, requests = self._listener, self._requests
+            when(old)
+            await self._listen(self.door.root)
+            old.stop()
+            await old.aclose()
+            requests.memory = Memory()
+
+        self._on_loop(leave())
 
     def forget(self) -> None:
         """As if it were the next daemon."""

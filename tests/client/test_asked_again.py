@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from select import select
 from typing import Any
 
@@ -20,8 +20,19 @@ import pytest
 
 from paddock.client import Sandbox, Session
 from paddock.daemon import _asked
+from paddock.daemon._listener import Listener
 from paddock.errors import DaemonLost, DaemonUnavailable
-from paddock.model import Action, CreateSandbox, ExecSpec, ForkSandbox, RunExec, StartExec, WriteFile
+from paddock.model import (
+    Action,
+    CreateSandbox,
+    ExecSpec,
+    ForkSandbox,
+    ListSandboxes,
+    RunExec,
+    StartExec,
+    State,
+    WriteFile,
+)
 from paddock.wire import Connection, Frame
 from tests.client.door import Rig
 from tests.orphans import wait_until
@@ -101,7 +112,11 @@ def box(rig: Rig, ending: Ending) -> str:
 
 @pytest.fixture(params=["blocking", "event loop"])
 def perform(request: pytest.FixtureRequest, rig: Rig) -> Callable[[Action[Any]], Any]:
-    def blocking(action: Action[Any]) -> Any:
+    return _blocking(rig) if request.param == "blocking" else lambda action: asyncio.run(_on_a_loop(rig)(action))
+
+
+def _blocking(rig: Rig) -> Callable[[Action[Any]], Any]:
+    def perform(action: Action[Any]) -> Any:
         result = rig.transport.perform(action)
         if hasattr(result, "wait"):
             result.close()
@@ -109,7 +124,11 @@ def perform(request: pytest.FixtureRequest, rig: Rig) -> Callable[[Action[Any]],
             result.abort()
         return result
 
-    async def once(action: Action[Any]) -> Any:
+    return perform
+
+
+def _on_a_loop(rig: Rig) -> Callable[[Action[Any]], Coroutine[Any, Any, Any]]:
+    async def perform(action: Action[Any]) -> Any:
         result = await rig.async_transport.perform(action)
         if hasattr(result, "wait"):
             await result.aclose()
@@ -117,7 +136,7 @@ def perform(request: pytest.FixtureRequest, rig: Rig) -> Callable[[Action[Any]],
             await result.abort()
         return result
 
-    return blocking if request.param == "blocking" else lambda action: asyncio.run(once(action))
+    return perform
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -187,6 +206,57 @@ def test_an_answer_that_nobody_has_read_is_given_again_or_unknown(
         assert box in str(error)
     if daemon == "lives":
         assert wait_until(lambda: not rig.door.open), "what its caller never got is closed"
+
+
+@pytest.mark.parametrize("kind", ["blocking", "event loop"])
+@pytest.mark.parametrize("verb", VERBS)
+def test_what_a_daemon_that_leaves_has_not_read_is_done_once_by_the_next(
+    verb: str, kind: str, rig: Rig, box: str
+) -> None:
+    action = VERBS[verb](box)
+    before, results = len(_performed(rig, action)), list[Any]()
+    connected, asks = threading.Event(), threading.Event()
+
+    def blocking() -> None:
+        _blocking(rig)(ListSandboxes())
+        connected.set()
+        assert asks.wait(30)
+        results.append(_blocking(rig)(action))
+
+    async def on_a_loop() -> None:
+        await _on_a_loop(rig)(ListSandboxes())
+        connected.set()
+        assert asks.wait(30)
+        results.append(await _on_a_loop(rig)(action))
+
+    def until_it_asks(listener: Listener) -> None:
+        peers = [one._peer for one in listener._connections]  # pyright: ignore[reportPrivateUsage]
+        asks.set()
+        assert select(peers, (), (), 30)[0]
+
+    caller = threading.Thread(target=blocking if kind == "blocking" else lambda: asyncio.run(on_a_loop()))
+    caller.start()
+    assert connected.wait(30)
+    rig.served.hand_over(until_it_asks)
+    caller.join()
+    assert len(results) == 1
+    assert len(_performed(rig, action)) == before + 1
+
+
+@pytest.mark.parametrize("verb", ["create", "fork"])
+def test_sandboxes_that_are_made_while_the_daemon_leaves_live(
+    verb: str, rig: Rig, box: str, perform: Callable[[Action[Any]], Any]
+) -> None:
+    results = list[Any]()
+    rig.door.holds_create = True
+    caller = threading.Thread(target=lambda: results.append(perform(VERBS[verb](box))))
+    caller.start()
+    assert wait_until(lambda: len(rig.door.sandboxes) == 2)
+    rig.served.hand_over(lambda _: None)
+    caller.join()
+    made = results[0] if verb == "fork" else results
+    assert {box, *(one.id for one in made)} == set(rig.door.sandboxes)
+    assert {one.state for one in rig.door.sandboxes.values()} == {State.RUNNING}
 
 
 def test_what_runs_on_in_the_background_is_named(rig: Rig, box: str, ending: Ending) -> None:

@@ -297,6 +297,35 @@ def test_an_idle_daemon_makes_room_when_its_settings_change_and_a_busy_one_says_
     assert daemon_pid(state_dir) != old
 
 
+def test_a_busy_daemon_of_another_protocol_is_named_and_the_command_that_is_named_replaces_it(
+    state_dir: Path, program: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holds = program(_HOLDS + _SAYS_ON)
+    id = holds.hears()
+    old = daemon_pid(state_dir)
+    monkeypatch.setattr("paddock.client._session.PROTOCOL", 99)
+    with pytest.raises(NotConfigured, match=rf"pid {old}\) .* \(paddock daemon restart\)"):
+        Sandbox.list(transport=default_transport(state_dir))
+    assert daemon_pid(state_dir) == old, "status is spoken by every version, and what is in use stays"
+    assert stop_daemon(state_dir, ends_sessions=False)
+    monkeypatch.undo()
+    assert [one.id for one in Sandbox.list(transport=default_transport(state_dir))] == [id]
+    assert daemon_pid(state_dir) != old
+    holds.tell()
+    assert holds.hears() == "on"
+
+
+def test_an_idle_daemon_of_another_protocol_makes_room(state_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Sandbox.list(transport=default_transport(state_dir))
+    old = daemon_pid(state_dir)
+    session(state_dir).close()
+    monkeypatch.setattr("paddock.client._session.PROTOCOL", 99)
+    assert wait_until(lambda: daemon_status(state_dir) is None), "it leaves when it is greeted"
+    monkeypatch.undo()
+    Sandbox.list(transport=default_transport(state_dir))
+    assert daemon_pid(state_dir) != old
+
+
 @pytest.mark.parametrize("how", ["deleted", "moved"])
 def test_a_state_directory_takes_its_sandboxes_and_its_daemon_along(how: str, state_dir: Path, program: Start) -> None:
     holds = program("stays = Sandbox.create(level='jail', persistent=True, ttl_seconds=300)\nsay(1)\n" + _HOLDS)

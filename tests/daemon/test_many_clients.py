@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import resource
 import select
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -94,6 +96,59 @@ def test_a_client_that_reads_no_answer_is_read_no_further(rig: Rig) -> None:
                 unsent = unsent[deaf.send(unsent) :]
             assert channel < 100_000
         assert Sandbox.list(transport=rig.transport)
+
+
+_MANY_UNDER_WAY = """
+import array, asyncio, contextlib, resource, socket, sys
+from pathlib import Path
+from paddock.errors import PaddockError
+from paddock.linux import caps
+from paddock.model import ExecSpec, RunExec, StartExec, WriteFile
+from tests.client.door import Rig
+
+rig = Rig(Path(sys.argv[1]))
+ask = rig.transport.perform
+ask(RunExec(sandbox="s", spec=ExecSpec(argv=("true",))))
+ask(WriteFile(sandbox="s", path="f")).abort()  # what is imported at its first use is there
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+
+
+async def drop() -> None:
+    caps.drop_all()
+
+
+rig.served._on_loop(drop())  # capabilities are a thread's
+caps.drop_all()
+rights = array.array("i", [0] * 250)
+with contextlib.ExitStack() as held:
+    for _ in range(2):
+        ours, theirs = map(held.enter_context, socket.socketpair())
+        ours.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+    for action in (StartExec(sandbox="s", spec=ExecSpec(argv=("sleep", "60"))), WriteFile(sandbox="s", path="f")):
+        try:
+            print(type(ask(action)))
+        except PaddockError as error:
+            print(error.code, error.details.get("errno"))
+    for perform in (ask, lambda action: asyncio.run(rig.async_transport.perform(action))):
+        try:
+            print(perform(RunExec(sandbox="s", spec=ExecSpec(argv=("cat",)), input=bytes(1 << 20))))
+        except PaddockError as error:
+            print(error.code, error.details.get("errno"))
+    print(ask(RunExec(sandbox="s", spec=ExecSpec(argv=("echo", "on")))).out.head)
+ask(WriteFile(sandbox="s", path="f")).abort()
+print(len(rig.door.open))
+rig.close()
+"""
+
+
+def test_while_too_many_descriptors_of_this_user_are_under_way_a_stream_is_refused_and_its_command_ends(
+    tmp_path: Path,
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _MANY_UNDER_WAY, tmp_path], capture_output=True, text=True, check=False
+    )
+    refused = f"{ResourceExhausted.code} ETOOMANYREFS"
+    assert done.stdout.splitlines() == [refused, refused, refused, refused, "b'on\\n'", "0"], done.stderr
 
 
 def test_a_daemon_without_descriptors_says_so_and_goes_on(state_dir: Path) -> None:

@@ -13,8 +13,8 @@ import pytest
 from paddock.daemon._requests import Requests
 from paddock.daemon._sessions import Session
 from paddock.errors import InvalidState
-from paddock.model import Action, CreateSandbox, ExecSpec, Principal, Sandbox, StartExec, State, codec
-from paddock.wire import Frame, Kind
+from paddock.model import Action, CreateSandbox, ExecSpec, Principal, Sandbox, SandboxId, StartExec, State, codec
+from paddock.wire import AGAIN, Frame, Kind
 from tests.client.door import FakeDoor
 
 
@@ -69,3 +69,38 @@ def test_a_module_that_an_upgrade_has_removed_is_no_fault_of_the_callers(tmp_pat
     error = codec.decode_error(body)
     assert isinstance(error, InvalidState)
     assert error.hint == "paddock daemon restart"
+
+
+def test_a_create_that_was_undone_is_made_anew_when_its_caller_asks_again(tmp_path: Path) -> None:
+    made: dict[str | None, SandboxId] = {}
+
+    class Keyed(FakeDoor):
+        async def perform(self, action: Any, principal: Principal) -> Any:
+            if isinstance(action, CreateSandbox) and action.idempotency_key in made:
+                return self.sandboxes[made[action.idempotency_key]]
+            result = await super().perform(action, principal)
+            if isinstance(action, CreateSandbox):
+                made[action.idempotency_key] = result.id
+            return result
+
+    door, notes = Keyed(tmp_path), [_no_room]
+
+    async def owned(session: Session, sandbox: Sandbox) -> None:
+        if notes:
+            await notes.pop()(session, sandbox)
+
+    async def ask(flags: int) -> tuple[Kind, bytes]:
+        answers: list[tuple[Kind, bytes]] = []
+        requests = Requests(door, Principal("local:test"), owned=owned, control=_control)
+        frame = Frame(Kind.OPEN, 1, codec.encode(codec.Request(action=CreateSandbox(), id="1")), flags=flags)
+        session = Session("0" * 32, 0, lambda session: None)
+        await requests.answer(session, frame, lambda kind, body, descriptors=(): answers.append((kind, body)))
+        (answer,) = answers
+        return answer
+
+    assert asyncio.run(ask(0))[0] is Kind.ERROR
+    for _ in range(2):
+        kind, body = asyncio.run(ask(AGAIN))
+        assert kind is Kind.REPLY
+        assert codec.decode_result(body, CreateSandbox).state is State.RUNNING
+    assert [info.state for info in door.sandboxes.values()] == [State.KILLED, State.RUNNING]

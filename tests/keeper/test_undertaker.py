@@ -81,7 +81,7 @@ def test_deadlines_come_due_in_order_whatever_was_moved_or_died_meanwhile(tmp_pa
 
 def test_deadlines_of_the_dead_are_not_kept_for_ever(tmp_path: Path) -> None:
     with yard_of_the_dead(tmp_path) as (undertaker, add):
-        for n in range(300):
+        for n in range(120):
             undertaker.bury(add(f"sb_{n}", 1e12))
         assert len(undertaker._deadlines) < 100
 

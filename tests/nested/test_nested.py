@@ -90,13 +90,15 @@ def test_a_child_cannot_be_reached_from_elsewhere(sandbox: Make) -> None:
     one, other = sandbox(nested=1), sandbox(nested=1)
     child = inside(one, "print(Sandbox.create().id)").strip()
     assert (
-        refused(other, f"Sandbox.list and Sandbox({{'id': '{child}', 'name': None, 'state': ''}}).exec('true')")
+        refused(
+            other, f"Sandbox.list and Sandbox({{'id': '{child}', 'spec': {{'name': None}}, 'state': ''}}).exec('true')"
+        )
         == "not_found"
     )
     assert inside(other, "print(Sandbox.list())") == "[]\n"
     # Nor its own, but for forks and promotion; nor one that is not there.
     for id in (one.id, other.id):
-        assert refused(other, f"Sandbox({{'id': '{id}', 'name': None, 'state': ''}}).kill()") in (
+        assert refused(other, f"Sandbox({{'id': '{id}', 'spec': {{'name': None}}, 'state': ''}}).kill()") in (
             "policy_denied",
             "not_found",
         )
@@ -150,28 +152,138 @@ def test_a_program_inside_goes_on_when_the_daemon_dies(state_dir: Path) -> None:
     outer.kill()
 
 
-def test_what_is_no_request_is_answered_or_hung_up_on_and_the_door_stays(outer: Sandbox) -> None:
+KNOCK = """
+from paddock.wire import Connection, Kind, pack
+
+def connected():
+    stream = socket.socket(socket.AF_UNIX)
+    stream.settimeout(60)
+    stream.connect(os.environ["PADDOCK_DOOR"])
+    return stream
+
+def knock(*frames):
+    # The code of each answer, or "closed".
+    with connected() as stream:
+        there, said = Connection(stream), []
+        try:
+            stream.sendall(b"".join(frames))
+            for _ in frames:
+                frame = there.receive()
+                said.append(json.loads(frame.body)["code"] if frame.kind is Kind.ERROR else frame.kind.name)
+        except (AttributeError, OSError):
+            said.append("closed")
+        return said
+
+def asked(**request):
+    return pack(Kind.OPEN, 7, json.dumps(request).encode())
+"""
+
+
+def knocked(box: Sandbox, program: str) -> list[str]:
+    """The lines of a program that speaks to the door itself."""
+    text = f"from paddock import *\nimport array, json, os, socket, threading\n{KNOCK}\n{textwrap.dedent(program)}"
+    return box.exec(["python3", "-c", text], check=True, timeout_seconds=120).stdout.splitlines()
+
+
+def test_what_is_not_the_protocol_is_hung_up_on_and_the_door_stays(outer: Sandbox) -> None:
     program = """
-        def knock(data):
-            with socket.socket(socket.AF_UNIX) as stream:
-                stream.connect(os.environ["PADDOCK_DOOR"])
-                stream.settimeout(20)
-                stream.sendall(data)
-                return stream.recv(65536)[4:].decode()
-        frame = lambda body: len(body).to_bytes(4, "big") + body
-        print(knock(bytes(4)) == "", knock(b"\\xff" * 4) == "", "invalid_argument" in knock(frame(b"{}")))
-        print("invalid_argument" in knock(frame(b"[" * 100000)))
-        print("invalid_argument" in knock(frame(b'{"type": "doctor"}')))
-        print("invalid_argument" in knock(frame(b'{"type": "fork", "count": 1, "mounts": ["/"]}')))
-        print(*(knock(frame(body.encode())).startswith('{"error"') for body in (
-            '{"type": "fork", "count": -1}',
-            '{"type": "write", "sandbox": "x", "path": "/", "data": "%"}',
-        )))
-        threads = [threading.Thread(target=Sandbox.list) for _ in range(40)]
-        [thread.start() for thread in threads], [thread.join() for thread in threads]
+        hello = pack(Kind.HELLO, 0, b"{}")
+        print(knock(bytes(16)), knock(b"\\xff" * 16), knock(b"GET / HTTP/1.1\\r\\n\\r\\n"))
+        print(*(knock(hello, pack(kind, 1)) for kind in (Kind.REPLY, Kind.ERROR, Kind.CONTROL, Kind.CLOSE)))
+        print(knock(pack(Kind.OPEN, 1, b"{}", descriptors=(0,))), knock(pack(Kind.OPEN, 1, bytes(7 << 20))))
         print(Sandbox.list())
     """
-    assert inside(outer, program) == "True True True\nTrue\nTrue\nTrue\nTrue True\n[]\n"
+    closed = "['closed']"
+    hung_up = " ".join(["['HELLO', 'closed']"] * 4)
+    assert knocked(outer, program) == [" ".join([closed] * 3), hung_up, f"{closed} {closed}", "[]"]
+
+
+def test_what_is_no_request_is_refused_and_the_next_one_is_served(outer: Sandbox) -> None:
+    program = """
+        me = os.environ["ME"]
+        bad = [
+            pack(Kind.OPEN, 1, b"[" * 100000),
+            pack(Kind.OPEN, 2, b"{}"),
+            pack(Kind.OPEN, 3, json.dumps([[]] * 200000).encode()),
+            asked(action={"action": "doctor"}),
+            asked(action={"action": "sandbox.list"}, control="stop"),
+            asked(action={"action": "diagnose"}),
+            asked(action={"action": "sandbox.get", "sandbox": me}),
+            asked(action={"action": "exec.start", "sandbox": me, "spec": {"argv": ["true"]}}),
+            asked(action={"action": "sandbox.fork", "sandbox": me, "count": -1}),
+            asked(action={"action": "sandbox.fork", "sandbox": me, "mounts": ["/"]}),
+            asked(action={"action": "sandbox.create", "spec": {"mounts": [{"source": "/", "target": "/host"}]}}),
+            asked(action={"action": "sandbox.create", "spec": {"name": "\\ud800"}}),
+            asked(action={"action": "file.write", "sandbox": "x", "path": "/"}, data="%"),
+        ]
+        *codes, last = knock(*bad, asked(action={"action": "sandbox.list"}))
+        print(*sorted(set(codes)), last, len(codes) == len(bad))
+    """
+    program = program.replace('os.environ["ME"]', repr(outer.id))
+    assert knocked(outer, program) == ["invalid_argument policy_denied REPLY True"]
+
+
+def test_descriptors_from_inside_are_closed(outer: Sandbox) -> None:
+    program = """
+        reading, writing = os.pipe()
+        with connected() as stream:
+            rights = array.array("i", [writing] * 8).tobytes()
+            stream.sendmsg([pack(Kind.HELLO, 0, b"{}")], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+            os.close(writing)
+            print(Connection(stream.dup()).receive().kind.name, os.read(reading, 1))
+    """
+    assert knocked(outer, program) == ["HELLO b''"]
+
+
+def test_slow_callers_hold_their_own_places_only(outer: Sandbox) -> None:
+    program = """
+        whole = asked(action={"action": "sandbox.list"})
+        slow = []
+        for number in range(16):
+            slow.append(connected())
+            slow[-1].sendall(whole[:20])
+            if number == 14:
+                print(knock(*[whole] * 3))
+        others = [threading.Thread(target=Sandbox.list) for _ in range(24)]
+        [thread.start() for thread in others]
+        slow.pop(0).close()
+        [thread.join() for thread in others]
+        for stream in slow:
+            for byte in whole[20:]:
+                stream.sendall(bytes([byte]))
+        print({Connection(stream).receive().body for stream in slow})
+    """
+    assert knocked(outer, program) == ["['REPLY', 'REPLY', 'REPLY']", "{b'[]'}"]
+
+
+def test_an_answer_has_bounds_and_nothing_of_the_host(sandbox: Make) -> None:
+    outer = sandbox(nested=2, limits=LIMITS, env={"TOKEN": "mine"}, labels={"of": "mine"})
+    program = """
+        import paddock
+        child, = paddock._ask("sandbox.fork", sandbox=paddock._outer(), count=1)
+        print(child["spec"]["env"], child["spec"]["labels"], child["spec"]["mounts"])
+        child = Sandbox(child)
+        files = child.files
+        files.write("most", bytes(4 << 20))
+        print(files.read("most") == bytes(4 << 20), child.exec("echo >> most; echo $TOKEN").stdout.strip())
+        for ask in (lambda: files.read("most"), lambda: files.write("more", bytes(5 << 20))):
+            try:
+                ask()
+            except PaddockError as error:
+                print(error.code, error.hint)
+        spec = {"argv": ["head", "-c", "3000000", "/dev/zero"]}
+        print(paddock._ask("exec.run", sandbox=child.id, spec=spec)["out"]["file"])
+        text = child.exec(spec["argv"]).stdout
+        print(len(text), text.strip("\\0").strip())
+    """
+    assert knocked(outer, program) == [
+        "{} {} []",
+        "True mine",
+        "invalid_argument `promote` moves whole trees",
+        "not_configured the daemon ended, or the request is too large",
+        "None",
+        "1048606 [… 1951424 bytes left out …]",
+    ]
 
 
 def test_promotion_is_whole_or_not_at_all(sandbox: Make) -> None:
@@ -216,5 +328,5 @@ def test_a_child_is_paused_and_woken_and_the_outer_one_is_not_its_own_to_pause(o
         print(*states)
     """
     assert inside(outer, program) == "paused running awake running\n"
-    me = f"paddock._ask('pause', sandbox={outer.id!r})"
+    me = f"paddock._ask('sandbox.pause', sandbox={outer.id!r})"
     assert refused(outer, f"import paddock; {me}") == "policy_denied"

@@ -6,6 +6,7 @@ import hashlib
 import io
 import os
 import re
+import signal
 import subprocess
 import sys
 import tarfile
@@ -15,7 +16,9 @@ import pytest
 from spaces import Opener
 
 from paddock import local
+from paddock.client import _publish
 from paddock.errors import AlreadyExists, InvalidArgument, InvalidState, NotFound
+from paddock.keeper.layout import REPOSITORIES
 from paddock.model import (
     AddArtifact,
     DiffWorkspace,
@@ -24,9 +27,13 @@ from paddock.model import (
     ListArtifacts,
     ListAudit,
     OpenPullRequest,
+    Published,
     PushBranch,
     RemoveArtifact,
+    codec,
 )
+from tests.daemon.conftest import daemon_pid
+from tests.in_process import in_process
 
 ENVIRONMENT = {
     "PATH": os.environ["PATH"],
@@ -181,14 +188,14 @@ def test_what_git_would_wait_for_is_refused_by_its_name(opened: Opener, remote: 
 
 
 def test_what_git_waits_for_behind_a_link_ends_all_the_same(
-    opened: Opener, remote: Path, monkeypatch: pytest.MonkeyPatch
+    opened: Opener, remote: Path, shared_state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("paddock.service._result_source.SECONDS", 3.0)
     box = opened(remote)
     box.exec(
         "mkdir far; mkfifo far/alternates; rm -rf .git/objects/info; ln -s ../../far .git/objects/info", check=True
     )
-    with pytest.raises(InvalidState, match="did not come to an end"):
+    with in_process(shared_state), pytest.raises(InvalidState, match="did not come to an end"):
         told(box.id)
 
 
@@ -271,6 +278,50 @@ def test_a_push_is_recorded_before_and_after(opened: Opener, remote: Path) -> No
     begun = [r for r in records if r.action == "workspace.push"][-1]
     assert done.result["commit"] == begun.detail["what"]["commit"] == pushed.commit
     assert len(begun.detail["pack_sha256"]) == 64
+
+
+def test_the_caller_s_process_pushes_and_the_daemon_has_no_part_in_it(
+    opened: Opener, remote: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box = opened(remote)
+    box.exec("echo x > file", check=True)
+    at: list[str] = []
+
+    def while_the_daemon_stands_still(plan: codec.Handle, state_dir: str) -> Published:
+        daemon = daemon_pid(Path(state_dir))
+        os.kill(daemon, signal.SIGSTOP)
+        try:
+            published = publish(plan, state_dir)
+            at.append(git(remote, "rev-parse", "topic"))
+        finally:
+            os.kill(daemon, signal.SIGCONT)
+        return published
+
+    publish = _publish.publish
+    monkeypatch.setattr(_publish, "publish", while_the_daemon_stands_still)
+    assert [local().perform(PushBranch(workspace=box.id, branch="topic")).commit] == at
+
+
+def test_what_a_caller_never_told_of_is_recorded_as_unknown_and_can_be_pushed_again(
+    opened: Opener, remote: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box = opened(remote)
+    box.exec("echo x > file", check=True)
+    quarantines: list[Path] = []
+
+    def interrupted(plan: codec.Handle, state_dir: str) -> Published:
+        quarantines.extend(Path(state_dir, REPOSITORIES).glob("qu_*"))
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(_publish, "publish", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            local().perform(PushBranch(workspace=box.id, branch="topic"))
+    outcome = [r for r in local().perform(ListAudit()) if r.action == "workspace.branch"][-1]
+    assert (outcome.ok, outcome.error) == (False, "unknown")
+    assert len(quarantines) == 1
+    assert not quarantines[0].exists()
+    assert local().perform(PushBranch(workspace=box.id, branch="topic")).pushed
 
 
 def test_without_a_repository_there_is_nothing_to_compare_with(opened: Opener) -> None:

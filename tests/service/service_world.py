@@ -20,6 +20,7 @@ from typing import Any
 from paddock.backends._base import Backend, Capabilities, Ending, Exits, Paused, SandboxPlan
 from paddock.backends._stillness import Stillness
 from paddock.errors import AlreadyExists, FileError, NotFound, SandboxDied
+from paddock.linux import proc
 from paddock.model import (
     ByteStream,
     Check,
@@ -31,7 +32,6 @@ from paddock.model import (
     FileKind,
     Level,
     Limit,
-    PoolSpace,
     Principal,
     Process,
     PtySize,
@@ -41,21 +41,15 @@ from paddock.model import (
     StatFile,
     Template,
     Usage,
-    User,
     WriteFile,
 )
 from paddock.policy import local_policy
 from paddock.service import Service
 from paddock.service._expiry import PERIOD_SECONDS
-from paddock.storage._base import TreeUsage
-from paddock.storage._config import PoolConfig
 from paddock.storage._worker import Worker
+from tests.stand_ins import OneTemplate, WithoutDisk, info_of
 
 ME = Principal(f"local:{os.getuid()}")
-USER = User(name="user", uid=1000, gid=1000, home="/home/user")
-HOST = Template(
-    name="host", digest="d" * 8, layers=("tp_host",), host_usr=True, users=(USER,), default_user="user", workdir="/"
-)
 
 
 class Pipe:
@@ -178,8 +172,8 @@ class Command:
 class Place:
     """One sandbox of a world."""
 
-    def __init__(self, plan: SandboxPlan, root: Path) -> None:
-        self.plan, self.root = plan, root
+    def __init__(self, plan: SandboxPlan, root: Path, boottime: Callable[[], float] = proc.boottime) -> None:
+        self.plan, self.root, self._boottime = plan, root, boottime
         self.commands: dict[ExecId, Command] = {}
         self.strikes: dict[Limit, int] = {}
         self.disk_bytes: int | None = None
@@ -200,7 +194,7 @@ class Place:
 
     def pause(self) -> None:
         if self.runs.is_set():
-            now = time.clock_gettime(time.CLOCK_BOOTTIME)
+            now = self._boottime()
             self.left, self.deadline = self.deadline - now, now + self.plan.retention_seconds
             self.pauses += 1
             self.runs.clear()
@@ -209,7 +203,7 @@ class Place:
     def resume(self) -> None:
         if not self.runs.is_set():
             assert self.left is not None
-            self.deadline, self.left = time.clock_gettime(time.CLOCK_BOOTTIME) + self.left, None
+            self.deadline, self.left = self._boottime() + self.left, None
             self.resumptions += 1
             self.runs.set()
             self.stillness.end()
@@ -229,6 +223,7 @@ class World:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.boottime: Callable[[], float] = proc.boottime
         self.places: dict[SandboxId, Place] = {}
         self.refusal: str | None = None
         self.creates = 0
@@ -325,12 +320,7 @@ class Held:
         for command in self._live().commands.values():
             if command._process.poll() is not None:
                 await command.wait()
-        return tuple(
-            ExecInfo(
-                id=c.id, argv=c.spec.argv, pid=c.pid, started_at=c.started_at, background=c.background, status=c.status
-            )
-            for c in self._live().commands.values()
-        )
+        return tuple(map(info_of, self._live().commands.values()))
 
     async def signal_exec(self, exec: ExecId, number: int) -> None:
         await (await self.attach(exec)).signal(number)
@@ -443,7 +433,7 @@ class WorldBackend:
                 await waited
         root = self._world.root / plan.id
         root.mkdir(parents=True)
-        place = self._world.places[plan.id] = Place(plan, root)
+        place = self._world.places[plan.id] = Place(plan, root, self._world.boottime)
         self.own.add(plan.id)
         return Held(place)
 
@@ -472,12 +462,11 @@ class WorldBackend:
 _: type[Backend] = WorldBackend
 
 
-class FolderPool:
+class FolderPool(WithoutDisk):
     """Trees as plain directories."""
 
     driver, overlay = "copy", False
     worker = Worker(None)
-    marks = PoolConfig(driver="copy").marks
 
     def __init__(self, root: Path) -> None:
         self._root, self.used_bytes = root, 0
@@ -503,14 +492,8 @@ class FolderPool:
         self.snapshot(source, name)
         return ()
 
-    def flush(self, name: str) -> None: ...
-
-    def settle(self) -> None: ...
-
     def rename(self, source: str, name: str, *, limit_bytes: int | None = None) -> None:
         (self._root / source).rename(self._root / name)
-
-    def allow(self, name: str, limit_bytes: int) -> None: ...
 
     def replace(self, source: str, name: str) -> None:
         (self._root / source).stat()
@@ -538,54 +521,6 @@ class FolderPool:
 
     def open(self, name: str) -> int:
         return os.open(self._root / name, os.O_RDONLY)
-
-    def usage(self, name: str) -> TreeUsage:
-        return TreeUsage(used_bytes=self.used_bytes, limit_bytes=None)
-
-    def measure(self, name: str) -> int:
-        return self.used_bytes
-
-    def space(self) -> PoolSpace:
-        return PoolSpace(used_bytes=self.used_bytes, available_bytes=1 << 30)
-
-    def checks(self) -> tuple[Check, ...]:
-        return ()
-
-    def examine(self, *, scrub: bool | None = None) -> tuple[Check, ...]:
-        return ()
-
-    def unfinished(self) -> tuple[str, ...]:
-        return ()
-
-    def sweep(self) -> dict[str, str]:
-        return {}
-
-    def fit(self) -> int:
-        return 0
-
-    def trim(self) -> int | None:
-        return None
-
-    def close(self) -> None: ...
-
-
-class OneTemplate:
-    def get(self, name: str) -> Template:
-        if name != "host":
-            raise NotFound(f"no template {name!r}")
-        return HOST
-
-    def names(self) -> tuple[str, ...]:
-        return ("host",)
-
-    def versions(self) -> frozenset[str]:
-        return frozenset(HOST.layers)
-
-    def is_version(self, tree: str) -> bool:
-        return False
-
-    def discard(self, tree: str) -> bool:
-        return False
 
 
 class Rig:

@@ -249,6 +249,7 @@ async def test_its_ttl_stands_still_and_its_retention_ends_it(rig: Rig, over: On
     ahead, begun = [0.0], Clock().boottime()
     clock = Clock(boottime=lambda: begun + ahead[0])  # else the second before the end could be over
     config = Config(paused_retention_days=0.25)
+    rig.world.boottime = clock.boottime
     async with rig.service(workspaces=over, memory=True, clock=clock, config=config) as service:
         box = await Sleeper(rig, service).begin(ttl_seconds=300)
         ahead[0] = 100
@@ -332,8 +333,26 @@ async def test_what_cannot_be_ended_is_finished_by_the_next_who_looks(
         with pytest.raises(ResourceExhausted):
             await box.sleep()
         monkeypatch.undo()
+        assert box.place is not None
+        assert not box.place.runs.is_set(), "what it does after the copy would be lost"
         assert await box.answers()
         assert await box.state() is State.RUNNING
+
+
+async def test_it_is_paused_before_it_is_copied(rig: Rig, over: OneWorkspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A freeze ends with the supervisor; a pause outlives it."""
+    async with rig.service(workspaces=over, memory=True) as service:
+        box = await Sleeper(rig, service).begin()
+        real, ran = rig.pool.snapshot, list[bool]()
+
+        def snapshot(source: str, name: str, **options: Any) -> None:
+            assert box.place is not None
+            ran.append(box.place.runs.is_set())
+            real(source, name, **options)
+
+        monkeypatch.setattr(rig.pool, "snapshot", snapshot)
+        await box.sleep()
+        assert ran == [False, False]
 
 
 async def test_who_loses_what_he_was_at_is_told_why(rig: Rig, over: OneWorkspace) -> None:

@@ -17,7 +17,7 @@ from paddock.backends import Instance
 from paddock.egress._client import GatewayClient
 from paddock.egress._control import Claimed, Open, Secret
 from paddock.egress._secret_book import Bound, to_bytes
-from paddock.errors import NotConfigured, NotFound
+from paddock.errors import KeeperUnavailable, NotConfigured, NotFound
 from paddock.keeper import layout
 from paddock.model import Binding, Level, PolicyDocument, Sandbox, SandboxSpec, SecretValue, State
 from paddock.policy.egress import compile
@@ -127,6 +127,29 @@ def test_a_gateway_that_is_killed_is_replaced_and_whoever_called_meanwhile_is_se
                 await instance.kill()
 
     play(state_dir, scene)
+
+
+def test_a_revision_that_finds_an_open_failing_holds_once_it_can(
+    module_state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene(yard: Yard) -> None:
+        async with doors_of(yard) as doors:
+            instance = await yard.create(exits=True)
+            exits, failures = yard.backend.exits, ["of the open", "of the revision"]
+
+            async def failing(*arguments: Any, **named: Any) -> Any:
+                if failures:
+                    raise KeeperUnavailable(failures.pop(0))
+                return await exits(*arguments, **named)
+
+            monkeypatch.setattr(yard.backend, "exits", failing)
+            both = doors.open(row_of(instance), NOTHING), doors.revise(row_of(instance), NOTHING)
+            told = await asyncio.gather(*both, return_exceptions=True)
+            assert [type(error) for error in told] == [KeeperUnavailable] * 2
+            assert await calls(instance) in REFUSED, "the door opens at last"
+            await instance.kill()
+
+    play(module_state, scene)
 
 
 def test_a_secret_that_is_rotated_while_its_door_is_opened_reaches_the_gateway_after_it(

@@ -3,15 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
+import service_world
 from service_world import ME, Rig
 
 from paddock.backends._base import Ending
-from paddock.errors import PaddockError, ResourceExhausted, SandboxDied, Unrecorded
-from paddock.model import CreateSandbox, ExecSpec, KillSandbox, Limit, ListSandboxes, RunExec, SandboxSpec, State
+from paddock.errors import KeeperUnavailable, PaddockError, ResourceExhausted, SandboxDied, Unrecorded
+from paddock.model import (
+    CreateSandbox,
+    CreateSnapshot,
+    DeleteWorkspace,
+    ExecSpec,
+    ExtendSandbox,
+    GetSandbox,
+    KillSandbox,
+    Limit,
+    ListAudit,
+    ListSandboxes,
+    ListSnapshots,
+    OpenWorkspace,
+    PauseSandbox,
+    RunExec,
+    SandboxSpec,
+    State,
+)
 from paddock.service import Service
+from paddock.service._snapshot_store import SnapshotStore
 
 
 async def consistent(service: Service, rig: Rig) -> tuple[str, ...]:
@@ -177,3 +197,137 @@ def _fail_at(monkeypatch: pytest.MonkeyPatch, owner: object, method: str, call: 
         return real(*arguments, **options)
 
     monkeypatch.setattr(owner, method, counted)
+
+
+@pytest.mark.parametrize("at", ["copy", "outcome"])
+async def test_a_snapshot_that_cannot_be_deleted_on_a_full_disk_goes_with_the_next_sweep(
+    rig: Rig, at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig.service() as service:
+        made = await service.perform(CreateSandbox(), ME)
+
+        def full(*_: object, **__: object) -> None:
+            raise ResourceExhausted("disk full")
+
+        monkeypatch.setattr(SnapshotStore, "remove", full)
+        if at == "copy":
+            monkeypatch.setattr(rig.pool, "snapshot", full)
+        else:
+            monkeypatch.setattr(service._audit, "outcome", full)
+        with pytest.raises(ResourceExhausted):
+            await service.perform(CreateSnapshot(sandbox=made.id), ME)
+        await service.expiry.once()
+        monkeypatch.undo()
+        await service.expiry.once()
+        assert await service.perform(ListSnapshots(), ME) == ()
+        assert service._store.execute("SELECT count(*) FROM snapshots", ()).fetchone() == (0,)
+        assert rig.pool.names() == (made.id,)
+
+
+async def test_an_end_on_a_full_disk_is_told_at_once_and_recorded_once(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig.service() as service:
+        made = await service.perform(CreateSandbox(), ME)
+
+        def full(*_: object, **__: object) -> None:
+            raise ResourceExhausted("disk full")
+
+        monkeypatch.setattr(service._store, "move", full)
+        await rig.world.places[made.id].end(Ending(limit=Limit.MEMORY, reason="too much"))
+        for _ in range(3):
+            await service.expiry.once()
+            told = await service.perform(GetSandbox(sandbox=made.id), ME)
+            assert (told.state, told.limit, told.reason) == (State.KILLED, Limit.MEMORY, "too much")
+        monkeypatch.undo()
+        assert await service.perform(ListSandboxes(), ME) == ()
+        records = await service.perform(ListAudit(sandbox=made.id), ME)
+        assert sum(record.action == "sandbox.ended" for record in records) == 1
+
+
+@pytest.mark.parametrize("died", ["daemon", "supervisor"])
+async def test_an_extension_that_is_broken_off_holds_as_it_is_recorded(
+    rig: Rig, died: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reached, never = asyncio.Event(), asyncio.Event()
+
+    async def hang(_: object, deadline: float) -> None:
+        reached.set()
+        await never.wait()
+
+    async def fail(*_: object) -> None:
+        raise KeeperUnavailable("it has just died")
+
+    async with rig.service() as service:
+        made = await service.perform(CreateSandbox(spec=SandboxSpec(ttl_seconds=100)), ME)
+        place = rig.world.places[made.id]
+        with monkeypatch.context() as broken:
+            broken.setattr(service_world.Held, "set_deadline", hang if died == "daemon" else fail)
+            extension = asyncio.ensure_future(service.perform(ExtendSandbox(sandbox=made.id, ttl_seconds=1000), ME))
+            if died == "supervisor":
+                with pytest.raises(KeeperUnavailable):
+                    await extension
+                place.deadline += 900  # as if it had been done, and the answer lost
+            else:
+                await reached.wait()
+                async with rig.service() as successor:
+                    broken.undo()
+                    await successor.perform(RunExec(sandbox=made.id, spec=ExecSpec(argv=("true",))), ME)
+        await service.perform(RunExec(sandbox=made.id, spec=ExecSpec(argv=("true",))), ME)
+        row = service._store.get(made.id)
+        assert row is not None
+        assert abs(place.deadline - row.deadline) < 1
+        assert abs(row.sandbox.expires_at - made.expires_at - (0 if died == "supervisor" else 900)) < 30
+        extension.cancel()
+        never.set()
+
+
+async def test_the_end_of_what_sleeps_on_disk_waits_until_it_can_be_recorded(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its row alone says that it lives: its files go after that says otherwise."""
+    async with rig.service(memory=True) as service:
+        made = await service.perform(CreateSandbox(), ME)
+        await service.perform(PauseSandbox(sandbox=made.id, to_disk=True), ME)
+
+        def full(*_: object, **__: object) -> None:
+            raise ResourceExhausted("disk full")
+
+        monkeypatch.setattr(service._store, "move", full)
+        for _ in range(2):
+            with pytest.raises(ResourceExhausted):
+                await service.end(made.id)
+        with pytest.raises(ResourceExhausted):
+            await service.perform(KillSandbox(sandbox=made.id), ME)
+        monkeypatch.undo()
+        result = await service.perform(RunExec(sandbox=made.id, spec=ExecSpec(argv=("echo", "here"))), ME)
+        assert result.stdout == "here\n"
+        await service.perform(PauseSandbox(sandbox=made.id, to_disk=True), ME)
+        await service.end(made.id)
+        assert rig.pool.names() == ()
+        records = await service.perform(ListAudit(sandbox=made.id), ME)
+        assert sum(record.action == "sandbox.ended" for record in records) == 1
+
+
+async def test_a_deletion_of_a_workspace_whose_caller_leaves_goes_to_its_end(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with rig.service() as service:
+        made = await service.perform(OpenWorkspace(name="task"), ME)
+        real, begun, go = rig.pool.delete, threading.Event(), threading.Event()
+
+        def slowly(name: str) -> None:
+            begun.set()
+            assert go.wait(60)
+            real(name)
+
+        monkeypatch.setattr(rig.pool, "delete", slowly)
+        deletion = asyncio.ensure_future(service.perform(DeleteWorkspace(workspace="task", discard=True), ME))
+        assert await asyncio.to_thread(begun.wait, 60)
+        deletion.cancel()
+        opening = asyncio.ensure_future(service.perform(OpenWorkspace(name="task"), ME))
+        await asyncio.sleep(0)
+        go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await deletion
+        assert (await opening).id != made.id

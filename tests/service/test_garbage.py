@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 import pytest
-from service_world import HOST, ME, FolderPool, OneTemplate, Rig
+from service_world import ME, FolderPool, Rig
 
 from paddock.errors import PlatformError, ResourceExhausted
 from paddock.keeper.layout import PACKAGES
@@ -30,6 +30,7 @@ from paddock.service._garbage import Candidate, Garbage
 from paddock.service._needs import Need
 from paddock.service._store import Store
 from paddock.service._workspace_store import WorkspaceStore
+from tests.stand_ins import HOST, OneTemplate
 
 ORPHANS = ("sb_0000000000000000", "sb_0000000000000000_w", "sn_0000000000000000", "sn_0000000000000000_w")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from service_world import ME, OneTemplate, Rig, WorldBackend
+from service_world import ME, Rig, WorldBackend
 
 from paddock.backends._base import Capabilities
 from paddock.errors import InvalidArgument, LevelUnavailable, PolicyDenied, ResourceExhausted, Unsupported
@@ -31,6 +31,7 @@ from paddock.policy import Policy, local_policy
 from paddock.policy._policy import allow
 from paddock.service import Service, _levels, forget_figures, read_config
 from paddock.service._config import Config
+from tests.stand_ins import OneTemplate
 
 
 class Wall(WorldBackend):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from service_world import ME, OneTemplate, Rig, until
+from service_world import ME, Rig, until
 
 from paddock.backends.process import ProcessBackend
 from paddock.errors import FileError, NotFound, SandboxDied
@@ -41,6 +41,7 @@ from paddock.model import (
 from paddock.policy import local_policy
 from paddock.service import Service
 from tests.orphans import wait_until
+from tests.stand_ins import OneTemplate
 
 
 @pytest.fixture(autouse=True)

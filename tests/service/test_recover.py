@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import service_world
-from service_world import HOST, ME, Place, Rig, World, WorldBackend, put, until
+from service_world import ME, Place, Rig, World, WorldBackend, put, until
 
 from paddock.backends._base import Ending, SandboxPlan
 from paddock.model import (
@@ -31,6 +31,7 @@ from paddock.model import (
 )
 from paddock.service import Clock, Service
 from paddock.service._recover import TABLE, Lives, Recorded, Step
+from tests.stand_ins import HOST
 
 HERE = ExecSpec(argv=("echo", "here"))
 BASE = (

@@ -25,6 +25,7 @@ def check(history: History, told: list[dict[str, Any]]) -> None:
     _ends(history, rows)
     _once(history, rows)
     _files(history, rows)
+    _workspaces(history)
     _policies(history, rows)
     world.note("checked", len(rows))
 
@@ -55,7 +56,7 @@ def _states(history: History, rows: dict[str, dict[str, Any]]) -> None:
                     world.violate(f"{id} sleeps on disk, and lives")
                 elif place.paused is not (row["state"] == "paused"):
                     world.violate(f"{id} is {row['state']}, and stands still: {place.paused}")
-                elif abs(place.deadline - deadlines[id]) > 1 and not _may_differ(history, id):
+                elif abs(place.deadline - deadlines[id]) > 1:
                     world.violate(f"{id} ends at {place.deadline:.1f}, and {deadlines[id]:.1f} is recorded")
                 if place.freezes:
                     world.violate(f"{id} is frozen when all is quiet")
@@ -68,13 +69,6 @@ def _states(history: History, rows: dict[str, dict[str, Any]]) -> None:
 def _now(history: History, id: str) -> dict[str, Any]:
     ((state, ended_at),) = _database(history, f"SELECT state, ended_at FROM sandboxes WHERE id = '{id}'")
     return {"state": state, "ended_at": ended_at}
-
-
-def _may_differ(history: History, id: str) -> bool:
-    """It could not be recorded, or an extension failed half-way, perhaps: then its caller was told that it failed."""
-    box = history.boxes.get(id)
-    failed = bool(history.deaths or history.world.supervisor.life) and box is not None and box.was_extended
-    return failed or history.disk_was_full
 
 
 def _leftovers(history: History, rows: dict[str, dict[str, Any]]) -> None:
@@ -91,8 +85,10 @@ def _leftovers(history: History, rows: dict[str, dict[str, Any]]) -> None:
             world.violate(f"the end of {id} was never forgotten")
     snapshots = dict(_database(history, "SELECT id, is_whole FROM snapshots"))
     asleep = dict(_database(history, "SELECT id, restoring FROM sandboxes WHERE restoring IS NOT NULL"))
-    for name in world.trees:
-        if name == "tp_host":
+    workspaces = {id for (id,) in _database(history, "SELECT id FROM workspaces")}
+    for tree in world.trees:
+        name = tree.removesuffix("_w")
+        if tree == "tp_host" or tree in workspaces:
             continue
         if name not in living and name not in snapshots and name not in fresh:
             world.violate(f"the tree {name} belongs to nobody")
@@ -102,13 +98,11 @@ def _leftovers(history: History, rows: dict[str, dict[str, Any]]) -> None:
         if id in asleep and asleep[id] not in world.trees:
             world.violate(f"{id} sleeps on {asleep[id]}, which is gone")
     for id, whole in snapshots.items():
-        if not whole and history.disk_was_full:
-            continue  # the next daemon deletes it
         if not whole:
             world.violate(f"the snapshot {id} is still being made")
         elif id not in world.trees:
             world.violate(f"the snapshot {id} has no tree")
-        elif world.trees[id].torn and not world.supervisor.life:  # else to disk: see docs/design/simulation.md
+        elif world.trees[id].torn:
             world.violate(f"the snapshot {id} was copied while its sandbox ran")
 
 
@@ -137,12 +131,13 @@ def _ends(history: History, rows: dict[str, dict[str, Any]]) -> None:
             world.violate(f"{id} has ended, and its record says neither when nor why")
         if box is None:
             continue  # its maker was never told of it
+        may_end = box.may_end_with_session or all(owner.was_cut or not owner.lives for owner in box.owners)
         allowed = (
             (box.killed and reason.startswith("killed by"))
-            or ((box.killed or box.may_end_with_session) and reason == "killed")
+            or ((box.killed or may_end) and reason == "killed")
             or (row.get("limit") in ("ttl", "retention"))
             or (box.crashed and reason == "its pid 1 has ended")
-            or (not box.persistent and box.may_end_with_session and reason == "the program that made it ended")
+            or (not box.persistent and may_end and reason == "the program that made it ended")
             or (box.rollbacks and reason.startswith("rollback failed"))
         )
         if not allowed:
@@ -156,7 +151,7 @@ def _ends(history: History, rows: dict[str, dict[str, Any]]) -> None:
         if name == "sandbox.ended":
             told[fields["sandbox"]] = told.get(fields["sandbox"], 0) + 1
     for id, times in told.items():
-        if times > 1 + history.deaths and not history.disk_was_full:
+        if times > 1 + history.deaths:
             world.violate(f"the end of {id} was recorded {times} times")
 
 
@@ -165,7 +160,8 @@ def _once(history: History, rows: dict[str, dict[str, Any]]) -> None:
     made: dict[str, list[str]] = {}
     for id, row in rows.items():
         tag = row["spec"].get("labels", {}).get("request")
-        if tag in history.makers and row.get("origin") is None:
+        is_undone = row["state"] == "failed" or (id not in history.boxes and row["state"] == "killed")
+        if tag in history.makers and row.get("origin") is None and not is_undone:
             made.setdefault(tag, []).append(id)
     for tag, ids in made.items():
         if len(ids) > 1:
@@ -177,10 +173,30 @@ def _files(history: History, rows: dict[str, dict[str, Any]]) -> None:
     world = history.world
     for id, box in history.boxes.items():
         tree = world.trees.get(id)
-        if id in rows and rows[id]["state"] in LIVING and tree is not None and not box.writes <= tree.writes:
+        if id not in rows or rows[id]["state"] not in LIVING or tree is None:
+            continue
+        if not box.writes <= tree.writes:
             world.violate(f"{id} has lost {sorted(box.writes - tree.writes)}")
-        if id in rows and rows[id]["state"] in LIVING and tree is not None and tree.torn and not world.supervisor.life:
+        if tree.torn:
             world.violate(f"{id} was copied while its source ran")
+
+
+def _workspaces(history: History) -> None:
+    """Each is whole, and has what was acknowledged, whoever wrote it."""
+    world = history.world
+    states = dict(_database(history, "SELECT id, state FROM workspaces"))
+    for id, state in states.items():
+        if state != "ready":
+            world.violate(f"the workspace {id} is {state} when all is quiet")
+        elif id not in world.trees:
+            world.violate(f"the workspace {id} has no tree")
+        elif world.trees[id].torn:
+            world.violate(f"the workspace {id} was copied while a sandbox wrote it")
+    for id, task in history.tasks.items():
+        if id not in states and not task.is_deleted:
+            world.violate(f"the workspace {id} is gone, and nobody deleted it")
+        elif id in world.trees and not task.writes <= world.trees[id].writes:
+            world.violate(f"the workspace {id} has lost {sorted(task.writes - world.trees[id].writes)}")
 
 
 def _policies(history: History, rows: dict[str, dict[str, Any]]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from contextvars import Context
@@ -16,16 +15,16 @@ from paddock.daemon import _main, _sessions
 from paddock.daemon._listener import Listener
 from paddock.daemon._requests import Requests
 from paddock.daemon._sessions import Session
-from paddock.errors import InternalError
+from paddock.errors import DaemonLost, DaemonUnavailable, InternalError
 from paddock.model import Principal, codec
 from paddock.policy import local_policy
 from paddock.service import Service
 from paddock.service._clock import Clock
 from paddock.wire import Frame, Kind
+from tests.stand_ins import OneTemplate
 
 from .event_loop import generation
 from .world import (
-    OneTemplate,
     SimulatedAudit,
     SimulatedBackend,
     SimulatedGatewayClient,
@@ -72,6 +71,10 @@ class SimulatedListener(Listener):
     def stop(self) -> None:
         self.is_open = False
 
+    @property
+    def leaves(self) -> bool:
+        return not self.is_open
+
     def _session_ended(self, session: Session) -> None:
         for connection in tuple(session.connections):
             cast("Connection", connection).close()
@@ -82,7 +85,7 @@ class SimulatedDaemon(_main.Daemon):
     """`Daemon` but for its process: no lock, no log, no watch of a directory."""
 
     def __init__(self, world: World, period_seconds: float) -> None:
-        self._state_dir, self._principal = STATE, ME
+        self.world, self._state_dir, self._principal = world, STATE, ME
         self._instance, self._boot = "simulated", "boot"
         self._files: Any = SimulatedSessionFiles(world)
         self._ends_own = self._closing = False
@@ -111,7 +114,7 @@ class Connection:
     """A client's connection in the daemon, as `_Connection` without a socket."""
 
     def __init__(self, daemon: SimulatedDaemon, token: str, pid: int) -> None:
-        self._daemon, self._order = daemon, next(_orders)
+        self._daemon, self._order = daemon, next(daemon.world.loop.numbers)
         self._open: dict[int, asyncio.Task[None]] = {}
         self._answer: dict[int, Callable[[bool, bytes], None]] = {}
         self.closed = False
@@ -122,7 +125,9 @@ class Connection:
     def __hash__(self) -> int:
         return self._order
 
-    def take(self, channel: int, body: bytes, answer: Callable[[bool, bytes], None]) -> None:
+    def take(self, channel: int, body: bytes, answer: Callable[[bool, bytes], None], flags: int) -> None:
+        if self._daemon.listener.leaves:
+            return answer(False, codec.encode_error(DaemonUnavailable("the daemon leaves")))
         answered = False
 
         def reply(kind: Kind, body: bytes, descriptors: tuple[int, ...] = ()) -> None:
@@ -132,7 +137,7 @@ class Connection:
                 if not self.closed:
                     answer(kind is Kind.REPLY, body)
 
-        frame = Frame(Kind.OPEN, channel, body)
+        frame = Frame(Kind.OPEN, channel, body, flags=flags)
         task = asyncio.get_running_loop().create_task(self._daemon.listener.requests.answer(self.session, frame, reply))
         self._open[channel] = task
         self._daemon.listener.tasks.add(task)
@@ -141,7 +146,9 @@ class Connection:
             del self._open[channel]
             self._daemon.listener.tasks.discard(task)
             if not answered:
-                reply(Kind.ERROR, codec.encode_error(InternalError("the request was cancelled")))
+                leaves = self._daemon.listener.leaves
+                error = DaemonLost("the daemon leaves") if leaves else InternalError("the request was cancelled")
+                reply(Kind.ERROR, codec.encode_error(error))
             if not task.cancelled():
                 task.exception()
 
@@ -151,13 +158,23 @@ class Connection:
         if (task := self._open.get(channel)) is not None:
             task.cancel()
 
+    def finish(self) -> asyncio.Future[None]:
+        self.close()
+        finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        finished.set_result(None)
+        return finished
+
     def close(self) -> None:
         if not self.closed:
             self.closed = True
+            is_lost = False
             for task in self._open.values():
-                task.cancel()
+                if self._daemon.listener.requests.memory.leave(task):
+                    is_lost = True
+                else:
+                    task.cancel()
             cast("set[Any]", self._daemon.listener._connections).discard(self)
-            self.session.disconnected(self, is_lost=False)
+            self.session.disconnected(self, is_lost=is_lost)
 
 
 def daemon_context(number: int) -> Context:
@@ -188,7 +205,10 @@ def machine(current: Callable[[], World]) -> Generator[None]:
             super().__init__(*arguments, **named)
 
     def ordered(self: Any) -> int:
-        return self.__dict__.setdefault("_order", next(_orders))
+        known = vars(self)
+        if "_order" not in known:
+            known["_order"] = next(current().loop.numbers)
+        return known["_order"]
 
     with ExitStack() as patches:
         for where, name, what in (
@@ -211,6 +231,3 @@ def machine(current: Callable[[], World]) -> Generator[None]:
         ):
             patches.enter_context(patch.object(where, name, what))
         yield
-
-
-_orders = itertools.count()

@@ -49,15 +49,12 @@ class Handle:
         return self.time
 
 
-_number = itertools.count()
-
-
 class Task(asyncio.Task[Any]):
     """Its hash is the order of creation, not an address, so that sets of tasks have the same order each time."""
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        self._order = next(_number)
-        super().__init__(*arguments, **named)
+    def __init__(self, coro: Any, *, loop: SimulatedLoop, **named: Any) -> None:
+        self._order = next(loop.numbers)
+        super().__init__(coro, loop=loop, **named)
         self._log_destroy_pending = False
 
     def __hash__(self) -> int:
@@ -65,8 +62,8 @@ class Task(asyncio.Task[Any]):
 
 
 class Future(asyncio.Future[Any]):
-    def __init__(self, *, loop: asyncio.AbstractEventLoop) -> None:
-        self._order = next(_number)
+    def __init__(self, *, loop: SimulatedLoop) -> None:
+        self._order = next(loop.numbers)
         super().__init__(loop=loop)
 
     def __hash__(self) -> int:
@@ -88,6 +85,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._step_seconds = (0.0, 1e-6, 1e-4, 2e-3)[int(self._chance() * 4)]
         self._eager = (0.05, 0.3, 1.0)[int(self._chance() * 3)]
         self.alive = WORLD
+        self.numbers = itertools.count()
+        """In place of addresses, by which sets are ordered."""
         self.steps = 0
         self.most_steps = 200_000
         self.closed = False
@@ -106,6 +105,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         finally:
             events._set_running_loop(None)
             self.closed = True
+            vars(asyncio.tasks)["_all_tasks"].clear()  # those of the next history have the same hashes
 
     def _step(self) -> None:
         self.steps += 1

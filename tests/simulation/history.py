@@ -10,12 +10,13 @@ from typing import Any
 import msgspec
 
 from paddock.backends._base import Ending
-from paddock.errors import DaemonLost, InternalError, PaddockError
+from paddock.errors import DaemonLost, DaemonUnavailable, InternalError, PaddockError
 from paddock.model import (
     AttachExec,
     CreateSandbox,
     CreateSnapshot,
     DeleteSnapshot,
+    DeleteWorkspace,
     EgressRules,
     ExecSpec,
     ExtendSandbox,
@@ -25,6 +26,8 @@ from paddock.model import (
     KillSandbox,
     ListExecs,
     ListSandboxes,
+    Noun,
+    OpenWorkspace,
     PauseSandbox,
     PolicyDocument,
     ResumeSandbox,
@@ -35,7 +38,10 @@ from paddock.model import (
     SignalExec,
     StartExec,
     codec,
+    mint,
+    replace,
 )
+from paddock.wire import AGAIN
 
 from .checks import check
 from .daemon import Connection, SimulatedDaemon, daemon_context
@@ -53,11 +59,21 @@ POLICIES = tuple(
 )
 
 
+class Task:
+    """What the model knows of one workspace."""
+
+    def __init__(self) -> None:
+        self.writes: set[str] = set()
+        """Acknowledged, and no rollback was asked for since they began."""
+        self.is_deleted = False
+        """Or may be."""
+
+
 class Box:
     """What the model knows of one sandbox: who may have ended it, and what is acknowledged."""
 
-    def __init__(self, id: str, *, persistent: bool) -> None:
-        self.id, self.persistent = id, persistent
+    def __init__(self, id: str, *, persistent: bool, task: Task | None = None) -> None:
+        self.id, self.persistent, self.task = id, persistent, task
         self.owners: set[Program] = set()
         """Sessions that have created or connected to it and were told so."""
         self.may_own: set[Program] = set()
@@ -78,14 +94,39 @@ class Program:
         self.history, self.world, self.number = history, history.world, number
         self.token, self.pid, self.lives = f"{number:032x}", 100 + number, True
         self.connection: Connection | None = None
+        self.was_cut = False
+        """Its connection has ended: if it was slow to come back, its session has, too."""
         self._daemon: SimulatedDaemon | None = None
         self._context: Any = None
-        self._channel = 0
+        self._channel = self._asked = 0
         self.waiting: dict[int, asyncio.Future[tuple[bool, bytes]]] = {}
         self.world.processes.add(self.pid)
 
     async def ask(self, action: Any = None, *, call: Any = None, leaves_after: float | None = None) -> bytes:
-        """PaddockError; DaemonLost if it died; CancelledError if the call was taken back."""
+        """As a client asks: once more, by the request's id, if the connection ends before the answer. PaddockError;
+        DaemonLost if nobody knows what became of it; CancelledError if the call was taken back."""
+        self._asked += 1
+        is_command = isinstance(action, RunExec | StartExec)
+        id = mint(Noun.EXEC) if is_command else f"{self.number}-{self._asked}"
+        body = codec.encode(codec.Request(action=action, call=call, id=id))
+        repeatable = isinstance(action, CreateSandbox) or (action is not None and action.REPEATABLE)
+        flags = 0
+        try:
+            return await self._ask_once(body, 0, leaves_after)
+        except ConnectionResetError:
+            flags = AGAIN
+        except DaemonLost:  # it leaves
+            if not repeatable:
+                raise
+            flags = AGAIN
+        except DaemonUnavailable:  # it leaves, and has not begun
+            pass
+        try:
+            return await self._ask_once(body, flags, leaves_after)
+        except ConnectionResetError:
+            raise DaemonLost("it died") from None
+
+    async def _ask_once(self, body: bytes, flags: int, leaves_after: float | None) -> bytes:
         history, world = self.history, self.world
         await history.listening()
         self._connect()
@@ -94,13 +135,16 @@ class Program:
         assert connection is not None
         answer: asyncio.Future[tuple[bool, bytes]] = world.loop.create_future()
         self.waiting[channel] = answer
-        body = codec.encode(codec.Request(action=action, call=call))
         context = self._context
 
         def told(ok: bool, body: bytes) -> None:
             world.loop.outside(world.seconds() / 10, lambda: answer.done() or answer.set_result((ok, body)))
 
-        world.loop.outside(0.0, lambda: connection.closed or connection.take(channel, body, told), context=context)
+        def take() -> None:
+            if not connection.closed:
+                connection.take(channel, body, told, flags)
+
+        world.loop.outside(0.0, take, context=context)
         if leaves_after is not None:
             world.loop.outside(leaves_after, lambda: connection.cancel(channel), context=context)
         try:
@@ -119,10 +163,10 @@ class Program:
             self.connection = self._context.run(Connection, self._daemon, self.token, self.pid)
 
     def lose(self) -> None:
-        """The daemon has gone."""
+        """Its connection has ended, or the daemon has gone."""
         self.connection = None
         for answer in tuple(self.waiting.values()):
-            self.world.loop.outside(0.0, lambda a=answer: a.done() or a.set_exception(DaemonLost("it died")))
+            self.world.loop.outside(0.0, lambda a=answer: a.done() or a.set_exception(ConnectionResetError("it died")))
 
     def die(self) -> None:
         if not self.lives:
@@ -142,14 +186,16 @@ class Program:
 
 
 class History:
-    def __init__(self, seed: str) -> None:
-        world = self.world = World(seed)
+    def __init__(self, seed: str, *, keeps_trace: bool = False) -> None:
+        world = self.world = World(seed, keeps_trace=keeps_trace)
         self.chance = world.chance
         self.daemon: SimulatedDaemon | None = None
         self.context: Any = None
         self._listens = asyncio.Event()
         self._starting = False
         self.boxes: dict[str, Box] = {}
+        self.tasks: dict[str, Task] = {}
+        """By the id of their workspaces."""
         self.makers: dict[str, Program] = {}
         """By what a create was labelled with."""
         self.forkers: dict[str, set[Program]] = {}
@@ -162,6 +208,7 @@ class History:
         self.programs: list[Program] = []
         self.looked = self.started_at = 0.0
         self.period = 30.0 if world.likely(0.7) else 12.0
+        self.has_workspaces = world.likely(0.5)
 
     # The daemon
 
@@ -271,7 +318,7 @@ class History:
     async def _fault(self) -> None:
         world, chance = self.world, self.chance
         await asyncio.sleep(chance.random() * 30)
-        kind = int(chance.random() * 9)
+        kind = int(chance.random() * 10)
         if kind == 0:
             world.supervisor.die()
         elif kind == 1:
@@ -309,6 +356,14 @@ class History:
                 if (box := self.boxes.get(place.plan.id)) is not None:
                     box.crashed = True
                     place.end(Ending(limit=None, reason="its pid 1 has ended"))
+        elif kind == 8:
+            connected = [one for one in self.programs if one.connection is not None and one.lives and one.waiting]
+            if connected:
+                program = connected[int(chance.random() * len(connected))]
+                world.note("a connection of program", program.number, "ends")
+                world.loop.outside(0.0, program.connection.close, context=self.context)
+                program.was_cut = True
+                program.lose()
         elif self.daemon is not None and self._listens.is_set():
             self.context.run(self.daemon.leave)
 
@@ -345,6 +400,8 @@ class History:
         chance, drawn = self.chance, self.chance.random()
         leaves = chance.random() ** 3 * 3 if self.world.likely(0.15) else None
         boxes = list(self.boxes.values())
+        if self.has_workspaces and self.world.likely(0.1):
+            return False, "workspace", self._workspace(program, leaves)
         if not boxes or drawn < 0.15:
             return False, "create", self._create(program, number, leaves)
         box = boxes[int(chance.random() * len(boxes))]
@@ -393,6 +450,16 @@ class History:
             return False, "attach", ask(AttachExec(sandbox=id, exec=box.background[-1]))
         return False, "execs", ask(ListExecs(sandbox=id))
 
+    async def _workspace(self, program: Program, leaves: float | None) -> None:
+        if self.tasks and self.world.likely(0.3):
+            id = list(self.tasks)[int(self.chance.random() * len(self.tasks))]
+            self.tasks[id].is_deleted = True
+            await program.ask(DeleteWorkspace(workspace=id, discard=True), leaves_after=leaves)
+        else:
+            name = f"task{int(self.chance.random() * 2)}"
+            told = msgspec.json.decode(await program.ask(OpenWorkspace(name=name), leaves_after=leaves))
+            self.tasks.setdefault(told["id"], Task())
+
     async def _create(self, program: Program, number: int, leaves: float | None) -> None:
         world, chance = self.world, self.chance
         persistent, key = world.likely(0.6), None
@@ -410,11 +477,17 @@ class History:
             idle_seconds=5 + chance.random() * 20 if world.likely(0.2) else None,
             snapshot=snapshots[-1] if snapshots and world.likely(0.2) else None,
         )
+        task = None
+        if self.tasks and spec.snapshot is None and world.likely(0.6):
+            task = list(self.tasks)[int(chance.random() * len(self.tasks))]
+            spec = replace(spec, workspace=task)
         if key is not None:
+            task = None
             spec = SandboxSpec(persistent=True, ttl_seconds=HOUR, labels={"request": tag})
         told = await program.ask(CreateSandbox(spec=spec, idempotency_key=key), leaves_after=leaves)
         id = msgspec.json.decode(told)["id"]
-        self._owns(program, self.boxes.setdefault(id, Box(id, persistent=spec.persistent)))
+        box = Box(id, persistent=spec.persistent, task=None if task is None else self.tasks[task])
+        self._owns(program, self.boxes.setdefault(id, box))
 
     def _owns(self, program: Program, box: Box) -> None:
         box.owners.add(program)
@@ -433,6 +506,8 @@ class History:
         told = msgspec.json.decode(await program.ask(action, leaves_after=leaves))
         if told["status"].get("code") == 0 and box.rollbacks == before:
             box.writes.add(token)
+            if box.task is not None:
+                box.task.writes.add(token)
 
     async def _start(self, program: Program, box: Box, number: int, leaves: float | None) -> None:
         background = self.world.likely(0.7)
@@ -478,6 +553,8 @@ class History:
         box.rollbacks += 1
         box.rolling += 1
         box.writes.clear()
+        if box.task is not None:
+            box.task.writes.clear()
         lost = True
         try:
             await program.ask(RollbackSandbox(sandbox=box.id, snapshot=chosen), leaves_after=leaves)

@@ -40,29 +40,17 @@ from paddock.model import (
     ExitStatus,
     Level,
     Limit,
-    PoolSpace,
     Process,
     PtySize,
     SandboxId,
     Template,
     Usage,
-    User,
 )
 from paddock.service._store import Store
-from paddock.storage._base import TreeUsage
-from paddock.storage._config import PoolConfig
+from tests.stand_ins import WithoutDisk, info_of
 
 from .event_loop import START, WORLD, SimulatedLoop, generation
 
-HOST = Template(
-    name="host",
-    digest="d" * 8,
-    layers=("tp_host",),
-    host_usr=True,
-    users=(User(name="user", uid=1000, gid=1000, home="/home/user"),),
-    default_user="user",
-    workdir="/",
-)
 FREEZE_SECONDS = 30.0
 
 
@@ -84,8 +72,8 @@ class Tree:
 
 
 class World:
-    def __init__(self, seed: str) -> None:
-        self.seed = seed
+    def __init__(self, seed: str, *, keeps_trace: bool) -> None:
+        self.seed, self._keeps_trace = seed, keeps_trace
         self.chance = random.Random(seed)
         self.loop = SimulatedLoop(self.chance)
         self.loop.stepped = self._stepped
@@ -114,7 +102,8 @@ class World:
         """Commands, by what their callers named them."""
 
     def note(self, *words: object) -> None:
-        self._noted.append((self.loop.time(), words))
+        if self._keeps_trace:
+            self._noted.append((self.loop.time(), words))
 
     @property
     def trace(self) -> list[str]:
@@ -302,11 +291,10 @@ class SimulatedSessionFiles:
         pass
 
 
-class SimulatedPool:
+class SimulatedPool(WithoutDisk):
     """Trees as sets of what was written into them."""
 
     driver, overlay = "btrfs", True
-    marks = PoolConfig(driver="copy").marks
 
     def __init__(self, world: World) -> None:
         self._world, self._trees = world, world.trees
@@ -327,9 +315,9 @@ class SimulatedPool:
         self._trees[name] = tree
 
     def _moves(self, name: str) -> None:
-        place = self._world.supervisor.places.get(SandboxId(name))
-        if place is not None and place.ended is None and not place.is_to_die and place.made_by == generation.get():
-            self._world.violate(f"the tree of {name} is taken away while it lives")
+        place = self._world.supervisor.writer(name)
+        if place is not None and not place.is_to_die and place.made_by == generation.get():
+            self._world.violate(f"the tree {name} is taken away while {place.plan.id} lives")
 
     def create(
         self, name: str, *, layers: tuple[str, ...] = (), limit_bytes: int | None = None, mounts: int = 0
@@ -341,7 +329,7 @@ class SimulatedPool:
         self, source: str, name: str, *, limit_bytes: int | None = None, at_rest: bool = False, ours: bool = False
     ) -> None:
         self._change("snapshot", source, name, room=True)
-        of, place = self._known(source), self._world.supervisor.places.get(SandboxId(source))
+        of, place = self._known(source), self._world.supervisor.writer(source)
         torn = of.torn or (place is not None and place.moves())
         self._new(name, Tree(of.writes, torn))
 
@@ -382,58 +370,11 @@ class SimulatedPool:
     def open(self, name: str) -> int:
         raise NotImplementedError
 
-    def usage(self, name: str) -> TreeUsage:
-        return TreeUsage(used_bytes=0, limit_bytes=None)
-
     def measure(self, name: str) -> int:
         self._known(name)
         return 0
 
-    def space(self) -> PoolSpace:
-        return PoolSpace(used_bytes=0, available_bytes=1 << 30)
-
-    def checks(self) -> tuple[Check, ...]:
-        return ()
-
-    def examine(self, *, scrub: bool | None = None) -> tuple[Check, ...]:
-        return ()
-
-    def unfinished(self) -> tuple[str, ...]:
-        return ()
-
-    def sweep(self) -> dict[str, str]:
-        return {}
-
-    def fit(self) -> int:
-        return 0
-
-    def trim(self) -> int | None:
-        return None
-
-    def flush(self, name: str) -> None: ...
-    def settle(self) -> None: ...
-    def allow(self, name: str, limit_bytes: int) -> None: ...
     def add_mounts(self, name: str, mounts: int) -> None: ...
-    def close(self) -> None: ...
-
-
-class OneTemplate:
-    def get(self, name: str) -> Template:
-        if name != "host":
-            raise NotFound(f"no template {name!r}")
-        return HOST
-
-    def names(self) -> tuple[str, ...]:
-        return ("host",)
-
-    def versions(self) -> frozenset[str]:
-        return frozenset(HOST.layers)
-
-    def is_version(self, tree: str) -> bool:
-        return False
-
-    def discard(self, tree: str) -> bool:
-        return False
 
 
 class Place:
@@ -452,11 +393,11 @@ class Place:
         self.ended: Ending | None = None
         self.is_to_die = False
         self.instances: list[Instance] = []
-        supervisor.wake_at(self)
 
     @property
-    def tree(self) -> Tree | None:
-        return self.world.trees.get(self.plan.tree)
+    def written(self) -> tuple[str, ...]:
+        """The names of the trees that its commands write: its own, and its workspace."""
+        return self.plan.tree, *(tree.tree for tree in self.plan.trees if tree.writable)
 
     def moves(self) -> bool:
         """Whether a process of it can run."""
@@ -565,9 +506,11 @@ class Command:
 
     def _done(self) -> None:
         if self.status is None and self.place.moves():
-            if self.writes is not None and (tree := self.place.tree) is not None:
+            if self.writes is not None:
                 self.world.note("writes", self.place.plan.id, self.writes)
-                tree.writes |= {self.writes}
+                for name in self.place.written:
+                    if (tree := self.world.trees.get(name)) is not None:
+                        tree.writes |= {self.writes}
             self.end(ExitStatus(code=0))
 
     def end(self, status: ExitStatus) -> None:
@@ -618,7 +561,7 @@ class Supervisor:
         self.life = 0
         self._requests: list[tuple[asyncio.Future[Any], list[Any]]] = []
         self._answers: dict[str, float] = {}
-        self._busy: dict[str, list[tuple[int, str]]] = {}
+        self._busy: dict[str, list[tuple[int, asyncio.Task[Any] | None, str]]] = {}
         self.holds = 0
         self.ran: dict[str, float] = {}
 
@@ -667,16 +610,21 @@ class Supervisor:
 
     @contextmanager
     def busy(self, id: str, verb: str) -> Generator[None]:
-        """Verbs that exclude each other: found out if they overlap."""
-        mine, now = (generation.get(), verb), self._busy.setdefault(id, [])
-        for of, other in now:
-            if of == mine[0] and not verb == other == "start":
+        """Verbs that exclude each other: found out if those of two tasks overlap."""
+        mine, now = (generation.get(), asyncio.current_task(), verb), self._busy.setdefault(id, [])
+        for of, task, other in now:
+            if of == mine[0] and task is not mine[1] and not (verb == other and verb in ("start", "resume")):
                 self.world.violate(f"{verb} of {id} overlaps {other}")
         now.append(mine)
         try:
             yield
         finally:
             now.remove(mine)
+
+    def writer(self, tree: str) -> Place | None:
+        """The living sandbox that has this tree."""
+        living = (place for place in self.places.values() if place.ended is None)
+        return next((place for place in living if tree in place.written), None)
 
     def die(self) -> None:
         """It starts again at the next request. Who waits for an answer gets none."""
@@ -841,20 +789,7 @@ class Instance:
         return await self._ask("posture", lambda _: ())
 
     async def execs(self) -> tuple[ExecInfo, ...]:
-        return await self._ask(
-            "execs",
-            lambda place: tuple(
-                ExecInfo(
-                    id=one.id,
-                    argv=one.spec.argv,
-                    pid=one.pid,
-                    started_at=one.started_at,
-                    background=one.background,
-                    status=one.status,
-                )
-                for one in place.commands.values()
-            ),
-        )
+        return await self._ask("execs", lambda place: tuple(map(info_of, place.commands.values())))
 
     async def signal_exec(self, exec: ExecId, number: int) -> None:
         await (await self.attach(exec)).signal(number)
@@ -937,10 +872,16 @@ class SimulatedBackend:
                     self._world.violate(f"{plan.id} is made twice: {before.plan.incarnation} and {plan.incarnation}")
                 # One of the two is what a daemon that died had asked for: it is refused, or in the way.
                 raise AlreadyExists(f"{plan.id} lives")
-            if plan.tree not in self._world.trees:
-                raise SandboxDied(f"{plan.id} has no tree")
-            places[plan.id] = Place(self._supervisor, plan, mine)
-            return places[plan.id]
+            place = Place(self._supervisor, plan, mine)
+            for name in place.written:
+                if name not in self._world.trees:
+                    raise SandboxDied(f"{plan.id} has no tree {name}")
+                other = self._supervisor.writer(name)
+                if other is not None and other.made_by == mine:
+                    self._world.violate(f"{plan.id} and {other.plan.id} write the tree {name}")
+            places[plan.id] = place
+            self._supervisor.wake_at(place)
+            return place
 
         def undo() -> None:
             place = places.get(plan.id)

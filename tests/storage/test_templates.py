@@ -156,7 +156,7 @@ def test_a_template_is_there_as_its_users_need_it(pool: Pool, state: Path) -> No
         assert (root / "sys").is_dir()
 
 
-@pytest.mark.parametrize("name", ["host", "code-interpreter"])
+@pytest.mark.parametrize("name", ["host", pytest.param("code-interpreter", marks=pytest.mark.slow)])
 def test_a_killed_build_is_never_used(pool: Pool, state: Path, name: str) -> None:
     whole = Templates(pool, state).get(name)
     contents = {layer: listing(pool, layer) for layer in whole.layers}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import array
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Generator
 
 import pytest
@@ -41,6 +43,29 @@ def test_frames_come_out_as_they_were_packed_however_they_are_cut(
         position, turn = position + size, turn + 1
     assert [(frame.kind, frame.channel, frame.body, frame.flags) for frame in found] == frames
     assert inbox.is_empty
+
+
+_WITH_MANY_UNDER_WAY = """
+import array, os, resource, socket
+from paddock.linux import caps
+from paddock.wire import Connection, Kind
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 4096))
+caps.drop_all()
+full, other = socket.socketpair()
+for _ in range(2):
+    full.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0] * 250))])
+ours, theirs = socket.socketpair()
+Connection(ours).send(Kind.OPEN, 1, b"{}", descriptors=(0,))
+frame = Connection(theirs).receive()
+print(len(frame.descriptors), resource.getrlimit(resource.RLIMIT_NOFILE))
+"""
+
+
+def test_descriptors_are_sent_while_as_many_as_this_program_may_have_are_under_way_elsewhere() -> None:
+    """A sandbox of an ordinary user can have more under way than a program with the usual soft limit."""
+    done = subprocess.run([sys.executable, "-c", _WITH_MANY_UNDER_WAY], capture_output=True, text=True, check=False)
+    assert done.stdout == "1 (256, 4096)\n", done.stderr
 
 
 @given(st.binary(max_size=200))

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import array
 import asyncio
 import contextlib
 import errno
 import math
 import os
-import resource
 import socket
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -28,6 +25,7 @@ from paddock.guest._frames import (
     ProtocolError,
     pack,
 )
+from paddock.wire import send_some
 
 from ._guest_channel import Channel
 from ._stillness import Stillness
@@ -73,19 +71,6 @@ def _copies(fds: Sequence[int]) -> list[int]:
             os.close(copy)
         raise
     return copies
-
-
-@contextmanager
-def _hard_limit_of_descriptors() -> Generator[None]:
-    """A user has at most the sender's RLIMIT_NOFILE under way (unix(7)). Sandboxes of an ordinary user are that user,
-    and may have more open than this program: without this, one of them could keep all the others from being spoken to.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def _died() -> PaddockError:
@@ -228,7 +213,7 @@ class GuestConnection:
             self._queue(view, _copies(fds))
             return
         try:
-            sent = self._write(view, fds)
+            sent = send_some(self._socket, view, fds)
         except BlockingIOError:
             self._queue(view, _copies(fds))
         except OSError as error:
@@ -241,18 +226,6 @@ class GuestConnection:
                 self._queue(view[sent:], [])
         if self._out:
             self._loop.add_writer(self._socket.fileno(), self._writable)
-
-    def _write(self, view: memoryview, fds: Sequence[int]) -> int:
-        if not fds:
-            return self._socket.send(view)
-        rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))
-        try:
-            return self._socket.sendmsg([view], [rights])
-        except OSError as error:
-            if error.errno != errno.ETOOMANYREFS:
-                raise
-        with _hard_limit_of_descriptors():
-            return self._socket.sendmsg([view], [rights])
 
     def _queue(self, view: memoryview, fds: list[int]) -> None:
         self._out.append((view, fds))
@@ -269,7 +242,7 @@ class GuestConnection:
         try:
             while self._out:
                 view, fds = self._out[0]
-                sent = self._write(view, fds)
+                sent = send_some(self._socket, view, fds)
                 self._out_bytes -= sent
                 for fd in fds:
                     os.close(fd)

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from paddock.errors import DaemonLost, DaemonUnavailable, InvalidState, PaddockError
+from paddock.errors import DaemonLost, InvalidState, PaddockError
 from paddock.wire import (
     AGAIN,
     MAX_REPLY,
@@ -26,7 +26,17 @@ from paddock.wire import (
     send_some,
 )
 
-from ._session import Session, answered, handle_methods, lost_call, not_started, nothing, tell
+from ._session import (
+    NotTaken,
+    Session,
+    answered,
+    handle_methods,
+    lost_call,
+    not_started,
+    nothing,
+    tell,
+    too_many_under_way,
+)
 
 if TYPE_CHECKING:
     from ._session import Lost, Undo
@@ -35,7 +45,7 @@ if TYPE_CHECKING:
 class AsyncCalls:
     def __init__(self, session: Session) -> None:
         self._session = session
-        self.give_up = session.give_up
+        self.give_up, self.state_dir = session.give_up, session.state_dir
         self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Multiplexed] = weakref.WeakKeyDictionary()
 
     async def call(
@@ -69,19 +79,15 @@ class AsyncCalls:
             try:
                 frame = await connection.ask(body, descriptors, cancels=cancels, undo=undo, flags=flags)
                 return answered(frame, self.give_up)
-            except _Unsent as error:
+            except NotTaken as error:
                 problem = str(error)
-                continue
-            except DaemonUnavailable as error:  # it leaves, and has not begun
-                problem = error.message
-                connection.close(ConnectionResetError(problem))
                 continue
             except (OSError, WireError) as error:
                 problem = str(error)
             except DaemonLost as error:  # it leaves, or it is the next one
                 problem, again = error.message, again and repeatable
                 if again and not flags:
-                    connection.close(ConnectionResetError(problem))
+                    connection.leaves = True
             flags = AGAIN
             if not again:
                 break
@@ -106,10 +112,6 @@ class AsyncCalls:
         return found
 
 
-class _Unsent(ConnectionResetError):
-    """It has not left this process whole."""
-
-
 class _Multiplexed:
     """A greeted connection on one event loop."""
 
@@ -121,12 +123,14 @@ class _Multiplexed:
         self._unsent: deque[tuple[int, memoryview, tuple[int, ...]]] = deque()
         self._channel = 0
         self._closed = False
+        self.leaves = False
+        """The daemon does: it answers what it has taken, and is asked nothing more."""
         weakref.finalize(self, peer.close)  # not __del__: the collector may finalize the socket of a cycle first
         loop.add_reader(peer.fileno(), self._readable)
 
     @property
     def is_open(self) -> bool:
-        return not self._closed and self._pid == os.getpid()
+        return not self._closed and not self.leaves and self._pid == os.getpid()
 
     async def ask(
         self, body: bytes, descriptors: tuple[int, ...], *, cancels: bool, undo: Undo, flags: int = 0
@@ -165,14 +169,14 @@ class _Multiplexed:
         self._unsent.clear()
         for channel, answer in self._answers.items():
             if not answer.done():
-                answer.set_exception(_Unsent(str(error)) if channel in unsent else error)
+                answer.set_exception(NotTaken(str(error)) if channel in unsent else error)
                 answer.exception()
 
     def _send(
         self, kind: Kind, channel: int, body: bytes, descriptors: tuple[int, ...] = (), *, flags: int = 0
     ) -> None:
         if self._closed:
-            raise _Unsent("the connection to the daemon has ended")
+            raise NotTaken("the connection to the daemon has ended")
         kept = tuple(map(os.dup, descriptors))  # the caller closes its own when it likes
         frame = pack(kind, channel, body, descriptors=descriptors, flags=flags)
         self._unsent.append((channel, memoryview(frame), kept))
@@ -180,6 +184,8 @@ class _Multiplexed:
             self._writable()
 
     def _writable(self) -> None:
+        if self._closed:
+            return
         try:
             while self._unsent:
                 channel, data, descriptors = self._unsent[0]
@@ -193,7 +199,14 @@ class _Multiplexed:
             self._loop.add_writer(self._peer.fileno(), self._writable)
             return
         except OSError as error:
-            self.close(error)
+            if (refused := too_many_under_way(error)) is None:
+                self.close(error)
+                return
+            channel, _, descriptors = self._unsent.popleft()
+            close_all(descriptors)
+            if (answer := self._answers.get(channel)) is not None and not answer.done():
+                answer.set_exception(refused)
+            self._loop.call_soon(self._writable)
             return
         self._loop.remove_writer(self._peer.fileno())
 
@@ -213,6 +226,8 @@ class _Multiplexed:
             answer = self._answers.get(frame.channel)
             if frame.kind is Kind.CONTROL:
                 tell(frame.body)
+            elif frame.kind is Kind.CLOSE:
+                self.close(NotTaken("the daemon leaves"))
             elif answer is not None and not answer.done():
                 answer.set_result(frame)
                 continue

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from _thread import allocate_lock
 
-from paddock.errors import DaemonLost, DaemonUnavailable, InvalidState, PaddockError
+from paddock.errors import DaemonLost, InvalidState, PaddockError
 from paddock.wire import AGAIN, NO_REPLY, Connection, Frame, Kind, WireError, close_all
 
-from ._session import answered, handle_methods, lost_call, not_started, nothing, tell
+from ._session import NotTaken, answered, handle_methods, lost_call, not_started, nothing, tell, too_many_under_way
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Calls:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self.give_up = session.give_up
+        self.give_up, self.state_dir = session.give_up, session.state_dir
 
     def call(self, handle: int, method: str, *, cancels: bool = True, lost: Lost = lost_call, **fields: Any) -> bytes:
         """A method of a handle; what it returns, encoded."""
@@ -49,8 +49,8 @@ class Calls:
 
         A request whose connection ends is sent once more, on a new connection: the others may be those of a daemon
         that is dying. If it had reached the daemon whole it is sent as `AGAIN`, unless not `again`: the daemon knows
-        what became of it, or says that it doesn't. A daemon that leaves says so, and only what is `repeatable` is then
-        asked of the next one.
+        what became of it, or says that it doesn't. A daemon that leaves says what it has not started, which is sent to
+        the next one. Of what it was working on only what is `repeatable` is asked of the next one.
         """
         problem, flags = "", 0  # a text: the exception would keep the callers' frames, and the streams in them, alive
         for connect in (self._session.take, self._session.open):
@@ -67,7 +67,12 @@ class Calls:
                 connection.send(Kind.OPEN, channel, body, descriptors=descriptors, flags=flags)
                 is_sent = True
                 frame = self._answer(connection, channel)
+            except NotTaken as error:
+                frame, problem, is_sent = None, str(error), False
             except (OSError, WireError) as error:
+                if (refused := too_many_under_way(error)) is not None:
+                    self._session.give_back(connection)
+                    raise refused from None
                 frame, problem = None, str(error)
             except BaseException:
                 self._interrupted(connection, channel, cancels, undo)
@@ -78,8 +83,6 @@ class Calls:
                     return answered(frame, self.give_up)
                 except DaemonLost as error:  # it leaves, or it is the next one
                     problem, again = error.message, again and repeatable
-                except DaemonUnavailable as error:  # it leaves, and has not begun
-                    problem, is_sent = error.message, False
             else:
                 connection.close()
             if is_sent:
@@ -94,6 +97,8 @@ class Calls:
                 return frame
             if frame.kind is Kind.CONTROL and frame.channel == channel:
                 tell(frame.body)
+            if frame.kind is Kind.CLOSE:
+                raise NotTaken("the daemon leaves")
             close_all(frame.descriptors)
         return None
 

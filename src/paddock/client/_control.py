@@ -27,7 +27,7 @@ class _NoDaemon(Exception):
 
 def daemon_status(state_dir: Path) -> codec.Status | None:
     """None where there is no daemon."""
-    session = Session(state_dir, _existing)
+    session = Session(state_dir, _existing, any_protocol=True)
     try:
         return codec.decode(DaemonTransport(Calls(session)).control("status"), codec.Status)
     except _NoDaemon:
@@ -42,7 +42,7 @@ def stop_daemon(state_dir: Path, *, ends_sessions: bool = True) -> bool:
     With `ends_sessions` the sandboxes that are not persistent end with it. Without, the next daemon takes over the
     sessions of living programs. Commands in the background and persistent sandboxes go on in both cases.
     """
-    session = Session(state_dir, _existing)
+    session = Session(state_dir, _existing, any_protocol=True)
     try:
         DaemonTransport(Calls(session)).control("stop" if ends_sessions else "restart")
     except DaemonLost:  # it has begun to leave by itself

@@ -156,7 +156,12 @@ def _start(state_dir: str, lock: int) -> None:
     reading, writing = os.pipe2(os.O_CLOEXEC)
     log = os.open(os.path.join(state_dir, LOG), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
-        options: dict[str, Any] = {"path": _path(), "state": os.path.abspath(state_dir), "lock": lock, "ready": writing}
+        options: dict[str, Any] = {
+            "path": module_path(),
+            "state": os.path.abspath(state_dir),
+            "lock": lock,
+            "ready": writing,
+        }
         child = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _BOOTSTRAP],
             stdin=subprocess.PIPE,
@@ -191,8 +196,8 @@ def _start(state_dir: str, lock: int) -> None:
         raise codec.decode_error(bytes(said))
 
 
-def _path() -> list[str]:
-    """Where the daemon finds paddock and what it needs: never the current directory."""
+def module_path() -> list[str]:
+    """Where a program of paddock's finds it and what it needs: never in the current directory."""
     source = os.path.abspath(os.path.join(__file__, *[os.pardir] * 3))
     packages = [place for place in sys.path if os.path.isabs(place) and "-packages" in place]
     return [source, *packages]

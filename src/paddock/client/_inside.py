@@ -9,8 +9,8 @@
     for child in children:
         child.kill()
 
-One file, standard library only, for any Python from 3.8 on. The names are those of the SDK outside. Safe to use from
-several threads, each of which has a connection of its own.
+It and `paddock.wire` are all that there is of paddock inside: standard library only, for any Python from 3.8 on. The
+names are those of the SDK outside. Safe to use from several threads, each of which has a connection of its own.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ import time
 from collections.abc import Sequence
 from typing import Any, overload
 
+from paddock.wire import PROTOCOL, Connection, Kind, WireError
+
 __all__ = ["ExecResult", "PaddockError", "Sandbox"]
 
 _RETRY_SECONDS = 2.0
-_connections = threading.local()
+_mine = threading.local()
 
 
 class PaddockError(Exception):
@@ -42,12 +44,12 @@ class ExecResult:
     """A finished command. A non-zero exit is a result; `limit` is the ceiling that struck, or None."""
 
     def __init__(self, answer: dict[str, Any]) -> None:
-        self.exit_code: int = answer["exit_code"]
-        self.signal: int | None = answer["signal"]
-        self.limit: str | None = answer["limit"]
-        self.stdout: str = answer["stdout"]
-        self.stderr: str = answer["stderr"]
-        self.duration_seconds: float = answer["duration_seconds"]
+        status = answer["status"]
+        self.signal: int | None = status["signal"]
+        self.exit_code: int = 128 + status["signal"] if status["code"] is None else status["code"]
+        self.limit: str | None = status["limit"]
+        self.stdout, self.stderr = _text(answer["out"]), _text(answer["err"])
+        self.duration_seconds: float = status["duration_seconds"]
 
     @property
     def ok(self) -> bool:
@@ -64,14 +66,14 @@ class Filesystem:
         self._sandbox = sandbox
 
     def read(self, path: str | os.PathLike[str]) -> bytes:
-        return base64.b64decode(_ask("read", sandbox=self._sandbox, path=os.fspath(path)))
+        return base64.b64decode(_ask("file.read", sandbox=self._sandbox, path=os.fspath(path)))
 
     def read_text(self, path: str | os.PathLike[str]) -> str:
         return self.read(path).decode()
 
     def write(self, path: str | os.PathLike[str], data: str | bytes) -> None:
         content = data.encode() if isinstance(data, str) else data
-        _ask("write", sandbox=self._sandbox, path=os.fspath(path), data=base64.b64encode(content).decode())
+        _ask("file.write", content, sandbox=self._sandbox, path=os.fspath(path))
 
 
 class Sandbox:
@@ -79,7 +81,7 @@ class Sandbox:
 
     def __init__(self, answer: dict[str, Any]) -> None:
         self.id: str = answer["id"]
-        self.name: str | None = answer["name"]
+        self.name: str | None = answer["spec"]["name"]
         self.state: str = answer["state"]
         self.filesystem = self.files = Filesystem(self.id)
 
@@ -96,12 +98,12 @@ class Sandbox:
         env: dict[str, str] | None = None,
     ) -> Sandbox:
         """An empty one, on the template of this one. `limits` is a dict; what each child may have, if left out."""
-        fields: dict[str, Any] = {"name": name, "ttl_seconds": ttl_seconds, "limits": limits, "env": env}
-        return cls(_ask("create", **{key: value for key, value in fields.items() if value is not None}))
+        spec: dict[str, Any] = {"name": name, "ttl_seconds": ttl_seconds, "limits": limits, "env": env}
+        return cls(_ask("sandbox.create", spec={key: value for key, value in spec.items() if value is not None}))
 
     @classmethod
     def list(cls) -> list[Sandbox]:
-        return [cls(answer) for answer in _ask("list")]
+        return [cls(answer) for answer in _ask("sandbox.list")]
 
     def exec(
         self,
@@ -116,31 +118,22 @@ class Sandbox:
         """A text is a line for `/bin/sh -c`; a sequence is executed as it is."""
         argv = ["/bin/sh", "-c", command] if isinstance(command, str) else [os.fspath(part) for part in command]
         data = input.encode() if isinstance(input, str) else input
-        result = ExecResult(
-            _ask(
-                "exec",
-                sandbox=self.id,
-                argv=argv,
-                cwd=cwd,
-                env=env or {},
-                user=user,
-                timeout_seconds=timeout_seconds,
-                input=None if data is None else base64.b64encode(data).decode(),
-            )
-        )
+        spec = {"argv": argv, "cwd": cwd, "env": env or {}, "user": user, "timeout_seconds": timeout_seconds}
+        given = None if data is None else base64.b64encode(data).decode()
+        result = ExecResult(_ask("exec.run", sandbox=self.id, spec=spec, input=given))
         if check and not result.ok:
             raise PaddockError("command_failed", f"{command!r} exited with {result.exit_code}: {result.stderr[-2000:]}")
         return result
 
     def pause(self) -> None:
         """It stands still until `resume`, or until it is used."""
-        self.state = _ask("pause", sandbox=self.id)["state"]
+        self.state = _ask("sandbox.pause", sandbox=self.id)["state"]
 
     def resume(self) -> None:
-        self.state = _ask("resume", sandbox=self.id)["state"]
+        self.state = _ask("sandbox.resume", sandbox=self.id)["state"]
 
     def kill(self) -> None:
-        self.state = _ask("kill", sandbox=self.id)["state"]
+        self.state = _ask("sandbox.kill", sandbox=self.id)["state"]
 
     def __enter__(self) -> Sandbox:
         return self
@@ -161,43 +154,58 @@ class Outer:
     def fork(self, count: int) -> list[Sandbox]: ...
     def fork(self, count: int | None = None) -> Sandbox | list[Sandbox]:
         """A child with the files of this sandbox at this instant, or a list of `count`."""
-        children = [Sandbox(answer) for answer in _ask("fork", count=1 if count is None else count)]
+        children = [
+            Sandbox(answer) for answer in _ask("sandbox.fork", sandbox=_outer(), count=1 if count is None else count)
+        ]
         return children[0] if count is None else children
 
     def promote(self, child: Sandbox, path: str = "/workspace") -> None:
         """What the child has at `path` takes the place of what is there in this sandbox."""
-        _ask("promote", child=child.id, path=path)
+        _ask("sandbox.promote", sandbox=_outer(), child=child.id, path=path)
 
 
-def _ask(kind: str, **fields: Any) -> Any:
-    body = json.dumps({"type": kind, **fields}).encode()
-    stream = _connected()
+def _ask(action: str, data: bytes = b"", **fields: Any) -> Any:
+    content = base64.b64encode(data).decode()
+    return _said(_connected(), Kind.OPEN, {"action": {"action": action, **fields}, "data": content})
+
+
+def _outer() -> str:
+    _connected()
+    return _mine.outer
+
+
+def _said(connection: Connection, kind: Kind, message: object) -> Any:
+    """What the door answers. Closed, the connection is stale: the next request makes another one."""
     try:
-        stream.sendall(len(body).to_bytes(4, "big") + body)
-        answer = json.loads(_exactly(stream, int.from_bytes(_exactly(stream, 4), "big")))
-    except BaseException:
-        stream.close()
-        _connections.stream = None
+        connection.send(kind, connection.next_channel(), json.dumps(message).encode())
+        frame = connection.receive()
+        if frame is None:
+            raise WireError("the connection was closed")
+    except BaseException as error:
+        connection.close()
+        if isinstance(error, (OSError, WireError)):
+            hint = "the daemon ended, or the request is too large"
+            raise PaddockError("not_configured", str(error), hint) from None
         raise
-    if "error" in answer:
-        raise PaddockError(**answer["error"])
-    return answer["ok"]
+    answer = json.loads(frame.body)
+    if frame.kind is Kind.ERROR:
+        raise PaddockError(**answer)
+    return answer
 
 
-def _connected() -> socket.socket:
-    stream: socket.socket | None = getattr(_connections, "stream", None)
-    owner: int | None = getattr(_connections, "owner", None)
-    if stream is not None:
-        # A fork shares the descriptor, and must not share the talk. A daemon that restarts ends it.
-        if owner == os.getpid() and not _ended(stream):
-            return stream
-        stream.close()
+def _connected() -> Connection:
+    """This thread's. A fork shares the descriptor, and must not share the talk. A daemon that restarts ends it."""
+    connection: Connection | None = getattr(_mine, "connection", None)
+    if connection is not None:
+        if _mine.owner == os.getpid() and not connection.is_stale:
+            return connection
+        connection.close()
     door = os.environ.get("PADDOCK_DOOR", "")
     if not door:
         raise PaddockError("not_configured", "this sandbox may have no children", "make it with nested=N")
     give_up = time.monotonic() + _RETRY_SECONDS
     while True:
-        stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        stream = socket.socket(socket.AF_UNIX)
         try:
             stream.connect(door)
             break
@@ -205,30 +213,20 @@ def _connected() -> socket.socket:
             stream.close()
             if time.monotonic() > give_up:
                 raise PaddockError(
-                    "not_configured", f"nobody answers at {door}: {error}", "the program that made this sandbox ended"
+                    "not_configured", f"nobody answers at {door}: {error}", "no daemon runs outside"
                 ) from None
             time.sleep(0.02)
-    _connections.stream, _connections.owner = stream, os.getpid()
-    return stream
+    connection = Connection(stream)
+    welcome = _said(connection, Kind.HELLO, {"protocol": PROTOCOL})
+    if welcome["protocol"] != PROTOCOL:
+        raise PaddockError("not_configured", "the daemon is of another version than this sandbox", "make it again")
+    _mine.connection, _mine.owner, _mine.outer = connection, os.getpid(), welcome["sandbox"]
+    return connection
 
 
-def _ended(stream: socket.socket) -> bool:
-    try:
-        stream.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-    except BlockingIOError:
-        return False
-    except OSError:
-        pass
-    return True
-
-
-def _exactly(stream: socket.socket, size: int) -> bytes:
-    parts = bytearray()
-    while len(parts) < size:
-        data = stream.recv(min(size - len(parts), 1 << 20))
-        if not data:
-            raise PaddockError(
-                "not_configured", "the connection was closed", "the service ended, or the request is too large"
-            )
-        parts += data
-    return bytes(parts)
+def _text(output: dict[str, Any]) -> str:
+    """UTF-8, what is invalid replaced; a marker stands for what was left out."""
+    head, tail = base64.b64decode(output["head"]), base64.b64decode(output["tail"])
+    omitted = output["total_bytes"] - len(head) - len(tail)
+    marker = f"\n[… {omitted} bytes left out …]\n".encode() if omitted else b""
+    return (head + marker + tail).decode("utf-8", "replace")

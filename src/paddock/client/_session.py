@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, TypeAlias
 
+    from paddock.errors import ResourceExhausted
+
     Undo: TypeAlias = Callable[[Frame], list[bytes]]
     """From an answer that came although its caller had left to the requests that give it back."""
     Lost: TypeAlias = Callable[[str], DaemonLost]
@@ -43,12 +45,14 @@ if TYPE_CHECKING:
 
 INLINE_INPUT = 64 * 1024
 """Longer input of `exec` travels as a memfd (memfd_create(2)), not in the frame."""
-_BY_GIT = frozenset(
-    ("repository.acquire", "workspace.branch", "workspace.open", "workspace.pull_request", "workspace.status")
-)
+_BY_GIT = frozenset(("repository.acquire", "workspace.branch", "workspace.open", "workspace.status"))
 """The actions that the caller's git settings are for. A create over a workspace may fetch its submodules."""
 _COMMANDS = (RunExec, StartExec)
 _ATTEMPTS = 5
+
+
+class NotTaken(ConnectionResetError):
+    """The daemon has not got the whole request, or has said that it did not start it."""
 
 
 def log() -> logging.Logger:
@@ -66,13 +70,19 @@ class Session:
     """
 
     def __init__(
-        self, state_dir: str | os.PathLike[str], connect: Callable[[str], socket.socket] | None = None
+        self,
+        state_dir: str | os.PathLike[str],
+        connect: Callable[[str], socket.socket] | None = None,
+        *,
+        any_protocol: bool = False,
     ) -> None:
+        """With `any_protocol` it is for what every version speaks: `status`, `stop` and `restart` of the daemon."""
         self._idle: list[Connection] = []
         self.instance = ""
         """The daemon's that greeted it last."""
         self.state_dir = os.fspath(state_dir)
         self._connect = connect or _daemon.find_or_start
+        self._any_protocol = any_protocol
         self._starting = allocate_lock()
         self._begin()
 
@@ -156,13 +166,13 @@ class Session:
         )
 
     def greet(self, connection: Connection) -> bool:
-        """False where the daemon was just leaving. Its refusal is raised."""
+        """False where the daemon is leaving. Its refusal is raised."""
         try:
             connection.send(Kind.HELLO, 0, self.hello())
             frame = connection.receive()
         except (OSError, WireError):
             return False
-        if frame is None:
+        if frame is None or frame.kind is Kind.CLOSE:
             return False
         self.welcomed(frame)
         return True
@@ -173,6 +183,12 @@ class Session:
         if frame.kind is not Kind.HELLO:
             raise codec.decode_error(frame.body)
         welcome: codec.Welcome = codec.decode(frame.body, codec.Welcome)
+        if welcome.protocol != PROTOCOL and not self._any_protocol:
+            raise NotConfigured(
+                f"this program is paddock {__version__}, and the daemon of {self.state_dir} (pid {welcome.pid}) is"
+                f" {welcome.version}: they do not understand each other, and other programs or sandboxes use it",
+                hint="paddock daemon restart",
+            )
         self.instance = welcome.instance
         for notice in welcome.notices:
             log().warning("%s", notice)
@@ -289,6 +305,13 @@ def not_started(problem: str) -> DaemonUnavailable:
     return DaemonUnavailable(
         f"the request did not reach the daemon, so nothing was started: {problem}", hint="ask again"
     )
+
+
+def too_many_under_way(error: Exception) -> ResourceExhausted | None:
+    """The error of a request whose descriptors the kernel didn't take, nor any byte of it (unix(7))."""
+    if isinstance(error, OSError) and error.errno == errno.ETOOMANYREFS:
+        return exhaustion(error)
+    return None
 
 
 def _look(what: Action[Any] | None) -> str:

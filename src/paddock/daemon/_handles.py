@@ -18,7 +18,15 @@ from typing import Any
 
 from paddock.backends._pump import Flow, Pump, draw, pour
 from paddock.errors import InvalidArgument, PaddockError
-from paddock.model import ByteReader, ByteStream, ByteWriter, ChangeStream, ExecHandle, PromotionHandle
+from paddock.model import (
+    ByteReader,
+    ByteStream,
+    ByteWriter,
+    ChangeStream,
+    ExecHandle,
+    PromotionHandle,
+    PublicationHandle,
+)
 from paddock.model.codec import Call
 from paddock.model.codec import Handle as HandleReply
 
@@ -207,6 +215,26 @@ class OpenedPromotion(Opened):
 
     async def _finish(self, call: Call) -> object:
         return await self._inner.finish()
+
+    async def _close(self, call: Call) -> None:
+        await self.let_go()
+
+    async def let_go(self) -> None:
+        await self._inner.aclose()
+
+
+class OpenedPublication(Opened):
+    def __init__(self, number: int, inner: PublicationHandle, pump: Pump) -> None:
+        super().__init__()
+        self._inner = inner
+        self.reply = HandleReply(handle=number, push=inner.push, pull_request=inner.pull_request)
+        self.descriptors = ()
+        self.methods = {"finish": self._finish, "close": self._close}
+
+    async def _finish(self, call: Call) -> object:
+        if call.published is None:
+            raise InvalidArgument("what became of it is missing")
+        return await self._inner.finish(call.published)
 
     async def _close(self, call: Call) -> None:
         await self.let_go()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import logging
 import os
 import re
 import socket
@@ -15,7 +16,6 @@ from pathlib import Path
 
 from paddock.errors import (
     DaemonLost,
-    DaemonUnavailable,
     InternalError,
     InvalidArgument,
     InvalidState,
@@ -28,7 +28,7 @@ from paddock.linux.local_sockets import reached
 from paddock.model import codec
 from paddock.wire import MAX_REQUEST, NO_REPLY, Frame, Inbox, Kind, WireError, close_all, pack, receive_some, send_some
 
-from ._requests import Requests
+from ._requests import Requests, let_go
 from ._sessions import Session
 
 SOCKET = "daemon.sock"
@@ -36,10 +36,13 @@ _BACKLOG = 1024
 _UNREAD_BYTES = 4 << 20
 """Of a client that does not read its answers: no request of it is read before it has."""
 _BUSY_SECONDS = 0.1
+_LAST_SECONDS = 2.0
+"""In which clients take their last answers from a daemon that leaves."""
 _HELLO_SECONDS = 5.0
 _OPEN_REQUESTS = 1024
 """Of one connection, at once."""
 _TOKEN = re.compile(r"[0-9a-f]{32}")
+_log = logging.getLogger("paddock")
 
 
 class Leaving(Exception):
@@ -76,8 +79,7 @@ class Listener:
         self.sessions[session.token] = session
 
     def stop(self) -> None:
-        """No new connections, after those that wait have been taken: a client whose connection ends before it is
-        answered starts the next daemon."""
+        """Take no new connection and no new request. Those under way go on."""
         if self._socket is None:
             return
         listener, self._socket = self._socket, None
@@ -91,14 +93,17 @@ class Listener:
         return self._socket is None
 
     async def aclose(self, *, cancel: bool = True) -> None:
-        """Cancels what is under way, waits for it to be undone, and closes every connection."""
+        """Cancel what is under way, wait until it is undone, and finish every connection."""
         self.stop()
         tasks = self.tasks - {task for task in (asyncio.current_task(),) if task is not None}
         if cancel:
+            self.requests.leaves = True
             for task in tasks:
                 task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        if finishing := [connection.finish() for connection in tuple(self._connections)]:
+            await asyncio.wait(finishing, timeout=_LAST_SECONDS)
         for connection in tuple(self._connections):
             connection.close()
 
@@ -156,24 +161,39 @@ class _Connection:
         self._inbox = Inbox(MAX_REQUEST)
         self._session: Session | None = None
         self._open: dict[int, asyncio.Task[None]] = {}
-        self._unsent: deque[tuple[memoryview, tuple[int, ...]]] = deque()
+        self._unsent: deque[tuple[Frame, memoryview]] = deque()
         self._unsent_bytes = 0
         self._reads = self._closed = self._is_broken = False
-        self._silent = asyncio.get_running_loop().call_later(_HELLO_SECONDS, self.close)
-        """Ends a connection that doesn't greet."""
+        self._finished: asyncio.Future[None] | None = None
+        silent = f"it did not greet within {_HELLO_SECONDS} s"
+        self._silent = asyncio.get_running_loop().call_later(_HELLO_SECONDS, self._break, silent)
         self._read(True)
+
+    def finish(self) -> asyncio.Future[None]:
+        """Say that no more is taken, so what is not answered was not started. Close when the client has all answers."""
+        self._finished = asyncio.get_running_loop().create_future()
+        self._read(False)
+        self._send(Kind.CLOSE, 0, b"")
+        return self._finished
+
+    def _break(self, why: str) -> None:
+        _log.warning("a connection of process %d is closed: %s", self._pid, why)
+        self._is_broken = True
+        self.close()
 
     def close(self) -> None:
         if self._closed:
             return
         self._closed = True
+        if self._finished is not None:
+            self._finished.set_result(None)
         self._silent.cancel()
         self._read(False)
         asyncio.get_running_loop().remove_writer(self._peer.fileno())
         self._peer.close()
         self._inbox.close()
-        for _, descriptors in self._unsent:
-            close_all(descriptors)
+        for frame, _ in self._unsent:
+            close_all(frame.descriptors)
         self._unsent.clear()
         self._listener.forget(self)
         is_lost = False
@@ -205,9 +225,8 @@ class _Connection:
                 self._take(frame)
         except BlockingIOError:
             return
-        except (OSError, WireError):  # ECONNRESET: it was closed before all answers were read (unix(7))
-            self._is_broken = True
-            self.close()
+        except (OSError, WireError) as error:  # ECONNRESET: it was closed before all answers were read (unix(7))
+            self._break(str(error))
 
     def _take(self, frame: Frame) -> None:
         if self._closed:
@@ -217,16 +236,17 @@ class _Connection:
             exhausted = exhaustion(OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
             assert exhausted is not None
             self._send(Kind.ERROR, frame.channel, codec.encode_error(exhausted))
+        elif self._listener.leaves and frame.kind in (Kind.HELLO, Kind.OPEN):  # `finish` tells
+            close_all(frame.descriptors)
         elif frame.kind is Kind.HELLO and self._session is None:
             close_all(frame.descriptors)
             self._hello(frame)
         elif frame.kind is Kind.OPEN and self._session is not None and frame.channel not in self._open:
-            if len(self._open) < _OPEN_REQUESTS and not self._listener.leaves:
+            if len(self._open) < _OPEN_REQUESTS:
                 self._start(self._session, frame)
             else:
                 close_all(frame.descriptors)
-                error = DaemonUnavailable("the daemon leaves") if self._listener.leaves else _too_many()
-                self._send(Kind.ERROR, frame.channel, codec.encode_error(error))
+                self._send(Kind.ERROR, frame.channel, codec.encode_error(_too_many()))
         elif frame.kind is Kind.CLOSE and self._session is not None:
             close_all(frame.descriptors)
             if (task := self._open.get(frame.channel)) is not None:
@@ -244,8 +264,8 @@ class _Connection:
             hello = codec.decode(frame.body, codec.Hello)
             welcome = self._greet(hello)
             session = self._listener.session(hello.session, self._pid)
-        except Leaving:
-            self.close()
+        except Leaving:  # `finish` tells
+            pass
         except codec.Malformed as error:
             self._send(Kind.ERROR, 0, codec.encode_error(InvalidArgument(f"not a greeting: {error}")))
         except PaddockError as error:
@@ -286,34 +306,58 @@ class _Connection:
 
     def _send(self, kind: Kind, channel: int, body: bytes, descriptors: tuple[int, ...] = ()) -> None:
         """The descriptors are closed here once they are on their way."""
-        frame = pack(kind, channel, body, descriptors=descriptors)
-        self._unsent.append((memoryview(frame), descriptors))
-        self._unsent_bytes += len(frame)
+        data = pack(kind, channel, body, descriptors=descriptors)
+        self._unsent.append((Frame(kind, channel, body, descriptors), memoryview(data)))
+        self._unsent_bytes += len(data)
         if len(self._unsent) == 1:
             self._writable()
         if self._unsent_bytes > _UNREAD_BYTES:
             self._read(False)
 
     def _writable(self) -> None:
+        if self._closed:
+            return
         loop = asyncio.get_running_loop()
         try:
             while self._unsent:
-                data, descriptors = self._unsent[0]
-                sent = send_some(self._peer, data, descriptors)
+                frame, data = self._unsent[0]
+                sent = send_some(self._peer, data, frame.descriptors)
                 self._unsent_bytes -= sent
-                close_all(descriptors)
+                close_all(frame.descriptors)
                 if sent < len(data):
-                    self._unsent[0] = (data[sent:], ())
+                    self._unsent[0] = (frame._replace(descriptors=()), data[sent:])
                 else:
                     self._unsent.popleft()
         except BlockingIOError:
             loop.add_writer(self._peer.fileno(), self._writable)
             return
-        except OSError:
-            self.close()
+        except OSError as error:
+            exhausted = exhaustion(error)
+            if exhausted is None:
+                self._break(str(error))
+                return
+            if self._unsent[0][0].descriptors:
+                self._take_back(exhausted)
+            loop.remove_writer(self._peer.fileno())
+            loop.call_later(_BUSY_SECONDS, self._writable)
             return
         loop.remove_writer(self._peer.fileno())
-        self._read(True)
+        if self._finished is None:
+            self._read(True)
+        else:
+            self.close()
+
+    def _take_back(self, error: ResourceExhausted) -> None:
+        """Let go of the handle whose descriptors can't be sent, and answer with `error` in its place."""
+        frame, data = self._unsent.popleft()
+        close_all(frame.descriptors)
+        refused = Frame(Kind.ERROR, frame.channel, codec.encode_error(error))
+        self._unsent.appendleft((refused, memoryview(pack(refused.kind, refused.channel, refused.body))))
+        self._unsent_bytes += len(self._unsent[0][1]) - len(data)
+        assert self._session is not None
+        task = asyncio.get_running_loop().create_task(let_go(self._session, frame.body))
+        self._listener.tasks.add(task)
+        task.add_done_callback(self._listener.tasks.discard)
 
 
 def _too_many() -> ResourceExhausted:

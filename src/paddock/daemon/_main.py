@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paddock import __version__
-from paddock.errors import InvalidArgument, NotConfigured, PaddockError, exhaustion
+from paddock.errors import InvalidArgument, PaddockError, exhaustion
 from paddock.keeper.layout import CONFIG
 from paddock.linux import inotify
 from paddock.model import KillSandbox, ListSandboxes, Principal, Sandbox, SandboxId, codec
@@ -121,6 +121,7 @@ class Daemon:
     def leave(self, why: str = "SIGTERM") -> None:
         """End `run`: what lives goes on, and the next daemon takes over."""
         _log.info("the daemon leaves: %s", why)
+        self._listener.stop()
         self._over.set()
 
     async def _close(self) -> None:
@@ -163,13 +164,7 @@ class Daemon:
         return {id for session in self._listener.sessions.values() for id in session.sandboxes}
 
     def _greet(self, hello: codec.Hello) -> codec.Welcome:
-        if hello.protocol != PROTOCOL:
-            raise NotConfigured(
-                f"this program is paddock {hello.version}, and the daemon of {self._state_dir} is {__version__}: they"
-                " do not understand each other",
-                hint="paddock daemon restart",
-            )
-        is_outdated = hello.version != __version__ or self._code.has_changed()
+        is_outdated = (hello.protocol, hello.version) != (PROTOCOL, __version__) or self._code.has_changed()
         if is_outdated and not self._is_used(hello.session):
             self.leave("its code or config.toml has changed, and no other program uses it")
             raise Leaving
@@ -225,7 +220,7 @@ class Daemon:
     def _is_used(self, by: str | None = None) -> bool:
         """Whether a session uses it, other than `by`, or a sandbox runs."""
         sessions = [one for one in self._listener.sessions.values() if one.has_asked and one.token != by]
-        return bool(sessions) or bool(self._ending) or self._node.service.has_running()
+        return bool(sessions or self._ending or self._listener.tasks) or self._node.service.has_running()
 
     def _look_whether_idle(self) -> None:
         if self._idle is not None:

@@ -22,8 +22,10 @@ from paddock.model import (
     GetArtifact,
     GetSandbox,
     KillSandbox,
+    OpenPullRequest,
     Principal,
     PromoteMount,
+    PushBranch,
     ReadFile,
     ReadOutput,
     RunExec,
@@ -39,8 +41,17 @@ from paddock.model import (
 from paddock.model.caller import ENVIRONMENT
 from paddock.wire import AGAIN, Frame, Kind
 
-from ._asked import Answer, Asked, Memory, Reply
-from ._handles import Opened, OpenedExec, OpenedPromotion, OpenedReader, OpenedStream, OpenedWatch, OpenedWriter
+from ._asked import Asked, Memory, Reply
+from ._handles import (
+    Opened,
+    OpenedExec,
+    OpenedPromotion,
+    OpenedPublication,
+    OpenedReader,
+    OpenedStream,
+    OpenedWatch,
+    OpenedWriter,
+)
 from ._sessions import Session, all_of
 
 R = TypeVar("R")
@@ -73,6 +84,7 @@ _OPENED: tuple[tuple[tuple[type[Action[Any]], ...], Callable[[int, Any, Pump], O
     ((ConnectPort,), OpenedStream),
     ((WatchFiles,), OpenedWatch),
     ((PromoteMount,), OpenedPromotion),
+    ((PushBranch, OpenPullRequest), OpenedPublication),
 )
 
 _UNDONE = (CreateSandbox, ForkSandbox, KillSandbox, *(kind for kinds, _ in _OPENED for kind in kinds))
@@ -93,6 +105,8 @@ class Requests:
         self._api, self._principal, self._owned, self._control = api, principal, owned, control
         self._pump = Pump()
         self.memory = Memory()
+        self.leaves = False
+        """The daemon does: sandboxes that are made by now live on, and the next daemon finds whose they are."""
 
     async def answer(self, session: Session, frame: Frame, reply: Reply) -> None:
         """One REPLY or ERROR, unless it is cancelled."""
@@ -124,7 +138,7 @@ class Requests:
             if not found.had_descriptors:
                 reply(found.kind, found.body)
                 return True
-            await _let_go(session, found)
+            await let_go(session, found.body)
         if isinstance(request.action, CreateSandbox) or (request.action is not None and request.action.REPEATABLE):
             return False
         reply(Kind.ERROR, codec.encode_error(DaemonLost("nobody knows what became of it")))
@@ -184,16 +198,19 @@ class Requests:
             await self._keep(session, action, result)
             reply(Kind.REPLY, codec.encode(result))
             return
-        performing = asyncio.ensure_future(self._api.perform(named, self._principal))
+        performing = asyncio.ensure_future(self._performed(action, named))
         try:
             result = await asyncio.shield(performing)
         except asyncio.CancelledError:
             if not isinstance(action, KillSandbox):  # a kill is final, even if its caller has gone
                 performing.cancel()
             await asyncio.wait((performing,))
-            if not performing.cancelled() and performing.exception() is None:
-                await self._undo(action, performing.result())
-            raise
+            if performing.cancelled() or performing.exception() is not None:
+                raise
+            result = performing.result()
+            if not self.leaves or not isinstance(action, CreateSandbox | ForkSandbox):
+                await self._undo(action, result)
+                raise
         try:
             await self._keep(session, action, result)
             opened = self._open(session, action, result)
@@ -204,6 +221,15 @@ class Requests:
             reply(Kind.REPLY, codec.encode(result))
         else:
             reply(Kind.REPLY, codec.encode(opened.reply), opened.descriptors)
+
+    async def _performed(self, action: Action[Any], named: Action[Any]) -> Any:
+        """What the service answers. If the sandbox that a request made is dead, this daemon or the one before undid it,
+        and the caller asks again: make another."""
+        result = await self._api.perform(named, self._principal)
+        if isinstance(named, CreateSandbox) and named is not action and result.ended_at is not None:
+            again = replace(named, idempotency_key=f"{named.idempotency_key} again")
+            result = await self._api.perform(again, self._principal)
+        return result
 
     async def _keep(self, session: Session, action: Action[Any], result: object) -> None:
         if isinstance(action, CreateSandbox | GetSandbox):
@@ -243,9 +269,9 @@ def _named(action: Action[Any], id: str | None) -> Action[Any]:
     return action
 
 
-async def _let_go(session: Session, answer: Answer) -> None:
-    """Close a handle whose descriptors went with the connection."""
-    opened = session.handles.pop(codec.decode(answer.body, codec.Handle).handle, None)
+async def let_go(session: Session, answer: bytes) -> None:
+    """Close a handle whose descriptors its caller never gets."""
+    opened = session.handles.pop(codec.decode(answer, codec.Handle).handle, None)
     if opened is not None:
         await opened.let_go()
 

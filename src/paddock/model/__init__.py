@@ -155,8 +155,11 @@ if TYPE_CHECKING:
     from .results import PlannedNode as PlannedNode
     from .results import Promotion as Promotion
     from .results import PromotionPlan as PromotionPlan
+    from .results import Published as Published
     from .results import PullRequest as PullRequest
+    from .results import PullRequestPlan as PullRequestPlan
     from .results import PushedBranch as PushedBranch
+    from .results import PushPlan as PushPlan
     from .results import WorkspaceDiff as WorkspaceDiff
     from .sandbox import LEGAL as LEGAL
     from .sandbox import Level as Level
@@ -176,6 +179,7 @@ if TYPE_CHECKING:
     from .streams import ChangeStream as ChangeStream
     from .streams import ExecHandle as ExecHandle
     from .streams import PromotionHandle as PromotionHandle
+    from .streams import PublicationHandle as PublicationHandle
     from .template import Template as Template
     from .template import User as User
     from .value import Value as Value
@@ -234,13 +238,13 @@ HOMES = {
             "PushBranch RemoveArtifact"
         ),
         "results": (
-            "Artifact Change ChangeKind MountDiff PlannedChange PlannedNode Promotion PromotionPlan PullRequest "
-            "PushedBranch WorkspaceDiff"
+            "Artifact Change ChangeKind MountDiff PlannedChange PlannedNode Promotion PromotionPlan Published "
+            "PullRequest PullRequestPlan PushPlan PushedBranch WorkspaceDiff"
         ),
         "sandbox": "LEGAL Level Sandbox SandboxSpec State",
         "secret": "ListSecrets RemoveSecret RotateVaultKey Secret SecretValue SetSecret",
         "snapshot": "Snapshot",
-        "streams": "ByteReader ByteStream ByteWriter ChangeStream ExecHandle PromotionHandle",
+        "streams": "ByteReader ByteStream ByteWriter ChangeStream ExecHandle PromotionHandle PublicationHandle",
         "template": "Template User",
         "value": "Value replace",
         "workspace": "MOST_NAMES Workspace WorkspaceState WorkspaceStatus",

@@ -38,7 +38,7 @@ class ListSandboxes(Action["tuple[Sandbox, ...]"], tag="sandbox.list", repeatabl
     ended: bool = False
 
 
-class ExtendSandbox(Action["Sandbox"], tag="sandbox.extend"):
+class ExtendSandbox(Action["Sandbox"], tag="sandbox.extend", repeatable=True):
     """The sandbox dies `ttl_seconds` from now."""
 
     sandbox: str
@@ -51,7 +51,7 @@ class KillSandbox(Action["Sandbox"], tag="sandbox.kill", repeatable=True):
     sandbox: str
 
 
-class PauseSandbox(Action["Sandbox"], tag="sandbox.pause"):
+class PauseSandbox(Action["Sandbox"], tag="sandbox.pause", repeatable=True):
     """All its processes stand still until it is resumed or used, and so does its TTL. Idempotent.
 
     InvalidState while commands run in it, in the background too, unless `force`: they stand still with it.
@@ -64,7 +64,7 @@ class PauseSandbox(Action["Sandbox"], tag="sandbox.pause"):
     force: bool = False
 
 
-class ResumeSandbox(Action["Sandbox"], tag="sandbox.resume"):
+class ResumeSandbox(Action["Sandbox"], tag="sandbox.resume", repeatable=True):
     """Idempotent."""
 
     sandbox: str

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing import Any, TypeAlias, TypeVar, cast
 
     from .exec import PtySize
-    from .results import PromotionPlan
+    from .results import PromotionPlan, Published, PullRequestPlan, PushPlan
 
     R = TypeVar("R")
     Reader: TypeAlias = Callable[[Any], Any]
@@ -43,6 +43,8 @@ class Call(Value, forbid_unknown_fields=True, omit_defaults=True):
     """Bytes that the client has written into the stream, all told: so many have to arrive before its end."""
     number: int | None = None
     size: PtySize | None = None
+    published: Published | None = None
+    """What became of a push or a pull request that the caller's process made."""
 
     def __post_init__(self) -> None:
         if self.sent is not None and self.sent < 0:
@@ -73,6 +75,8 @@ class Handle(Value, omit_defaults=True):
     pid: int | None = None
     plan: PromotionPlan | None = None
     """What the caller writes on the host, from the directory that came along."""
+    push: PushPlan | None = None
+    pull_request: PullRequestPlan | None = None
 
 
 class Hello(Value, omit_defaults=True):

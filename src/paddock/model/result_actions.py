@@ -46,8 +46,8 @@ class DiffWorkspace(Action["WorkspaceDiff"], tag="workspace.diff", repeatable=Tr
 
 
 class PushBranch(Action["PushedBranch"], tag="workspace.branch"):
-    """Pushes what it holds to its remote, by a credential of the host. What is not committed becomes a commit with
-    `message`; the workspace itself stays as it is.
+    """Pushes what it holds to its remote, by a credential of the caller's. What is not committed becomes a commit with
+    `message`; the workspace itself stays as it is. The daemon answers with a plan; the caller's process pushes.
 
     `branch=None` is the one that was pushed last, or `paddock/NAME`. What the remote has at it must be among what is
     pushed, unless `force`. `author` is `Name <mail>`. With `epoch` it is refused when that has passed."""
@@ -61,7 +61,8 @@ class PushBranch(Action["PushedBranch"], tag="workspace.branch"):
 
 
 class OpenPullRequest(Action["PullRequest"], tag="workspace.pull_request"):
-    """For the branch that was pushed last, or `branch`; the open one, if there is one.
+    """For the branch that was pushed last, or `branch`; the open one, if there is one. The caller's process asks the
+    forge for it.
 
     `base=None` is the branch that the workspace was opened on, or the forge's default. `forge` is github or gitea
     (Forgejo's, too); None: it is asked."""

@@ -127,6 +127,38 @@ class PullRequest(Value):
     created: bool = True
 
 
+class PushPlan(Value, omit_defaults=True):
+    """What the caller's process pushes: `commit` of a repository of the state directory, which borrows the objects of
+    `lender`, to `ref` of `url`, if that is at `expect`. None: if it isn't there."""
+
+    repository: str
+    url: str
+    ref: str
+    commit: str
+    expect: str | None = None
+    lender: str | None = None
+
+
+class PullRequestPlan(Value, omit_defaults=True):
+    """What the caller's process asks the forge of `url` for. `base=None` is the forge's default branch, and
+    `forge=None` the kind that it says it is."""
+
+    url: str
+    branch: str
+    title: str
+    body: str = ""
+    base: str | None = None
+    draft: bool = False
+    forge: str | None = None
+
+
+class Published(Value, omit_defaults=True):
+    """What the caller's process says of a plan that it has carried out. `error` is an error as the wire has it."""
+
+    error: str | None = None
+    pull_request: PullRequest | None = None
+
+
 class Artifact(Value):
     """What was taken out of a workspace, or out of a sandbox that has none, and is kept on the host.
 

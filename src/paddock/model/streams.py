@@ -10,7 +10,15 @@ from typing import Protocol
 from paddock.model.exec import ExitStatus, PtySize
 from paddock.model.files import FileChange, FileInfo
 from paddock.model.ids import ExecId
-from paddock.model.results import Promotion, PromotionPlan
+from paddock.model.results import (
+    Promotion,
+    PromotionPlan,
+    Published,
+    PullRequest,
+    PullRequestPlan,
+    PushedBranch,
+    PushPlan,
+)
 
 
 class ByteReader(Protocol):
@@ -88,6 +96,22 @@ class PromotionHandle(Protocol):
 
     async def aclose(self) -> None:
         """The caller gave up, or is gone; what he noted is remembered."""
+        ...
+
+
+class PublicationHandle(Protocol):
+    """A push or a pull request that its caller carries out, with his credentials. Without a plan nothing is to do."""
+
+    @property
+    def push(self) -> PushPlan | None: ...
+    @property
+    def pull_request(self) -> PullRequestPlan | None: ...
+    async def finish(self, published: Published) -> PushedBranch | PullRequest:
+        """Record what the caller says of it. Raises the error that he met."""
+        ...
+
+    async def aclose(self) -> None:
+        """The caller gave up, or is gone: what became of it is unknown."""
         ...
 
 

@@ -26,10 +26,6 @@ class Allotment(Component):
             raise died(row.sandbox)
         return row
 
-    def spec(self, outer: Row, asked: SandboxSpec) -> SandboxSpec:
-        """That of a child, as asked, on what the outer one is made on."""
-        return replace(asked, template=outer.sandbox.spec.template, level=outer.sandbox.level)
-
     def of_fork(self, outer: Row, spec: SandboxSpec, count: int) -> SandboxSpec:
         """That of a fork. It begins with as much on its disk as the outer one has, so it may hold as much."""
         of = outer.sandbox.spec

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
@@ -12,7 +11,7 @@ from paddock.backends._base import TreeMount
 from paddock.errors import InvalidState
 from paddock.keeper.layout import REPOSITORIES
 from paddock.model import Acquired, BaseId, GarbageItem, Noun, RepositoryId, mint
-from paddock.storage._trees import sync_file_system
+from paddock.storage._trees import sync_tree
 
 from ._checkout import check_out, settle
 from ._context import Component, Context
@@ -83,7 +82,7 @@ class Bases(Component):
         try:
             await in_thread(self._lay, base)
             unfetched = await self._fill(base, acquired, entry)
-            await asyncio.to_thread(self._sync, base.id)
+            await asyncio.to_thread(sync_tree, self._pool(), base.id)
             self._finish(base, unfetched)
         except BaseException:
             await self.delete(base)
@@ -141,14 +140,6 @@ class Bases(Component):
         sql = "UPDATE bases SET is_whole = 1, unfetched = ? WHERE id = ?"
         if not self._store.execute(sql, (unfetched, base.id)).rowcount:
             raise InvalidState(f"base {base.id} was deleted while it was being made", hint="try again")
-
-    def _sync(self, name: str) -> None:
-        """A power loss takes no base back that a row says is whole."""
-        tree = self._pool().open(name)
-        try:
-            sync_file_system(tree)
-        finally:
-            os.close(tree)
 
     def _lay(self, base: Base) -> None:
         from paddock.storage.repositories import pins

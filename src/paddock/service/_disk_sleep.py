@@ -8,10 +8,11 @@ it runs anywhere. What is broken off leaves `restoring`, and the next one who ho
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 import msgspec
 
-from paddock.backends._base import Backend
+from paddock.backends._base import Backend, Paused
 from paddock.errors import InvalidState, PaddockError, Unsupported
 from paddock.model import State
 
@@ -26,7 +27,7 @@ from ._snapshot_store import SnapshotRow
 from ._snapshots import Snapshots
 from ._store import Row
 from ._tasks import in_thread
-from ._ttl import hibernated, running
+from ._ttl import hibernated, paused, running
 
 ASLEEP = "it sleeps on disk"
 
@@ -41,18 +42,22 @@ class DiskSleep(Component):
         _check(row, held.backend)
         if not force:
             await self._live.sleeping.refuse_while_busy(row, held)
+        stood = held.instance.stillness.now
         taken: Row | None = None
         ended = False
         try:
-            # It stands from the copy to its end: nothing that it does comes between, and is forgotten.
-            async with self._snapshots.to_sleep_on(row, held) as snapshot:
-                taken = self._take(row, snapshot.id)
+            # It is paused from the copy to its end, whatever dies: no later work is lost.
+            async with self._snapshots.to_sleep_on(row, held) as (snapshot, times):
+                taken = self._take(row, snapshot.id, times)
                 held.dying = True
                 await end(held.instance)
                 ended = True
         except (PaddockError, OSError):
             if taken is not None:
                 await self._live.release(row.id)
+            elif not stood:
+                with suppress(PaddockError, OSError):  # else the next use resumes it
+                    await self._live.sleeping.resume(row, held)
             if not ended:
                 raise
             # Else it is what could not be let go on any more.
@@ -117,15 +122,16 @@ class DiskSleep(Component):
             raise
         self._store.set_deadline(taken)
         woken = self._rollback.admit(taken, next, backend, instance)
-        await self._snapshots.forget(snapshot.id)
+        await self._snapshots.discard(snapshot.id)
         self._audit.event("sandbox.woken", sandbox=row.id, message="it slept on disk", decision=number)
         return woken
 
-    def _take(self, row: Row, snapshot: str | None) -> Row:
+    def _take(self, row: Row, snapshot: str | None, times: Paused | None = None) -> Row:
         """From here on a daemon that dies leaves one that sleeps. Who has seen it as it was before can do nothing to
         it."""
         taken = self._lifecycle.move(row, State.RESTORING, restoring=snapshot, incarnation=row.incarnation + 1)
-        stands = hibernated(taken, self._clock, self._config.retention_seconds)
+        stands = taken if times is None else paused(taken, self._clock, times)
+        stands = hibernated(stands, self._clock, self._config.retention_seconds)
         if stands is not taken:
             self._store.set_deadline(stands)
         return stands

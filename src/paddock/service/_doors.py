@@ -100,8 +100,13 @@ class Doors:
             if door.row.incarnation > row.incarnation:
                 return  # it was made again since, under what was recorded then
             door.row, door.snapshot = row, snapshot
+            self._doors[row.id] = door  # an `open` that has failed dropped it
             unread = await self._read_lists(door)
-            await self._send(door)
+            try:
+                await self._send(door)
+            except PaddockError:
+                self._lost()  # it is recorded: until it holds
+                raise
             if unread is not None:
                 raise unread  # the revision holds all the same: what needs that list is refused
 
@@ -221,7 +226,7 @@ class Doors:
         return authority
 
     def _lost(self) -> None:
-        if self._doors:
+        if self._doors and not self._tasks.closed:
             self._tasks.start(self._send_all(), name="send the gateway all rules")
 
     async def _send_all(self) -> None:

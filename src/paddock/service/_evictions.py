@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -13,7 +12,7 @@ from paddock.errors import InvalidState, NotFound, PaddockError
 from paddock.keeper.layout import KEPT
 from paddock.model import GarbageItem, WorkspaceState, WorkspaceStatus
 from paddock.storage._kept import KeptArchives
-from paddock.storage._trees import sync_file_system
+from paddock.storage._trees import sync_tree
 
 from ._context import Component, Context
 from ._garbage import Candidate
@@ -51,12 +50,14 @@ class Evictions(Component):
         row = self._rows.get(id)
         if row is None or row.state is WorkspaceState.READY:
             return row
+        if row.kept is None:  # its deletion failed half-way
+            return await self.remove(row)
         restoring = self._rows.settle(row, WorkspaceState.RESTORING)
         try:
             await in_thread(self._pool().delete, row.id)  # a daemon that died while it evicted it may have left it
             laid = await self._grounds.begin(restoring, entry)
             await self._keeping.lay(laid, entry)
-            await asyncio.to_thread(self._sync, row.id)
+            await asyncio.to_thread(sync_tree, self._pool(), row.id)
             ready = self._rows.settle(replace(laid, kept=None), WorkspaceState.READY)
         except BaseException:
             await in_thread(self._pool().delete, row.id)
@@ -170,14 +171,6 @@ class Evictions(Component):
             return f"it is {row.state.value}"
         left = (row.workspace.pinned_until or 0.0) - self._clock.wall()
         return f"it is pinned for {_span(left)}" if left > 0 else None
-
-    def _sync(self, name: str) -> None:
-        """What was written to the tree is on the disk when this returns."""
-        tree = self._pool().open(name)
-        try:
-            sync_file_system(tree)
-        finally:
-            os.close(tree)
 
 
 def _span(seconds: float) -> str:

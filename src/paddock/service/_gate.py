@@ -115,12 +115,16 @@ class Abandoned(Exception):
     """Only ever recorded."""
 
 
+class Unknown(Exception):
+    """Only ever recorded: the caller's process ended before it said what became of what it did."""
+
+
 def code_of(error: BaseException) -> str:
     if isinstance(error, PaddockError):
         return error.code
     if isinstance(error, (asyncio.CancelledError, GeneratorExit)):
         return "cancelled"
-    return "abandoned" if isinstance(error, Abandoned) else type(error).__name__
+    return type(error).__name__.lower() if isinstance(error, Abandoned | Unknown) else type(error).__name__
 
 
 def _message(error: BaseException) -> str | None:

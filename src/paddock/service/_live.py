@@ -213,6 +213,8 @@ class Live(Component):
                 raise _silent(row)
             now = await self.ended(row, None if ending is _GONE else ending)
             raise died(now.sandbox) if has_ended(now) else _silent(row)
+        if backend.capabilities.pause:
+            await self.sleeping.agree(row, instance)
         return self.admit(row, backend, instance)
 
     async def _watch(self, held: Held) -> None:

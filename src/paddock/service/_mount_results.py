@@ -22,6 +22,7 @@ from ._live import Held, Live
 from ._sandboxes import Sandboxes
 from ._snapshots import Snapshots
 from ._store import Row
+from ._tasks import in_thread
 
 _NAMED = 100
 """Paths that an audit record names; of all there is a digest."""
@@ -46,10 +47,12 @@ class MountResults(Component):
         row, held = await self._sandboxes.reach(action.sandbox, entry)
         number, mount = _mount(row, action.target)
 
-        def tell(changes: MountChanges) -> tuple[tuple[Change, ...], bytes | None]:
-            return changes.tell(patch=action.patch)
+        async def tell(changes: MountChanges) -> tuple[tuple[Change, ...], bytes | None]:
+            return await asyncio.to_thread(changes.tell, patch=action.patch)
 
-        found, patch = await self._with_changes(row, held, number, mount, action.paths, tell)
+        work = self._holding(row, held, number, mount, action.paths, tell)
+        # Once begun it goes on, whatever becomes of the caller.
+        found, patch = await self._tasks.finish(work, name=f"undo copy {row.id}")
         entry.done({"changes": len(found), **({} if patch is None else {"patch_sha256": _sha256(patch)})})
         return MountDiff(sandbox=row.id, target=mount.target, source=mount.source, changes=found, patch=patch)
 
@@ -72,12 +75,12 @@ class MountResults(Component):
             return digests
 
         async def work(changes: MountChanges) -> None:
-            plan = await _to_the_end(begin, changes)
+            plan = await in_thread(begin, changes)
             promoting.begun(plan)
             try:
                 await promoting.written.wait()
             finally:  # also where the daemon leaves meanwhile
-                digests = await _to_the_end(end, changes, plan)
+                digests = await in_thread(end, changes, plan)
             if promoting.missing is not None:
                 entry.failed(promoting.missing)
             else:
@@ -89,18 +92,6 @@ class MountResults(Component):
         )
         await promoting.ready()
         return promoting
-
-    async def _with_changes(
-        self, row: Row, held: Held, number: int, mount: Mount, paths: Sequence[str], use: Callable[[MountChanges], T]
-    ) -> T:
-        """What `use` makes of the changes, in a thread. Once begun it goes on, whatever becomes of the caller."""
-
-        async def work(changes: MountChanges) -> T:
-            return await asyncio.to_thread(use, changes)
-
-        return await self._tasks.finish(
-            self._holding(row, held, number, mount, paths, work), name=f"undo copy {row.id}"
-        )
 
     async def _holding(
         self,
@@ -132,16 +123,6 @@ class MountResults(Component):
                 keep_promoted(tree, number, promoted)
         finally:
             os.close(tree)
-
-
-async def _to_the_end(function: Callable[..., T], *arguments: object) -> T:
-    """What it returns, from a thread. A caller who is cancelled waits for it: it uses what he closes."""
-    running = asyncio.ensure_future(asyncio.to_thread(function, *arguments))  # waited for below
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        await asyncio.wait((running,))
-        raise
 
 
 class Promoting:

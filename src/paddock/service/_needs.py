@@ -7,6 +7,7 @@ asks here, never takes one that somebody needs, copies that are being made inclu
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import NamedTuple
 
 from paddock.model import State, WorkspaceState
@@ -36,21 +37,28 @@ class Needs:
         self._store, self._snapshots, self._workspaces = store, SnapshotStore(store), WorkspaceStore(store)
 
     def by_tree(self) -> Mapping[str, tuple[Need, ...]]:
-        store = self._store
-        sandboxes, snapshots = _of_sandboxes(store), _of_snapshots(self._snapshots)
-        return _by_tree(sandboxes, snapshots, _of_bases(store), _of_workshops(store), _of_workspaces(self._workspaces))
+        return self._found(_of_bases(self._store), _of_workshops(self._store), whole=False)
 
     def whole(self) -> Mapping[str, tuple[Need, ...]]:
         """Return only what has to be there at this moment: a row comes before the tree that is made for it."""
-        snapshots = _of_snapshots(self._snapshots, whole=True)
-        return _by_tree(_of_running(self._store), snapshots, _of_ready(self._workspaces))
+        return self._found(whole=True)
+
+    def _found(self, *more: Iterable[Need], whole: bool) -> Mapping[str, tuple[Need, ...]]:
+        found: dict[str, tuple[Need, ...]] = {}
+        sandboxes, snapshots = _of_sandboxes(self._store, whole=whole), _of_snapshots(self._snapshots, whole=whole)
+        for need in chain(sandboxes, snapshots, *more, _of_workspaces(self._workspaces, whole=whole)):
+            found[need.tree] = (*found.get(need.tree, ()), need)
+        return found
 
 
-def _of_sandboxes(store: Store) -> Iterable[Need]:
-    """Of the living ones, those that are being made or taken back to a snapshot included."""
+def _of_sandboxes(store: Store, *, whole: bool) -> Iterable[Need]:
+    """Of the living ones. Unless `whole`, those that are being made or taken back to a snapshot too."""
     for row in store.list():
+        if whole and row.state not in (State.RUNNING, State.PAUSED):
+            continue
         yield Need(row.id, row.id, "it is what the sandbox has written")
-        yield Need(row.id + WORKSPACE_OF, row.id, "it is the sandbox's own copy of a workspace")
+        if not whole:
+            yield Need(row.id + WORKSPACE_OF, row.id, "it is the sandbox's own copy of a workspace")
         for layer in row.layers:
             yield Need(layer, row.id, "the sandbox lies over it")
         yield from _of_workspace(row.id, row.workspace)
@@ -59,17 +67,7 @@ def _of_sandboxes(store: Store) -> Iterable[Need]:
                 yield Need(name, row.id, "it is to take the place of the sandbox's")
 
 
-def _of_running(store: Store) -> Iterable[Need]:
-    """What has to be there at this moment: of what is being made, the row comes before the tree."""
-    for row in store.list():
-        if row.state in (State.RUNNING, State.PAUSED):
-            yield Need(row.id, row.id, "it is what the sandbox has written")
-            for layer in row.layers:
-                yield Need(layer, row.id, "the sandbox lies over it")
-            yield from _of_workspace(row.id, row.workspace)
-
-
-def _of_snapshots(store: SnapshotStore, *, whole: bool = False) -> Iterable[Need]:
+def _of_snapshots(store: SnapshotStore, *, whole: bool) -> Iterable[Need]:
     """`whole`: only of those that are not being made."""
     for row in store.list():
         if whole and not row.is_whole:
@@ -102,28 +100,16 @@ def _of_workshops(store: Store) -> Iterable[Need]:
         yield Need(id, id, "it is a workshop's own")
 
 
-def _of_workspaces(store: WorkspaceStore) -> Iterable[Need]:
-    """Of those that are laid out or about to be, and what they lie over. Evicted ones need their repository as well."""
+def _of_workspaces(store: WorkspaceStore, *, whole: bool) -> Iterable[Need]:
+    """Of those that are laid out (unless `whole`, or about to be), and what they lie over. Evicted ones need their
+    repository as well."""
     for row in store.list():
         name = row.workspace.name
-        if row.repository is not None:
+        if whole and row.state is not WorkspaceState.READY:
+            continue
+        if row.repository is not None and not whole:
             yield Need(row.repository, row.id, f"the history of workspace {name} is there")
         if row.state is not WorkspaceState.EVICTED:
             yield Need(row.id, row.id, f"it is workspace {name}")
         for layer in row.layers:
             yield Need(layer, row.id, f"workspace {name} lies over it")
-
-
-def _of_ready(store: WorkspaceStore) -> Iterable[Need]:
-    for row in store.list():
-        if row.state is WorkspaceState.READY:
-            for tree in (row.id, *row.layers):
-                yield Need(tree, row.id, f"workspace {row.workspace.name} is in it")
-
-
-def _by_tree(*sources: Iterable[Need]) -> Mapping[str, tuple[Need, ...]]:
-    found: dict[str, tuple[Need, ...]] = {}
-    for source in sources:
-        for need in source:
-            found[need.tree] = (*found.get(need.tree, ()), need)
-    return found

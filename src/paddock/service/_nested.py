@@ -1,45 +1,44 @@
 """The door inside a sandbox: through it a program in there makes children of that sandbox, and nothing else.
 
-It is a unix socket; whoever in there connects is put through to here, and speaks in frames: four bytes of length,
-big-endian, then JSON. All of it is an attacker's. What it asks is performed like everything else, by a principal of its
-own, which the policy knows.
+It is a unix socket. The guest passes on the bytes of whoever connects in there, and no descriptors. They are frames of
+`paddock.wire`, and an attacker's. The actions that pass are performed by `nested:<id>`, which the policy knows.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 from contextlib import aclosing
 from importlib.resources import files
-from typing import TypeAlias
-
-import msgspec
+from typing import Any, cast
 
 from paddock.backends._base import Instance
-from paddock.errors import GuestLost, InvalidArgument, PaddockError, SandboxDied
+from paddock.errors import GuestLost, InternalError, InvalidArgument, PaddockError, PolicyDenied, SandboxDied
 from paddock.model import (
+    Action,
+    ByteReader,
     ByteStream,
+    ByteWriter,
     CreateSandbox,
-    ExecSpec,
-    ForkSandbox,
-    KillSandbox,
-    Limits,
-    ListSandboxes,
-    PauseSandbox,
+    ExecResult,
     Principal,
-    PromoteChild,
     ReadFile,
-    ResumeSandbox,
-    RunExec,
     Sandbox,
     SandboxSpec,
+    Value,
     WriteFile,
+    codec,
     nested_principal,
+    replace,
 )
+from paddock.wire import PROTOCOL, Frame, Inbox, Kind, WireError, pack
 
 from ._allotment import Allotment, share
 from ._context import Component, Context
 from ._held import Held
 from ._store import Row
+from ._tasks import in_thread
 
 FOLDER = "/tmp/.paddock"  # noqa: S108 - inside, where nothing but its own programs can get
 DOOR = f"{FOLDER}/door"
@@ -47,66 +46,36 @@ MOST_CALLERS = 16
 # What all callers of one sandbox may have the service hold at a time is the product of these two.
 MOST_FRAME_BYTES = 6 << 20
 MOST_FILE_BYTES = 4 << 20
-_CAPTURE_BYTES = 1 << 20
-_WAITING = 2
+MOST_PARTS = 1 << 16
+"""Of one request's JSON, with its escapes: they take the time, not the bytes. A command's arguments have fewer."""
 _PAUSE_SECONDS = 0.2
+PACKAGE = {
+    "__init__.py": "client/_inside.py",
+    **{name: name for name in ("wire/__init__.py", "wire/_connection.py", "wire/_frames.py")},
+}
+"""The files of `paddock` inside, and what they are outside."""
+_PASSES = {
+    "sandbox.create": "spec name ttl_seconds limits env",
+    "sandbox.fork": "sandbox count",
+    "sandbox.list": "",
+    "sandbox.kill": "sandbox",
+    "sandbox.pause": "sandbox",
+    "sandbox.resume": "sandbox",
+    "sandbox.promote": "sandbox child path",
+    "exec.run": "sandbox input spec argv cwd env user timeout_seconds",
+    "file.read": "sandbox path",
+    "file.write": "sandbox path",
+}
+"""The actions that a policy decides on, and the fields that may be set in each and in its spec."""
+_log = logging.getLogger("paddock")
 
 
-class _Create(msgspec.Struct, tag="create", forbid_unknown_fields=True, kw_only=True):
-    name: str | None = None
-    ttl_seconds: float | None = None
-    limits: dict[str, float] = {}
-    env: dict[str, str] = {}
+class Request(Value, forbid_unknown_fields=True):
+    """What an OPEN holds: a caller inside has neither descriptors nor handles."""
 
-
-class _Fork(msgspec.Struct, tag="fork", forbid_unknown_fields=True, kw_only=True):
-    count: int = 1
-
-
-class _List(msgspec.Struct, tag="list", forbid_unknown_fields=True, kw_only=True):
-    pass
-
-
-class _Kill(msgspec.Struct, tag="kill", forbid_unknown_fields=True, kw_only=True):
-    sandbox: str
-
-
-class _Pause(msgspec.Struct, tag="pause", forbid_unknown_fields=True, kw_only=True):
-    sandbox: str
-
-
-class _Resume(msgspec.Struct, tag="resume", forbid_unknown_fields=True, kw_only=True):
-    sandbox: str
-
-
-class _Exec(msgspec.Struct, tag="exec", forbid_unknown_fields=True, kw_only=True):
-    sandbox: str
-    argv: tuple[str, ...]
-    cwd: str | None = None
-    env: dict[str, str] = {}
-    user: str | None = None
-    timeout_seconds: float | None = None
-    input: bytes | None = None
-
-
-class _Read(msgspec.Struct, tag="read", forbid_unknown_fields=True, kw_only=True):
-    sandbox: str
-    path: str
-
-
-class _Write(msgspec.Struct, tag="write", forbid_unknown_fields=True, kw_only=True):
-    sandbox: str
-    path: str
-    data: bytes
-
-
-class _Promote(msgspec.Struct, tag="promote", forbid_unknown_fields=True, kw_only=True):
-    child: str
-    path: str = "/workspace"
-
-
-_Request: TypeAlias = _Create | _Fork | _List | _Kill | _Pause | _Resume | _Exec | _Read | _Write | _Promote
-_decode = msgspec.json.Decoder(_Request).decode
+    action: Action[Any]
+    data: bytes = b""
+    """What `file.write` writes."""
 
 
 class Nested(Component):
@@ -116,162 +85,136 @@ class Nested(Component):
 
     @staticmethod
     def environment(spec: SandboxSpec) -> dict[str, str]:
-        """What a program inside needs to find the door and the module that knocks."""
+        """What a program inside needs to find the door and the package that knocks."""
         given = spec.env.get("PYTHONPATH")
         return {"PADDOCK_DOOR": DOOR, **spec.env, "PYTHONPATH": f"{FOLDER}:{given}" if given else FOLDER}
 
     @staticmethod
     async def furnish(instance: Instance) -> None:
-        """Lays the module into a sandbox that nobody has used yet."""
-        text = files("paddock.client").joinpath("_inside.py").read_bytes()
-        writer = await instance.file(WriteFile(sandbox=instance.id, path=f"{FOLDER}/paddock.py", mode=0o644))
-        await writer.write(text)
-        await writer.aclose()
+        """Lays the package into a sandbox that nobody has used yet."""
+        for name, source in PACKAGE.items():
+            text = await in_thread(files("paddock").joinpath(source).read_bytes)
+            path = f"{FOLDER}/paddock/{name}"
+            await _write(await instance.file(WriteFile(sandbox=instance.id, path=path, mode=0o644)), text)
 
     async def serve(self, held: Held) -> None:
         """Until the sandbox has ended, or the task is cancelled."""
-        room = asyncio.Semaphore(MOST_CALLERS)
         async with asyncio.TaskGroup() as callers:
-            for _ in range(_WAITING):
-                callers.create_task(self._attend(held, room, callers))
+            for _ in range(MOST_CALLERS):
+                callers.create_task(self._attend(held))
 
-    async def _attend(self, held: Held, room: asyncio.Semaphore, callers: asyncio.TaskGroup) -> None:
+    async def _attend(self, held: Held) -> None:
+        """One caller after the other."""
         while True:
-            await room.acquire()
             try:
                 stream = await held.instance.accept(DOOR)
             except SandboxDied:
                 return
             except (GuestLost, OSError):  # its agent was killed, and there will be another one; or we are short
-                room.release()
                 await asyncio.sleep(_PAUSE_SECONDS)
-                continue
             except PaddockError:
                 return  # it has put something else where the door belongs: then it has none
-            caller = callers.create_task(self._talk(stream, held))
-            caller.add_done_callback(lambda _: room.release())
+            else:
+                await self._talk(stream, nested_principal(held.id))
 
-    async def _talk(self, stream: ByteStream, held: Held) -> None:
-        """One caller's requests, one after the other."""
-        principal = nested_principal(held.id)
+    async def _talk(self, stream: ByteStream, principal: Principal) -> None:
+        """One request after the other. A silent caller may be paused, and holds nothing but its own place."""
+        inbox = Inbox(MOST_FRAME_BYTES)
         async with aclosing(stream):
             try:
-                while (frame := await _receive(stream)) is not None:
-                    await _send(stream, await self._answer(frame, principal))
-            except (PaddockError, OSError):
-                return  # the caller has gone, or its sandbox
+                while data := await stream.read(1 << 18):
+                    for frame in inbox.feed(data):
+                        kind, body = await self._answer(frame, principal)
+                        await stream.write(pack(kind, frame.channel, body))
+            except (PaddockError, OSError, WireError):
+                return  # the caller has gone, or its sandbox, or it doesn't keep the protocol
 
-    async def _answer(self, frame: bytes, principal: Principal) -> bytes:
+    async def _answer(self, frame: Frame, principal: Principal) -> tuple[Kind, bytes]:
+        if frame.kind is Kind.HELLO:
+            return Kind.HELLO, codec.encode({"protocol": PROTOCOL, "sandbox": principal.sandbox})
+        if frame.kind is not Kind.OPEN:
+            raise WireError(f"{frame.kind.name} from inside")
         try:
-            return msgspec.json.encode({"ok": await self._do(_decode(frame), principal)})
-        except msgspec.MsgspecError as error:
-            return _refusal(InvalidArgument(f"not a request: {error}"))
+            return Kind.REPLY, codec.encode(await self._do(frame.body, principal))
         except PaddockError as error:
-            return _refusal(error)
+            told = error
+        except Exception:
+            _log.exception("a request of %s failed", principal.id)
+            told = InternalError("the request failed")
+        return Kind.ERROR, codec.encode({"code": told.code, "message": told.message, "hint": told.hint})
 
-    async def _do(self, request: _Request, principal: Principal) -> object:
+    async def _do(self, body: bytes, principal: Principal) -> object:
         outer = self._allotment.outer(principal)
         assert outer is not None
-        match request:
-            case _Create():
-                ttl = self._allotment.seconds_left(outer) if request.ttl_seconds is None else request.ttl_seconds
-                limits = self._limits(outer, request.limits)
-                asked = SandboxSpec(name=request.name, ttl_seconds=ttl, limits=limits, env=request.env)
-                return _shown(await self._perform(CreateSandbox(spec=self._allotment.spec(outer, asked)), principal))
-            case _Fork():
-                children = await self._perform(ForkSandbox(sandbox=outer.id, count=request.count), principal)
-                return [_shown(child) for child in children]
-            case _List():
-                return [_shown(child) for child in await self._perform(ListSandboxes(), principal)]
-            case _Kill():
-                return _shown(await self._perform(KillSandbox(sandbox=request.sandbox), principal))
-            case _Pause():
-                return _shown(await self._perform(PauseSandbox(sandbox=request.sandbox), principal))
-            case _Resume():
-                return _shown(await self._perform(ResumeSandbox(sandbox=request.sandbox), principal))
-            case _Exec():
-                return await self._exec(request, principal)
-            case _Read():
-                return await self._read(request, principal)
-            case _Write():
-                writer = await self._perform(WriteFile(sandbox=request.sandbox, path=request.path), principal)
-                try:
-                    await writer.write(request.data)
-                except BaseException:
-                    await writer.abort()
-                    raise
-                await writer.aclose()
-                return None
-            case _Promote():
-                action = PromoteChild(sandbox=outer.id, child=request.child, path=request.path)
-                return await self._perform(action, principal)
+        request = admitted(body)
+        action = request.action
+        if isinstance(action, CreateSandbox):
+            action = replace(action, spec=self._completed(action.spec, body, outer))
+        elif isinstance(action, ReadFile):
+            action = replace(action, length=MOST_FILE_BYTES + 1)
+        result: Any = await self._perform(action, principal)
+        if isinstance(action, ReadFile):
+            return await _read(result, action.path)
+        return await _write(result, request.data) if isinstance(action, WriteFile) else _seen(result)
 
-    @staticmethod
-    def _limits(outer: Row, asked: dict[str, float]) -> Limits:
-        """What each may have, where nothing is asked."""
-        try:
-            return msgspec.convert(vars(share(outer.sandbox.spec)) | asked, Limits)
-        except msgspec.ValidationError as error:
-            raise InvalidArgument(f"limits: {error}", field="limits") from None
-
-    async def _exec(self, request: _Exec, principal: Principal) -> object:
-        spec = ExecSpec(
-            argv=request.argv,
-            cwd=request.cwd,
-            env=request.env,
-            user=request.user,
-            timeout_seconds=request.timeout_seconds,
+    def _completed(self, asked: SandboxSpec, body: bytes, outer: Row) -> SandboxSpec:
+        """On what the outer one is made on, and with what each child may have where nothing is asked."""
+        given = json.loads(body)["action"].get("spec", {})
+        limits = {name: getattr(asked.limits, name) for name in given.get("limits", ())}
+        return replace(
+            asked,
+            template=outer.sandbox.spec.template,
+            level=outer.sandbox.level,
+            limits=replace(share(outer.sandbox.spec), **limits),
+            ttl_seconds=asked.ttl_seconds if "ttl_seconds" in given else self._allotment.seconds_left(outer),
         )
-        action = RunExec(sandbox=request.sandbox, spec=spec, input=request.input, capture_bytes=_CAPTURE_BYTES)
-        result = await self._perform(action, principal)
-        return {
-            "exit_code": result.exit_code,
-            "signal": result.signal,
-            "limit": result.limit,
-            "duration_seconds": result.duration_seconds,
-            "stdout": result.stdout,
-            "stderr": result.stderr,
-        }
-
-    async def _read(self, request: _Read, principal: Principal) -> bytes:
-        action = ReadFile(sandbox=request.sandbox, path=request.path, length=MOST_FILE_BYTES + 1)
-        reader = await self._perform(action, principal)
-        parts: list[bytes] = []
-        async with aclosing(reader):
-            while data := await reader.read():
-                parts.append(data)
-        if sum(map(len, parts)) > MOST_FILE_BYTES:
-            raise InvalidArgument(
-                f"{request.path} has more than {MOST_FILE_BYTES >> 20} MiB, which is the most that one answer holds",
-                hint="`promote` moves whole trees",
-            )
-        return b"".join(parts)
 
 
-def _shown(child: Sandbox) -> dict[str, object]:
-    return {"id": child.id, "name": child.spec.name, "state": child.state, "expires_at": child.expires_at}
+def admitted(body: bytes) -> Request:
+    """A request that may be put to the policy. InvalidArgument, PolicyDenied."""
+    if len(body) - len(body.translate(None, b"[{,\\")) > MOST_PARTS:
+        raise InvalidArgument(f"a request of more than {MOST_PARTS} parts")
+    try:
+        request = codec.decode(body, Request)
+    except codec.Malformed as error:
+        raise InvalidArgument(f"not a request: {error}") from None
+    action = request.action
+    if action.TAG not in _PASSES:
+        raise PolicyDenied(f"{action.TAG} is not for programs inside a sandbox")
+    passes, values = _PASSES[action.TAG].split(), (action, getattr(action, "spec", action))
+    for value in values:
+        for name, default in value.__fields__.items():
+            if name not in passes and getattr(value, name) != default:
+                raise InvalidArgument(f"{action.TAG} takes no {name} inside a sandbox", field=name)
+    return request
 
 
-def _refusal(error: PaddockError) -> bytes:
-    return msgspec.json.encode({"error": {"code": error.code, "message": error.message, "hint": error.hint}})
+def _seen(result: object) -> object:
+    """Without what says something of the host."""
+    if isinstance(result, tuple):
+        return tuple(map(_seen, cast("tuple[object, ...]", result)))
+    if isinstance(result, Sandbox):
+        return replace(result, spec=SandboxSpec(name=result.spec.name, limits=result.spec.limits))
+    if isinstance(result, ExecResult):
+        return replace(result, out=replace(result.out, file=None), err=replace(result.err, file=None))
+    return result
 
 
-async def _receive(stream: ByteStream) -> bytes | None:
-    """One frame; None at the end, and where what comes is none."""
-    head = await _exactly(stream, 4)
-    size = 0 if head is None else int.from_bytes(head, "big")
-    return None if not 0 < size <= MOST_FRAME_BYTES else await _exactly(stream, size)
+async def _read(reader: ByteReader, path: str) -> bytes:
+    data = bytearray()
+    async with aclosing(reader):
+        while part := await reader.read():
+            data += part
+    if len(data) > MOST_FILE_BYTES:
+        most = f"{MOST_FILE_BYTES >> 20} MiB, which is the most that one answer holds"
+        raise InvalidArgument(f"{path} has more than {most}", hint="`promote` moves whole trees")
+    return bytes(data)
 
 
-async def _exactly(stream: ByteStream, size: int) -> bytes | None:
-    parts = bytearray()
-    while len(parts) < size:
-        data = await stream.read(min(size - len(parts), 1 << 18))
-        if not data:
-            return None
-        parts += data
-    return bytes(parts)
-
-
-async def _send(stream: ByteStream, body: bytes) -> None:
-    await stream.write(len(body).to_bytes(4, "big") + body)
+async def _write(writer: ByteWriter, data: bytes) -> None:
+    try:
+        await writer.write(data)
+    except BaseException:
+        await writer.abort()
+        raise
+    await writer.aclose()

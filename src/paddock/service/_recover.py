@@ -1,7 +1,8 @@
 """Recovery: what is recorded is made to agree with what lives. See docs/design/order.md.
 
-`recover` runs once, before the daemon listens. `sandboxes` comes round with every sweep as well: what a daemon had
-asked for before it died may come to life later, and a row whose lane is free is nobody's work.
+`recover` runs once, before the daemon listens. `sandboxes` and `snapshots` come round with every sweep as well: what a
+daemon had asked for before it died may come to life later, a row whose lane is free is nobody's work, and on a full
+disk nothing can be deleted.
 """
 
 from __future__ import annotations
@@ -107,11 +108,14 @@ class Recovery(Component):
         """Put right what the daemon before this one has left. A step that fails is recorded, and stops no other."""
         await self._try("sandboxes", self.sandboxes)
         await self._try("pauses", self._pauses)
-        await self._try("snapshots", self._snapshots.recover)
+        await self.snapshots()
         await self._try("workspaces", self._evictions.recover)
         await self._try("workshops", self._shelf.workshops.recover)
         await self._try("bases", self._shelf.bases.recover)
         await self._try("quarantines", self._quarantines)
+
+    async def snapshots(self) -> None:
+        await self._try("snapshots", self._snapshots.recover)
 
     async def sandboxes(self) -> None:
         """Asks only the backends that rows name."""

@@ -6,9 +6,9 @@ import os
 from contextlib import suppress
 
 from paddock.backends._base import Ending
-from paddock.errors import InvalidState, PaddockError, SandboxDied
+from paddock.errors import InvalidState, PaddockError, ResourceExhausted, SandboxDied
 from paddock.keeper.layout import OUTPUTS
-from paddock.model import LEGAL, Limit, Sandbox, State
+from paddock.model import LEGAL, Limit, Sandbox, State, replace
 
 from ._clock import boot_id
 from ._context import Component, Context
@@ -25,8 +25,10 @@ class Remains(Component):
         super().__init__(context)
         self._egress, self._changes, self._snapshots = egress, changes, snapshots
         self.outputs = self._state_dir / OUTPUTS
-        self.unrecorded: dict[str, str] = {}
-        """Why what was killed on a full disk was killed; its row does not say so yet."""
+        self._unrecorded: dict[str, tuple[State, Limit | None, str]] = {}
+        """How and why those have ended of which the row does not say so yet: the disk was full."""
+        self._told: set[str] = set()
+        """Those of whose end the audit log tells already, and that could not be recorded."""
 
     async def settle(self, row: Row, ending: Ending | None) -> Row:
         """Records that a sandbox has ended by itself, and buries it. What was settled before stays as it is.
@@ -37,19 +39,39 @@ class Remains(Component):
         if has_ended(now):
             row = now  # somebody else was there first
         else:
-            state, limit, reason = self._verdict(row, ending)
-            self._audit.event(
-                "sandbox.ended", sandbox=row.id, state=state.value, limit=limit and limit.value, reason=reason
-            )
-            try:
-                row = self._lifecycle.move(
-                    row, state, limit=limit, reason=reason, release_key=row.state is State.CREATING
+            state, limit, reason = self._unrecorded.get(row.id) or self._verdict(row, ending)
+            if row.id not in self._told and row.id not in self._unrecorded:
+                self._audit.event(
+                    "sandbox.ended", sandbox=row.id, state=state.value, limit=limit and limit.value, reason=reason
                 )
+                self._told.add(row.id)
+            try:
+                row = self.record(row, state, limit, reason)
             except InvalidState:
+                self._told.discard(row.id)
                 return now  # it was made again since `row` was read
-            self.unrecorded.pop(row.id, None)
+            self._told.discard(row.id)
         await self.bury(row)
         return row
+
+    def record(self, row: Row, state: State, limit: Limit | None, reason: str) -> Row:
+        """Record the end of a sandbox of which the audit log tells. On a full disk its row follows when there is room.
+
+        InvalidState: it has ended otherwise, or was made again since `row` was read. ResourceExhausted: it sleeps on
+        disk, or is being restored, so only its row says that it lives.
+        """
+        try:
+            ended = self._lifecycle.move(
+                row, state, limit=limit, reason=reason, release_key=row.state is State.CREATING
+            )
+        except ResourceExhausted:
+            if row.restoring is not None:
+                raise
+            self._unrecorded[row.id] = state, limit, reason
+            sandbox = replace(row.sandbox, state=state, limit=limit, reason=reason, ended_at=self._clock.wall())
+            return replace(row, sandbox=sandbox)
+        self._unrecorded.pop(row.id, None)
+        return ended
 
     async def bury(self, row: Row) -> None:
         """Removes what an ended sandbox leaves: ways out, tree, outputs, the backend's memory of it. Idempotent."""
@@ -61,7 +83,7 @@ class Remains(Component):
         if row.incarnation or row.restoring is not None:  # it may have slept on disk
             await self._snapshots.forget_sleep(row.id)
         backend = self._backends.find(row.sandbox.backend)
-        if backend is not None and row.id not in self.unrecorded:  # until then only the backend knows of its end
+        if backend is not None and row.id not in self._unrecorded:  # until then only the backend knows of its end
             await backend.forget(row.id)
 
     def _remove(self, row: Row) -> None:
@@ -87,8 +109,6 @@ class Remains(Component):
             pass  # not there; or an exec that ends this moment writes into it: the next sweep takes it
 
     def _verdict(self, row: Row, ending: Ending | None) -> tuple[State, Limit | None, str]:
-        if row.id in self.unrecorded:
-            return State.KILLED, None, self.unrecorded[row.id]
         if ending is not None:
             return State.KILLED, ending.limit, ending.reason
         if row.state is State.CREATING:

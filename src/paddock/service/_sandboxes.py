@@ -16,7 +16,6 @@ from paddock.errors import (
     InvalidArgument,
     InvalidState,
     NotFound,
-    ResourceExhausted,
     SandboxDied,
     Unsupported,
 )
@@ -190,13 +189,24 @@ class Sandboxes(Component):
 
         async def turn() -> Sandbox:
             deadline = self._clock.boottime() + action.ttl_seconds
-            await held.instance.set_deadline(deadline)
-            now = running(self._now(row.id), self._clock, deadline)
-            if not self._store.set_deadline(now):
-                raise died(self._now(row.id).sandbox)
-            return now.sandbox
+            before = self._now(row.id)
+            # The row first: if the daemon dies now, or the supervisor, the next adoption tells the sandbox.
+            self._set_deadline(before, deadline)
+            try:
+                await held.instance.set_deadline(deadline)
+            except BaseException:
+                self._store.set_deadline(before)
+                await self._live.release(row.id)
+                raise
+            return self._set_deadline(self._now(row.id), deadline).sandbox
 
         return await self._turned(turn(), row)
+
+    def _set_deadline(self, row: Row, deadline: float) -> Row:
+        now = row if row.deadline == deadline else running(row, self._clock, deadline)
+        if now is not row and not self._store.set_deadline(now):
+            raise died(self._now(row.id).sandbox)
+        return now
 
     @handles(KillSandbox)
     async def kill(self, action: KillSandbox, entry: Entry) -> Sandbox:
@@ -464,15 +474,10 @@ class Sandboxes(Component):
             return row.sandbox
 
     async def _killed(self, row: Row, reason: str) -> Row:
-        """On a full disk too it is dead, and the audit says so; the records follow when there is room."""
         try:
-            return self._lifecycle.move(row, State.KILLED, reason=reason)
+            return self._remains.record(row, State.KILLED, None, reason)
         except InvalidState:
             return self._store.get(row.id) or row
-        except ResourceExhausted:
-            self._remains.unrecorded[row.id] = reason
-            ended = replace(row.sandbox, state=State.KILLED, reason=reason, ended_at=self._clock.wall())
-            return replace(row, sandbox=ended)
 
     async def _made_before(self, id: SandboxId, same: bool) -> Sandbox:
         """What the first call with that key made; waits for it if it is still at it."""

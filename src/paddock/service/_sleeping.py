@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 
-from paddock.backends._base import Paused
-from paddock.errors import InvalidState, PaddockError, SandboxDied
+from paddock.backends._base import Instance, Paused
+from paddock.errors import InvalidState, PaddockError, ResourceExhausted, SandboxDied
 from paddock.model import ExecInfo, SandboxId, State, replace
 
 from ._context import Component, Context
@@ -79,6 +79,13 @@ class Sleeping(Component):
         await self._goes_on(held.row, held)
         self._audit.event("sandbox.woken", sandbox=held.id, message="something was sent to what runs in it")
 
+    async def agree(self, row: Row, instance: Instance) -> None:
+        """Tell a running sandbox the recorded deadline, if an `extend` did not come to its end or the disk was full."""
+        if row.state is State.RUNNING and not instance.stillness.now:
+            with suppress(PaddockError):  # the next adoption tries again
+                if abs(await instance.resume() - row.deadline) > _INEXACT_SECONDS:
+                    await instance.set_deadline(row.deadline)
+
     def seen(self, row: Row, known: Mapping[SandboxId, Paused]) -> Row:
         """What is recorded, corrected by what the backend says. It holds no lane: a pause may have come since the
         backend was asked, so that it runs is told and not recorded."""
@@ -95,8 +102,12 @@ class Sleeping(Component):
 
     async def _goes_on(self, row: Row, held: Held) -> Row:
         deadline = await held.instance.resume()
-        row = self._timed(running(self._store.get(row.id) or row, self._clock, deadline))
-        return self._record(row, State.RUNNING)
+        row = self._store.get(row.id) or row
+        try:
+            return self._record(self._timed(running(row, self._clock, deadline)), State.RUNNING)
+        except ResourceExhausted:
+            await self.agree(row, held.instance)
+            raise
 
     def _timed(self, row: Row) -> Row:
         return row if self._store.set_deadline(row) else self._store.get(row.id) or row
@@ -107,6 +118,7 @@ class Sleeping(Component):
         return now if now.state is state and not now.asleep else self._lifecycle.move(row, state)
 
 
+_INEXACT_SECONDS = 1.0
 _NAMED = 5
 _NAME_CHARS = 60
 

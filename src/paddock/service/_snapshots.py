@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 
-from paddock.backends._base import Backend, Instance
-from paddock.errors import InvalidArgument, InvalidState, KeeperUnavailable, NotFound, SandboxDied
+from paddock.backends._base import Backend, Instance, Paused
+from paddock.errors import (
+    InvalidArgument,
+    InvalidState,
+    KeeperUnavailable,
+    NotFound,
+    PaddockError,
+    SandboxDied,
+)
 from paddock.model import (
     CreateSnapshot,
     DeleteSnapshot,
@@ -42,6 +49,9 @@ class Snapshots(Component):
     def __init__(self, context: Context, changes: FileChanges, asking: Asking) -> None:
         super().__init__(context)
         self._changes, self._asking, self._rows = changes, asking, SnapshotStore(self._store)
+        self._making: set[str] = set()
+        self._unwanted: set[str] = set()
+        """Whole, and to be deleted."""
 
     async def create(self, action: CreateSnapshot, row: Row, held: Held, entry: Entry) -> Snapshot:
         _validate.check_name(action.name, Noun.SNAPSHOT)
@@ -49,16 +59,13 @@ class Snapshots(Component):
         snapshot = self._of(row, entry.principal.id)
         snapshot = replace(snapshot, name=action.name, policy=row.sandbox.policy)
         workspace = copied(row.workspace, snapshot.id)
-        self._rows.add(SnapshotRow(snapshot, held.instance.template, workspace=workspace))
-        try:
+        async with self._unless_kept(SnapshotRow(snapshot, held.instance.template, workspace=workspace)) as keep:
             copies = _copies.plan(self._pool(), row.id, snapshot.id, None, row.workspace, workspace, at_rest=True)
             await self.copy(held, copies)
             self._rows.whole(snapshot.id)
             await self._changes.record(row, (snapshot.id,), "snapshot")
             entry.done({"snapshot": snapshot.id})
-        except BaseException:
-            await self._remove(snapshot.id)
-            raise
+            keep()
         return snapshot
 
     @asynccontextmanager
@@ -70,66 +77,84 @@ class Snapshots(Component):
         held.backend.capabilities.require("freeze", held.backend.name)
         snapshot = self._of(row, row.sandbox.owner)
         # As one that is being made: if the daemon dies, the next one deletes it.
-        self._rows.add(SnapshotRow(snapshot, held.instance.template))
-        try:
-            async with self._lanes.exclusive(row.id):
-                await self.copy(held, (Copy(tree or row.id, snapshot.id, at_rest=True, ours=ours),))
-            yield snapshot.id
-        except Overtaken as overtaken:
-            raise SandboxDied(str(overtaken), sandbox=row.id) from None
-        finally:
-            await self._remove(snapshot.id)
+        async with self._unless_kept(SnapshotRow(snapshot, held.instance.template)):
+            try:
+                async with self._lanes.exclusive(row.id):
+                    await self.copy(held, (Copy(tree or row.id, snapshot.id, at_rest=True, ours=ours),))
+                yield snapshot.id
+            except Overtaken as overtaken:
+                raise SandboxDied(str(overtaken), sandbox=row.id) from None
 
     @asynccontextmanager
-    async def to_sleep_on(self, row: Row, held: Held) -> AsyncGenerator[SnapshotRow]:
-        """One that belongs to the sandbox itself, which stands still while the block runs. It goes, unless the row
-        leans on it afterwards."""
+    async def to_sleep_on(self, row: Row, held: Held) -> AsyncGenerator[tuple[SnapshotRow, Paused]]:
+        """Make a snapshot that belongs to the sandbox itself, which is paused then. It goes, unless the row leans on it
+        afterwards."""
         snapshot = self._of(row, row.id)
         workspace = copied(row.workspace, snapshot.id)
         made = SnapshotRow(snapshot, held.instance.template, workspace=workspace)
-        self._rows.add(made)
-        try:
+        async with self._unless_kept(made) as keep:
             copies = _copies.plan(self._pool(), row.id, snapshot.id, None, row.workspace, workspace, at_rest=True)
-            async with self._copied(held.instance, copies):
-                yield made
+            await self._flush(copies)
+            try:
+                async with held.instance.frozen():
+                    # A freeze ends with the supervisor, a pause does not.
+                    times = await held.instance.pause()
+                    await self._make(held.instance, copies)
+                    self._rows.whole(snapshot.id)
+                    yield made, times
+            finally:
+                if self._rows.slept_on(snapshot.id):
+                    keep()
+
+    @asynccontextmanager
+    async def _unless_kept(self, row: SnapshotRow) -> AsyncGenerator[Callable[[], None]]:
+        """Record a snapshot that is to be made in the block, and delete it after the block unless that kept it."""
+        self._rows.add(row)
+        self._making.add(row.id)
+        kept: list[bool] = []
+        try:
+            yield lambda: kept.append(True)
         finally:
-            if self._rows.slept_on(snapshot.id):
-                self._rows.whole(snapshot.id)
-            else:
-                await self._remove(snapshot.id)
+            if not kept:
+                await self.discard(row.id)
+            self._making.discard(row.id)
 
     async def forget_sleep(self, sandbox: str) -> None:
         """All that it has slept on: it never will again."""
         for row in self._rows.list(sandbox):
-            await self._remove(row.id)
+            await self.discard(row.id)
 
-    async def forget(self, id: SnapshotId) -> None:
-        """One on which nothing sleeps any more."""
-        await self._remove(id)
+    async def discard(self, id: SnapshotId) -> None:
+        """Delete a snapshot of which no caller knows. If the disk is full, the next sweep deletes what stays."""
+        try:
+            self._rows.remove(id)
+        except PaddockError:
+            self._unwanted.add(id)
+        left = self._rows.get(id)
+        if left is None or not left.is_whole:
+            await in_thread(self._delete, id)
 
     async def copy(self, held: Held, copies: Sequence[Copy]) -> None:
         """Copy the trees of a living sandbox at one instant. The caller holds its lane alone, and deletes the copies if
         this raises. If the keeper dies meanwhile, the sandbox went on while it was copied: copy once more."""
+        await self._flush(copies)
         try:
-            async with self._copied(held.instance, copies):
-                return
+            async with held.instance.frozen():
+                return await self._make(held.instance, copies)
         except KeeperUnavailable as error:
             if not error.details.get("lost"):
                 raise
-        async with self._copied(held.instance, copies, anew=True):
-            pass
+        async with held.instance.frozen():
+            await self._make(held.instance, copies, anew=True)
 
-    @asynccontextmanager
-    async def _copied(self, instance: Instance, copies: Sequence[Copy], *, anew: bool = False) -> AsyncGenerator[None]:
-        """It stands while the block runs, too."""
-        pool = self._pool()
+    async def _flush(self, copies: Sequence[Copy]) -> None:
         if _copies.much_is_dirty():  # else the kernel would write it while the sandbox stands
-            await asyncio.to_thread(_copies.flush, pool, copies)
-        async with instance.frozen():
-            # In a thread: it writes what is dirty by now. Not left alone half-way: the source would go on meanwhile.
-            copying = asyncio.to_thread(_copies.make, pool, copies, anew=anew)
-            await self._tasks.complete(copying, name=f"copy {instance.id}")
-            yield
+            await asyncio.to_thread(_copies.flush, self._pool(), copies)
+
+    async def _make(self, instance: Instance, copies: Sequence[Copy], *, anew: bool = False) -> None:
+        """In a thread: it writes what is dirty by now. Not left alone half-way: the source would go on meanwhile."""
+        copying = asyncio.to_thread(_copies.make, self._pool(), copies, anew=anew)
+        await self._tasks.complete(copying, name=f"copy {instance.id}")
 
     def find(self, reference: str, owner: str) -> SnapshotRow:
         """By id, name, or unique prefix of an id; whole ones only. NotFound, InvalidArgument, InvalidState."""
@@ -231,16 +256,16 @@ class Snapshots(Component):
         self._pool().delete(id + WORKSPACE_OF)
 
     async def recover(self) -> None:
-        """Delete what the daemon before this one was making."""
+        """Delete what no task of this daemon makes, and no sandbox sleeps on."""
         for row in self._rows.list():
-            if row.for_sleep:
-                if not self._rows.slept_on(row.id):
-                    await self._remove(row.id)
-            elif not row.is_whole:
-                self._audit.event(
-                    "snapshot.unfinished", snapshot=row.id, message="the daemon that made it died; deleted"
-                )
-                await self._remove(row.id)
+            wanted = self._rows.slept_on(row.id) if row.for_sleep else row.is_whole and row.id not in self._unwanted
+            if wanted or row.id in self._making:
+                continue
+            await self._remove(row.id)
+            self._unwanted.discard(row.id)
+            if not row.for_sleep:
+                message = "the daemon that made it died, or its disk was full; deleted"
+                self._audit.event("snapshot.unfinished", snapshot=row.id, message=message)
 
 
 def _size(limits: Limits) -> tuple[float, ...]:

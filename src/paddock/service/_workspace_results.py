@@ -5,11 +5,22 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from paddock.errors import InvalidArgument, InvalidState, NotFound
-from paddock.model import DiffWorkspace, Limit, OpenPullRequest, PullRequest, PushBranch, PushedBranch, WorkspaceDiff
+from paddock.model import (
+    DiffWorkspace,
+    Limit,
+    OpenPullRequest,
+    PullRequest,
+    PullRequestPlan,
+    PushBranch,
+    PushedBranch,
+    PushPlan,
+    WorkspaceDiff,
+)
 from paddock.model.policy import Deed
 
 from . import _result_scripts as scripts
@@ -24,10 +35,7 @@ from ._shelf import Shelf
 from ._workshop import Workshop
 
 if TYPE_CHECKING:  # with all that git needs, which a sandbox does not
-    from paddock.storage.forges import Forge
-    from paddock.storage.repositories import Proof, Remote
-
-    from ._publication import Publication
+    from ._publication import Publication, Publishing
 
 _HEADS = "refs/heads/"
 _RAW_BYTES = 64 << 20
@@ -65,20 +73,15 @@ class WorkspaceResults(Component):
         return WorkspaceDiff(workspace=source.id, commit=commit, changes=changes, patch=patch)
 
     @handles(PushBranch)
-    async def push(self, action: PushBranch, entry: Entry) -> PushedBranch:
+    async def push(self, action: PushBranch, entry: Entry) -> Publishing:
         _check_message(action.message)
         source = await self._sources.find(action.workspace, entry)
-        # Once begun it goes on, whatever becomes of the caller: the remote may have it already.
-        return await self._tasks.finish(self._push(action, source, entry), name=f"undo push of {source.id}")
-
-    async def _push(self, action: PushBranch, source: Source, entry: Entry) -> PushedBranch:
         origin = source.origin()
         url, began = origin.url, origin.commit
         if action.epoch is not None and action.epoch != origin.workspace.epoch:
             raise InvalidState(
                 f"{source.name!r} is at epoch {origin.workspace.epoch}, not {action.epoch}", hint="look at it again"
             )
-        remote, credential = await self._remote(url, entry)
         ref, there = await self._target(action, source, origin, entry)
         ours = there is not None and self._rows.last_pushed(entry.principal.id, source.id, ref) == (ref, there)
         name, email = _identity(action.author or _AUTHOR)
@@ -107,26 +110,37 @@ class WorkspaceResults(Component):
             "commit": commit,
             "previous": there,
         }
-        if commit != there:
-            async with self._publication.quarantine(origin.cache, pack, commit) as quarantine:
-                if there is not None and not action.force and not await quarantine.leads(there):
-                    raise InvalidState(
-                        f"{ref} of {url} has {there}, which is not in what the workspace has",
-                        hint="another branch, or --force, which takes the place of what is there",
-                    )
-                digest = None if pack is None else hashlib.sha256(pack).hexdigest()
-                self._audit.event(
-                    "workspace.push", asked_by=entry.number, what=told, pack_sha256=digest, force=action.force
+
+        def done(_: object) -> PushedBranch:
+            if commit != there:
+                self._rows.pushed(entry.principal.id, source.id, ref, commit, self._clock.wall())
+            entry.done(told)
+            return PushedBranch(
+                workspace=source.id, repository=url, ref=ref, commit=commit, previous=there, pushed=commit != there
+            )
+
+        from ._publication import Publishing
+
+        async with AsyncExitStack() as needs:
+            if commit == there:
+                return Publishing(entry, needs.pop_all(), done)
+            quarantine = await needs.enter_async_context(self._publication.quarantine(origin.cache, pack, commit))
+            if there is not None and not action.force and not await quarantine.leads(there):
+                raise InvalidState(
+                    f"{ref} of {url} has {there}, which is not in what the workspace has",
+                    hint="another branch, or --force, which takes the place of what is there",
                 )
-                await quarantine.push(remote, credential, ref, there)
-            self._rows.pushed(entry.principal.id, source.id, ref, commit, self._clock.wall())
-        entry.done(told)
-        return PushedBranch(
-            workspace=source.id, repository=url, ref=ref, commit=commit, previous=there, pushed=commit != there
-        )
+            digest = None if pack is None else hashlib.sha256(pack).hexdigest()
+            self._audit.event(
+                "workspace.push", asked_by=entry.number, what=told, pack_sha256=digest, force=action.force
+            )
+            plan = PushPlan(
+                repository=quarantine.name, lender=quarantine.lender, url=url, ref=ref, commit=commit, expect=there
+            )
+            return Publishing(entry, needs.pop_all(), done, push=plan)
 
     @handles(OpenPullRequest)
-    async def pull_request(self, action: OpenPullRequest, entry: Entry) -> PullRequest:
+    async def pull_request(self, action: OpenPullRequest, entry: Entry) -> Publishing:
         if not action.title.strip() or len(action.title) > 1024 or len(action.body) > _MESSAGE_CHARS:
             raise InvalidArgument("a pull request has a title of 1 to 1024 characters", field="title")
         source = await self._sources.find(action.workspace, entry)
@@ -143,19 +157,24 @@ class WorkspaceResults(Component):
 
         what = f"ask {origin.url} to take in {branch}: {action.title}"
         await self._ask("publish", action, source, entry, exact, what)
-        from paddock.storage.forges import open_forge
-        from paddock.storage.repositories import Credential, web
 
-        remote, login = await self._remote(web(origin.url), entry)
-        forge = await open_forge(remote, login if isinstance(login, Credential) else None, action.forge)
-        base = (
-            action.base
-            or (origin.workspace.branch if origin.workspace.branch != branch else None)
-            or await forge.default_branch()
+        def done(found: PullRequest | None) -> PullRequest:
+            assert found is not None
+            entry.done({"workspace": source.id, "repository": origin.url, "number": found.number, "url": found.url})
+            return found
+
+        from ._publication import Publishing
+
+        plan = PullRequestPlan(
+            url=origin.url,
+            branch=branch,
+            base=action.base or (origin.workspace.branch if origin.workspace.branch != branch else None),
+            title=action.title,
+            body=action.body,
+            draft=action.draft,
+            forge=action.forge,
         )
-        found = await _ensure(forge, branch, base, action)
-        entry.done({"workspace": source.id, "repository": origin.url, "number": found.number, "url": found.url})
-        return found
+        return Publishing(entry, AsyncExitStack(), done, pull_request=plan)
 
     async def _ask(
         self, deed: Deed, action: PushBranch | OpenPullRequest, source: Source, entry: Entry, exact: Exact, what: str
@@ -165,13 +184,6 @@ class WorkspaceResults(Component):
         await self._asking.result(
             deed, action, entry, about=source.id, own=own, workspace=workspace, exact=exact, what=what
         )
-
-    async def _remote(self, url: str, entry: Entry) -> tuple[Remote, Proof | None]:
-        from paddock.storage.repositories import parse
-
-        remote, _ = parse(url, local=entry.principal.id.startswith("local:"))
-        credential = None if self._credentials is None else await self._credentials(entry.principal, remote)
-        return remote, credential
 
     async def _target(self, action: PushBranch, source: Source, origin: Origin, entry: Entry) -> tuple[str, str | None]:
         """The full name of the branch, and what the remote has there now."""
@@ -193,19 +205,6 @@ class WorkspaceResults(Component):
                 f"the repository of {source.name!r} was cached anew since it was opened", hint="open another workspace"
             )
         return ref, acquired.commit
-
-
-async def _ensure(forge: Forge, branch: str, base: str, action: OpenPullRequest) -> PullRequest:
-    found = await forge.find(branch, base)
-    if found is not None:
-        return found
-    try:
-        return await forge.create(branch, base, title=action.title, body=action.body, draft=action.draft)
-    except InvalidState:
-        found = await forge.find(branch, base)  # somebody else was quicker
-        if found is None:
-            raise
-        return found
 
 
 async def _check(

@@ -97,7 +97,8 @@ class Workspaces(Component):
             await self._tenancy.free(row)
             if not action.discard:
                 _refuse_loss(row, await self.evictions.status(row, entry))
-            await self.evictions.remove(self._rows.settle(row, WorkspaceState.DELETING))
+            removal = self.evictions.remove(self._rows.settle(row, WorkspaceState.DELETING))
+            await self._tasks.complete(removal, name=f"workspace {id}: delete")
 
     def find(self, reference: str, owner: str) -> WorkspaceRow:
         """By id, name, or unique prefix of an id. NotFound, InvalidArgument."""

@@ -7,6 +7,7 @@ import errno
 import os
 import re
 import stat
+from typing import TYPE_CHECKING
 
 from paddock.errors import (
     OUT_OF,
@@ -17,6 +18,9 @@ from paddock.errors import (
     PlatformError,
     ResourceExhausted,
 )
+
+if TYPE_CHECKING:
+    from ._base import Pool
 
 NAME = re.compile(r"[a-z]{2}_[a-z0-9_]{1,60}", re.ASCII)
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -119,3 +123,12 @@ def sync_file_system(fd: int) -> None:
     if libc.syncfs(fd) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
+
+
+def sync_tree(pool: Pool, name: str) -> None:
+    """What was written to the tree is on the disk when this returns: a power loss takes nothing of it back."""
+    tree = pool.open(name)
+    try:
+        sync_file_system(tree)
+    finally:
+        os.close(tree)

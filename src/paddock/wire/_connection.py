@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import array
+import errno
 import socket
+from _thread import allocate_lock
 from collections import deque
 
 from ._frames import MAX_DESCRIPTORS, MAX_REPLY, Frame, Inbox, Kind, WireError, close_all, pack
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
 
 _CHUNK = 1 << 18
 _ANCILLARY = socket.CMSG_LEN(MAX_DESCRIPTORS * array.array("i").itemsize)
+_raising = allocate_lock()
 
 
 class Connection:
@@ -97,7 +100,22 @@ def send_some(peer: socket.socket, data: bytes | memoryview, descriptors: Sequen
     if not descriptors:
         return peer.send(data)
     rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors).tobytes())
-    return peer.sendmsg([data], [rights])
+    try:
+        return peer.sendmsg([data], [rights])
+    except OSError as error:
+        if error.errno != errno.ETOOMANYREFS:
+            raise
+    # A user has at most the sender's RLIMIT_NOFILE under way (unix(7)). Sandboxes of an ordinary user are that user,
+    # and may have more open than this program: one of them could keep it from sending any.
+    import resource
+
+    with _raising:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        try:
+            return peer.sendmsg([data], [rights])
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def receive_some(peer: socket.socket) -> tuple[bytes, list[int], bool]:

@@ -5,7 +5,13 @@ A frame is a header of 16 bytes, little-endian, and a body of JSON:
     u32 length of the body | u16 kind | u16 flags | u32 channel | u8 number of descriptors | u8 0 | u16 0
 
 The descriptors of a frame travel with its first byte (SCM_RIGHTS, unix(7)). Each OPEN gets one REPLY or one ERROR on
-its channel, and before that any number of CONTROL frames. CLOSE by the side that opened it cancels it.
+its channel, and before that any number of CONTROL frames. CLOSE by the side that opened it cancels it. CLOSE on
+channel 0 is the daemon's last frame on a connection: what it has not answered there, it has not started.
+
+Both sides say their PROTOCOL in HELLO. What comes before they agree never changes, so that every version can name and
+replace a daemon of every other one: the header, HELLO, REPLY, ERROR and CLOSE, the fields that `codec.Hello`,
+`codec.Welcome`, `codec.Status` and `codec.Request.control` have now, and `status`, `stop` and `restart`. A reader
+passes over fields that it doesn't know; new ones have defaults.
 `docs/design/daemon.md` has the whole.
 """
 

@@ -325,8 +325,9 @@ class GvisorInstance(VesselInstance):
                     yield
             finally:
                 channel.close()
-                with contextlib.suppress(PaddockError):  # the next who copies it finds it running
-                    await channel.ended()
+                if not self.stillness.now:  # paused in the block, the pilot doesn't answer
+                    with contextlib.suppress(PaddockError):  # the next who copies it finds it running
+                        await channel.ended()
 
 
 def _told(found: _probe.Found) -> str:

@@ -310,8 +310,9 @@ class MicrovmInstance(VesselInstance):
 
         async def go_on() -> None:
             channel.close()
-            with contextlib.suppress(PaddockError):  # the next who copies it finds it running
-                await channel.ended()
+            if not self.stillness.now:  # paused in the block, the pilot doesn't answer
+                with contextlib.suppress(PaddockError):  # the next who copies it finds it running
+                    await channel.ended()
 
         return go_on
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from paddock.errors import DaemonLost
-    from paddock.model import Action, ExitStatus, FileChange, FileInfo, Promotion, PtySize
+    from paddock.model import Action, ExitStatus, FileChange, FileInfo, Promotion, PtySize, PullRequest, PushedBranch
 
 
 class AsyncDaemonTransport:
@@ -53,6 +53,8 @@ class AsyncDaemonTransport:
                 return _Changes(self._calls, frame)
             case "Promotion":
                 return await _promote(self._calls, frame)
+            case "PushedBranch" | "PullRequest":
+                return await _publish(self._calls, frame, action)
             case _:
                 return codec.decode_result(frame.body, type(action))
 
@@ -87,6 +89,24 @@ async def _promote(calls: AsyncCalls, frame: Frame) -> Promotion:
         finally:
             close_all(frame.descriptors)
         return codec.decode(await calls.call(handle.handle, "finish", cancels=False), Promotion)
+    finally:
+        with suppress(DaemonLost):  # it went with its daemon
+            await calls.call(handle.handle, "close", cancels=False)
+
+
+async def _publish(calls: AsyncCalls, frame: Frame, action: Action[Any]) -> PushedBranch | PullRequest:
+    """Do at the remote what the daemon's plan says, with this process's credentials, and tell the daemon of it."""
+    from contextlib import suppress
+
+    from paddock.client._blocking import arun_whole
+    from paddock.client._publish import publish
+    from paddock.errors import DaemonLost
+
+    handle: codec.Handle = codec.decode(frame.body, codec.Handle)
+    try:
+        published = await arun_whole(publish, handle, calls.state_dir)
+        said = await calls.call(handle.handle, "finish", cancels=False, published=published)
+        return codec.decode_result(said, type(action))
     finally:
         with suppress(DaemonLost):  # it went with its daemon
             await calls.call(handle.handle, "close", cancels=False)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from paddock.errors import DaemonLost
-    from paddock.model import Action, ExitStatus, FileChange, FileInfo, Promotion, PtySize
+    from paddock.model import Action, ExitStatus, FileChange, FileInfo, Promotion, PtySize, PullRequest, PushedBranch
 
 
 class DaemonTransport:
@@ -54,6 +54,8 @@ class DaemonTransport:
                 return _Changes(self._calls, frame)
             case "Promotion":
                 return _promote(self._calls, frame)
+            case "PushedBranch" | "PullRequest":
+                return _publish(self._calls, frame, action)
             case _:
                 return codec.decode_result(frame.body, type(action))
 
@@ -88,6 +90,24 @@ def _promote(calls: Calls, frame: Frame) -> Promotion:
         finally:
             close_all(frame.descriptors)
         return codec.decode(calls.call(handle.handle, "finish", cancels=False), Promotion)
+    finally:
+        with suppress(DaemonLost):  # it went with its daemon
+            calls.call(handle.handle, "close", cancels=False)
+
+
+def _publish(calls: Calls, frame: Frame, action: Action[Any]) -> PushedBranch | PullRequest:
+    """Do at the remote what the daemon's plan says, with this process's credentials, and tell the daemon of it."""
+    from contextlib import suppress
+
+    from paddock.client._blocking import run_blocking
+    from paddock.client._publish import publish
+    from paddock.errors import DaemonLost
+
+    handle: codec.Handle = codec.decode(frame.body, codec.Handle)
+    try:
+        published = run_blocking(publish, handle, calls.state_dir)
+        said = calls.call(handle.handle, "finish", cancels=False, published=published)
+        return codec.decode_result(said, type(action))
     finally:
         with suppress(DaemonLost):  # it went with its daemon
             calls.call(handle.handle, "close", cancels=False)
