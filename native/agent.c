@@ -281,10 +281,8 @@ static int set_up(struct agent *agent)
     open_oom_score(agent);
     (void)sys_prctl(PR_SET_DUMPABLE, 0);
     (void)sys_prctl(PR_SET_CHILD_SUBREAPER, 1);
-    (void)sys_prlimit(0, RLIMIT_MSGQUEUE, NULL, &tags);
-    tags.soft = tags.hard;
-    if (!sys_prlimit(0, RLIMIT_MSGQUEUE, &tags, NULL)) /* gVisor refuses */
-        agent->top_tag = agent->next_tag = min_u64(tags.hard, 1u << 30);
+    if (!sys_prlimit(0, RLIMIT_RSS, NULL, &tags) && !sys_prlimit(0, RLIMIT_RSS, &tags, NULL))
+        agent->top_tag = min_u64(tags.hard, TOP_TAG);
     if (result || !agent->stack)
         return result ? result : -ENOMEM;
     result = watch_signals(agent);

@@ -112,7 +112,7 @@ struct child {
     uint64_t started_at; /* since 1970 */
     int terminal;        /* for its size; -1: none */
     int cgroup;          /* -1: none */
-    uint64_t tag;        /* hard RLIMIT_MSGQUEUE of all that it starts; 0: none */
+    uint64_t tag;        /* hard RLIMIT_RSS of all that it starts; 0: none */
     int killer;          /* pid of the helper that kills it; 0: nobody does */
     bool killed;         /* that helper has ended, with this number of survivors */
     uint32_t survivors;
@@ -204,8 +204,7 @@ struct agent {
     size_t usual_size;
     char usual[16]; /* what stood there */
     uint64_t next_number;
-    uint64_t next_tag;
-    uint64_t top_tag;
+    uint64_t top_tag; /* tags are below; 0: the kernel has none */
     size_t rings; /* bytes of those of background commands */
     struct arena arena;
     void *stack; /* of a child until it executes */
@@ -219,6 +218,10 @@ struct agent {
 enum { ENTRANCE = 3, LIFELINE = 4 };
 
 enum { STACK_BYTES = 64 << 10, ARENA_BYTES = 20 << 20 };
+
+/* Tags are so large that who takes the limit for one of memory finds it no limit at all (sort(1) does). */
+#define TOP_TAG (1ull << 62)
+#define TAG_NOISE (1ull << 56)
 
 #ifdef GUEST_FAULTS
 void fault_arm(const char *name);

@@ -161,12 +161,13 @@ static int adopt_ends(struct child *child, struct ends *ends)
     return result;
 }
 
-/* Numbers that only go down: what an earlier command left behind is not taken for a part of a later one. */
-static uint64_t next_tag(struct agent *agent)
+/* A number that no other command has, of this agent or of another that sees the same processes. */
+static uint64_t new_tag(const struct agent *agent)
 {
-    if (agent->next_tag <= 2)
-        agent->next_tag = agent->top_tag;
-    return agent->next_tag ? --agent->next_tag : 0;
+    uint64_t noise;
+    if (agent->top_tag < 2 * TAG_NOISE || sys_getrandom(&noise, sizeof noise) != sizeof noise)
+        return 0;
+    return agent->top_tag - 1 - noise % TAG_NOISE;
 }
 
 static int fill_program(struct child *child, const struct exec_message *request, struct program *program)
@@ -302,7 +303,7 @@ void command_exec(struct channel *channel, struct reader body, struct frame *fra
         return;
     }
     child->flags = request.flags;
-    child->tag = next_tag(agent);
+    child->tag = new_tag(agent);
     if (request.flags & EXEC_CGROUP)
         child->cgroup = fd_take(&frame->descriptors[frame->descriptor_count - 1]);
     remember(child, &request);

@@ -145,8 +145,9 @@ static void control_ready(struct watch *watch, uint32_t events)
 
 void helper_commit(struct child *child)
 {
-    if (child->control.fd >= 0)
-        (void)sys_send(child->control.fd, "C", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+    long sent = child->control.fd < 0 ? 0 : sys_send(child->control.fd, "C", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent < 0 && child->state == CHILD_RUNNING) /* it would wait for ever: better it fails */
+        (void)sys_kill(child->pid, SIGKILL);
 }
 
 static void conclude_with(struct channel *channel, const struct packet *packet, long size)

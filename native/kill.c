@@ -1,8 +1,8 @@
 /* A command and all that it has started: stopped until nobody new is found, killed, and waited for.
  *
- * It reads all of /proc, so it runs in a helper. Members are in the command's control group, or carry its tag, a hard
- * limit that no descendant can raise. Where the kernel has no such limit (gVisor) they are those who descend from its
- * main process, as long as that is not reaped. */
+ * It reads all of /proc, so it runs in a helper. Members are in the command's control group, or carry its tag: a random
+ * number as hard RLIMIT_RSS, which no kernel enforces and no descendant can raise. Other agents' commands have other
+ * numbers. Where the limit cannot be set they are those who descend from its main process, until that is reaped. */
 #include "agent.h"
 
 enum {
@@ -84,7 +84,7 @@ static bool read_stat(struct member *member)
 /* Of another user's process prlimit(2) says nothing; this file does. */
 static uint64_t tag_in_file(int pid)
 {
-    static const char title[] = "Max msgqueue size";
+    static const char title[] = "Max resident set";
     char path[64], text[4096];
     uint64_t hard;
     proc_path(path, pid, "/limits");
@@ -101,7 +101,7 @@ static uint64_t tag_in_file(int pid)
 static bool tagged(int pid, uint64_t tag)
 {
     struct rlimit limit = {0, 0};
-    int result = sys_prlimit(pid, RLIMIT_MSGQUEUE, NULL, &limit);
+    int result = sys_prlimit(pid, RLIMIT_RSS, NULL, &limit);
     if (result == -EPERM)
         limit.hard = tag_in_file(pid);
     return tag && (!result || result == -EPERM) && limit.hard == tag;

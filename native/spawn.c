@@ -87,7 +87,7 @@ static void set_limits(const struct start *start)
     }
     limit = (struct rlimit){program->tag, program->tag};
     if (program->tag)
-        (void)sys_prlimit(0, RLIMIT_MSGQUEUE, &limit, NULL);
+        (void)sys_prlimit(0, RLIMIT_RSS, &limit, NULL);
 }
 
 /* Groups before the gid, the gid before the uid: each needs what the next gives up. */

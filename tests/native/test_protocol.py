@@ -116,10 +116,6 @@ BREACHES = {
     + frame(Kind.CREDIT, 1, 1, struct.pack("<I", Limit.CREDIT)) * 2,
     "an order that is none": HELLO + frame(Kind.OPEN, Op.ECHO, 1) + frame(Kind.CONTROL, 9, 1),
     "an order of half a body": HELLO + frame(Kind.OPEN, Op.ECHO, 1) + frame(Kind.CONTROL, Order.SIGNAL, 1, b"x"),
-    "more data than credit": HELLO
-    + frame(Kind.OPEN, Op.EXEC, 1, EXEC.pack())
-    + frame(Kind.DATA, 0, 1, bytes(Limit.BODY)) * (Limit.WINDOW // Limit.BODY)
-    + frame(Kind.DATA, 0, 1, b"x") * 200_000,
     "flags of attach that are none": HELLO + frame(Kind.OPEN, Op.ATTACH, 1, Attach(id=b"x", flags=8).pack()),
     "a control group that does not come": HELLO
     + frame(Kind.OPEN, Op.EXEC, 1, Exec(id=b"x", argv=(b"true",), flags=ExecFlags.CGROUP).pack()),
