@@ -1,7 +1,7 @@
 /* Regular expressions in linear time: a program of at most REGEX_STEPS steps, run over all its states at once
  * (Thompson), so that no text takes longer than its length times the program's. It says whether a text holds a match,
  * not where. The syntax is a part of that of Python's `re` with re.ASCII, and means the same; what is no part of it is
- * refused by name (docs/reference/patterns.md). */
+ * refused by name (docs/patterns.md). */
 #ifndef REGEX_H
 #define REGEX_H
 

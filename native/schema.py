@@ -286,7 +286,9 @@ MESSAGES = (
         (("line_number", "u64", "from 1"),),
         (PATH, Field(2, "line", "bytes", 8192, "its beginning, without its end")),
     ),
-    Message("walked", "EXIT", "guest", "Of LIST, FIND, GREP, DOWNLOAD.", (("flags", "u32", "WALKED"), ("zero", "u32", ""))),
+    Message(
+        "walked", "EXIT", "guest", "Of LIST, FIND, GREP, DOWNLOAD.", (("flags", "u32", "WALKED"), ("zero", "u32", ""))
+    ),
     Message(
         "read",
         "OPEN",
@@ -319,7 +321,10 @@ MESSAGES = (
         "",
         "guest",
         "A row of `watch`.",
-        (("kind", "u32", "1 created, 2 modified, 3 removed, 4 moved from, 5 moved to, 6 overflow"), ("zero", "u32", "")),
+        (
+            ("kind", "u32", "1 created, 2 modified, 3 removed, 4 moved from, 5 moved to, 6 overflow"),
+            ("zero", "u32", ""),
+        ),
         (PATH,),
     ),
     Message("signal_order", "CONTROL", "host", "", (("number", "u32", ""), ("zero", "u32", ""))),
